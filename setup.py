@@ -1,0 +1,30 @@
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="tfbig",
+    version="0.1.0",
+    description="Trains Keras CNNs on gigapixel images strip by strip, exactly",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=find_packages(include=["tfbig", "tfbig.*"]),
+    python_requires=">=3.11,<3.14",
+    install_requires=[
+        "tensorflow>=2.21,<2.22",
+        "keras>=3.15,<3.17",
+        "numpy>=2",
+        "tifffile",
+        "imagecodecs",
+        "pillow",
+        "scikit-image",
+        "scipy",
+        "matplotlib",
+        "PyYAML",
+    ],
+    extras_require={
+        "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
+        "dev": ["pytest", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"],
+    },
+)

@@ -1,0 +1,38 @@
+"""Convolutional networks on images that fit no accelerator, exact to rounding.
+
+Two concepts: `stream` runs a Keras model strip by strip, `Budget` says how many bytes it may take.
+"""
+
+from tfbig import backend  # isort: skip  (first: refuses a Keras that tfbig cannot run on)
+from tfbig import layers, losses, sources
+from tfbig.budget import Budget
+from tfbig.errors import (
+    BudgetError,
+    NonFiniteError,
+    SourceError,
+    TfbigError,
+    UnsupportedLayerError,
+)
+from tfbig.plan import Plan
+from tfbig.sources import Source, open
+from tfbig.stream import StreamedModel, stream
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Budget",
+    "BudgetError",
+    "NonFiniteError",
+    "Plan",
+    "Source",
+    "SourceError",
+    "StreamedModel",
+    "TfbigError",
+    "UnsupportedLayerError",
+    "backend",
+    "layers",
+    "losses",
+    "open",
+    "sources",
+    "stream",
+]

@@ -1,0 +1,27 @@
+"""Refuses what tfbig cannot run on, before anything else is imported."""
+
+from __future__ import annotations
+
+import os
+
+
+def check() -> None:
+    """Checks the Keras that is about to be used.
+
+    Raises:
+        ImportError: legacy Keras 2 is asked for, or Keras runs on another backend than TensorFlow.
+    """
+    if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
+        raise ImportError(
+            "tfbig needs Keras 3: unset TF_USE_LEGACY_KERAS, which selects legacy Keras 2."
+        )
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        raise ImportError(
+            f"tfbig needs the TensorFlow backend of Keras, found '{keras.backend.backend()}': "
+            "set KERAS_BACKEND=tensorflow before importing keras."
+        )
+
+
+check()

@@ -1,0 +1,53 @@
+"""Between a program and Keras: variables in, updates out, seeds drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import record
+
+from tfbig.engine import Program
+
+
+def call(program: Program, tensors: Sequence[tf.Tensor]) -> list[Any]:
+    """Runs a program on its inputs, updates moving statistics, gives the outputs; differentiable."""
+    results = program.run(
+        arguments(program, tensors), weights(program), _recorded(program, tensors)
+    )
+    update(program, results)
+    return [results[v] for v in program.graph.outputs]
+
+
+def arguments(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
+    """Inputs by value id, and a fresh seed for every dropout."""
+    seeds = {v: tf.cast(generator.next(), tf.int64) for v, generator in program.graph.seeds}
+    given = [i for i in program.graph.inputs if i not in seeds]
+    return dict(zip(given, tensors, strict=True)) | seeds
+
+
+def weights(program: Program) -> list[tf.Tensor]:
+    """The values of the variables of a graph."""
+    return [raw(v) for v in program.graph.weights]
+
+
+def raw(variable: Any) -> tf.Tensor:
+    """The value of a Keras variable in its own dtype.
+
+    `variable.value` is cast inside the autocast scope of a mixed-precision layer, and gradients of strips would
+    then add up in the narrow type.
+    """
+    return tf.convert_to_tensor(variable._value)
+
+
+def update(program: Program, results: dict[int, Any]) -> None:
+    """Assigns what a step changes besides trained weights: moving statistics."""
+    for variable, value, function in program.graph.updates:
+        variable.assign(function(raw(variable), results[value]))
+
+
+def _recorded(program: Program, tensors: Sequence[tf.Tensor]) -> list[int]:
+    """Input images that a gradient tape watches; for the others no gradient is computed."""
+    pairs = zip(program.graph.inputs, tensors, strict=False)
+    return [i for i, t in pairs if t.dtype.is_floating and record.should_record_backprop([t])]

@@ -1,0 +1,570 @@
+"""Runs a plan: sweeps over strips, forward and backward, inside `tf.function`.
+
+    forward p:   for every strip i:  outputs_i, partials_i = f_p(tiles_i, statistics of sweeps < p, weights)
+                 statistics_p = finalize(merge over i of partials_i)
+    backward p:  for every strip i:  the tape of the same f_p, fed with the gradient strips of what sweep p stored
+                 and the pullback of its statistics, gives gradient strips of the tiles it read (overlaps add up)
+                 and gradients of the lower statistics and of the weights (both sum over strips)
+
+Statistics are ordinary small tensors between sweeps, so no barrier has a hand-written backward. In a backward
+sweep the value of a stored tile comes from its store, so the operation that made it is pruned from the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfbig import progress, stores
+from tfbig.graph import Graph, Node, Whole, image_positions
+from tfbig.kernels import Rows, Strip, take_rows
+from tfbig.plan import Sweep
+from tfbig.planner import Planner
+
+Structure = Any
+
+
+@dataclass
+class State:
+    """What exists between sweeps.
+
+    Args:
+        batch: N, int32 scalar.
+        extents: `[number of values, 2]` int32: rows and columns of every image.
+        tables: geometry per sweep.
+        images: stores, or tensors and handles from outside, by value.
+        wholes: tensors, or tuples of tensors, by value.
+        weights: tensors.
+        d_images: stores of gradients by value.
+        d_wholes: gradients of whole values, structured as these.
+        d_weights: gradients of the weights so far.
+        sinks: keys of writers that take an image instead of a store, by value.
+        done: computed when the last sweep has ended.
+    """
+
+    batch: tf.Tensor
+    extents: tf.Tensor
+    tables: list[tf.Tensor]
+    images: dict[int, tf.Tensor]
+    wholes: dict[int, Structure]
+    weights: list[tf.Tensor]
+    d_images: dict[int, tf.Tensor] = field(default_factory=dict)
+    d_wholes: dict[int, Structure] = field(default_factory=dict)
+    d_weights: list[tf.Tensor] = field(default_factory=list)
+    sinks: dict[int, tf.Tensor] = field(default_factory=dict)
+    done: tf.Tensor | None = None
+
+
+class Program:
+    """A graph with its planner, ready to run.
+
+    Args:
+        graph: what to run.
+        planner: how.
+        device: where strips are worked on; None leaves it to TensorFlow.
+    """
+
+    def __init__(self, graph: Graph, planner: Planner, device: str | None = None) -> None:
+        self.graph = graph
+        self.planner = planner
+        self.device = device
+        self.sweeps = planner.sweeps
+        after = {n.output for s in self.sweeps for n in s.wholes}
+        self.before = [n for n in graph.nodes if isinstance(n.op, Whole) and n.output not in after]
+        extra = [value for _, value, _ in graph.updates]
+        self.results = list(dict.fromkeys([*graph.outputs, *extra]))
+        self._compiled: dict[Callable[..., Any], Any] = {}
+
+    def run(
+        self, inputs: dict[int, tf.Tensor], weights: Sequence[tf.Tensor], wanted: Sequence[int] = ()
+    ) -> dict[int, Structure]:
+        """Graph outputs and the values behind its updates, differentiable once.
+
+        Args:
+            inputs: tensor, or string handles `[N]`, per graph input.
+            weights: one tensor per entry of `graph.weights`.
+            wanted: input images whose gradient is asked for.
+        """
+        return self._in_graph(self._run, inputs, list(weights), tuple(wanted))
+
+    def forward(
+        self,
+        inputs: dict[int, tf.Tensor],
+        weights: Sequence[tf.Tensor],
+        sinks: dict[int, tf.Tensor] | None = None,
+    ) -> dict[int, Structure]:
+        """The same results, not differentiable; stores go as soon as nothing reads them.
+
+        Args:
+            sinks: for images that go to a `stores.sink` instead of a store, its key.
+        """
+        return self._in_graph(self._run_forward, inputs, list(weights), sinks or {})
+
+    def loss_and_gradients(
+        self, inputs: dict[int, tf.Tensor], weights: Sequence[tf.Tensor], scale: Any = 1.0
+    ) -> tuple[dict[int, Structure], list[tf.Tensor]]:
+        """Results, and gradients of `scale` times the first graph output, a scalar, for all weights.
+
+        Where the planner says `fused`, the last sweep runs forward and backward together.
+        """
+        return self._in_graph(self._run_loss, inputs, list(weights), scale)
+
+    def _in_graph(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls a method inside a graph: stores are changed in place, which eager tensors do not allow."""
+        if not tf.executing_eagerly():
+            return tf.autograph.experimental.do_not_convert(function)(*arguments)
+        if function not in self._compiled:
+            self._compiled[function] = tf.function(function, autograph=False, reduce_retracing=True)
+        return self._compiled[function](*arguments)
+
+    def _run(
+        self, inputs: dict[int, tf.Tensor], weights: list[tf.Tensor], wanted: tuple[int, ...]
+    ) -> dict[int, Structure]:
+        keys = list(inputs)
+        structure: list[Structure] = []
+
+        @tf.custom_gradient
+        def call(*arguments: tf.Tensor) -> Any:
+            given = dict(zip(keys, arguments[: len(keys)], strict=True))
+            state = self._start(given, list(arguments[len(keys) :]))
+            for sweep in self.sweeps:
+                self._forward(sweep, state)
+            structure[:] = [self._result(state, value) for value in self.results]
+
+            def gradient(*cotangents: tf.Tensor) -> list[Any]:
+                self._seed(state, tf.nest.pack_sequence_as(structure, list(cotangents)))
+                self._backward_all(self.sweeps, state, wanted)
+                return [state.d_images.get(key) for key in keys] + state.d_weights
+
+            return tf.nest.flatten(structure), gradient
+
+        flat = call(*inputs.values(), *weights)
+        return dict(zip(self.results, tf.nest.pack_sequence_as(structure, flat), strict=True))
+
+    def _run_forward(
+        self, inputs: dict[int, tf.Tensor], weights: list[tf.Tensor], sinks: dict[int, tf.Tensor]
+    ) -> dict[int, Structure]:
+        state = self._start(inputs, weights)
+        state.sinks = sinks
+        for sweep in self.sweeps:
+            self._forward(sweep, state)
+        kept = [value for value in self.results if value not in sinks]
+        return {value: self._result(state, value) for value in kept}
+
+    def _run_loss(
+        self, inputs: dict[int, tf.Tensor], weights: list[tf.Tensor], scale: Any
+    ) -> tuple[dict[int, Structure], list[tf.Tensor]]:
+        state = self._start(inputs, weights)
+        loss = self.graph.outputs[0]
+        fused = self.planner.fused
+        for sweep in self.sweeps[:-1] if fused else self.sweeps:
+            self._forward(sweep, state)
+        if fused:
+            (node,) = self.sweeps[-1].reductions
+            state.d_wholes[loss] = tf.cast(scale, node.op.init(state.batch)[0].dtype)
+            self._backward(self.sweeps[-1], state, (), together=True)
+        else:
+            state.d_wholes[loss] = tf.cast(scale, state.wholes[loss].dtype)
+        self._backward_all(self.sweeps[:-1] if fused else self.sweeps, state, ())
+        return {value: self._result(state, value) for value in self.results}, state.d_weights
+
+    def _start(self, inputs: dict[int, tf.Tensor], weights: list[tf.Tensor]) -> State:
+        images = {i: t for i, t in inputs.items() if self.graph.values[i].image}
+        wholes: dict[int, Structure] = {i: t for i, t in inputs.items() if i not in images}
+        shapes = [
+            stores.source_shape(t) if t.dtype == tf.string else tf.shape(t, tf.int64)
+            for t in images.values()
+        ]
+        flat = tf.numpy_function(
+            self._geometry(list(images)), [tf.stack(shapes)], [tf.int32] * (2 + len(self.sweeps))
+        )
+        extents, batch = tf.ensure_shape(flat[0], [len(self.graph.values), 2]), flat[1]
+        tables = [
+            tf.ensure_shape(t, [None, len(s.columns)])
+            for t, s in zip(flat[2:], self.sweeps, strict=True)
+        ]
+        batch = tf.ensure_shape(batch, [])
+        state = State(batch, extents, tables, images, wholes, weights, done=batch)
+        state.d_weights = [tf.zeros_like(w) for w in weights]
+        self._run_wholes(self.before, state)
+        return state
+
+    def _geometry(self, keys: list[int]) -> Callable[[np.ndarray], list[np.ndarray]]:
+        graph, planner = self.graph, self.planner
+
+        def geometry(shapes: np.ndarray) -> list[np.ndarray]:
+            for key, shape in zip(keys, shapes, strict=True):
+                known = graph.values[key]
+                if shape[0] != shapes[0][0] or shape[3] != known.channels:
+                    raise ValueError(
+                        f"input '{known.name}' has shape {tuple(map(int, shape))}; expected "
+                        f"{int(shapes[0][0])} images with {known.channels} channels."
+                    )
+            sizes = {k: (int(s[1]), int(s[2])) for k, s in zip(keys, shapes, strict=True)}
+            tables = planner.tables(int(shapes[0][0]), sizes)
+            extents = np.zeros((len(graph.values), 2), np.int32)
+            for value, size in graph.extents(sizes).items():
+                extents[value] = size
+            return [extents, np.int32(shapes[0][0]), *tables]
+
+        return geometry
+
+    def _result(self, state: State, value: int) -> Structure:
+        known = self.graph.values[value]
+        if not known.image:
+            return state.wholes[value]
+        return tf.ensure_shape(state.images[value], [None, None, None, known.channels])
+
+    def _seed(self, state: State, cotangents: list[Structure]) -> None:
+        for value, cotangent in zip(self.results, cotangents, strict=True):
+            if self.graph.values[value].image:
+                added = any(value in sweep.reads for sweep in self.sweeps)
+                state.d_images[value] = stores.copy(cotangent) if added else cotangent
+            else:
+                state.d_wholes[value] = cotangent
+
+    # ------------------------------------------------------------------ forward
+
+    def _forward(self, sweep: Sweep, state: State) -> None:
+        """Runs a sweep: fills `state.images` and `state.wholes` with what it makes."""
+        table = state.tables[sweep.index]
+        kept = [v for v in sweep.writes if v not in state.sinks]
+        state.images.update({v: self._allocate(state, v) for v in kept})
+        report = progress.sweep(f"forward {sweep.index + 1}/{len(self.sweeps)}")
+
+        def body(i: tf.Tensor, partials: Structure) -> Structure:
+            row = Row(sweep, table[i])
+            tiles = self._read(sweep, state, row)
+            with tf.device(self.device):
+                values = self._locals(sweep, tiles, state, state.weights, row)
+                owned = self._owned(sweep, values, row)
+                partials = self._merge(sweep, owned, state, row, partials)
+            for v in sweep.writes:
+                if v in state.sinks:
+                    stores.write_sink(state.sinks[v], row["own start", v], owned[v])
+                else:
+                    stores.write(state.images[v], row["own start", v], owned[v])
+            report(i, tf.shape(table)[0])
+            return i + 1, partials
+
+        start = [n.op.init(state.batch) for n in sweep.reductions]
+        state.done, partials = self._loop(table, body, start)
+        state.images.update(
+            zip(kept, stores.after([state.images[v] for v in kept], state.done), strict=True)
+        )
+        self._finalize(sweep, state, partials)
+
+    def _loop(self, table: tf.Tensor, body: Any, start: Structure) -> Any:
+        return tf.while_loop(
+            lambda i, *_: i < tf.shape(table)[0],
+            body,
+            (tf.constant(0), start),
+            shape_invariants=tf.nest.map_structure(lambda t: t.shape, (tf.constant(0), start)),
+            parallel_iterations=1,
+        )
+
+    def _finalize(self, sweep: Sweep, state: State, partials: list[Structure]) -> None:
+        for node, partial in zip(sweep.reductions, partials, strict=True):
+            size = tf.cast(state.extents[node.inputs[0]], tf.int64)
+            state.wholes[node.output] = node.op.finalize(partial, size[0] * size[1])
+        self._run_wholes(sweep.wholes, state)
+
+    def _run_wholes(self, nodes: Sequence[Node], state: State) -> None:
+        for node in nodes:
+            inputs = [state.wholes[i] for i in node.inputs]
+            state.wholes[node.output] = node.op.function(
+                inputs, [state.weights[w] for w in node.weights]
+            )
+
+    def _allocate(self, state: State, value: int) -> tf.Tensor:
+        known = self.graph.values[value]
+        shape = tf.concat([[state.batch], state.extents[value], [known.channels]], 0)
+        (shape,) = stores.after(
+            [tf.cast(shape, tf.int64)], state.done
+        )  # what is free by then is used again
+        return stores.allocate(shape, tf.as_dtype(known.dtype))
+
+    def _read(self, sweep: Sweep, state: State, row: Row) -> dict[int, tf.Tensor]:
+        return {v: self._rows(state, v, row["start", v], row["stop", v]) for v in sweep.reads}
+
+    def _rows(self, state: State, value: int, start: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
+        image, known = state.images[value], self.graph.values[value]
+        if image.dtype == tf.string:
+            rows = stores.read_source(image, start, stop, tf.as_dtype(known.dtype))
+            return tf.ensure_shape(rows, [image.shape[0], None, None, known.channels])
+        if value in self.graph.inputs:
+            return take_rows(image, start, stop - start)
+        return tf.ensure_shape(
+            stores.read(image, start, stop), [self._batch(state), None, None, known.channels]
+        )
+
+    def _batch(self, state: State) -> int | None:
+        """N where it is known while tracing."""
+        return next((t.shape[0] for t in state.images.values() if t.shape.rank), None)
+
+    def _locals(
+        self,
+        sweep: Sweep,
+        tiles: dict[int, tf.Tensor],
+        state: State,
+        weights: list[tf.Tensor],
+        row: Row,
+    ) -> dict[int, Structure]:
+        """Every image of the sweep on one strip."""
+        values = dict(tiles)
+        for node in sweep.locals:
+            images = image_positions(node)
+            inputs = [
+                self._view(sweep, values, node, p, row) if p in images else state.wholes[i]
+                for p, i in enumerate(node.inputs)
+            ]
+            rows = tuple(
+                self._input_rows(state, node, p, row) if p in images else None
+                for p in range(len(node.inputs))
+            )
+            value = node.output
+            strip = Strip(row["start", value], row["stop", value], state.extents[value, 0], rows)
+            values[value] = node.op.function(inputs, [weights[w] for w in node.weights], strip)
+        return values
+
+    def _input_rows(self, state: State, node: Node, p: int, row: Row) -> Rows:
+        start, stop, before, after = (
+            row[key, node.output, p] for key in ("start", "stop", "before", "after")
+        )
+        return Rows(start, stop, before, after, state.extents[node.inputs[p], 0])
+
+    def _view(
+        self, sweep: Sweep, values: dict[int, tf.Tensor], node: Node, p: int, row: Row
+    ) -> tf.Tensor:
+        """The rows of an image that one node reads; all of the tile where nothing else asks for more."""
+        value = node.inputs[p]
+        if sweep.uses[value] == 1:
+            return values[value]
+        start = row["start", node.output, p]
+        return take_rows(
+            values[value], start - row["start", value], row["stop", node.output, p] - start
+        )
+
+    def _owned(self, sweep: Sweep, values: dict[int, tf.Tensor], row: Row) -> dict[int, tf.Tensor]:
+        """The rows that the strip owns of every image that is stored or reduced."""
+        owned = {}
+        for v in sweep.observed:
+            start, stop = row["own start", v], row["own stop", v]
+            alone = sweep.uses[v] == 1
+            owned[v] = (
+                values[v] if alone else take_rows(values[v], start - row["start", v], stop - start)
+            )
+        return owned
+
+    def _own_strip(self, node: Node, state: State, row: Row) -> Strip:
+        value = node.inputs[0]
+        return Strip(row["own start", value], row["own stop", value], state.extents[value, 0], ())
+
+    def _merge(
+        self,
+        sweep: Sweep,
+        owned: dict[int, tf.Tensor],
+        state: State,
+        row: Row,
+        partials: list[Structure],
+    ) -> list[Structure]:
+        merged = []
+        for node, before in zip(sweep.reductions, partials, strict=True):
+            inputs = [owned[v] for v in node.inputs]
+            weights = [state.weights[w] for w in node.weights]
+            new = node.op.partial(inputs, weights, self._own_strip(node, state, row))
+            merged.append(node.op.merge(before, new))
+        return merged
+
+    # ----------------------------------------------------------------- backward
+
+    def _backward_all(self, sweeps: list[Sweep], state: State, wanted: Sequence[int]) -> None:
+        for sweep in reversed(sweeps):
+            self._wholes_backward(sweep.wholes, state)
+            self._backward(sweep, state, wanted)
+        self._wholes_backward(self.before, state)
+
+    def _wholes_backward(self, nodes: Sequence[Node], state: State) -> None:
+        """Gradients of whole nodes, by a tape over each."""
+        for node in reversed(nodes):
+            cotangent = state.d_wholes.pop(node.output, None)
+            if cotangent is None:
+                continue
+            inputs = [state.wholes[i] for i in node.inputs]
+            weights = [state.weights[w] for w in node.weights]
+            with tf.GradientTape() as tape:
+                tape.watch(_floats((inputs, weights)))
+                output = node.op.function(inputs, weights)
+            d_inputs, d_weights = _gradients(tape, output, cotangent, (inputs, weights))
+            for value, d in zip(node.inputs, d_inputs, strict=True):
+                _accumulate(state.d_wholes, value, d)
+            for slot, d in zip(node.weights, d_weights, strict=True):
+                state.d_weights[slot] += d
+
+    def _backward(
+        self, sweep: Sweep, state: State, wanted: Sequence[int], together: bool = False
+    ) -> None:
+        """Runs a sweep backward: adds to `d_images`, `d_wholes` and `d_weights`."""
+        table = state.tables[sweep.index]
+        wholes = sorted({i for n in sweep.locals for i in n.inputs if i in state.wholes})
+        slots = sorted({w for n in sweep.nodes for w in n.weights})
+        targets = [v for v in sweep.reads if v in wanted or v not in self.graph.inputs]
+        fresh = {v for v in targets if v not in state.d_images}
+        state.d_images.update({v: self._allocate(state, v) for v in sorted(fresh)})
+        cotangents = {v: state.d_images[v] for v in sweep.writes if v in state.d_images}
+        report = progress.sweep(f"backward {sweep.index + 1}/{len(self.sweeps)}")
+
+        def body(i: tf.Tensor, sums: Structure) -> Structure:
+            row = Row(sweep, table[i])
+            tiles = self._read(sweep, state, row)
+            given = {v: self._gradient_rows(d, v, row, state) for v, d in cotangents.items()}
+            stored = self._stored(sweep, state, row) if not together else {}
+            with tf.device(self.device):
+                sources = (
+                    {v: tiles[v] for v in targets},
+                    {v: state.wholes[v] for v in wholes},
+                    [state.weights[w] for w in slots],
+                )
+                with tf.GradientTape() as tape:
+                    tape.watch(_floats(sources))
+                    values = self._locals(sweep, tiles, state, state.weights, row)
+                    owned = self._owned(sweep, values, row)
+                partials, pulled = self._pull(sweep, state, owned | stored, row, sums[2], together)
+                outputs, seeds = _sum_seeds(owned, [given, *pulled])
+                d_tiles, d_wholes, d_weights = _gradients(tape, outputs, seeds, sources)
+                sums = (_add(sums[0], d_wholes), _add(sums[1], d_weights), partials)
+            for v in targets:
+                start, stop = row["start", v], row["stop", v]
+                edges = (row["covered", v], row["until", v]) if v in fresh else (stop, stop)
+                stores.add(state.d_images[v], start, d_tiles[v], *edges)
+            report(i, tf.shape(table)[0])
+            return i + 1, sums
+
+        zeros = tf.nest.map_structure(_zeros, {v: state.wholes[v] for v in wholes})
+        start = [n.op.init(state.batch) for n in sweep.reductions] if together else []
+        sums = (zeros, [tf.zeros_like(state.weights[w]) for w in slots], start)
+        state.done, (d_wholes, d_weights, partials) = self._loop(table, body, sums)
+        added = stores.after([state.d_images[v] for v in targets], state.done)
+        state.d_images.update(zip(targets, added, strict=True))
+        for v in sweep.writes:
+            state.d_images.pop(v, None)
+        for v, d in d_wholes.items():
+            _accumulate(state.d_wholes, v, d)
+        for slot, d in zip(slots, d_weights, strict=True):
+            state.d_weights[slot] += d
+        if together:
+            self._finalize(sweep, state, partials)
+
+    def _gradient_rows(self, gradient: tf.Tensor, value: int, row: Row, state: State) -> tf.Tensor:
+        start, stop = row["own start", value], row["own stop", value]
+        rows = stores.read(gradient, start, stop)
+        return tf.ensure_shape(
+            rows, [self._batch(state), None, None, self.graph.values[value].channels]
+        )
+
+    def _stored(self, sweep: Sweep, state: State, row: Row) -> dict[int, tf.Tensor]:
+        """Own rows, from their stores, of images that the sweep both stored and reduced."""
+        reduced = {v for n in sweep.reductions for v in n.inputs}
+        return {
+            v: self._rows(state, v, row["own start", v], row["own stop", v])
+            for v in sweep.writes
+            if v in reduced
+        }
+
+    def _pull(
+        self,
+        sweep: Sweep,
+        state: State,
+        owned: dict[int, tf.Tensor],
+        row: Row,
+        partials: list[Structure],
+        together: bool,
+    ) -> tuple[list[Structure], list[dict[int, tf.Tensor]]]:
+        """Gradients that the reductions of a sweep give to its images; partials as well if `together`."""
+        pulled, merged = [], []
+        for position, node in enumerate(sweep.reductions):
+            cotangent = state.d_wholes.get(node.output)
+            if cotangent is None:
+                continue
+            inputs = [owned[v] for v in node.inputs]
+            weights = [state.weights[w] for w in node.weights]
+            strip = self._own_strip(node, state, row)
+            if together:
+                new, gradients = node.op.together(inputs, weights, strip, cotangent)
+                merged.append(node.op.merge(partials[position], new))
+            else:
+                result = state.wholes[node.output]
+                gradients = node.op.pullback(inputs, weights, strip, result, cotangent)
+            pairs = zip(node.inputs, gradients, strict=True)
+            pulled.append({v: g for v, g in pairs if g is not None})
+        return merged, pulled
+
+
+class Row:
+    """The geometry of one strip: a line of `Sweep.table`, by name."""
+
+    def __init__(self, sweep: Sweep, line: tf.Tensor) -> None:
+        self.columns = sweep.columns
+        self.numbers = tf.unstack(line, num=len(sweep.columns))
+
+    def __getitem__(self, key: tuple[object, ...]) -> tf.Tensor:
+        return self.numbers[self.columns[key]]
+
+
+def _is_float(t: tf.Tensor) -> bool:
+    return t.dtype.is_floating
+
+
+def _floats(structure: Structure) -> list[tf.Tensor]:
+    return [t for t in tf.nest.flatten(structure) if _is_float(t)]
+
+
+def _zeros(t: tf.Tensor) -> tf.Tensor:
+    return tf.zeros_like(t) if _is_float(t) else tf.zeros([], tf.float32)
+
+
+def _gradients(
+    tape: tf.GradientTape, outputs: Structure, seeds: Structure, sources: Structure
+) -> Structure:
+    """Gradients structured as `sources`, zeros where there is none."""
+    pairs = [
+        (o, s)
+        for o, s in zip(tf.nest.flatten(outputs), tf.nest.flatten(seeds), strict=True)
+        if s is not None and _is_float(o)
+    ]
+    flat = tf.nest.flatten(sources)
+    floats = [t for t in flat if _is_float(t)]
+    found = iter(
+        tape.gradient(
+            [o for o, _ in pairs],
+            floats,
+            [s for _, s in pairs],
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+    )
+    gradients = [next(found) if _is_float(t) else tf.zeros([], tf.float32) for t in flat]
+    return tf.nest.pack_sequence_as(sources, gradients)
+
+
+def _add(a: Structure, b: Structure) -> Structure:
+    """Sum of two gradients; integers have none."""
+    return tf.nest.map_structure(lambda x, y: x + y if _is_float(x) else y, a, b)
+
+
+def _accumulate(gradients: dict[int, Structure], value: int, new: Structure) -> None:
+    gradients[value] = _add(gradients[value], new) if value in gradients else new
+
+
+def _sum_seeds(
+    owned: dict[int, tf.Tensor], seeds: list[dict[int, tf.Tensor]]
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Images that have a gradient, and the sum of what was given for each."""
+    total: dict[int, tf.Tensor] = {}
+    for given in seeds:
+        for value, gradient in given.items():
+            total[value] = total[value] + gradient if value in total else gradient
+    return [owned[v] for v in total], list(total.values())

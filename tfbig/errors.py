@@ -1,0 +1,21 @@
+"""The exceptions that tfbig raises on its own account, all with one base."""
+
+
+class TfbigError(Exception):
+    """Base of every exception that tfbig defines; never raised itself."""
+
+
+class BudgetError(TfbigError, ValueError):
+    """Raised before anything runs when a plan or a file does not fit the memory or disk allowed."""
+
+
+class UnsupportedLayerError(TfbigError, TypeError):
+    """Raised when a model holds a layer, or a setting of one, that cannot run strip by strip."""
+
+
+class SourceError(TfbigError, OSError):
+    """Raised when an image cannot be opened, read or written, or is not of a kind that can be."""
+
+
+class NonFiniteError(TfbigError, ArithmeticError):
+    """Raised when a loss, a statistic or a gradient is NaN or infinite."""

@@ -1,0 +1,246 @@
+"""A network as nodes that the engine can run strip by strip.
+
+A value is an *image* (`[N, H, W, C]`, visited by strips) or *whole* (statistics, vectors, scalars: small
+enough to exist complete). A node makes one value from others and is one of three kinds:
+
+    Local    image -> image; an output row depends on a bounded window of input rows
+    Reduce   image -> whole; a sum over all rows, a barrier
+    Whole    whole -> whole; anything small
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfbig.geometry import SAME, Axis
+
+
+@dataclass(frozen=True)
+class Value:
+    """What a node makes.
+
+    Args:
+        id: position in `Graph.values`.
+        name: for messages and tables.
+        image: True for `[N, H, W, C]`, False for a whole value.
+        channels: C of an image.
+        dtype: name of the element type, or None for a whole value of several tensors.
+    """
+
+    id: int
+    name: str
+    image: bool
+    channels: int = 0
+    dtype: str | None = None
+
+
+@dataclass(frozen=True)
+class Local:
+    """How an output strip is made from input strips.
+
+    Args:
+        function: `(inputs, weights, strip) -> tensor`; `inputs` holds the rows that the axes ask for
+            (clipped to the image) or whole values; `strip` is a `tfbig.kernels.Strip`.
+        axes: per input `(rows, columns)`, or None where the input is whole.
+        pixelwise: every output number depends on the input number at its own place alone, whatever the
+            place and channel; such nodes commute with folding.
+        cheap: recomputing costs less than storing.
+        operations: multiply-adds times two per output pixel, all channels.
+    """
+
+    function: Callable[..., Any]
+    axes: tuple[tuple[Axis, Axis] | None, ...]
+    pixelwise: bool = False
+    cheap: bool = False
+    operations: int = 0
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """A sum over strips, in four steps.
+
+    Args:
+        init: `(batch) -> partial`, a tuple of tensors; `batch` is N.
+        partial: `(inputs, weights, strip) -> partial` of the rows that the strip owns.
+        merge: `(partial, partial) -> partial`.
+        finalize: `(partial, pixels) -> tensor or tuple`; `pixels` is H * W as int64.
+        pullback: `(inputs, weights, strip, result, cotangent) -> list`, gradients for the inputs (None
+            where there is none), given the gradient of the result.
+        together: `(inputs, weights, strip, cotangent) -> (partial, gradients)`, for a result whose
+            gradient does not depend on the result itself, as the mean of a loss over pixels: forward and
+            backward can then share one sweep. None otherwise.
+        operations: as in `Local`, per input pixel.
+    """
+
+    init: Callable[..., Any]
+    partial: Callable[..., Any]
+    merge: Callable[..., Any]
+    finalize: Callable[..., Any]
+    pullback: Callable[..., Any]
+    together: Callable[..., Any] | None = None
+    operations: int = 0
+
+
+@dataclass(frozen=True)
+class Whole:
+    """`function(inputs, weights) -> tensor or tuple` on whole values."""
+
+    function: Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One operation.
+
+    Args:
+        name: layer name and step.
+        op: `Local`, `Reduce` or `Whole`.
+        inputs: value ids.
+        output: value id.
+        weights: positions in `Graph.weights`.
+        layer: name of the Keras layer it comes from.
+    """
+
+    name: str
+    op: Local | Reduce | Whole
+    inputs: tuple[int, ...]
+    output: int
+    weights: tuple[int, ...] = ()
+    layer: str = ""
+
+
+@dataclass(eq=False)
+class Graph:
+    """Nodes in topological order, and the values between them."""
+
+    values: list[Value] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    weights: list[Any] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    updates: list[tuple[Any, int, Callable[..., Any]]] = field(default_factory=list)
+    seeds: list[tuple[int, Any]] = field(default_factory=list)
+
+    def value(self, name: str, image: bool, channels: int = 0, dtype: str | None = None) -> int:
+        self.values.append(Value(len(self.values), name, image, channels, dtype))
+        return len(self.values) - 1
+
+    def input(self, name: str, image: bool, channels: int = 0, dtype: str | None = None) -> int:
+        """A value that comes from outside: an image, a label image, a seed."""
+        self.inputs.append(self.value(name, image, channels, dtype))
+        return self.inputs[-1]
+
+    def local(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        inputs: Sequence[int],
+        channels: int,
+        dtype: str,
+        axes: Sequence[tuple[Axis, Axis] | None] | None = None,
+        weights: Sequence[Any] = (),
+        **traits: Any,
+    ) -> int:
+        """Adds a `Local` node; without `axes` it is pixel by pixel. Gives its output value."""
+        if axes is None:
+            axes = [(SAME, SAME) if self.values[i].image else None for i in inputs]
+        op = Local(function, tuple(axes), **traits)
+        return self._node(name, op, inputs, weights, self.value(name, True, channels, dtype))
+
+    def reduce(
+        self, name: str, op: Reduce, inputs: Sequence[int], weights: Sequence[Any] = ()
+    ) -> int:
+        return self._node(name, op, inputs, weights, self.value(name, False))
+
+    def whole(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        inputs: Sequence[int],
+        weights: Sequence[Any] = (),
+    ) -> int:
+        return self._node(name, Whole(function), inputs, weights, self.value(name, False))
+
+    def _node(
+        self,
+        name: str,
+        op: Local | Reduce | Whole,
+        inputs: Sequence[int],
+        weights: Sequence[Any],
+        output: int,
+    ) -> int:
+        slots = tuple(self._slot(w) for w in weights)
+        self.nodes.append(Node(name, op, tuple(inputs), output, slots, name.split("/")[0]))
+        return output
+
+    def _slot(self, weight: Any) -> int:
+        for slot, known in enumerate(self.weights):
+            if known is weight:
+                return slot
+        self.weights.append(weight)
+        return len(self.weights) - 1
+
+    def producer(self, value: int) -> Node | None:
+        """The node that makes a value; None for an input."""
+        return next((n for n in self.nodes if n.output == value), None)
+
+    def consumers(self, value: int) -> list[Node]:
+        return [n for n in self.nodes if value in n.inputs]
+
+    def extents(self, sizes: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+        """Rows and columns of every image, from those of the input images.
+
+        Args:
+            sizes: `{input value id: (rows, columns)}`.
+
+        Raises:
+            ValueError: images that meet in one node have different sizes, or one has no rows left.
+        """
+        extents = dict(sizes)
+        for node in self.nodes:
+            found = [
+                self._output_extent(node, position, extents) for position in image_positions(node)
+            ]
+            if isinstance(node.op, Local):
+                extents[node.output] = _agree(node.name, found)
+            elif isinstance(node.op, Reduce):
+                _agree(node.name, found)
+        return extents
+
+    def _output_extent(
+        self, node: Node, position: int, extents: dict[int, tuple[int, int]]
+    ) -> tuple[int, int]:
+        size = extents[node.inputs[position]]
+        rows, columns = axes_of(node, position)
+        return rows.extent(size[0]), columns.extent(size[1])
+
+
+def image_positions(node: Node) -> list[int]:
+    """Positions of the inputs of a node that are images."""
+    if isinstance(node.op, Whole):
+        return []
+    if isinstance(node.op, Reduce):
+        return list(range(len(node.inputs)))
+    return [p for p, axes in enumerate(node.op.axes) if axes is not None]
+
+
+def axes_of(node: Node, position: int) -> tuple[Axis, Axis]:
+    """Row and column axis of one image input."""
+    if isinstance(node.op, Local):
+        axes = node.op.axes[position]
+        if axes is not None:
+            return axes
+    return SAME, SAME
+
+
+def _agree(name: str, found: list[tuple[int, int]]) -> tuple[int, int]:
+    if any(size != found[0] for size in found):
+        raise ValueError(f"'{name}': its inputs have different sizes {found}; they must be equal.")
+    if min(found[0]) < 1:
+        raise ValueError(
+            f"'{name}': the image is too small, its output would be {found[0][0]} x {found[0][1]}. "
+            "Use a larger image or smaller kernels and strides."
+        )
+    return found[0]

@@ -1,0 +1,299 @@
+"""Chooses cuts and strips: the cheapest plan that stays inside a budget. Arithmetic only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from tfbig.errors import BudgetError
+from tfbig.graph import Graph, Local, Node, Whole
+from tfbig.plan import Plan, Size, Sweep, SweepCost, format_bytes, layers_of, schedule
+
+FLOPS = 1e11
+BYTES = 1e10
+"""Rates per second of two CPU cores, from which `choose_cuts` weighs storing against making again."""
+
+ITEMSIZE = {"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16": 2, "bfloat16": 2}
+ITEMSIZE |= {"int32": 4, "float32": 4, "int64": 8, "float64": 8}
+
+
+class Event(NamedTuple):
+    """One moment of a step: what happens, and the bytes of all stored images at that moment."""
+
+    what: str
+    live_bytes: int
+
+
+class Planner:
+    """Plans for images of any size.
+
+    Args:
+        graph: what to run.
+        device_bytes: most bytes that strips may take at any time.
+        host_bytes: most bytes of stored images, or None for no limit.
+        strip_rows: fixes the strip height, in rows of the first input.
+        training: whether a backward follows.
+        name: of the model, for messages.
+        max_elements: most input elements of a strip, instead of `device_bytes` (the papers' max_N).
+
+    Attributes:
+        fused: whether the last sweep of a loss can run forward and backward together.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        device_bytes: int,
+        host_bytes: int | None = None,
+        strip_rows: int | None = None,
+        training: bool = True,
+        name: str = "model",
+        max_elements: int | None = None,
+    ) -> None:
+        self.graph = graph
+        self.device_bytes = device_bytes
+        self.host_bytes = host_bytes
+        self.strip_rows = strip_rows
+        self.training = training
+        self.name = name
+        self.max_elements = max_elements
+        self.sweeps = schedule(graph, choose_cuts(graph))
+        last = self.sweeps[-1]
+        self.fused = (
+            training
+            and [n.output for n in last.reductions] == graph.outputs
+            and last.reductions[0].op.together is not None
+            and not last.wholes
+        )
+        self._plans: dict[tuple[object, ...], Plan] = {}
+
+    def plan(self, batch: int, sizes: dict[int, Size]) -> Plan:
+        """The plan for input images of these sizes, `{input value id: (rows, columns)}`.
+
+        Raises:
+            BudgetError: the smallest strip, or what must be stored, is above the budget.
+        """
+        key = (batch, *sorted(sizes.items()))
+        if key not in self._plans:
+            if len(self._plans) >= 256:
+                self._plans.clear()
+            self._plans[key] = self._make(batch, sizes)
+        return self._plans[key]
+
+    def tables(self, batch: int, sizes: dict[int, Size]) -> list[np.ndarray]:
+        """The geometry of every sweep, see `Sweep.table`."""
+        plan = self.plan(batch, sizes)
+        extents = self.graph.extents(sizes)
+        rows = {v: size[0] for v, size in extents.items()}
+        return [s.table(rows, c.strips) for s, c in zip(plan.sweeps, plan.costs, strict=True)]
+
+    def trace(self, batch: int, sizes: dict[int, Size]) -> list[Event]:
+        """Allocations and sweeps of one step, in order."""
+        extents = self.graph.extents(sizes)
+        names = [v.name for v in self.graph.values]
+        sizes_bytes = {v: bytes_of(self.graph, v, batch, extents) for v in extents}
+        return list(_events(self.graph, self.sweeps, self.training, self.fused, names, sizes_bytes))
+
+    def _make(self, batch: int, sizes: dict[int, Size]) -> Plan:
+        extents = self.graph.extents(sizes)
+        first = next(i for i in self.graph.inputs if self.graph.values[i].image)
+        height, width = extents[first]
+        costs = tuple(self._cost(sweep, batch, extents) for sweep in self.sweeps)
+        host = max((e.live_bytes for e in self.trace(batch, sizes)), default=0)
+        if self.host_bytes is not None and host > self.host_bytes:
+            raise BudgetError(
+                f"'{self.name}' on {batch} x {height} x {width}: what is stored needs {format_bytes(host)} "
+                f"of host memory, {format_bytes(self.host_bytes)} are allowed. Raise `host`, or use smaller "
+                "images, a smaller batch or a narrower element type."
+            )
+        return Plan(
+            (batch, height, width, self.graph.values[first].channels),
+            tuple(self.sweeps),
+            costs,
+            max(c.device_bytes for c in costs),
+            host,
+            sum(c.operations for c in costs) * (3 if self.training else 1),
+            self.device_bytes,
+        )
+
+    def _cost(self, sweep: Sweep, batch: int, extents: dict[int, Size]) -> SweepCost:
+        strips = self._num_strips(sweep, batch, extents)
+        table = sweep.table({v: extents[v][0] for v in sweep.images}, strips)
+        heights = {v: _heights(sweep, table, v) for v in sweep.images}
+        operations, exact = _operations(sweep, batch, extents, heights)
+        return SweepCost(
+            strips,
+            max((int(heights[v].max()) for v in sweep.reads), default=0),
+            self._working_set(sweep, batch, extents, strips),
+            sum(bytes_of(self.graph, v, batch, extents) for v in sweep.writes),
+            operations,
+            exact,
+        )
+
+    def _num_strips(self, sweep: Sweep, batch: int, extents: dict[int, Size]) -> int:
+        most = sweep_limit(sweep, extents)
+        if self.strip_rows is not None:
+            first = next(i for i in self.graph.inputs if self.graph.values[i].image)
+            return max(min(-(-extents[first][0] // self.strip_rows), most), 1)
+        if not self._fits(sweep, batch, extents, most):
+            self._refuse(sweep, batch, extents, most)
+        low, high = 1, most
+        while low < high:  # the smallest number that fits
+            middle = (low + high) // 2
+            if self._fits(sweep, batch, extents, middle):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _fits(self, sweep: Sweep, batch: int, extents: dict[int, Size], strips: int) -> bool:
+        if self.max_elements is None:
+            return self._working_set(sweep, batch, extents, strips) <= self.device_bytes
+        return strips == sweep_limit(sweep, extents) or self.max_elements >= max(
+            -(-extents[v][0] // strips) * batch * extents[v][1] * self.graph.values[v].channels
+            for v in sweep.reads
+        )
+
+    def _refuse(self, sweep: Sweep, batch: int, extents: dict[int, Size], strips: int) -> None:
+        need = format_bytes(self._working_set(sweep, batch, extents, strips))
+        width = max(extents[v][1] for v in sweep.images)
+        raise BudgetError(
+            f"sweep {sweep.index} of '{self.name}' ({layers_of(sweep)}): the smallest strip needs {need} on "
+            f"the device, {format_bytes(self.device_bytes)} are allowed. Raise `device` to {need}, or use "
+            f"narrower images (now {width} columns) or a smaller batch (now {batch})."
+        )
+
+    def _working_set(self, sweep: Sweep, batch: int, extents: dict[int, Size], strips: int) -> int:
+        """Bytes of the largest strip: every image of it, its gradient, and a kernel's temporary."""
+        chosen = sorted({0, strips // 2, strips - 1})
+        table = sweep.table({v: extents[v][0] for v in sweep.images}, strips, chosen)
+        total = np.zeros(len(chosen), np.int64)
+        for value in sweep.images:
+            row = bytes_of(self.graph, value, batch, extents) // extents[value][0]
+            total += _heights(sweep, table, value) * row
+        return int(total.max(initial=0)) * (2 if self.training else 1)
+
+
+def sweep_limit(sweep: Sweep, extents: dict[int, Size]) -> int:
+    """The largest number of strips: every strip owns a row of every image of the sweep."""
+    return min((extents[v][0] for v in sweep.observed), default=1)
+
+
+def itemsize(dtype: str | None) -> int:
+    """Bytes of one element."""
+    return ITEMSIZE[dtype or "float32"]
+
+
+def bytes_of(graph: Graph, value: int, batch: int, extents: dict[int, Size]) -> int:
+    """Bytes of a whole image."""
+    known = graph.values[value]
+    return batch * extents[value][0] * extents[value][1] * known.channels * itemsize(known.dtype)
+
+
+def _heights(sweep: Sweep, table: np.ndarray, value: int) -> np.ndarray:
+    stop, start = (table[:, sweep.columns[key, value]] for key in ("stop", "start"))
+    return stop.astype(np.int64) - start
+
+
+def _operations(
+    sweep: Sweep, batch: int, extents: dict[int, Size], heights: dict[int, np.ndarray]
+) -> tuple[int, int]:
+    done = exact = 0
+    for node in sweep.nodes:
+        if isinstance(node.op, Whole):
+            continue
+        value = node.output if isinstance(node.op, Local) else node.inputs[0]
+        per_row = batch * extents[value][1] * node.op.operations
+        done += per_row * int(heights[value].sum())
+        exact += per_row * extents[value][0]
+    return done, exact
+
+
+def needs_gradient(graph: Graph, value: int) -> bool:
+    """Whether a stored image takes a gradient: everything but what comes from outside."""
+    return value not in graph.inputs
+
+
+def _events(
+    graph: Graph,
+    sweeps: list[Sweep],
+    training: bool,
+    fused: bool,
+    names: list[str],
+    sizes: dict[int, int],
+) -> Iterator[Event]:
+    """Forward sweeps, then backward sweeps in reverse order; a store lives until its last reader ends."""
+    live: dict[str, int] = {}
+
+    def event(what: str) -> Event:
+        return Event(what, sum(live.values()))
+
+    forward = sweeps[:-1] if fused else sweeps
+    for sweep in forward:
+        live |= {names[v]: sizes[v] for v in sweep.writes}
+        yield event(f"forward {sweep.index}")
+        if not training:
+            later = {v for s in sweeps[sweep.index + 1 :] for v in s.reads} | set(graph.outputs)
+            live = {k: b for k, b in live.items() if k in {names[v] for v in later}}
+    if not training and not fused:
+        return
+    for sweep in reversed(sweeps):
+        inner = [v for v in sweep.reads if needs_gradient(graph, v)]
+        live |= {f"d {names[v]}": sizes[v] for v in inner}
+        yield event(f"backward {sweep.index}")
+        for value in sweep.writes:
+            live.pop(f"d {names[value]}", None)
+            live.pop(names[value], None)
+
+
+def choose_cuts(graph: Graph, side: int = 4096, strips: int = 16) -> frozenset[int]:
+    """Images worth storing although no barrier asks for it.
+
+    A chain of windows in one sweep makes halo rows again for every strip. Storing the output of a convolution
+    ends the halo there, at the price of writing and reading it and its gradient. Greedy: the cut that saves
+    most is added until none saves anything, on an image of `side` rows cut into `strips`.
+    """
+    cuts: frozenset[int] = frozenset()
+    candidates = _candidates(graph)
+    if not candidates:
+        return cuts
+    sizes = {i: (side, side) for i in graph.inputs if graph.values[i].image}
+    try:
+        extents = graph.extents(sizes)
+    except ValueError:  # inputs that meet at different sizes: nothing to compare on squares
+        return cuts
+    best = _seconds(graph, cuts, extents, strips)
+    while True:
+        tried = [(_seconds(graph, cuts | {v}, extents, strips), v) for v in candidates - cuts]
+        seconds, value = min(tried, default=(best, -1))
+        if seconds >= best:
+            return cuts
+        best, cuts = seconds, cuts | {value}
+
+
+def _candidates(graph: Graph) -> frozenset[int]:
+    """Outputs of costly local nodes that a later window of the same sweep reads."""
+
+    def windowed(node: Node) -> bool:
+        return isinstance(node.op, Local) and not node.op.cheap and node.op.operations > 0
+
+    found: set[int] = set()
+    for sweep in schedule(graph):
+        inside = [n for n in sweep.locals if windowed(n)]
+        if len(inside) > 1:
+            found |= {n.output for n in inside if graph.consumers(n.output)}
+    return frozenset(found)
+
+
+def _seconds(graph: Graph, cuts: frozenset[int], extents: dict[int, Size], strips: int) -> float:
+    total = 0.0
+    for sweep in schedule(graph, cuts):
+        count = min(strips, sweep_limit(sweep, extents))
+        table = sweep.table({v: extents[v][0] for v in sweep.images}, count)
+        heights = {v: _heights(sweep, table, v) for v in sweep.images}
+        total += 3 * _operations(sweep, 1, extents, heights)[0] / FLOPS
+        moved = sum(bytes_of(graph, v, 1, extents) for v in (*sweep.writes, *sweep.reads))
+        total += 2 * moved / BYTES
+    return total

@@ -1,0 +1,81 @@
+"""Says how far a long step is: which sweep, which strip.
+
+A step that ends within `QUIET_SECONDS` prints nothing. Set `tfbig.progress.show(False)` to print never.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+QUIET_SECONDS = 4.0
+EVERY_SECONDS = 0.5
+
+_shown: bool | None = None
+
+
+def show(shown: bool | None) -> None:
+    """True prints always, False never, None (the default) where standard error is a terminal."""
+    global _shown
+    _shown = shown
+
+
+class Meter:
+    """Prints one line that overwrites itself."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.began = self.printed = self.last = clock()
+        self.open = False
+
+    def tick(self, what: str, index: int, count: int) -> None:
+        """Strip `index` of `count` is done."""
+        now = self.clock()
+        if now - self.last > QUIET_SECONDS and not self.open:
+            self.began = now if now - self.last > 60 else self.began
+        self.last = now
+        if now - self.began > QUIET_SECONDS and now - self.printed > EVERY_SECONDS:
+            self.printed, self.open = now, True
+            self._print(f"\r{what}, strip {index + 1}/{count}, {now - self.began:.0f} s ")
+
+    def begin(self) -> None:
+        """A step starts."""
+        self.began = self.last = self.clock()
+
+    def end(self) -> None:
+        """A step has ended: clears the line."""
+        if self.open:
+            self._print("\r" + " " * 60 + "\r")
+        self.open = False
+
+    def _print(self, text: str) -> None:
+        wanted = sys.stderr.isatty() if _shown is None else _shown
+        if wanted:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+METER = Meter()
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> None:
+    tf.numpy_function(function, list(arguments), [])
+
+
+def begin() -> None:
+    """Marks, in a graph, the start of a step."""
+    _call(lambda: METER.begin())
+
+
+def end(after: tf.Tensor) -> None:
+    """Marks, in a graph, the end of a step, once `after` is known."""
+    _call(lambda _: METER.end(), after)
+
+
+def sweep(what: str) -> Callable[[tf.Tensor, tf.Tensor], None]:
+    """A function `(strip, strips)` that reports, in a graph, that a strip is done."""
+    return lambda index, count: _call(lambda i, n: METER.tick(what, int(i), int(n)), index, count)

@@ -1,0 +1,183 @@
+"""The folder of a training run: settings, plan, history, checkpoint, results.
+
+Every file is written beside its place and renamed when it is complete, so a file that is there is
+whole, whenever a run was stopped. `metrics.json` comes last: a run that has it has ended.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import keras
+import yaml
+
+from tfbig.errors import NonFiniteError
+
+CHECKPOINT = "checkpoint.keras"
+CONFIG = "config.yaml"
+HISTORY = "history.csv"
+METRICS = "metrics.json"
+
+
+@contextmanager
+def beside(path: str | Path) -> Iterator[Path]:
+    """Gives a path in the same folder to write to; renames it to `path` if nothing was raised.
+
+    Args:
+        path: The file. One that exists is replaced, or kept if writing fails.
+
+    Yields:
+        A path with the same ending.
+    """
+    path = Path(path)
+    part = path.with_name(f".part-{path.name}")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes a text file, all of it or nothing."""
+    with beside(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def write_yaml(path: str | Path, values: Mapping[str, Any]) -> None:
+    """Writes `values` as YAML, in their order."""
+    write_text(path, yaml.safe_dump(dict(values), sort_keys=False))
+
+
+def write_json(path: str | Path, values: Mapping[str, Any]) -> None:
+    """Writes `values` as JSON, in their order."""
+    write_text(path, json.dumps(values, indent=2) + "\n")
+
+
+def write_csv(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes `rows` with one header line; all have the keys of the first."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def read_csv(path: str | Path) -> list[dict[str, float]]:
+    """Rows of a CSV file of numbers; none if there is no such file."""
+    if not Path(path).exists():
+        return []
+    with open(path, encoding="utf-8", newline="") as file:
+        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+
+def save_model(path: str | Path, model: keras.Model) -> None:
+    """Saves a Keras model as a `.keras` file, all of it or nothing."""
+    with beside(path) as part:
+        model.save(part)
+
+
+def create(path: str | Path) -> Path:
+    """Makes the folder of a new run.
+
+    Raises:
+        FileExistsError: It holds a run already.
+    """
+    folder = Path(path)
+    if (folder / CONFIG).exists():
+        raise FileExistsError(
+            f"{folder}: holds a run already. Continue it with --resume, or give another --out."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def checkpoint(path: str | Path) -> Path:
+    """The checkpoint of a run that was stopped.
+
+    Raises:
+        FileNotFoundError: There is no such run, or it was stopped before its first epoch ended.
+    """
+    file = Path(path) / CHECKPOINT
+    if not file.exists():
+        raise FileNotFoundError(
+            f"{path}: there is no {CHECKPOINT} to resume from; a run writes one after each epoch. "
+            "Check --out, or start the run again without --resume."
+        )
+    return file
+
+
+def memory_bytes() -> tuple[int, int]:
+    """Resident memory of this process: `(now, peak so far)` in bytes."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        return tuple(int(lines[key].split()[0]) * 1024 for key in ("VmRSS", "VmHWM"))
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return peak, peak
+
+
+class Recorder(keras.callbacks.Callback):
+    """Writes history and checkpoint after each epoch, times the steps, stops at a loss of NaN.
+
+    Args:
+        folder: The run folder.
+        twin: The plain model that is saved; it must hold the optimizer too.
+        history: Rows of the epochs before, when a run is resumed.
+        clock: Seconds.
+
+    Attributes:
+        history: A row `{epoch, loss, ..., val_loss, ..., seconds_per_step}` for each epoch.
+
+    Raises:
+        NonFiniteError: The loss of a step is NaN or infinite.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        twin: keras.Model,
+        history: Sequence[Mapping[str, float]] = (),
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        super().__init__()
+        self.folder = Path(folder)
+        self.twin = twin
+        self.history: list[Mapping[str, Any]] = list(history)
+        self._clock = clock
+        self._began = 0.0
+        self._seconds: list[float] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._seconds = []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._began = self._clock()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._seconds.append(self._clock() - self._began)
+        if not math.isfinite(logs["loss"]):
+            raise NonFiniteError(
+                f"step {batch + 1} of epoch {len(self.history) + 1}: the loss is {logs['loss']}, "
+                f"expected a finite number. Lower the learning rate (now "
+                f"{float(self.twin.optimizer.learning_rate):g}), or use --precision float32."
+            )
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        numbers = {key: float(value) for key, value in logs.items()}
+        seconds = statistics.median(self._seconds)
+        self.history.append({"epoch": epoch + 1, **numbers, "seconds_per_step": seconds})
+        write_csv(self.folder / HISTORY, self.history)
+        save_model(self.folder / CHECKPOINT, self.twin)

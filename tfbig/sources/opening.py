@@ -1,0 +1,93 @@
+"""From a path or an array to the source that reads it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from tfbig.errors import SourceError
+from tfbig.sources.arrays import ArraySource, RawSource, from_memmap, is_mapped
+from tfbig.sources.files import File, PathLike
+from tfbig.sources.source import Source
+from tfbig.sources.tiff import TiffSource
+
+_TIFF_SUFFIXES: Final = frozenset(
+    {".tif", ".tiff", ".btf", ".tf8", ".svs", ".ndpi", ".scn", ".bif", ".qptiff"}
+)
+_PICTURE_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
+_PICTURE_MODES: Final = frozenset({"1", "L", "LA", "RGB", "RGBA"})
+
+
+def open(image: PathLike | npt.NDArray[Any] | Source) -> Source:
+    """The source of whatever image is given.
+
+    Args:
+        image: A path: `.npy` (read as it lies), `.tif`, `.svs`, `.ndpi` and other TIFF dialects
+            (decoded by tiles, level 0), `.png`, `.jpg`, `.bmp` (decoded whole, so small ones). Or
+            an array `[H, W]` or `[H, W, C]`; of a memory map the file is read. Or a source.
+
+    Returns:
+        The source; a source itself.
+
+    Raises:
+        SourceError: The file is missing, damaged or of an unknown kind, or is not one image.
+        TypeError: `image` is something else.
+    """
+    if isinstance(image, Source):
+        return image
+    if isinstance(image, np.ndarray):
+        return from_memmap(image) if is_mapped(image) else ArraySource(image)
+    if not isinstance(image, str | os.PathLike):
+        raise TypeError(
+            f"an image was given as {type(image).__name__}; expected a path, a NumPy array or a "
+            "tfbig.sources.Source. Subclass Source to read another format."
+        )
+    return _open_path(image)
+
+
+def _open_path(path: PathLike) -> Source:
+    file = File(path)  # of whatever kind, it must be there
+    suffix = Path(path).suffix.lower()
+    if suffix == ".npy":
+        return _open_npy(file)
+    if suffix in _TIFF_SUFFIXES:
+        return TiffSource(path)
+    if suffix in _PICTURE_SUFFIXES:
+        return _open_picture(file.path)
+    known = ", ".join(sorted({".npy"} | _TIFF_SUFFIXES | _PICTURE_SUFFIXES))
+    raise SourceError(
+        f"{path}: files named '{suffix}' are not known; expected one of {known}. Use TiffSource or "
+        "RawSource if it is such a file under another name, or convert it."
+    )
+
+
+def _open_npy(file: File) -> RawSource:
+    try:
+        array = np.lib.format.open_memmap(file.path, mode="r")
+    except ValueError as error:
+        raise SourceError(
+            f"{file.path}: is not a readable .npy file ({error}; {file.num_bytes} bytes). If it "
+            "is truncated, write or copy it again; if it holds objects, save a numeric array."
+        ) from error
+    return from_memmap(array)
+
+
+def _open_picture(path: str) -> ArraySource:
+    """A PNG, JPEG or BMP file, decoded whole; palettes and CMYK become RGB, alpha is dropped."""
+    try:
+        with Image.open(path) as picture:
+            stored_as_it_is = picture.mode in _PICTURE_MODES or picture.mode.startswith("I")
+            array = np.asarray(picture if stored_as_it_is else picture.convert("RGB"))
+    except Exception as error:  # each format has exceptions of its own
+        raise SourceError(
+            f"{path}: cannot be decoded as a picture ({error}). Pictures are read whole; convert "
+            "a large one to a tiled TIFF."
+        ) from error
+    if array.ndim == 3 and array.shape[2] in (2, 4):
+        array = np.ascontiguousarray(array[..., :-1])
+    return ArraySource(array, path)

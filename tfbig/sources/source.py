@@ -1,0 +1,214 @@
+"""The source: an image that is read by rows, a rectangle of it, and the handle it is found by."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from tfbig.errors import SourceError
+
+Rows = npt.NDArray[Any]
+
+_numbers = itertools.count()
+_registered: dict[str, Source] = {}  # each access is one operation, which threads cannot interrupt
+
+
+class Source(ABC):
+    """An image `[H, W, C]` of which any band of rows can be read, by any thread.
+
+    Subclasses call `super().__init__(shape, dtype, name)` and define `_read`.
+
+    Args:
+        shape: `(rows, columns)` or `(rows, columns, channels)`.
+        dtype: Type of one sample: boolean, integer or real.
+        name: What error messages call the image: a path, or a few words.
+
+    Attributes:
+        shape: `(rows, columns, channels)`.
+        dtype: NumPy dtype in native byte order.
+        name: As given.
+
+    Raises:
+        SourceError: The shape has another number of axes or an empty one, or the dtype is not
+            numeric.
+    """
+
+    def __init__(self, shape: Sequence[int], dtype: npt.DTypeLike, name: str) -> None:
+        self.shape: tuple[int, int, int] = _image_shape(shape, name)
+        self.dtype: np.dtype[Any] = _sample_dtype(dtype, name)
+        self.name = name
+        self._handle = f"tfbig:{next(_numbers)}"
+
+    @abstractmethod
+    def _read(self, start: int, stop: int) -> Rows:
+        """Rows `start` to `stop` as `[stop - start, W, C]`; the range is valid and not empty."""
+
+    def read(self, start: int, stop: int) -> Rows:
+        """Reads a band of rows.
+
+        Args:
+            start: First row.
+            stop: Row after the last, `start <= stop <= H`.
+
+        Returns:
+            C-contiguous array `[stop - start, W, C]` of `dtype`. It may be a read-only view of an
+            array in memory: copy it before changing it.
+
+        Raises:
+            IndexError: The rows are not all inside the image.
+            SourceError: The file is damaged there, was closed, or has become shorter.
+        """
+        num_rows, num_columns, num_channels = self.shape
+        if not 0 <= start <= stop <= num_rows:
+            raise IndexError(
+                f"{self.name}: rows {start}:{stop} were asked for, the image has rows "
+                f"0:{num_rows}. Ask for 0 <= start <= stop <= {num_rows}."
+            )
+        if start == stop:
+            return np.empty((0, num_columns, num_channels), self.dtype)
+        return self._read(start, stop)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole image, decoded."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def handle(self) -> str:
+        """The name, like `'tfbig:7'`, under which `resolve` gives this source.
+
+        The first use registers the source, which then lives until `release` is called.
+        """
+        _registered[self._handle] = self
+        return self._handle
+
+    def release(self) -> None:
+        """Takes the source out of the registry; `resolve` no longer knows its handle."""
+        _registered.pop(self._handle, None)
+
+    def close(self) -> None:
+        """Lets go of the open file; reading then raises SourceError. Without a file, nothing."""
+        return
+
+    def crop(
+        self, rows: tuple[int, int] | None = None, columns: tuple[int, int] | None = None
+    ) -> Source:
+        """A rectangle of the image, nothing being read.
+
+        Args:
+            rows: `(first, after the last)`, or None for all.
+            columns: The same.
+
+        Returns:
+            A source with the shape of the rectangle.
+
+        Raises:
+            IndexError: The rectangle is empty or reaches outside the image.
+        """
+        return Cropped(self, rows, columns)
+
+    def describe(self) -> str:
+        """One line: what it is, `rows x columns x channels`, dtype, size decoded."""
+        size = " x ".join(map(str, self.shape))
+        kind = type(self).__name__
+        return f"{kind} of {self.name}: {size} {self.dtype}, {in_words(self.nbytes)}"
+
+    def __repr__(self) -> str:
+        return f"<{self.describe()}>"
+
+
+class View(Source):
+    """A source that reads another one."""
+
+    def __init__(
+        self, inner: Source, shape: Sequence[int], dtype: npt.DTypeLike, name: str
+    ) -> None:
+        super().__init__(shape, dtype, name)
+        self._inner = inner
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+@final
+class Cropped(View):
+    """A rectangle of a source, as `Source.crop` makes it."""
+
+    def __init__(
+        self, source: Source, rows: tuple[int, int] | None, columns: tuple[int, int] | None
+    ) -> None:
+        self._top, bottom = _interval(source.name, "rows", rows, source.shape[0])
+        self._left, self._right = _interval(source.name, "columns", columns, source.shape[1])
+        shape = (bottom - self._top, self._right - self._left, source.shape[2])
+        where = f"[{self._top}:{bottom}, {self._left}:{self._right}]"
+        super().__init__(source, shape, source.dtype, source.name + where)
+
+    def _read(self, start: int, stop: int) -> Rows:
+        rows = self._inner.read(self._top + start, self._top + stop)
+        return np.ascontiguousarray(rows[:, self._left : self._right])
+
+
+def registered(handle: str) -> Source:
+    """The source that has this handle.
+
+    Raises:
+        SourceError: There is none in this process.
+    """
+    try:
+        return _registered[handle]
+    except KeyError:
+        raise SourceError(
+            f"{handle}: no source is registered under this handle; it was released, or made "
+            "in another process. Keep the source registered, or pass the path of the file."
+        ) from None
+
+
+def in_words(num_bytes: int) -> str:
+    """`3_141_000_000` as `'2.93 GiB'`."""
+    size, unit = float(num_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.3g} {unit}"
+
+
+def _image_shape(shape: Sequence[int], name: str) -> tuple[int, int, int]:
+    """`shape` with a channel axis."""
+    extents = tuple(int(extent) for extent in shape)
+    if len(extents) not in (2, 3) or 0 in extents:
+        raise SourceError(
+            f"{name}: has shape {extents}; expected [rows, columns] or [rows, columns, channels], "
+            "none of them 0. Take one image out of a stack, and put the channels last."
+        )
+    rows, columns, channels = (*extents, 1)[:3]
+    return rows, columns, channels
+
+
+def _sample_dtype(dtype: npt.DTypeLike, name: str) -> np.dtype[Any]:
+    """`dtype` in native byte order."""
+    native = np.dtype(dtype).newbyteorder("=")
+    if native.kind not in "buif":
+        raise SourceError(
+            f"{name}: has dtype {native}; expected a boolean, integer or real one. "
+            "Convert it, to uint8 if you can."
+        )
+    return native
+
+
+def _interval(
+    name: str, what: str, interval: tuple[int, int] | None, extent: int
+) -> tuple[int, int]:
+    start, stop = (0, extent) if interval is None else interval
+    if not 0 <= start < stop <= extent:
+        raise IndexError(
+            f"{name}: a crop to {what} {start}:{stop} was asked for, the image has {what} "
+            f"0:{extent}. Ask for 0 <= start < stop <= {extent}."
+        )
+    return start, stop

@@ -1,0 +1,139 @@
+"""Sources that change the rows of another source as they are read."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from tfbig.errors import SourceError
+from tfbig.sources.opening import open
+from tfbig.sources.source import Rows, Source, View
+
+_LUMA_BLOCK: Final = 2**16  # pixels whose 32-bit sums stay in a core's cache
+
+
+@final
+class Grayscale(View):
+    """The luma of an RGB image, as Pillow's mode "L" has it, or a gray image as it is.
+
+    `gray = (19595 R + 38470 G + 7471 B + 32768) >> 16`: ITU-R BT.601 weights in 16-bit fixed
+    point, rounded to nearest.
+
+    Args:
+        source: uint8, of 1 or 3 channels.
+        invert: Give `255 - gray`, so that the white ground of a slide becomes 0.
+
+    Raises:
+        SourceError: The source has another dtype or another number of channels.
+    """
+
+    def __init__(self, source: Source, invert: bool = False) -> None:
+        if source.dtype != np.uint8 or source.shape[2] not in (1, 3):
+            raise SourceError(
+                f"{source.name}: has {source.shape[2]} channels of {source.dtype}; Grayscale "
+                "expects 1 or 3 channels of uint8. Convert it first."
+            )
+        name = f"{'inverted gray' if invert else 'gray'} {source.name}"
+        super().__init__(source, (*source.shape[:2], 1), np.uint8, name)
+        self._invert = invert
+
+    def _read(self, start: int, stop: int) -> Rows:
+        rows = self._inner.read(start, stop)
+        gray = rows if rows.shape[2] == 1 else _luma(rows)
+        return np.invert(gray) if self._invert else gray  # ~g == 255 - g
+
+
+def _luma(rows: Rows) -> Rows:
+    """uint8 `[r, W, 3]` to uint8 `[r, W, 1]`."""
+    pixels = rows.reshape(-1, 3)
+    gray = np.empty(len(pixels), np.uint8)
+    for start in range(0, len(pixels), _LUMA_BLOCK):
+        block = pixels[start : start + _LUMA_BLOCK]
+        total = block[:, 0] * np.uint32(19595)
+        total += block[:, 1] * np.uint32(38470)
+        total += block[:, 2] * np.uint32(7471)
+        total += np.uint32(32768)
+        total >>= np.uint32(16)
+        gray[start : start + _LUMA_BLOCK] = total
+    return gray.reshape(*rows.shape[:2], 1)
+
+
+@final
+class Upsampled(View):
+    """A small image enlarged: row `i`, column `j` is row `i // factor`, column `j // factor`.
+
+    Made for labels that were computed on a smaller image; the large one never exists.
+
+    Args:
+        source: The small image, an array or a source.
+        factor: How many rows and columns each pixel becomes.
+        shape: `(rows, columns)` of the large image, which must not reach beyond the small one's.
+
+    Raises:
+        SourceError: The small image is too small, or `factor` is below 1.
+    """
+
+    def __init__(
+        self, source: Source | npt.NDArray[Any], factor: int, shape: tuple[int, int]
+    ) -> None:
+        small = open(source)
+        covered = (small.shape[0] * factor, small.shape[1] * factor)
+        if factor < 1 or covered[0] < shape[0] or covered[1] < shape[1]:
+            raise SourceError(
+                f"{small.name}: {small.shape[0]} x {small.shape[1]} times {factor} was asked to "
+                f"cover {shape[0]} x {shape[1]}. Give a factor of at least 1 and an image of at "
+                "least ceil(rows / factor) x ceil(columns / factor)."
+            )
+        name = f"{small.name} enlarged {factor} times"
+        super().__init__(small, (shape[0], shape[1], small.shape[2]), small.dtype, name)
+        self._factor = factor
+
+    def _read(self, start: int, stop: int) -> Rows:
+        first = start // self._factor
+        small = self._inner.read(first, math.ceil(stop / self._factor))
+        wide = np.repeat(small, self._factor, axis=1)[:, : self.shape[1]]
+        return wide[np.arange(start, stop) // self._factor - first]
+
+
+@final
+class Padded(View):
+    """A source with rows at the bottom and columns at the right, so that strides divide it.
+
+    Args:
+        source: The image.
+        multiple: Both sides become the next multiple of it.
+        value: What every added sample is.
+
+    Raises:
+        SourceError: `multiple` is below 1, or the dtype cannot hold `value`.
+    """
+
+    def __init__(self, source: Source, multiple: int, value: float = 0) -> None:
+        if multiple < 1 or not _holds(source.dtype, value):
+            raise SourceError(
+                f"{source.name}: cannot be padded with {value} to a multiple of {multiple}; "
+                f"expected a value that {source.dtype} can hold and a multiple of at least 1."
+            )
+        rows, columns = (math.ceil(extent / multiple) * multiple for extent in source.shape[:2])
+        name = f"padded {source.name}"
+        super().__init__(source, (rows, columns, source.shape[2]), source.dtype, name)
+        self._value = value
+
+    def _read(self, start: int, stop: int) -> Rows:
+        num_rows, num_columns = self._inner.shape[:2]
+        out = np.full((stop - start, *self.shape[1:]), self._value, self.dtype)
+        if start < num_rows:
+            rows = self._inner.read(start, min(stop, num_rows))
+            out[: len(rows), :num_columns] = rows
+        return out
+
+
+def _holds(dtype: np.dtype[Any], value: float) -> bool:
+    """Whether `dtype` holds `value`; a real dtype holds any, rounded."""
+    if dtype.kind == "f":
+        return True
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return low <= value <= high and float(value).is_integer()

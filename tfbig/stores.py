@@ -1,0 +1,144 @@
+"""Whole images in host memory, written and read by rows.
+
+A store is a tensor `[N, H, W, C]` over memory that we own (see `tfbig.pages`) and that goes with the last reference
+to the tensor. TensorFlow's own tensors cannot be changed in place inside a loop without a copy; these can, because
+`tf.numpy_function` hands them over without one.
+
+Order is kept by the caller: in a `tf.function`, stateful operations of a loop body run in program order, and a
+store read after a loop must depend on it (`after`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfbig import sources
+from tfbig.errors import SourceError
+from tfbig.pages import POOL
+
+
+def allocate(shape: Any, dtype: tf.DType) -> tf.Tensor:
+    """A store with any content.
+
+    Args:
+        shape: int64 tensor `[4]`: N, H, W, C.
+        dtype: of the elements.
+    """
+    # TensorFlow returns arrays of dead tensors to NumPy at its next call to Python only: hence a call before ours.
+    (shape,) = after([shape], tf.numpy_function(lambda: np.int32(0), [], tf.int32))
+    store = tf.numpy_function(
+        lambda shape: POOL.array(tuple(shape), dtype.as_numpy_dtype), [shape], dtype
+    )
+    return tf.ensure_shape(store, [None] * 4)
+
+
+def copy(image: tf.Tensor) -> tf.Tensor:
+    """A store with the content of a tensor."""
+    store = allocate(tf.shape(image, tf.int64), image.dtype)
+    with tf.control_dependencies([tf.numpy_function(_write, [store, 0, image], [])]):
+        return tf.identity(store)
+
+
+def read(store: tf.Tensor, start: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
+    """Rows `start <= row < stop`, `[N, stop - start, W, C]`; no copy for N = 1."""
+    return tf.numpy_function(_read, [store, start, stop], store.dtype)
+
+
+def _read(store: np.ndarray, start: int, stop: int) -> np.ndarray:
+    return store[:, start:stop]
+
+
+def write(store: tf.Tensor, start: tf.Tensor, rows: tf.Tensor) -> None:
+    """Puts rows into a store from row `start` on."""
+    tf.numpy_function(_write, [store, start, rows], [])
+
+
+def _write(store: np.ndarray, start: int, rows: np.ndarray) -> None:
+    store[:, start : start + rows.shape[1]] = rows
+
+
+def add(store: tf.Tensor, start: tf.Tensor, rows: tf.Tensor, covered: Any, until: Any) -> None:
+    """Adds rows from row `start` on.
+
+    Args:
+        covered: rows before it hold sums already; from it on the store has any content, which is replaced.
+        until: rows from the last added one to here become zero.
+    """
+    tf.numpy_function(_add, [store, start, rows, covered, until], [])
+
+
+def _add(store: np.ndarray, start: int, rows: np.ndarray, covered: int, until: int) -> None:
+    stop = start + rows.shape[1]
+    split = min(max(covered, start), stop)
+    store[:, covered:start] = 0
+    store[:, start:split] += rows[:, : split - start]
+    store[:, split:stop] = rows[:, split - start :]
+    store[:, max(covered, stop) : until] = 0
+
+
+def after(tensors: list[tf.Tensor], done: tf.Tensor) -> list[tf.Tensor]:
+    """The same tensors, to be used only when `done` has been computed."""
+    with tf.control_dependencies([done]):
+        return [tf.identity(t) for t in tensors]
+
+
+def source_shape(handles: tf.Tensor) -> tf.Tensor:
+    """`[N, H, W, C]` (int64) of a batch of images given by handle, string `[N]`."""
+    return tf.ensure_shape(tf.numpy_function(_source_shape, [handles], tf.int64), [4])
+
+
+def _source_shape(handles: np.ndarray) -> np.ndarray:
+    shapes = [sources.resolve(h.decode()).shape for h in np.ravel(handles)]
+    if any(shape != shapes[0] for shape in shapes):
+        raise ValueError(
+            f"the images of a batch have different shapes {shapes}; use batches of one image."
+        )
+    return np.array([len(shapes), *shapes[0]], np.int64)
+
+
+def read_source(
+    handles: tf.Tensor, start: tf.Tensor, stop: tf.Tensor, dtype: tf.DType
+) -> tf.Tensor:
+    """Rows of a batch of images given by handle, `[N, stop - start, W, C]`."""
+    wanted = dtype.as_numpy_dtype
+    return tf.numpy_function(lambda *a: _read_source(*a, wanted), [handles, start, stop], dtype)
+
+
+def _read_source(handles: np.ndarray, start: int, stop: int, dtype: Any) -> np.ndarray:
+    opened = [sources.resolve(h.decode()) for h in np.ravel(handles)]
+    for source in opened:
+        if source.dtype != dtype:
+            raise SourceError(
+                f"{source.name}: its samples are {source.dtype}, expected {np.dtype(dtype)}. Convert the image, "
+                f"or pass source_dtype='{source.dtype}' to tfbig.stream."
+            )
+    images = [source.read(int(start), int(stop)) for source in opened]
+    return images[0][None] if len(images) == 1 else np.stack(images)
+
+
+_SINKS: dict[int, Callable[[int, np.ndarray], object]] = {}
+
+
+@contextmanager
+def sink(writer: Callable[[int, np.ndarray], object]) -> Iterator[int]:
+    """Registers a writer `(start, rows [r, W, C])` for `write_sink`; gives its key."""
+    key = id(writer)
+    _SINKS[key] = writer
+    try:
+        yield key
+    finally:
+        del _SINKS[key]
+
+
+def write_sink(key: tf.Tensor, start: tf.Tensor, rows: tf.Tensor) -> None:
+    """Gives rows `[1, r, W, C]` to a registered writer."""
+    tf.numpy_function(_write_sink, [key, start, rows], [])
+
+
+def _write_sink(key: int, start: int, rows: np.ndarray) -> None:
+    _SINKS[int(key)](int(start), rows[0])
