@@ -190,6 +190,7 @@ class Program:
         batch = tf.ensure_shape(batch, [])
         state = State(batch, extents, tables, images, wholes, weights, done=batch)
         state.d_weights = [tf.zeros_like(w) for w in weights]
+        wholes.update({value: extents[image] for value, image in self.graph.sizes.items()})
         self._run_wholes(self.before, state)
         return state
 

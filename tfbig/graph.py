@@ -48,6 +48,7 @@ class Local:
             place and channel; such nodes commute with folding.
         cheap: recomputing costs less than storing.
         operations: multiply-adds times two per output pixel, all channels.
+        phase: the same operation in phase layout (`tfbig.phase.Phase`), where that is faster.
     """
 
     function: Callable[..., Any]
@@ -55,6 +56,7 @@ class Local:
     pixelwise: bool = False
     cheap: bool = False
     operations: int = 0
+    phase: Any = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Reduce:
             gradient does not depend on the result itself, as the mean of a loss over pixels: forward and
             backward can then share one sweep. None otherwise.
         operations: as in `Local`, per input pixel.
+        pixelwise: every number counts alone, so that folded inputs give the same result.
     """
 
     init: Callable[..., Any]
@@ -81,6 +84,7 @@ class Reduce:
     pullback: Callable[..., Any]
     together: Callable[..., Any] | None = None
     operations: int = 0
+    pixelwise: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,7 @@ class Graph:
     outputs: list[int] = field(default_factory=list)
     updates: list[tuple[Any, int, Callable[..., Any]]] = field(default_factory=list)
     seeds: list[tuple[int, Any]] = field(default_factory=list)
+    sizes: dict[int, int] = field(default_factory=dict)
 
     def value(self, name: str, image: bool, channels: int = 0, dtype: str | None = None) -> int:
         self.values.append(Value(len(self.values), name, image, channels, dtype))
@@ -131,6 +136,12 @@ class Graph:
         """A value that comes from outside: an image, a label image, a seed."""
         self.inputs.append(self.value(name, image, channels, dtype))
         return self.inputs[-1]
+
+    def size(self, image: int) -> int:
+        """A whole value with the rows and columns of an image, `[2]` int32."""
+        value = self.value(f"{self.values[image].name}/size", False)
+        self.sizes[value] = image
+        return value
 
     def local(
         self,

@@ -8,6 +8,7 @@ needs the sums of the whole image first, so they are a barrier like any other.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -19,6 +20,19 @@ from tfbig.graph import Graph, Local, Node, Reduce
 
 Metrics = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], None]
 RATIOS = (keras.losses.Dice, keras.losses.Tversky)
+ELEMENTWISE = (
+    keras.losses.BinaryCrossentropy,
+    keras.losses.BinaryFocalCrossentropy,
+    keras.losses.MeanSquaredError,
+    keras.losses.MeanAbsoluteError,
+    keras.losses.MeanAbsolutePercentageError,
+    keras.losses.MeanSquaredLogarithmicError,
+    keras.losses.Huber,
+    keras.losses.LogCosh,
+    keras.losses.Poisson,
+    *RATIOS,
+)
+"""Losses whose mean over channels and pixels does not depend on which number is a channel."""
 
 
 def resolve(loss: Any) -> keras.losses.Loss:
@@ -76,9 +90,11 @@ def add(
     Returns:
         The value id of the loss, a scalar.
     """
-    value, tail = split_tail(graph, prediction)
+    alone = graph.values[prediction].channels == 1 and loss.reduction != "sum"
+    value, tail, pixelwise = split_tail(graph, prediction)
     build = _ratio if isinstance(loss, RATIOS) else _mean
     op = build(loss, weight, tail, metrics)
+    op = replace(op, pixelwise=pixelwise and alone and isinstance(loss, ELEMENTWISE))
     if sample_weight is not None:
         raise UnsupportedLayerError(
             f"loss '{loss.name}': sample weights are not supported for image outputs; "
@@ -87,8 +103,8 @@ def add(
     return graph.reduce(loss.name, op, [value, target])
 
 
-def split_tail(graph: Graph, value: int) -> tuple[int, Callable[[tf.Tensor], tf.Tensor]]:
-    """Takes the pixelwise nodes that end in `value` out of a graph, as one function.
+def split_tail(graph: Graph, value: int) -> tuple[int, Callable[[tf.Tensor], tf.Tensor], bool]:
+    """Takes the nodes without a halo that end in `value` out of a graph, as one function.
 
     With the activation inside the loss, Keras computes cross-entropies from logits, as it does for a plain
     model, and the chain can be compiled as one.
@@ -106,7 +122,7 @@ def split_tail(graph: Graph, value: int) -> tuple[int, Callable[[tf.Tensor], tf.
             x = node.op.function([x], [], None)
         return x
 
-    return value, tail
+    return value, tail, all(n.op.pixelwise for n in nodes)
 
 
 def _movable(node: Node) -> bool:

@@ -142,7 +142,7 @@ def schedule(graph: Graph, cuts: frozenset[int] = frozenset()) -> list[Sweep]:
 
 def _levels(graph: Graph, cuts: frozenset[int]) -> dict[int, int]:
     """The sweep that makes each value; -1 for what comes from outside."""
-    levels = dict.fromkeys(graph.inputs, -1)
+    levels = dict.fromkeys([*graph.inputs, *graph.sizes], -1)
     for node in graph.nodes:
         level = -1
         for value in node.inputs:

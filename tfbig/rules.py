@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig import kernels, moments, random
+from tfbig import kernels, moments, phase, random
 from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry import Axis, Resize, Transposed, Window
 from tfbig.graph import Graph, Reduce
@@ -120,6 +120,7 @@ def _linear(
     channels: int,
     kernel: Any,
     work: int,
+    phased: Any = None,
 ) -> int:
     """A convolution of any kind with its bias and activation."""
     bias = [layer.bias] if layer.use_bias else []
@@ -138,6 +139,7 @@ def _linear(
         [axes],
         [kernel, *bias],
         operations=2 * work,
+        phase=phased,
     )
     return activation(graph, layer.name, layer.activation, value)
 
@@ -158,9 +160,9 @@ def convolution(layer: Any, graph: Graph, inputs: list[int], training: bool) -> 
     def run(x: tf.Tensor, kernel: tf.Tensor, strip: kernels.Strip) -> tf.Tensor:
         return kernels.convolution(x, kernel, axes, layer.groups, strip)
 
-    return _linear(
-        layer, graph, inputs[0], run, axes, layer.filters, layer.kernel, _size(layer.kernel)
-    )
+    work = _size(layer.kernel)
+    phased = phase.strided(layer.kernel, axes, layer.use_bias) if layer.groups == 1 else None
+    return _linear(layer, graph, inputs[0], run, axes, layer.filters, layer.kernel, work, phased)
 
 
 @rule(layers.DepthwiseConv2D)
@@ -221,7 +223,8 @@ def transposed(layer: Any, graph: Graph, inputs: list[int], training: bool) -> i
         return kernels.transposed_convolution(x, kernel, axes, strip)
 
     work = _size(layer.kernel) // (axes[0].stride * axes[1].stride)
-    return _linear(layer, graph, inputs[0], run, axes, layer.filters, layer.kernel, work)
+    phased = phase.transposed(layer.kernel, axes, layer.use_bias)
+    return _linear(layer, graph, inputs[0], run, axes, layer.filters, layer.kernel, work, phased)
 
 
 @rule(layers.Dense)
