@@ -42,7 +42,7 @@ class Streamed:
         self.max_elements = max_elements
         self.supports_jit = False  # strips come from the host
         self.autocast = False  # strips are cast, not the whole image
-        self._programs: dict[Any, Program] = {}
+        self._programs: dict[Any, Program | None] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -53,15 +53,24 @@ class Streamed:
         tensors = [tf.convert_to_tensor(t) for t in keras.tree.flatten(inputs)]
         if not any(t.shape.rank == 4 for t in tensors):
             return self._plain(inputs, training)
-        return binding.call(self._program(bool(training), tensors), tensors)[0]
+        program = self._program(bool(training), tensors)
+        if program is None:
+            return self._plain(inputs, training)
+        return binding.call(program, tensors)[0]
 
     def _plain(self, inputs: Any, training: bool | None) -> Any:
-        """The twin's own call, for inputs that are not images."""
-        takes = "training" in inspect.signature(super().call).parameters  # type: ignore[misc]
+        """The twin on the whole input, for what is not an image or is left as it is."""
+        takes = "training" in inspect.signature(self.twin_call).parameters
         inputs = keras.tree.map_structure(lambda t: tf.cast(t, self.compute_dtype), inputs)  # type: ignore[attr-defined]
-        return super().call(inputs, **({"training": training} if takes else {}))  # type: ignore[misc]
+        return self.twin_call(inputs, **({"training": training} if takes else {}))
 
-    def _program(self, training: bool, tensors: list[tf.Tensor]) -> Program:
+    @property
+    def twin_call(self) -> Any:
+        """`call` of the twin."""
+        return super().call  # type: ignore[misc]
+
+    def _program(self, training: bool, tensors: list[tf.Tensor]) -> Program | None:
+        """None where there is nothing to do: dropout at inference, a linear activation."""
         shapes = tuple((t.dtype, t.shape.rank, t.shape[-1]) for t in tensors)
         key = (training and self.trainable, shapes)  # type: ignore[attr-defined]
         if key not in self._programs:
@@ -71,14 +80,17 @@ class Streamed:
                 for t in tensors
             ]
             graph.outputs = [rules.find(self)(self, graph, inputs, training)]
-            planner = Planner(
-                graph,
-                DEFAULT_STRIPS,
-                name=self.name,  # type: ignore[attr-defined]
-                max_elements=self.max_elements or MAX_ELEMENTS,
-            )
-            self._programs[key] = Program(graph, planner, _accelerator())
+            self._programs[key] = self._planned(graph) if graph.nodes else None
         return self._programs[key]
+
+    def _planned(self, graph: Graph) -> Program:
+        planner = Planner(
+            graph,
+            DEFAULT_STRIPS,
+            name=self.name,  # type: ignore[attr-defined]
+            max_elements=self.max_elements or MAX_ELEMENTS,
+        )
+        return Program(graph, planner, _accelerator())
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         shape = keras.tree.map_structure(lambda t: t.shape, args[0])

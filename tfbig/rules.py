@@ -412,7 +412,12 @@ def layer_normalization(layer: Any, graph: Graph, inputs: list[int], training: b
 def call(layer: Any, inputs: Any, variables: Sequence[Any], weights: Sequence[tf.Tensor]) -> Any:
     """The layer's own `call` with other values for its variables, without training behaviour."""
     with keras.StatelessScope(state_mapping=list(zip(variables, weights, strict=True))):
-        return layer.call(inputs)
+        return _twin_call(layer)(inputs)
+
+
+def _twin_call(layer: Any) -> Any:
+    """`call` on a strip; that of a Big layer would cut the strip into strips again."""
+    return getattr(layer, "twin_call", layer.call)
 
 
 def _per_pixel(layer: Any, graph: Graph, inputs: list[int], **traits: Any) -> int:
@@ -435,12 +440,12 @@ def _per_pixel(layer: Any, graph: Graph, inputs: list[int], **traits: Any) -> in
 @rule(layers.Activation, layers.ReLU, layers.LeakyReLU, layers.ELU, layers.Softmax)
 def pixelwise_activation(layer: Any, graph: Graph, inputs: list[int], training: bool) -> int:
     if not graph.values[inputs[0]].image:
-        return graph.whole(layer.name, lambda x, w: layer.call(x[0]), inputs)
+        return graph.whole(layer.name, lambda x, w: _twin_call(layer)(x[0]), inputs)
     if getattr(layer, "axis", -1) not in (-1, 3):
         raise UnsupportedLayerError(
             f"layer '{layer.name}': softmax over axis={layer.axis} needs the whole image; use axis=-1."
         )
-    function = layer.activation if isinstance(layer, layers.Activation) else layer.call
+    function = layer.activation if isinstance(layer, layers.Activation) else _twin_call(layer)
     value = cast(graph, inputs[0], layer.compute_dtype)
     across = isinstance(layer, layers.Softmax)
     if not across:
@@ -457,7 +462,7 @@ def rescaling(layer: Any, graph: Graph, inputs: list[int], training: bool) -> in
 @rule(layers.Dropout)
 def dropout(layer: Any, graph: Graph, inputs: list[int], training: bool) -> int:
     if not training or layer.rate == 0:
-        return inputs[0]
+        return cast(graph, inputs[0], layer.compute_dtype)
     seed = graph.input(f"{layer.name}/seed", False)
     graph.seeds.append((seed, layer.seed_generator))
     if not graph.values[inputs[0]].image:
@@ -544,7 +549,7 @@ def global_maximum(layer: Any, graph: Graph, inputs: list[int], training: bool) 
     channels = graph.values[inputs[0]].channels
 
     def ties(x: tf.Tensor, top: tf.Tensor) -> tf.Tensor:
-        return x == top[:, None, None, :]
+        return tf.equal(x, top[:, None, None, :])  # `==` would lose the shape
 
     def partial(x: list[Any], w: Any, strip: Any) -> tuple[Any, Any]:
         top = tf.reduce_max(x[0], [1, 2])
@@ -552,7 +557,8 @@ def global_maximum(layer: Any, graph: Graph, inputs: list[int], training: bool) 
 
     def merge(a: Any, b: Any) -> tuple[Any, Any]:
         top = tf.maximum(a[0], b[0])
-        return top, tf.where(a[0] == top, a[1], 0) + tf.where(b[0] == top, b[1], 0)
+        first, second = (tf.where(tf.equal(p[0], top), p[1], 0) for p in (a, b))
+        return top, first + second
 
     def pullback(x: list[Any], w: Any, strip: Any, result: Any, cotangent: Any) -> list[Any]:
         each = cotangent[0] / tf.cast(result[1], dtype)
@@ -665,4 +671,4 @@ def concatenate(layer: Any, graph: Graph, inputs: list[int], training: bool) -> 
 
 @rule(layers.Identity, layers.InputLayer)
 def identity(layer: Any, graph: Graph, inputs: list[int], training: bool) -> int:
-    return inputs[0]
+    return cast(graph, inputs[0], layer.compute_dtype)

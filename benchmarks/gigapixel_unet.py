@@ -1,0 +1,108 @@
+"""How long is a training step on one gigapixel, and how much memory does the process take?
+
+    python benchmarks/gigapixel_unet.py [--rows 16000 --columns 64000 --steps 3]
+
+Writes a uint8 image made of real tissue, and its labels, to memory maps; trains the gigapixel U-Net on them through
+`fit`; prints one JSON line. `seconds` is the median step without the first, which traces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import report  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+import tfbig  # noqa: E402
+from models.gigapixel_unet import gigapixel_unet  # noqa: E402
+from tfbig import tissue  # noqa: E402
+
+SLIDE = ROOT / "examples/data/esophagus_eosinophilic.tif"
+
+
+class Steps(keras.callbacks.Callback):
+    """Seconds of every step."""
+
+    def __init__(self):
+        super().__init__()
+        self.seconds = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.began = time.perf_counter()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seconds.append(time.perf_counter() - self.began)
+        print(f"step {batch}: {self.seconds[-1]:.2f} s", file=sys.stderr)
+
+
+def write_image(folder: Path, rows: int, columns: int) -> tuple[Path, Path]:
+    """An inverted gray image `[rows, columns, 1]` and its labels: a real slide, mirrored and repeated."""
+    slide = tfbig.sources.Grayscale(tfbig.open(SLIDE), invert=True)
+    labels = tissue.tissue_mask(tfbig.open(SLIDE))
+    paths = folder / "image.npy", folder / "labels.npy"
+    for path, source in zip(paths, (slide, labels), strict=True):
+        with tfbig.sources.write_npy(path, (rows, columns, 1), np.dtype("uint8")) as writer:
+            for start in range(0, rows, 256):
+                at = np.arange(start, min(start + 256, rows)) % source.shape[0]
+                parts = [source.read(int(r), int(r) + 1) for r in at]
+                writer.write(start, mirrored(np.concatenate(parts), columns))
+    return paths
+
+
+def mirrored(rows: np.ndarray, columns: int) -> np.ndarray:
+    """Rows repeated to the right, every other copy mirrored."""
+    pair = np.concatenate([rows, rows[:, ::-1]], 1)
+    return np.tile(pair, (1, -(-columns // pair.shape[1]), 1))[:, :columns]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=16000, help="image rows")
+    parser.add_argument("--columns", type=int, default=64000, help="image columns")
+    parser.add_argument("--steps", type=int, default=3, help="training steps")
+    parser.add_argument("--device-memory", default="512MB", help="bytes for strips")
+    parser.add_argument("--folder", type=Path, help="where the two memory maps are (kept) or go")
+    arguments = parser.parse_args()
+    base = report.resident_bytes()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
+        paths = folder / "image.npy", folder / "labels.npy"
+        if not all(p.exists() for p in paths):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_image(folder, arguments.rows, arguments.columns)
+        handles = [tf.constant([tfbig.open(p).handle]) for p in paths]
+        big = tfbig.stream(gigapixel_unet(), tfbig.Budget(device=arguments.device_memory))
+        plan = big.plan((1, arguments.rows, arguments.columns, 1))
+        print(plan, file=sys.stderr)
+        big.compile(keras.optimizers.Adam(1e-3), "binary_crossentropy")
+        steps = Steps()
+        data = tf.data.Dataset.from_tensors(tuple(handles)).repeat(arguments.steps)
+        history = big.fit(data, verbose=0, callbacks=[steps])
+    print(
+        report.line(
+            "gigapixel_unet",
+            [arguments.rows, arguments.columns, 1],
+            seconds=round(statistics.median(steps.seconds[1:] or steps.seconds), 2),
+            first_seconds=round(steps.seconds[0], 2),
+            base_bytes=base,
+            peak_bytes=report.peak_bytes(),
+            planned_bytes=base + plan.peak_bytes,
+            loss=history.history["loss"][-1],
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
