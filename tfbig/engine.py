@@ -134,10 +134,13 @@ class Program:
             for sweep in self.sweeps:
                 self._forward(sweep, state)
             structure[:] = [self._result(state, value) for value in self.results]
+            progress.end(state.done)
 
             def gradient(*cotangents: tf.Tensor) -> list[Any]:
                 self._seed(state, tf.nest.pack_sequence_as(structure, list(cotangents)))
+                progress.begin(state.done)
                 self._backward_all(self.sweeps, state, wanted)
+                progress.end(state.done)
                 return [state.d_images.get(key) for key in keys] + state.d_weights
 
             return tf.nest.flatten(structure), gradient
@@ -152,6 +155,7 @@ class Program:
         state.sinks = sinks
         for sweep in self.sweeps:
             self._forward(sweep, state)
+        progress.end(state.done)
         kept = [value for value in self.results if value not in sinks]
         return {value: self._result(state, value) for value in kept}
 
@@ -170,6 +174,7 @@ class Program:
         else:
             state.d_wholes[loss] = tf.cast(scale, state.wholes[loss].dtype)
         self._backward_all(self.sweeps[:-1] if fused else self.sweeps, state, ())
+        progress.end(state.done)
         return {value: self._result(state, value) for value in self.results}, state.d_weights
 
     def _start(self, inputs: dict[int, tf.Tensor], weights: list[tf.Tensor]) -> State:
@@ -192,6 +197,7 @@ class Program:
         state.d_weights = [tf.zeros_like(w) for w in weights]
         wholes.update({value: extents[image] for value, image in self.graph.sizes.items()})
         self._run_wholes(self.before, state)
+        progress.begin(batch)
         return state
 
     def _geometry(self, keys: list[int]) -> Callable[[np.ndarray], list[np.ndarray]]:

@@ -156,11 +156,11 @@ def depthwise_convolution(
     return windowed(run, x, axes, strip)
 
 
-def fit_rows(y: tf.Tensor, first: Any, strip: Strip) -> tf.Tensor:
-    """Cuts or pads `y`, whose row 0 is row `first` of the output, to the rows of the strip."""
+def fit_rows(y: tf.Tensor, first: Any, strip: Strip, columns: Any = (0, 0)) -> tf.Tensor:
+    """Cuts or pads `y`, whose row 0 is row `first` of the output, to the rows of the strip; pads its columns."""
     missing = tf.maximum(first - strip.start, 0)
     beyond = tf.maximum(strip.stop - (first + tf.shape(y)[1]), 0)
-    y = pad(y, (missing, beyond), (0, 0))
+    y = pad(y, (missing, beyond), columns)
     return take_rows(y, tf.maximum(strip.start - first, 0), strip.stop - strip.start)
 
 

@@ -11,11 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 
 import numpy as np
 
 from tfbig.geometry import Interval, partition
 from tfbig.graph import Graph, Local, Node, Reduce, Whole, axes_of, image_positions
+
+RUNTIME_BYTES = 160 * 2**20
+"""What TensorFlow takes for itself: graphs, kernels made at run time, arenas of its threads (measured: 90 to 160 MB)."""
 
 REMAT_DEPTH = 4
 """Longest chain of cheap nodes that later sweeps make again rather than read."""
@@ -115,8 +119,9 @@ class Sweep:
                 wanted = axes_of(node, p)[0].needs(need[node.output], rows[source])
                 inside = wanted.clip(rows[source])
                 row["start", node.output, p], row["stop", node.output, p] = inside
-                row["before", node.output, p] = max(inside.start - wanted.start, 0)
-                row["after", node.output, p] = max(wanted.stop - inside.stop, 0)
+                before, after = inside.start - wanted.start, wanted.stop - inside.stop
+                row["before", node.output, p] = max(min(before, wanted.size), 0)
+                row["after", node.output, p] = max(min(after, wanted.size), 0)
                 need[source] = need[source].hull(inside) if source in need else inside
         for value in self.images:
             row["start", value], row["stop", value] = need[value]
@@ -252,8 +257,8 @@ class Plan:
 
     @property
     def peak_bytes(self) -> int:
-        """Host stores and strips together: what a step adds to the memory of the process on a CPU."""
-        return self.device_bytes + self.host_bytes
+        """Host stores, strips and `RUNTIME_BYTES`: what steps add to the memory of a process on a CPU."""
+        return self.device_bytes + self.host_bytes + RUNTIME_BYTES
 
     @property
     def recompute_factor(self) -> float:
@@ -297,9 +302,9 @@ def layers_of(sweep: Sweep) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """`1536 -> '1.5 KiB'`."""
+    """`1536 -> '1.5 KiB'`, rounded up: a budget of what is printed is enough."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+            return f"{count:.0f} {unit}" if unit == "B" else f"{ceil(count * 10) / 10:.1f} {unit}"
         count /= 1024
     raise AssertionError

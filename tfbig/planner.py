@@ -60,6 +60,7 @@ class Planner:
         self.name = name
         self.max_elements = max_elements
         self.sweeps = schedule(graph, choose_cuts(graph))
+        self._learning = learning(graph)
         last = self.sweeps[-1]
         self.fused = (
             training
@@ -92,9 +93,8 @@ class Planner:
     def trace(self, batch: int, sizes: dict[int, Size]) -> list[Event]:
         """Allocations and sweeps of one step, in order."""
         extents = self.graph.extents(sizes)
-        names = [v.name for v in self.graph.values]
         sizes_bytes = {v: bytes_of(self.graph, v, batch, extents) for v in extents}
-        return list(_events(self.graph, self.sweeps, self.training, self.fused, names, sizes_bytes))
+        return list(_events(self.graph, self.sweeps, self.training, self.fused, sizes_bytes))
 
     def _make(self, batch: int, sizes: dict[int, Size]) -> Plan:
         extents = self.graph.extents(sizes)
@@ -166,14 +166,34 @@ class Planner:
         )
 
     def _working_set(self, sweep: Sweep, batch: int, extents: dict[int, Size], strips: int) -> int:
-        """Bytes of the largest strip: every image of it, its gradient, and a kernel's temporary."""
+        """Bytes of the largest strip: its images, their gradients, and temporaries of the kernels.
+
+        Temporaries are taken as four times the largest image in training and once otherwise: what the loss of a
+        wide output needs; narrower sweeps stay below (measured by `tests/test_memory.py`).
+        """
         chosen = sorted({0, strips // 2, strips - 1})
         table = sweep.table({v: extents[v][0] for v in sweep.images}, strips, chosen)
-        total = np.zeros(len(chosen), np.int64)
-        for value in sweep.images:
-            row = bytes_of(self.graph, value, batch, extents) // extents[value][0]
-            total += _heights(sweep, table, value) * row
-        return int(total.max(initial=0)) * (2 if self.training else 1)
+        tiles = {
+            v: int(_heights(sweep, table, v).max(initial=0))
+            * (bytes_of(self.graph, v, batch, extents) // extents[v][0])
+            for v in sweep.images
+        }
+        largest = max(tiles.values(), default=0)
+        if not self.training:
+            return sum(tiles.values()) + largest
+        return sum(b * (2 if v in self._learning else 1) for v, b in tiles.items()) + 4 * largest
+
+
+def learning(graph: Graph) -> frozenset[int]:
+    """Images that take a gradient in training: those that some weight or statistic shapes."""
+    found: set[int] = set()
+    for node in graph.nodes:
+        shaped = bool(node.weights) or any(
+            i in found or not (graph.values[i].image or i in graph.sizes) for i in node.inputs
+        )
+        if isinstance(node.op, Local) and shaped:
+            found.add(node.output)
+    return frozenset(found)
 
 
 def sweep_limit(sweep: Sweep, extents: dict[int, Size]) -> int:
@@ -221,31 +241,30 @@ def _events(
     sweeps: list[Sweep],
     training: bool,
     fused: bool,
-    names: list[str],
     sizes: dict[int, int],
 ) -> Iterator[Event]:
     """Forward sweeps, then backward sweeps in reverse order; a store lives until its last reader ends."""
-    live: dict[str, int] = {}
+    live: dict[tuple[str, int], int] = {}
 
     def event(what: str) -> Event:
         return Event(what, sum(live.values()))
 
     forward = sweeps[:-1] if fused else sweeps
     for sweep in forward:
-        live |= {names[v]: sizes[v] for v in sweep.writes}
+        live |= {("image", v): sizes[v] for v in sweep.writes}
         yield event(f"forward {sweep.index}")
         if not training:
             later = {v for s in sweeps[sweep.index + 1 :] for v in s.reads} | set(graph.outputs)
-            live = {k: b for k, b in live.items() if k in {names[v] for v in later}}
+            live = {k: b for k, b in live.items() if k[1] in later}
     if not training and not fused:
         return
     for sweep in reversed(sweeps):
         inner = [v for v in sweep.reads if needs_gradient(graph, v)]
-        live |= {f"d {names[v]}": sizes[v] for v in inner}
+        live |= {("gradient", v): sizes[v] for v in inner}
         yield event(f"backward {sweep.index}")
         for value in sweep.writes:
-            live.pop(f"d {names[value]}", None)
-            live.pop(names[value], None)
+            live.pop(("gradient", value), None)
+            live.pop(("image", value), None)
 
 
 def choose_cuts(graph: Graph, side: int = 4096, strips: int = 16) -> frozenset[int]:

@@ -29,22 +29,19 @@ class Meter:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.began = self.printed = self.last = clock()
+        self.began = self.printed = clock()
         self.open = False
 
     def tick(self, what: str, index: int, count: int) -> None:
         """Strip `index` of `count` is done."""
         now = self.clock()
-        if now - self.last > QUIET_SECONDS and not self.open:
-            self.began = now if now - self.last > 60 else self.began
-        self.last = now
         if now - self.began > QUIET_SECONDS and now - self.printed > EVERY_SECONDS:
             self.printed, self.open = now, True
             self._print(f"\r{what}, strip {index + 1}/{count}, {now - self.began:.0f} s ")
 
     def begin(self) -> None:
         """A step starts."""
-        self.began = self.last = self.clock()
+        self.began = self.clock()
 
     def end(self) -> None:
         """A step has ended: clears the line."""
@@ -66,9 +63,9 @@ def _call(function: Callable[..., Any], *arguments: Any) -> None:
     tf.numpy_function(function, list(arguments), [])
 
 
-def begin() -> None:
-    """Marks, in a graph, the start of a step."""
-    _call(lambda: METER.begin())
+def begin(after: tf.Tensor) -> None:
+    """Marks, in a graph, the start of a step, once `after` is known."""
+    _call(lambda _: METER.begin(), after)
 
 
 def end(after: tf.Tensor) -> None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfbig import kernels, moments, phase, random
 from tfbig.errors import UnsupportedLayerError
-from tfbig.geometry import Axis, Resize, Transposed, Window
+from tfbig.geometry import Axis, Interval, Resize, Transposed, Window
 from tfbig.graph import Graph, Reduce
 
 Rule = Callable[[Any, Graph, list[int], bool], int]
@@ -233,7 +233,8 @@ def dense(layer: Any, graph: Graph, inputs: list[int], training: bool) -> int:
 
     def run(x: list[tf.Tensor], w: list[tf.Tensor], strip: Any = None) -> tf.Tensor:
         a = tf.cast(x[0], layer.compute_dtype)
-        y = tf.tensordot(a, tf.cast(w[0], a.dtype), [[-1], [0]])
+        y = tf.matmul(tf.reshape(a, [-1, w[0].shape[0]]), tf.cast(w[0], a.dtype))
+        y = tf.reshape(y, tf.concat([tf.shape(a)[:-1], [layer.units]], 0))
         y.set_shape([*a.shape[:-1], layer.units])
         return y + tf.cast(w[1], a.dtype) if layer.use_bias else y
 
@@ -561,8 +562,9 @@ def global_maximum(layer: Any, graph: Graph, inputs: list[int], training: bool) 
         return top, first + second
 
     def pullback(x: list[Any], w: Any, strip: Any, result: Any, cotangent: Any) -> list[Any]:
-        each = cotangent[0] / tf.cast(result[1], dtype)
-        return [tf.where(ties(x[0], result[0]), each[:, None, None, :], tf.zeros([], dtype))]
+        chosen = tf.cast(ties(x[0], result[0]), dtype)
+        counts, gradient = (t[:, None, None, :] for t in (result[1], cotangent[0]))
+        return [chosen / tf.cast(counts, dtype) * gradient]  # rounded as in TensorFlow
 
     op = Reduce(
         lambda batch: (
@@ -612,13 +614,21 @@ def _geometric(layer: Any, graph: Graph, value: int, axes: Any, function: Any) -
 def zero_padding(layer: Any, graph: Graph, inputs: list[int], training: bool) -> int:
     channels_last(layer)
     _image(layer, graph, inputs)
-    axes = tuple(Window(padding=tuple(p)) for p in layer.padding)
-    sides = axes[1].padding
+    axes = tuple(_Padding(padding=tuple(p)) for p in layer.padding)
+    (above, _), sides = layer.padding
 
     def run(x: tf.Tensor, strip: kernels.Strip) -> tf.Tensor:
-        return kernels.pad(x, (strip.inputs[0].before, strip.inputs[0].after), sides)
+        return kernels.fit_rows(x, strip.inputs[0].start + above, strip, sides)
 
     return _geometric(layer, graph, inputs[0], axes, run)
+
+
+class _Padding(Window):
+    """Rows of zeros; a strip of nothing else still reads one row of the image, to start from."""
+
+    def needs(self, rows: Interval, size: int) -> Interval:
+        start, stop = super().needs(rows, size)
+        return Interval(min(start, size - 1), max(stop, 1))
 
 
 @rule(layers.Cropping2D)

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfbig import binding, losses, network, phase, progress, sources, stores
+from tfbig import binding, losses, network, phase, sources, stores
 from tfbig.budget import DEFAULT_STRIPS, Budget
 from tfbig.engine import Program
 from tfbig.graph import Graph
@@ -130,7 +130,6 @@ class StreamedModel(keras.Model):
     def train_step(self, data: Any) -> dict[str, Any]:
         if not self.spatial:
             return super().train_step(data)
-        progress.begin()
         program, inputs = self._loss_program(data, training=True)
         scale = self.optimizer.scale_loss(tf.constant(1.0))
         results, gradients = program.loss_and_gradients(inputs, binding.weights(program), scale)
@@ -154,7 +153,6 @@ class StreamedModel(keras.Model):
     def test_step(self, data: Any) -> dict[str, Any]:
         if not self.spatial:
             return super().test_step(data)
-        progress.begin()
         program, inputs = self._loss_program(data, training=False)
         loss = program.forward(inputs, binding.weights(program))[program.graph.outputs[0]]
         return self._report(
@@ -327,7 +325,6 @@ class StreamedModel(keras.Model):
         return update
 
     def _report(self, loss: tf.Tensor, data: Any) -> dict[str, Any]:
-        progress.end(loss)
         batch = tf.shape(keras.tree.flatten(data[0])[0])[0]
         for metric in self.metrics:
             if metric.name == "loss":
