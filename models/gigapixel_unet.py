@@ -1,0 +1,91 @@
+"""The 7-layer, 4492-parameter U-Net for gigapixel images."""
+
+import keras
+
+STRIDE = 128  # rows and columns of the input must be multiples of this
+FIRST_BIAS = 0.5
+
+
+def gigapixel_unet(input_shape=(None, None, 1), filters=3, name="gigapixel_unet"):
+    """U-Net with few large kernels and high strides that tells tissue from background.
+
+    Reproduces the network of Remedios et al., "Exploring shared memory architectures for
+    end-to-end gigapixel deep learning" (MIDL 2023): 7 convolution layers, 4492 parameters,
+    additive skip connections, no pooling, one sigmoid output channel. **The paper did not
+    publish its kernel sizes, strides and filter counts.** This configuration agrees with
+    everything that it did publish (layers, parameters, skips, large kernels at the full
+    resolution, an input of 16000 x 64000 that every stride divides), but other configurations
+    do as well: it is *a* network that fits the paper, not the authors' own.
+
+        layer        kernel  stride  in -> out  output at 16000 x 64000  parameters
+        enc1         18 x 18    8     1 -> 3      2000 x 8000 x 3            975
+        enc2          8 x 8     4     3 -> 3       500 x 2000 x 3            579
+        enc3          8 x 8     4     3 -> 3       125 x 500 x 3             579
+        bottleneck    5 x 5     1     3 -> 3       125 x 500 x 3             228
+        dec3          8 x 8     4     3 -> 3       500 x 2000 x 3            579   + enc2
+        dec2          8 x 8     4     3 -> 3      2000 x 8000 x 3            579   + enc1
+        dec1         18 x 18    8     3 -> 1     16000 x 64000 x 1           973
+
+    Every convolution pads "same" and is followed by ReLU, the last one by a sigmoid. Biases in
+    front of a ReLU start at 0.5, ours too: inputs are never negative, so with biases of 0 each of
+    the three filters of a layer is dead for every image or for none, and some seeds never learn.
+
+    Args:
+        input_shape: `(H, W, 1)`, multiples of 128 or `None`. Pad or crop other images.
+        filters: Channels of the hidden layers. 4492 parameters need the default, 3.
+        name: Name of the model.
+
+    Returns:
+        A plain `keras.Model`. Input `[N, H, W, 1]`: the inverted gray image as read from the
+        source, 0 (white) to 255 (black), uint8 or float; the model scales it to 0..1.
+        Output `[N, H, W, 1]`: the probability of tissue.
+
+    Raises:
+        ValueError: A size in `input_shape` is not a multiple of 128.
+    """
+    _check_input_shape(input_shape)
+    image = keras.Input(input_shape, name="image")
+    x = keras.layers.Rescaling(1 / 255, name="rescaling")(image)  # [N, H, W, 1], 0..1
+    enc1 = _down(filters, 18, 8, "enc1")(x)  # [N, H/8, W/8, f]
+    enc2 = _down(filters, 8, 4, "enc2")(enc1)  # [N, H/32, W/32, f]
+    enc3 = _down(filters, 8, 4, "enc3")(enc2)  # [N, H/128, W/128, f]
+    x = _down(filters, 5, 1, "bottleneck")(enc3)  # [N, H/128, W/128, f]
+    x = _up(filters, 8, 4, "dec3")(x)  # [N, H/32, W/32, f]
+    x = keras.layers.Add(name="skip2")([x, enc2])
+    x = _up(filters, 8, 4, "dec2")(x)  # [N, H/8, W/8, f]
+    x = keras.layers.Add(name="skip1")([x, enc1])
+    tissue = _up(1, 18, 8, "dec1", activation="sigmoid")(x)  # [N, H, W, 1]
+    return keras.Model(image, tissue, name=name)
+
+
+def _down(filters, kernel, stride, name):
+    return keras.layers.Conv2D(
+        filters,
+        kernel,
+        strides=stride,
+        padding="same",
+        activation="relu",
+        bias_initializer=keras.initializers.Constant(FIRST_BIAS),
+        name=name,
+    )
+
+
+def _up(filters, kernel, stride, name, activation="relu"):
+    first_bias = FIRST_BIAS if activation == "relu" else 0.0
+    return keras.layers.Conv2DTranspose(
+        filters,
+        kernel,
+        strides=stride,
+        padding="same",
+        activation=activation,
+        bias_initializer=keras.initializers.Constant(first_bias),
+        name=name,
+    )
+
+
+def _check_input_shape(input_shape):
+    if any(size is not None and size % STRIDE for size in input_shape[:2]):
+        raise ValueError(
+            f"input_shape={tuple(input_shape)} of gigapixel_unet: height and width must be "
+            f"multiples of {STRIDE} (its total stride) or None. Pad or crop the image."
+        )
