@@ -24,4 +24,18 @@ def check() -> None:
         )
 
 
+def accelerator() -> str | None:
+    """The first accelerator, or None."""
+    import tensorflow as tf
+
+    return "/GPU:0" if tf.config.list_logical_devices("GPU") else None
+
+
+def accelerator_bytes() -> int:
+    """Memory that TensorFlow may use on the first accelerator."""
+    from tensorflow.python.client import device_lib
+
+    return max(d.memory_limit for d in device_lib.list_local_devices() if d.device_type == "GPU")
+
+
 check()

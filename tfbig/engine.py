@@ -180,6 +180,7 @@ class Program:
     def _start(self, inputs: dict[int, tf.Tensor], weights: list[tf.Tensor]) -> State:
         images = {i: t for i, t in inputs.items() if self.graph.values[i].image}
         wholes: dict[int, Structure] = {i: t for i, t in inputs.items() if i not in images}
+        self._check(images)
         shapes = [
             stores.source_shape(t) if t.dtype == tf.string else tf.shape(t, tf.int64)
             for t in images.values()
@@ -200,6 +201,15 @@ class Program:
         progress.begin(batch)
         return state
 
+    def _check(self, images: dict[int, tf.Tensor]) -> None:
+        """Makes the plan while tracing where sizes are known, so that what does not fit is said at once."""
+        sizes = {v: tuple(t.shape[1:3]) for v, t in images.items() if t.shape.rank == 4}
+        if len(sizes) == len(images) and all(
+            n is not None for size in sizes.values() for n in size
+        ):
+            batch = next(iter(images.values())).shape[0]
+            self.planner.plan(batch or 1, sizes)
+
     def _geometry(self, keys: list[int]) -> Callable[[np.ndarray], list[np.ndarray]]:
         graph, planner = self.graph, self.planner
 
@@ -216,7 +226,7 @@ class Program:
             extents = np.zeros((len(graph.values), 2), np.int32)
             for value, size in graph.extents(sizes).items():
                 extents[value] = size
-            return [extents, np.int32(shapes[0][0]), *tables]
+            return [extents, np.array(shapes[0][0], np.int32), *tables]
 
         return geometry
 

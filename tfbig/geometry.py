@@ -67,13 +67,12 @@ class Window:
 
     def pads(self, size: int) -> tuple[int, int]:
         """Rows of padding before and after an input of length `size`."""
-        if self.padding == "valid":
-            return 0, 0
+        if isinstance(self.padding, tuple):
+            return self.padding
         if self.padding == "same":
             total = max((-(-size // self.stride) - 1) * self.stride + self.span - size, 0)
             return total // 2, total - total // 2
-        before, after = self.padding
-        return int(before), int(after)
+        return 0, 0
 
     def extent(self, size: int) -> int:
         return max((size + sum(self.pads(size)) - self.span) // self.stride + 1, 0)
@@ -119,10 +118,7 @@ class Transposed:
             if self.output_padding is None:
                 return max(self.span - self.stride, 0) // 2, 0
             return max(2 * (self.span // 2) - self.output_padding, 0) // 2, 0
-        if self.padding == "valid":
-            return 0, 0
-        before, after = self.padding
-        return int(before), int(after)
+        return self.padding if isinstance(self.padding, tuple) else (0, 0)
 
     def extent(self, size: int) -> int:
         full = (size - 1) * self.stride + self.span

@@ -108,7 +108,7 @@ class Node:
     """
 
     name: str
-    op: Local | Reduce | Whole
+    op: Any  # Local, Reduce or Whole
     inputs: tuple[int, ...]
     output: int
     weights: tuple[int, ...] = ()

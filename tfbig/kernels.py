@@ -44,7 +44,7 @@ class Strip:
     start: Any
     stop: Any
     extent: Any
-    inputs: tuple[Rows | None, ...]
+    inputs: tuple[Any, ...]
 
 
 def take_rows(x: tf.Tensor, start: Any, size: Any, rows: Any = None) -> tf.Tensor:

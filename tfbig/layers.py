@@ -19,7 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig import binding, rules
+from tfbig import backend, binding, rules
 from tfbig.budget import DEFAULT_STRIPS
 from tfbig.engine import Program
 from tfbig.graph import Graph
@@ -90,7 +90,7 @@ class Streamed:
             name=self.name,  # type: ignore[attr-defined]
             max_elements=self.max_elements or MAX_ELEMENTS,
         )
-        return Program(graph, planner, _accelerator())
+        return Program(graph, planner, backend.accelerator())
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         shape = keras.tree.map_structure(lambda t: t.shape, args[0])
@@ -98,10 +98,6 @@ class Streamed:
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "max_elements": self.max_elements}  # type: ignore[misc]
-
-
-def _accelerator() -> str | None:
-    return "/GPU:0" if tf.config.list_logical_devices("GPU") else None
 
 
 def _signature(twin: type) -> inspect.Signature:

@@ -38,7 +38,7 @@ class Pool:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # garbage collected inside it may give blocks back
         self._free: list[mmap.mmap] = []
         self.used_bytes = 0
         self.peak_bytes = 0
@@ -52,14 +52,15 @@ class Pool:
     def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """An array with any content, page aligned."""
         kind = np.dtype(dtype)
-        need = max(int(np.prod(shape, dtype=np.int64)) * kind.itemsize, 1)
-        block = np.asarray(_Block(self, self._take(need)))
-        return block[:need].view(kind)[: int(np.prod(shape, dtype=np.int64))].reshape(shape)
+        need = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        block = np.asarray(_Block(self, self._take(max(need, 1))))
+        return block[:need].view(kind).reshape(shape)
 
     def give(self, pages: mmap.mmap) -> None:
         """Takes a block back."""
         with self._lock:
-            self.used_bytes -= len(pages)
+            size = len(pages)
+            self.used_bytes -= size
             self._free.append(pages)
 
     def trim(self) -> None:
@@ -76,7 +77,8 @@ class Pool:
             else:
                 self._make_room(need)
                 pages = _map(need)
-            self.used_bytes += len(pages)
+            size = len(pages)
+            self.used_bytes += size
             self.peak_bytes = max(self.peak_bytes, self.used_bytes)
             return pages
 

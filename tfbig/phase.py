@@ -93,13 +93,13 @@ def unfold(x: tf.Tensor, factor: int) -> tf.Tensor:
 def strided(kernel: Any, axes: tuple[Window, Window], bias: bool) -> Phase | None:
     """The phase form of a strided convolution, or None where it does not pay.
 
-    Row `o` reads plain rows `s * o - before ... + k - 1`, folded rows `o - lo ... o + hi`. With `same`, `before` depends
-    on how far the image is from a multiple of s, so the kernel is padded where the size is known: when it runs.
+    Row `o` reads plain rows `s * o - before ... + k - 1`, folded rows `o - lo ... o + hi`. With `same`, `before`
+    depends on how far the image is from a multiple of s, so the kernel is padded where the size is known: when it runs.
     """
     if not _pays(axes, int(kernel.shape[2])):
         return None
     factor = axes[0].stride
-    windows = tuple(Window(lo + hi + 1, padding=(lo, hi)) for lo, hi in map(_reach, axes))
+    windows: Any = tuple(Window(lo + hi + 1, padding=(lo, hi)) for lo, hi in map(_reach, axes))
 
     def run(x: list[tf.Tensor], w: list[tf.Tensor], strip: kernels.Strip) -> tf.Tensor:
         weights = tf.cast(w[0], x[0].dtype)
@@ -114,8 +114,15 @@ def strided(kernel: Any, axes: tuple[Window, Window], bias: bool) -> Phase | Non
 
 def _pays(axes: Any, channels: int) -> bool:
     a, b = axes
-    square = a.stride == b.stride and a.padding == b.padding == "same" and a.dilation == b.dilation == 1
-    return square and a.stride >= MIN_STRIDE and channels * a.stride**2 <= MAX_CHANNELS and a.kernel >= a.stride
+    square = (
+        a.stride == b.stride and a.padding == b.padding == "same" and a.dilation == b.dilation == 1
+    )
+    return (
+        square
+        and a.stride >= MIN_STRIDE
+        and channels * a.stride**2 <= MAX_CHANNELS
+        and a.kernel >= a.stride
+    )
 
 
 def _reach(axis: Window) -> tuple[int, int]:
@@ -154,7 +161,7 @@ def transposed(kernel: Any, axes: tuple[Transposed, Transposed], bias: bool) -> 
         return None
     factor = axes[0].stride
     reach = [_spread(a) for a in axes]
-    windows = tuple(Window(high - low + 1, padding=(high, -low)) for low, high in reach)
+    windows: Any = tuple(Window(high - low + 1, padding=(high, -low)) for low, high in reach)
 
     def run(x: list[tf.Tensor], w: list[tf.Tensor], strip: kernels.Strip) -> tf.Tensor:
         weights = tf.cast(w[0], x[0].dtype)
@@ -269,7 +276,13 @@ def _worth_moving(graph: Graph, source: int) -> bool:
 def _commutes(graph: Graph, node: Node) -> bool:
     op = node.op
     alone = len(graph.consumers(node.output)) == 1 and node.output not in graph.outputs
-    return isinstance(op, Local) and op.pixelwise and not node.weights and len(node.inputs) == 1 and alone
+    return (
+        isinstance(op, Local)
+        and op.pixelwise
+        and not node.weights
+        and len(node.inputs) == 1
+        and alone
+    )
 
 
 def _add_fold(graph: Graph, source: int, factor: int, before: Node) -> int:

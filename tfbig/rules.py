@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfbig import kernels, moments, phase, random
 from tfbig.errors import UnsupportedLayerError
-from tfbig.geometry import Axis, Interval, Resize, Transposed, Window
+from tfbig.geometry import Interval, Resize, Transposed, Window
 from tfbig.graph import Graph, Reduce
 
 Rule = Callable[[Any, Graph, list[int], bool], int]
@@ -209,7 +209,7 @@ def separable(layer: Any, graph: Graph, inputs: list[int], training: bool) -> in
 def transposed(layer: Any, graph: Graph, inputs: list[int], training: bool) -> int:
     channels_last(layer)
     _image(layer, graph, inputs)
-    axes = tuple(
+    axes: Any = tuple(
         Transposed(k, s, d, layer.padding, p)
         for k, s, d, p in _pair(
             tuple(layer.kernel_size),
@@ -584,7 +584,8 @@ def global_maximum(layer: Any, graph: Graph, inputs: list[int], training: bool) 
 def upsampling(layer: Any, graph: Graph, inputs: list[int], training: bool) -> int:
     channels_last(layer)
     _image(layer, graph, inputs)
-    axes: tuple[Axis, ...]
+    axes: Any
+    function: Any
     if layer.interpolation == "nearest":
         axes, function = tuple(Transposed(f, f) for f in layer.size), kernels.repeat
     elif layer.interpolation == "bilinear":

@@ -123,7 +123,8 @@ def memory_bytes() -> tuple[int, int]:
     status = Path("/proc/self/status")
     if status.exists():
         lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        return tuple(int(lines[key].split()[0]) * 1024 for key in ("VmRSS", "VmHWM"))
+        now, top = (int(lines[key].split()[0]) * 1024 for key in ("VmRSS", "VmHWM"))
+        return now, top
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     return peak, peak

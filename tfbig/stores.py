@@ -4,8 +4,8 @@ A store is a tensor `[N, H, W, C]` over memory that we own (see `tfbig.pages`) a
 to the tensor. TensorFlow's own tensors cannot be changed in place inside a loop without a copy; these can, because
 `tf.numpy_function` hands them over without one.
 
-Order is kept by the caller: in a `tf.function`, stateful operations of a loop body run in program order, and a
-store read after a loop must depend on it (`after`).
+Order is kept by the caller. TensorFlow does not order calls to Python among themselves; the loops of the engine run
+one iteration at a time, no iteration reads what it writes, and what is read after a loop depends on its end (`after`).
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ def read_source(
 ) -> tf.Tensor:
     """Rows of a batch of images given by handle, `[N, stop - start, W, C]`."""
     wanted = dtype.as_numpy_dtype
-    return tf.numpy_function(lambda *a: _read_source(*a, wanted), [handles, start, stop], dtype)
+    return tf.numpy_function(
+        lambda h, a, b: _read_source(h, a, b, wanted), [handles, start, stop], dtype
+    )
 
 
 def _read_source(handles: np.ndarray, start: int, stop: int, dtype: Any) -> np.ndarray:

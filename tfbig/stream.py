@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfbig import binding, losses, network, phase, sources, stores
+from tfbig import backend, binding, losses, network, phase, sources, stores
 from tfbig.budget import DEFAULT_STRIPS, Budget
 from tfbig.engine import Program
 from tfbig.graph import Graph
@@ -59,20 +59,11 @@ def stream(
     return StreamedModel(model, budget, strip_rows, device=device, source_dtype=source_dtype)
 
 
-def default_device() -> str | None:
-    """The first accelerator, or None."""
-    return "/GPU:0" if tf.config.list_logical_devices("GPU") else None
-
-
 def _strip_bytes(budget: Budget, device: str | None) -> int:
     if budget.device_bytes is not None:
         return budget.device_bytes
     if device and "GPU" in device:
-        details = tf.config.experimental.get_memory_info(device.strip("/"))
-        free = (
-            tf.config.list_logical_devices("GPU") and details.get("limit", 0) - details["current"]
-        )
-        return int(0.8 * free) if free else 4 * 2**30
+        return int(0.8 * backend.accelerator_bytes())
     return DEFAULT_STRIPS
 
 
@@ -96,7 +87,7 @@ class StreamedModel(keras.Model):
         self.twin = model
         self.budget = budget or Budget()
         self.strip_rows = strip_rows
-        self.device = device or default_device()
+        self.device = device or backend.accelerator()
         self.source_dtype = source_dtype
         self._functional_twin = network.as_functional(model)
         self._programs: dict[Any, Program] = {}
@@ -225,10 +216,10 @@ class StreamedModel(keras.Model):
         rows, columns = program.graph.extents({program.graph.inputs[0]: source.shape[:2]})[output]
         known = program.graph.values[output]
         shape = (rows, columns, known.channels)
-        with sources.write_npy(path, shape, np.dtype(dtype or known.dtype)) as writer:
-            with stores.sink(writer.write) as key:
-                inputs = binding.arguments(program, [handle])
-                program.forward(inputs, binding.weights(program), {output: tf.constant(key)})
+        kind = np.dtype(dtype or tf.as_dtype(known.dtype).as_numpy_dtype)
+        with sources.write_npy(path, shape, kind) as writer, stores.sink(writer.write) as key:
+            inputs = binding.arguments(program, [handle])
+            program.forward(inputs, binding.weights(program), {output: tf.constant(key)})
         return sources.open(path)
 
     # --------------------------------------------------------------------- private
