@@ -13,7 +13,7 @@ sweep the value of a stored tile comes from its store, so the operation that mad
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -137,11 +137,15 @@ class Program:
             progress.end(state.done)
 
             def gradient(*cotangents: tf.Tensor) -> list[Any]:
-                self._seed(state, tf.nest.pack_sequence_as(structure, list(cotangents)))
-                progress.begin(state.done)
-                self._backward_all(self.sweeps, state, wanted)
-                progress.end(state.done)
-                return [state.d_images.get(key) for key in keys] + state.d_weights
+                zeros = [
+                    tf.zeros_like(w) for w in state.weights
+                ]  # traced twice under an eager tape
+                back = replace(state, d_images={}, d_wholes={}, d_weights=zeros)
+                self._seed(back, structure, cotangents)
+                progress.begin(back.done)
+                self._backward_all(self.sweeps, back, wanted)
+                progress.end(back.done)
+                return [back.d_images.get(key) for key in keys] + back.d_weights
 
             return tf.nest.flatten(structure), gradient
 
@@ -236,13 +240,20 @@ class Program:
             return state.wholes[value]
         return tf.ensure_shape(state.images[value], [None, None, None, known.channels])
 
-    def _seed(self, state: State, cotangents: list[Structure]) -> None:
-        for value, cotangent in zip(self.results, cotangents, strict=True):
+    def _seed(self, state: State, outputs: list[Structure], cotangents: Sequence[Any]) -> None:
+        """Starts a backward from the gradients of the results, None for those that nothing depends on."""
+        given = iter(cotangents)
+        for value, output in zip(self.results, outputs, strict=True):
+            flat = [next(given) for _ in tf.nest.flatten(output)]
+            if all(c is None for c in flat):
+                continue
             if self.graph.values[value].image:
                 added = any(value in sweep.reads for sweep in self.sweeps)
-                state.d_images[value] = stores.copy(cotangent) if added else cotangent
-            else:
-                state.d_wholes[value] = cotangent
+                state.d_images[value] = stores.copy(flat[0]) if added else flat[0]
+                continue
+            pairs = zip(tf.nest.flatten(output), flat, strict=True)
+            filled = [_zeros(t) if c is None else c for t, c in pairs]
+            state.d_wholes[value] = tf.nest.pack_sequence_as(output, filled)
 
     # ------------------------------------------------------------------ forward
 
@@ -260,13 +271,8 @@ class Program:
                 values = self._locals(sweep, tiles, state, state.weights, row)
                 owned = self._owned(sweep, values, row)
                 partials = self._merge(sweep, owned, state, row, partials)
-            for v in sweep.writes:
-                if v in state.sinks:
-                    stores.write_sink(state.sinks[v], row["own start", v], owned[v])
-                else:
-                    stores.write(state.images[v], row["own start", v], owned[v])
-            report(i, tf.shape(table)[0])
-            return i + 1, partials
+            written = [self._write(state, v, row["own start", v], owned[v]) for v in sweep.writes]
+            return _next(i, [*written, report(i, tf.shape(table)[0])]), partials
 
         start = [n.op.init(state.batch) for n in sweep.reductions]
         state.done, partials = self._loop(table, body, start)
@@ -274,6 +280,11 @@ class Program:
             zip(kept, stores.after([state.images[v] for v in kept], state.done), strict=True)
         )
         self._finalize(sweep, state, partials)
+
+    def _write(self, state: State, value: int, start: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
+        if value in state.sinks:
+            return stores.write_sink(state.sinks[value], start, rows)
+        return stores.write(state.images[value], start, rows)
 
     def _loop(self, table: tf.Tensor, body: Any, start: Structure) -> Any:
         return tf.while_loop(
@@ -454,12 +465,12 @@ class Program:
                 outputs, seeds = _sum_seeds(owned, [given, *pulled])
                 d_tiles, d_wholes, d_weights = _gradients(tape, outputs, seeds, sources)
                 sums = (_add(sums[0], d_wholes), _add(sums[1], d_weights), partials)
+            added = []
             for v in targets:
                 start, stop = row["start", v], row["stop", v]
                 edges = (row["covered", v], row["until", v]) if v in fresh else (stop, stop)
-                stores.add(state.d_images[v], start, d_tiles[v], *edges)
-            report(i, tf.shape(table)[0])
-            return i + 1, sums
+                added.append(stores.add(state.d_images[v], start, d_tiles[v], *edges))
+            return _next(i, [*added, report(i, tf.shape(table)[0])]), sums
 
         zeros = tf.nest.map_structure(_zeros, {v: state.wholes[v] for v in wholes})
         start = [n.op.init(state.batch) for n in sweep.reductions] if together else []
@@ -530,6 +541,12 @@ class Row:
 
     def __getitem__(self, key: tuple[object, ...]) -> tf.Tensor:
         return self.numbers[self.columns[key]]
+
+
+def _next(i: tf.Tensor, done: list[tf.Operation]) -> tf.Tensor:
+    """The next strip, once this one is done. (Graphs of gradients do not order Python calls by themselves.)"""
+    with tf.control_dependencies(done):
+        return tf.identity(i + 1)
 
 
 def _is_float(t: tf.Tensor) -> bool:

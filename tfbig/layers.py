@@ -46,8 +46,9 @@ class Streamed:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.__signature__ = _signature(cls.__mro__[2])  # type: ignore[attr-defined]
-        keras.saving.register_keras_serializable(package="tfbig")(cls)
+        if Streamed in cls.__bases__:  # not what a user derives from one of ours
+            cls.__signature__ = _signature(cls.__mro__[2])  # type: ignore[attr-defined]
+            keras.saving.register_keras_serializable(package="tfbig")(cls)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         tensors = [tf.convert_to_tensor(t) for t in keras.tree.flatten(inputs)]

@@ -121,7 +121,7 @@ def _pays(axes: Any, channels: int) -> bool:
         square
         and a.stride >= MIN_STRIDE
         and channels * a.stride**2 <= MAX_CHANNELS
-        and a.kernel >= a.stride
+        and min(a.kernel, b.kernel) >= a.stride
     )
 
 

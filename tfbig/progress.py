@@ -59,8 +59,8 @@ class Meter:
 METER = Meter()
 
 
-def _call(function: Callable[..., Any], *arguments: Any) -> None:
-    tf.numpy_function(function, list(arguments), [])
+def _call(function: Callable[..., Any], *arguments: Any) -> tf.Operation:
+    return tf.numpy_function(function, list(arguments), [])
 
 
 def begin(after: tf.Tensor) -> None:
@@ -73,6 +73,6 @@ def end(after: tf.Tensor) -> None:
     _call(lambda _: METER.end(), after)
 
 
-def sweep(what: str) -> Callable[[tf.Tensor, tf.Tensor], None]:
+def sweep(what: str) -> Callable[[tf.Tensor, tf.Tensor], tf.Operation]:
     """A function `(strip, strips)` that reports, in a graph, that a strip is done."""
     return lambda index, count: _call(lambda i, n: METER.tick(what, int(i), int(n)), index, count)

@@ -53,23 +53,25 @@ def _read(store: np.ndarray, start: int, stop: int) -> np.ndarray:
     return store[:, start:stop]
 
 
-def write(store: tf.Tensor, start: tf.Tensor, rows: tf.Tensor) -> None:
+def write(store: tf.Tensor, start: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
     """Puts rows into a store from row `start` on."""
-    tf.numpy_function(_write, [store, start, rows], [])
+    return tf.numpy_function(_write, [store, start, rows], [])
 
 
 def _write(store: np.ndarray, start: int, rows: np.ndarray) -> None:
     store[:, start : start + rows.shape[1]] = rows
 
 
-def add(store: tf.Tensor, start: tf.Tensor, rows: tf.Tensor, covered: Any, until: Any) -> None:
+def add(
+    store: tf.Tensor, start: tf.Tensor, rows: tf.Tensor, covered: Any, until: Any
+) -> tf.Operation:
     """Adds rows from row `start` on.
 
     Args:
         covered: rows before it hold sums already; from it on the store has any content, which is replaced.
         until: rows from the last added one to here become zero.
     """
-    tf.numpy_function(_add, [store, start, rows, covered, until], [])
+    return tf.numpy_function(_add, [store, start, rows, covered, until], [])
 
 
 def _add(store: np.ndarray, start: int, rows: np.ndarray, covered: int, until: int) -> None:
@@ -137,9 +139,9 @@ def sink(writer: Callable[[int, np.ndarray], object]) -> Iterator[int]:
         del _SINKS[key]
 
 
-def write_sink(key: tf.Tensor, start: tf.Tensor, rows: tf.Tensor) -> None:
+def write_sink(key: tf.Tensor, start: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
     """Gives rows `[1, r, W, C]` to a registered writer."""
-    tf.numpy_function(_write_sink, [key, start, rows], [])
+    return tf.numpy_function(_write_sink, [key, start, rows], [])
 
 
 def _write_sink(key: int, start: int, rows: np.ndarray) -> None:
