@@ -13,50 +13,18 @@ sweep the value of a stored tile comes from its store, so the operation that mad
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfbig import progress, stores
+from tfbig import progress, stores, tapes
 from tfbig.graph import Graph, Node, Whole, image_positions
 from tfbig.kernels import Rows, Strip, take_rows
 from tfbig.plan import Sweep
 from tfbig.planner import Planner
-
-Structure = Any
-
-
-@dataclass
-class State:
-    """What exists between sweeps.
-
-    Args:
-        batch: N, int32 scalar.
-        extents: `[number of values, 2]` int32: rows and columns of every image.
-        tables: geometry per sweep.
-        images: stores, or tensors and handles from outside, by value.
-        wholes: tensors, or tuples of tensors, by value.
-        weights: tensors.
-        d_images: stores of gradients by value.
-        d_wholes: gradients of whole values, structured as these.
-        d_weights: gradients of the weights so far.
-        sinks: keys of writers that take an image instead of a store, by value.
-        done: computed when the last sweep has ended.
-    """
-
-    batch: tf.Tensor
-    extents: tf.Tensor
-    tables: list[tf.Tensor]
-    images: dict[int, tf.Tensor]
-    wholes: dict[int, Structure]
-    weights: list[tf.Tensor]
-    d_images: dict[int, tf.Tensor] = field(default_factory=dict)
-    d_wholes: dict[int, Structure] = field(default_factory=dict)
-    d_weights: list[tf.Tensor] = field(default_factory=list)
-    sinks: dict[int, tf.Tensor] = field(default_factory=dict)
-    done: tf.Tensor | None = None
+from tfbig.state import Row, State, Structure
 
 
 class Program:
@@ -252,7 +220,7 @@ class Program:
                 state.d_images[value] = stores.copy(flat[0]) if added else flat[0]
                 continue
             pairs = zip(tf.nest.flatten(output), flat, strict=True)
-            filled = [_zeros(t) if c is None else c for t, c in pairs]
+            filled = [tapes.zeros(t) if c is None else c for t, c in pairs]
             state.d_wholes[value] = tf.nest.pack_sequence_as(output, filled)
 
     # ------------------------------------------------------------------ forward
@@ -425,11 +393,11 @@ class Program:
             inputs = [state.wholes[i] for i in node.inputs]
             weights = [state.weights[w] for w in node.weights]
             with tf.GradientTape() as tape:
-                tape.watch(_floats((inputs, weights)))
+                tape.watch(tapes.floats((inputs, weights)))
                 output = node.op.function(inputs, weights)
-            d_inputs, d_weights = _gradients(tape, output, cotangent, (inputs, weights))
+            d_inputs, d_weights = tapes.gradients(tape, output, cotangent, (inputs, weights))
             for value, d in zip(node.inputs, d_inputs, strict=True):
-                _accumulate(state.d_wholes, value, d)
+                tapes.accumulate(state.d_wholes, value, d)
             for slot, d in zip(node.weights, d_weights, strict=True):
                 state.d_weights[slot] += d
 
@@ -458,13 +426,13 @@ class Program:
                     [state.weights[w] for w in slots],
                 )
                 with tf.GradientTape() as tape:
-                    tape.watch(_floats(sources))
+                    tape.watch(tapes.floats(sources))
                     values = self._locals(sweep, tiles, state, state.weights, row)
                     owned = self._owned(sweep, values, row)
                 partials, pulled = self._pull(sweep, state, owned | stored, row, sums[2], together)
-                outputs, seeds = _sum_seeds(owned, [given, *pulled])
-                d_tiles, d_wholes, d_weights = _gradients(tape, outputs, seeds, sources)
-                sums = (_add(sums[0], d_wholes), _add(sums[1], d_weights), partials)
+                outputs, seeds = tapes.sum_seeds(owned, [given, *pulled])
+                d_tiles, d_wholes, d_weights = tapes.gradients(tape, outputs, seeds, sources)
+                sums = (tapes.add(sums[0], d_wholes), tapes.add(sums[1], d_weights), partials)
             added = []
             for v in targets:
                 start, stop = row["start", v], row["stop", v]
@@ -472,7 +440,7 @@ class Program:
                 added.append(stores.add(state.d_images[v], start, d_tiles[v], *edges))
             return _next(i, [*added, report(i, tf.shape(table)[0])]), sums
 
-        zeros = tf.nest.map_structure(_zeros, {v: state.wholes[v] for v in wholes})
+        zeros = tf.nest.map_structure(tapes.zeros, {v: state.wholes[v] for v in wholes})
         start = [n.op.init(state.batch) for n in sweep.reductions] if together else []
         sums = (zeros, [tf.zeros_like(state.weights[w]) for w in slots], start)
         state.done, (d_wholes, d_weights, partials) = self._loop(table, body, sums)
@@ -481,7 +449,7 @@ class Program:
         for v in sweep.writes:
             state.d_images.pop(v, None)
         for v, d in d_wholes.items():
-            _accumulate(state.d_wholes, v, d)
+            tapes.accumulate(state.d_wholes, v, d)
         for slot, d in zip(slots, d_weights, strict=True):
             state.d_weights[slot] += d
         if together:
@@ -532,73 +500,7 @@ class Program:
         return merged, pulled
 
 
-class Row:
-    """The geometry of one strip: a line of `Sweep.table`, by name."""
-
-    def __init__(self, sweep: Sweep, line: tf.Tensor) -> None:
-        self.columns = sweep.columns
-        self.numbers = tf.unstack(line, num=len(sweep.columns))
-
-    def __getitem__(self, key: tuple[object, ...]) -> tf.Tensor:
-        return self.numbers[self.columns[key]]
-
-
 def _next(i: tf.Tensor, done: list[tf.Operation]) -> tf.Tensor:
     """The next strip, once this one is done. (Graphs of gradients do not order Python calls by themselves.)"""
     with tf.control_dependencies(done):
         return tf.identity(i + 1)
-
-
-def _is_float(t: tf.Tensor) -> bool:
-    return t.dtype.is_floating
-
-
-def _floats(structure: Structure) -> list[tf.Tensor]:
-    return [t for t in tf.nest.flatten(structure) if _is_float(t)]
-
-
-def _zeros(t: tf.Tensor) -> tf.Tensor:
-    return tf.zeros_like(t) if _is_float(t) else tf.zeros([], tf.float32)
-
-
-def _gradients(
-    tape: tf.GradientTape, outputs: Structure, seeds: Structure, sources: Structure
-) -> Structure:
-    """Gradients structured as `sources`, zeros where there is none."""
-    pairs = [
-        (o, s)
-        for o, s in zip(tf.nest.flatten(outputs), tf.nest.flatten(seeds), strict=True)
-        if s is not None and _is_float(o)
-    ]
-    flat = tf.nest.flatten(sources)
-    floats = [t for t in flat if _is_float(t)]
-    found = iter(
-        tape.gradient(
-            [o for o, _ in pairs],
-            floats,
-            [s for _, s in pairs],
-            unconnected_gradients=tf.UnconnectedGradients.ZERO,
-        )
-    )
-    gradients = [next(found) if _is_float(t) else tf.zeros([], tf.float32) for t in flat]
-    return tf.nest.pack_sequence_as(sources, gradients)
-
-
-def _add(a: Structure, b: Structure) -> Structure:
-    """Sum of two gradients; integers have none."""
-    return tf.nest.map_structure(lambda x, y: x + y if _is_float(x) else y, a, b)
-
-
-def _accumulate(gradients: dict[int, Structure], value: int, new: Structure) -> None:
-    gradients[value] = _add(gradients[value], new) if value in gradients else new
-
-
-def _sum_seeds(
-    owned: dict[int, tf.Tensor], seeds: list[dict[int, tf.Tensor]]
-) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Images that have a gradient, and the sum of what was given for each."""
-    total: dict[int, tf.Tensor] = {}
-    for given in seeds:
-        for value, gradient in given.items():
-            total[value] = total[value] + gradient if value in total else gradient
-    return [owned[v] for v in total], list(total.values())
