@@ -61,7 +61,9 @@ def measure(kind: str, side: int, steps: int, device_memory: str) -> None:
         loss = model.train_on_batch(image, label)
         seconds.append(time.perf_counter() - began)
     figures = {"seconds": statistics.median(seconds[1:]), "base_bytes": base, "loss": float(loss)}
-    print(report.line(kind, [side], peak_bytes=report.peak_bytes(), planned_bytes=planned, **figures))
+    print(
+        report.line(kind, [side], peak_bytes=report.peak_bytes(), planned_bytes=planned, **figures)
+    )
 
 
 def compare(side: int, steps: int, rounds: int, device_memory: str) -> None:
@@ -71,8 +73,13 @@ def compare(side: int, steps: int, rounds: int, device_memory: str) -> None:
         for kind, found in runs.items():
             words = [__file__, "--only", kind, "--side", str(side), "--steps", str(steps)]
             found.append(report.in_own_process([*words, "--device-memory", device_memory]))
-    middle = {k: {f: statistics.median(r[f] for r in found) for f in ("seconds", "peak_bytes", "base_bytes")}
-              for k, found in runs.items()}
+    middle = {
+        k: {
+            f: statistics.median(r[f] for r in found)
+            for f in ("seconds", "peak_bytes", "base_bytes")
+        }
+        for k, found in runs.items()
+    }
     above = {k: m["peak_bytes"] - m["base_bytes"] for k, m in middle.items()}
     pairs = list(zip(runs["streamed"], runs["plain"], strict=True))
     print(
@@ -81,7 +88,9 @@ def compare(side: int, steps: int, rounds: int, device_memory: str) -> None:
             [side, side, 3],
             seconds=round(middle["streamed"]["seconds"], 2),
             seconds_twin=round(middle["plain"]["seconds"], 2),
-            seconds_ratio=round(statistics.median(a["seconds"] / b["seconds"] for a, b in pairs), 3),
+            seconds_ratio=round(
+                statistics.median(a["seconds"] / b["seconds"] for a, b in pairs), 3
+            ),
             base_bytes=middle["streamed"]["base_bytes"],
             peak_bytes=middle["streamed"]["peak_bytes"],
             peak_bytes_twin=middle["plain"]["peak_bytes"],
@@ -94,7 +103,9 @@ def compare(side: int, steps: int, rounds: int, device_memory: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--side", type=int, default=3072, help="rows and columns of the image")
-    parser.add_argument("--steps", type=int, default=4, help="steps a process, the first not counted")
+    parser.add_argument(
+        "--steps", type=int, default=4, help="steps a process, the first not counted"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="processes of each kind, in turn")
     parser.add_argument("--device-memory", default="192MB", help="bytes for strips")
     parser.add_argument("--only", choices=["streamed", "plain"], help="one kind, in this process")

@@ -32,7 +32,9 @@ def machine() -> str:
     name = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as file:
-            name = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
+            name = next(
+                line.split(":")[1].strip() for line in file if line.startswith("model name")
+            )
     except (OSError, StopIteration):
         pass
     return f"{name}, {len(os.sched_getaffinity(0))} cores"
@@ -48,7 +50,9 @@ def commit() -> str:
 
 def line(case: str, size: list[int], **figures: Any) -> str:
     """One JSON line."""
-    return json.dumps({"case": case, "commit": commit(), "machine": machine(), "size": size, **figures})
+    return json.dumps(
+        {"case": case, "commit": commit(), "machine": machine(), "size": size, **figures}
+    )
 
 
 def in_own_process(arguments: list[str]) -> dict[str, Any]:

@@ -27,11 +27,21 @@ MAX_CHANNELS = 256
 
 @dataclass(frozen=True)
 class Folding:
-    """The axis of a folding: an output row is `factor` input rows, missing ones are zero."""
+    """The axis of a folding: an output row is `factor` input rows, missing ones are zero.
+
+    Args:
+        exact: refuse sizes that are not a multiple: labels must be as large as the prediction.
+    """
 
     factor: int
+    exact: bool = False
 
     def extent(self, size: int) -> int:
+        if self.exact and size % self.factor:
+            raise ValueError(
+                f"its inputs have different sizes: the labels have {size} rows or columns, the prediction a "
+                f"multiple of {self.factor}; they must be equal."
+            )
         return -(-size // self.factor)
 
     def needs(self, rows: Interval, size: int) -> Interval:
@@ -276,18 +286,20 @@ def _worth_moving(graph: Graph, source: int) -> bool:
 def _commutes(graph: Graph, node: Node) -> bool:
     op = node.op
     alone = len(graph.consumers(node.output)) == 1 and node.output not in graph.outputs
-    return (
-        isinstance(op, Local)
-        and op.pixelwise
-        and not node.weights
-        and len(node.inputs) == 1
-        and alone
-    )
+    movable = isinstance(op, Local) and op.pixelwise and not node.weights and len(node.inputs) == 1
+    return movable and alone and _keeps_zero(graph, node)
 
 
-def _add_fold(graph: Graph, source: int, factor: int, before: Node) -> int:
+def _keeps_zero(graph: Graph, node: Node) -> bool:
+    """Whether zeros stay zeros: those of an incomplete block are padding, which comes after the node."""
+    with tf.init_scope():
+        zero = tf.zeros([1, 1, 1, 1], graph.values[node.inputs[0]].dtype)
+        return not float(tf.cast(node.op.function([zero], [], None)[0, 0, 0, 0], tf.float64))
+
+
+def _add_fold(graph: Graph, source: int, factor: int, before: Node, exact: bool = False) -> int:
     known = graph.values[source]
-    axes = (Folding(factor), Folding(factor))
+    axes = (Folding(factor, exact), Folding(factor, exact))
     position = graph.nodes.index(before)
     value = graph.local(
         f"{known.name}/fold",
@@ -337,5 +349,5 @@ def _fold_loss(graph: Graph, node: Node) -> None:
     work = node.op.operations * phase.factor**2
     op = replace(node.op, function=phase.function, axes=(phase.axes,), phase=None, operations=work)
     _swap(graph, node, replace(node, op=op, output=output))
-    target = _add_fold(graph, loss.inputs[1], phase.factor, loss)
+    target = _add_fold(graph, loss.inputs[1], phase.factor, loss, exact=True)
     _swap(graph, loss, replace(loss, inputs=(output, target)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -126,7 +126,7 @@ class Planner:
         return SweepCost(
             strips,
             max((int(heights[v].max()) for v in sweep.reads), default=0),
-            self._working_set(sweep, batch, extents, strips),
+            self._working_set(sweep, batch, extents, strips, range(strips)),
             sum(bytes_of(self.graph, v, batch, extents) for v in sweep.writes),
             operations,
             exact,
@@ -146,11 +146,20 @@ class Planner:
                 high = middle
             else:
                 low = middle + 1
+        while low < most and not self._fits(sweep, batch, extents, low, range(low)):
+            low += 1  # a strip between those that were looked at is larger
         return low
 
-    def _fits(self, sweep: Sweep, batch: int, extents: dict[int, Size], strips: int) -> bool:
+    def _fits(
+        self,
+        sweep: Sweep,
+        batch: int,
+        extents: dict[int, Size],
+        strips: int,
+        chosen: Sequence[int] | None = None,
+    ) -> bool:
         if self.max_elements is None:
-            return self._working_set(sweep, batch, extents, strips) <= self.device_bytes
+            return self._working_set(sweep, batch, extents, strips, chosen) <= self.device_bytes
         return strips == sweep_limit(sweep, extents) or self.max_elements >= max(
             -(-extents[v][0] // strips) * batch * extents[v][1] * self.graph.values[v].channels
             for v in sweep.reads
@@ -165,13 +174,21 @@ class Planner:
             f"narrower images (now {width} columns) or a smaller batch (now {batch})."
         )
 
-    def _working_set(self, sweep: Sweep, batch: int, extents: dict[int, Size], strips: int) -> int:
-        """Bytes of the largest strip: its images, their gradients, and temporaries of the kernels.
+    def _working_set(
+        self,
+        sweep: Sweep,
+        batch: int,
+        extents: dict[int, Size],
+        strips: int,
+        chosen: Sequence[int] | None = None,
+    ) -> int:
+        """Bytes of the largest of the chosen strips (by default first, middle and last).
 
-        Temporaries are taken as four times the largest image in training and once otherwise: what the loss of a
-        wide output needs; narrower sweeps stay below (measured by `tests/test_memory.py`).
+        Counted are its images, their gradients, and temporaries of the kernels: four times the largest image in
+        training and once otherwise, which is what the loss of a wide output needs; narrower sweeps stay below
+        (measured by `tests/test_memory.py`).
         """
-        chosen = sorted({0, strips // 2, strips - 1})
+        chosen = sorted({0, strips // 2, strips - 1}) if chosen is None else chosen
         table = sweep.table({v: extents[v][0] for v in sweep.images}, strips, chosen)
         tiles = {
             v: int(_heights(sweep, table, v).max(initial=0))

@@ -1,0 +1,262 @@
+"""Moments: a monoid that agrees with NumPy over any split, counts pixels exactly and does not cancel.
+
+Bounds use u, half a unit in the last place of the type of the sums: one operation has a relative error below u.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import reduce
+from itertools import accumulate
+from math import sqrt
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfbig import moments
+from tfbig.moments import Moments
+
+fast = settings(deadline=None, max_examples=80)
+
+
+def unit(dtype: str) -> float:
+    return float(np.finfo(dtype).eps) / 2
+
+
+def of(numbers: np.ndarray) -> Moments:
+    return moments.of(tf.constant(numbers), [0])
+
+
+def exact(numbers: np.ndarray) -> tuple[int, float, float]:
+    """Count, mean and sum of squared deviations in rational arithmetic."""
+    values = [Fraction(float(v)) for v in numbers]
+    mean = sum(values) / len(values)
+    return len(values), float(mean), float(sum((v - mean) ** 2 for v in values))
+
+
+def bounds(numbers: np.ndarray, merges: int) -> tuple[float, float]:
+    """Largest errors of mean and m2.
+
+    The mean: n additions of at most n * M, and eight operations a merge on at most 2 M:
+    d = (n + 8 k) u 2 M. The deviations are off by d, so their squares by `2 sqrt(n m2) d + n d**2` in all,
+    once for the parts and once a merge; and (n + 8 k) operations round m2 itself.
+    """
+    n, _, m2 = exact(numbers)
+    u = unit(str(numbers.dtype))
+    d = (n + 8 * merges) * u * 2 * float(np.abs(numbers).max())
+    return d, (1 + merges) * (2 * sqrt(n * m2) * d + n * d * d) + (n + 8 * merges) * u * m2
+
+
+def assert_close(found: Moments, numbers: np.ndarray, merges: int, factor: int = 1) -> None:
+    count, mean, m2 = exact(numbers)
+    d_mean, d_m2 = bounds(numbers, merges)
+    assert int(found.count) == count
+    assert abs(float(found.mean) - mean) <= factor * d_mean
+    assert abs(float(found.m2) - m2) <= factor * d_m2
+
+
+def assert_same(a: Moments, b: Moments) -> None:
+    """Bitwise."""
+    for one, other in zip(a, b, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
+numbers = st.lists(
+    st.floats(-1e3, 1e3, allow_subnormal=False, width=32), min_size=1, max_size=12
+).map(lambda v: np.array(v, np.float64))
+
+
+# --------------------------------------------------------------------------------------- monoid
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@given(st.lists(numbers, min_size=1, max_size=6))
+@fast
+def test_any_split_gives_the_moments_of_the_whole(dtype: str, parts: list[np.ndarray]) -> None:
+    parts = [p.astype(dtype) for p in parts]
+    merged = reduce(moments.merge, map(of, parts))
+    assert_close(merged, np.concatenate(parts), len(parts))
+
+
+@given(numbers, numbers, numbers)
+@fast
+def test_merge_is_associative_and_commutative(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    x, y, z = of(a), of(b), of(c)
+    whole = np.concatenate([a, b, c])
+    for found in (
+        moments.merge(moments.merge(x, y), z),
+        moments.merge(x, moments.merge(y, z)),
+        moments.merge(moments.merge(z, x), y),
+    ):
+        assert_close(found, whole, 2)
+
+
+@given(numbers)
+@fast
+def test_nothing_changes_nothing(a: np.ndarray) -> None:
+    x, nothing = of(a), moments.init([], tf.float64)
+    assert_same(moments.merge(x, nothing), x)
+    assert_same(moments.merge(nothing, x), x)
+    assert_same(moments.merge(nothing, nothing), nothing)
+
+
+@given(st.integers(0, 4), st.integers(0, 5), st.integers(0, 2**32 - 1))
+@fast
+def test_equal_parts_of_integers_are_exact(split: int, size: int, seed: int) -> None:
+    """Parts of 2**k integers in -8..7, merged pairwise: all means are multiples of 2**-9 of at most 8,
+    all m2 multiples of 2**-9 below 2**15, which float32 holds."""
+    data = np.random.default_rng(seed).integers(-8, 8, [2**split, 2**size]).astype(np.float32)
+    parts = [of(part) for part in data]
+    while len(parts) > 1:
+        parts = [moments.merge(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    mean, variance = moments.finalize(parts[0])
+    assert mean.dtype == variance.dtype == tf.float32
+    assert float(mean) == data.mean(dtype=np.float64)
+    assert float(variance) == data.var(dtype=np.float64)
+
+
+@pytest.mark.parametrize("axes", [[0, 1, 2], [1, 2], [1, 2, 4], [3]])
+def test_axes_are_those_of_numpy(axes: list[int]) -> None:
+    data = np.random.default_rng(0).integers(-8, 8, [2, 4, 8, 2, 4]).astype(np.float64)
+    found = moments.of(tf.constant(data), axes)
+    mean, variance = moments.finalize(found)
+    assert int(found.count) == np.prod([data.shape[a] for a in axes])
+    np.testing.assert_array_equal(mean, data.mean(tuple(axes)))  # exact: powers of two
+    np.testing.assert_array_equal(variance, data.var(tuple(axes)))
+
+
+# --------------------------------------------------------------------------------------- counts
+
+
+def constant(count: int, mean: float, dtype: tf.DType = tf.float32) -> Moments:
+    """The moments of `count` equal numbers."""
+    return Moments(tf.constant(count, tf.int64), tf.constant(mean, dtype), tf.constant(0, dtype))
+
+
+@pytest.mark.parametrize("count", [2**24, 2**31 - 1, 2**31, 2**40])
+def test_one_more_number_counts(count: int) -> None:
+    """A float32 would lose the one from 2**24 on, an int32 wraps at 2**31."""
+    merged = moments.merge(constant(count, 0), constant(1, 1))
+    assert merged.count.dtype == tf.int64
+    assert int(merged.count) == count + 1
+    # one division and one cast in float64, one rounding to float32 and one product
+    assert float(merged.mean) == pytest.approx(1 / (count + 1), rel=4 * unit("float32"))
+    assert float(merged.m2) == pytest.approx(count / (count + 1), rel=4 * unit("float32"))
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+@pytest.mark.parametrize("power", [24, 31, 32, 40, 61])
+def test_halves_of_many_numbers_are_exact(power: int, dtype: tf.DType) -> None:
+    """The product of the counts passes 2**63; powers of two are exact in every type."""
+    merged = moments.merge(constant(2**power, -1, dtype), constant(2**power, 3, dtype))
+    mean, variance = moments.finalize(merged)
+    assert int(merged.count) == 2 ** (power + 1)
+    assert (float(mean), float(variance)) == (1.0, 4.0)
+
+
+def test_count_of_a_tensor_is_int64() -> None:
+    found = moments.of(tf.zeros([3, 5, 7, 2]), [0, 1, 2])
+    assert found.count.dtype == tf.int64
+    assert int(found.count) == 3 * 5 * 7
+
+
+# --------------------------------------------------------------------------------- cancellation
+
+
+def test_a_large_offset_does_not_cancel() -> None:
+    """Mean 1e4, deviation 1e-2: float32 numbers there are 2**-10 apart, a tenth of the deviation.
+
+    Deviations are exact (numbers within a factor two of each other subtract without rounding), so
+    only means have errors, at most d, and n * u is the rounding of sums. Squares within strips are
+    off by d**2 each. A merge squares a difference off by 2 d; its weights add up to less than n, so
+    with Cauchy and Schwarz all merges together are off by `4 d sqrt(between) + 4 d**2` a number,
+    `between` the variance of the strips' means. E[x**2] - E[x]**2 rounds at 1e8 * u = 6 instead.
+    """
+    data = np.random.default_rng(1).normal(1e4, 1e-2, [64, 256]).astype(np.float32)
+    truth = data.astype(np.float64)
+    variance = truth.var()
+    strips = [of(strip) for strip in data]
+    merged = list(accumulate(strips, moments.merge))
+    d = max(
+        *(abs(float(s.mean) - t.mean()) for s, t in zip(strips, truth, strict=True)),
+        *(abs(float(s.mean) - truth[: n + 1].mean()) for n, s in enumerate(merged)),
+    )
+    between = truth.mean(1).var()
+    tolerance = 4 * d * sqrt(between) + 5 * d * d + data.size * unit("float32") * variance
+    assert tolerance < variance / 10
+    assert abs(float(moments.finalize(merged[-1])[1]) - variance) <= tolerance
+    x = tf.constant(data)
+    naive = tf.reduce_mean(x * x) - tf.reduce_mean(x) ** 2
+    assert abs(float(naive) - variance) > variance
+
+
+# --------------------------------------------------------------------------------------- dtypes
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "uint8"])
+def test_narrow_numbers_have_float32_moments(dtype: str) -> None:
+    x = tf.cast(np.random.default_rng(2).integers(0, 200, [4, 9, 3]), dtype)
+    found = moments.of(x, [0, 1])
+    assert (found.mean.dtype, found.m2.dtype) == (tf.float32, tf.float32)
+    assert_same(found, moments.of(tf.cast(x, tf.float32), [0, 1]))
+    assert moments.init([3], x.dtype).mean.dtype == tf.float32
+
+
+def test_wide_numbers_keep_float64() -> None:
+    assert moments.wide(tf.float64) == tf.float64
+    assert of(np.zeros(3)).mean.dtype == tf.float64
+    nothing = moments.init([2, 3], tf.float64)
+    assert nothing.m2.dtype == tf.float64
+    assert nothing.mean.shape == nothing.m2.shape == [2, 3]
+    assert int(nothing.count) == 0
+
+
+# ------------------------------------------------------------------------------------- gradient
+
+
+@pytest.mark.parametrize("axes", [[0, 1, 2], [1, 2]])
+def test_pullback_is_the_gradient_of_tf_nn_moments(axes: list[int]) -> None:
+    rng = np.random.default_rng(3)
+    x = tf.constant(rng.normal(3, 2, [2, 7, 5, 3]))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        mean, variance = tf.nn.moments(x, axes, keepdims=True)
+    d_mean, d_variance = (tf.constant(rng.normal(size=mean.shape)) for _ in range(2))
+    expected = tape.gradient([mean, variance], x, [d_mean, d_variance])
+    count = moments.of(x, axes).count
+    found = moments.pullback(x, mean, d_mean, d_variance, count)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
+def test_pullback_strip_by_strip_is_that_of_the_whole() -> None:
+    """Bitwise: it is pixel by pixel, given the statistics."""
+    rng = np.random.default_rng(4)
+    x, mean, d_mean, d_variance = (
+        tf.constant(rng.normal(size=shape)) for shape in ([1, 9, 4, 3], [3], [3], [3])
+    )
+    count = tf.constant(36, tf.int64)
+    whole = moments.pullback(x, mean, d_mean, d_variance, count)
+    strips = [
+        moments.pullback(x[:, a:b], mean, d_mean, d_variance, count)
+        for a, b in ((0, 1), (1, 6), (6, 9))
+    ]
+    np.testing.assert_array_equal(tf.concat(strips, 1), whole)
+
+
+def test_pullback_of_many_numbers() -> None:
+    """The count passes int32 and float32's integers; powers of two keep the division exact."""
+    x, mean = tf.constant([[5.0]]), tf.constant([1.0])
+    found = moments.pullback(x, mean, tf.constant([8.0]), tf.constant([2.0]), tf.constant(2**40))
+    assert float(found[0, 0]) == (8 + 2 * 2 * (5 - 1)) / 2**40
+
+
+def test_pullback_comes_in_the_type_of_the_numbers() -> None:
+    x = tf.constant([[1.0, 2.0]], tf.bfloat16)
+    one = tf.constant([1.0, 1.0])
+    found = moments.pullback(x, one, one, one, tf.constant(2, tf.int64))
+    assert found.dtype == tf.bfloat16
+    np.testing.assert_array_equal(found, [[0.5, 1.5]])

@@ -1,0 +1,137 @@
+"""Random masks: the same whatever the strips, different for every seed, and uniform."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import log, sqrt
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfbig import random
+
+RARE = 1e-12
+"""Chance that a bound below is passed by true random numbers; seeds are fixed, so runs agree."""
+
+
+def seed(a: int = 1, b: int = 2) -> tf.Tensor:
+    return tf.constant([a, b], tf.int64)
+
+
+def rows(shape: tuple[int, ...], key: tf.Tensor, first: int = 0) -> np.ndarray:
+    return random.uniform_rows(tf.constant(shape), key, first).numpy()
+
+
+def hoeffding(count: int, width: float) -> float:
+    """What the mean of `count` independent numbers from an interval of `width` is off by at most.
+
+    Hoeffding (1963): more than t has a chance of at most `2 * exp(-2 * n * t**2 / width**2)`.
+    """
+    return width * sqrt(log(2 / RARE) / (2 * count))
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(1, 12),
+    st.integers(1, 7),
+    st.integers(1, 3),
+    st.lists(st.integers(1, 11), max_size=4),
+    st.integers(0, 2**62),
+)
+@settings(deadline=None, max_examples=60)
+def test_any_strips_give_the_same_numbers(
+    batch: int, height: int, width: int, channels: int, cuts: list[int], key: int
+) -> None:
+    whole = rows((batch, height, width, channels), seed(key))
+    edges = sorted({0, height, *(c for c in cuts if c < height)})
+    strips = [rows((batch, b - a, width, channels), seed(key), a) for a, b in pairwise(edges)]
+    np.testing.assert_array_equal(np.concatenate(strips, 1), whole)
+
+
+def test_rows_far_down_an_image_are_its_own() -> None:
+    """A row of 5 x 3 numbers takes four counts of the generator, so the counts pass 2**32 here."""
+    first = 2**30
+    below = rows((1, 4, 5, 3), seed(), first)
+    np.testing.assert_array_equal(rows((1, 2, 5, 3), seed(), first + 2), below[:, 2:])
+    assert not np.isin(below, rows((1, 4, 5, 3), seed())).all()
+
+
+def test_in_a_graph_the_first_row_may_be_a_tensor() -> None:
+    traced = tf.function(random.uniform_rows)
+    found = traced(tf.constant([2, 3, 5, 1]), seed(), tf.constant(7))
+    np.testing.assert_array_equal(found, rows((2, 3, 5, 1), seed(), 7))
+
+
+def test_all_rows_images_and_seeds_differ() -> None:
+    """Two rows of 35 numbers with 2**23 values each are not equal by chance."""
+    keys = [(1, 2), (1, 3), (2, 2), (2, 1), (0, 2), (-1, 2), (1, 2**40)]
+    found = np.concatenate([rows((2, 6, 7, 5), seed(*key)).reshape(-1, 35) for key in keys])
+    assert len(np.unique(found, axis=0)) == len(keys) * 2 * 6
+
+
+def test_numbers_are_uniform() -> None:
+    """Mean 1/2 and variance 1/12, within Hoeffding's bound; the square of a deviation lies in 0..1/4."""
+    numbers = rows((3, 200, 101, 3), seed(5, 6)).astype(np.float64)
+    assert 0 <= numbers.min() <= numbers.max() < 1
+    count = numbers.size
+    assert abs(numbers.mean() - 1 / 2) <= hoeffding(count, 1)
+    assert abs(((numbers - 1 / 2) ** 2).mean() - 1 / 12) <= hoeffding(count, 1 / 4)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+def test_neighbours_are_independent(axis: int) -> None:
+    """Products of deviations of disjoint pairs along an axis have mean 0, and lie within 1/4 of it."""
+    numbers = rows((2, 100, 102, 2), seed(7, 8)).astype(np.float64) - 1 / 2
+    pairs = np.take(numbers, range(0, numbers.shape[axis], 2), axis) * np.take(
+        numbers, range(1, numbers.shape[axis], 2), axis
+    )
+    assert abs(pairs.mean()) <= hoeffding(pairs.size, 1 / 2)
+
+
+# -------------------------------------------------------------------------------------- dropout
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.75])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_dropout_drops_its_share_and_scales_the_rest(rate: float, dtype: str) -> None:
+    x = tf.ones([2, 60, 51, 3], dtype)
+    found = random.dropout(x, rate, seed(), 0)
+    assert found.dtype == x.dtype
+    kept = found.numpy().astype(np.float64)
+    scale = float(tf.constant(1 / (1 - rate), dtype))
+    assert set(np.unique(kept)) == {0.0, scale}
+    assert abs((kept == 0).mean() - rate) <= hoeffding(kept.size, 1)
+
+
+def test_dropout_of_strips_is_that_of_the_image() -> None:
+    x = tf.random.stateless_normal([2, 9, 5, 3], [1, 2])
+    whole = random.dropout(x, 0.5, seed(), 0)
+    strips = [random.dropout(x[:, a:b], 0.5, seed(), a) for a, b in ((0, 1), (1, 6), (6, 9))]
+    np.testing.assert_array_equal(tf.concat(strips, 1), whole)
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.0, 3.0), (1.0, 0.0)])
+def test_dropout_of_nothing_and_of_everything(rate: float, expected: float) -> None:
+    x = tf.fill([1, 20, 30, 2], 3.0)
+    np.testing.assert_array_equal(random.dropout(x, rate, seed(), 0), tf.fill(x.shape, expected))
+
+
+@pytest.mark.parametrize("shape", [[4], [4, 6], [2, 3, 5], [2, 3, 5, 7]])
+def test_dropout_of_a_whole_tensor(shape: list[int]) -> None:
+    x = tf.ones(shape)
+    found = random.dropout_whole(x, 0.5, seed(3, 4))
+    assert found.shape == shape
+    assert set(np.unique(found)) <= {0.0, 2.0}
+    np.testing.assert_array_equal(found, random.dropout_whole(x, 0.5, seed(3, 4)))
+
+
+def test_dropout_passes_gradients_through_what_it_keeps() -> None:
+    x = tf.random.stateless_normal([1, 8, 9, 2], [1, 2])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = random.dropout(x, 0.5, seed(), 3)
+    kept = random.dropout(tf.ones_like(x), 0.5, seed(), 3)
+    np.testing.assert_array_equal(tape.gradient(y, x), kept)
