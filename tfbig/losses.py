@@ -87,7 +87,8 @@ def add(
         target: image input with the labels.
         loss: Keras loss.
         weight: factor of the loss.
-        metrics: called once per strip with `(y_true, y_pred, share)`; `share` of the rows are in it.
+        metrics: called once per strip with `(y_true, y_pred, share)`; that share of the rows of every image,
+            `[N]`, is in it.
         sample_weight: whole input `[N]`, or None.
 
     Returns:
@@ -148,7 +149,8 @@ def _values(loss: keras.losses.Loss, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf
 
 def _observe(metrics: Metrics | None, y_true: tf.Tensor, y_pred: tf.Tensor, strip: Any) -> None:
     if metrics is not None:
-        metrics(y_true, y_pred, tf.cast((strip.stop - strip.start) / strip.extent, tf.float32))
+        share = tf.cast((strip.stop - strip.start) / strip.extent, tf.float32)
+        metrics(y_true, y_pred, tf.fill(tf.shape(y_pred)[:1], share))
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
