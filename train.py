@@ -134,7 +134,9 @@ def write_results(model, twin, unseen, folder, history, plan, settings, base_byt
             found.crop((0, rows), (0, columns)),
             f"{unseen.name}: Dice {last['val_dice']:.4f}",
         )
-    metrics = {key: last[key] for key in ("loss", "val_loss", "dice", "val_dice", "seconds_per_step")}
+    metrics = {
+        key: last[key] for key in ("loss", "val_loss", "dice", "val_dice", "seconds_per_step")
+    }
     metrics |= {"peak_bytes": runfolder.memory_bytes()[1], "base_bytes": base_bytes}
     metrics |= {"planned_bytes": plan.peak_bytes, "mode": settings.mode, "epochs": len(history)}
     runfolder.write_json(folder / runfolder.METRICS, metrics)

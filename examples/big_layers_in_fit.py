@@ -28,7 +28,9 @@ def draw(count, side, seed):
     for image, label in zip(images, labels, strict=True):
         radius = random.uniform(0.12, 0.3) * side
         down, right = (np.abs(a - random.uniform(radius, side - radius)) for a in (rows, columns))
-        inside = np.maximum(down, right) < radius * 0.89 if label else down**2 + right**2 < radius**2
+        inside = (
+            np.maximum(down, right) < radius * 0.89 if label else down**2 + right**2 < radius**2
+        )
         image[inside, 0] += 1
     return images, labels
 
@@ -37,7 +39,12 @@ def model_of(kind):
     """The network, of Big layers or of their plain twins."""
     if kind == "big":
         limit = {"max_elements": STRIP}
-        conv, norm, relu, pool = big.BigConv2D, big.BigBatchNormalization, big.BigReLU, big.BigMaxPooling2D
+        conv, norm, relu, pool = (
+            big.BigConv2D,
+            big.BigBatchNormalization,
+            big.BigReLU,
+            big.BigMaxPooling2D,
+        )
         mean = big.BigGlobalAveragePooling2D
     else:
         limit = {}
@@ -62,7 +69,9 @@ def main(count=320, side=64, epochs=6):
     """Trains, compares with the twin; gives accuracy on unseen images and the largest difference."""
     keras.utils.set_random_seed(0)
     model = model_of("big")
-    model.compile(keras.optimizers.Adam(5e-3), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.compile(
+        keras.optimizers.Adam(5e-3), "sparse_categorical_crossentropy", metrics=["accuracy"]
+    )
     model.fit(*draw(count, side, 0), batch_size=16, epochs=epochs, verbose=2)
     images, labels = draw(count // 2, side, 1)
     found = model.predict(images, verbose=0)

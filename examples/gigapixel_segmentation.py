@@ -31,7 +31,10 @@ def crops(shape, size, count, seed=0):
     random = np.random.default_rng(seed)
     top = random.integers(0, shape[0] - size[0] + 1, count)
     left = random.integers(0, shape[1] * 2 // 3 - size[1] + 1, count)
-    return [((t, t + size[0]), (c, c + size[1])) for t, c in zip(top.tolist(), left.tolist(), strict=True)]
+    return [
+        ((t, t + size[0]), (c, c + size[1]))
+        for t, c in zip(top.tolist(), left.tolist(), strict=True)
+    ]
 
 
 def handles(image, labels, places):
@@ -77,7 +80,9 @@ def main(slide=SLIDE, size=(1024, 1024), steps=400, out="overlay.png"):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("slide", nargs="?", default=SLIDE, help="a slide, RGB or gray, bright background")
+    parser.add_argument(
+        "slide", nargs="?", default=SLIDE, help="a slide, RGB or gray, bright background"
+    )
     parser.add_argument("--crop", default="1024x1024", help="rows x columns, multiples of 128")
     parser.add_argument("--steps", type=int, default=400, help="crops to train on")
     parser.add_argument("--out", default="overlay.png", help="picture to write")

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import yaml
 
+from models.gigapixel_unet import STRIDE
 from tfbig import runfolder
 from tfbig.budget import parse_bytes
-
-from models.gigapixel_unet import STRIDE
 
 _DATA = Path(__file__).parent.parent / "examples" / "data"
 _NOT_SAVED = ("config", "resume", "dry_run")
@@ -84,7 +83,12 @@ def _parser():
         "(default: %(default)s)",
     )
     add("--batch-size", type=_count, default=1, help="crops of a step (default: %(default)s)")
-    add("--lr", type=_positive, default=0.01, help="learning rate of Adam at the start; it falls to 0 along a cosine (default: %(default)s)")
+    add(
+        "--lr",
+        type=_positive,
+        default=0.01,
+        help="learning rate of Adam at the start; it falls to 0 along a cosine (default: %(default)s)",
+    )
     add(
         "--device-memory",
         type=_bytes,
@@ -153,9 +157,13 @@ def _crop(text):
     try:
         rows, columns = crop_size(text.lower())
     except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not rows x columns, e.g. 1024x2048") from None
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not rows x columns, e.g. 1024x2048"
+        ) from None
     if min(rows, columns) < STRIDE or rows % STRIDE or columns % STRIDE:
-        raise argparse.ArgumentTypeError(f"'{text}': both must be multiples of {STRIDE}, the stride")
+        raise argparse.ArgumentTypeError(
+            f"'{text}': both must be multiples of {STRIDE}, the stride"
+        )
     return f"{rows}x{columns}"
 
 

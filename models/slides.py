@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from models.gigapixel_unet import STRIDE
 from tfbig import sources
 from tfbig.errors import SourceError
 from tfbig.tissue import tissue_mask
-
-from models.gigapixel_unet import STRIDE
 
 BRIGHTNESS = 10  # gray levels that a crop may become darker or brighter
 SUFFIXES = (".tif", ".tiff", ".svs", ".ndpi", ".scn", ".bif", ".btf", ".npy", ".png", ".jpg")
@@ -124,7 +123,9 @@ def random_crops(slides, size, count, seed):
     """
     for slide in slides:
         if slide.image.shape[0] < size[0] or slide.image.shape[1] < size[1]:
-            fits = "x".join(str(min(n, s) // STRIDE * STRIDE) for n, s in zip(slide.image.shape, size))
+            fits = "x".join(
+                str(min(n, s) // STRIDE * STRIDE) for n, s in zip(slide.image.shape, size)
+            )
             raise SourceError(
                 f"{slide.name}: is {_size(slide.image)} pixels, smaller than a crop of "
                 f"{size[0]} x {size[1]}. Use --crop {fits}, or leave the slide out."

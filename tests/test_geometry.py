@@ -151,6 +151,14 @@ def test_same_puts_the_odd_row_after() -> None:
     assert Window(1, 3, padding="same").pads(5) == (0, 0)  # never negative
 
 
+def test_axes_left_unsaid() -> None:
+    """What the rules leave out; a valid window of one row, and nothing cut off."""
+    assert Window() == Window(1, 1, 1, "valid")
+    assert Transposed(3) == Transposed(3, 1, 1, "valid", None)
+    assert Resize(2) == Resize(2, 1)
+    assert ReceptiveField() == ReceptiveField(1, 1, 0)
+
+
 def test_pixelwise_axis_needs_its_own_rows() -> None:
     assert SAME.extent(7) == 7
     assert all(SAME.needs(rows, 7) == rows for rows in subintervals(7))

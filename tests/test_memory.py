@@ -63,7 +63,9 @@ CASES = [
 def test_measured_memory_stays_within_the_plan(kind, side, device, tmp_path):
     child = CHILD.replace("ROOT", repr(str(ROOT)))
     words = [sys.executable, "-c", child, kind, str(side), device, str(tmp_path)]
-    found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    found = json.loads(
+        subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    )
     # Pages come in blocks of 4 KiB, one store rounds up by less than one.
     assert found["stored"] <= found["host"] + 64 * 4096
     assert 0.6 * found["planned"] <= found["measured"] <= found["planned"]

@@ -1,0 +1,36 @@
+"""The examples run, at toy size, and say what the README says of them."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
+
+import big_layers_in_fit
+import gigapixel_segmentation
+
+
+def test_big_layers_give_the_predictions_of_plain_layers(capsys):
+    _, difference = big_layers_in_fit.main(count=16, side=24, epochs=1)
+    assert difference < 1e-5  # float32 sums of at most 288 products in another order
+    assert capsys.readouterr().out.strip().endswith(f"{difference:.1e}")
+
+
+def test_segmentation_goes_from_slide_to_overlay(tmp_path, capsys):
+    out = tmp_path / "overlay.png"
+    score = gigapixel_segmentation.main(size=(256, 256), steps=2, out=out)
+    assert 0 <= score <= 1
+    assert out.read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().out.strip().endswith(f"{score:.3f}")
+
+
+@pytest.mark.slow
+def test_segmentation_reaches_its_score(tmp_path):
+    assert gigapixel_segmentation.main(out=tmp_path / "overlay.png") >= 0.95
+
+
+@pytest.mark.slow
+def test_big_layers_learn():
+    assert big_layers_in_fit.main()[0] >= 0.9

@@ -1,0 +1,160 @@
+"""`train.py` from the command line to the run folder, on small slides."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tifffile
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import train
+
+QUICK = ["--crop", "128x256", "--crops", "3", "--epochs", "2", "--seed", "4"]
+FILES = {
+    "checkpoint.keras",
+    "config.yaml",
+    "history.csv",
+    "learning_curve.png",
+    "metrics.json",
+    "model.keras",
+    "overlay.png",
+    "plan.txt",
+}
+
+
+def slide(seed):
+    """A white slide `[256, 384, 3]` with a dark square of tissue."""
+    random = np.random.default_rng(seed)
+    image = random.integers(236, 256, (256, 384, 3)).astype(np.uint8)
+    image[60:200, 80:300] = random.integers(90, 170, (140, 220, 3))
+    return image
+
+
+@pytest.fixture
+def data(tmp_path):
+    folder = tmp_path / "slides"
+    folder.mkdir()
+    for name in "abc":
+        tifffile.imwrite(folder / f"{name}.tif", slide(ord(name)), photometric="rgb", tile=(128, 128))
+    return folder
+
+
+def run(data, out, *flags):
+    return train.main(["--data", str(data), "--out", str(out), *QUICK, *flags])
+
+
+def history(folder):
+    return list(csv.DictReader((folder / "history.csv").read_text().splitlines()))
+
+
+def metrics(folder):
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def test_dry_run_prints_the_plan_and_writes_nothing(data, tmp_path, capsys):
+    assert run(data, tmp_path / "out", "--dry-run") == 0
+    assert "Plan for an image of 1 x 128 x 256 x 1" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_both_modes_train_alike_and_leave_a_whole_folder(data, tmp_path):
+    offload, device = tmp_path / "offload", tmp_path / "device"
+    assert run(data, offload, "--mode", "offload", "--device-memory", "1MB") == 0
+    assert run(data, device, "--mode", "device") == 0
+    for folder in (offload, device):
+        assert {p.name for p in folder.iterdir()} == FILES
+        assert yaml.safe_load((folder / "config.yaml").read_text())["seed"] == 4
+        assert (folder / "overlay.png").read_bytes().startswith(b"\x89PNG")
+        assert [float(r["epoch"]) for r in history(folder)] in ([0, 1], [1, 2])
+    a, b = metrics(offload), metrics(device)
+    for key in ("loss", "val_loss"):
+        assert abs(a[key] - b[key]) <= 1e-5
+    assert abs(a["val_dice"] - b["val_dice"]) <= 1e-4  # a pixel at 0.5 may fall to either side
+    for key in ("seconds_per_step", "peak_bytes", "planned_bytes"):
+        assert a[key] > 0
+    loaded = keras.saving.load_model(offload / "model.keras")
+    assert loaded.count_params() == 4492
+
+
+def test_resume_continues_after_the_last_epoch(data, tmp_path):
+    assert run(data, tmp_path / "out") == 0
+    before = history(tmp_path / "out")
+    assert run(data, tmp_path / "out", "--resume", "--epochs", "3") == 0
+    after = history(tmp_path / "out")
+    assert after[:2] == before
+    assert len(after) == 3
+
+
+def test_flags_override_a_configuration_file(data, tmp_path):
+    config = tmp_path / "mine.yaml"
+    config.write_text("epochs: 7\nlr: 0.002\n")
+    assert run(data, tmp_path / "out", "--config", str(config), "--epochs", "1") == 0
+    saved = yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())
+    assert (saved["epochs"], saved["lr"]) == (1, 0.002)
+
+
+def test_a_budget_below_one_strip_ends_in_one_line(data, tmp_path, capsys):
+    assert run(data, tmp_path / "out", "--device-memory", "1KB") == 1
+    message = capsys.readouterr().err
+    assert "smallest strip needs" in message
+    assert "Raise `device` to" in message
+    assert not (tmp_path / "out" / "metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("b.tif", b"this is no image", "b.tif"),
+        ("b.png", b"nor this", "b.png"),
+    ],
+)
+def test_a_file_that_is_no_image_ends_in_one_line(data, tmp_path, capsys, name, content, message):
+    (data / "b.tif").unlink()
+    (data / name).write_bytes(content)
+    assert run(data, tmp_path / "out") == 1
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_truncated_tiff_ends_in_one_line(data, tmp_path, capsys):
+    path = data / "b.tif"
+    path.write_bytes(path.read_bytes()[:-2000])
+    assert run(data, tmp_path / "out") == 1
+    assert "b.tif" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_slide_smaller_than_the_stride_is_named(data, tmp_path, capsys):
+    tifffile.imwrite(data / "b.tif", slide(1)[:100], photometric="rgb")
+    assert run(data, tmp_path / "out") == 1
+    assert "expected at least 128 x 128, the stride" in capsys.readouterr().err
+
+
+def test_a_mask_of_another_size_is_named(data, tmp_path, capsys):
+    (data / "masks").mkdir()
+    np.save(data / "masks" / "a.npy", np.ones((256, 200, 1), np.uint8))
+    assert run(data, tmp_path / "out") == 1
+    error = capsys.readouterr().err
+    assert "256 x 200" in error
+    assert "256 x 384" in error
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(data, tmp_path, capsys):
+    assert run(data, tmp_path / "out", "--lr", "1e30") == 1
+    assert "loss" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "metrics.json").exists()
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(data, tmp_path, capsys):
+    assert run(data, tmp_path / "out") == 0
+    assert run(data, tmp_path / "out") == 1
+    assert "--resume" in capsys.readouterr().err
