@@ -20,14 +20,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-import report  # noqa: E402
-import tensorflow as tf  # noqa: E402
+import keras
+import numpy as np
+import report
+import tensorflow as tf
 
-import tfbig  # noqa: E402
-from models.gigapixel_unet import gigapixel_unet  # noqa: E402
-from tfbig import tissue  # noqa: E402
+import tfbig
+from models.gigapixel_unet import gigapixel_unet
+from tfbig import tissue
 
 SLIDE = ROOT / "examples/data/esophagus_eosinophilic.tif"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
+import keras
+import numpy as np
 
-from tfbig import layers as big  # noqa: E402
+from tfbig import layers as big
 
 STRIP = 2**14  # most input elements of a strip: an image here is cut into several
 

@@ -14,14 +14,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
+import keras
+import numpy as np
+import tensorflow as tf
 
-import tfbig  # noqa: E402
-from models.gigapixel_unet import STRIDE, gigapixel_unet  # noqa: E402
-from tfbig import pictures, sources  # noqa: E402
-from tfbig.tissue import tissue_mask  # noqa: E402
+import tfbig
+from models.gigapixel_unet import STRIDE, gigapixel_unet
+from tfbig import pictures, sources
+from tfbig.tissue import tissue_mask
 
 SLIDE = ROOT / "examples/data/esophagus_eosinophilic.tif"
 

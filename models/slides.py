@@ -171,7 +171,7 @@ def _size(source):
 
 def _random_crop(slide, size, rng):
     firsts = [int(rng.integers(whole - part + 1)) for whole, part in zip(slide.image.shape, size)]
-    crop = slide.crop(*((first, first + part) for first, part in zip(firsts, size)))
+    crop = slide.crop(*((first, first + part) for first, part in zip(firsts, size, strict=True)))
     offset = int(rng.integers(-BRIGHTNESS, BRIGHTNESS + 1))
     return Slide(crop.name, Brighter(crop.image, offset), crop.labels)
 
