@@ -124,7 +124,8 @@ def random_crops(slides, size, count, seed):
     for slide in slides:
         if slide.image.shape[0] < size[0] or slide.image.shape[1] < size[1]:
             fits = "x".join(
-                str(min(n, s) // STRIDE * STRIDE) for n, s in zip(slide.image.shape, size)
+                str(min(n, s) // STRIDE * STRIDE)
+                for n, s in zip(slide.image.shape, size, strict=False)
             )
             raise SourceError(
                 f"{slide.name}: is {_size(slide.image)} pixels, smaller than a crop of "
@@ -170,7 +171,10 @@ def _size(source):
 
 
 def _random_crop(slide, size, rng):
-    firsts = [int(rng.integers(whole - part + 1)) for whole, part in zip(slide.image.shape, size)]
+    firsts = [
+        int(rng.integers(whole - part + 1))
+        for whole, part in zip(slide.image.shape, size, strict=False)
+    ]
     crop = slide.crop(*((first, first + part) for first, part in zip(firsts, size, strict=True)))
     offset = int(rng.integers(-BRIGHTNESS, BRIGHTNESS + 1))
     return Slide(crop.name, Brighter(crop.image, offset), crop.labels)
