@@ -105,9 +105,8 @@ class Program:
             progress.end(state.done)
 
             def gradient(*cotangents: tf.Tensor) -> list[Any]:
-                zeros = [
-                    tf.zeros_like(w) for w in state.weights
-                ]  # traced twice under an eager tape
+                # A state of its own: under an eager tape this is traced twice.
+                zeros = [tf.zeros_like(w) for w in state.weights]
                 back = replace(state, d_images={}, d_wholes={}, d_weights=zeros)
                 self._seed(back, structure, cotangents)
                 progress.begin(back.done)
