@@ -91,7 +91,7 @@ class StreamedModel(keras.Model):
         self.source_dtype = source_dtype
         self._functional_twin = network.as_functional(model)
         self._programs: dict[Any, Program] = {}
-        self._has_metrics = False
+        self.autocast = False  # every layer has its own element type
         self.supports_jit = False  # strips come from the host
         self._read(training=True)  # every layer has a rule, or it is said now
         self.built = True
@@ -103,12 +103,6 @@ class StreamedModel(keras.Model):
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return self.twin.compute_output_shape(input_shape)
-
-    def compile(self, *args: Any, **kwargs: Any) -> None:
-        super().compile(*args, **kwargs)
-        self._programs.clear()
-        metrics = kwargs.get("metrics", args[3] if len(args) > 3 else None)
-        self._has_metrics = metrics is not None or kwargs.get("weighted_metrics") is not None
 
     @_do_not_convert
     def call(self, inputs: Any, training: bool | None = None) -> Any:
@@ -125,7 +119,7 @@ class StreamedModel(keras.Model):
         scale = self.optimizer.scale_loss(tf.constant(1.0))
         results, gradients = program.loss_and_gradients(inputs, binding.weights(program), scale)
         with tf.GradientTape() as tape:
-            penalty = sum(self.twin.losses, tf.constant(0.0))
+            penalty = self._penalty(results[program.graph.outputs[0]].dtype)
             scaled = self.optimizer.scale_loss(penalty)
         variables = [v._value for v in self.trainable_variables]
         penalties = tape.gradient(scaled, variables)
@@ -138,7 +132,7 @@ class StreamedModel(keras.Model):
         self.optimizer.apply_gradients(pairs)
         binding.update(program, results)
         loss = results[program.graph.outputs[0]]
-        return self._report(loss + tf.cast(penalty, loss.dtype), data)
+        return self._report(loss + penalty, data)
 
     @_do_not_convert
     def test_step(self, data: Any) -> dict[str, Any]:
@@ -146,9 +140,7 @@ class StreamedModel(keras.Model):
             return super().test_step(data)
         program, inputs = self._loss_program(data, training=False)
         loss = program.forward(inputs, binding.weights(program))[program.graph.outputs[0]]
-        return self._report(
-            loss + tf.cast(sum(self.twin.losses, tf.constant(0.0)), loss.dtype), data
-        )
+        return self._report(loss + self._penalty(loss.dtype), data)
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -256,7 +248,8 @@ class StreamedModel(keras.Model):
             )
         tensors = [tf.convert_to_tensor(t) for t in keras.tree.flatten(x)]
         targets = [tf.convert_to_tensor(t) for t in keras.tree.flatten(y)]
-        key = ("loss", training, id(self.optimizer), *(t.dtype for t in tensors + targets))
+        compiled = tuple(map(id, (self.optimizer, self.loss, *self.metrics)))
+        key = ("loss", training, compiled, *(t.dtype for t in tensors + targets))
         if key not in self._programs:
             graph = self._read(training, [self._dtype(t) for t in tensors])
             metrics = self._metrics_function(graph, targets)
@@ -286,7 +279,8 @@ class StreamedModel(keras.Model):
 
     def _metrics_function(self, graph: Graph, targets: list[tf.Tensor]) -> losses.Metrics | None:
         """Updates the compiled metrics with a strip; their variables are made here, outside any loop."""
-        if not self._has_metrics:
+        compiled = [m for m in self.metrics if m.name != "loss"]
+        if not compiled:
             return None
         if len(graph.outputs) > 1:
             raise ValueError(
@@ -304,7 +298,6 @@ class StreamedModel(keras.Model):
             self.compute_metrics(None, y_true, y_pred, None)
 
         tf.function(build, autograph=False).get_concrete_function(y_true, y_pred)
-        compiled = [m for m in self.metrics if m.name != "loss"]
         leaves = [leaf for m in compiled for leaf in getattr(m, "metrics", [m])]
 
         def update(y_true: tf.Tensor, y_pred: tf.Tensor, share: tf.Tensor) -> None:
@@ -314,6 +307,10 @@ class StreamedModel(keras.Model):
                 metric.update_state(y_true, y_pred, sample_weight=share if mean else None)
 
         return update
+
+    def _penalty(self, dtype: tf.DType) -> tf.Tensor:
+        """The sum of the regularisers."""
+        return sum((tf.cast(loss, dtype) for loss in self.twin.losses), tf.zeros([], dtype))
 
     def _report(self, loss: tf.Tensor, data: Any) -> dict[str, Any]:
         batch = tf.shape(keras.tree.flatten(data[0])[0])[0]
