@@ -70,9 +70,8 @@ def read_into(graph: Graph, functional: Any, inputs: list[int], training: bool) 
             if node.is_input or not node.arguments.keras_tensors:
                 continue
             arguments = [known[id(t)] for t in node.arguments.keras_tensors]
-            fixed = node.arguments.kwargs.get("training")
-            mode = training if fixed is None else bool(fixed)
-            outputs = _read_layer(graph, node.operation, arguments, mode)
+            # As in Keras, `training` of the model's call overrides that of a layer's call.
+            outputs = _read_layer(graph, node.operation, arguments, training)
             for tensor, value in zip(node.output_tensors, outputs, strict=True):
                 known[id(tensor)] = value
     return [known[id(t)] for t in functional.outputs]

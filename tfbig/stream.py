@@ -265,7 +265,7 @@ class StreamedModel(keras.Model):
         seeds = [value for value, _ in graph.seeds]
         graph.inputs = [i for i in graph.inputs if i not in seeds]
         kinds = _per_output(getattr(self, "loss", None) or "mse", len(predictions))
-        weights = _per_output(getattr(self, "loss_weights", None) or 1.0, len(predictions))
+        weights = _per_output(self._loss_weights() or 1.0, len(predictions))
         values = []
         graph.outputs = []
         for p, kind, weight, dtype in zip(predictions, kinds, weights, dtypes, strict=True):
@@ -307,6 +307,11 @@ class StreamedModel(keras.Model):
                 metric.update_state(y_true, y_pred, sample_weight=share if mean else None)
 
         return update
+
+    def _loss_weights(self) -> Any:
+        with tf.init_scope():  # reads the learning rate on the way
+            config = self.get_compile_config() if self.compiled else None
+        return (config or {}).get("loss_weights")
 
     def _penalty(self, dtype: tf.DType) -> tf.Tensor:
         """The sum of the regularisers."""
