@@ -375,7 +375,7 @@ def test_receptive_field_is_what_one_output_needs(chain: list[tuple[int, int, in
 def test_padding_of_the_receptive_field_is_where_the_first_output_starts(
     chain: list[tuple[int, int]],
 ) -> None:
-    layers = [Window(k, s, padding=(k // 2, k // 2)) for k, s in chain]
+    layers = [Window(k, s, padding=(k // 2, k)) for k, s in chain]
     field, size = ReceptiveField(), 64 * 5**4
     sizes = [size]
     for window in layers:

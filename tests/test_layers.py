@@ -218,8 +218,8 @@ def test_equals_its_twin_in_an_eager_tape(kind: type) -> None:
     assert_same(found, expected, 0.0 if row.exact else FLOAT64)
 
 
-few = settings(max_examples=6)
-some = settings(max_examples=10)
+few = settings(max_examples=5)
+some = settings(max_examples=8)
 strips = st.sampled_from([1, 40, None])
 twos = st.tuples(st.integers(1, 5), st.integers(1, 5))
 paddings = st.sampled_from(["same", "valid"])
@@ -296,7 +296,7 @@ def test_depthwise_convolution(window: Any, multiplier: int, max_elements: Any) 
     check(layers.BigDepthwiseConv2D, arguments, sizes, max_elements)
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(windows(), st.integers(1, 2), strips)
 def test_separable_convolution(window: Any, multiplier: int, max_elements: Any) -> None:
     arguments, sizes = window
@@ -375,7 +375,7 @@ def test_upsampling_nearest(size: tuple[int, int], sizes: Any, max_elements: Any
     check(layers.BigUpSampling2D, {"size": size}, sizes, max_elements)
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(st.tuples(*[st.sampled_from([1, 2, 4])] * 2), image_sizes(), strips)
 def test_upsampling_bilinear(size: tuple[int, int], sizes: Any, max_elements: Any) -> None:
     """By powers of two, where the weights of interpolation are exact."""
@@ -393,7 +393,7 @@ def test_zero_padding(padding: Any, sizes: Any, max_elements: Any) -> None:
     check(layers.BigZeroPadding2D, {"padding": padding}, sizes, max_elements)
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(sides, image_sizes((7, 7)), strips)
 def test_cropping(cropping: Any, sizes: Any, max_elements: Any) -> None:
     check(layers.BigCropping2D, {"cropping": cropping}, sizes, max_elements)
@@ -437,12 +437,10 @@ def test_activations(activation: str | None) -> None:
     check(layers.BigActivation, {"activation": activation}, [(2, 3, 5)], 1, exact=False)
 
 
-@EVERY
+@pytest.mark.parametrize("kind", [kind for kind, row in TABLE.items() if row.linear])
 def test_the_gradient_of_a_linear_layer_is_its_adjoint(kind: type) -> None:
     """`<v, J u> = <J^T v, u>`, `J u = f(u) - f(0)`; the terms of both sums are of order 1."""
     row = TABLE[kind]
-    if not row.linear:
-        pytest.skip("not linear")
     big, _ = pair(kind, row, dtype="float64", max_elements=1)
     random = np.random.default_rng(4)
     u = tf.nest.map_structure(
@@ -642,15 +640,13 @@ def test_a_model_of_big_layers_equals_the_plain_one_and_is_saved(tmp_path: Any) 
     x = tf.random.normal([2, 8, 6, 3])
     plain.set_weights([w + 0.1 for w in plain.get_weights()])
     big.set_weights(plain.get_weights())
-    # float32 through some twenty layers, each rounding what is of order one
-    outputs = tf.function(big)(x)
-    assert_same(outputs, plain(x), 20 * 2**-23)
 
     big.save(tmp_path / "big.keras")
     again = keras.saving.load_model(tmp_path / "big.keras")
     assert [type(layer) for layer in again.layers] == [type(layer) for layer in big.layers]
     assert_same(again.get_weights(), big.get_weights())
-    assert_same(tf.function(again)(x), outputs)
+    # float32 through some twenty layers, each rounding what is of order one
+    assert_same(tf.function(again)(x), plain(x), 20 * 2**-23)
 
 
 @pytest.mark.filterwarnings("ignore:Skipping nested container:UserWarning")

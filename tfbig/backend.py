@@ -15,11 +15,14 @@ def check() -> None:
         raise ImportError(
             "tfbig needs Keras 3: unset TF_USE_LEGACY_KERAS, which selects legacy Keras 2."
         )
-    import keras
+    chosen = os.environ.get("KERAS_BACKEND", "tensorflow")
+    if chosen == "tensorflow":
+        import keras
 
-    if keras.backend.backend() != "tensorflow":
+        chosen = keras.backend.backend()
+    if chosen != "tensorflow":
         raise ImportError(
-            f"tfbig needs the TensorFlow backend of Keras, found '{keras.backend.backend()}': "
+            f"tfbig needs the TensorFlow backend of Keras, found '{chosen}': "
             "set KERAS_BACKEND=tensorflow before importing keras."
         )
 
