@@ -254,13 +254,14 @@ class Program:
         return stores.write(state.images[value], start, rows)
 
     def _loop(self, table: tf.Tensor, body: Any, start: Structure) -> Any:
-        return tf.while_loop(
+        done, result = tf.while_loop(
             lambda i, *_: i < tf.shape(table)[0],
             body,
             (tf.constant(0), start),
             shape_invariants=tf.nest.map_structure(lambda t: t.shape, (tf.constant(0), start)),
             parallel_iterations=1,
         )
+        return stores.finish(done), result
 
     def _finalize(self, sweep: Sweep, state: State, partials: list[Structure]) -> None:
         for node, partial in zip(sweep.reductions, partials, strict=True):

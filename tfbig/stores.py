@@ -10,8 +10,11 @@ one iteration at a time, no iteration reads what it writes, and what is read aft
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,8 +57,8 @@ def _read(store: np.ndarray, start: int, stop: int) -> np.ndarray:
 
 
 def write(store: tf.Tensor, start: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
-    """Puts rows into a store from row `start` on."""
-    return tf.numpy_function(_write, [store, start, rows], [])
+    """Puts rows into a store from row `start` on, once `finish` has run."""
+    return tf.numpy_function(partial(_later, _write), [store, start, rows], [])
 
 
 def _write(store: np.ndarray, start: int, rows: np.ndarray) -> None:
@@ -65,13 +68,13 @@ def _write(store: np.ndarray, start: int, rows: np.ndarray) -> None:
 def add(
     store: tf.Tensor, start: tf.Tensor, rows: tf.Tensor, covered: Any, until: Any
 ) -> tf.Operation:
-    """Adds rows from row `start` on.
+    """Adds rows from row `start` on, once `finish` has run.
 
     Args:
         covered: rows before it hold sums already; from it on the store has any content, which is replaced.
         until: rows from the last added one to here become zero.
     """
-    return tf.numpy_function(_add, [store, start, rows, covered, until], [])
+    return tf.numpy_function(partial(_later, _add), [store, start, rows, covered, until], [])
 
 
 def _add(store: np.ndarray, start: int, rows: np.ndarray, covered: int, until: int) -> None:
@@ -81,6 +84,30 @@ def _add(store: np.ndarray, start: int, rows: np.ndarray, covered: int, until: i
     store[:, start:split] += rows[:, : split - start]
     store[:, split:stop] = rows[:, split - start :]
     store[:, max(covered, stop) : until] = 0
+
+
+_COPIES = ThreadPoolExecutor(1, "tfbig-copies")
+_PENDING: deque[Future[None]] = deque()
+MAX_PENDING = 2
+"""Strips that wait to be copied; their memory is not free before."""
+
+
+def _later(copy: Callable[..., None], *arguments: Any) -> None:
+    """Copies in the background, in order, while the next strip is worked on."""
+    while len(_PENDING) >= MAX_PENDING:
+        _PENDING.popleft().result()
+    _PENDING.append(_COPIES.submit(copy, *arguments))
+
+
+def finish(done: tf.Tensor) -> tf.Tensor:
+    """`done`, once all copies have been made that were asked for before it."""
+    return tf.ensure_shape(tf.numpy_function(_finish, [done], done.dtype), done.shape)
+
+
+def _finish(done: np.ndarray) -> np.ndarray:
+    while _PENDING:
+        _PENDING.popleft().result()
+    return done
 
 
 def after(tensors: list[tf.Tensor], done: tf.Tensor) -> list[tf.Tensor]:
