@@ -66,11 +66,11 @@ def _parser():
         help="run folder for model, history, metrics, plan and pictures "
         "(default: runs/<mode>-<date>-<time>)",
     )
-    add("--epochs", type=_count, default=8, help="epochs in all (default: %(default)s)")
+    add("--epochs", type=_count, default=4, help="epochs in all (default: %(default)s)")
     add(
         "--crops",
         type=_count,
-        default=200,
+        default=100,
         help="random crops of the training slides, all seen once an epoch, in the same order "
         "(default: %(default)s)",
     )

@@ -146,3 +146,152 @@ def test_a_keras_that_does_not_serve_is_refused_in_one_line(name, value, message
     )
     assert done.returncode == 1
     assert message in done.stderr.strip().splitlines()[-1]
+
+
+# --------------------------------------------------- sizes known only when the step runs: inside tf.function
+
+
+def unknown_sizes(*arrays):
+    """A dataset of one batch whose sizes are not known while tracing."""
+    specs = tuple(tf.TensorSpec([None, None, None, a.shape[-1]], a.dtype) for a in arrays)
+    return tf.data.Dataset.from_generator(lambda: iter([arrays]), output_signature=specs)
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "device", "message"),
+    [
+        ((1, 16, 16), (1, 16, 12), None, r"different sizes \[\(16, 16\), \(16, 12\)\]; they must be"),
+        ((2, 8, 8), (1, 8, 8), None, r"/target' has shape \(1, 8, 8, 1\); expected 2 images"),
+        ((1, 64, 1000), (1, 64, 1000), 1000, "the smallest strip needs .* are allowed. Raise `device`"),
+        ((1, 2, 9), (1, 2, 9), None, "'conv2d.*/convolution': the image is too small"),
+    ],
+)
+def test_the_message_is_inside_the_error_of_tensorflow(image, mask, device, message):
+    inputs = keras.Input((None, None, 1))
+    big = tfbig.stream(keras.Model(inputs, layers.Conv2D(1, 3)(inputs)), tfbig.Budget(device=device))
+    if "small" not in message:
+        big = tfbig.stream(segmenter(), tfbig.Budget(device=device))
+    big.compile("sgd", "mse")
+    data = unknown_sizes(*(np.zeros((*shape, 1), np.float32) for shape in (image, mask)))
+    with pytest.raises(tf.errors.OpError, match=message):
+        big.fit(data, steps_per_epoch=1, shuffle=False, verbose=0)
+
+
+def test_a_mask_of_other_channels_is_named():
+    big = tfbig.stream(segmenter())
+    big.compile("sgd", "mse")
+    image, mask = np.zeros((1, 8, 8, 1), np.float32), np.zeros((1, 8, 8, 3), np.float32)
+    message = r"/target' has shape \(1, 8, 8, 3\); expected 1 images with 1 channels"
+    with pytest.raises(tf.errors.OpError, match=message):
+        big.train_on_batch(image, mask)
+
+
+def test_handles_of_a_batch_must_have_one_size():
+    sources = [tfbig.open(np.zeros((8, width, 1), np.uint8)) for width in (8, 9)]
+    with pytest.raises(tf.errors.OpError, match="the images of a batch have different shapes"):
+        tfbig.stream(segmenter())(tf.constant([s.handle for s in sources]))
+
+
+def test_a_released_handle_is_named():
+    source = tfbig.open(np.zeros((8, 8, 1), np.uint8))
+    handle = source.handle
+    source.release()
+    with pytest.raises(tf.errors.OpError, match=f"{handle}: no source is registered under this"):
+        tfbig.stream(segmenter())(tf.constant([handle]))
+
+
+# ------------------------------------------------------------------------------------------ predict_to
+
+
+@pytest.mark.parametrize(
+    ("image", "target", "kind", "message"),
+    [
+        ("nowhere.npy", "out.npy", tfbig.SourceError, "nowhere.npy: there is no such file"),
+        ((8, 8, 1), "out.txt", tfbig.SourceError, "expected a path that ends in .npy"),
+        ((8, 8, 1), "no/out.npy", tfbig.SourceError, "Create .*no first"),
+        ((8, 8, 3), "out.npy", tf.errors.OpError, "expected 1 images with 1 channels"),
+        ((8, 1, 1), "out.npy", tf.errors.OpError, "samples are float32, expected uint8. Convert"),
+    ],
+)
+def test_a_prediction_that_fails_leaves_no_file(tmp_path, image, target, kind, message):
+    if isinstance(image, tuple):
+        image = np.zeros(image, np.float32 if image[1] == 1 else np.uint8)
+    with pytest.raises(kind, match=message):
+        tfbig.stream(segmenter()).predict_to(image, str(tmp_path / target))
+    assert list(tmp_path.iterdir()) == []
+
+
+# --------------------------------------------------------------------------- settings that have no strip form
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (layers.BatchNormalization(axis=1), r"over axis=-1 without renorm; received axis=1"),
+        (layers.GroupNormalization(2, axis=1), "GroupNormalization needs axis=-1, received axis=1"),
+        (layers.LayerNormalization(axis=[1, 2, 3]), r"use GroupNormalization\(groups=1\)"),
+        (layers.Softmax(axis=1), "softmax over axis=1 needs the whole image; use axis=-1"),
+        (layers.UpSampling2D(interpolation="bicubic"), "use 'nearest' or 'bilinear'"),
+        (layers.Dropout(0.5, noise_shape=(None, 1, 1, None)), "use noise_shape=None"),
+        (layers.Flatten(), r"\(Flatten\) has no rule, .* Supported are Activation, .*Conv2D"),
+    ],
+)
+def test_a_setting_without_a_strip_form_is_named(layer, message):
+    image = keras.Input((8, 8, 4))
+    with pytest.raises(tfbig.UnsupportedLayerError, match=f"layer '{layer.name}'.*{message}"):
+        tfbig.stream(keras.Model(image, layer(image)))
+
+
+def test_concatenation_over_rows_is_refused():
+    image = keras.Input((8, 8, 4))
+    with pytest.raises(tfbig.UnsupportedLayerError, match=r"over the channels, axis=-1; received axis=1"):
+        tfbig.stream(keras.Model(image, layers.Concatenate(axis=1)([image, image])))
+
+
+def test_unknown_channels_are_refused():
+    image = keras.Input((None, None, None), name="image")
+    with pytest.raises(tfbig.UnsupportedLayerError, match="input 'image' of .* no known channels"):
+        tfbig.stream(keras.Model(image, layers.ReLU()(image)))
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (tfbig.layers.BigMaxPooling2D(2, data_format="channels_first"), "need 'channels_last'"),
+        (tfbig.layers.BigBatchNormalization(axis=1), "over axis=-1"),
+        (tfbig.layers.BigConcatenate(axis=2), "received axis=2"),
+    ],
+)
+def test_a_big_layer_names_itself(layer, message):
+    image = tf.zeros([1, 4, 4, 2])
+    inputs = [image, image] if isinstance(layer, keras.layers.Concatenate) else image
+    with pytest.raises(tfbig.UnsupportedLayerError, match=f"layer '{layer.name}'.*{message}"):
+        layer(inputs)
+
+
+# ------------------------------------------------------------------------------------ losses and metrics
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (keras.losses.Dice(axis=1), r"'dice' has axis=1; strips need axis=None or \(1, 2, 3\)"),
+        (keras.losses.MeanSquaredError(reduction=None), "reduction=None; an image loss must be a"),
+    ],
+)
+def test_a_loss_without_a_strip_form_is_named(loss, message):
+    big = tfbig.stream(segmenter())
+    big.compile("sgd", loss)
+    image = np.zeros((1, 8, 8, 1), np.float32)
+    with pytest.raises(tfbig.UnsupportedLayerError, match=message):
+        big.train_on_batch(image, image)
+
+
+def test_metrics_of_two_images_are_refused():
+    inputs = keras.Input((None, None, 1))
+    two = keras.Model(inputs, [layers.Conv2D(1, 1)(inputs), layers.Conv2D(1, 1)(inputs)])
+    big = tfbig.stream(two)
+    big.compile("sgd", "mse", metrics=[["mae"], ["mae"]])
+    image = np.zeros((1, 8, 8, 1), np.float32)
+    with pytest.raises(ValueError, match="has 2 image outputs; metrics are computed strip by strip"):
+        big.train_on_batch(image, [image, image])

@@ -808,6 +808,27 @@ def test_a_plan_stays_inside_its_device_with_as_few_strips_as_fit(device: int) -
             assert fewer.costs[sweep].device_bytes > device
 
 
+@thorough
+@given(cases(), st.integers(1, 4000), st.booleans())
+def test_any_plan_stays_inside_its_device_or_names_one_that_is_enough(
+    case: Case, device: int, training: bool
+) -> None:
+    """Sweeps are refused one after another, so a graph takes as many raises as sweeps at most."""
+    sizes = {0: case.extents[0]}
+    for _ in range(len(Planner(case.graph, PLENTY, training=training).sweeps) + 1):
+        try:
+            plan = Planner(case.graph, device, training=training).plan(1, sizes)
+        except BudgetError as refused:
+            found = re.search(r"Raise `device` to ([\d.]+ [KMG]?i?B),", str(refused))
+            assert found
+            assert parse_bytes(found[1]) > device
+            device = parse_bytes(found[1])
+        else:
+            assert plan.device_bytes <= device
+            return
+    pytest.fail("every sweep has named its device, and they are not enough")
+
+
 @given(st.integers(1, 2**45))
 def test_a_size_is_printed_rounded_up_by_less_than_a_tenth(count: int) -> None:
     text = format_bytes(count)

@@ -88,7 +88,7 @@ def _add(store: np.ndarray, start: int, rows: np.ndarray, covered: int, until: i
 
 _COPIES = ThreadPoolExecutor(1, "tfbig-copies")
 _PENDING: deque[Future[None]] = deque()
-MAX_PENDING = 2
+MAX_PENDING = 1
 """Strips that wait to be copied; their memory is not free before."""
 
 
