@@ -146,7 +146,9 @@ class Planner:
                 high = middle
             else:
                 low = middle + 1
-        while low < most and not self._fits(sweep, batch, extents, low, range(low)):
+        while not self._fits(sweep, batch, extents, low, range(low)):
+            if low == most:
+                self._refuse(sweep, batch, extents, most)
             low += 1  # a strip between those that were looked at is larger
         return low
 
@@ -166,7 +168,7 @@ class Planner:
         )
 
     def _refuse(self, sweep: Sweep, batch: int, extents: dict[int, Size], strips: int) -> None:
-        need = format_bytes(self._working_set(sweep, batch, extents, strips))
+        need = format_bytes(self._working_set(sweep, batch, extents, strips, range(strips)))
         width = max(extents[v][1] for v in sweep.images)
         raise BudgetError(
             f"sweep {sweep.index} of '{self.name}' ({layers_of(sweep)}): the smallest strip needs {need} on "

@@ -7,6 +7,7 @@ memory of the process, the kernel's page cache does not. (`pread` is POSIX: Linu
 from __future__ import annotations
 
 import os
+import weakref
 from typing import Any
 
 import numpy as np
@@ -30,16 +31,12 @@ class File:
 
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
-        self._descriptor = -1
         try:
             self._descriptor = os.open(self.path, os.O_RDONLY)
         except OSError as error:
             raise cannot_open(path, error) from error
+        weakref.finalize(self, os.close, self._descriptor)
         self.num_bytes = os.fstat(self._descriptor).st_size
-
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
 
     def check_length(self, end: int) -> None:
         """Refuses a file that ends before byte `end`."""
