@@ -66,7 +66,7 @@ def _parser():
         help="run folder for model, history, metrics, plan and pictures "
         "(default: runs/<mode>-<date>-<time>)",
     )
-    add("--epochs", type=_count, default=4, help="epochs in all (default: %(default)s)")
+    add("--epochs", type=_count, default=3, help="epochs in all (default: %(default)s)")
     add(
         "--crops",
         type=_count,
