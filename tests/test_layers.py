@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import assert_same, gradients, integer_weights, integers
-from hypothesis import assume, example, given, settings
+from hypothesis import Phase, assume, example, given, settings
 from hypothesis import strategies as st
 
 from tfbig import layers
@@ -208,18 +208,36 @@ def test_equals_its_twin_at_sizes_known_only_at_run_time(kind: type) -> None:
     ],
 )
 def test_equals_its_twin_in_an_eager_tape(kind: type) -> None:
-    """The gradient is then traced by TensorFlow, more than once, outside of any function of ours."""
+    """TensorFlow then traces the gradient where it does not keep stateful operations in order."""
     row = TABLE[kind]
     big, twin = pair(kind, row, max_elements=1)
     x = images(row, IMAGE, big.compute_dtype)
-    found, expected = (
-        gradients(lambda x, c=c: c(x, training=True), x, c.trainable_variables) for c in (big, twin)
-    )
-    assert_same(found, expected, 0.0 if row.exact else FLOAT64)
+    for variables in ([], big.trainable_variables, []):
+        found = gradients(lambda x: big(x, training=True), x, variables)
+        own = twin.trainable_variables if variables else []
+        expected = gradients(lambda x: twin(x, training=True), x, own)
+        assert_same(found, expected, 0.0 if row.exact else FLOAT64)
 
 
-few = settings(max_examples=5)
-some = settings(max_examples=8)
+def test_gradients_of_a_persistent_tape() -> None:
+    """The gradient is then traced twice; and it is the same however often it is asked for."""
+    row = TABLE[layers.BigConv2D]
+    big, twin = pair(layers.BigConv2D, row, max_elements=1)
+    x = images(row, IMAGE)
+    results = []
+    for layer in (big, twin):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = layer(x)
+        sources = [x, *(v._value for v in layer.trainable_variables)]
+        results.append([tape.gradient(y, sources, scale * tf.ones_like(y)) for scale in (1, 2, 1)])
+    assert_same(*results)
+
+
+QUICK = (Phase.explicit, Phase.generate)
+"""An example is traced anew, so none is spent on making a failing one smaller."""
+few = settings(max_examples=5, phases=QUICK)
+some = settings(max_examples=8, phases=QUICK)
 strips = st.sampled_from([1, 40, None])
 twos = st.tuples(st.integers(1, 5), st.integers(1, 5))
 paddings = st.sampled_from(["same", "valid"])
@@ -296,7 +314,7 @@ def test_depthwise_convolution(window: Any, multiplier: int, max_elements: Any) 
     check(layers.BigDepthwiseConv2D, arguments, sizes, max_elements)
 
 
-@settings(max_examples=3)
+@settings(max_examples=3, phases=QUICK)
 @given(windows(), st.integers(1, 2), strips)
 def test_separable_convolution(window: Any, multiplier: int, max_elements: Any) -> None:
     arguments, sizes = window
@@ -375,7 +393,7 @@ def test_upsampling_nearest(size: tuple[int, int], sizes: Any, max_elements: Any
     check(layers.BigUpSampling2D, {"size": size}, sizes, max_elements)
 
 
-@settings(max_examples=3)
+@settings(max_examples=3, phases=QUICK)
 @given(st.tuples(*[st.sampled_from([1, 2, 4])] * 2), image_sizes(), strips)
 def test_upsampling_bilinear(size: tuple[int, int], sizes: Any, max_elements: Any) -> None:
     """By powers of two, where the weights of interpolation are exact."""
@@ -393,7 +411,7 @@ def test_zero_padding(padding: Any, sizes: Any, max_elements: Any) -> None:
     check(layers.BigZeroPadding2D, {"padding": padding}, sizes, max_elements)
 
 
-@settings(max_examples=3)
+@settings(max_examples=3, phases=QUICK)
 @given(sides, image_sizes((7, 7)), strips)
 def test_cropping(cropping: Any, sizes: Any, max_elements: Any) -> None:
     check(layers.BigCropping2D, {"cropping": cropping}, sizes, max_elements)

@@ -186,6 +186,10 @@ def test_room_is_made_from_the_largest_blocks_and_no_more_than_needed() -> None:
     array = block(pool, 701)  # beside 600 + 700 it would be 2001: the block of 700 goes
     assert array.nbytes == 701
     assert (pool.used_bytes, pool.free_bytes, pool.peak_bytes) == (701, 600, 2000)
+    del array
+    array = block(pool, 1400)  # with 600 exactly the peak: only 701 goes
+    assert array.nbytes == 1400
+    assert (pool.used_bytes, pool.free_bytes, pool.peak_bytes) == (1400, 600, 2000)
 
 
 class Blocks(RuleBasedStateMachine):

@@ -501,28 +501,55 @@ def check_strip(sweep: Sweep, strip: dict[tuple[object, ...], int], rows: dict[i
         assert sweep.uses[value] == len(views)
 
 
+def check_union(sweep: Sweep, rows: dict[int, int], num_strips: int) -> None:
+    """Adding ones strip by strip to a store of garbage counts the readers of every row, zero included."""
+    table, columns = sweep.table(rows, num_strips), sweep.columns
+    for value in sweep.reads:
+        store = np.full(rows[value], np.nan)
+        readers = np.zeros(rows[value])
+        reach = 0
+        for index, line in enumerate(table.tolist()):
+            start, stop, covered, until = (
+                line[columns[key, value]] for key in ("start", "stop", "covered", "until")
+            )
+            assert covered == reach
+            reach = max(reach, stop)
+            assert until == (rows[value] if index == num_strips - 1 else reach)
+            store[covered:until] = 0  # what no strip has touched yet
+            store[start:stop] += 1
+            readers[start:stop] += 1
+        np.testing.assert_array_equal(store, readers)
+
+
 @thorough
 @given(cases(), st.data())
 def test_covered_and_until_describe_exactly_the_union(case: Case, data: st.DataObject) -> None:
-    """Adding ones strip by strip to a store of garbage counts the readers of every row, zero included."""
     for sweep in case.sweeps:
         num_strips = data.draw(st.integers(1, sweep_limit(sweep, case.extents)))
-        table, columns = sweep.table(case.rows, num_strips), sweep.columns
-        for value in sweep.reads:
-            store = np.full(case.rows[value], np.nan)
-            readers = np.zeros(case.rows[value])
-            reach = 0
-            for index, line in enumerate(table.tolist()):
-                start, stop, covered, until = (
-                    line[columns[key, value]] for key in ("start", "stop", "covered", "until")
-                )
-                assert covered == reach
-                reach = max(reach, stop)
-                assert until == (case.rows[value] if index == num_strips - 1 else reach)
-                store[covered:until] = 0  # what no strip has touched yet
-                store[start:stop] += 1
-                readers[start:stop] += 1
-            np.testing.assert_array_equal(store, readers)
+        check_union(sweep, case.rows, num_strips)
+
+
+@pytest.mark.parametrize(
+    "axis",
+    [
+        Window(1, 3),  # leaves rows out between strips and at the end
+        Window(2, 3),
+        Window(3, 2, padding="same"),
+        Window(padding=(-2, -3)),  # leaves rows out at both ends
+        Window(padding=(5, 6)),  # strips of padding alone
+        Transposed(2, 2),
+        Resize(3),
+    ],
+)
+def test_covered_and_until_with_rows_that_nothing_reads(axis: Window | Transposed | Resize) -> None:
+    for height in range(6, 20):
+        graph = Graph()
+        graph.input("image", True, 1, "float32")
+        graph.outputs = [graph.local("local", None, [0], 1, "float32", [(axis, SAME)])]
+        (sweep,) = schedule(graph)
+        rows = {0: height, 1: axis.extent(height)}
+        for num_strips in range(1, rows[1] + 1):
+            check_union(sweep, rows, num_strips)
 
 
 @thorough
