@@ -22,9 +22,12 @@ import tensorflow as tf
 from tfbig import progress, stores, tapes
 from tfbig.graph import Graph, Node, Whole, image_positions
 from tfbig.kernels import Rows, Strip, take_rows
-from tfbig.plan import Sweep
+from tfbig.plan import Sweep, foldable
 from tfbig.planner import Planner
 from tfbig.state import Row, State, Structure
+
+FOLD_BYTES = 2**22
+"""Bytes of an image that a step of `Program._fold` takes: few enough for the cache."""
 
 
 class Program:
@@ -242,7 +245,7 @@ class Program:
             return _next(i, [*written, report(i, tf.shape(table)[0])]), partials
 
         start = [n.op.init(state.batch) for n in sweep.reductions]
-        state.done, partials = self._loop(table, body, start)
+        state.done, partials = self._loop(tf.shape(table)[0], body, start)
         state.images.update(
             zip(kept, stores.after([state.images[v] for v in kept], state.done), strict=True)
         )
@@ -253,9 +256,9 @@ class Program:
             return stores.write_sink(state.sinks[value], start, rows)
         return stores.write(state.images[value], start, rows)
 
-    def _loop(self, table: tf.Tensor, body: Any, start: Structure) -> Any:
+    def _loop(self, count: tf.Tensor, body: Any, start: Structure) -> Any:
         done, result = tf.while_loop(
-            lambda i, *_: i < tf.shape(table)[0],
+            lambda i, *_: i < count,
             body,
             (tf.constant(0), start),
             shape_invariants=tf.nest.map_structure(lambda t: t.shape, (tf.constant(0), start)),
@@ -406,6 +409,7 @@ class Program:
     ) -> None:
         """Runs a sweep backward: adds to `d_images`, `d_wholes` and `d_weights`."""
         table = state.tables[sweep.index]
+        folded = [] if together else self._fold(sweep, state)
         wholes = sorted({i for n in sweep.locals for i in n.inputs if i in state.wholes})
         slots = sorted({w for n in sweep.nodes for w in n.weights})
         targets = [v for v in sweep.reads if v in wanted or v not in self.graph.inputs]
@@ -418,7 +422,6 @@ class Program:
             row = Row(sweep, table[i])
             tiles = self._read(sweep, state, row)
             given = {v: self._gradient_rows(d, v, row, state) for v, d in cotangents.items()}
-            stored = self._stored(sweep, state, row) if not together else {}
             with tf.device(self.device):
                 sources = (
                     {v: tiles[v] for v in targets},
@@ -429,7 +432,7 @@ class Program:
                     tape.watch(tapes.floats(sources))
                     values = self._locals(sweep, tiles, state, state.weights, row)
                     owned = self._owned(sweep, values, row)
-                partials, pulled = self._pull(sweep, state, owned | stored, row, sums[2], together)
+                partials, pulled = self._pull(sweep, state, owned, row, sums[2], together, folded)
                 outputs, seeds = tapes.sum_seeds(owned, [given, *pulled])
                 d_tiles, d_wholes, d_weights = tapes.gradients(tape, outputs, seeds, sources)
                 sums = (tapes.add(sums[0], d_wholes), tapes.add(sums[1], d_weights), partials)
@@ -443,7 +446,7 @@ class Program:
         zeros = tf.nest.map_structure(tapes.zeros, {v: state.wholes[v] for v in wholes})
         start = [n.op.init(state.batch) for n in sweep.reductions] if together else []
         sums = (zeros, [tf.zeros_like(state.weights[w]) for w in slots], start)
-        state.done, (d_wholes, d_weights, partials) = self._loop(table, body, sums)
+        state.done, (d_wholes, d_weights, partials) = self._loop(tf.shape(table)[0], body, sums)
         added = stores.after([state.d_images[v] for v in targets], state.done)
         state.d_images.update(zip(targets, added, strict=True))
         for v in sweep.writes:
@@ -462,14 +465,39 @@ class Program:
             rows, [self._batch(state), None, None, self.graph.values[value].channels]
         )
 
-    def _stored(self, sweep: Sweep, state: State, row: Row) -> dict[int, tf.Tensor]:
-        """Own rows, from their stores, of images that the sweep both stored and reduced."""
-        reduced = {v for n in sweep.reductions for v in n.inputs}
-        return {
-            v: self._rows(state, v, row["own start", v], row["own stop", v])
-            for v in sweep.writes
-            if v in reduced
-        }
+    def _fold(self, sweep: Sweep, state: State) -> list[Node]:
+        """Adds the gradients of statistics to those of the stored images that these are of; gives the nodes done.
+
+        It is a pass of its own so that these images are free before the gradients of the sweep's inputs are made.
+        """
+        nodes = [n for n in foldable(sweep) if n.output in state.d_wholes]
+        nodes = [n for n in nodes if n.inputs[0] in state.d_images]
+        for node in nodes:
+            self._fold_one(node, state)
+        return nodes
+
+    def _fold_one(self, node: Node, state: State) -> None:
+        value = node.inputs[0]
+        image, gradient = state.images[value], state.d_images[value]
+        weights = [state.weights[w] for w in node.weights]
+        rows = state.extents[value, 0]
+        row_bytes = tf.size(image, tf.int64) // tf.cast(rows, tf.int64) * image.dtype.size
+        chunk = min(FOLD_BYTES, self.planner.device_bytes // 8)
+        step = tf.cast(tf.maximum(chunk // row_bytes, 1), tf.int32)
+
+        def body(i: tf.Tensor, _: Structure) -> Structure:
+            start, stop = i * step, tf.minimum((i + 1) * step, rows)
+            given = stores.read(gradient, start, stop)
+            inputs = [self._rows(state, value, start, stop)]
+            with tf.device(self.device):
+                result, cotangent = state.wholes[node.output], state.d_wholes[node.output]
+                strip = Strip(start, stop, rows, ())
+                (added,) = node.op.pullback(inputs, weights, strip, result, cotangent)
+                summed = given + added
+            return _next(i, [stores.write(gradient, start, summed)]), ()
+
+        state.done, _ = self._loop(-(-rows // step), body, ())
+        (state.d_images[value],) = stores.after([gradient], state.done)
 
     def _pull(
         self,
@@ -479,12 +507,13 @@ class Program:
         row: Row,
         partials: list[Structure],
         together: bool,
+        folded: list[Node],
     ) -> tuple[list[Structure], list[dict[int, tf.Tensor]]]:
         """Gradients that the reductions of a sweep give to its images; partials as well if `together`."""
         pulled, merged = [], []
         for position, node in enumerate(sweep.reductions):
             cotangent = state.d_wholes.get(node.output)
-            if cotangent is None:
+            if cotangent is None or node in folded:
                 continue
             inputs = [owned[v] for v in node.inputs]
             weights = [state.weights[w] for w in node.weights]

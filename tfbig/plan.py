@@ -180,6 +180,11 @@ def _stored(graph: Graph, levels: dict[int, int], cuts: frozenset[int]) -> set[i
     return stored
 
 
+def foldable(sweep: Sweep) -> list[Node]:
+    """Reductions of one stored image; their gradient can join that of the image before the sweep's backward."""
+    return [n for n in sweep.reductions if len(n.inputs) == 1 and n.inputs[0] in sweep.writes]
+
+
 def _sweep(graph: Graph, index: int, levels: dict[int, int], stored: set[int]) -> Sweep:
     writes = [v for v in sorted(stored) if levels[v] == index]
     reductions = [n for n in graph.nodes if isinstance(n.op, Reduce) and levels[n.output] == index]

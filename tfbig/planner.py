@@ -9,7 +9,7 @@ import numpy as np
 
 from tfbig.errors import BudgetError
 from tfbig.graph import Graph, Local, Node, Whole
-from tfbig.plan import Plan, Size, Sweep, SweepCost, format_bytes, layers_of, schedule
+from tfbig.plan import Plan, Size, Sweep, SweepCost, foldable, format_bytes, layers_of, schedule
 
 FLOPS = 1e11
 BYTES = 1e10
@@ -278,6 +278,9 @@ def _events(
     if not training and not fused:
         return
     for sweep in reversed(sweeps):
+        if not (fused and sweep is sweeps[-1]):
+            for node in foldable(sweep):
+                live.pop(("image", node.inputs[0]), None)
         inner = [v for v in sweep.reads if needs_gradient(graph, v)]
         live |= {("gradient", v): sizes[v] for v in inner}
         yield event(f"backward {sweep.index}")
