@@ -7,7 +7,6 @@ from pathlib import Path
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 import tfbig
 from models import settings as command_line
@@ -26,8 +25,6 @@ def main(argv=None):
         train(settings)
     except (tfbig.TfbigError, OSError) as error:
         return _fail(error)
-    except tf.errors.OpError as error:  # raised while an image was read inside a step
-        return _fail(_cause(error))
     except KeyboardInterrupt:
         return _fail("stopped; --resume with --out continues after the last whole epoch", code=130)
     return 0
@@ -35,7 +32,6 @@ def main(argv=None):
 
 def train(settings):
     """Data, model, plan, fit, results: a run from its settings."""
-    base_bytes, _ = runfolder.memory_bytes()
     size = command_line.crop_size(settings.crop)
     training, unseen = slides.open_slides(settings.data)
     crops = slides.random_crops(training, size, settings.crops, settings.seed)
@@ -45,6 +41,7 @@ def train(settings):
     model = twin if settings.mode == "device" else stream(twin, settings)
     compile_both(model, twin, settings)
     plan = plan_of(twin, model, (settings.batch_size, *size, 1))
+    planned_bytes = plan_bytes(twin, model, plan, unseen)
     print(f"\n{plan}\n", flush=True)
     if settings.dry_run:
         return
@@ -53,7 +50,7 @@ def train(settings):
     runfolder.write_yaml(folder / runfolder.CONFIG, command_line.to_save(settings))
     runfolder.write_text(folder / "plan.txt", f"{plan}\n")
     history = fit(model, twin, crops, unseen, folder, settings)
-    write_results(model, twin, unseen, folder, history, plan, settings, base_bytes)
+    write_results(model, twin, unseen, folder, history, settings, planned_bytes)
 
 
 def make_model(settings):
@@ -97,12 +94,19 @@ def steps_per_epoch(settings):
     return -(-settings.crops // settings.batch_size)
 
 
-def plan_of(twin, model, shape):
+def plan_of(twin, model, shape, training=True):
     """The plan of a step; plain Keras is a plan of one strip."""
     if model is twin:
         model = tfbig.stream(twin, tfbig.Budget("1TB", "1TB"), strip_rows=shape[1])
         model.compile(loss=LOSS)
-    return model.plan(shape)
+    return model.plan(shape, training)
+
+
+def plan_bytes(twin, model, plan, unseen):
+    """Most bytes of the process: what it holds by now, and a training step or the whole slide that validates."""
+    validation = plan_of(twin, model, (1, *unseen.padded().image.shape), training=False)
+    held, _ = runfolder.memory_bytes()
+    return {"base_bytes": held, "planned_bytes": held + max(plan.peak_bytes, validation.peak_bytes)}
 
 
 def open_folder(settings):
@@ -131,7 +135,7 @@ def fit(model, twin, crops, unseen, folder, settings):
     return recorder.history
 
 
-def write_results(model, twin, unseen, folder, history, plan, settings, base_bytes):
+def write_results(model, twin, unseen, folder, history, settings, planned_bytes):
     """Model, pictures, and last the metrics, which say that the run has ended."""
     runfolder.save_model(folder / "model.keras", twin)
     pictures.learning_curve(folder / "learning_curve.png", history)
@@ -149,8 +153,8 @@ def write_results(model, twin, unseen, folder, history, plan, settings, base_byt
     metrics = {
         key: last[key] for key in ("loss", "val_loss", "dice", "val_dice", "seconds_per_step")
     }
-    metrics |= {"peak_bytes": runfolder.memory_bytes()[1], "base_bytes": base_bytes}
-    metrics |= {"planned_bytes": plan.peak_bytes, "mode": settings.mode, "epochs": len(history)}
+    metrics |= planned_bytes | {"peak_bytes": runfolder.memory_bytes()[1]}
+    metrics |= {"mode": settings.mode, "epochs": len(history)}
     runfolder.write_json(folder / runfolder.METRICS, metrics)
     print(
         f"loss {last['loss']:.6f}  val_loss {last['val_loss']:.6f}  val_dice {last['val_dice']:.6f}"
@@ -173,15 +177,6 @@ def _print_data(settings, training, unseen):
     print(f"mode {settings.mode}, precision {settings.precision}, seed {settings.seed}")
     print(f"trains on {settings.crops} crops of {settings.crop} from {names}")
     print(f"validates on the whole of {unseen.name}, {rows}x{columns}, never trained on")
-
-
-def _cause(error):
-    """The error of tfbig inside an error of TensorFlow, or that one as it is."""
-    message = str(error)
-    for name in ("SourceError", "NonFiniteError", "BudgetError"):
-        if f"{name}: " in message:
-            return message.split(f"{name}: ", 1)[1].split("\nTraceback", 1)[0].strip()
-    raise error
 
 
 def _fail(error, code=1):

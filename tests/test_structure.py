@@ -35,6 +35,7 @@ ORDER = [
     "engine",
     "binding",
     "layers",
+    "failures",
     "stream",
     "tissue",
     "runfolder",

@@ -186,9 +186,9 @@ class Planner:
     ) -> int:
         """Bytes of the largest of the chosen strips (by default first, middle and last).
 
-        Counted are its images, their gradients, and temporaries of the kernels: four times the largest image in
-        training and once otherwise, which is what the loss of a wide output needs; narrower sweeps stay below
-        (measured by `tests/test_memory.py`).
+        Counted are its images, their gradients in training, and temporaries of the kernels: four times the
+        largest image in training and where a loss and metrics are computed, else once. That is what the loss of
+        a wide output needs; narrower sweeps stay below (measured by `tests/test_memory.py`).
         """
         chosen = sorted({0, strips // 2, strips - 1}) if chosen is None else chosen
         table = sweep.table({v: extents[v][0] for v in sweep.images}, strips, chosen)
@@ -197,10 +197,10 @@ class Planner:
             * (bytes_of(self.graph, v, batch, extents) // extents[v][0])
             for v in sweep.images
         }
-        largest = max(tiles.values(), default=0)
-        if not self.training:
-            return sum(tiles.values()) + largest
-        return sum(b * (2 if v in self._learning else 1) for v, b in tiles.items()) + 4 * largest
+        scored = any(n.op.together is not None for n in sweep.reductions)
+        temporaries = max(tiles.values(), default=0) * (4 if self.training or scored else 1)
+        learning = self._learning if self.training else ()
+        return sum(b * (2 if v in learning else 1) for v, b in tiles.items()) + temporaries
 
 
 def learning(graph: Graph) -> frozenset[int]:

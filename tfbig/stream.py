@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfbig import backend, binding, losses, network, phase, sources, stores
+from tfbig import backend, binding, failures, losses, network, phase, sources, stores
 from tfbig.budget import DEFAULT_STRIPS, Budget
 from tfbig.engine import Program
 from tfbig.graph import Graph
@@ -104,6 +104,10 @@ class StreamedModel(keras.Model):
     def compute_output_shape(self, input_shape: Any) -> Any:
         return self.twin.compute_output_shape(input_shape)
 
+    @failures.unwrapped
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return super().__call__(*arguments, **options)
+
     @_do_not_convert
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         tensors = [tf.convert_to_tensor(t) for t in keras.tree.flatten(inputs)]
@@ -142,6 +146,22 @@ class StreamedModel(keras.Model):
         loss = program.forward(inputs, binding.weights(program))[program.graph.outputs[0]]
         return self._report(loss + self._penalty(loss.dtype), data)
 
+    def make_train_function(self, force: bool = False) -> None:
+        self._make_unwrapped("train", force)
+
+    def make_test_function(self, force: bool = False) -> None:
+        self._make_unwrapped("test", force)
+
+    def make_predict_function(self, force: bool = False) -> None:
+        self._make_unwrapped("predict", force)
+
+    def _make_unwrapped(self, kind: str, force: bool) -> None:
+        """Keras' own, with errors of ours raised as such."""
+        name = f"{kind}_function"
+        if getattr(self, name) is None or force:
+            getattr(super(), f"make_{name}")(force)
+            setattr(self, name, failures.unwrapped(getattr(self, name)))
+
     def get_config(self) -> dict[str, Any]:
         return {
             "model": keras.saving.serialize_keras_object(self.twin),
@@ -170,7 +190,8 @@ class StreamedModel(keras.Model):
 
         Args:
             shape: `(N, H, W, C)` of the first input; other inputs have the same rows and columns.
-            training: the plan of a training step, or of a prediction.
+            training: the plan of a training step; else of an evaluation, or of a prediction where no loss
+                was compiled.
 
         Raises:
             BudgetError: it does not fit.
@@ -178,7 +199,7 @@ class StreamedModel(keras.Model):
         batch, height, width = (int(n) for n in shape[:3])
         graph = self._read(training, [self.source_dtype] * len(self._functional_twin.inputs))
         sizes = {i: (height, width) for i in graph.inputs if graph.values[i].image}
-        if training and self.spatial:
+        if self.spatial and (training or self.compiled):
             extents = graph.extents(sizes)
             predicted = [extents[v] for v in graph.outputs]
             self._add_loss(graph, [self.source_dtype] * len(graph.outputs), None)
@@ -187,6 +208,7 @@ class StreamedModel(keras.Model):
         phase.rewrite(graph)
         return self._planner(graph, training).plan(batch, sizes)
 
+    @failures.unwrapped
     def predict_to(self, image: Any, path: str, dtype: str | None = None) -> sources.Source:
         """Predicts one image of any size into a `.npy` file, strip by strip.
 

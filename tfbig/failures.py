@@ -1,0 +1,38 @@
+"""What fails while a graph runs, raised as the error that it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import tensorflow as tf
+
+from tfbig import errors
+
+
+def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, raising what tfbig raised while a graph ran instead of TensorFlow's error around it."""
+
+    @wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except tf.errors.OpError as error:
+            own = _quoted(str(error))
+            if own is None:
+                raise
+            raise own from error
+
+    return call
+
+
+def _quoted(message: str) -> Exception | None:
+    """The error of ours that a message of TensorFlow quotes, with its traceback after it."""
+    ours = (errors.BudgetError, errors.SourceError, errors.NonFiniteError, ValueError)
+    for kind in ours:
+        _, name, text = message.partition(f"{kind.__name__}: ")
+        if name and "/tfbig/" in message.replace(os.sep, "/"):
+            return kind(text.split("\nTraceback", 1)[0].strip())
+    return None
