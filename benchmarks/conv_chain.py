@@ -45,7 +45,7 @@ def measure(kind: str, side: int, steps: int, device_memory: str) -> None:
 
     keras.utils.set_random_seed(0)
     random = np.random.default_rng(0)
-    base = report.resident_bytes()
+    base = report.memory_bytes()[0]
     image = tf.constant(random.random((1, side, side, 3), np.float32))
     label = tf.ones((1, 1))
     model, planned = chain(), None
@@ -62,7 +62,9 @@ def measure(kind: str, side: int, steps: int, device_memory: str) -> None:
         seconds.append(time.perf_counter() - began)
     figures = {"seconds": statistics.median(seconds[1:]), "base_bytes": base, "loss": float(loss)}
     print(
-        report.line(kind, [side], peak_bytes=report.peak_bytes(), planned_bytes=planned, **figures)
+        report.line(
+            kind, [side], peak_bytes=report.memory_bytes()[1], planned_bytes=planned, **figures
+        )
     )
 
 

@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--device-memory", default="512MB", help="bytes for strips")
     parser.add_argument("--folder", type=Path, help="where the two memory maps are (kept) or go")
     arguments = parser.parse_args()
-    base = report.resident_bytes()
+    base = report.memory_bytes()[0]
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)
         paths = folder / "image.npy", folder / "labels.npy"
@@ -97,7 +97,7 @@ def main() -> None:
             seconds=round(statistics.median(steps.seconds[1:] or steps.seconds), 2),
             first_seconds=round(steps.seconds[0], 2),
             base_bytes=base,
-            peak_bytes=report.peak_bytes(),
+            peak_bytes=report.memory_bytes()[1],
             planned_bytes=base + plan.peak_bytes,
             loss=history.history["loss"][-1],
         )

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import json
 import platform
-import resource
 import subprocess
 import sys
 from typing import Any
 
 
-def resident_bytes() -> int:
-    """Resident memory of this process now (Linux), else its peak."""
-    try:
-        with open("/proc/self/status") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmRSS:"))
-    except OSError:
-        return peak_bytes()
+def memory_bytes() -> tuple[int, int]:
+    """Resident memory of this process: now, and most so far."""
+    # Slow to import, and the process that only compares needs none of it.
+    from tfbig import runfolder
 
-
-def peak_bytes() -> int:
-    """Largest resident memory of this process so far."""
-    scale = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+    return runfolder.memory_bytes()
 
 
 def machine() -> str:

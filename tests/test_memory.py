@@ -40,11 +40,11 @@ else:
         loss, y = "binary_crossentropy", tf.cast(x[..., :1] > 0.5, tf.uint8)
 big = tfbig.stream(model, tfbig.Budget(device=device))
 big.compile("adam", loss)
-base = report.resident_bytes()
+base = report.memory_bytes()[0]
 plan = big.plan((1, *shape))
 for _ in range(2):
     big.train_on_batch(x, y)
-print(json.dumps({"measured": report.peak_bytes() - base, "planned": plan.peak_bytes,
+print(json.dumps({"measured": report.memory_bytes()[1] - base, "planned": plan.peak_bytes,
                   "stored": POOL.peak_bytes, "host": plan.host_bytes}))
 """
 
