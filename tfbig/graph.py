@@ -105,6 +105,7 @@ class Node:
         output: value id.
         weights: positions in `Graph.weights`.
         layer: name of the Keras layer it comes from.
+        kind: equal for nodes whose functions do the same with their inputs and weights; None: like no other.
     """
 
     name: str
@@ -113,11 +114,16 @@ class Node:
     output: int
     weights: tuple[int, ...] = ()
     layer: str = ""
+    kind: Any = None
 
 
 @dataclass(eq=False)
 class Graph:
-    """Nodes in topological order, and the values between them."""
+    """Nodes in topological order, and the values between them.
+
+    Args:
+        spatial: number of spatial axes of an image; the first is the one that is cut.
+    """
 
     values: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
@@ -127,6 +133,7 @@ class Graph:
     updates: list[tuple[Any, int, Callable[..., Any]]] = field(default_factory=list)
     seeds: list[tuple[int, Any]] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
+    spatial: int = 2
 
     def value(self, name: str, image: bool, channels: int = 0, dtype: str | None = None) -> int:
         self.values.append(Value(len(self.values), name, image, channels, dtype))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -80,4 +82,20 @@ def read_into(graph: Graph, functional: Any, inputs: list[int], training: bool) 
 def _read_layer(graph: Graph, layer: Any, inputs: list[int], training: bool) -> list[int]:
     if isinstance(layer, keras.Model):
         return read_into(graph, as_functional(layer), inputs, training)
-    return [rules.find(layer)(layer, graph, inputs, training)]
+    first = len(graph.nodes)
+    value = rules.find(layer)(layer, graph, inputs, training)
+    kind = _kind(layer)
+    for step, node in enumerate(graph.nodes[first:]):
+        graph.nodes[first + step] = replace(node, kind=(*kind, step))
+    return [value]
+
+
+_OF_NO_EFFECT = ("name", "trainable", "_initializer", "_regularizer", "_constraint")
+
+
+def _kind(layer: Any) -> tuple[Any, ...]:
+    """What decides how a layer computes; a layer that is not Keras' own may hold more than its config says."""
+    if not type(layer).__module__.startswith("keras."):
+        return (id(layer),)
+    config = {k: v for k, v in layer.get_config().items() if not k.endswith(_OF_NO_EFFECT)}
+    return type(layer).__name__, json.dumps(config, sort_keys=True, default=repr)
