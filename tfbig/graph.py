@@ -1,7 +1,8 @@
 """A network as nodes that the engine can run strip by strip.
 
-A value is an *image* (`[N, H, W, C]`, visited by strips) or *whole* (statistics, vectors, scalars: small
-enough to exist complete). A node makes one value from others and is one of three kinds:
+A value is an *image* (`[N, rows, ..., C]` with one, two or three spatial axes, visited by strips of rows) or
+*whole* (statistics, vectors, scalars: small enough to exist complete). A node makes one value from others and is
+one of three kinds:
 
     Local    image -> image; an output row depends on a bounded window of input rows
     Reduce   image -> whole; a sum over all rows, a barrier
@@ -12,9 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from tfbig.geometry import SAME, Axis
+
+Size = TypeVar("Size", bound=tuple[int, ...])
+"""Rows, columns, ... of an image."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Value:
     Args:
         id: position in `Graph.values`.
         name: for messages and tables.
-        image: True for `[N, H, W, C]`, False for a whole value.
+        image: True for `[N, rows, ..., C]`, False for a whole value.
         channels: C of an image.
         dtype: name of the element type, or None for a whole value of several tensors.
     """
@@ -43,7 +47,7 @@ class Local:
     Args:
         function: `(inputs, weights, strip) -> tensor`; `inputs` holds the rows that the axes ask for
             (clipped to the image) or whole values; `strip` is a `tfbig.kernels.Strip`.
-        axes: per input `(rows, columns)`, or None where the input is whole.
+        axes: per input one axis for each spatial dimension, rows first, or None where the input is whole.
         pixelwise: every output number depends on the input number at its own place alone, whatever the
             place and channel; such nodes commute with folding.
         cheap: recomputing costs less than storing.
@@ -52,7 +56,7 @@ class Local:
     """
 
     function: Callable[..., Any]
-    axes: tuple[tuple[Axis, Axis] | None, ...]
+    axes: tuple[tuple[Axis, ...] | None, ...]
     pixelwise: bool = False
     cheap: bool = False
     operations: int = 0
@@ -67,7 +71,7 @@ class Reduce:
         init: `(batch) -> partial`, a tuple of tensors; `batch` is N.
         partial: `(inputs, weights, strip) -> partial` of the rows that the strip owns.
         merge: `(partial, partial) -> partial`.
-        finalize: `(partial, pixels) -> tensor or tuple`; `pixels` is H * W as int64.
+        finalize: `(partial, pixels) -> tensor or tuple`; `pixels` is the number of pixels of an image, int64.
         pullback: `(inputs, weights, strip, result, cotangent) -> list`, gradients for the inputs (None
             where there is none), given the gradient of the result.
         together: `(inputs, weights, strip, cotangent) -> (partial, gradients)`, for a result whose
@@ -122,9 +126,15 @@ class Graph:
     """Nodes in topological order, and the values between them.
 
     Args:
-        spatial: number of spatial axes of an image; the first is the one that is cut.
+        spatial: number of spatial axes of every image; rows, the axis that is cut, are the first.
+        values, nodes, inputs, outputs: ids are positions in `values`.
+        weights: variables.
+        updates: `(variable, value id, function)`: after a step the variable is `function(old, value)`.
+        seeds: `(value id, generator)`: before a step the value is what `generator.next()` gives.
+        sizes: `{value id: image}`: whole values with the extent of an image.
     """
 
+    spatial: int = 2
     values: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     weights: list[Any] = field(default_factory=list)
@@ -133,7 +143,6 @@ class Graph:
     updates: list[tuple[Any, int, Callable[..., Any]]] = field(default_factory=list)
     seeds: list[tuple[int, Any]] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
-    spatial: int = 2
 
     def value(self, name: str, image: bool, channels: int = 0, dtype: str | None = None) -> int:
         self.values.append(Value(len(self.values), name, image, channels, dtype))
@@ -145,7 +154,7 @@ class Graph:
         return self.inputs[-1]
 
     def size(self, image: int) -> int:
-        """A whole value with the rows and columns of an image, `[2]` int32."""
+        """A whole value with the rows, columns, ... of an image, `[spatial]` int32."""
         value = self.value(f"{self.values[image].name}/size", False)
         self.sizes[value] = image
         return value
@@ -157,13 +166,14 @@ class Graph:
         inputs: Sequence[int],
         channels: int,
         dtype: str,
-        axes: Sequence[tuple[Axis, Axis] | None] | None = None,
+        axes: Sequence[tuple[Axis, ...] | None] | None = None,
         weights: Sequence[Any] = (),
         **traits: Any,
     ) -> int:
         """Adds a `Local` node; without `axes` it is pixel by pixel. Gives its output value."""
         if axes is None:
-            axes = [(SAME, SAME) if self.values[i].image else None for i in inputs]
+            alone = (SAME,) * self.spatial
+            axes = [alone if self.values[i].image else None for i in inputs]
         op = Local(function, tuple(axes), **traits)
         return self._node(name, op, inputs, weights, self.value(name, True, channels, dtype))
 
@@ -207,11 +217,11 @@ class Graph:
     def consumers(self, value: int) -> list[Node]:
         return [n for n in self.nodes if value in n.inputs]
 
-    def extents(self, sizes: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-        """Rows and columns of every image, from those of the input images.
+    def extents(self, sizes: dict[int, Size]) -> dict[int, Size]:
+        """Rows, columns, ... of every image, from those of the input images.
 
         Args:
-            sizes: `{input value id: (rows, columns)}`.
+            sizes: `{input value id: (rows, columns, ...)}`.
 
         Raises:
             ValueError: images that meet in one node have different sizes, or one has no rows left.
@@ -219,20 +229,14 @@ class Graph:
         extents = dict(sizes)
         for node in self.nodes:
             found = [
-                self._output_extent(node, position, extents) for position in image_positions(node)
+                _output_extent(node, position, extents[node.inputs[position]])
+                for position in image_positions(node)
             ]
             if isinstance(node.op, Local):
                 extents[node.output] = _agree(node.name, found)
             elif isinstance(node.op, Reduce):
                 _agree(node.name, found)
         return extents
-
-    def _output_extent(
-        self, node: Node, position: int, extents: dict[int, tuple[int, int]]
-    ) -> tuple[int, int]:
-        size = extents[node.inputs[position]]
-        rows, columns = axes_of(node, position)
-        return rows.extent(size[0]), columns.extent(size[1])
 
 
 def image_positions(node: Node) -> list[int]:
@@ -244,21 +248,25 @@ def image_positions(node: Node) -> list[int]:
     return [p for p, axes in enumerate(node.op.axes) if axes is not None]
 
 
-def axes_of(node: Node, position: int) -> tuple[Axis, Axis]:
-    """Row and column axis of one image input."""
-    if isinstance(node.op, Local):
-        axes = node.op.axes[position]
-        if axes is not None:
-            return axes
-    return SAME, SAME
+def axes_of(node: Node, position: int) -> tuple[Axis, ...]:
+    """Axes of one image input, rows first; those of a reduction all read the rows that they give."""
+    axes = node.op.axes[position] if isinstance(node.op, Local) else None
+    return axes or (SAME,)
 
 
-def _agree(name: str, found: list[tuple[int, int]]) -> tuple[int, int]:
+def _output_extent(node: Node, position: int, size: Size) -> Size:
+    if not isinstance(node.op, Local):
+        return size
+    axes = zip(axes_of(node, position), size, strict=True)
+    return cast(Size, tuple(axis.extent(n) for axis, n in axes))
+
+
+def _agree(name: str, found: list[Size]) -> Size:
     if any(size != found[0] for size in found):
         raise ValueError(f"'{name}': its inputs have different sizes {found}; they must be equal.")
     if min(found[0]) < 1:
         raise ValueError(
-            f"'{name}': the image is too small, its output would be {found[0][0]} x {found[0][1]}. "
+            f"'{name}': the image is too small, its output would be {' x '.join(map(str, found[0]))}. "
             "Use a larger image or smaller kernels and strides."
         )
     return found[0]

@@ -6,7 +6,9 @@ output; sums run in the order of the plain TensorFlow kernel.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import tensorflow as tf
@@ -74,43 +76,43 @@ def _slice_rows(x: tf.Tensor, start: Any, size: Any) -> tf.Tensor:
     return tf.ensure_shape(taken, [1, None, *x.shape[2:]])
 
 
-def pad(x: tf.Tensor, rows: Any, columns: Any, value: Any = 0) -> tf.Tensor:
-    """Pads rows and columns by `(before, after)` each; costs nothing where all are zero."""
-    amounts = [rows[0], rows[1], columns[0], columns[1]]
-    if all(isinstance(a, int) and a == 0 for a in amounts):
+def pad(x: tf.Tensor, *amounts: Any, value: Any = 0) -> tf.Tensor:
+    """Pads rows, columns, ... by `(before, after)` each; costs nothing where all are zero."""
+    if all(isinstance(n, int) and n == 0 for pair in amounts for n in pair):
         return x
-    paddings = [(0, 0), tuple(rows), tuple(columns), (0, 0)]
+    paddings = [(0, 0), *amounts, (0, 0)]
     return tf.pad(
         x, tf.stack([tf.stack(p) for p in paddings]), constant_values=tf.cast(value, x.dtype)
     )
 
 
-def column_pads(window: Window, x: tf.Tensor) -> tuple[Any, Any]:
-    """Columns of padding for a strip of full width; tensors where the width is not known."""
-    width = x.shape[2]
-    if width is not None or window.padding != "same":
-        return window.pads(width or 0)
+def pads(window: Window, x: tf.Tensor, axis: int) -> tuple[Any, Any]:
+    """Padding of an axis that strips span in full; tensors where its size is not known."""
+    size = x.shape[axis]
+    if size is not None or window.padding != "same":
+        return window.pads(size or 0)
     if window.stride == 1:
         return window.pads(window.span)
-    width = tf.shape(x)[2]
-    outputs = (width + window.stride - 1) // window.stride
-    total = tf.maximum((outputs - 1) * window.stride + window.span - width, 0)
+    size = tf.shape(x)[axis]
+    outputs = (size + window.stride - 1) // window.stride
+    total = tf.maximum((outputs - 1) * window.stride + window.span - size, 0)
     return total // 2, total - total // 2
 
 
-def padded(x: tf.Tensor, axes: tuple[Window, Window], strip: Strip, value: Any = 0) -> tf.Tensor:
+def padded(x: tf.Tensor, axes: Sequence[Window], strip: Strip, value: Any = 0) -> tf.Tensor:
     """The strip with the padding of the image, so that a valid window gives its rows."""
     rows = strip.inputs[0]
     free = axes[0].span == 1 and axes[0].padding in ("valid", (0, 0))
-    return pad(x, (0, 0) if free else (rows.before, rows.after), column_pads(axes[1], x), value)
+    others = [pads(window, x, axis) for axis, window in enumerate(axes[1:], 2)]
+    return pad(x, (0, 0) if free else (rows.before, rows.after), *others, value=value)
 
 
-def is_same(axes: tuple[Window, Window]) -> bool:
+def is_same(axes: Sequence[Window]) -> bool:
     """Whether TensorFlow's own `SAME` on the strip is right up to the rows at its seams."""
     return all(a.padding == "same" and a.stride == 1 for a in axes)
 
 
-def windowed(function: Any, x: tf.Tensor, axes: tuple[Window, Window], strip: Strip) -> tf.Tensor:
+def windowed(function: Any, x: tf.Tensor, axes: Sequence[Window], strip: Strip) -> tf.Tensor:
     """Runs `function(x, padding)` so that it gives the rows of the strip.
 
     With stride 1 and `same`, TensorFlow pads the strip as it would the image; the rows at a seam are
@@ -125,11 +127,14 @@ def windowed(function: Any, x: tf.Tensor, axes: tuple[Window, Window], strip: St
 
 
 def convolution(
-    x: tf.Tensor, kernel: tf.Tensor, axes: tuple[Window, Window], groups: int, strip: Strip
+    x: tf.Tensor, kernel: tf.Tensor, axes: Sequence[Window], groups: int, strip: Strip
 ) -> tf.Tensor:
-    """`[N, r, W, C]` by `[kh, kw, C / groups, F]`, as `keras.layers.Conv2D` without its bias."""
-    strides = (axes[0].stride, axes[1].stride)
-    dilations = (axes[0].dilation, axes[1].dilation)
+    """`[N, r, ..., C]` by `[k, ..., C / groups, F]`, as `keras.layers.Conv1D` to `Conv3D` without bias."""
+    strides, dilations = [a.stride for a in axes], [a.dilation for a in axes]
+    channels = x.shape[-1]
+    if groups == channels and len(axes) < 3 and groups > 1:
+        shape = [*kernel.shape[:-2], channels, kernel.shape[-1] // channels]
+        return depthwise_convolution(x, tf.reshape(kernel, shape), axes, strip)
 
     def one(x: tf.Tensor, kernel: tf.Tensor, padding: str) -> tf.Tensor:
         return tf.nn.convolution(x, kernel, strides, padding, dilations=dilations)
@@ -144,73 +149,89 @@ def convolution(
 
 
 def depthwise_convolution(
-    x: tf.Tensor, kernel: tf.Tensor, axes: tuple[Window, Window], strip: Strip
+    x: tf.Tensor, kernel: tf.Tensor, axes: Sequence[Window], strip: Strip
 ) -> tf.Tensor:
-    """`[N, r, W, C]` by `[kh, kw, C, M]`, as `keras.layers.DepthwiseConv2D` without its bias."""
-    strides = (1, axes[0].stride, axes[1].stride, 1)
-    dilations = (axes[0].dilation, axes[1].dilation)
+    """`[N, r, ..., C]` by `[k, ..., C, M]`, as `keras.layers.DepthwiseConv1D` and `2D` without bias."""
+    line = len(axes) == 1  # TensorFlow has two axes: the other one has a single place
+    strides = (1, axes[0].stride, axes[-1].stride, 1)
+    dilations = (axes[0].dilation, 1 if line else axes[1].dilation)
+    kernel = tf.expand_dims(kernel, 1) if line else kernel
 
     def run(x: tf.Tensor, padding: str) -> tf.Tensor:
-        return tf.nn.depthwise_conv2d(x, kernel, strides, padding, dilations=dilations)
+        x = tf.expand_dims(x, 2) if line else x
+        y = tf.nn.depthwise_conv2d(x, kernel, strides, padding, dilations=dilations)
+        return tf.squeeze(y, 2) if line else y
 
     return windowed(run, x, axes, strip)
 
 
-def fit_rows(y: tf.Tensor, first: Any, strip: Strip, columns: Any = (0, 0)) -> tf.Tensor:
-    """Cuts or pads `y`, whose row 0 is row `first` of the output, to the rows of the strip; pads its columns."""
+def fit_rows(y: tf.Tensor, first: Any, strip: Strip, *others: Any) -> tf.Tensor:
+    """Cuts or pads `y`, whose row 0 is row `first` of the output, to the rows of the strip.
+
+    Args:
+        others: padding of columns and further axes, none by default.
+    """
     missing = tf.maximum(first - strip.start, 0)
     beyond = tf.maximum(strip.stop - (first + tf.shape(y)[1]), 0)
-    y = pad(y, (missing, beyond), columns)
+    others = others or ((0, 0),) * (y.shape.rank - 3)
+    y = pad(y, (missing, beyond), *others)
     return take_rows(y, tf.maximum(strip.start - first, 0), strip.stop - strip.start)
 
 
 def transposed_convolution(
-    x: tf.Tensor, kernel: tf.Tensor, axes: tuple[Transposed, Transposed], strip: Strip
+    x: tf.Tensor, kernel: tf.Tensor, axes: Sequence[Transposed], strip: Strip
 ) -> tf.Tensor:
-    """`[N, r, W, C]` by `[kh, kw, F, C]`, as `keras.layers.Conv2DTranspose` without its bias."""
-    rows, columns = axes
-    shape = tf.shape(x)
-    full_rows = (shape[1] - 1) * rows.stride + rows.span
-    width = shape[2] if x.shape[2] is None else x.shape[2]
-    full_columns = (width - 1) * columns.stride + columns.span
+    """`[N, r, ..., C]` by `[k, ..., F, C]`, as `keras.layers.Conv1DTranspose` to `3D` without bias."""
+    shape, filters = tf.shape(x), kernel.shape[-2]
+    sizes = [shape[1], *(shape[i] if x.shape[i] is None else x.shape[i] for i in _others(axes))]
+    full = [(n - 1) * a.stride + a.span for n, a in zip(sizes, axes, strict=True)]
     y = tf.nn.conv_transpose(
         x,
         kernel,
-        tf.stack([shape[0], full_rows, full_columns, kernel.shape[2]]),
-        (rows.stride, columns.stride),
+        tf.stack([shape[0], *full, filters]),
+        [a.stride for a in axes],
         "VALID",
-        dilations=(rows.dilation, columns.dilation),
+        dilations=[a.dilation for a in axes],
     )
-    left, wanted = columns.cuts()[0], columns.extent(width)
-    short = wanted + left - full_columns
-    y = pad(y, (0, 0), (0, tf.maximum(short, 0)))[:, :, left : left + wanted]
-    y = tf.ensure_shape(y, [x.shape[0], None, wanted if x.shape[2] else None, kernel.shape[2]])
-    return fit_rows(y, strip.inputs[0].start * rows.stride - rows.cuts()[0], strip)
+    for i, window in zip(_others(axes), axes[1:], strict=True):
+        y = _cut(y, i, window.cuts()[0], window.extent(sizes[i - 1]), full[i - 1])
+    known = [a.extent(n) if isinstance(n, int) else None for a, n in zip(axes, sizes, strict=True)]
+    y = tf.ensure_shape(y, [x.shape[0], None, *known[1:], filters])
+    return fit_rows(y, strip.inputs[0].start * axes[0].stride - axes[0].cuts()[0], strip)
 
 
-def max_pool(x: tf.Tensor, axes: tuple[Window, Window], strip: Strip) -> tf.Tensor:
+def _others(axes: Sequence[Any]) -> range:
+    """Dimensions of the axes that strips span in full."""
+    return range(2, len(axes) + 1)
+
+
+def _cut(y: tf.Tensor, axis: int, first: int, wanted: Any, size: Any) -> tf.Tensor:
+    """`wanted` places of an axis from `first` on; zeros where it ends before."""
+    short = tf.maximum(wanted + first - size, 0)
+    amounts = [(0, short) if i == axis else (0, 0) for i in range(1, y.shape.rank - 1)]
+    return pad(y, *amounts)[(*[slice(None)] * axis, slice(first, first + wanted))]
+
+
+def max_pool(x: tf.Tensor, axes: Sequence[Window], strip: Strip) -> tf.Tensor:
     """Maximum over windows; padding never wins."""
     x = padded(x, axes, strip, x.dtype.min)
-    size, strides = [(a.kernel, a.stride) for a in axes], None
-    strides = [s for _, s in size]
-    return tf.nn.max_pool2d(x, [k for k, _ in size], strides, "VALID")
+    return tf.nn.max_pool(x, [a.kernel for a in axes], [a.stride for a in axes], "VALID")
 
 
-def average_pool(x: tf.Tensor, axes: tuple[Window, Window], strip: Strip) -> tf.Tensor:
+def average_pool(x: tf.Tensor, axes: Sequence[Window], strip: Strip) -> tf.Tensor:
     """Mean over the real pixels of each window."""
     sizes, strides = [a.kernel for a in axes], [a.stride for a in axes]
     if all(a.padding == "valid" for a in axes):
-        return tf.nn.avg_pool2d(x, sizes, strides, "VALID")
+        return tf.nn.avg_pool(x, sizes, strides, "VALID")
     rows = strip.inputs[0]
-    left = column_pads(axes[1], x)[0]
-    width = tf.shape(x)[2]
-    wanted = (width + strides[1] - 1) // strides[1]
-    deep = _real_taps(
+    counts = _real_taps(
         axes[0], tf.range(strip.start, strip.stop), _row_pad(axes[0], rows), rows.extent
     )
-    wide = _real_taps(axes[1], tf.range(wanted), left, width)
-    counts = tf.cast(deep[:, None, None] * wide[None, :, None], x.dtype)
-    return _window_sums(padded(x, axes, strip), sizes, strides) / counts
+    for i, window in zip(_others(axes), axes[1:], strict=True):
+        size, before = tf.shape(x)[i], pads(window, x, i)[0]
+        wanted = (size + window.stride - 1) // window.stride
+        counts = counts[..., None] * _real_taps(window, tf.range(wanted), before, size)
+    return _window_sums(padded(x, axes, strip), axes) / tf.cast(counts[..., None], x.dtype)
 
 
 def _row_pad(window: Window, rows: Rows) -> Any:
@@ -223,22 +244,21 @@ def _real_taps(window: Window, outputs: tf.Tensor, before: Any, extent: Any) -> 
     return tf.minimum(first + window.kernel, extent) - tf.maximum(first, 0)
 
 
-def _window_sums(x: tf.Tensor, sizes: list[int], strides: list[int]) -> tf.Tensor:
-    shape = tf.shape(x)
-    rows = (shape[1] - sizes[0]) // strides[0] + 1
-    columns = (shape[2] - sizes[1]) // strides[1] + 1
-    total = None
-    for i in range(sizes[0]):
-        for j in range(sizes[1]):
-            stop = (i + (rows - 1) * strides[0] + 1, j + (columns - 1) * strides[1] + 1)
-            tap = x[:, i : stop[0] : strides[0], j : stop[1] : strides[1]]
-            total = tap if total is None else total + tap
+def _window_sums(x: tf.Tensor, axes: Sequence[Window]) -> tf.Tensor:
+    shape, total = tf.shape(x), None
+    counts = [(shape[i] - a.kernel) // a.stride + 1 for i, a in enumerate(axes, 1)]
+    for taps in product(*(range(a.kernel) for a in axes)):
+        places = zip(taps, counts, axes, strict=True)
+        cut = [slice(t, t + (n - 1) * a.stride + 1, a.stride) for t, n, a in places]
+        tap = x[(slice(None), *cut)]
+        total = tap if total is None else total + tap
     return total
 
 
-def repeat(x: tf.Tensor, axes: tuple[Transposed, Transposed], strip: Strip) -> tf.Tensor:
+def repeat(x: tf.Tensor, axes: Sequence[Transposed], strip: Strip) -> tf.Tensor:
     """Nearest upsampling by the strides of the axes."""
-    x = tf.repeat(tf.repeat(x, axes[0].stride, 1), axes[1].stride, 2)
+    for i, axis in enumerate(axes, 1):
+        x = tf.repeat(x, axis.stride, i)
     return fit_rows(x, strip.inputs[0].start * axes[0].stride, strip)
 
 
