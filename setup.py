@@ -22,6 +22,7 @@ setup(
         "scipy",
         "matplotlib",
         "PyYAML",
+        "safetensors",
     ],
     extras_require={
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],

@@ -1,0 +1,249 @@
+"""ResNet-18, 34 and 50 as torchvision has them, and its weights for them."""
+
+import zipfile
+from pathlib import Path
+
+import keras
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+EPSILON = 1e-5
+MOMENTUM = 0.9  # torch counts from the other end: 0.1
+WIDTHS = (64, 128, 256, 512)
+NOT_WEIGHTS = ("num_batches_tracked",)  # counted by torch, used by neither
+
+
+def resnet18(
+    input_shape=(None, None, 3), include_top=True, classes=1000, pooling=None, name="resnet18"
+):
+    """ResNet-18, 11689512 parameters with its top. See `resnet`."""
+    return resnet(_basic_block, (2, 2, 2, 2), input_shape, include_top, classes, pooling, name)
+
+
+def resnet34(
+    input_shape=(None, None, 3), include_top=True, classes=1000, pooling=None, name="resnet34"
+):
+    """ResNet-34, 21797672 parameters with its top. See `resnet`."""
+    return resnet(_basic_block, (3, 4, 6, 3), input_shape, include_top, classes, pooling, name)
+
+
+def resnet50(
+    input_shape=(None, None, 3), include_top=True, classes=1000, pooling=None, name="resnet50"
+):
+    """ResNet-50, 25557032 parameters with its top. See `resnet`.
+
+    `keras.applications.ResNet50` is another network: it strides in the first 1x1 convolution of a
+    block, where torchvision strides in the 3x3, and its convolutions have biases.
+    """
+    return resnet(_bottleneck, (3, 4, 6, 3), input_shape, include_top, classes, pooling, name)
+
+
+def resnet(block, depths, input_shape, include_top, classes, pooling, name):
+    """A residual network (He et al., "Deep residual learning", CVPR 2016) in torchvision's form.
+
+    Layers are called as torchvision's modules are (`layer1.0.conv1`, `bn1`, `fc`). Padding is
+    torch's, the same on all four sides: a convolution of stride 2 with Keras' padding="same" would
+    pad images of even size only below and to the right, and see other pixels.
+
+    Two things that torch does have no counterpart in a Keras layer: it keeps the unbiased variance
+    of a batch (Keras the biased one), which differ by a factor of 1 + 1 / (pixels - 1), and
+    torchvision's Linear draws its biases.
+
+    Args:
+        block: Function `(x, width, stride, name) -> x` that adds one residual block.
+        depths: Number of blocks of each of the four stages.
+        input_shape: `(H, W, 3)`; `None` for any height or width.
+        include_top: Whether to end in average pooling and a dense layer without activation.
+        classes: Outputs of that layer.
+        pooling: Without the top: `"avg"`, `"max"`, or None for the image `[N, H/32, W/32, C]`.
+        name: Name of the model.
+
+    Returns:
+        A plain functional `keras.Model`. Its input is RGB as torchvision normalises it,
+        `(x / 255 - mean) / std`, for example by `keras.layers.Rescaling` with a list for each.
+
+    Raises:
+        ValueError: `pooling` is something else.
+    """
+    if pooling not in (None, "avg", "max"):
+        raise ValueError(f"pooling={pooling!r} of {name}: expected None, 'avg' or 'max'.")
+    image = keras.Input(input_shape, name="image")
+    x = _convolution(image, 64, 7, 2, "conv1")  # [N, H/2, W/2, 64]
+    x = _relu(_normalised(x, "bn1"), "relu")
+    # Zeros never win: after ReLU nothing is below them. Where all is zero they tie, and the gradient
+    # that they then take is one that ReLU would have stopped.
+    x = keras.layers.ZeroPadding2D(1, name="maxpool.pad")(x)
+    x = keras.layers.MaxPooling2D(3, 2, name="maxpool")(x)  # [N, H/4, W/4, 64]
+    for stage, (width, depth) in enumerate(zip(WIDTHS, depths, strict=True), 1):
+        for i in range(depth):
+            stride = 2 if i == 0 and stage > 1 else 1
+            x = block(x, width, stride, f"layer{stage}.{i}")
+    if include_top:
+        x = keras.layers.GlobalAveragePooling2D(name="avgpool")(x)
+        x = _linear(x, classes, "fc")
+    elif pooling == "avg":
+        x = keras.layers.GlobalAveragePooling2D(name="avgpool")(x)
+    elif pooling == "max":
+        x = keras.layers.GlobalMaxPooling2D(name="maxpool_all")(x)
+    return keras.Model(image, x, name=name)
+
+
+def load_torchvision(model, path):
+    """Gives a model of this file torchvision's weights, without torch.
+
+    Where torch is at hand, this writes such a file, from any state dict of the same layout:
+
+        safetensors.torch.save_file(torchvision.models.resnet18(weights="DEFAULT").state_dict(), path)
+
+    Args:
+        model: Made by `resnet18`, `resnet34` or `resnet50`; also streamed, or as part of a larger
+            model without other weights. Without its top, the file's `fc` is left out.
+        path: A `.safetensors` or `.npz` file with torchvision's names and layouts.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file is damaged or of another kind, or a key is missing, of another shape, or
+            not in the model. Then nothing has been assigned.
+    """
+    arrays = {k: a for k, a in _read(Path(path)).items() if not k.endswith(NOT_WEIGHTS)}
+    expected = _variables(model)
+    if "fc.weight" not in expected:
+        arrays = {k: a for k, a in arrays.items() if not k.startswith("fc.")}
+    for key, (variable, order) in expected.items():
+        if key not in arrays:
+            raise ValueError(
+                f"{path}: has no '{key}' of '{model.name}', which has shape {_shape(variable, order)}; "
+                f"it has {_some(arrays)}. Use weights of the same network, under torchvision's names."
+            )
+        if arrays[key].shape != _shape(variable, order):
+            advice = (
+                "Build the model with as many classes as the file, or with include_top=False"
+                if key.startswith("fc.")
+                else "Use weights of the same network"
+            )
+            raise ValueError(
+                f"{path}: '{key}' has shape {arrays[key].shape}, '{model.name}' expects "
+                f"{_shape(variable, order)}. {advice}."
+            )
+    unknown = {k: a for k, a in arrays.items() if k not in expected}
+    if unknown:
+        raise ValueError(
+            f"{path}: has {_some(unknown)}, which '{model.name}' has not, so it is of another network. "
+            "Use weights of the same network, or build the network that they belong to."
+        )
+    for key, (variable, order) in expected.items():
+        variable.assign(arrays[key].transpose(order).astype(variable.dtype))
+
+
+def _basic_block(x, width, stride, name):
+    """Two 3x3 convolutions, `[N, H, W, C] -> [N, H / stride, W / stride, width]`."""
+    y = _convolution(x, width, 3, stride, f"{name}.conv1")
+    y = _relu(_normalised(y, f"{name}.bn1"), f"{name}.relu1")
+    y = _convolution(y, width, 3, 1, f"{name}.conv2")
+    return _joined(x, _normalised(y, f"{name}.bn2"), stride, name)
+
+
+def _bottleneck(x, width, stride, name):
+    """1x1, 3x3, 1x1: `[N, H, W, C] -> [N, H / stride, W / stride, 4 * width]`."""
+    y = _convolution(x, width, 1, 1, f"{name}.conv1")
+    y = _relu(_normalised(y, f"{name}.bn1"), f"{name}.relu1")
+    y = _convolution(y, width, 3, stride, f"{name}.conv2")
+    y = _relu(_normalised(y, f"{name}.bn2"), f"{name}.relu2")
+    y = _convolution(y, 4 * width, 1, 1, f"{name}.conv3")
+    return _joined(x, _normalised(y, f"{name}.bn3"), stride, name)
+
+
+def _joined(x, y, stride, name):
+    """The shortcut added, projected where the shape has changed."""
+    if stride > 1 or x.shape[-1] != y.shape[-1]:
+        x = _convolution(x, y.shape[-1], 1, stride, f"{name}.downsample.0")
+        x = _normalised(x, f"{name}.downsample.1")
+    return _relu(keras.layers.Add(name=f"{name}.add")([y, x]), f"{name}.relu")
+
+
+def _convolution(x, filters, kernel, stride, name):
+    if kernel > 1 and stride > 1:
+        x = keras.layers.ZeroPadding2D(kernel // 2, name=f"{name}.pad")(x)
+    return keras.layers.Conv2D(
+        filters,
+        kernel,
+        strides=stride,
+        padding="valid" if stride > 1 else "same",  # with stride 1, "same" is the same on all sides
+        use_bias=False,
+        kernel_initializer=keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal"),
+        name=name,
+    )(x)
+
+
+def _normalised(x, name):
+    return keras.layers.BatchNormalization(momentum=MOMENTUM, epsilon=EPSILON, name=name)(x)
+
+
+def _relu(x, name):
+    return keras.layers.ReLU(name=name)(x)
+
+
+def _linear(x, units, name):
+    bound = x.shape[-1] ** -0.5
+    return keras.layers.Dense(
+        units,
+        kernel_initializer=keras.initializers.RandomUniform(-bound, bound),
+        name=name,
+    )(x)
+
+
+def _variables(model):
+    """`{torchvision's key: (variable, order of torch's axes in it)}`."""
+    found = {}
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            found |= _variables(layer)
+        elif isinstance(layer, keras.layers.Conv2D):
+            found[f"{layer.name}.weight"] = (
+                layer.kernel,
+                (2, 3, 1, 0),
+            )  # from [out, in, rows, columns]
+        elif isinstance(layer, keras.layers.Dense):
+            found[f"{layer.name}.weight"] = layer.kernel, (1, 0)  # from [out, in]
+            found[f"{layer.name}.bias"] = layer.bias, (0,)
+        elif isinstance(layer, keras.layers.BatchNormalization):
+            found[f"{layer.name}.weight"] = layer.gamma, (0,)
+            found[f"{layer.name}.bias"] = layer.beta, (0,)
+            found[f"{layer.name}.running_mean"] = layer.moving_mean, (0,)
+            found[f"{layer.name}.running_var"] = layer.moving_variance, (0,)
+    return found
+
+
+def _shape(variable, order):
+    """Shape of a variable in torch's order of axes."""
+    return tuple(int(variable.shape[order.index(axis)]) for axis in range(len(order)))
+
+
+def _read(path):
+    """Arrays by name."""
+    if path.suffix not in (".safetensors", ".npz"):
+        raise ValueError(
+            f"{path}: expected a .safetensors or .npz file. Where torch is installed, write one with "
+            "safetensors.torch.save_file(torch.load(path, map_location='cpu'), 'weights.safetensors')."
+        )
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file; expected torchvision's weights.")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with path.open("rb") as opened, np.load(opened) as file:
+            return dict(file)
+    except (SafetensorError, zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
+        raise ValueError(
+            f"{path}: is no {path.suffix} file of arrays, or damaged ({error}). Write or fetch it again."
+        ) from error
+
+
+def _some(arrays):
+    """`3 keys, such as 'conv1.weight' of shape (64, 3, 7, 7)`."""
+    if not arrays:
+        return "no keys"
+    key = sorted(arrays)[0]
+    keys = "1 key" if len(arrays) == 1 else f"{len(arrays)} keys"
+    return f"{keys}, such as '{key}' of shape {arrays[key].shape}"
