@@ -72,3 +72,12 @@ def assert_same(actual: Any, expected: Any, rtol: float = 0.0) -> None:
             scale = max(float(np.abs(e).max(initial=0)), 1.0)
             error = np.abs(a.astype("float64") - e.astype("float64")).max(initial=0) / scale
             assert error <= rtol, f"item {position}: differs by {error:.1e} of {scale:.1e}"
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    """Layers, losses and optimisers of float64."""
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_floatx("float32")

@@ -19,15 +19,6 @@ FLOAT64 = 1e-10
 """What the order of summation may change in float64, relative to the largest number."""
 
 
-@pytest.fixture
-def float64() -> Iterator[None]:
-    """Layers, losses and optimisers of float64."""
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    yield
-    keras.config.set_floatx("float32")
-
-
 # ------------------------------------------------------------------------------------- models
 
 

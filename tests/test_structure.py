@@ -17,6 +17,7 @@ ORDER = [
     "geometry",
     "graph",
     "plan",
+    "segments",
     "planner",
     "sources",
     "moments",
@@ -32,6 +33,9 @@ ORDER = [
     "metrics",
     "state",
     "tapes",
+    "visits",
+    "sweeps",
+    "sharing",
     "engine",
     "binding",
     "layers",
@@ -56,7 +60,7 @@ SOURCES = [
 ]
 """The same for `tfbig.sources`."""
 
-PURE = ["errors", "budget", "geometry", "graph", "plan", "planner", "sources"]
+PURE = ["errors", "budget", "geometry", "graph", "plan", "segments", "planner", "sources"]
 """What runs without TensorFlow and Keras."""
 
 MAX_FILE_LINES = 600

@@ -9,7 +9,7 @@ from what is stored anyway is cheap.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
@@ -24,7 +24,7 @@ RUNTIME_BYTES = 224 * 2**20
 REMAT_DEPTH = 4
 """Longest chain of cheap nodes that later sweeps make again rather than read."""
 
-Size = tuple[int, int]
+Size = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Sweep:
         writes: images stored for later sweeps.
         observed: images of which the sweep owns rows: those written and those reduced.
         wholes: whole nodes that run once the sweep has ended.
+        again: whether it makes images of earlier sweeps again, before their backward; it has none itself.
     """
 
     index: int
@@ -46,6 +47,11 @@ class Sweep:
     writes: tuple[int, ...]
     observed: tuple[int, ...]
     wholes: tuple[Node, ...]
+    again: bool = False
+
+    def without(self, nodes: Sequence[Node]) -> Sweep:
+        """The same sweep, of the same geometry, without these reductions."""
+        return replace(self, nodes=tuple(n for n in self.nodes if n not in nodes))
 
     @property
     def reductions(self) -> list[Node]:
@@ -235,6 +241,22 @@ class SweepCost:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """Where stored images are between forward and backward.
+
+    Args:
+        replays: sweeps that make a segment again (see `tfbig.segments`); the index is that of its last sweep.
+    """
+
+    replays: tuple[Sweep, ...] = ()
+
+    @property
+    def inner(self) -> frozenset[int]:
+        """Images that the forward does not keep."""
+        return frozenset(v for sweep in self.replays for v in sweep.writes)
+
+
+@dataclass(frozen=True)
 class Plan:
     """How one network runs on one image size: a value, made before anything is allocated.
 
@@ -245,15 +267,23 @@ class Plan:
         host_bytes: most bytes of stored images and their gradients at any time.
         operations: floating-point operations of a step (a backward counts twice its forward).
         limit_bytes: the device budget that was asked for.
+        layout: what is kept between forward and backward.
+        replay_costs: one per replay of the layout.
+        moved_bytes: bytes copied between strips and stores in a step.
+        seconds: what the step should take.
     """
 
-    shape: tuple[int, int, int, int]
+    shape: tuple[int, ...]
     sweeps: tuple[Sweep, ...]
     costs: tuple[SweepCost, ...]
     device_bytes: int
     host_bytes: int
     operations: int
     limit_bytes: int
+    layout: Layout = Layout()
+    replay_costs: tuple[SweepCost, ...] = ()
+    moved_bytes: int = 0
+    seconds: float = 0.0
 
     @property
     def strips(self) -> int:
@@ -267,9 +297,10 @@ class Plan:
 
     @property
     def recompute_factor(self) -> float:
-        """Operations over those of whole images: 1.0 means no row is made twice."""
-        exact = sum(c.exact_operations for c in self.costs)
-        return sum(c.operations for c in self.costs) / max(exact, 1)
+        """Operations of a training step over those on whole images: 1.0 means that nothing is made twice."""
+        exact = 3 * sum(c.exact_operations for c in self.costs)
+        done = 3 * sum(c.operations for c in self.costs)
+        return (done + sum(c.operations for c in self.replay_costs)) / max(exact, 1)
 
     def summary(self, print_fn: Callable[[str], object] = print) -> None:
         """Prints the plan."""
@@ -279,18 +310,29 @@ class Plan:
         head = f"{'sweep':>5}  {'layers':<44} {'strips':>6} {'rows':>6} {'device':>10} {'stored':>10} {'GFLOP':>9}"
         lines = [f"Plan for an image of {' x '.join(map(str, self.shape))}", head, "-" * len(head)]
         for sweep, cost in zip(self.sweeps, self.costs, strict=True):
-            lines.append(
-                f"{sweep.index:>5}  {layers_of(sweep):<44} {cost.strips:>6} {cost.rows:>6} "
-                f"{format_bytes(cost.device_bytes):>10} {format_bytes(cost.stored_bytes):>10} "
-                f"{cost.operations / 1e9:>9.1f}"
-            )
+            lines.append(_line(f"{sweep.index}", sweep, cost))
+        for sweep, cost in zip(self.layout.replays, self.replay_costs, strict=True):
+            lines.append(_line(f"+{sweep.index}", sweep, cost))
         lines += [
             "-" * len(head),
             f"device {format_bytes(self.device_bytes)} of {format_bytes(self.limit_bytes)}, "
             f"host {format_bytes(self.host_bytes)}, {self.operations / 1e9:.1f} GFLOP a step, "
             f"recompute factor {self.recompute_factor:.3f}",
+            f"{format_bytes(self.moved_bytes)} copied a step, predicted {self.seconds:.1f} s",
         ]
+        if self.layout.replays:
+            lines.append(
+                "+ sweeps make images again before the backward of the sweep they are named after"
+            )
         return "\n".join(lines)
+
+
+def _line(name: str, sweep: Sweep, cost: SweepCost) -> str:
+    return (
+        f"{name:>5}  {layers_of(sweep):<44} {cost.strips:>6} {cost.rows:>6} "
+        f"{format_bytes(cost.device_bytes):>10} {format_bytes(cost.stored_bytes):>10} "
+        f"{cost.operations / 1e9:>9.1f}"
+    )
 
 
 def layers_of(sweep: Sweep) -> str:

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
+from tfbig import segments
 from tfbig.errors import BudgetError
 from tfbig.graph import Graph, Local, Node, Whole
-from tfbig.plan import Plan, Size, Sweep, SweepCost, foldable, format_bytes, layers_of, schedule
+from tfbig.plan import (
+    Layout,
+    Plan,
+    Size,
+    Sweep,
+    SweepCost,
+    foldable,
+    format_bytes,
+    layers_of,
+    schedule,
+)
 
 FLOPS = 1e11
 BYTES = 1e10
@@ -37,6 +50,7 @@ class Planner:
         training: whether a backward follows.
         name: of the model, for messages.
         max_elements: most input elements of a strip, instead of `device_bytes` (the papers' max_N).
+        store: element type of stored images that are wider, such as "bfloat16"; their own by default.
 
     Attributes:
         fused: whether the last sweep of a loss can run forward and backward together.
@@ -51,8 +65,10 @@ class Planner:
         training: bool = True,
         name: str = "model",
         max_elements: int | None = None,
+        store: str | None = None,
     ) -> None:
         self.graph = graph
+        self.store = store
         self.device_bytes = device_bytes
         self.host_bytes = host_bytes
         self.strip_rows = strip_rows
@@ -70,52 +86,113 @@ class Planner:
         )
         self._plans: dict[tuple[object, ...], Plan] = {}
 
-    def plan(self, batch: int, sizes: dict[int, Size]) -> Plan:
+    def stored_dtype(self, value: int) -> str:
+        """Element type of an image in its store."""
+        own = self.graph.values[value].dtype or "float32"
+        if self.store and own.startswith("float") and itemsize(own) > itemsize(self.store):
+            return self.store
+        return own
+
+    def plan(self, batch: int, sizes: dict[int, Size], layout: Layout | None = None) -> Plan:
         """The plan for input images of these sizes, `{input value id: (rows, columns)}`.
+
+        Args:
+            layout: what is kept; by default the fastest that fits.
 
         Raises:
             BudgetError: the smallest strip, or what must be stored, is above the budget.
         """
-        key = (batch, *sorted(sizes.items()))
+        key = (batch, *sorted(sizes.items()), id(layout))
         if key not in self._plans:
             if len(self._plans) >= 256:
                 self._plans.clear()
-            self._plans[key] = self._make(batch, sizes)
+            self._plans[key] = self._make(batch, sizes, layout)
         return self._plans[key]
 
-    def tables(self, batch: int, sizes: dict[int, Size]) -> list[np.ndarray]:
-        """The geometry of every sweep, see `Sweep.table`."""
-        plan = self.plan(batch, sizes)
-        extents = self.graph.extents(sizes)
-        rows = {v: size[0] for v, size in extents.items()}
-        return [s.table(rows, c.strips) for s, c in zip(plan.sweeps, plan.costs, strict=True)]
+    def tables(self, plan: Plan, sizes: dict[int, Size]) -> list[np.ndarray]:
+        """The geometry of every sweep, then of every replay, see `Sweep.table`."""
+        rows = {v: size[0] for v, size in self.graph.extents(sizes).items()}
+        visits = [*zip(plan.sweeps, plan.costs, strict=True)]
+        visits += zip(plan.layout.replays, plan.replay_costs, strict=True)
+        return [sweep.table(rows, cost.strips) for sweep, cost in visits]
 
-    def trace(self, batch: int, sizes: dict[int, Size]) -> list[Event]:
+    def trace(
+        self, batch: int, sizes: dict[int, Size], layout: Layout | None = None
+    ) -> list[Event]:
         """Allocations and sweeps of one step, in order."""
-        extents = self.graph.extents(sizes)
-        sizes_bytes = {v: bytes_of(self.graph, v, batch, extents) for v in extents}
-        return list(_events(self.graph, self.sweeps, self.training, self.fused, sizes_bytes))
+        found = self._stored_bytes(batch, self.graph.extents(sizes))
+        return list(
+            _events(self.graph, self.sweeps, self.training, self.fused, found, layout or Layout())
+        )
 
-    def _make(self, batch: int, sizes: dict[int, Size]) -> Plan:
+    def _stored_bytes(self, batch: int, extents: dict[int, Size]) -> dict[int, int]:
+        """Bytes of every image in a store."""
+        return {v: bytes_of(self.graph, v, batch, extents, self.stored_dtype(v)) for v in extents}
+
+    def _make(self, batch: int, sizes: dict[int, Size], layout: Layout | None) -> Plan:
+        extents = self.graph.extents(sizes)
+        costs = tuple(self._cost(sweep, batch, extents) for sweep in self.sweeps)
+        if layout is not None:
+            return self._check(self._plan(batch, sizes, costs, layout))
+        best = self._plan(batch, sizes, costs, Layout())
+        if self.host_bytes is None or best.host_bytes <= self.host_bytes or not self.training:
+            return self._check(best)
+        found = []
+        for way in self._layouts(batch, extents):
+            with suppress(BudgetError):  # a replay of many layers may have too large a strip
+                found.append(self._plan(batch, sizes, costs, way))
+        fitting = [p for p in found if p.host_bytes <= self.host_bytes]
+        if fitting:
+            return min(fitting, key=lambda p: p.seconds)
+        return self._check(min([best, *found], key=lambda p: p.host_bytes))
+
+    def _layouts(self, batch: int, extents: dict[int, Size]) -> Iterator[Layout]:
+        """Layouts worth comparing: segments of several lengths, of which more and more are replayed."""
+        stored = self._stored_bytes(batch, extents)
+        for way in segments.partitions(self.graph, self.sweeps, stored):
+            made = [segments.replay(self.graph, self.sweeps, segment) for segment in way[:-1]]
+            worth = sorted(
+                (s for s in made if s is not None),
+                key=lambda s: _worth(s, stored, batch, extents),
+                reverse=True,
+            )
+            for count in range(1, len(worth) + 1):
+                yield Layout(tuple(worth[:count]))
+
+    def _plan(
+        self, batch: int, sizes: dict[int, Size], costs: tuple[SweepCost, ...], layout: Layout
+    ) -> Plan:
         extents = self.graph.extents(sizes)
         first = next(i for i in self.graph.inputs if self.graph.values[i].image)
-        height, width = extents[first]
-        costs = tuple(self._cost(sweep, batch, extents) for sweep in self.sweeps)
-        host = max((e.live_bytes for e in self.trace(batch, sizes)), default=0)
-        if self.host_bytes is not None and host > self.host_bytes:
-            raise BudgetError(
-                f"'{self.name}' on {batch} x {height} x {width}: what is stored needs {format_bytes(host)} "
-                f"of host memory, {format_bytes(self.host_bytes)} are allowed. Raise `host`, or use smaller "
-                "images, a smaller batch or a narrower element type."
-            )
+        replays = tuple(self._cost(s, batch, extents) for s in layout.replays)
+        work = sum(c.operations for c in costs) * (3 if self.training else 1)
+        work += sum(c.operations for c in replays)
+        stored = self._stored_bytes(batch, extents)
+        moved = sum(sum(stored[v] for v in (*s.writes, *s.reads)) for s in self.sweeps)
+        moved *= 3 if self.training else 1
+        moved += sum(sum(stored[v] for v in (*s.writes, *s.reads)) for s in layout.replays)
         return Plan(
-            (batch, height, width, self.graph.values[first].channels),
+            (batch, *extents[first], self.graph.values[first].channels),
             tuple(self.sweeps),
             costs,
-            max(c.device_bytes for c in costs),
-            host,
-            sum(c.operations for c in costs) * (3 if self.training else 1),
+            max(c.device_bytes for c in (*costs, *replays)),
+            max((e.live_bytes for e in self.trace(batch, sizes, layout)), default=0),
+            work,
             self.device_bytes,
+            layout,
+            replays,
+            moved,
+            work / FLOPS + moved / BYTES,
+        )
+
+    def _check(self, plan: Plan) -> Plan:
+        if self.host_bytes is None or plan.host_bytes <= self.host_bytes:
+            return plan
+        shape = " x ".join(map(str, plan.shape[:-1]))
+        raise BudgetError(
+            f"'{self.name}' on {shape}: what is stored needs {format_bytes(plan.host_bytes)} "
+            f"of host memory, {format_bytes(self.host_bytes)} are allowed. Raise `host` to "
+            f"{format_bytes(plan.host_bytes)}, or use smaller images, a smaller batch or a narrower element type."
         )
 
     def _cost(self, sweep: Sweep, batch: int, extents: dict[int, Size]) -> SweepCost:
@@ -127,7 +204,7 @@ class Planner:
             strips,
             max((int(heights[v].max()) for v in sweep.reads), default=0),
             self._working_set(sweep, batch, extents, strips, range(strips)),
-            sum(bytes_of(self.graph, v, batch, extents) for v in sweep.writes),
+            sum(self._stored_bytes(batch, extents)[v] for v in sweep.writes),
             operations,
             exact,
         )
@@ -198,8 +275,9 @@ class Planner:
             for v in sweep.images
         }
         scored = any(n.op.together is not None for n in sweep.reductions)
-        temporaries = max(tiles.values(), default=0) * (4 if self.training or scored else 1)
-        learning = self._learning if self.training else ()
+        learns = self.training and not sweep.again
+        temporaries = max(tiles.values(), default=0) * (4 if learns or scored else 1)
+        learning = self._learning if learns else ()
         return sum(b * (2 if v in learning else 1) for v, b in tiles.items()) + temporaries
 
 
@@ -225,10 +303,19 @@ def itemsize(dtype: str | None) -> int:
     return ITEMSIZE[dtype or "float32"]
 
 
-def bytes_of(graph: Graph, value: int, batch: int, extents: dict[int, Size]) -> int:
-    """Bytes of a whole image."""
+def bytes_of(
+    graph: Graph, value: int, batch: int, extents: dict[int, Size], dtype: str | None = None
+) -> int:
+    """Bytes of a whole image, by default of its own element type."""
     known = graph.values[value]
-    return batch * extents[value][0] * extents[value][1] * known.channels * itemsize(known.dtype)
+    return batch * prod(extents[value]) * known.channels * itemsize(dtype or known.dtype)
+
+
+def _worth(sweep: Sweep, stored: dict[int, int], batch: int, extents: dict[int, Size]) -> float:
+    """Bytes that a replay frees, per operation that it takes."""
+    heights = {v: np.array([extents[v][0]]) for v in sweep.images}
+    operations, _ = _operations(sweep, batch, extents, heights)
+    return sum(stored[v] for v in sweep.writes) / max(operations, 1)
 
 
 def _heights(sweep: Sweep, table: np.ndarray, value: int) -> np.ndarray:
@@ -244,7 +331,7 @@ def _operations(
         if isinstance(node.op, Whole):
             continue
         value = node.output if isinstance(node.op, Local) else node.inputs[0]
-        per_row = batch * extents[value][1] * node.op.operations
+        per_row = batch * prod(extents[value][1:]) * node.op.operations
         done += per_row * int(heights[value].sum())
         exact += per_row * extents[value][0]
     return done, exact
@@ -261,8 +348,11 @@ def _events(
     training: bool,
     fused: bool,
     sizes: dict[int, int],
+    layout: Layout,
 ) -> Iterator[Event]:
     """Forward sweeps, then backward sweeps in reverse order; a store lives until its last reader ends."""
+    until = segments.last_readers(graph, sweeps)
+    gone = layout.inner if training else frozenset(until)
     live: dict[tuple[str, int], int] = {}
 
     def event(what: str) -> Event:
@@ -272,12 +362,15 @@ def _events(
     for sweep in forward:
         live |= {("image", v): sizes[v] for v in sweep.writes}
         yield event(f"forward {sweep.index}")
-        if not training:
-            later = {v for s in sweeps[sweep.index + 1 :] for v in s.reads} | set(graph.outputs)
-            live = {k: b for k, b in live.items() if k[1] in later}
+        over = {v for v in gone if until[v] <= sweep.index}
+        live = {k: b for k, b in live.items() if k[1] not in over}
     if not training and not fused:
         return
     for sweep in reversed(sweeps):
+        for made in layout.replays:
+            if made.index == sweep.index:
+                live |= {("image", v): sizes[v] for v in made.writes}
+                yield event(f"replay {sweep.index}")
         if not (fused and sweep is sweeps[-1]):
             for node in foldable(sweep):
                 live.pop(("image", node.inputs[0]), None)

@@ -71,8 +71,3 @@ def begin(after: tf.Tensor) -> None:
 def end(after: tf.Tensor) -> None:
     """Marks, in a graph, the end of a step, once `after` is known."""
     _call(lambda _: METER.end(), after)
-
-
-def sweep(what: str) -> Callable[[tf.Tensor, tf.Tensor], tf.Operation]:
-    """A function `(strip, strips)` that reports, in a graph, that a strip is done."""
-    return lambda index, count: _call(lambda i, n: METER.tick(what, int(i), int(n)), index, count)

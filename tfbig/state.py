@@ -18,8 +18,9 @@ class State:
 
     Args:
         batch: N, int32 scalar.
-        extents: `[number of values, 2]` int32: rows and columns of every image.
-        tables: geometry per sweep.
+        extents: `[number of values, spatial axes]` int32: the size of every image.
+        tables: geometry of the sweeps, by index.
+        replays: geometry of the replays.
         images: stores, or tensors and handles from outside, by value.
         wholes: tensors, or tuples of tensors, by value.
         weights: tensors.
@@ -33,6 +34,7 @@ class State:
     batch: tf.Tensor
     extents: tf.Tensor
     tables: list[tf.Tensor]
+    replays: dict[Sweep, tf.Tensor]
     images: dict[int, tf.Tensor]
     wholes: dict[int, Structure]
     weights: list[tf.Tensor]
@@ -41,6 +43,47 @@ class State:
     d_weights: list[tf.Tensor] = field(default_factory=list)
     sinks: dict[int, tf.Tensor] = field(default_factory=dict)
     done: tf.Tensor | None = None
+
+
+@dataclass
+class Part:
+    """What one sweep works with; every dictionary is by position in the sweep, not by value.
+
+    Args:
+        label: what progress calls the sweep.
+        table: its geometry.
+        extents: size of every image of the sweep.
+        images: what it reads.
+        stores: what it changes.
+        wholes: whole values that it reads, and the results of its reductions where they are known.
+        weights: tensors.
+        sinks: as in `State`.
+        d_images: gradients of what it wrote.
+        d_wholes: gradients of the results of its reductions.
+    """
+
+    label: tf.Tensor
+    table: tf.Tensor
+    extents: tf.Tensor
+    images: dict[int, tf.Tensor]
+    stores: dict[int, tf.Tensor] = field(default_factory=dict)
+    wholes: dict[int, Structure] = field(default_factory=dict)
+    weights: list[tf.Tensor] = field(default_factory=list)
+    sinks: dict[int, tf.Tensor] = field(default_factory=dict)
+    d_images: dict[int, tf.Tensor] = field(default_factory=dict)
+    d_wholes: dict[int, Structure] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int | None:
+        """N where it is known while tracing."""
+        tensors = [*self.images.values(), *self.stores.values()]
+        return next((t.shape[0] for t in tensors if t.shape.rank), None)
+
+    @property
+    def batch(self) -> tf.Tensor:
+        """N, int32 scalar."""
+        tensors = [*self.images.values(), *self.stores.values()]
+        return tf.shape(tensors[0])[0]
 
 
 class Row:

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ import tensorflow as tf
 from tfbig import sources
 from tfbig.errors import SourceError
 from tfbig.pages import POOL
+from tfbig.progress import METER
 
 
 def allocate(shape: Any, dtype: tf.DType) -> tf.Tensor:
@@ -47,18 +47,33 @@ def copy(image: tf.Tensor) -> tf.Tensor:
         return tf.identity(store)
 
 
-def read(store: tf.Tensor, start: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
-    """Rows `start <= row < stop`, `[N, stop - start, W, C]`; no copy for N = 1."""
-    return tf.numpy_function(_read, [store, start, stop], store.dtype)
+Rows = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
-def _read(store: np.ndarray, start: int, stop: int) -> np.ndarray:
-    return store[:, start:stop]
+def read(wanted: list[Rows]) -> list[tf.Tensor]:
+    """Rows `start <= row < stop`, `[N, stop - start, W, C]`, of each `(store, start, stop)`; no copy for N = 1."""
+    flat = [t for rows in wanted for t in rows]
+    return tf.numpy_function(_read, flat, [store.dtype for store, _, _ in wanted])
 
 
-def write(store: tf.Tensor, start: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
-    """Puts rows into a store from row `start` on, once `finish` has run."""
-    return tf.numpy_function(partial(_later, _write), [store, start, rows], [])
+def _read(*flat: np.ndarray) -> list[np.ndarray]:
+    return [store[:, start:stop] for store, start, stop in _grouped(flat, 3)]
+
+
+def _grouped(flat: tuple[Any, ...], size: int) -> Iterator[tuple[Any, ...]]:
+    return zip(*[iter(flat)] * size, strict=True)
+
+
+def write(
+    changes: list[Rows], label: tf.Tensor, index: tf.Tensor, count: tf.Tensor
+) -> tf.Operation:
+    """Puts rows into stores, once `finish` has run, and reports progress.
+
+    Args:
+        changes: `(store, first row, rows)` each.
+        label, index, count: which sweep, which strip of how many.
+    """
+    return _change(_write, changes, label, index, count)
 
 
 def _write(store: np.ndarray, start: int, rows: np.ndarray) -> None:
@@ -66,18 +81,19 @@ def _write(store: np.ndarray, start: int, rows: np.ndarray) -> None:
 
 
 def add(
-    store: tf.Tensor, start: tf.Tensor, rows: tf.Tensor, covered: Any, until: Any
+    changes: list[tuple[Any, ...]], label: tf.Tensor, index: tf.Tensor, count: tf.Tensor
 ) -> tf.Operation:
-    """Adds rows from row `start` on, once `finish` has run.
+    """Adds rows to stores, once `finish` has run, and reports progress.
 
     Args:
-        covered: rows before it hold sums already; from it on the store has any content, which is replaced.
-        until: rows from the last added one to here become zero.
+        changes: `(store, rows, start, covered, until)` each. Rows before `covered` hold sums already; from it on the
+            store has any content, which is replaced. Rows from the last added one to `until` become zero.
+        label, index, count: as in `write`.
     """
-    return tf.numpy_function(partial(_later, _add), [store, start, rows, covered, until], [])
+    return _change(_add, changes, label, index, count)
 
 
-def _add(store: np.ndarray, start: int, rows: np.ndarray, covered: int, until: int) -> None:
+def _add(store: np.ndarray, rows: np.ndarray, start: int, covered: int, until: int) -> None:
     stop = start + rows.shape[1]
     split = min(max(covered, start), stop)
     store[:, covered:start] = 0
@@ -86,17 +102,35 @@ def _add(store: np.ndarray, start: int, rows: np.ndarray, covered: int, until: i
     store[:, max(covered, stop) : until] = 0
 
 
+def _change(
+    copy: Callable[..., None], changes: list[Any], label: Any, index: Any, count: Any
+) -> tf.Operation:
+    size = len(changes[0]) if changes else 1
+
+    def run(label: bytes, index: int, count: int, *flat: np.ndarray) -> None:
+        _later(copy, list(_grouped(flat, size)))
+        METER.tick(label.decode(), int(index), int(count))
+
+    return tf.numpy_function(run, [label, index, count, *(t for c in changes for t in c)], [])
+
+
 _COPIES = ThreadPoolExecutor(1, "tfbig-copies")
 _PENDING: deque[Future[None]] = deque()
 MAX_PENDING = 1
 """Strips that wait to be copied; their memory is not free before."""
 
 
-def _later(copy: Callable[..., None], *arguments: Any) -> None:
+def _later(copy: Callable[..., None], changes: list[tuple[Any, ...]]) -> None:
     """Copies in the background, in order, while the next strip is worked on."""
     while len(_PENDING) >= MAX_PENDING:
         _PENDING.popleft().result()
-    _PENDING.append(_COPIES.submit(copy, *arguments))
+    if changes:
+        _PENDING.append(_COPIES.submit(_copy_all, copy, changes))
+
+
+def _copy_all(copy: Callable[..., None], changes: list[tuple[Any, ...]]) -> None:
+    for change in changes:
+        copy(*change)
 
 
 def finish(done: tf.Tensor) -> tf.Tensor:

@@ -1,0 +1,140 @@
+"""Runs one sweep over its strips, forward or backward, in one loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfbig import stores, tapes
+from tfbig.graph import Graph
+from tfbig.kernels import Strip
+from tfbig.plan import Sweep
+from tfbig.state import Part, Structure
+from tfbig.visits import Visit
+
+FOLD_BYTES = 2**22
+"""Bytes of an image that a step of `fold` takes: few enough for the cache."""
+
+
+def forward(graph: Graph, sweep: Sweep, part: Part, device: str | None) -> tuple[Any, Structure]:
+    """Fills the stores of what the sweep writes; gives `(done, partial sums of its reductions)`."""
+    total = tf.shape(part.table)[0]
+
+    def body(i: tf.Tensor, partials: Structure) -> Structure:
+        visit = Visit(graph, sweep, part, i)
+        tiles, _ = visit.read()
+        with tf.device(device):
+            owned = visit.owned(visit.values(tiles))
+            partials = visit.merge(owned, partials)
+            written = {v: tf.cast(owned[v], s.dtype) for v, s in part.stores.items()}
+        starts = {v: visit.row["own start", v] for v in sweep.writes}
+        done = [stores.write_sink(k, starts[v], owned[v]) for v, k in part.sinks.items()]
+        changes = [(s, starts[v], written[v]) for v, s in part.stores.items()]
+        return _next(i, [*done, stores.write(changes, part.label, i, total)]), partials
+
+    return _loop(total, body, [n.op.init(part.batch) for n in sweep.reductions])
+
+
+def backward(
+    graph: Graph,
+    sweep: Sweep,
+    part: Part,
+    device: str | None,
+    fresh: frozenset[int],
+    together: bool,
+) -> tuple[Any, Structure]:
+    """Adds gradients of what the sweep read to their stores.
+
+    Args:
+        fresh: stores whose content does not count yet.
+        together: whether the forward runs in the same pass (`Reduce.together`).
+
+    Returns:
+        `(done, (gradients of the wholes, of the weights, partial sums))`.
+    """
+    total = tf.shape(part.table)[0]
+    targets = list(part.stores)
+    inner = {i: part.wholes[i] for n in sweep.locals for i in n.inputs if i in part.wholes}
+
+    def body(i: tf.Tensor, sums: Structure) -> Structure:
+        visit = Visit(graph, sweep, part, i)
+        tiles, given = visit.read(list(part.d_images))
+        with tf.device(device):
+            sources = ({v: tiles[v] for v in targets}, inner, part.weights)
+            with tf.GradientTape() as tape:
+                tape.watch(tapes.floats(sources))
+                owned = visit.owned(visit.values(tiles))
+            partials, pulled = visit.pull(owned, sums[2] if together else None)
+            outputs, seeds = tapes.sum_seeds(owned, [given, *pulled])
+            d_tiles, d_wholes, d_weights = tapes.gradients(tape, outputs, seeds, sources)
+            sums = (tapes.add(sums[0], d_wholes), tapes.add(sums[1], d_weights), partials)
+            added = {v: tf.cast(d_tiles[v], part.stores[v].dtype) for v in targets}
+        changes = [(part.stores[v], added[v], *_edges(visit, v, v in fresh)) for v in targets]
+        return _next(i, [stores.add(changes, part.label, i, total)]), sums
+
+    zeros = tf.nest.map_structure(tapes.zeros, inner)
+    start = [n.op.init(part.batch) for n in sweep.reductions] if together else []
+    return _loop(total, body, (zeros, [tf.zeros_like(w) for w in part.weights], start))
+
+
+def _edges(visit: Visit, value: int, fresh: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Where rows are added: `(start, covered, until)` of `stores.add`."""
+    start, stop = visit.row["start", value], visit.row["stop", value]
+    if not fresh:
+        return start, stop, stop
+    return start, visit.row["covered", value], visit.row["until", value]
+
+
+def fold(graph: Graph, sweep: Sweep, part: Part, device: str | None, chunk: int) -> Any:
+    """Adds the gradients of statistics to the gradient of the stored image that these are of; gives `done`.
+
+    It is a pass of its own so that the image is free before the gradients of the sweep's inputs are made.
+
+    Args:
+        sweep: its nodes are the reductions of one image, the only one that it reads.
+        part: `images` and `stores` hold this image and its gradient.
+        chunk: bytes to work on at a time.
+    """
+    ((value, image),) = part.images.items()
+    gradient = part.stores[value]
+    rows = part.extents[value, 0]
+    row_bytes = tf.size(image, tf.int64) // tf.cast(rows, tf.int64) * image.dtype.size
+    step = tf.cast(tf.maximum(chunk // row_bytes, 1), tf.int32)
+    total = -(-rows // step)
+    shape = [part.count, *[None] * graph.spatial, graph.values[value].channels]
+
+    def body(i: tf.Tensor, _: Structure) -> Structure:
+        start, stop = i * step, tf.minimum((i + 1) * step, rows)
+        found = stores.read([(image, start, stop), (gradient, start, stop)])
+        with tf.device(device):
+            x, summed = (
+                tf.cast(tf.ensure_shape(t, shape), graph.values[value].dtype) for t in found
+            )
+            for node in sweep.reductions:
+                result, cotangent = part.wholes[node.output], part.d_wholes[node.output]
+                weights = [part.weights[w] for w in node.weights]
+                strip = Strip(start, stop, rows, ())
+                (pulled,) = node.op.pullback([x], weights, strip, result, cotangent)
+                summed += pulled
+            summed = tf.cast(summed, gradient.dtype)
+        return _next(i, [stores.write([(gradient, start, summed)], part.label, i, total)]), ()
+
+    return _loop(total, body, ())[0]
+
+
+def _loop(count: tf.Tensor, body: Any, start: Structure) -> Any:
+    done, result = tf.while_loop(
+        lambda i, *_: i < count,
+        body,
+        (tf.constant(0), start),
+        shape_invariants=tf.nest.map_structure(lambda t: t.shape, (tf.constant(0), start)),
+        parallel_iterations=1,
+    )
+    return stores.finish(done), result
+
+
+def _next(i: tf.Tensor, done: list[tf.Operation]) -> tf.Tensor:
+    """The next strip, once this one is done. (Graphs of gradients do not order Python calls by themselves.)"""
+    with tf.control_dependencies(done):
+        return tf.identity(i + 1)

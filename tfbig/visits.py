@@ -1,0 +1,147 @@
+"""What a sweep computes on one strip, and the pullback of its reductions there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfbig import stores
+from tfbig.graph import Graph, Node, image_positions
+from tfbig.kernels import Rows, Strip, take_rows
+from tfbig.plan import Sweep
+from tfbig.state import Part, Row, Structure
+
+
+class Visit:
+    """One strip of a sweep.
+
+    Args:
+        graph: of the sweep.
+        sweep: what runs.
+        part: what it works with.
+        index: of the strip.
+    """
+
+    def __init__(self, graph: Graph, sweep: Sweep, part: Part, index: tf.Tensor) -> None:
+        self.graph = graph
+        self.sweep = sweep
+        self.part = part
+        self.row = Row(sweep, part.table[index])
+
+    def read(self, gradients: Sequence[int] = ()) -> tuple[dict[int, Any], dict[int, Any]]:
+        """Tiles of what the sweep reads, and own rows of the gradients of what it wrote."""
+        row, part = self.row, self.part
+        stored = [v for v in self.sweep.reads if v not in self.graph.inputs]
+        wanted = [(part.images[v], row["start", v], row["stop", v]) for v in stored]
+        wanted += [(part.d_images[v], row["own start", v], row["own stop", v]) for v in gradients]
+        found = stores.read(wanted) if wanted else []
+        shaped = [
+            self._shaped(v, rows) for v, rows in zip([*stored, *gradients], found, strict=True)
+        ]
+        tiles = dict(zip(stored, shaped, strict=False))
+        tiles |= {v: self._given(v) for v in self.sweep.reads if v in self.graph.inputs}
+        return tiles, dict(zip(gradients, shaped[len(stored) :], strict=True))
+
+    def _given(self, value: int) -> tf.Tensor:
+        """Rows of an image from outside: a tensor, or files behind handles."""
+        image, known = self.part.images[value], self.graph.values[value]
+        start, stop = self.row["start", value], self.row["stop", value]
+        if image.dtype != tf.string:
+            return take_rows(image, start, stop - start)
+        rows = stores.read_source(image, start, stop, tf.as_dtype(known.dtype))
+        return tf.ensure_shape(rows, self._shape(value, image.shape[0]))
+
+    def _shaped(self, value: int, rows: tf.Tensor) -> tf.Tensor:
+        rows = tf.ensure_shape(rows, self._shape(value, self.part.count))
+        return tf.cast(rows, self.graph.values[value].dtype)
+
+    def _shape(self, value: int, count: int | None) -> list[int | None]:
+        return [count, *[None] * self.graph.spatial, self.graph.values[value].channels]
+
+    def values(self, tiles: dict[int, tf.Tensor]) -> dict[int, Structure]:
+        """Every image of the sweep on the strip."""
+        values, row = dict(tiles), self.row
+        for node in self.sweep.locals:
+            images = image_positions(node)
+            inputs = [
+                self._view(values, node, p) if p in images else self.part.wholes[i]
+                for p, i in enumerate(node.inputs)
+            ]
+            rows = tuple(
+                self._rows(node, p) if p in images else None for p in range(len(node.inputs))
+            )
+            value = node.output
+            strip = Strip(row["start", value], row["stop", value], self._extent(value), rows)
+            weights = [self.part.weights[w] for w in node.weights]
+            values[value] = node.op.function(inputs, weights, strip)
+        return values
+
+    def _rows(self, node: Node, p: int) -> Rows:
+        start, stop, before, after = (
+            self.row[key, node.output, p] for key in ("start", "stop", "before", "after")
+        )
+        return Rows(start, stop, before, after, self._extent(node.inputs[p]))
+
+    def _extent(self, value: int) -> tf.Tensor:
+        return self.part.extents[value, 0]
+
+    def _view(self, values: dict[int, tf.Tensor], node: Node, p: int) -> tf.Tensor:
+        """The rows of an image that one node reads; all of the tile where nothing else asks for more."""
+        value, row = node.inputs[p], self.row
+        if self.sweep.uses[value] == 1:
+            return values[value]
+        start = row["start", node.output, p]
+        return take_rows(
+            values[value], start - row["start", value], row["stop", node.output, p] - start
+        )
+
+    def owned(self, values: dict[int, tf.Tensor]) -> dict[int, tf.Tensor]:
+        """The rows that the strip owns of every image that is stored or reduced."""
+        owned, row = {}, self.row
+        for v in self.sweep.observed:
+            start, stop = row["own start", v], row["own stop", v]
+            alone = self.sweep.uses[v] == 1
+            owned[v] = (
+                values[v] if alone else take_rows(values[v], start - row["start", v], stop - start)
+            )
+        return owned
+
+    def _own_strip(self, node: Node) -> Strip:
+        value = node.inputs[0]
+        return Strip(
+            self.row["own start", value], self.row["own stop", value], self._extent(value), ()
+        )
+
+    def merge(self, owned: dict[int, tf.Tensor], partials: list[Structure]) -> list[Structure]:
+        """The partial sums of the reductions with those of this strip."""
+        merged = []
+        for node, before in zip(self.sweep.reductions, partials, strict=True):
+            inputs = [owned[v] for v in node.inputs]
+            weights = [self.part.weights[w] for w in node.weights]
+            new = node.op.partial(inputs, weights, self._own_strip(node))
+            merged.append(node.op.merge(before, new))
+        return merged
+
+    def pull(
+        self, owned: dict[int, tf.Tensor], partials: list[Structure] | None
+    ) -> tuple[list[Structure], list[dict[int, tf.Tensor]]]:
+        """Gradients that the reductions give to their images; with `partials`, these are merged as well."""
+        pulled, merged = [], []
+        for position, node in enumerate(self.sweep.reductions):
+            cotangent = self.part.d_wholes.get(node.output)
+            if cotangent is None:
+                continue
+            inputs = [owned[v] for v in node.inputs]
+            weights = [self.part.weights[w] for w in node.weights]
+            strip = self._own_strip(node)
+            if partials is None:
+                result = self.part.wholes[node.output]
+                gradients = node.op.pullback(inputs, weights, strip, result, cotangent)
+            else:
+                new, gradients = node.op.together(inputs, weights, strip, cotangent)
+                merged.append(node.op.merge(partials[position], new))
+            pairs = zip(node.inputs, gradients, strict=True)
+            pulled.append({v: g for v, g in pairs if g is not None})
+        return merged, pulled
