@@ -17,6 +17,7 @@ ORDER = [
     "geometry",
     "graph",
     "plan",
+    "ranges",
     "segments",
     "planner",
     "sources",
@@ -60,7 +61,7 @@ SOURCES = [
 ]
 """The same for `tfbig.sources`."""
 
-PURE = ["errors", "budget", "geometry", "graph", "plan", "segments", "planner", "sources"]
+PURE = ["errors", "budget", "geometry", "graph", "plan", "ranges", "segments", "planner", "sources"]
 """What runs without TensorFlow and Keras."""
 
 MAX_FILE_LINES = 600

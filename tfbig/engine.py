@@ -245,7 +245,7 @@ class Program:
     def _fill(self, sweep: Sweep, state: State, label: str, table: tf.Tensor) -> list[Structure]:
         """Stores what a sweep writes; gives the partial sums of its reductions."""
         kept = [v for v in sweep.writes if v not in state.sinks]
-        made = {v: self._allocate(state, v) for v in kept}
+        made = self._allocate(state, kept)
         known, part = self._part(sweep, state, label, table)
         part.stores = known.named(made)
         part.sinks = known.named({v: k for v, k in state.sinks.items() if v in sweep.writes})
@@ -296,15 +296,18 @@ class Program:
                 inputs, [state.weights[w] for w in node.weights]
             )
 
-    def _allocate(self, state: State, value: int) -> tf.Tensor:
-        known = self.graph.values[value]
-        shape = tf.concat([[state.batch], state.extents[value], [known.channels]], 0)
-        (shape,) = stores.after(
-            [tf.cast(shape, tf.int64)], state.done
-        )  # what is free by then is used again
-        store = stores.allocate(shape, tf.as_dtype(self.planner.stored_dtype(value)))
+    def _allocate(self, state: State, values: list[int]) -> dict[int, tf.Tensor]:
+        """Stores for images; what is free when the sweep before has ended is used again."""
+        known = [self.graph.values[v] for v in values]
+        shapes = [tf.concat([[state.batch], state.extents[v.id], [v.channels]], 0) for v in known]
+        shapes = stores.after([tf.cast(s, tf.int64) for s in shapes], state.done)
+        dtypes = [tf.as_dtype(self.planner.stored_dtype(v)) for v in values]
+        made = stores.allocate(shapes, dtypes)
         count = next((t.shape[0] for t in state.images.values() if t.shape.rank), None)
-        return tf.ensure_shape(store, [count, *[None] * self.graph.spatial, known.channels])
+        return {
+            v.id: tf.ensure_shape(m, [count, *[None] * self.graph.spatial, v.channels])
+            for v, m in zip(known, made, strict=True)
+        }
 
     # ----------------------------------------------------------------- backward
 
@@ -343,7 +346,7 @@ class Program:
             sweep = self._folded(sweep, state, label)
         targets = [v for v in sweep.reads if v in wanted or v not in self.graph.inputs]
         fresh = [v for v in targets if v not in state.d_images]
-        state.d_images |= {v: self._allocate(state, v) for v in fresh}
+        state.d_images |= self._allocate(state, fresh)
         known, part = self._part(sweep, state, label, state.tables[sweep.index])
         part.stores = {known.place[v]: state.d_images[v] for v in targets}
         part.d_images = {

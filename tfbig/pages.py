@@ -1,7 +1,7 @@
 """Host memory for whole images, used again from step to step.
 
 Fresh pages are slow: the system zeroes each when first touched, one gigabyte in 0.6 s with huge pages and 3 s without
-(measured), as long as computing on it takes. So blocks that nobody uses any more are kept for the next request.
+(measured), as long as computing on it takes. So one range of addresses is reserved and pages once touched are kept.
 """
 
 from __future__ import annotations
@@ -15,86 +15,116 @@ from typing import Any
 
 import numpy as np
 
+from tfbig.ranges import Ranges
+
+PAGE = mmap.PAGESIZE
+
+
+def rounded(size: int) -> int:
+    """Bytes that the pool takes for `size` bytes: whole pages, one at least."""
+    return max(-(-size // PAGE), 1) * PAGE
+
 
 class _Block:
     """Memory that goes back to its pool with the last array over it."""
 
-    def __init__(self, pool: Pool, pages: mmap.mmap) -> None:
-        self.pool, self.pages = pool, pages
-        address = np.frombuffer(pages, np.uint8).__array_interface__["data"]
+    def __init__(self, pool: Pool, size: int) -> None:
+        self.pool, self.size = pool, size
+        self.start = pool.take(size)
         self.__array_interface__ = {
             "version": 3,
-            "shape": (len(pages),),
+            "shape": (size,),
             "typestr": "|u1",
-            "data": address,
+            "data": (pool.address + self.start, False),
         }
 
     def __del__(self) -> None:
-        self.pool.give(self.pages)
+        if hasattr(self, "start"):
+            self.pool.give(self.start, self.size)
 
 
 class Pool:
-    """Blocks of anonymous memory, free ones kept.
+    """Arrays in one reserved range of addresses.
 
-    A request takes the smallest free block that is large enough and not twice too large. Where none is, free blocks
-    go back to the system before a new one is made, so that the pool never holds more than was once in use.
+    Args:
+        reserved: bytes of the range; only what is used takes memory. By default twice what the machine has.
+
+    Attributes:
+        used_bytes: in use.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reserved: int | None = None) -> None:
         self._lock = threading.RLock()  # garbage collected inside it may give blocks back
-        self._free: list[mmap.mmap] = []
+        self._reserved = reserved or 2 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._pages: mmap.mmap | None = None
+        self._ranges = Ranges()
+        self.address = 0
         self.used_bytes = 0
-        self.peak_bytes = 0
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes that were ever in use at once, and the gaps between them."""
+        return self._ranges.top
 
     @property
     def free_bytes(self) -> int:
         """Bytes kept for later."""
         with self._lock:
-            return sum(len(pages) for pages in self._free)
+            return sum(stop - start for start, stop in self._ranges.gaps)
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """An array with any content, page aligned."""
+        """An array with any content, page aligned.
+
+        Raises:
+            MemoryError: the reserved range is full.
+        """
         kind = np.dtype(dtype)
         need = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        block = np.asarray(_Block(self, self._take(max(need, 1))))
+        block = np.asarray(_Block(self, rounded(need)))
         return block[:need].view(kind).reshape(shape)
 
-    def give(self, pages: mmap.mmap) -> None:
-        """Takes a block back."""
+    def take(self, size: int) -> int:
+        """The first byte of a part of the range."""
         with self._lock:
-            size = len(pages)
+            if self._pages is None:
+                self._pages = _reserve(self._reserved)
+                self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
+            start = self._ranges.take(size)
+            self.used_bytes += size
+            if start + size > len(self._pages):
+                self.give(start, size)
+                raise MemoryError(
+                    f"no {size} bytes left of {len(self._pages)} for stored images; use smaller images or a "
+                    "smaller batch."
+                )
+            return start
+
+    def give(self, start: int, size: int) -> None:
+        """Takes a part back."""
+        with self._lock:
             self.used_bytes -= size
-            self._free.append(pages)
+            self._ranges.give(start, size)
 
     def trim(self) -> None:
-        """Returns free blocks to the system."""
+        """Returns the memory of what is not in use to the system."""
         with self._lock:
-            self._free.clear()
-
-    def _take(self, need: int) -> mmap.mmap:
-        with self._lock:
-            fitting = [p for p in self._free if need <= len(p) <= 2 * need]
-            if fitting:
-                pages = min(fitting, key=len)
-                self._free.remove(pages)
-            else:
-                self._make_room(need)
-                pages = _map(need)
-            size = len(pages)
-            self.used_bytes += size
-            self.peak_bytes = max(self.peak_bytes, self.used_bytes)
-            return pages
-
-    def _make_room(self, need: int) -> None:
-        """Drops free blocks, largest first, until used and free together stay within the peak."""
-        self._free.sort(key=len)
-        held = self.used_bytes + sum(len(p) for p in self._free)
-        while self._free and held + need > self.peak_bytes:
-            held -= len(self._free.pop())
+            for start, stop in self._ranges.gaps:
+                if self._pages is not None and hasattr(mmap, "MADV_DONTNEED"):
+                    self._pages.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
 
-def _map(need: int) -> mmap.mmap:
-    pages = mmap.mmap(-1, need)
+def _reserve(size: int) -> mmap.mmap:
+    """Addresses without memory behind them; fewer where the system does not give so many."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    flags |= 0x4000 if sys.platform.startswith("linux") else 0  # MAP_NORESERVE
+    while True:
+        try:
+            pages = mmap.mmap(-1, rounded(size), flags=flags)
+            break
+        except OSError:
+            if size < 2**28:
+                raise
+            size //= 2
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
     return pages

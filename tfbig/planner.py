@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from math import prod
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from tfbig.plan import (
     layers_of,
     schedule,
 )
+from tfbig.ranges import Ranges
 
 FLOPS = 1e11
 BYTES = 1e10
@@ -33,10 +34,33 @@ ITEMSIZE |= {"int32": 4, "float32": 4, "int64": 8, "float64": 8}
 
 
 class Event(NamedTuple):
-    """One moment of a step: what happens, and the bytes of all stored images at that moment."""
+    """One moment of a step: what happens, the bytes of all stored images then, and the memory that holds them."""
 
     what: str
     live_bytes: int
+    held_bytes: int
+
+
+class _Stores:
+    """Images and gradients that live, and the ranges of memory they have."""
+
+    def __init__(self, sizes: dict[int, int]) -> None:
+        self.sizes = sizes
+        self.starts: dict[tuple[str, int], int] = {}
+        self.ranges = Ranges()
+
+    def make(self, kind: str, values: Iterable[int]) -> None:
+        for value in values:
+            if (kind, value) not in self.starts:
+                self.starts[kind, value] = self.ranges.take(self.sizes[value])
+
+    def drop(self, kind: str, values: Iterable[int]) -> None:
+        for value in values:
+            if (kind, value) in self.starts:
+                self.ranges.give(self.starts.pop((kind, value)), self.sizes[value])
+
+    def event(self, what: str) -> Event:
+        return Event(what, sum(self.sizes[v] for _, v in self.starts), self.ranges.top)
 
 
 class Planner:
@@ -176,7 +200,7 @@ class Planner:
             tuple(self.sweeps),
             costs,
             max(c.device_bytes for c in (*costs, *replays)),
-            max((e.live_bytes for e in self.trace(batch, sizes, layout)), default=0),
+            max((e.held_bytes for e in self.trace(batch, sizes, layout)), default=0),
             work,
             self.device_bytes,
             layout,
@@ -353,33 +377,24 @@ def _events(
     """Forward sweeps, then backward sweeps in reverse order; a store lives until its last reader ends."""
     until = segments.last_readers(graph, sweeps)
     gone = layout.inner if training else frozenset(until)
-    live: dict[tuple[str, int], int] = {}
-
-    def event(what: str) -> Event:
-        return Event(what, sum(live.values()))
-
-    forward = sweeps[:-1] if fused else sweeps
-    for sweep in forward:
-        live |= {("image", v): sizes[v] for v in sweep.writes}
-        yield event(f"forward {sweep.index}")
-        over = {v for v in gone if until[v] <= sweep.index}
-        live = {k: b for k, b in live.items() if k[1] not in over}
+    live = _Stores(sizes)
+    for sweep in sweeps[:-1] if fused else sweeps:
+        live.make("image", sweep.writes)
+        yield live.event(f"forward {sweep.index}")
+        live.drop("image", [v for v in sorted(gone) if until[v] <= sweep.index])
     if not training and not fused:
         return
     for sweep in reversed(sweeps):
         for made in layout.replays:
             if made.index == sweep.index:
-                live |= {("image", v): sizes[v] for v in made.writes}
-                yield event(f"replay {sweep.index}")
+                live.make("image", made.writes)
+                yield live.event(f"replay {sweep.index}")
         if not (fused and sweep is sweeps[-1]):
-            for node in foldable(sweep):
-                live.pop(("image", node.inputs[0]), None)
-        inner = [v for v in sweep.reads if needs_gradient(graph, v)]
-        live |= {("gradient", v): sizes[v] for v in inner}
-        yield event(f"backward {sweep.index}")
-        for value in sweep.writes:
-            live.pop(("gradient", value), None)
-            live.pop(("image", value), None)
+            live.drop("image", [n.inputs[0] for n in foldable(sweep)])
+        live.make("gradient", [v for v in sweep.reads if needs_gradient(graph, v)])
+        yield live.event(f"backward {sweep.index}")
+        live.drop("gradient", sweep.writes)
+        live.drop("image", sweep.writes)
 
 
 def choose_cuts(graph: Graph, side: int = 4096, strips: int = 16) -> frozenset[int]:
@@ -393,7 +408,7 @@ def choose_cuts(graph: Graph, side: int = 4096, strips: int = 16) -> frozenset[i
     candidates = _candidates(graph)
     if not candidates:
         return cuts
-    sizes = {i: (side, side) for i in graph.inputs if graph.values[i].image}
+    sizes = {i: (side,) * graph.spatial for i in graph.inputs if graph.values[i].image}
     try:
         extents = graph.extents(sizes)
     except ValueError:  # inputs that meet at different sizes: nothing to compare on squares

@@ -25,24 +25,29 @@ from tfbig.pages import POOL
 from tfbig.progress import METER
 
 
-def allocate(shape: Any, dtype: tf.DType) -> tf.Tensor:
-    """A store with any content.
+def allocate(shapes: list[tf.Tensor], dtypes: list[tf.DType]) -> list[tf.Tensor]:
+    """Stores with any content.
 
     Args:
-        shape: int64 tensor `[4]`: N, H, W, C.
-        dtype: of the elements.
+        shapes: int64 tensors: N, sizes of the spatial axes, C.
+        dtypes: of the elements.
     """
+    if not shapes:
+        return []
     # TensorFlow returns arrays of dead tensors to NumPy at its next call to Python only: hence a call before ours.
-    (shape,) = after([shape], tf.numpy_function(lambda: np.int32(0), [], tf.int32))
-    store = tf.numpy_function(
-        lambda shape: POOL.array(tuple(shape), dtype.as_numpy_dtype), [shape], dtype
-    )
-    return tf.ensure_shape(store, [None] * 4)
+    shapes = after(shapes, tf.numpy_function(lambda: np.int32(0), [], tf.int32))
+
+    def make(*shapes: np.ndarray) -> list[np.ndarray]:
+        kinds = [dtype.as_numpy_dtype for dtype in dtypes]
+        return [POOL.array(tuple(shape), kind) for shape, kind in zip(shapes, kinds, strict=True)]
+
+    made = tf.numpy_function(make, shapes, dtypes)
+    return [tf.ensure_shape(m, [None] * s.shape[0]) for m, s in zip(made, shapes, strict=True)]
 
 
 def copy(image: tf.Tensor) -> tf.Tensor:
     """A store with the content of a tensor."""
-    store = allocate(tf.shape(image, tf.int64), image.dtype)
+    (store,) = allocate([tf.shape(image, tf.int64)], [image.dtype])
     with tf.control_dependencies([tf.numpy_function(_write, [store, 0, image], [])]):
         return tf.identity(store)
 
