@@ -108,13 +108,12 @@ class Program:
 
             def gradient(*cotangents: tf.Tensor) -> list[Any]:
                 # A state of its own: under an eager tape this is traced twice.
-                zeros = [tf.zeros_like(w) for w in state.weights]
-                back = replace(state, d_images={}, d_wholes={}, d_weights=zeros)
+                back = replace(state, d_images={}, d_wholes={}, d_weights={})
                 self._seed(back, structure, cotangents)
                 progress.begin(back.done)
                 self._backward_all(self.sweeps, back, wanted)
                 progress.end(back.done)
-                return [back.d_images.get(key) for key in keys] + back.d_weights
+                return [back.d_images.get(key) for key in keys] + self._weight_gradients(back)
 
             return tf.nest.flatten(structure), gradient
 
@@ -148,7 +147,11 @@ class Program:
             state.d_wholes[loss] = tf.cast(scale, state.wholes[loss].dtype)
         self._backward_all(self.sweeps[:-1] if fused else self.sweeps, state, ())
         progress.end(state.done)
-        return {value: self._result(state, value) for value in self.results}, state.d_weights
+        results = {value: self._result(state, value) for value in self.results}
+        return results, self._weight_gradients(state)
+
+    def _weight_gradients(self, state: State) -> list[tf.Tensor]:
+        return [state.d_weights.get(w, tf.zeros_like(t)) for w, t in enumerate(state.weights)]
 
     def _start(self, inputs: dict[int, tf.Tensor], weights: list[tf.Tensor]) -> State:
         images = {i: t for i, t in inputs.items() if self.graph.values[i].image}
@@ -171,7 +174,6 @@ class Program:
         ]
         replays = dict(zip(layout.replays, tables[len(self.sweeps) :], strict=True))
         state = State(batch, extents, tables, replays, images, wholes, weights, done=batch)
-        state.d_weights = [tf.zeros_like(w) for w in weights]
         wholes.update({value: extents[image] for value, image in self.graph.sizes.items()})
         self._run_wholes(self.before, state)
         progress.begin(batch)
@@ -335,7 +337,7 @@ class Program:
             for value, d in zip(node.inputs, d_inputs, strict=True):
                 tapes.accumulate(state.d_wholes, value, d)
             for slot, d in zip(node.weights, d_weights, strict=True):
-                state.d_weights[slot] += d
+                tapes.accumulate(state.d_weights, slot, d)
 
     def _backward(
         self, sweep: Sweep, state: State, wanted: Sequence[int], together: bool = False
@@ -366,7 +368,7 @@ class Program:
         for p, d in d_wholes.items():
             tapes.accumulate(state.d_wholes, known.ids[p], d)
         for slot, d in zip(known.slots, d_weights, strict=True):
-            state.d_weights[slot] += d
+            tapes.accumulate(state.d_weights, slot, d)
         if together:
             self._finalize(sweep, state, partials)
 

@@ -26,7 +26,7 @@ class State:
         weights: tensors.
         d_images: stores of gradients by value.
         d_wholes: gradients of whole values, structured as these.
-        d_weights: gradients of the weights so far.
+        d_weights: gradients of the weights so far, by position.
         sinks: keys of writers that take an image instead of a store, by value.
         done: computed when the last sweep has ended.
     """
@@ -40,7 +40,7 @@ class State:
     weights: list[tf.Tensor]
     d_images: dict[int, tf.Tensor] = field(default_factory=dict)
     d_wholes: dict[int, Structure] = field(default_factory=dict)
-    d_weights: list[tf.Tensor] = field(default_factory=list)
+    d_weights: dict[int, tf.Tensor] = field(default_factory=dict)
     sinks: dict[int, tf.Tensor] = field(default_factory=dict)
     done: tf.Tensor | None = None
 
