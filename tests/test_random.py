@@ -119,13 +119,29 @@ def test_dropout_of_nothing_and_of_everything(rate: float, expected: float) -> N
     np.testing.assert_array_equal(random.dropout(x, rate, seed(), 0), tf.fill(x.shape, expected))
 
 
-@pytest.mark.parametrize("shape", [[4], [4, 6], [2, 3, 5], [2, 3, 5, 7]])
-def test_dropout_of_a_whole_tensor(shape: list[int]) -> None:
-    x = tf.ones(shape)
-    found = random.dropout_whole(x, 0.5, seed(3, 4))
-    assert found.shape == shape
-    assert set(np.unique(found)) <= {0.0, 2.0}
-    np.testing.assert_array_equal(found, random.dropout_whole(x, 0.5, seed(3, 4)))
+def test_channels_that_share_their_fate() -> None:
+    found = random.dropout(tf.ones([2, 9, 8, 3]), 0.5, seed(), 0, alike=True).numpy()
+    np.testing.assert_array_equal(found, np.repeat(found[..., :1], 3, -1))
+    assert set(np.unique(found)) == {0.0, 2.0}
+
+
+def test_normal_numbers_of_strips_are_those_of_the_image() -> None:
+    shape = [2, 9, 5, 3]
+    whole = random.normal_rows(tf.constant(shape), seed(), 0).numpy()
+    strips = [
+        random.normal_rows(tf.constant([2, b - a, 5, 3]), seed(), a)
+        for a, b in ((0, 1), (1, 6), (6, 9))
+    ]
+    np.testing.assert_array_equal(np.concatenate(strips, 1), whole)
+    assert len(np.unique(whole)) == whole.size
+
+
+def test_normal_numbers_have_the_moments_of_their_distribution() -> None:
+    """Sums of n squares of normal numbers: Laurent and Massart (2000), lemma 1, bounds both tails."""
+    found = random.normal_rows(tf.constant([3, 200, 101, 2]), seed(), 7).numpy().astype("float64")
+    n, rare = found.size, log(2 / RARE)
+    assert abs(found.mean()) <= sqrt(2 * rare / n)
+    assert abs((found**2).mean() - 1) <= 2 * sqrt(rare / n) + 2 * rare / n
 
 
 def test_dropout_passes_gradients_through_what_it_keeps() -> None:

@@ -163,6 +163,24 @@ class Resize:
         return Interval(max(start, 0), min(max(stop, 1), size))
 
 
+@dataclass(frozen=True)
+class Fixed:
+    """An axis of one length alone, as a layer has that reads the image whole."""
+
+    size: int
+
+    def extent(self, size: int) -> int:
+        if size != self.size:
+            raise ValueError(
+                f"the model was built for {self.size} rows or columns here, the image has {size}; "
+                "give it an image of the size that it was built for."
+            )
+        return size
+
+    def needs(self, rows: Interval, size: int) -> Interval:
+        return rows
+
+
 SAME = Window()
 """The axis of everything pixelwise: output row `i` needs input row `i`."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any
 
 import tensorflow as tf
@@ -99,9 +100,11 @@ def pads(window: Window, x: tf.Tensor, axis: int) -> tuple[Any, Any]:
     return total // 2, total - total // 2
 
 
-def padded(x: tf.Tensor, axes: Sequence[Window], strip: Strip, value: Any = 0) -> tf.Tensor:
-    """The strip with the padding of the image, so that a valid window gives its rows."""
-    rows = strip.inputs[0]
+def padded(
+    x: tf.Tensor, axes: Sequence[Window], strip: Strip, value: Any = 0, position: int = 0
+) -> tf.Tensor:
+    """Input `position` of a strip with the padding of the image, so that a valid window gives its rows."""
+    rows = strip.inputs[position]
     free = axes[0].span == 1 and axes[0].padding in ("valid", (0, 0))
     others = [pads(window, x, axis) for axis, window in enumerate(axes[1:], 2)]
     return pad(x, (0, 0) if free else (rows.before, rows.after), *others, value=value)
@@ -210,6 +213,11 @@ def _cut(y: tf.Tensor, axis: int, first: int, wanted: Any, size: Any) -> tf.Tens
     short = tf.maximum(wanted + first - size, 0)
     amounts = [(0, short) if i == axis else (0, 0) for i in range(1, y.shape.rank - 1)]
     return pad(y, *amounts)[(*[slice(None)] * axis, slice(first, first + wanted))]
+
+
+def taps(axes: Sequence[Window]) -> int:
+    """Places that a window reads."""
+    return prod(a.kernel for a in axes)
 
 
 def max_pool(x: tf.Tensor, axes: Sequence[Window], strip: Strip) -> tf.Tensor:

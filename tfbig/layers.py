@@ -18,8 +18,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend import in_stateless_scope
 
-from tfbig import backend, binding, rules
+from tfbig import backend, binding, network
 from tfbig.budget import DEFAULT_STRIPS
 from tfbig.engine import Program
 from tfbig.graph import Graph
@@ -47,13 +48,13 @@ class Streamed:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if Streamed in cls.__bases__:  # not what a user derives from one of ours
-            cls.__signature__ = _signature(cls.__mro__[2])  # type: ignore[attr-defined]
+            cls.__signature__ = _signature(_twin(cls))  # type: ignore[attr-defined]
             keras.saving.register_keras_serializable(package="tfbig")(cls)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         tensors = [tf.convert_to_tensor(t) for t in keras.tree.flatten(inputs)]
-        if not any(t.shape.rank == 4 for t in tensors):
-            return self._plain(inputs, training)
+        if in_stateless_scope() or not any(t.shape.rank == 4 for t in tensors):
+            return self._plain(inputs, training)  # values that stand for its variables, or no image
         program = self._program(bool(training), tensors)
         if program is None:
             return self._plain(inputs, training)
@@ -80,7 +81,11 @@ class Streamed:
                 graph.input(f"{self.name}/input", t.shape.rank == 4, int(t.shape[-1]), t.dtype.name)  # type: ignore[attr-defined]
                 for t in tensors
             ]
-            graph.outputs = [rules.find(self)(self, graph, inputs, training)]
+            specs = [keras.KerasTensor(t.shape, t.dtype.name) for t in tensors]
+            made = self.compute_output_spec(specs if len(specs) > 1 else specs[0])
+            graph.outputs = network.read_call(
+                graph, self, inputs, specs, [made], training, kind=_twin(type(self))
+            )
             self._programs[key] = self._planned(graph) if graph.nodes else None
         return self._programs[key]
 
@@ -99,6 +104,11 @@ class Streamed:
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "max_elements": self.max_elements}  # type: ignore[misc]
+
+
+def _twin(kind: type) -> type:
+    """The Keras class behind a Big layer, or behind what a user derives from one."""
+    return kind.__mro__[kind.__mro__.index(Streamed) + 1]
 
 
 def _signature(twin: type) -> inspect.Signature:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import keras
@@ -11,13 +13,14 @@ import keras
 from tfbig import rules
 from tfbig.errors import UnsupportedLayerError
 from tfbig.graph import Graph
+from tfbig.rules.nodes import cast
 
 
 def read(model: keras.Model, training: bool, input_dtypes: list[str] | None = None) -> Graph:
     """The nodes of a functional or Sequential model.
 
     Args:
-        model: built; every layer needs a rule.
+        model: built; every layer that works on images needs a rule.
         training: whether BatchNormalization uses the statistics of the image and dropout drops.
         input_dtypes: element type of each input as it will arrive; that of the model by default.
 
@@ -25,10 +28,10 @@ def read(model: keras.Model, training: bool, input_dtypes: list[str] | None = No
         UnsupportedLayerError: a layer without a rule, a channels-first layer, or a subclassed model.
     """
     functional = as_functional(model)
-    graph = Graph()
+    graph = Graph(spatial=_spatial(functional, model.name))
     values = []
     for position, tensor in enumerate(functional.inputs):
-        image = len(tensor.shape) == 4
+        image = len(tensor.shape) == graph.spatial + 2
         if image and tensor.shape[-1] is None:
             raise UnsupportedLayerError(
                 f"input '{tensor.name}' of '{model.name}' has no known channels."
@@ -42,6 +45,18 @@ def read(model: keras.Model, training: bool, input_dtypes: list[str] | None = No
         values.append(graph.input(tensor.name, image, channels, dtype if image else None))
     graph.outputs = read_into(graph, functional, values, training)
     return graph
+
+
+def _spatial(functional: Any, name: str) -> int:
+    """Spatial axes of the images: the inputs with the most dimensions are images, the others small."""
+    spatial = max(len(t.shape) for t in functional.inputs) - 2
+    if not 1 <= spatial <= 3:
+        shapes = [t.shape for t in functional.inputs]
+        raise UnsupportedLayerError(
+            f"'{name}' has no image among its inputs, whose shapes are {shapes}; an image is [N, rows, ..., C] with "
+            "one, two or three spatial axes."
+        )
+    return spatial
 
 
 def as_functional(model: keras.Model) -> Any:
@@ -69,33 +84,81 @@ def read_into(graph: Graph, functional: Any, inputs: list[int], training: bool) 
     known = {id(t): v for t, v in zip(functional.inputs, inputs, strict=True)}
     for depth in sorted(functional._nodes_by_depth, reverse=True):
         for node in functional._nodes_by_depth[depth]:
-            if node.is_input or not node.arguments.keras_tensors:
+            specs = node.arguments.keras_tensors
+            if node.is_input or any(id(t) not in known for t in specs):
                 continue
-            arguments = [known[id(t)] for t in node.arguments.keras_tensors]
-            # As in Keras, `training` of the model's call overrides that of a layer's call.
-            outputs = _read_layer(graph, node.operation, arguments, training)
-            for tensor, value in zip(node.output_tensors, outputs, strict=True):
-                known[id(tensor)] = value
+            slots = count()
+            arguments = node.arguments.convert(
+                lambda a, slots=slots: (
+                    rules.Slot(next(slots)) if isinstance(a, keras.KerasTensor) else a
+                )
+            )
+            values = [known[id(t)] for t in specs]
+            outputs = node.output_tensors
+            found = read_call(graph, node.operation, values, specs, outputs, training, arguments)
+            known |= {id(t): v for t, v in zip(outputs, found, strict=True)}
     return [known[id(t)] for t in functional.outputs]
 
 
-def _read_layer(graph: Graph, layer: Any, inputs: list[int], training: bool) -> list[int]:
-    if isinstance(layer, keras.Model):
-        return read_into(graph, as_functional(layer), inputs, training)
+def read_call(
+    graph: Graph,
+    layer: Any,
+    values: Sequence[int],
+    specs: Sequence[Any],
+    outputs: Sequence[Any],
+    training: bool,
+    arguments: Any = None,
+    kind: type | None = None,
+) -> list[int]:
+    """Adds one call of a layer, an operation or an inner model to a graph; gives the values of its outputs.
+
+    Args:
+        graph: what it is added to.
+        layer: what is called.
+        values: its inputs.
+        specs, outputs: the Keras tensors that go in and come out.
+        training: whether it trains.
+        arguments: `(args, kwargs)` with slots for the inputs; by default the input, or the list of inputs.
+        kind: class that the layer runs as; its own by default.
+    """
+    if arguments is None:
+        slots = [rules.Slot(i) for i in range(len(values))]
+        arguments = ((slots if len(slots) > 1 else slots[0],), {})
+    images = any(graph.values[v].image for v in values)
+    if images and isinstance(layer, keras.Model):
+        return read_into(graph, as_functional(layer), list(values), training)
+    if images:
+        dtypes = [getattr(layer, "compute_dtype", t.dtype) for t in specs]
+        values = [cast(graph, v, d) for v, d in zip(values, dtypes, strict=True)]
+    call = rules.Call(
+        layer, graph, tuple(values), tuple(specs), tuple(outputs), training, arguments, kind
+    )
     first = len(graph.nodes)
-    value = rules.find(layer)(layer, graph, inputs, training)
-    kind = _kind(layer)
+    found = rules.apply(call) if images else rules.small(call)
+    alike = _alike(call)
     for step, node in enumerate(graph.nodes[first:]):
-        graph.nodes[first + step] = replace(node, kind=(*kind, step))
-    return [value]
+        part = (*alike, type(node.op).__name__, node.name.partition("/")[2], step)
+        graph.nodes[first + step] = replace(node, kind=part)
+    return found
 
 
 _OF_NO_EFFECT = ("name", "trainable", "_initializer", "_regularizer", "_constraint")
 
 
-def _kind(layer: Any) -> tuple[Any, ...]:
-    """What decides how a layer computes; a layer that is not Keras' own may hold more than its config says."""
-    if not type(layer).__module__.startswith("keras."):
-        return (id(layer),)
+def _alike(call: rules.Call) -> tuple[Any, ...]:
+    """What decides how a layer computes; one that is not Keras' own may hold more than its config says."""
+    layer = call.layer
+    others = [a for a in keras.tree.flatten(call.arguments) if not isinstance(a, rules.Slot)]
+    plain = all(isinstance(a, (bool, int, float, str, type(None))) for a in others)
+    holds_more = isinstance(layer, (keras.Model, keras.layers.Normalization))
+    if holds_more or not plain or not type(layer).__module__.startswith("keras."):
+        return (object(),)  # like no other
     config = {k: v for k, v in layer.get_config().items() if not k.endswith(_OF_NO_EFFECT)}
-    return type(layer).__name__, json.dumps(config, sort_keys=True, default=repr)
+    known = [call.graph.values[i] for i in call.inputs]
+    return (
+        type(layer).__name__,
+        json.dumps(config, sort_keys=True, default=repr),
+        call.training,
+        repr(call.arguments),
+        tuple((v.image, v.channels, v.dtype) for v in known),
+    )

@@ -1,4 +1,4 @@
-"""Nodes and checks that several rules share: casts, activations, layers that treat every pixel alone."""
+"""Nodes that several rules share: casts, activations, layers that treat every pixel alone."""
 
 from __future__ import annotations
 
@@ -8,34 +8,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry import Window
 from tfbig.graph import Graph
+from tfbig.rules.call import Call
+from tfbig.rules.registry import apply
 
-layers = keras.layers
-
-
-def channels_last(layer: Any) -> None:
-    """Refuses channels-first layers."""
-    if getattr(layer, "data_format", "channels_last") != "channels_last":
-        raise UnsupportedLayerError(
-            f"layer '{layer.name}' has data_format='channels_first'; strips need 'channels_last'. "
-            "Build the model with data_format='channels_last'."
-        )
-
-
-def images_only(layer: Any, graph: Graph, inputs: Sequence[int]) -> None:
-    for i in inputs:
-        if not graph.values[i].image:
-            raise UnsupportedLayerError(
-                f"layer '{layer.name}' ({type(layer).__name__}) works on images, but its input "
-                f"'{graph.values[i].name}' is not an image [N, H, W, C]."
-            )
-
-
-def pairs(*arguments: Sequence[Any] | Any) -> Any:
-    """Row and column items of several two-item arguments."""
-    return zip(*((a, a) if isinstance(a, (int, str)) else a for a in arguments), strict=True)
+ACROSS = ("softmax", "log_softmax", "sparsemax", "glu")
+"""Activations that look at all channels of a pixel."""
+POINTWISE = {
+    f for name, f in vars(keras.activations).items() if callable(f) and name not in ACROSS
+} | {tf.nn.relu, tf.nn.relu6, tf.nn.sigmoid, tf.tanh, tf.nn.swish, tf.nn.gelu, tf.nn.elu}
+"""Functions that treat every number alone."""
 
 
 def cast(graph: Graph, value: int, dtype: str) -> int:
@@ -54,54 +37,65 @@ def cast(graph: Graph, value: int, dtype: str) -> int:
     )
 
 
-def activation(graph: Graph, name: str, function: Any, value: int) -> int:
-    """An activation function as a node of its own; nothing for None and linear."""
+def activation(call: Call, function: Any, value: int) -> int:
+    """An activation as a node of its own; nothing for None and linear."""
     if function in (None, keras.activations.linear):
         return value
-    known = graph.values[value]
-    across = function in (keras.activations.softmax, keras.activations.log_softmax)
-    return graph.local(
-        f"{name}/{getattr(function, '__name__', 'activation')}",
+    if isinstance(function, keras.Layer):
+        return apply(call.inner(function, value))[0]
+    return call.local(
         lambda x, w, strip: function(x[0]),
-        [value],
-        known.channels,
-        known.dtype or "float32",
-        pixelwise=not across,
-        cheap=True,
+        inputs=[value],
+        name=getattr(function, "__name__", "activation"),
+        pixelwise=function in POINTWISE,
     )
 
 
-def windows(layer: Any, kernel: Sequence[int], dilation: Any = 1) -> tuple[Window, Window]:
-    a, b = (
-        Window(k, s, d, layer.padding)
-        for k, s, d in pairs(tuple(kernel), tuple(layer.strides), dilation)
-    )
-    return a, b
+def per_pixel(call: Call, **traits: Any) -> int:
+    """A layer or operation whose own call treats every pixel alone."""
+    variables = call.variables
+
+    def run(x: list[tf.Tensor], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
+        return call.run(x, zip(variables, w, strict=True))[0]
+
+    return call.local(run, weights=variables, **traits)
 
 
-def call(layer: Any, inputs: Any, variables: Sequence[Any], weights: Sequence[tf.Tensor]) -> Any:
-    """The layer's own `call` with other values for its variables, without training behaviour."""
-    with keras.StatelessScope(state_mapping=list(zip(variables, weights, strict=True))):
-        return _twin_call(layer)(inputs)
+def windows(call: Call, kernel: Sequence[int], dilation: Sequence[int] | None = None) -> Any:
+    """The windows of a layer with a kernel, strides and padding."""
+    layer = call.layer
+    dilation = dilation or [1] * len(kernel)
+    found = zip(kernel, layer.strides, dilation, strict=True)
+    made = [Window(k, s, d, layer.padding) for k, s, d in found]
+    if layer.padding == "causal":
+        made = [Window(w.kernel, w.stride, w.dilation, (w.span - 1, 0)) for w in made]
+    return tuple(made)
 
 
-def _twin_call(layer: Any) -> Any:
-    """`call` on a strip; that of a Big layer would cut the strip into strips again."""
-    return getattr(layer, "twin_call", layer.call)
+def last_axis(call: Call, axis: Any) -> bool:
+    """Whether an axis, or each of several, is that of the channels."""
+    axes = axis if isinstance(axis, (list, tuple)) else [axis]
+    return len(axes) == 1 and axes[0] in (-1, call.rank - 1)
 
 
-def per_pixel(layer: Any, graph: Graph, inputs: list[int], **traits: Any) -> int:
-    """A layer whose `call` treats every pixel alone."""
-    images_only(layer, graph, inputs)
-    variables = list(layer.variables)
-    value = cast(graph, inputs[0], layer.compute_dtype)
-    return graph.local(
-        layer.name,
-        lambda x, w, strip: call(layer, x[0], variables, w),
-        [value],
-        graph.values[value].channels,
-        layer.compute_dtype,
-        weights=variables,
-        cheap=True,
-        **traits,
-    )
+def check_broadcast(call: Call) -> None:
+    """Refuses small values and constants that would meet an image place by place.
+
+    Raises:
+        UnsupportedLayerError: one has more than one place along a spatial axis.
+    """
+    flat = keras.tree.flatten(call.arguments)
+    shapes = [
+        s.shape
+        for s, i in zip(call.specs, call.inputs, strict=True)
+        if not call.graph.values[i].image
+    ]
+    shapes += [a.shape for a in flat if hasattr(a, "shape")]
+    merges = isinstance(call.layer, keras.Layer)  # these add the axes that a small value lacks
+    for shape in shapes:
+        places = tuple(shape)[1:-1] if merges or len(shape) == call.rank else tuple(shape)[:-1]
+        if any(n != 1 for n in places):
+            call.refuse(
+                f"combines an image with a tensor of shape {tuple(shape)}; strips need one number per "
+                f"channel, shape {(None, *[1] * call.graph.spatial, 'C')}."
+            )

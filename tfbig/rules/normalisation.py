@@ -1,17 +1,17 @@
-"""Normalisation by streamed statistics."""
+"""Normalisation: by streamed statistics, by those of a pixel, by constants."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfbig import kernels, moments
-from tfbig.errors import UnsupportedLayerError
-from tfbig.graph import Graph, Reduce
-from tfbig.rules.nodes import cast, images_only, per_pixel
+from tfbig import moments
+from tfbig.graph import Reduce
+from tfbig.rules.call import Call
+from tfbig.rules.nodes import last_axis, per_pixel
 from tfbig.rules.registry import rule
 
 layers = keras.layers
@@ -26,7 +26,7 @@ def _moments(shape: Callable[[Any], Any], axes: list[int], dtype: str, fold: Any
     def pullback(x: list[tf.Tensor], w: Any, strip: Any, result: Any, cotangent: Any) -> list[Any]:
         folded = fold(x[0])
         mean, d_mean, d_variance = (
-            _expand(t, axes, folded) for t in (result[0], cotangent[0], cotangent[1])
+            _expand(t, axes) for t in (result[0], cotangent[0], cotangent[1])
         )
         dx = moments.pullback(folded, mean, d_mean, d_variance, result[2])
         return [tf.reshape(dx, tf.shape(x[0]))]
@@ -44,69 +44,62 @@ def _moments(shape: Callable[[Any], Any], axes: list[int], dtype: str, fold: Any
     )
 
 
-def _expand(t: tf.Tensor, axes: list[int], like: tf.Tensor) -> tf.Tensor:
+def _expand(t: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
     for axis in sorted(axes):
         t = tf.expand_dims(t, axis)
     return t
 
 
 @rule(layers.BatchNormalization)
-def batch_normalization(layer: Any, graph: Graph, inputs: list[int], training: bool) -> int:
-    images_only(layer, graph, inputs)
-    value = cast(graph, inputs[0], layer.compute_dtype)
-    known = graph.values[value]
-    if layer.axis not in (-1, 3) or getattr(layer, "renorm", False):
-        raise UnsupportedLayerError(
-            f"layer '{layer.name}': BatchNormalization runs strip by strip over axis=-1 without renorm; "
+def batch_normalization(call: Call) -> int:
+    layer, graph = call.layer, call.graph
+    if not last_axis(call, layer.axis) or getattr(layer, "renorm", False):
+        call.refuse(
+            "runs strip by strip over axis=-1 without renorm; "
             f"received axis={layer.axis}, renorm={getattr(layer, 'renorm', False)}."
         )
-    streamed = training and layer.trainable
-    if streamed:
-        op = _moments(
-            lambda batch: [known.channels], [0, 1, 2], known.dtype or "float32", lambda x: x
-        )
-        statistics = graph.reduce(f"{layer.name}/moments", op, [value])
-        _moving(layer, graph, statistics)
+    if call.training and layer.trainable:
+        axes = list(range(call.rank - 1))
+        op = _moments(lambda batch: [call.channels], axes, call.dtype, lambda x: x)
+        statistics = graph.reduce(f"{layer.name}/moments", op, call.inputs)
+        _moving(call, statistics)
     else:
-        statistics = graph.whole(
-            f"{layer.name}/moving",
-            lambda x, w: tuple(w),
-            [],
-            [layer.moving_mean, layer.moving_variance],
-        )
-    affine = ([layer.gamma] if layer.scale else []) + ([layer.beta] if layer.center else [])
-
-    def run(x: list[Any], w: list[tf.Tensor], strip: kernels.Strip) -> tf.Tensor:
-        mean, variance = x[1][:2]
-        w = list(w)
-        return normalise(
-            x[0],
-            mean,
-            variance,
-            w.pop(0) if layer.scale else None,
-            w.pop(0) if layer.center else None,
-            layer.epsilon,
-        )
-
-    return graph.local(
-        f"{layer.name}/normalise",
-        run,
-        [value, statistics],
-        known.channels,
-        layer.compute_dtype,
-        weights=affine,
-        cheap=True,
-        operations=2 * known.channels,
-    )
+        moving = [layer.moving_mean, layer.moving_variance]
+        statistics = call.whole(lambda x, w: tuple(w), [], moving, "moving")
+    return _affine(call, statistics, lambda t: t, lambda x: x)
 
 
-def _moving(layer: Any, graph: Graph, statistics: int) -> None:
+def _moving(call: Call, statistics: int) -> None:
+    layer = call.layer
     for variable, item in ((layer.moving_mean, 0), (layer.moving_variance, 1)):
 
         def update(old: tf.Tensor, new: Any, item: int = item) -> tf.Tensor:
             return old * layer.momentum + tf.cast(new[item], old.dtype) * (1.0 - layer.momentum)
 
-        graph.updates.append((variable, statistics, update))
+        call.graph.updates.append((variable, statistics, update))
+
+
+def _affine(call: Call, statistics: int, spread: Any, fold: Any) -> int:
+    """`(x - mean) / sqrt(variance + epsilon) * gamma + beta`, on `fold(x)` with `spread(mean)`."""
+    layer = call.layer
+    affine = ([layer.gamma] if layer.scale else []) + ([layer.beta] if layer.center else [])
+
+    def run(x: list[Any], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
+        folded = fold(x[0])
+        w = [tf.reshape(t, folded.shape[call.rank - 1 :]) for t in w]
+        gamma = w[0] if layer.scale else None
+        beta = w[-1] if layer.center else None
+        mean, variance = (spread(t) for t in x[1][:2])
+        y = normalise(folded, mean, variance, gamma, beta, layer.epsilon)
+        return tf.reshape(y, tf.shape(x[0]))
+
+    return call.local(
+        run,
+        weights=affine,
+        inputs=[*call.inputs, statistics],
+        name="normalise",
+        operations=2 * call.channels,
+    )
 
 
 def normalise(
@@ -122,50 +115,38 @@ def normalise(
 
 
 @rule(layers.GroupNormalization)
-def group_normalization(layer: Any, graph: Graph, inputs: list[int], training: bool) -> int:
-    images_only(layer, graph, inputs)
-    if layer.axis not in (-1, 3):
-        raise UnsupportedLayerError(
-            f"layer '{layer.name}': GroupNormalization needs axis=-1, received axis={layer.axis}."
+def group_normalization(call: Call) -> int:
+    layer, spatial = call.layer, call.graph.spatial
+    if not last_axis(call, layer.axis):
+        call.refuse(f"needs axis=-1, received axis={layer.axis}.")
+    groups = call.channels if layer.groups == -1 else layer.groups
+    each = call.channels // groups
+
+    def fold(x: tf.Tensor) -> tf.Tensor:  # [N, r, ..., groups, C / groups]
+        folded = tf.reshape(x, tf.concat([tf.shape(x)[:-1], [groups, each]], 0))
+        return tf.ensure_shape(folded, [*x.shape[:-1], groups, each])
+
+    axes = [*range(1, spatial + 1), spatial + 2]
+    op = _moments(lambda batch: [batch, groups], axes, call.dtype, fold)
+    statistics = call.graph.reduce(f"{layer.name}/moments", op, call.inputs)
+    return _affine(call, statistics, lambda t: _expand(t, axes), fold)
+
+
+@rule(layers.LayerNormalization, layers.RMSNormalization, layers.UnitNormalization)
+def layer_normalization(call: Call) -> int:
+    axis = call.layer.axis
+    if not last_axis(call, axis):
+        call.refuse(
+            f"runs strip by strip over the channels, axis=-1; received axis={axis}. "
+            "For statistics over the image use GroupNormalization(groups=1)."
         )
-    value = cast(graph, inputs[0], layer.compute_dtype)
-    known, groups = graph.values[value], layer.groups
-
-    def fold(x: tf.Tensor) -> tf.Tensor:
-        split = tf.concat([tf.shape(x)[:3], [groups, known.channels // groups]], 0)
-        return tf.reshape(x, split)  # [N, r, W, groups, C / groups]
-
-    op = _moments(lambda batch: [batch, groups], [1, 2, 4], known.dtype or "float32", fold)
-    statistics = graph.reduce(f"{layer.name}/moments", op, [value])
-    affine = ([layer.gamma] if layer.scale else []) + ([layer.beta] if layer.center else [])
-
-    def run(x: list[Any], w: list[tf.Tensor], strip: kernels.Strip) -> tf.Tensor:
-        w = list(w)
-        shape = [groups, known.channels // groups]
-        gamma = tf.reshape(w.pop(0), shape) if layer.scale else None
-        beta = tf.reshape(w.pop(0), shape) if layer.center else None
-        mean, variance = (t[:, None, None, :, None] for t in x[1][:2])
-        y = normalise(fold(x[0]), mean, variance, gamma, beta, layer.epsilon)
-        return tf.reshape(y, tf.shape(x[0]))
-
-    return graph.local(
-        f"{layer.name}/normalise",
-        run,
-        [value, statistics],
-        known.channels,
-        layer.compute_dtype,
-        weights=affine,
-        cheap=True,
-        operations=2 * known.channels,
-    )
+    return per_pixel(call)
 
 
-@rule(layers.LayerNormalization)
-def layer_normalization(layer: Any, graph: Graph, inputs: list[int], training: bool) -> int:
-    axes = [layer.axis] if isinstance(layer.axis, int) else list(layer.axis)
-    if axes not in ([-1], [3]):
-        raise UnsupportedLayerError(
-            f"layer '{layer.name}': LayerNormalization runs strip by strip over the channels, axis=-1; "
-            f"received axis={layer.axis}. For statistics over the image use GroupNormalization(groups=1)."
+@rule(layers.Normalization)
+def normalization(call: Call) -> int:
+    if any(n != 1 for n in call.layer.mean.shape[:-1]):
+        call.refuse(
+            f"normalises every pixel by numbers of its own; use axis=-1, not {call.layer.axis}."
         )
-    return per_pixel(layer, graph, inputs)
+    return per_pixel(call)

@@ -1,91 +1,85 @@
-"""Pooling over windows and over whole images."""
+"""Pooling over windows and over whole images, and what reads an image whole."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfbig import kernels, moments
-from tfbig.graph import Graph, Reduce
-from tfbig.rules.nodes import cast, channels_last, images_only, windows
+from tfbig import kernels
+from tfbig.geometry import Fixed
+from tfbig.graph import Reduce
+from tfbig.rules.call import Call
+from tfbig.rules.nodes import windows
 from tfbig.rules.registry import Rule, rule
+from tfbig.rules.small import small
 
 layers = keras.layers
 
 
 def _pooling(function: Any) -> Rule:
-    def apply(layer: Any, graph: Graph, inputs: list[int], training: bool) -> int:
-        channels_last(layer)
-        images_only(layer, graph, inputs)
-        axes = windows(layer, layer.pool_size)
-        value = cast(graph, inputs[0], layer.compute_dtype)
-        known = graph.values[value]
-        return graph.local(
-            layer.name,
+    def apply(call: Call) -> int:
+        axes = windows(call, call.layer.pool_size)
+        return call.local(
             lambda x, w, strip: function(x[0], axes, strip),
-            [value],
-            known.channels,
-            layer.compute_dtype,
-            [axes],
-            operations=axes[0].kernel * axes[1].kernel * known.channels,
+            axes,
+            outside=None,
+            operations=call.channels * kernels.taps(axes),
         )
 
     return apply
 
 
-rule(layers.MaxPooling2D)(_pooling(kernels.max_pool))
+rule(layers.MaxPooling1D, layers.MaxPooling2D, layers.MaxPooling3D)(_pooling(kernels.max_pool))
+rule(layers.AveragePooling1D, layers.AveragePooling2D, layers.AveragePooling3D)(
+    _pooling(kernels.average_pool)
+)
 
 
-rule(layers.AveragePooling2D)(_pooling(kernels.average_pool))
+def _places(call: Call, t: tf.Tensor) -> tf.Tensor:
+    """`[N, C] -> [N, 1, ..., C]`."""
+    for _ in range(call.graph.spatial):
+        t = tf.expand_dims(t, 1)
+    return t
 
 
-def _global(layer: Any, graph: Graph, inputs: list[int], op: Reduce) -> int:
-    channels_last(layer)
-    value = cast(graph, inputs[0], layer.compute_dtype)
-    result = graph.reduce(f"{layer.name}/reduce", op, [value])
-    shape = (lambda y: y[:, None, None, :]) if layer.keepdims else (lambda y: y)
-    return graph.whole(layer.name, lambda x, w: shape(x[0][0]), [result])
+@rule(layers.GlobalAveragePooling1D, layers.GlobalAveragePooling2D, layers.GlobalAveragePooling3D)
+def global_average(call: Call) -> int:
+    return mean_of_image(call, call.layer.keepdims)
 
 
-@rule(layers.GlobalAveragePooling2D)
-def global_average(layer: Any, graph: Graph, inputs: list[int], training: bool) -> int:
-    images_only(layer, graph, inputs)
-    dtype = tf.as_dtype(layer.compute_dtype)
-    wide, channels = moments.wide(dtype), graph.values[inputs[0]].channels
-
-    def share(pixels: tf.Tensor) -> tf.Tensor:
-        return tf.cast(tf.cast(pixels, tf.float64), wide)
-
-    def pullback(x: list[Any], w: Any, strip: Any, result: Any, cotangent: Any) -> list[Any]:
-        each = (tf.cast(cotangent[0], wide) / share(result[1]))[:, None, None, :]
-        return [tf.cast(tf.broadcast_to(each, tf.shape(x[0])), x[0].dtype)]
-
-    op = Reduce(
-        lambda batch: (tf.zeros([batch, channels], wide),),
-        lambda x, w, strip: (tf.reduce_sum(tf.cast(x[0], wide), [1, 2]),),
-        lambda a, b: (a[0] + b[0],),
-        lambda a, pixels: (tf.cast(a[0] / share(pixels), dtype), pixels),
-        pullback,
-        operations=channels,
-    )
-    return _global(layer, graph, inputs, op)
+def mean_of_image(call: Call, keepdims: bool) -> int:
+    return sum_of_image(call, keepdims, lambda total, pixels: total / pixels)
 
 
-@rule(layers.GlobalMaxPooling2D)
-def global_maximum(layer: Any, graph: Graph, inputs: list[int], training: bool) -> int:
+def sum_of_image(call: Call, keepdims: bool, finalize: Any = lambda total, pixels: total) -> int:
+    axes = list(range(1, call.rank - 1))
+
+    def finish(total: tf.Tensor, pixels: tf.Tensor, w: Any) -> tf.Tensor:
+        result = finalize(total, pixels)
+        return _places(call, result) if keepdims else result
+
+    return call.reduce(lambda x, strip: tf.reduce_sum(x[0], axes), finish)
+
+
+@rule(layers.GlobalMaxPooling1D, layers.GlobalMaxPooling2D, layers.GlobalMaxPooling3D)
+def global_maximum(call: Call) -> int:
+    return maximum_of_image(call, call.layer.keepdims)
+
+
+def maximum_of_image(call: Call, keepdims: bool) -> int:
     """Maximum and how many pixels attain it: the gradient is shared among them, as in TensorFlow."""
-    images_only(layer, graph, inputs)
-    dtype = tf.as_dtype(layer.compute_dtype)
-    channels = graph.values[inputs[0]].channels
+    dtype = tf.as_dtype(call.dtype)
+    channels, axes = call.channels, list(range(1, call.rank - 1))
 
     def ties(x: tf.Tensor, top: tf.Tensor) -> tf.Tensor:
-        return tf.equal(x, top[:, None, None, :])  # `==` would lose the shape
+        return tf.equal(x, _places(call, top))  # `==` would lose the shape
 
     def partial(x: list[Any], w: Any, strip: Any) -> tuple[Any, Any]:
-        top = tf.reduce_max(x[0], [1, 2])
-        return top, tf.reduce_sum(tf.cast(ties(x[0], top), tf.int64), [1, 2])
+        top = tf.reduce_max(x[0], axes)
+        return top, tf.reduce_sum(tf.cast(ties(x[0], top), tf.int64), axes)
 
     def merge(a: Any, b: Any) -> tuple[Any, Any]:
         top = tf.maximum(a[0], b[0])
@@ -94,7 +88,7 @@ def global_maximum(layer: Any, graph: Graph, inputs: list[int], training: bool) 
 
     def pullback(x: list[Any], w: Any, strip: Any, result: Any, cotangent: Any) -> list[Any]:
         chosen = tf.cast(ties(x[0], result[0]), dtype)
-        counts, gradient = (t[:, None, None, :] for t in (result[1], cotangent[0]))
+        counts, gradient = (_places(call, t) for t in (result[1], cotangent[0]))
         return [chosen / tf.cast(counts, dtype) * gradient]  # rounded as in TensorFlow
 
     op = Reduce(
@@ -108,4 +102,39 @@ def global_maximum(layer: Any, graph: Graph, inputs: list[int], training: bool) 
         pullback,
         operations=channels,
     )
-    return _global(layer, graph, inputs, op)
+    result = call.graph.reduce(f"{call.layer.name}/reduce", op, call.inputs)
+    shape = (lambda t: _places(call, t)) if keepdims else (lambda t: t)
+    return call.whole(lambda x, w: shape(x[0][0]), [result])
+
+
+@rule(layers.Flatten, layers.Reshape, layers.Permute)
+def read_whole(call: Call) -> list[int]:
+    """The image of known, fixed size becomes a small value, and the layer runs on that."""
+    size = call.specs[0].shape[1:-1]
+    if None in size:
+        call.refuse(
+            f"needs the whole image, whose size {call.specs[0].shape} is not known; give the model a fixed input "
+            "size, or pool the image to a vector first, as GlobalAveragePooling2D does."
+        )
+    fixed = call.local(
+        lambda x, w, strip: tf.identity(x[0]), [Fixed(n) for n in size], outside=None, name="image"
+    )
+    op = _gather(size, call.graph.values[fixed].channels, tf.as_dtype(call.dtype))
+    whole = call.graph.reduce(f"{call.layer.name}/whole", op, [fixed])
+    return small(call.on([whole]))
+
+
+def _gather(size: Sequence[int], channels: int, dtype: tf.DType) -> Reduce:
+    """The image itself, put together from strips."""
+
+    def partial(x: list[tf.Tensor], w: Any, strip: Any) -> tuple[tf.Tensor]:
+        around = [(strip.start, size[0] - strip.stop), *[(0, 0)] * (len(size) - 1)]
+        return (tf.ensure_shape(kernels.pad(x[0], *around), [None, *size, channels]),)
+
+    return Reduce(
+        lambda batch: (tf.zeros([batch, *size, channels], dtype),),
+        partial,
+        lambda a, b: (a[0] + b[0],),
+        lambda a, pixels: a[0],
+        lambda x, w, strip, result, cotangent: [cotangent[:, strip.start : strip.stop]],
+    )

@@ -8,57 +8,50 @@ import keras
 import tensorflow as tf
 
 from tfbig import kernels
-from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry import Interval, Resize, Transposed, Window
-from tfbig.graph import Graph
-from tfbig.rules.nodes import cast, channels_last, images_only
+from tfbig.rules.call import Call
 from tfbig.rules.registry import rule
 
 layers = keras.layers
 
 
-@rule(layers.UpSampling2D)
-def upsampling(layer: Any, graph: Graph, inputs: list[int], training: bool) -> int:
-    channels_last(layer)
-    images_only(layer, graph, inputs)
+@rule(layers.UpSampling1D, layers.UpSampling2D, layers.UpSampling3D)
+def upsampling(call: Call) -> int:
+    layer = call.layer
+    factors = (layer.size,) * call.graph.spatial if isinstance(layer.size, int) else layer.size
+    interpolation = getattr(layer, "interpolation", "nearest")
     axes: Any
     function: Any
-    if layer.interpolation == "nearest":
-        axes, function = tuple(Transposed(f, f) for f in layer.size), kernels.repeat
-    elif layer.interpolation == "bilinear":
-        axes, function = tuple(Resize(f) for f in layer.size), kernels.bilinear
+    if interpolation == "nearest":
+        axes, function = tuple(Transposed(f, f) for f in factors), kernels.repeat
+    elif interpolation == "bilinear":
+        axes, function = tuple(Resize(f) for f in factors), kernels.bilinear
     else:
-        raise UnsupportedLayerError(
-            f"layer '{layer.name}': interpolation='{layer.interpolation}' has no strip form; "
-            "use 'nearest' or 'bilinear'."
+        call.refuse(
+            f"with interpolation='{interpolation}' has no strip form; use 'nearest' or 'bilinear'."
         )
-    return _geometric(layer, graph, inputs[0], axes, lambda x, strip: function(x, axes, strip))
+    return _geometric(call, axes, lambda x, strip: function(x, axes, strip))
 
 
-def _geometric(layer: Any, graph: Graph, value: int, axes: Any, function: Any) -> int:
-    value = cast(graph, value, layer.compute_dtype)
-    return graph.local(
-        layer.name,
-        lambda x, w, strip: function(x[0], strip),
-        [value],
-        graph.values[value].channels,
-        layer.compute_dtype,
-        [axes],
-        cheap=True,
+def _geometric(call: Call, axes: Any, function: Any) -> int:
+    return call.local(
+        lambda x, w, strip: function(x[0], strip), axes, outside=None, cheap=True, operations=0
     )
 
 
-@rule(layers.ZeroPadding2D)
-def zero_padding(layer: Any, graph: Graph, inputs: list[int], training: bool) -> int:
-    channels_last(layer)
-    images_only(layer, graph, inputs)
-    axes = tuple(_Padding(padding=tuple(p)) for p in layer.padding)
-    (above, _), sides = layer.padding
+def _amounts(call: Call, amounts: Any) -> list[tuple[int, int]]:
+    """`(before, after)` per spatial axis; the layers of one axis have a single pair."""
+    return [tuple(amounts)] if call.graph.spatial == 1 else [tuple(a) for a in amounts]
+
+
+@rule(layers.ZeroPadding1D, layers.ZeroPadding2D, layers.ZeroPadding3D)
+def zero_padding(call: Call) -> int:
+    rows, *others = amounts = _amounts(call, call.layer.padding)
 
     def run(x: tf.Tensor, strip: kernels.Strip) -> tf.Tensor:
-        return kernels.fit_rows(x, strip.inputs[0].start + above, strip, sides)
+        return kernels.fit_rows(x, strip.inputs[0].start + rows[0], strip, *others)
 
-    return _geometric(layer, graph, inputs[0], axes, run)
+    return _geometric(call, tuple(_Padding(padding=a) for a in amounts), run)
 
 
 class _Padding(Window):
@@ -69,11 +62,12 @@ class _Padding(Window):
         return Interval(min(start, size - 1), max(stop, 1))
 
 
-@rule(layers.Cropping2D)
-def cropping(layer: Any, graph: Graph, inputs: list[int], training: bool) -> int:
-    channels_last(layer)
-    images_only(layer, graph, inputs)
-    axes = tuple(Window(padding=(-a, -b)) for a, b in layer.cropping)
-    left, right = layer.cropping[1]
-    run = lambda x, strip: x[:, :, left : tf.shape(x)[2] - right]  # noqa: E731
-    return _geometric(layer, graph, inputs[0], axes, run)
+@rule(layers.Cropping1D, layers.Cropping2D, layers.Cropping3D)
+def cropping(call: Call) -> int:
+    amounts = _amounts(call, call.layer.cropping)
+
+    def run(x: tf.Tensor, strip: kernels.Strip) -> tf.Tensor:
+        cut = [slice(a, tf.shape(x)[i] - b) for i, (a, b) in enumerate(amounts[1:], 2)]
+        return x[(slice(None), slice(None), *cut)]
+
+    return _geometric(call, tuple(Window(padding=(-a, -b)) for a, b in amounts), run)
