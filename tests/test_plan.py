@@ -805,8 +805,8 @@ def test_refuses_a_host_that_is_too_small_and_names_what_is_enough() -> None:
     with pytest.raises(BudgetError) as refused:
         Planner(graph, PLENTY, 1, name="chain").plan(2, sizes)
     found = re.fullmatch(
-        r"'chain' on 2 x 67 x 53: what is stored needs (.*) of host memory, 1 B are allowed\. Raise `host` to (.*), "
-        r"or use smaller images, a smaller batch or a narrower element type\.",
+        r"'chain' on 2 x 67 x 53: a step needs (.*) of host memory at least \(images .*\), 1 B are allowed\. "
+        r"Raise `host` to (.*), or use smaller images, a smaller batch or store='bfloat16'\.",
         str(refused.value),
     )
     assert found

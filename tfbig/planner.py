@@ -13,6 +13,8 @@ from tfbig import segments
 from tfbig.errors import BudgetError
 from tfbig.graph import Graph, Local, Node, Whole
 from tfbig.plan import (
+    RUNTIME_BYTES,
+    SWEEP_BYTES,
     Layout,
     Plan,
     Size,
@@ -74,6 +76,7 @@ class Planner:
         training: whether a backward follows.
         name: of the model, for messages.
         max_elements: most input elements of a strip, instead of `device_bytes` (the papers' max_N).
+        shared: whether strips live in host memory too; `host_bytes` then is for all that a step adds.
         store: element type of stored images that are wider, such as "bfloat16"; their own by default.
 
     Attributes:
@@ -90,8 +93,10 @@ class Planner:
         name: str = "model",
         max_elements: int | None = None,
         store: str | None = None,
+        shared: bool = False,
     ) -> None:
         self.graph = graph
+        self.shared = shared
         self.store = store
         self.device_bytes = device_bytes
         self.host_bytes = host_bytes
@@ -159,16 +164,16 @@ class Planner:
         if layout is not None:
             return self._check(self._plan(batch, sizes, costs, layout))
         best = self._plan(batch, sizes, costs, Layout())
-        if self.host_bytes is None or best.host_bytes <= self.host_bytes or not self.training:
+        if self.host_bytes is None or self._used(best) <= self.host_bytes or not self.training:
             return self._check(best)
         found = []
         for way in self._layouts(batch, extents):
             with suppress(BudgetError):  # a replay of many layers may have too large a strip
                 found.append(self._plan(batch, sizes, costs, way))
-        fitting = [p for p in found if p.host_bytes <= self.host_bytes]
+        fitting = [p for p in found if self._used(p) <= self.host_bytes]
         if fitting:
             return min(fitting, key=lambda p: p.seconds)
-        return self._check(min([best, *found], key=lambda p: p.host_bytes))
+        return self._check(min([best, *found], key=self._used))
 
     def _layouts(self, batch: int, extents: dict[int, Size]) -> Iterator[Layout]:
         """Layouts worth comparing: segments of several lengths, of which more and more are replayed."""
@@ -207,16 +212,31 @@ class Planner:
             replays,
             moved,
             work / FLOPS + moved / BYTES,
+            self._fixed_bytes(),
         )
 
+    def _used(self, plan: Plan) -> int:
+        """Host memory of a step."""
+        return plan.peak_bytes if self.shared else plan.host_bytes
+
+    def _fixed_bytes(self) -> int:
+        """What a step takes for images of any size. Gradients of weights: the sums so far and those of one sweep."""
+        weights = sum(prod(w.shape) * itemsize(w.dtype) for w in self.graph.weights)
+        graphs = len(self.sweeps) * SWEEP_BYTES
+        return RUNTIME_BYTES + graphs + (2 * weights if self.training else 0)
+
     def _check(self, plan: Plan) -> Plan:
-        if self.host_bytes is None or plan.host_bytes <= self.host_bytes:
+        if self.host_bytes is None or self._used(plan) <= self.host_bytes:
             return plan
         shape = " x ".join(map(str, plan.shape[:-1]))
+        least = format_bytes(self._used(plan))
+        parts = f"images {format_bytes(plan.host_bytes)}"
+        if self.shared:
+            parts += f", strips {format_bytes(plan.device_bytes)}, the rest {format_bytes(plan.fixed_bytes)}"
         raise BudgetError(
-            f"'{self.name}' on {shape}: what is stored needs {format_bytes(plan.host_bytes)} "
-            f"of host memory, {format_bytes(self.host_bytes)} are allowed. Raise `host` to "
-            f"{format_bytes(plan.host_bytes)}, or use smaller images, a smaller batch or a narrower element type."
+            f"'{self.name}' on {shape}: a step needs {least} of host memory at least ({parts}), "
+            f"{format_bytes(self.host_bytes)} are allowed. Raise `host` to {least}, or use smaller images, a "
+            "smaller batch or store='bfloat16'."
         )
 
     def _cost(self, sweep: Sweep, batch: int, extents: dict[int, Size]) -> SweepCost:
