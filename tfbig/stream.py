@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfbig import backend, binding, failures, losses, network, phase, sources, stores
+from tfbig import backend, binding, failures, network, objective, phase, rates, sources, stores
 from tfbig.budget import DEFAULT_STRIPS, Budget
 from tfbig.engine import Program
+from tfbig.errors import UnsupportedLayerError
 from tfbig.graph import Graph
 from tfbig.plan import Plan
 from tfbig.planner import Planner
@@ -26,6 +29,7 @@ def stream(
     *,
     device: str | None = None,
     source_dtype: str = "uint8",
+    store: str | None = None,
 ) -> StreamedModel:
     """Runs a Keras model on images that do not fit: same weights, same outputs, same gradients.
 
@@ -35,6 +39,8 @@ def stream(
         strip_rows: fixes the strip height in rows of the input, for tests and tuning.
         device: where strips are worked on, for example "GPU:0"; by default the first accelerator, if any.
         source_dtype: element type of images given by handle.
+        store: element type in which images and their gradients are kept between sweeps, such as "bfloat16", which
+            halves them; sums stay as they are. By default their own, which is exact.
 
     Returns:
         A `keras.Model`. Besides tensors it takes handles (`tfbig.open(path).handle`) as inputs and targets;
@@ -56,7 +62,9 @@ def stream(
     big.fit(dataset)
     ```
     """
-    return StreamedModel(model, budget, strip_rows, device=device, source_dtype=source_dtype)
+    return StreamedModel(
+        model, budget, strip_rows, device=device, source_dtype=source_dtype, store=store
+    )
 
 
 def _strip_bytes(budget: Budget, device: str | None) -> int:
@@ -64,12 +72,12 @@ def _strip_bytes(budget: Budget, device: str | None) -> int:
         return budget.device_bytes
     if device and "GPU" in device:
         return int(0.8 * backend.accelerator_bytes())
-    return DEFAULT_STRIPS
+    return min(DEFAULT_STRIPS, budget.host_bytes // 16)
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
 class StreamedModel(keras.Model):
-    """What `stream` gives. `twin` is the plain model that shares the variables."""
+    """What `stream` gives. `twin` is the plain model that shares the variables and the layers."""
 
     def __init__(
         self,
@@ -79,24 +87,37 @@ class StreamedModel(keras.Model):
         *,
         device: str | None = None,
         source_dtype: str = "uint8",
+        store: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            name=kwargs.pop("name", f"streamed_{model.name}"), dtype="float32", **kwargs
-        )
+        name = kwargs.pop("name", f"streamed_{model.name}")
+        # The policy of the model decides whether `compile` scales the loss (mixed_float16).
+        super().__init__(name=name, dtype=model.dtype_policy, **kwargs)
         self.twin = model
         self.budget = budget or Budget()
         self.strip_rows = strip_rows
         self.device = device or backend.accelerator()
         self.source_dtype = source_dtype
+        self.store = store
         self._functional_twin = network.as_functional(model)
-        self._programs: dict[Any, Program] = {}
+        self._programs = _Programs()
         self.autocast = False  # every layer has its own element type
         self.supports_jit = False  # strips come from the host
-        self._read(training=True)  # every layer has a rule, or it is said now
+        graph = self._read(training=True)  # every layer has a rule, or it is said now
+        self._image_rank = graph.spatial + 2
         self.built = True
 
     # ------------------------------------------------------------------ keras.Model
+
+    @property
+    def layers(self) -> list[Any]:
+        """Those of the plain model, so that files of weights of both are alike."""
+        return list(self.twin.layers)
+
+    @property
+    def output_names(self) -> list[str]:
+        """By these `compile` knows the outputs."""
+        return list(self._functional_twin.output_names)
 
     def build(self, input_shape: Any = None) -> None:
         self.built = True
@@ -110,7 +131,7 @@ class StreamedModel(keras.Model):
 
     @_do_not_convert
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        tensors = [tf.convert_to_tensor(t) for t in keras.tree.flatten(inputs)]
+        tensors = self._flat_inputs(inputs)
         program = self._program(bool(training), tensors)
         outputs = binding.call(program, tensors)
         return keras.tree.pack_sequence_as(self._functional_twin._outputs_struct, outputs)
@@ -119,32 +140,36 @@ class StreamedModel(keras.Model):
     def train_step(self, data: Any) -> dict[str, Any]:
         if not self.spatial:
             return super().train_step(data)
-        program, inputs = self._loss_program(data, training=True)
+        step = self._loss_step(data, training=True)
+        program, weights = step.program, binding.weights(step.program)
+        if not self.trainable_variables:
+            warnings.warn("The model does not have any trainable weights.", stacklevel=2)
+            results = program.forward(step.inputs, weights)
+            return self._finish(step, results, self._penalty(step.loss(results).dtype))
         scale = self.optimizer.scale_loss(tf.constant(1.0))
-        results, gradients = program.loss_and_gradients(inputs, binding.weights(program), scale)
+        results, gradients = program.loss_and_gradients(step.inputs, weights, scale)
         with tf.GradientTape() as tape:
-            penalty = self._penalty(results[program.graph.outputs[0]].dtype)
+            penalty = self._penalty(step.loss(results).dtype)
             scaled = self.optimizer.scale_loss(penalty)
         variables = [v._value for v in self.trainable_variables]
         penalties = tape.gradient(scaled, variables)
-        found = {id(w): g for w, g in zip(program.graph.weights, gradients, strict=True)}
+        slots = objective.learning(program.graph)
+        found = {id(program.graph.weights[s]): gradients[s] for s in slots}
         pairs = []
         for variable, extra in zip(self.trainable_variables, penalties, strict=True):
-            gradient = found.get(id(variable))
-            both = [g for g in (gradient, extra) if g is not None]
+            both = [g for g in (found.get(id(variable)), extra) if g is not None]
             pairs.append((tf.add_n(both) if both else None, variable))
         self.optimizer.apply_gradients(pairs)
         binding.update(program, results)
-        loss = results[program.graph.outputs[0]]
-        return self._report(loss + penalty, data)
+        return self._finish(step, results, penalty)
 
     @_do_not_convert
     def test_step(self, data: Any) -> dict[str, Any]:
         if not self.spatial:
             return super().test_step(data)
-        program, inputs = self._loss_program(data, training=False)
-        loss = program.forward(inputs, binding.weights(program))[program.graph.outputs[0]]
-        return self._report(loss + self._penalty(loss.dtype), data)
+        step = self._loss_step(data, training=False)
+        results = step.program.forward(step.inputs, binding.weights(step.program))
+        return self._finish(step, results, self._penalty(step.loss(results).dtype))
 
     def make_train_function(self, force: bool = False) -> None:
         self._make_unwrapped("train", force)
@@ -169,6 +194,7 @@ class StreamedModel(keras.Model):
             "strip_rows": self.strip_rows,
             "device": self.device,
             "source_dtype": self.source_dtype,
+            "store": self.store,
             "name": self.name,
         }
 
@@ -183,7 +209,7 @@ class StreamedModel(keras.Model):
     @property
     def spatial(self) -> bool:
         """Whether every output is an image, so that losses run strip by strip."""
-        return all(len(t.shape) == 4 for t in self._functional_twin.outputs)
+        return all(len(t.shape) == self._image_rank for t in self._functional_twin.outputs)
 
     def plan(self, shape: Sequence[int], training: bool = True) -> Plan:
         """The plan for one image size; nothing of that size is allocated.
@@ -196,15 +222,17 @@ class StreamedModel(keras.Model):
         Raises:
             BudgetError: it does not fit.
         """
-        batch, height, width = (int(n) for n in shape[:3])
+        batch, *size = (int(n) for n in shape[: self._image_rank - 1])
         graph = self._read(training, [self.source_dtype] * len(self._functional_twin.inputs))
-        sizes = {i: (height, width) for i in graph.inputs if graph.values[i].image}
+        sizes = {i: tuple(size) for i in graph.inputs if graph.values[i].image}
         if self.spatial and (training or self.compiled):
             extents = graph.extents(sizes)
             predicted = [extents[v] for v in graph.outputs]
-            self._add_loss(graph, [self.source_dtype] * len(graph.outputs), None)
+            label = self._handles_spec()
+            goal = objective.expected(self._compile_loss, self._output_specs(graph), label)
+            taken = goal.add_to(graph, [label] * len(predicted), [])
             targets = [i for i in graph.inputs if graph.values[i].image and i not in sizes]
-            sizes |= dict(zip(targets, predicted, strict=True))
+            sizes |= dict(zip(targets, [predicted[t] for t in taken], strict=True))
         phase.rewrite(graph)
         return self._planner(graph, training).plan(batch, sizes)
 
@@ -239,6 +267,12 @@ class StreamedModel(keras.Model):
     # --------------------------------------------------------------------- private
 
     def _read(self, training: bool, dtypes: list[str] | None = None) -> Graph:
+        for layer in self._functional_twin._flatten_layers(include_self=False):
+            if getattr(layer, "activity_regularizer", None) is not None:
+                raise UnsupportedLayerError(
+                    f"layer '{layer.name}' has an activity_regularizer, which needs its whole output at once. "
+                    "Put the penalty into the loss, or regularise the weights."
+                )
         return network.read(self.twin, training, dtypes)
 
     def _planner(self, graph: Graph, training: bool) -> Planner:
@@ -249,109 +283,155 @@ class StreamedModel(keras.Model):
             self.strip_rows,
             training,
             name=self.twin.name,
+            store=self.store,
+            shared=self.device is None,
+            rates=rates.of(self.device),
         )
 
+    def _flat_inputs(self, inputs: Any) -> list[tf.Tensor]:
+        """Tensors or handles in the order of the model's inputs; a dict may name them."""
+        known = self._functional_twin.inputs
+        if isinstance(inputs, dict) and {t.name for t in known} <= set(inputs):
+            inputs = [inputs[t.name] for t in known]
+        flat = keras.tree.flatten(inputs)
+        if len(flat) != len(known):
+            raise ValueError(
+                f"'{self.name}' has {len(known)} inputs ({', '.join(t.name for t in known)}), received {len(flat)}."
+            )
+        return [tf.convert_to_tensor(t) for t in flat]
+
     def _program(self, training: bool, tensors: list[tf.Tensor]) -> Program:
-        key = (training, *(t.dtype for t in tensors))
-        if key not in self._programs:
+        key = (training, self._trained(), *(t.dtype for t in tensors))
+
+        def build() -> Program:
             graph = self._read(training, [self._dtype(t) for t in tensors])
             phase.rewrite(graph)
-            self._programs[key] = Program(graph, self._planner(graph, training), self.device)
-        return self._programs[key]
+            return Program(graph, self._planner(graph, training), self.device)
+
+        return self._programs.get(None, key, build)
+
+    def _trained(self) -> tuple[bool, ...]:
+        """Which layers learn: that may change at any time, and freezes the statistics of BatchNormalization."""
+        return tuple(layer.trainable for layer in self.twin._flatten_layers())
 
     def _dtype(self, tensor: tf.Tensor) -> str:
         return self.source_dtype if tensor.dtype == tf.string else tensor.dtype.name
 
-    def _loss_program(self, data: Any, training: bool) -> tuple[Program, dict[int, tf.Tensor]]:
+    def _handles_spec(self) -> tf.TensorSpec:
+        """Of images that come by handle."""
+        return tf.TensorSpec([None] * self._image_rank, self.source_dtype)
+
+    def _spec(self, tensor: tf.Tensor) -> tf.TensorSpec:
+        """What the graph of a loss depends on."""
+        if tensor.dtype == tf.string:
+            return self._handles_spec()
+        channels = tensor.shape[1:][-1:]
+        return tf.TensorSpec([None] * (tensor.shape.rank - len(channels)) + channels, tensor.dtype)
+
+    def _loss_step(self, data: Any, training: bool) -> _Step:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        if y is None:
+            raise ValueError(f"'{self.name}' is given no targets to compute its loss with.")
+        tensors = self._flat_inputs(x)
+        y = keras.tree.map_structure(self._pixels, y)
         if sample_weight is not None:
-            raise ValueError(
-                "sample weights are not supported for image outputs; put the weights into the loss."
-            )
-        tensors = [tf.convert_to_tensor(t) for t in keras.tree.flatten(x)]
-        targets = [tf.convert_to_tensor(t) for t in keras.tree.flatten(y)]
-        compiled = tuple(map(id, (self.optimizer, self.loss, *self.metrics)))
-        key = ("loss", training, compiled, *(t.dtype for t in tensors + targets))
-        if key not in self._programs:
+            sample_weight = keras.tree.map_structure(self._pixel_weights, sample_weight)
+        specs = [
+            None if s is None else keras.tree.map_structure(self._spec, s)
+            for s in (y, sample_weight)
+        ]
+        key = ("loss", training, self._trained(), *(t.dtype for t in tensors), repr(specs))
+        owners = (self._compile_loss, self._compile_metrics)
+
+        def build() -> tuple[Program, objective.Objective, list[int]]:
             graph = self._read(training, [self._dtype(t) for t in tensors])
-            metrics = self._metrics_function(graph, targets)
-            self._add_loss(graph, [self._dtype(t) for t in targets], metrics)
+            outputs = self._output_specs(graph)
+            goal = objective.read(*owners, outputs, *specs)
+            flat = [[] if s is None else keras.tree.flatten(s) for s in specs]
+            taken = goal.add_to(graph, *flat)
             phase.rewrite(graph)
-            self._programs[key] = Program(graph, self._planner(graph, training), self.device)
-        program = self._programs[key]
-        return program, binding.arguments(program, tensors + targets)
+            return Program(graph, self._planner(graph, training), self.device), goal, taken
 
-    def _add_loss(self, graph: Graph, dtypes: list[str], metrics: Any) -> None:
-        """Replaces the outputs of a graph by their loss."""
-        predictions = list(graph.outputs)
-        seeds = [value for value, _ in graph.seeds]
-        graph.inputs = [i for i in graph.inputs if i not in seeds]
-        kinds = _per_output(getattr(self, "loss", None) or "mse", len(predictions))
-        weights = _per_output(self._loss_weights() or 1.0, len(predictions))
-        values = []
-        graph.outputs = []
-        for p, kind, weight, dtype in zip(predictions, kinds, weights, dtypes, strict=True):
-            loss = losses.resolve(kind)
-            known = graph.values[p]
-            channels = 1 if "sparse" in loss.name else known.channels
-            target = graph.input(f"{known.name}/target", True, channels, dtype)
-            values.append(losses.add(graph, p, target, loss, weight, metrics))
-        graph.inputs += seeds
-        graph.outputs = [losses.total(graph, values)]
+        program, goal, taken = self._programs.get(owners, key, build)
+        given = [
+            *keras.tree.flatten(y),
+            *([] if sample_weight is None else keras.tree.flatten(sample_weight)),
+        ]
+        inputs = binding.arguments(program, tensors + [given[i] for i in taken])
+        return _Step(program, goal, inputs, tensors[0])
 
-    def _metrics_function(self, graph: Graph, targets: list[tf.Tensor]) -> losses.Metrics | None:
-        """Updates the compiled metrics with a strip; their variables are made here, outside any loop."""
-        compiled = [m for m in self.metrics if m.name != "loss"]
-        if not compiled:
-            return None
-        if len(graph.outputs) > 1:
+    def _pixels(self, target: Any) -> tf.Tensor:
+        """Labels as `[N, ..., C]`; `[N, ...]` have one channel. Handles stay as they are."""
+        tensor = tf.convert_to_tensor(target)
+        short = tensor.dtype != tf.string and tensor.shape.rank == self._image_rank - 1
+        return tensor[..., None] if short else tensor
+
+    def _pixel_weights(self, weights: Any) -> tf.Tensor:
+        """Sample weights as `[N]` or `[N, ..., 1]`, or handles of images of one channel."""
+        tensor = tf.convert_to_tensor(weights)
+        if tensor.dtype == tf.string or tensor.shape.rank == 1:
+            return tensor
+        pixels = self._pixels(tensor)
+        if pixels.shape.rank != self._image_rank or pixels.shape[-1] != 1:
+            axes = ", ".join("NHWDEF"[: self._image_rank - 1])
             raise ValueError(
-                f"'{self.name}' has {len(graph.outputs)} image outputs; metrics are computed strip by strip for "
-                "models with one. Compile without metrics, or use evaluate on a model with one output."
+                f"sample weights of '{self.name}' have shape {tensor.shape}; expected one per image, [N], or one "
+                f"per pixel, [{axes}] or [{axes}, 1]."
             )
-        known = graph.values[graph.outputs[0]]
-        y_pred = tf.TensorSpec([None, None, None, known.channels], known.dtype)
-        sparse = "sparse" in losses.resolve(keras.tree.flatten(self.loss)[0]).name
-        y_true = tf.TensorSpec(
-            [None, None, None, 1 if sparse else known.channels], self._dtype(targets[0])
-        )
+        return pixels
 
-        def build(y_true: tf.Tensor, y_pred: tf.Tensor) -> None:
-            self.compute_metrics(None, y_true, y_pred, None)
-
-        tf.function(build, autograph=False).get_concrete_function(y_true, y_pred)
-        leaves = [leaf for m in compiled for leaf in getattr(m, "metrics", [m])]
-
-        def update(y_true: tf.Tensor, y_pred: tf.Tensor, share: tf.Tensor) -> None:
-            for metric in leaves:
-                # Keras means over the pixels of a sample first, so a strip counts by its share of the rows.
-                mean = isinstance(metric, keras.metrics.Mean)
-                metric.update_state(y_true, y_pred, sample_weight=share if mean else None)
-
-        return update
-
-    def _loss_weights(self) -> Any:
-        with tf.init_scope():  # reads the learning rate on the way
-            config = self.get_compile_config() if self.compiled else None
-        return (config or {}).get("loss_weights")
+    def _output_specs(self, graph: Graph) -> Any:
+        """Of predictions, in the structure of the outputs."""
+        known = [graph.values[v] for v in graph.outputs]
+        unknown = [None] * (self._image_rank - 1)
+        specs = [tf.TensorSpec([*unknown, v.channels], v.dtype) for v in known]
+        return keras.tree.pack_sequence_as(self._functional_twin._outputs_struct, specs)
 
     def _penalty(self, dtype: tf.DType) -> tf.Tensor:
         """The sum of the regularisers."""
         return sum((tf.cast(loss, dtype) for loss in self.twin.losses), tf.zeros([], dtype))
 
-    def _report(self, loss: tf.Tensor, data: Any) -> dict[str, Any]:
-        batch = tf.shape(keras.tree.flatten(data[0])[0])[0]
-        for metric in self.metrics:
-            if metric.name == "loss":
-                metric.update_state(loss, sample_weight=batch)
+    def _finish(self, step: _Step, results: dict[int, Any], penalty: tf.Tensor) -> dict[str, Any]:
+        """Adds the loss of a step to the metrics that follow it."""
+        loss = step.loss(results) + penalty
+        self._loss_tracker.update_state(loss, sample_weight=tf.shape(step.first)[0])
+        values = [results[v] for v in step.program.graph.outputs[1:]]
+        step.objective.track(values, step.first.shape[0])
         return self.get_metrics_result()
 
 
-def _per_output(setting: Any, count: int) -> list[Any]:
-    values = keras.tree.flatten(setting)
-    if len(values) not in (1, count):
-        raise ValueError(f"expected 1 or {count} losses or loss weights, received {len(values)}.")
-    return values * count if len(values) == 1 else values
+@dataclass(frozen=True)
+class _Step:
+    """A step on images: what runs, on what. `first` is the first input."""
+
+    program: Program
+    objective: objective.Objective
+    inputs: dict[int, tf.Tensor]
+    first: tf.Tensor
+
+    def loss(self, results: dict[int, Any]) -> tf.Tensor:
+        return results[self.program.graph.outputs[0]]
+
+
+class _Programs:
+    """Programs by what they depend on; those of a loss as long as `compile` is not called again."""
+
+    def __init__(self) -> None:
+        self._found: dict[Any, Any] = {}
+        self._owners: Any = None
+
+    def get(self, owners: tuple[Any, ...] | None, key: Any, build: Callable[[], Any]) -> Any:
+        """The program of a key, built where there is none; `owners` are what `compile` made."""
+        if owners is not None and self._changed(owners):
+            self._found = {k: p for k, p in self._found.items() if k[0] != "loss"}
+            self._owners = owners
+        if key not in self._found:
+            self._found[key] = build()
+        return self._found[key]
+
+    def _changed(self, owners: tuple[Any, ...]) -> bool:
+        known = self._owners or (None,) * len(owners)
+        return any(a is not b for a, b in zip(owners, known, strict=True))
 
 
 __all__ = ["StreamedModel", "stream"]
