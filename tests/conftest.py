@@ -15,6 +15,8 @@ import pytest
 import tensorflow as tf
 from hypothesis import settings
 
+from tfbig import rates
+
 settings.register_profile("tfbig", derandomize=True, deadline=None)
 settings.load_profile("tfbig")
 
@@ -81,3 +83,14 @@ def float64() -> Iterator[None]:
     keras.config.set_dtype_policy("float64")
     yield
     keras.config.set_floatx("float32")
+
+
+@pytest.fixture(autouse=True)
+def measured_rates(monkeypatch: pytest.MonkeyPatch) -> Callable[..., rates.Rates]:
+    """Plans are those of one machine, whatever runs the tests; gives what measures this one."""
+    measure = rates.measure
+    monkeypatch.setattr(rates, "measure", lambda device: rates.Rates())
+    monkeypatch.setattr(rates, "_known", {})
+    monkeypatch.setattr(rates, "_saved", dict)
+    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)  # nothing is written
+    return measure

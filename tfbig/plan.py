@@ -244,6 +244,21 @@ class SweepCost:
 
 
 @dataclass(frozen=True)
+class Rates:
+    """How fast a machine is; by default two CPU cores.
+
+    Args:
+        operations: floating-point operations of a convolution per second.
+        copies: bytes per second between strips and stores.
+        disk: bytes per second to a file.
+    """
+
+    operations: float = 1e11
+    copies: float = 1e10
+    disk: float = 5e8
+
+
+@dataclass(frozen=True)
 class Layout:
     """Where stored images are between forward and backward.
 

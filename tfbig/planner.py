@@ -17,6 +17,7 @@ from tfbig.plan import (
     SWEEP_BYTES,
     Layout,
     Plan,
+    Rates,
     Size,
     Sweep,
     SweepCost,
@@ -27,9 +28,7 @@ from tfbig.plan import (
 )
 from tfbig.ranges import Ranges
 
-FLOPS = 1e11
-BYTES = 1e10
-"""Rates per second of two CPU cores, from which `choose_cuts` weighs storing against making again."""
+TWO_CORES = Rates()
 
 ITEMSIZE = {"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16": 2, "bfloat16": 2}
 ITEMSIZE |= {"int32": 4, "float32": 4, "int64": 8, "float64": 8}
@@ -77,6 +76,7 @@ class Planner:
         name: of the model, for messages.
         max_elements: most input elements of a strip, instead of `device_bytes` (the papers' max_N).
         shared: whether strips live in host memory too; `host_bytes` then is for all that a step adds.
+        rates: of the machine.
         store: element type of stored images that are wider, such as "bfloat16"; their own by default.
 
     Attributes:
@@ -94,7 +94,9 @@ class Planner:
         max_elements: int | None = None,
         store: str | None = None,
         shared: bool = False,
+        rates: Rates | None = None,
     ) -> None:
+        self.rates = rates or Rates()
         self.graph = graph
         self.shared = shared
         self.store = store
@@ -104,7 +106,7 @@ class Planner:
         self.training = training
         self.name = name
         self.max_elements = max_elements
-        self.sweeps = schedule(graph, choose_cuts(graph))
+        self.sweeps = schedule(graph, choose_cuts(graph, self.rates))
         self._learning = learning(graph)
         last = self.sweeps[-1]
         self.fused = (
@@ -118,7 +120,8 @@ class Planner:
     def stored_dtype(self, value: int) -> str:
         """Element type of an image in its store."""
         own = self.graph.values[value].dtype or "float32"
-        if self.store and own.startswith("float") and itemsize(own) > itemsize(self.store):
+        inner = value not in self.graph.inputs  # the gradient of an input is a result
+        if self.store and inner and own.startswith("float") and itemsize(own) > itemsize(self.store):
             return self.store
         return own
 
@@ -211,7 +214,7 @@ class Planner:
             layout,
             replays,
             moved,
-            work / FLOPS + moved / BYTES,
+            work / self.rates.operations + moved / self.rates.copies,
             self._fixed_bytes(),
         )
 
@@ -417,7 +420,9 @@ def _events(
         live.drop("image", sweep.writes)
 
 
-def choose_cuts(graph: Graph, side: int = 4096, strips: int = 16) -> frozenset[int]:
+def choose_cuts(
+    graph: Graph, rates: Rates = TWO_CORES, side: int = 4096, strips: int = 16
+) -> frozenset[int]:
     """Images worth storing although no barrier asks for it.
 
     A chain of windows in one sweep makes halo rows again for every strip. Storing the output of a convolution
@@ -433,9 +438,11 @@ def choose_cuts(graph: Graph, side: int = 4096, strips: int = 16) -> frozenset[i
         extents = graph.extents(sizes)
     except ValueError:  # inputs that meet at different sizes: nothing to compare on squares
         return cuts
-    best = _seconds(graph, cuts, extents, strips)
+    best = _seconds(graph, cuts, extents, strips, rates)
     while True:
-        tried = [(_seconds(graph, cuts | {v}, extents, strips), v) for v in candidates - cuts]
+        tried = [
+            (_seconds(graph, cuts | {v}, extents, strips, rates), v) for v in candidates - cuts
+        ]
         seconds, value = min(tried, default=(best, -1))
         if seconds >= best:
             return cuts
@@ -456,13 +463,15 @@ def _candidates(graph: Graph) -> frozenset[int]:
     return frozenset(found)
 
 
-def _seconds(graph: Graph, cuts: frozenset[int], extents: dict[int, Size], strips: int) -> float:
+def _seconds(
+    graph: Graph, cuts: frozenset[int], extents: dict[int, Size], strips: int, rates: Rates
+) -> float:
     total = 0.0
     for sweep in schedule(graph, cuts):
         count = min(strips, sweep_limit(sweep, extents))
         table = sweep.table({v: extents[v][0] for v in sweep.images}, count)
         heights = {v: _heights(sweep, table, v) for v in sweep.images}
-        total += 3 * _operations(sweep, 1, extents, heights)[0] / FLOPS
+        total += 3 * _operations(sweep, 1, extents, heights)[0] / rates.operations
         moved = sum(bytes_of(graph, v, 1, extents) for v in (*sweep.writes, *sweep.reads))
-        total += 2 * moved / BYTES
+        total += 2 * moved / rates.copies
     return total

@@ -1,0 +1,71 @@
+"""Rates are measured once and kept; a damaged or forbidden file does no harm."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tfbig import rates
+from tfbig.plan import Rates
+
+FOUND = Rates(3e11, 4e9, 5e8)
+SAVED = rates._saved
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch, measured_rates):
+    """An empty cache folder, and how often something was measured."""
+    calls = []
+
+    def measure(device):
+        calls.append(device)
+        return FOUND
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(rates, "_known", {})
+    monkeypatch.setattr(rates, "measure", measure)
+    monkeypatch.setattr(rates, "_saved", SAVED)
+    return calls
+
+
+def test_measured_once_and_kept_in_a_file(cache, monkeypatch):
+    assert rates.of(None) == FOUND
+    assert rates.of(None) == FOUND
+    monkeypatch.setattr(rates, "_known", {})  # another process
+    assert rates.of(None) == FOUND
+    assert cache == [None]
+    (kept,) = json.loads(rates.file().read_text()).values()
+    assert kept == {"operations": 3e11, "copies": 4e9, "disk": 5e8}
+
+
+def test_devices_are_measured_apart(cache):
+    rates.of(None)
+    rates.of("/GPU:0")
+    assert cache == [None, "/GPU:0"]
+    assert len(json.loads(rates.file().read_text())) == 2
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", "null", '{"KEY": {"operations": -1}}', '{"KEY": 3}']
+)
+def test_a_damaged_file_is_measured_anew(cache, content, monkeypatch):
+    rates.of(None)
+    (key,) = json.loads(rates.file().read_text())
+    rates.file().write_text(content.replace("KEY", key))
+    monkeypatch.setattr(rates, "_known", {})
+    assert rates.of(None) == FOUND
+    assert cache == [None, None]
+
+
+def test_a_home_that_cannot_be_written_to(cache, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert rates.of(None) == FOUND
+
+
+def test_measured_rates_are_those_of_a_computer(measured_rates):
+    found = measured_rates(None)
+    assert 1e9 < found.operations < 1e16
+    assert 1e8 < found.copies < 1e13
+    assert 1e5 < found.disk < 1e12
