@@ -11,6 +11,7 @@ import mmap
 import os
 import sys
 import threading
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -48,29 +49,35 @@ class Pool:
 
     Args:
         reserved: bytes of the range; only what is used takes memory. By default twice what the machine has.
-
-    Attributes:
-        used_bytes: in use.
     """
 
     def __init__(self, reserved: int | None = None) -> None:
-        self._lock = threading.RLock()  # garbage collected inside it may give blocks back
+        self._lock = threading.Lock()
+        self._given: deque[tuple[int, int]] = (
+            deque()
+        )  # a garbage collection may add to it at any moment
         self._reserved = reserved or 2 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._pages: mmap.mmap | None = None
         self._ranges = Ranges()
+        self._used = 0
         self.address = 0
-        self.used_bytes = 0
 
     @property
-    def peak_bytes(self) -> int:
-        """Bytes that were ever in use at once, and the gaps between them."""
-        return self._ranges.top
+    def used_bytes(self) -> int:
+        """Bytes in use."""
+        with self._lock:
+            self._settle()
+            return self._used
 
     @property
     def free_bytes(self) -> int:
         """Bytes kept for later."""
-        with self._lock:
-            return sum(stop - start for start, stop in self._ranges.gaps)
+        return self.peak_bytes - self.used_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes up to the highest that was ever in use."""
+        return self._ranges.top
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """An array with any content, page aligned.
@@ -89,28 +96,28 @@ class Pool:
             if self._pages is None:
                 self._pages = _reserve(self._reserved)
                 self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
-            start = self._ranges.take(size)
-            self.used_bytes += size
-            if start + size > len(self._pages):
-                self.give(start, size)
-                raise MemoryError(
-                    f"no {size} bytes left of {len(self._pages)} for stored images; use smaller images or a "
-                    "smaller batch."
-                )
+            self._settle()
+            start = self._ranges.take(size, len(self._pages))
+            self._used += size
             return start
 
     def give(self, start: int, size: int) -> None:
         """Takes a part back."""
-        with self._lock:
-            self.used_bytes -= size
-            self._ranges.give(start, size)
+        self._given.append((start, size))
 
     def trim(self) -> None:
         """Returns the memory of what is not in use to the system."""
         with self._lock:
+            self._settle()
             for start, stop in self._ranges.gaps:
                 if self._pages is not None and hasattr(mmap, "MADV_DONTNEED"):
                     self._pages.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+    def _settle(self) -> None:
+        while self._given:
+            start, size = self._given.popleft()
+            self._ranges.give(start, size)
+            self._used -= size
 
 
 def _reserve(size: int) -> mmap.mmap:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect, insort
+from math import inf
 
 
 class Ranges:
@@ -24,19 +25,29 @@ class Ranges:
         """Parts below the top that are not in use, `(start, stop)`."""
         return list(self._gaps)
 
-    def take(self, size: int) -> int:
-        """The start of a part of `size` that is in use from now on."""
+    def take(self, size: int, limit: float = inf) -> int:
+        """The start of a part of `size` that is in use from now on.
+
+        Raises:
+            MemoryError: no part below `limit` is large enough.
+        """
         fitting = [(stop - start, start) for start, stop in self._gaps if stop - start >= size]
         if fitting:
             length, start = min(fitting)
             self._gaps.remove((start, start + length))
-        elif self._gaps and self._gaps[-1][1] == self.top:
-            start, length = self._gaps.pop()[0], size
-        else:
-            start, length = self.top, size
-        self.top = max(self.top, start + size)
-        if length > size:
-            insort(self._gaps, (start + size, start + length))
+            if length > size:
+                insort(self._gaps, (start + size, start + length))
+            return start
+        at_top = bool(self._gaps) and self._gaps[-1][1] == self.top
+        start = self._gaps[-1][0] if at_top else self.top
+        if start + size > limit:
+            raise MemoryError(
+                f"no {size} bytes in a row are left of {limit} for stored images; use smaller "
+                "images or a smaller batch."
+            )
+        if at_top:
+            self._gaps.pop()
+        self.top = start + size
         return start
 
     def give(self, start: int, size: int) -> None:
