@@ -40,8 +40,7 @@ class Program:
         self.graph = graph
         self.planner = planner
         self.device = device
-        self.sweeps = planner.sweeps
-        after = {n.output for s in self.sweeps for n in s.wholes}
+        after = {n.output for s in planner.sweeps for n in s.wholes}
         self.before = [n for n in graph.nodes if isinstance(n.op, Whole) and n.output not in after]
         extra = [value for _, value, _ in graph.updates]
         self.results = list(dict.fromkeys([*graph.outputs, *extra]))
@@ -101,7 +100,7 @@ class Program:
         def call(*arguments: tf.Tensor) -> Any:
             given = dict(zip(keys, arguments[: len(keys)], strict=True))
             state = self._start(given, list(arguments[len(keys) :]))
-            for sweep in self.sweeps:
+            for sweep in state.sweeps:
                 self._forward(sweep, state)
             structure[:] = [self._result(state, value) for value in self.results]
             progress.end(state.done)
@@ -111,7 +110,7 @@ class Program:
                 back = replace(state, d_images={}, d_wholes={}, d_weights={})
                 self._seed(back, structure, cotangents)
                 progress.begin(back.done)
-                self._backward_all(self.sweeps, back, wanted)
+                self._backward_all(back.sweeps, back, wanted)
                 progress.end(back.done)
                 return [back.d_images.get(key) for key in keys] + self._weight_gradients(back)
 
@@ -125,7 +124,7 @@ class Program:
     ) -> dict[int, Structure]:
         state = self._start(inputs, weights)
         state.sinks = sinks
-        for sweep in self.sweeps:
+        for sweep in state.sweeps:
             self._forward(sweep, state)
         progress.end(state.done)
         kept = [value for value in self.results if value not in sinks]
@@ -137,15 +136,15 @@ class Program:
         state = self._start(inputs, weights)
         loss = self.graph.outputs[0]
         fused = self.planner.fused
-        for sweep in self.sweeps[:-1] if fused else self.sweeps:
+        for sweep in state.sweeps[:-1] if fused else state.sweeps:
             self._forward(sweep, state)
         if fused:
-            (node,) = self.sweeps[-1].reductions
+            (node,) = state.sweeps[-1].reductions
             state.d_wholes[loss] = tf.cast(scale, node.op.init(state.batch)[0].dtype)
-            self._backward(self.sweeps[-1], state, (), together=True)
+            self._backward(state.sweeps[-1], state, (), together=True)
         else:
             state.d_wholes[loss] = tf.cast(scale, state.wholes[loss].dtype)
-        self._backward_all(self.sweeps[:-1] if fused else self.sweeps, state, ())
+        self._backward_all(state.sweeps[:-1] if fused else state.sweeps, state, ())
         progress.end(state.done)
         results = {value: self._result(state, value) for value in self.results}
         return results, self._weight_gradients(state)
@@ -157,7 +156,7 @@ class Program:
         images = {i: t for i, t in inputs.items() if self.graph.values[i].image}
         wholes: dict[int, Structure] = {i: t for i, t in inputs.items() if i not in images}
         layout = self._layout(images)
-        visits = [*self.sweeps, *layout.replays]
+        visits = [*layout.sweeps, *layout.replays]
         shapes = [
             stores.source_shape(t) if t.dtype == tf.string else tf.shape(t, tf.int64)
             for t in images.values()
@@ -172,8 +171,10 @@ class Program:
         tables = [
             tf.ensure_shape(t, [None, len(s.columns)]) for t, s in zip(tables, visits, strict=True)
         ]
-        replays = dict(zip(layout.replays, tables[len(self.sweeps) :], strict=True))
-        state = State(batch, extents, tables, replays, images, wholes, weights, done=batch)
+        replays = dict(zip(layout.replays, tables[len(layout.sweeps) :], strict=True))
+        state = State(
+            layout.sweeps, batch, extents, tables, replays, images, wholes, weights, done=batch
+        )
         wholes.update({value: extents[image] for value, image in self.graph.sizes.items()})
         self._run_wholes(self.before, state)
         progress.begin(batch)
@@ -183,7 +184,7 @@ class Program:
         """What is kept, decided while tracing where sizes are known; what does not fit is then said at once."""
         sizes = {v: tuple(t.shape[1:-1]) for v, t in images.items() if t.shape.rank != 1}
         if len(sizes) < len(images) or any(None in size for size in sizes.values()):
-            return Layout()
+            return Layout(tuple(self.planner.sweeps))
         batch = next(iter(images.values())).shape[0]
         return self.planner.plan(batch or 1, sizes).layout
 
@@ -224,7 +225,7 @@ class Program:
             if all(c is None for c in flat):
                 continue
             if self.graph.values[value].image:
-                added = any(value in sweep.reads for sweep in self.sweeps)
+                added = any(value in sweep.reads for sweep in state.sweeps)
                 state.d_images[value] = stores.copy(flat[0]) if added else flat[0]
                 continue
             pairs = zip(tf.nest.flatten(output), flat, strict=True)
@@ -235,13 +236,13 @@ class Program:
 
     def _forward(self, sweep: Sweep, state: State) -> None:
         """Runs a sweep: fills `state.images` and `state.wholes` with what it makes."""
-        label = f"forward {sweep.index + 1}/{len(self.sweeps)}"
+        label = f"forward {sweep.index + 1}/{len(state.sweeps)}"
         partials = self._fill(sweep, state, label, state.tables[sweep.index])
         self._finalize(sweep, state, partials)
 
     def _replay(self, sweep: Sweep, state: State) -> None:
         """Makes the images of a segment again that its forward did not keep."""
-        label = f"replay before {sweep.index + 1}/{len(self.sweeps)}"
+        label = f"replay before {sweep.index + 1}/{len(state.sweeps)}"
         self._fill(sweep, state, label, state.replays[sweep])
 
     def _fill(self, sweep: Sweep, state: State, label: str, table: tf.Tensor) -> list[Structure]:
@@ -343,7 +344,7 @@ class Program:
         self, sweep: Sweep, state: State, wanted: Sequence[int], together: bool = False
     ) -> None:
         """Runs a sweep backward: adds to `d_images`, `d_wholes` and `d_weights`."""
-        label = f"backward {sweep.index + 1}/{len(self.sweeps)}"
+        label = f"backward {sweep.index + 1}/{len(state.sweeps)}"
         if not together:
             sweep = self._folded(sweep, state, label)
         targets = [v for v in sweep.reads if v in wanted or v not in self.graph.inputs]

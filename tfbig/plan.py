@@ -25,7 +25,10 @@ SWEEP_BYTES = 4 * 2**20
 """The graph of a sweep, forward and backward (measured: 4.2 MB each for the 50 of ResNet-50)."""
 
 REMAT_DEPTH = 4
-"""Longest chain of cheap nodes that later sweeps make again rather than read."""
+"""Longest chain of cheap nodes that later sweeps make again rather than read, at the least cost."""
+
+SHORT_DEPTH = 2
+"""The same where segments are replayed: images at the ends of residual blocks are then stored, and little else."""
 
 Size = tuple[int, ...]
 
@@ -141,15 +144,18 @@ class Sweep:
         return row
 
 
-def schedule(graph: Graph, cuts: frozenset[int] = frozenset()) -> list[Sweep]:
+def schedule(
+    graph: Graph, cuts: frozenset[int] = frozenset(), depth: int = REMAT_DEPTH
+) -> list[Sweep]:
     """Sweeps of a graph.
 
     Args:
         cuts: images that are stored although no barrier asks for it, so that the halo of what follows
             starts anew.
+        depth: longest chain of cheap nodes that is made again.
     """
     levels = _levels(graph, cuts)
-    stored = _stored(graph, levels, cuts)
+    stored = _stored(graph, levels, cuts, depth)
     last = max(levels.values(), default=0)
     return [_sweep(graph, p, levels, stored) for p in range(last + 1)]
 
@@ -169,7 +175,7 @@ def _levels(graph: Graph, cuts: frozenset[int]) -> dict[int, int]:
     return levels
 
 
-def _stored(graph: Graph, levels: dict[int, int], cuts: frozenset[int]) -> set[int]:
+def _stored(graph: Graph, levels: dict[int, int], cuts: frozenset[int], most: int) -> set[int]:
     """Images that are written: outputs, cuts, and what crosses a level and is not cheap to make again."""
     images = {v.id for v in graph.values if v.image}
     stored = {v for v in (*graph.outputs, *cuts) if v in images and v not in graph.inputs}
@@ -179,13 +185,13 @@ def _stored(graph: Graph, levels: dict[int, int], cuts: frozenset[int]) -> set[i
         if value not in images:
             continue
         above = [depth[i] for i in node.inputs if i in images]
-        cheap = isinstance(node.op, Local) and node.op.cheap and max(above) < REMAT_DEPTH
+        cheap = isinstance(node.op, Local) and node.op.cheap and max(above) < most
         crosses = any(levels[n.output] > levels[value] for n in graph.consumers(value))
         if value in stored or (crosses and not cheap):
             stored.add(value)
             depth[value] = 0
         else:
-            depth[value] = max(above) + 1 if cheap else REMAT_DEPTH
+            depth[value] = max(above) + 1 if cheap else most
     return stored
 
 
@@ -263,9 +269,11 @@ class Layout:
     """Where stored images are between forward and backward.
 
     Args:
+        sweeps: what runs, in order.
         replays: sweeps that make a segment again (see `tfbig.segments`); the index is that of its last sweep.
     """
 
+    sweeps: tuple[Sweep, ...] = ()
     replays: tuple[Sweep, ...] = ()
 
     @property

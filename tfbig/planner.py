@@ -14,6 +14,7 @@ from tfbig.errors import BudgetError
 from tfbig.graph import Graph, Local, Node, Whole
 from tfbig.plan import (
     RUNTIME_BYTES,
+    SHORT_DEPTH,
     SWEEP_BYTES,
     Layout,
     Plan,
@@ -106,7 +107,8 @@ class Planner:
         self.training = training
         self.name = name
         self.max_elements = max_elements
-        self.sweeps = schedule(graph, choose_cuts(graph, self.rates))
+        self._cuts = choose_cuts(graph, self.rates)
+        self.sweeps = schedule(graph, self._cuts)
         self._learning = learning(graph)
         last = self.sweeps[-1]
         self.fused = (
@@ -121,7 +123,12 @@ class Planner:
         """Element type of an image in its store."""
         own = self.graph.values[value].dtype or "float32"
         inner = value not in self.graph.inputs  # the gradient of an input is a result
-        if self.store and inner and own.startswith("float") and itemsize(own) > itemsize(self.store):
+        if (
+            self.store
+            and inner
+            and own.startswith("float")
+            and itemsize(own) > itemsize(self.store)
+        ):
             return self.store
         return own
 
@@ -154,7 +161,7 @@ class Planner:
         """Allocations and sweeps of one step, in order."""
         found = self._stored_bytes(batch, self.graph.extents(sizes))
         return list(
-            _events(self.graph, self.sweeps, self.training, self.fused, found, layout or Layout())
+            _events(self.graph, layout or self._straight(), self.training, self.fused, found)
         )
 
     def _stored_bytes(self, batch: int, extents: dict[int, Size]) -> dict[int, int]:
@@ -163,49 +170,63 @@ class Planner:
 
     def _make(self, batch: int, sizes: dict[int, Size], layout: Layout | None) -> Plan:
         extents = self.graph.extents(sizes)
-        costs = tuple(self._cost(sweep, batch, extents) for sweep in self.sweeps)
+        known: dict[int, tuple[Sweep, SweepCost]] = {}
         if layout is not None:
-            return self._check(self._plan(batch, sizes, costs, layout))
-        best = self._plan(batch, sizes, costs, Layout())
+            return self._check(self._plan(batch, sizes, layout, known))
+        best = self._plan(batch, sizes, self._straight(), known)
         if self.host_bytes is None or self._used(best) <= self.host_bytes or not self.training:
             return self._check(best)
         found = []
         for way in self._layouts(batch, extents):
             with suppress(BudgetError):  # a replay of many layers may have too large a strip
-                found.append(self._plan(batch, sizes, costs, way))
+                found.append(self._plan(batch, sizes, way, known))
         fitting = [p for p in found if self._used(p) <= self.host_bytes]
         if fitting:
             return min(fitting, key=lambda p: p.seconds)
         return self._check(min([best, *found], key=self._used))
 
+    def _straight(self) -> Layout:
+        """Everything is kept: the fastest."""
+        return Layout(tuple(self.sweeps))
+
     def _layouts(self, batch: int, extents: dict[int, Size]) -> Iterator[Layout]:
         """Layouts worth comparing: segments of several lengths, of which more and more are replayed."""
         stored = self._stored_bytes(batch, extents)
-        for way in segments.partitions(self.graph, self.sweeps, stored):
-            made = [segments.replay(self.graph, self.sweeps, segment) for segment in way[:-1]]
-            worth = sorted(
-                (s for s in made if s is not None),
-                key=lambda s: _worth(s, stored, batch, extents),
-                reverse=True,
-            )
-            for count in range(1, len(worth) + 1):
-                yield Layout(tuple(worth[:count]))
+        for sweeps in (self.sweeps, schedule(self.graph, self._cuts, SHORT_DEPTH)):
+            for way in segments.partitions(self.graph, sweeps, stored):
+                made = [segments.replay(self.graph, sweeps, segment) for segment in way[:-1]]
+                worth = sorted(
+                    (s for s in made if s is not None),
+                    key=lambda s: _worth(s, stored, batch, extents),
+                    reverse=True,
+                )
+                for count in range(1, len(worth) + 1):
+                    yield Layout(tuple(sweeps), tuple(worth[:count]))
 
     def _plan(
-        self, batch: int, sizes: dict[int, Size], costs: tuple[SweepCost, ...], layout: Layout
+        self,
+        batch: int,
+        sizes: dict[int, Size],
+        layout: Layout,
+        known: dict[int, tuple[Sweep, SweepCost]],
     ) -> Plan:
+        """The plan of a layout; costs of sweeps that other layouts have too are looked up in `known`."""
         extents = self.graph.extents(sizes)
+        for sweep in (*layout.sweeps, *layout.replays):
+            if id(sweep) not in known:
+                known[id(sweep)] = sweep, self._cost(sweep, batch, extents)
+        costs = tuple(known[id(s)][1] for s in layout.sweeps)
         first = next(i for i in self.graph.inputs if self.graph.values[i].image)
-        replays = tuple(self._cost(s, batch, extents) for s in layout.replays)
+        replays = tuple(known[id(s)][1] for s in layout.replays)
         work = sum(c.operations for c in costs) * (3 if self.training else 1)
         work += sum(c.operations for c in replays)
         stored = self._stored_bytes(batch, extents)
-        moved = sum(sum(stored[v] for v in (*s.writes, *s.reads)) for s in self.sweeps)
+        moved = sum(sum(stored[v] for v in (*s.writes, *s.reads)) for s in layout.sweeps)
         moved *= 3 if self.training else 1
         moved += sum(sum(stored[v] for v in (*s.writes, *s.reads)) for s in layout.replays)
         return Plan(
             (batch, *extents[first], self.graph.values[first].channels),
-            tuple(self.sweeps),
+            layout.sweeps,
             costs,
             max(c.device_bytes for c in (*costs, *replays)),
             max((e.held_bytes for e in self.trace(batch, sizes, layout)), default=0),
@@ -390,14 +411,10 @@ def needs_gradient(graph: Graph, value: int) -> bool:
 
 
 def _events(
-    graph: Graph,
-    sweeps: list[Sweep],
-    training: bool,
-    fused: bool,
-    sizes: dict[int, int],
-    layout: Layout,
+    graph: Graph, layout: Layout, training: bool, fused: bool, sizes: dict[int, int]
 ) -> Iterator[Event]:
     """Forward sweeps, then backward sweeps in reverse order; a store lives until its last reader ends."""
+    sweeps = layout.sweeps
     until = segments.last_readers(graph, sweeps)
     gone = layout.inner if training else frozenset(until)
     live = _Stores(sizes)

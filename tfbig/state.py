@@ -17,6 +17,7 @@ class State:
     """What exists between sweeps.
 
     Args:
+        sweeps: what runs, in order.
         batch: N, int32 scalar.
         extents: `[number of values, spatial axes]` int32: the size of every image.
         tables: geometry of the sweeps, by index.
@@ -31,6 +32,7 @@ class State:
         done: computed when the last sweep has ended.
     """
 
+    sweeps: tuple[Sweep, ...]
     batch: tf.Tensor
     extents: tf.Tensor
     tables: list[tf.Tensor]
