@@ -14,6 +14,7 @@ from tfbig.errors import (
     UnsupportedLayerError,
 )
 from tfbig.plan import Plan
+from tfbig.rules import rule
 from tfbig.sources import Source, open
 from tfbig.stream import StreamedModel, stream
 
@@ -33,6 +34,7 @@ __all__ = [
     "layers",
     "losses",
     "open",
+    "rule",
     "sources",
     "stream",
 ]

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfbig import rules
 from tfbig.errors import UnsupportedLayerError
@@ -43,8 +44,24 @@ def read(model: keras.Model, training: bool, input_dtypes: list[str] | None = No
         )
         channels = int(tensor.shape[-1]) if image else 0
         values.append(graph.input(tensor.name, image, channels, dtype if image else None))
-    graph.outputs = read_into(graph, functional, values, training)
+    outputs = read_into(graph, functional, values, training)
+    graph.outputs = [_made(graph, v) if v in graph.inputs else v for v in outputs]
     return graph
+
+
+def _made(graph: Graph, value: int) -> int:
+    """A value of its own for an output that is an input."""
+    known = graph.values[value]
+    if not known.image:
+        return graph.whole(f"{known.name}/output", lambda x, w: tf.identity(x[0]), [value])
+    return graph.local(
+        f"{known.name}/output",
+        lambda x, w, strip: tf.identity(x[0]),
+        [value],
+        known.channels,
+        known.dtype or "float32",
+        cheap=True,
+    )
 
 
 def _spatial(functional: Any, name: str) -> int:

@@ -42,6 +42,8 @@ def activation(call: Call, function: Any, value: int) -> int:
     if function in (None, keras.activations.linear):
         return value
     if isinstance(function, keras.Layer):
+        if not function.built:  # Keras builds it when numbers first pass through
+            function.build(call.outputs[0].shape)
         return apply(call.inner(function, value))[0]
     return call.local(
         lambda x, w, strip: function(x[0]),

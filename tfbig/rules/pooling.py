@@ -116,10 +116,16 @@ def read_whole(call: Call) -> list[int]:
             f"needs the whole image, whose size {call.specs[0].shape} is not known; give the model a fixed input "
             "size, or pool the image to a vector first, as GlobalAveragePooling2D does."
         )
+    channels = call.images[0].channels
     fixed = call.local(
-        lambda x, w, strip: tf.identity(x[0]), [Fixed(n) for n in size], outside=None, name="image"
+        lambda x, w, strip: tf.identity(x[0]),
+        [Fixed(n) for n in size],
+        outside=None,
+        channels=channels,
+        name="image",
+        cheap=True,
     )
-    op = _gather(size, call.graph.values[fixed].channels, tf.as_dtype(call.dtype))
+    op = _gather(size, channels, tf.as_dtype(call.dtype))
     whole = call.graph.reduce(f"{call.layer.name}/whole", op, [fixed])
     return small(call.on([whole]))
 

@@ -1,0 +1,114 @@
+"""Every family of `keras.applications`, strip by strip, equals plain Keras in float64: outputs, gradients, statistics.
+
+Strips of 16 rows. The short ones run by default: all kinds of blocks of their family, fewer of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import keras
+import pytest
+from keras import applications
+from keras.src.applications import convnext, efficientnet, nasnet
+from twins import assert_streams, images, unlike_at_start
+
+STRIP_ROWS = 16
+OPEN = {"weights": None, "include_top": False, "input_shape": (None, None, 3)}
+
+
+@pytest.fixture(autouse=True)
+def float64() -> Iterator[None]:
+    """Layers of float64."""
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_floatx("float32")
+
+
+def check(model: keras.Model, rows: int, columns: int, training: bool) -> None:
+    unlike_at_start(model)
+    assert_streams(model, images(model, 2, rows, columns), STRIP_ROWS, training)
+
+
+# ------------------------------------------------------------------------------- a block of each kind
+
+
+def short_convnext() -> keras.Model:
+    """Half of all paths are dropped: the same halves as in the plain model."""
+    return convnext.ConvNeXt(
+        depths=(1, 1, 1, 1), projection_dims=(6, 8, 10, 12), drop_path_rate=0.5, **OPEN
+    )
+
+
+def short_efficientnet() -> keras.Model:
+    return efficientnet.EfficientNet(
+        0.25, 0.1, 224, drop_connect_rate=0.5, name="efficientnetb0", weights_name="b0", **OPEN
+    )
+
+
+def short_nasnet() -> keras.Model:
+    """Of a fixed size: with an open one, the paddings that Keras computes are wrong in its plain model too."""
+    return nasnet.NASNet(
+        input_shape=(64, 64, 3),
+        penultimate_filters=96,
+        num_blocks=1,
+        stem_block_filters=8,
+        skip_reduction=False,
+        filter_multiplier=2,
+        include_top=False,
+        weights=None,
+    )
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
+@pytest.mark.parametrize("build", [short_convnext, short_efficientnet])
+def test_short(build: Callable[[], keras.Model], training: bool) -> None:
+    check(build(), 75, 69, training)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
+def test_short_nasnet(training: bool) -> None:
+    check(short_nasnet(), 64, 64, training)
+
+
+# --------------------------------------------------------------------------------------- whole families
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
+@pytest.mark.parametrize(
+    ("name", "rows", "columns"),
+    [
+        ("ConvNeXtTiny", 75, 69),
+        ("DenseNet121", 75, 69),
+        ("EfficientNetB0", 75, 69),
+        ("EfficientNetV2B0", 75, 69),
+        ("InceptionResNetV2", 81, 77),
+        ("InceptionV3", 81, 77),
+        ("MobileNet", 75, 69),
+        ("MobileNetV2", 75, 69),
+        ("MobileNetV3Large", 75, 69),
+        ("MobileNetV3Small", 75, 69),
+        ("ResNet50", 75, 69),
+        ("ResNet50V2", 75, 69),
+        ("VGG16", 41, 37),
+        ("Xception", 75, 73),
+    ],
+)
+def test_without_its_head(name: str, rows: int, columns: int, training: bool) -> None:
+    check(getattr(applications, name)(**OPEN), rows, columns, training)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
+@pytest.mark.parametrize(
+    "name",
+    ["ConvNeXtTiny", "EfficientNetB0", "MobileNet", "MobileNetV3Small", "ResNet50", "VGG16"],
+)
+def test_with_its_head(name: str, training: bool) -> None:
+    """Pooling, dropout and Dense; VGG flattens an image of fixed size."""
+    build = getattr(applications, name)
+    model = build(weights=None, include_top=True, input_shape=(75, 69, 3), classes=7)
+    check(model, 75, 69, training)

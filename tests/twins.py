@@ -1,0 +1,97 @@
+"""A streamed model against the plain one: outputs, gradients, and what a call changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.random.seed_generator import global_seed_generator
+
+import tfbig
+
+FLOAT64 = 1e-10
+"""What the order of summation may change in float64, relative to the largest number."""
+
+ROUNDING = 1e-3
+"""Numbers below this share of the largest gradient are compared as if they were as large: what is zero in exact
+arithmetic, as the gradient of a shift before another BatchNormalization, is rounding of larger terms."""
+
+
+def images(model: keras.Model, batch: int, *size: int, seed: int = 0) -> Any:
+    """Normal numbers for the image inputs of a model, and vectors for the others."""
+    random = np.random.default_rng(seed)
+    rank = max(len(t.shape) for t in model.inputs)
+    found = [
+        tf.constant(
+            random.normal(size=(batch, *(size if len(t.shape) == rank else ()), t.shape[-1])),
+            t.dtype,
+        )
+        for t in model.inputs
+    ]
+    return found if len(found) > 1 else found[0]
+
+
+def unlike_at_start(model: keras.Model, seed: int = 0) -> None:
+    """Random scales, shifts and moving statistics, so that nothing is trivially zero or one."""
+    random = np.random.default_rng(seed)
+    for variable in model.variables:
+        shape = tuple(variable.shape)
+        if any(name in variable.path for name in ("gamma", "layer_scale", "variance")):
+            variable.assign(random.uniform(0.6, 1.4, shape))
+        elif any(name in variable.path for name in ("beta", "bias", "moving_mean")):
+            variable.assign(0.1 * random.normal(size=shape))
+
+
+def step(run: Any, model: keras.Model, x: Any, training: bool) -> dict[str, dict[str, Any]]:
+    """Outputs, gradients of a sum of them, and all variables after a call; these are then put back."""
+    state = [*model.variables, global_seed_generator().state]
+    before = [v.numpy() for v in state]
+
+    @tf.function(autograph=False)
+    def traced(x: Any) -> Any:
+        inputs, variables = tf.nest.flatten(x), [v._value for v in model.trainable_variables]
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            outputs = tf.nest.flatten(run(x, training=training))
+            total = tf.add_n([_weighted_sum(y) for y in outputs])
+        sources = [*inputs, *variables]
+        return outputs, tape.gradient(total, sources, unconnected_gradients="zero")
+
+    outputs, found = traced(x)
+    changed = [v.numpy() for v in state]
+    for variable, value in zip(state, before, strict=True):
+        variable.assign(value)
+    names = [f"input {i}" for i in range(len(tf.nest.flatten(x)))]
+    names += [v.path for v in model.trainable_variables]
+    return {
+        "outputs": {str(i): y for i, y in enumerate(outputs)},
+        "gradients": {f"{i} {n}": g for i, (n, g) in enumerate(zip(names, found, strict=True))},
+        "variables": {
+            f"{i} {v.path}": c for i, (v, c) in enumerate(zip(state, changed, strict=True))
+        },
+    }
+
+
+def _weighted_sum(y: tf.Tensor) -> tf.Tensor:
+    places = tf.reshape(tf.range(tf.size(y)), tf.shape(y))
+    return tf.reduce_sum(tf.cast(y, tf.float64) * tf.sin(3.7 * tf.cast(places, tf.float64)))
+
+
+def assert_close(found: dict[str, Any], expected: dict[str, Any], rtol: float = FLOAT64) -> None:
+    for what, tensors in expected.items():
+        largest = max(float(np.abs(t).max(initial=0)) for t in tensors.values())
+        for name, tensor in tensors.items():
+            a, e = np.asarray(found[what][name]), np.asarray(tensor)
+            assert (a.shape, a.dtype) == (e.shape, e.dtype), f"{what} of {name}"
+            scale = max(float(np.abs(e).max(initial=0)), ROUNDING * largest)
+            error = float(np.abs(a - e).max(initial=0))
+            assert error <= rtol * scale, f"{what} of {name}: differs by {error:.1e} of {scale:.1e}"
+
+
+def assert_streams(model: keras.Model, x: Any, strip_rows: int | None, training: bool) -> None:
+    """A model gives the same strip by strip as plain."""
+    expected = step(model, model, x, training)
+    big = tfbig.stream(model, strip_rows=strip_rows)
+    assert_close(step(big, model, x, training), expected)
