@@ -115,6 +115,11 @@ def data(build: Callable[..., keras.Model], n: int) -> tuple[np.ndarray, Any]:
     return images(n), targets[build]()
 
 
+def slow(*values: Any) -> Any:
+    """A case that says less than the others, for the long run."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 LOSS = {segmenter: "binary_crossentropy", classifier: "sparse_categorical_crossentropy"}
 both_kinds = pytest.mark.parametrize("build", [segmenter, classifier])
 
@@ -131,7 +136,7 @@ def same_logs(pair: tuple[Any, Any], run: Callable[[Any], Any], rtol: float = FL
 # --------------------------------------------------------------------- fit, evaluate, predict
 
 
-@both_kinds
+@pytest.mark.parametrize("build", [segmenter, slow(classifier)])
 def test_fit_validates_and_calls_back_as_the_plain_model(
     build: Any, float64: None, tmp_path: Path
 ) -> None:
@@ -374,7 +379,7 @@ def for_the_plain(weights: np.ndarray) -> np.ndarray:
         ("image", "mean"),
         ("pixel", "mean"),
         ("pixel and channel", "sum"),
-        ("image", "by weights"),
+        slow("image", "by weights"),
         ("pixel", "by weights"),
     ],
 )
@@ -396,7 +401,7 @@ def test_sample_weights_of_images(shape: str, case: str, float64: None) -> None:
     same_logs(both(segmenter, filters, activation), run)
 
 
-@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight"])
+@pytest.mark.parametrize("reduction", [slow("sum_over_batch_size"), "mean_with_sample_weight"])
 def test_sample_weights_of_a_ratio_of_sums(reduction: str, float64: None) -> None:
     """Of each image its own Dice, each with its weight; and with metrics on the way."""
 
@@ -497,9 +502,11 @@ SEVERAL = {
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
-@pytest.mark.parametrize("case", SEVERAL.values(), ids=SEVERAL.keys())
-def test_losses_and_metrics_of_several_outputs(case: Any, float64: None) -> None:
-    build, given, weights, metrics = case
+@pytest.mark.parametrize(
+    "case", ["list", slow("names"), "dict", "only one", slow("objects"), "mixed"]
+)
+def test_losses_and_metrics_of_several_outputs(case: str, float64: None) -> None:
+    build, given, weights, metrics = SEVERAL[case]
     x, y = data(build, 5)
 
     def run(model: Any) -> dict[str, Any]:
@@ -549,7 +556,7 @@ def test_losses_that_match_no_output_are_refused_by_keras() -> None:
 # ---------------------------------------------------------------------------- freezing, penalties
 
 
-@both_kinds
+@pytest.mark.parametrize("build", [segmenter, slow(classifier)])
 def test_layers_may_be_frozen_at_any_time(build: Any, float64: None) -> None:
     """After `stream`, between fits, all of them and none; frozen statistics are used, not moved."""
     x, y = data(build, 4)
