@@ -98,7 +98,6 @@ def test_a_rule_with_padding_dilation_stride_and_a_vector() -> None:
     check(inputs, Shift()([layers.Conv2D(4, 3)(inputs), vector]))
 
 
-@pytest.mark.xfail(reason="Program.run gives no gradient for small inputs")
 def test_a_small_input_has_a_gradient() -> None:
     inputs, vector = image(), keras.Input((3,))
     check([inputs, vector], layers.Add()([inputs, layers.Dense(4)(vector)]))

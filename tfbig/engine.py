@@ -112,7 +112,10 @@ class Program:
                 progress.begin(back.done)
                 self._backward_all(back.sweeps, back, wanted)
                 progress.end(back.done)
-                return [back.d_images.get(key) for key in keys] + self._weight_gradients(back)
+                found = back.d_wholes | back.d_images
+                floats = {key for key, t in inputs.items() if tapes.is_float(t)}
+                d_inputs = [found.get(key) if key in floats else None for key in keys]
+                return d_inputs + self._weight_gradients(back)
 
             return tf.nest.flatten(structure), gradient
 
