@@ -20,6 +20,8 @@ from tfbig.geometry import SAME, Axis
 Size = TypeVar("Size", bound=tuple[int, ...])
 """Rows, columns, ... of an image."""
 
+Item = TypeVar("Item")
+
 
 @dataclass(frozen=True)
 class Value:
@@ -127,6 +129,8 @@ class Graph:
 
     Args:
         spatial: number of spatial axes of every image; rows, the axis that is cut, are the first.
+        order: spatial axes of the model in the order of the graph, `(1, 0, 2)` where its second one is cut; by
+            default as they come. Images that go in and come out are turned, see `turned`.
         values, nodes, inputs, outputs: ids are positions in `values`.
         weights: variables.
         updates: `(variable, value id, function)`: after a step the variable is `function(old, value)`.
@@ -135,6 +139,7 @@ class Graph:
     """
 
     spatial: int = 2
+    order: tuple[int, ...] | None = None
     values: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     weights: list[Any] = field(default_factory=list)
@@ -143,6 +148,22 @@ class Graph:
     updates: list[tuple[Any, int, Callable[..., Any]]] = field(default_factory=list)
     seeds: list[tuple[int, Any]] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
+
+    def turned(self, items: Sequence[Item]) -> tuple[Item, ...]:
+        """One item per spatial axis, from the order of the model to that of the graph."""
+        return tuple(items if self.order is None else (items[i] for i in self.order))
+
+    @property
+    def turning(self) -> tuple[int, ...]:
+        """Dimensions of an image of the model, `[N, ..., C]`, in the order of the graph."""
+        axes = self.turned(range(1, self.spatial + 1))
+        return (0, *axes, self.spatial + 1)
+
+    @property
+    def turning_back(self) -> tuple[int, ...]:
+        """Dimensions of an image of the graph in the order of the model."""
+        turning = self.turning
+        return tuple(turning.index(i) for i in range(len(turning)))
 
     def value(self, name: str, image: bool, channels: int = 0, dtype: str | None = None) -> int:
         self.values.append(Value(len(self.values), name, image, channels, dtype))

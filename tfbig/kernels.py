@@ -62,7 +62,7 @@ def take_rows(x: tf.Tensor, start: Any, size: Any, rows: Any = None) -> tf.Tenso
     @tf.custom_gradient
     def take(x: tf.Tensor) -> Any:
         def gradient(dy: tf.Tensor) -> tf.Tensor:
-            return pad(dy, (start, rows - start - size), (0, 0))
+            return pad(dy, (start, rows - start - size), *[(0, 0)] * (dy.shape.rank - 3))
 
         return _slice_rows(x, start, size), gradient
 

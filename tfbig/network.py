@@ -17,19 +17,25 @@ from tfbig.graph import Graph
 from tfbig.rules.nodes import cast
 
 
-def read(model: keras.Model, training: bool, input_dtypes: list[str] | None = None) -> Graph:
+def read(
+    model: keras.Model,
+    training: bool,
+    input_dtypes: list[str] | None = None,
+    order: tuple[int, ...] | None = None,
+) -> Graph:
     """The nodes of a functional or Sequential model.
 
     Args:
         model: built; every layer that works on images needs a rule.
         training: whether BatchNormalization uses the statistics of the image and dropout drops.
         input_dtypes: element type of each input as it will arrive; that of the model by default.
+        order: of the spatial axes, the one to cut first, see `longest_first`; by default as they come.
 
     Raises:
         UnsupportedLayerError: a layer without a rule, a channels-first layer, or a subclassed model.
     """
     functional = as_functional(model)
-    graph = Graph(spatial=_spatial(functional, model.name))
+    graph = Graph(spatial=_spatial(functional, model.name), order=order)
     values = []
     for position, tensor in enumerate(functional.inputs):
         image = len(tensor.shape) == graph.spatial + 2
@@ -47,6 +53,17 @@ def read(model: keras.Model, training: bool, input_dtypes: list[str] | None = No
     outputs = read_into(graph, functional, values, training)
     graph.outputs = [_made(graph, v) if v in graph.inputs else v for v in outputs]
     return graph
+
+
+def longest_first(size: Sequence[int]) -> tuple[int, ...] | None:
+    """Order of spatial axes in which the longest is cut; None where that is the first.
+
+    Strips span the other axes in full, so the smallest strip is one place of the longest axis by all of the others.
+    """
+    longest = max(range(len(size)), key=lambda i: size[i])
+    if size[longest] == size[0]:
+        return None
+    return (longest, *(i for i in range(len(size)) if i != longest))
 
 
 def _made(graph: Graph, value: int) -> int:

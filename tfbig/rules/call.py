@@ -69,11 +69,12 @@ class Call:
             function: `(x, w, strip) -> tensor`. `x` lists the inputs: of an image `[N, r, ..., C]` the rows that
                 `windows` ask for, padding included, so that a valid window gives the rows of the strip. `w` lists
                 the weights; `strip` (`tfbig.kernels.Strip`) says where the strip lies.
-            windows: one `tfbig.geometry.Window` per spatial axis, the same for every image; by default every
-                pixel of the output depends on the pixel at its own place.
+            windows: one `tfbig.geometry.Window` per spatial axis of the model, the same for every image; by
+                default every pixel of the output depends on the pixel at its own place.
             weights: Keras variables.
             inputs: values; those of the call by default.
-            outside: number that stands outside the image; None: nothing is padded, `function` sees to it by `strip`.
+            outside: number that stands outside the image; None: nothing is padded, `function` sees to it by `strip`,
+                and to the order of the axes by `graph.order`.
             channels: of the result; those of the layer's output by default.
             name: of this step, where there are several.
             traits: see `tfbig.graph.Local`; `cheap` by default where there are no windows.
@@ -82,12 +83,12 @@ class Call:
         channels = self.channels if channels is None else channels
         axes = None
         if windows is not None:
-            image_axes = tuple(windows)
+            image_axes = self.graph.turned(windows)
             axes = [image_axes if self.graph.values[i].image else None for i in inputs]
             taps = prod(getattr(a, "kernel", 1) for a in windows)
             traits.setdefault("operations", 2 * channels * taps)
             if outside is not None:
-                function = _padding(function, axes, outside)
+                function = _padding(function, axes, outside, self.graph)
         traits.setdefault("cheap", windows is None)
         return self.graph.local(
             self._name(name), function, inputs, channels, self.dtype, axes, weights, **traits
@@ -176,6 +177,12 @@ class Call:
         layers: list[Any] = getattr(self.layer, "_flatten_layers", list)()
         return [g for layer in layers for g in layer._seed_generators]
 
+    def kernel(self, weight: tf.Tensor) -> tf.Tensor:
+        """A kernel `[k, ..., a, b]`, turned as the images of the graph."""
+        if self.graph.order is None:
+            return weight
+        return tf.transpose(weight, (*self.graph.order, self.graph.spatial, self.graph.spatial + 1))
+
     def refuse(self, reason: str) -> NoReturn:
         """Raises an error that names the layer."""
         raise UnsupportedLayerError(
@@ -234,18 +241,22 @@ def _drawn_unseeded(scope: Any, state: Sequence[tuple[Any, Any]]) -> bool:
 
 
 def _padding(
-    function: Callable[..., Any], axes: Sequence[Any], outside: float
+    function: Callable[..., Any], axes: Sequence[Any], outside: float, graph: Graph
 ) -> Callable[..., Any]:
-    """The function on images with their padding."""
+    """The function on images with their padding, turned as in the model."""
 
     def padded(x: list[Any], w: list[tf.Tensor], strip: kernels.Strip) -> Any:
         x = [
-            t if a is None else kernels.padded(t, a, strip, outside, position)
-            for position, (t, a) in enumerate(zip(x, axes, strict=True))
+            t if a is None else _turn(kernels.padded(t, a, strip, outside, p), graph.turning_back)
+            for p, (t, a) in enumerate(zip(x, axes, strict=True))
         ]
-        return function(x, w, strip)
+        return _turn(function(x, w, strip), graph.turning)
 
     return padded
+
+
+def _turn(x: tf.Tensor, turning: tuple[int, ...]) -> tf.Tensor:
+    return x if list(turning) == sorted(turning) else tf.transpose(x, turning)
 
 
 def _sum(partial: Callable[..., Any], images: Sequence[Value], spatial: int) -> Reduce:

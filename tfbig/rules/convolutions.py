@@ -20,26 +20,27 @@ layers = keras.layers
 def _linear(
     call: Call,
     function: Any,
-    axes: Any,
+    windows: Any,
     kernel: Any,
     work: int | None = None,
     inputs: Any = None,
     phased: Any = None,
     name: str = "convolution",
 ) -> int:
-    """A linear layer of any kind with its bias and activation."""
+    """A linear layer of any kind with its bias and activation; without windows that of every pixel."""
     layer = call.layer
     if getattr(layer, "lora_enabled", False) or getattr(layer, "quantization_mode", None):
         call.refuse("has LoRA or quantised weights, which have no strip form.")
     bias = [layer.bias] if layer.use_bias else []
 
     def run(x: list[tf.Tensor], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
-        y = function(x[0], tf.cast(w[0], x[0].dtype), strip)
+        weight = tf.cast(w[0], x[0].dtype)
+        y = function(x[0], weight if windows is None else call.kernel(weight), strip)
         return tf.nn.bias_add(y, tf.cast(w[1], y.dtype)) if bias else y
 
     value = call.local(
         run,
-        axes,
+        windows,
         [kernel, *bias],
         inputs=inputs,
         outside=None,
@@ -58,25 +59,32 @@ def count(kernel: Any) -> int:
 @rule(layers.Conv1D, layers.Conv2D, layers.Conv3D)
 def convolution(call: Call) -> int:
     layer = call.layer
-    axes = windows(call, layer.kernel_size, layer.dilation_rate)
-    planar = layer.groups == 1 and len(axes) == 2
+    made = windows(call, layer.kernel_size, layer.dilation_rate)
+    axes = call.graph.turned(made)
+    planar = layer.groups == 1 and _planar(call)
     return _linear(
         call,
         lambda x, kernel, strip: kernels.convolution(x, kernel, axes, layer.groups, strip),
-        axes,
+        made,
         layer.kernel,
-        phased=phase.strided(layer.kernel, axes, layer.use_bias) if planar else None,
+        phased=phase.strided(layer.kernel, made, layer.use_bias) if planar else None,
     )
+
+
+def _planar(call: Call) -> bool:
+    """Whether there is a phase layout: for two axes as they come."""
+    return call.graph.spatial == 2 and call.graph.order is None
 
 
 @rule(layers.DepthwiseConv1D, layers.DepthwiseConv2D)
 def depthwise(call: Call) -> int:
     layer = call.layer
-    axes = windows(call, layer.kernel_size, layer.dilation_rate)
+    made = windows(call, layer.kernel_size, layer.dilation_rate)
+    axes = call.graph.turned(made)
     return _linear(
         call,
         lambda x, kernel, strip: kernels.depthwise_convolution(x, kernel, axes, strip),
-        axes,
+        made,
         layer.kernel,
     )
 
@@ -84,13 +92,14 @@ def depthwise(call: Call) -> int:
 @rule(layers.SeparableConv1D, layers.SeparableConv2D)
 def separable(call: Call) -> int:
     layer = call.layer
-    axes = windows(call, layer.kernel_size, layer.dilation_rate)
+    made = windows(call, layer.kernel_size, layer.dilation_rate)
+    axes = call.graph.turned(made)
     deep = layer.depthwise_kernel
     middle = call.local(
         lambda x, w, strip: kernels.depthwise_convolution(
-            x[0], tf.cast(w[0], x[0].dtype), axes, strip
+            x[0], call.kernel(tf.cast(w[0], x[0].dtype)), axes, strip
         ),
-        axes,
+        made,
         [deep],
         outside=None,
         channels=int(deep.shape[-2] * deep.shape[-1]),
@@ -113,16 +122,17 @@ def transposed(call: Call) -> int:
     sizes = layer.kernel_size, layer.strides, layer.dilation_rate
     extra = layer.output_padding
     extra = [extra] * len(layer.strides) if extra is None or isinstance(extra, int) else extra
-    axes: Any = tuple(
+    made: Any = tuple(
         Transposed(k, s, d, layer.padding, p) for k, s, d, p in zip(*sizes, extra, strict=True)
     )
+    axes = call.graph.turned(made)
     return _linear(
         call,
         lambda x, kernel, strip: kernels.transposed_convolution(x, kernel, axes, strip),
-        axes,
+        made,
         layer.kernel,
         count(layer.kernel) // prod(a.stride for a in axes),
-        phased=phase.transposed(layer.kernel, axes, layer.use_bias) if len(axes) == 2 else None,
+        phased=phase.transposed(layer.kernel, made, layer.use_bias) if _planar(call) else None,
     )
 
 

@@ -21,10 +21,11 @@ layers = keras.layers
 
 def _pooling(function: Any) -> Rule:
     def apply(call: Call) -> int:
-        axes = windows(call, call.layer.pool_size)
+        made = windows(call, call.layer.pool_size)
+        axes = call.graph.turned(made)
         return call.local(
             lambda x, w, strip: function(x[0], axes, strip),
-            axes,
+            made,
             outside=None,
             operations=call.channels * kernels.taps(axes),
         )
@@ -125,8 +126,14 @@ def read_whole(call: Call) -> list[int]:
         name="image",
         cheap=True,
     )
-    op = _gather(size, channels, tf.as_dtype(call.dtype))
-    whole = call.graph.reduce(f"{call.layer.name}/whole", op, [fixed])
+    graph = call.graph
+    op = _gather(graph.turned(size), channels, tf.as_dtype(call.dtype))
+    whole = graph.reduce(f"{call.layer.name}/whole", op, [fixed])
+    if graph.order is not None:
+        turned = call.whole(
+            lambda x, w: tf.transpose(x[0], graph.turning_back), [whole], (), "turn"
+        )
+        return small(call.on([turned]))
     return small(call.on([whole]))
 
 

@@ -30,7 +30,8 @@ def upsampling(call: Call) -> int:
         call.refuse(
             f"with interpolation='{interpolation}' has no strip form; use 'nearest' or 'bilinear'."
         )
-    return _geometric(call, axes, lambda x, strip: function(x, axes, strip))
+    turned = call.graph.turned(axes)
+    return _geometric(call, axes, lambda x, strip: function(x, turned, strip))
 
 
 def _geometric(call: Call, axes: Any, function: Any) -> int:
@@ -46,7 +47,8 @@ def _amounts(call: Call, amounts: Any) -> list[tuple[int, int]]:
 
 @rule(layers.ZeroPadding1D, layers.ZeroPadding2D, layers.ZeroPadding3D)
 def zero_padding(call: Call) -> int:
-    rows, *others = amounts = _amounts(call, call.layer.padding)
+    amounts = _amounts(call, call.layer.padding)
+    rows, *others = call.graph.turned(amounts)
 
     def run(x: tf.Tensor, strip: kernels.Strip) -> tf.Tensor:
         return kernels.fit_rows(x, strip.inputs[0].start + rows[0], strip, *others)
@@ -65,9 +67,10 @@ class _Padding(Window):
 @rule(layers.Cropping1D, layers.Cropping2D, layers.Cropping3D)
 def cropping(call: Call) -> int:
     amounts = _amounts(call, call.layer.cropping)
+    others = call.graph.turned(amounts)[1:]
 
     def run(x: tf.Tensor, strip: kernels.Strip) -> tf.Tensor:
-        cut = [slice(a, tf.shape(x)[i] - b) for i, (a, b) in enumerate(amounts[1:], 2)]
+        cut = [slice(a, tf.shape(x)[i] - b) for i, (a, b) in enumerate(others, 2)]
         return x[(slice(None), slice(None), *cut)]
 
     return _geometric(call, tuple(Window(padding=(-a, -b)) for a, b in amounts), run)
