@@ -200,27 +200,45 @@ def foldable(sweep: Sweep) -> list[Node]:
     return [n for n in sweep.reductions if len(n.inputs) == 1 and n.inputs[0] in sweep.writes]
 
 
-def _sweep(graph: Graph, index: int, levels: dict[int, int], stored: set[int]) -> Sweep:
-    writes = [v for v in sorted(stored) if levels[v] == index]
-    reductions = [n for n in graph.nodes if isinstance(n.op, Reduce) and levels[n.output] == index]
-    targets = {*writes, *(i for n in reductions for i in n.inputs)}
+def made_from(
+    graph: Graph, targets: set[int], has: Callable[[int], bool]
+) -> tuple[list[Node], set[int]]:
+    """Nodes that make images from those that exist, and which of these they read.
+
+    Args:
+        targets: images to make.
+        has: whether an image exists already; inputs of the graph always do.
+    """
+    nodes: list[Node] = []
     reads: set[int] = set()
-    nodes: list[Node] = list(reductions)
     waiting, seen = sorted(targets), set(targets)
     while waiting:
         value = waiting.pop()
         node = graph.producer(value)
-        if node is None or (value in stored and levels[value] < index):
+        if node is None or has(value):
             reads.add(value)
             continue
         nodes.append(node)
         fresh = {node.inputs[p] for p in image_positions(node)} - seen
         seen |= fresh
         waiting += sorted(fresh)
+    return nodes, reads
+
+
+def in_order(graph: Graph, nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The nodes as they stand in the graph."""
     order = {id(n): position for position, n in enumerate(graph.nodes)}
+    return tuple(sorted(nodes, key=lambda n: order[id(n)]))
+
+
+def _sweep(graph: Graph, index: int, levels: dict[int, int], stored: set[int]) -> Sweep:
+    writes = [v for v in sorted(stored) if levels[v] == index]
+    reductions = [n for n in graph.nodes if isinstance(n.op, Reduce) and levels[n.output] == index]
+    targets = {*writes, *(i for n in reductions for i in n.inputs)}
+    local, reads = made_from(graph, targets, lambda v: v in stored and levels[v] < index)
     return Sweep(
         index,
-        tuple(sorted(nodes, key=lambda n: order[id(n)])),
+        in_order(graph, [*reductions, *local]),
         tuple(sorted(reads)),
         tuple(writes),
         tuple(sorted(targets)),

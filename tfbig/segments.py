@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tfbig.graph import Graph, image_positions
-from tfbig.plan import Sweep
+from tfbig.graph import Graph
+from tfbig.plan import Sweep, in_order, made_from
 
 Segment = tuple[int, int]
 """First and last sweep."""
@@ -32,23 +32,10 @@ def replay(graph: Graph, sweeps: Sequence[Sweep], segment: Segment) -> Sweep | N
     if not inner:
         return None
     kept = {v for s in sweeps[: last + 1] for v in s.writes} - set(inner)
-    reads: set[int] = set()
-    nodes = []
-    waiting, seen = list(inner), set(inner)
-    while waiting:
-        value = waiting.pop()
-        node = graph.producer(value)
-        if node is None or value in kept:
-            reads.add(value)
-            continue
-        nodes.append(node)
-        fresh = {node.inputs[p] for p in image_positions(node)} - seen
-        seen |= fresh
-        waiting += sorted(fresh)
-    order = {id(n): position for position, n in enumerate(graph.nodes)}
+    nodes, reads = made_from(graph, set(inner), lambda v: v in kept)
     return Sweep(
         last,
-        tuple(sorted(nodes, key=lambda n: order[id(n)])),
+        in_order(graph, nodes),
         tuple(sorted(reads)),
         tuple(inner),
         tuple(inner),
