@@ -89,7 +89,7 @@ def float64() -> Iterator[None]:
 def measured_rates(monkeypatch: pytest.MonkeyPatch) -> Callable[..., rates.Rates]:
     """Plans are those of one machine, whatever runs the tests; gives what measures this one."""
     measure = rates.measure
-    monkeypatch.setattr(rates, "measure", lambda device: rates.Rates())
+    monkeypatch.setattr(rates, "measure", lambda *_: rates.Rates())
     monkeypatch.setattr(rates, "_known", {})
     monkeypatch.setattr(rates, "_saved", dict)
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)  # nothing is written

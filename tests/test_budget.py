@@ -95,11 +95,16 @@ def test_reads_text_when_asked() -> None:
 
 def test_comes_back_from_its_config() -> None:
     budget = Budget(device="2GB", host=10**9)
-    assert budget.get_config() == {"device": "2GB", "host": 10**9}
+    assert budget.get_config() == {
+        "device": "2GB",
+        "host": 10**9,
+        "disk": None,
+        "scratch": None,
+    }
     assert Budget(**budget.get_config()) == budget
 
 
-@pytest.mark.parametrize("field", ["device", "host"])
+@pytest.mark.parametrize("field", ["device", "host", "disk"])
 def test_refuses_a_budget_that_is_no_size(field: str) -> None:
     with pytest.raises(ValueError, match=r"^expected a size .* received 'much'\.$"):
         getattr(Budget(**{field: "much"}), f"{field}_bytes")

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tfbig.pages import Pool, rounded
-from tfbig.ranges import Ranges
+from tfbig.pages import Pool
+from tfbig.ranges import ALIGNMENT, Ranges, aligned
 
 PAGE = mmap.PAGESIZE
+TAKEN = aligned(1000)
 
 
 def address(array: np.ndarray) -> int:
@@ -37,7 +38,7 @@ def test_arrays_are_as_asked(shape: tuple[int, ...], dtype: type) -> None:
     array = Pool().array(shape, dtype)
     assert array.shape == shape
     assert array.dtype == dtype
-    assert address(array) % PAGE == 0
+    assert address(array) % ALIGNMENT == 0
     assert array.flags.c_contiguous
     assert array.flags.writeable
     array[...] = 1
@@ -60,14 +61,14 @@ def test_a_block_goes_back_with_the_last_array_over_it() -> None:
     view = array.reshape(10, 100)[3:7, ::2].view(np.int8)[1]
     view[...] = 7
     del array
-    assert (pool.used_bytes, pool.free_bytes) == (PAGE, 0)
+    assert (pool.used_bytes, pool.free_bytes) == (TAKEN, 0)
     other = block(pool, 1000)
     other[...] = 0
     assert (view == 7).all()  # the block was not given to the other
     del view
-    assert (pool.used_bytes, pool.free_bytes) == (PAGE, PAGE)
+    assert (pool.used_bytes, pool.free_bytes) == (TAKEN, TAKEN)
     del other
-    assert (pool.used_bytes, pool.free_bytes) == (0, 2 * PAGE)
+    assert (pool.used_bytes, pool.free_bytes) == (0, 2 * TAKEN)
 
 
 def test_a_block_outlives_the_name_of_its_pool() -> None:
@@ -95,7 +96,7 @@ def test_garbage_collected_in_the_middle_of_a_request_gives_its_block_back() -> 
     request.start()
     request.join(20)
     assert done, "the request waits for itself"
-    assert (pool.used_bytes, pool.peak_bytes) == (PAGE, 2 * PAGE)
+    assert (pool.used_bytes, pool.peak_bytes) == (TAKEN, 2 * TAKEN)
 
 
 # ----------------------------------------------------------------------------------------- reuse
@@ -108,19 +109,19 @@ def test_a_free_block_is_used_again() -> None:
     del array
     again = pool.array((5, 25), np.float64)  # the same 1000 bytes in another shape
     assert address(again) == first
-    assert (pool.used_bytes, pool.free_bytes) == (PAGE, 0)
+    assert (pool.used_bytes, pool.free_bytes) == (TAKEN, 0)
 
 
-def test_an_empty_array_takes_one_page() -> None:
+def test_an_empty_array_takes_the_least() -> None:
     pool = Pool()
     array = pool.array((0, 4), np.float32)
-    assert pool.used_bytes == PAGE
+    assert pool.used_bytes == ALIGNMENT
     assert array.size == 0
 
 
-@pytest.mark.parametrize(("size", "pages"), [(0, 1), (1, 1), (PAGE, 1), (PAGE + 1, 2)])
-def test_whole_pages(size: int, pages: int) -> None:
-    assert rounded(size) == pages * PAGE
+@pytest.mark.parametrize(("size", "parts"), [(0, 1), (1, 1), (ALIGNMENT, 1), (ALIGNMENT + 1, 2)])
+def test_whole_alignments(size: int, parts: int) -> None:
+    assert aligned(size) == parts * ALIGNMENT
 
 
 def test_a_full_range_is_said() -> None:
@@ -139,7 +140,7 @@ def test_more_addresses_than_the_system_gives_are_not_asked_for() -> None:
 
 def test_trim_returns_what_is_free_to_the_system() -> None:
     pool = Pool()
-    kept, given = block(pool, 1000), block(pool, 3 * PAGE)
+    kept, given = block(pool, PAGE), block(pool, 3 * PAGE)
     kept[...], given[...] = 9, 5
     del given
     pool.trim()
@@ -183,13 +184,32 @@ def test_a_gap_at_the_top_grows() -> None:
     assert ranges.gaps == []
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.data())
+def test_a_wish_is_granted_where_it_is_free() -> None:
+    ranges = Ranges()
+    assert ranges.take(4, wish=10) == 10
+    assert ranges.gaps == [(0, 10)]
+    assert ranges.take(4, wish=3) == 3
+    assert ranges.gaps == [(0, 3), (7, 10)]
+    assert ranges.take(2, wish=6) == 0  # in use: the lowest gap
+    assert ranges.take(5, wish=14) == 14
+    ranges.give(14, 5)
+    assert ranges.take(7, wish=14) == 14  # a gap at the top grows
+    assert ranges.top == 21
+    assert ranges.take(1, limit=21, wish=21) == 2
+    with pytest.raises(MemoryError):
+        ranges.take(10, limit=21, wish=30)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.none() | st.integers(0, 60)), min_size=1, max_size=12),
+    st.data(),
+)
 def test_parts_are_disjoint_and_neighbouring_gaps_are_one(
-    sizes: list[int], data: st.DataObject
+    asked: list[tuple[int, int | None]], data: st.DataObject
 ) -> None:
     ranges, live = Ranges(), {}
-    for size in sizes:
-        live[ranges.take(size)] = size
+    for size, wish in asked:
+        live[ranges.take(size, wish=wish)] = size
         for start in data.draw(st.sets(st.sampled_from(sorted(live)))) if live else ():
             ranges.give(start, live.pop(start))
         covered = sorted([(a, a + n) for a, n in live.items()] + ranges.gaps)
@@ -238,7 +258,7 @@ class Blocks(RuleBasedStateMachine):
 
     @invariant()
     def bytes_add_up(self) -> None:
-        assert self.pool.used_bytes >= sum(rounded(a.nbytes) for a, _ in self.live)
+        assert self.pool.used_bytes >= sum(aligned(a.nbytes) for a, _ in self.live)
         assert self.pool.used_bytes + self.pool.free_bytes == self.pool.peak_bytes
         assert self.live or self.pool.used_bytes == 0
 

@@ -18,8 +18,8 @@ def cache(tmp_path, monkeypatch, measured_rates):
     """An empty cache folder, and how often something was measured."""
     calls = []
 
-    def measure(device):
-        calls.append(device)
+    def measure(device, scratch):
+        calls.append(device if scratch is None else scratch)
         return FOUND
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -44,6 +44,12 @@ def test_devices_are_measured_apart(cache):
     rates.of("/GPU:0")
     assert cache == [None, "/GPU:0"]
     assert len(json.loads(rates.file().read_text())) == 2
+
+
+def test_directories_are_measured_apart(cache, tmp_path):
+    rates.of(None)
+    rates.of(None, str(tmp_path))
+    assert cache == [None, str(tmp_path)]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from conftest import assert_same
 
 import tfbig
 from tfbig import network
-from tfbig.plan import schedule
+from tfbig.schedule import schedule
 from tfbig.sharing import Canonical
 
 layers = keras.layers

@@ -16,14 +16,18 @@ ORDER = [
     "budget",
     "geometry",
     "graph",
-    "plan",
-    "ranges",
+    "schedule",
     "segments",
+    "ranges",
+    "lifetimes",
+    "plan",
+    "layouts",
     "planner",
     "sources",
     "moments",
     "random",
     "pages",
+    "scratch",
     "progress",
     "stores",
     "rates",
@@ -45,6 +49,7 @@ ORDER = [
     "binding",
     "layers",
     "failures",
+    "steps",
     "stream",
     "tissue",
     "runfolder",
@@ -65,7 +70,10 @@ SOURCES = [
 ]
 """The same for `tfbig.sources`."""
 
-PURE = ["errors", "budget", "geometry", "graph", "plan", "ranges", "segments", "planner", "sources"]
+PURE = [
+    *("errors", "budget", "geometry", "graph", "schedule", "segments", "ranges"),
+    *("lifetimes", "plan", "layouts", "planner", "sources"),
+]
 """What runs without TensorFlow and Keras."""
 
 MAX_FILE_LINES = 600

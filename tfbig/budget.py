@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
 from typing import Any
 
 DEFAULT_STRIPS = 512 * 2**20
@@ -42,11 +44,16 @@ class Budget:
         device: for the strips of a sweep, on the accelerator or, without one, in host memory. Default:
             80 % of the accelerator's free memory, or 512 MiB.
         host: for stored images and their gradients. Default: what the machine has available.
-        Both: a number of bytes or text such as "8GB" (10**9) or "8GiB" (2**30).
+        disk: for those that host memory does not hold, in a file that goes with the process. Default: 90 % of what
+            is free in `scratch`, or nothing where that lies in memory.
+        scratch: directory of this file. Default: the one for temporary files.
+        All but the last: a number of bytes or text such as "8GB" (10**9) or "8GiB" (2**30); `disk=0` uses no file.
     """
 
     device: int | str | None = None
     host: int | str | None = None
+    disk: int | str | None = None
+    scratch: str | None = None
 
     @property
     def device_bytes(self) -> int | None:
@@ -57,8 +64,34 @@ class Budget:
     def host_bytes(self) -> int:
         return available_bytes() if self.host is None else parse_bytes(self.host)
 
+    @property
+    def disk_bytes(self) -> int:
+        """0 where there is no disk."""
+        if self.disk is not None:
+            return 0 if str(self.disk).strip() == "0" else parse_bytes(self.disk)
+        if not os.path.isdir(self.folder) or in_memory(self.folder):
+            return 0
+        return int(0.9 * shutil.disk_usage(self.folder).free)
+
+    @property
+    def folder(self) -> str:
+        """The scratch directory."""
+        return self.scratch or tempfile.gettempdir()
+
     def get_config(self) -> dict[str, Any]:
-        return {"device": self.device, "host": self.host}
+        return asdict(self)
+
+
+def in_memory(folder: str) -> bool:
+    """Whether a directory lies in memory instead of on a disk; False where the system does not say."""
+    path = os.path.realpath(folder)
+    try:
+        with open("/proc/self/mounts") as file:
+            mounts = [line.split()[1:3] for line in file]
+    except OSError:
+        return False
+    around = [(m, kind) for m, kind in mounts if os.path.commonpath([m, path]) == m]
+    return max(around, key=lambda found: len(found[0]), default=("", ""))[1] in ("tmpfs", "ramfs")
 
 
 def available_bytes() -> int:

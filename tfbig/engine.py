@@ -12,19 +12,24 @@ sweep the value of a stored tile comes from its store, so the operation that mad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfbig import progress, stores, sweeps, tapes
+from tfbig import progress, scratch, stores, sweeps, tapes
+from tfbig.errors import BudgetError
 from tfbig.graph import Graph, Node, Whole
-from tfbig.plan import Layout, Sweep, foldable
 from tfbig.planner import Planner
+from tfbig.schedule import Layout, Store, Sweep, foldable
 from tfbig.sharing import Canonical, Functions
-from tfbig.state import Part, State, Structure
+from tfbig.state import KINDS, Part, State, Structure
+
+GOOD_ENOUGH = 1.1
+"""A layout that has been traced is used again where another would not be faster than by this factor."""
 
 
 class Program:
@@ -34,17 +39,23 @@ class Program:
         graph: what to run.
         planner: how.
         device: where strips are worked on; None leaves it to TensorFlow.
+        folder: directory for stores in a file.
     """
 
-    def __init__(self, graph: Graph, planner: Planner, device: str | None = None) -> None:
+    def __init__(
+        self, graph: Graph, planner: Planner, device: str | None = None, folder: str = "."
+    ) -> None:
         self.graph = graph
         self.planner = planner
         self.device = device
+        self.folder = folder
         after = {n.output for s in planner.sweeps for n in s.wholes}
         self.before = [n for n in graph.nodes if isinstance(n.op, Whole) and n.output not in after]
         extra = [value for _, value, _ in graph.updates]
         self.results = list(dict.fromkeys([*graph.outputs, *extra]))
-        self._compiled: dict[Callable[..., Any], Any] = {}
+        self._compiled: dict[tuple[Callable[..., Any], Layout], Any] = {}
+        self._layouts: list[Layout] = []
+        self._using: Layout | None = None
         self._canonical: dict[Sweep, Canonical] = {}
         self._functions = Functions()
 
@@ -82,13 +93,51 @@ class Program:
         """
         return self._in_graph(self._run_loss, inputs, list(weights), scale)
 
-    def _in_graph(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def choose(self, inputs: dict[int, tf.Tensor]) -> Layout:
+        """The layout for inputs that are not being traced: one that was chosen before where that is as good.
+
+        Args:
+            inputs: eager tensors, or string handles `[N]`, per image that comes from outside.
+
+        Raises:
+            BudgetError: no layout fits.
+        """
+        shapes = {v: stores.shape_of(t) for v, t in inputs.items()}
+        batch = next(iter(shapes.values()))[0]
+        sizes = {v: shape[1:-1] for v, shape in shapes.items()}
+        best = self.planner.plan(batch, sizes)
+        for known in self._layouts:
+            with suppress(BudgetError):
+                if self.planner.plan(batch, sizes, known).seconds <= GOOD_ENOUGH * best.seconds:
+                    return known
+        self._layouts.append(best.layout)
+        return best.layout
+
+    @contextmanager
+    def using(self, layout: Layout) -> Iterator[None]:
+        """What is traced inside keeps its images in this way."""
+        before, self._using = self._using, layout
+        try:
+            yield
+        finally:
+            self._using = before
+
+    def _in_graph(
+        self, function: Callable[..., Any], inputs: dict[int, tf.Tensor], *others: Any
+    ) -> Any:
         """Calls a method inside a graph: stores are changed in place, which eager tensors do not allow."""
         if not tf.executing_eagerly():
-            return tf.autograph.experimental.do_not_convert(function)(*arguments)
-        if function not in self._compiled:
-            self._compiled[function] = tf.function(function, autograph=False, reduce_retracing=True)
-        return self._compiled[function](*arguments)
+            return tf.autograph.experimental.do_not_convert(function)(inputs, *others)
+        layout = self.choose({i: t for i, t in inputs.items() if self.graph.values[i].image})
+
+        def run(*arguments: Any) -> Any:
+            with self.using(layout):
+                return function(*arguments)
+
+        key = function, layout
+        if key not in self._compiled:
+            self._compiled[key] = tf.function(run, autograph=False, reduce_retracing=True)
+        return self._compiled[key](inputs, *others)
 
     def _run(
         self, inputs: dict[int, tf.Tensor], weights: list[tf.Tensor], wanted: tuple[int, ...]
@@ -164,19 +213,20 @@ class Program:
             stores.source_shape(t) if t.dtype == tf.string else tf.shape(t, tf.int64)
             for t in images.values()
         ]
-        extents, batch, *tables = tf.numpy_function(
+        extents, batch, places, *tables = tf.numpy_function(
             self._geometry(list(images), layout),
             [tf.stack(shapes)],
-            [tf.int32] * (2 + len(visits)),
+            [tf.int32, tf.int32, tf.int64] + [tf.int32] * len(visits),
         )
         extents = tf.ensure_shape(extents, [len(self.graph.values), self.graph.spatial])
         batch = tf.ensure_shape(batch, [])
+        places = tf.ensure_shape(places, [len(KINDS), len(self.graph.values)])
         tables = [
             tf.ensure_shape(t, [None, len(s.columns)]) for t, s in zip(tables, visits, strict=True)
         ]
         replays = dict(zip(layout.replays, tables[len(layout.sweeps) :], strict=True))
         state = State(
-            layout.sweeps, batch, extents, tables, replays, images, wholes, weights, done=batch
+            layout, batch, extents, places, tables, replays, images, wholes, weights, done=batch
         )
         wholes.update({value: extents[image] for value, image in self.graph.sizes.items()})
         self._run_wholes(self.before, state)
@@ -185,6 +235,8 @@ class Program:
 
     def _layout(self, images: dict[int, tf.Tensor]) -> Layout:
         """What is kept, decided while tracing where sizes are known; what does not fit is then said at once."""
+        if self._using is not None:
+            return self._using
         sizes = {v: tuple(t.shape[1:-1]) for v, t in images.items() if t.shape.rank != 1}
         if len(sizes) < len(images) or any(None in size for size in sizes.values()):
             return Layout(tuple(self.planner.sweeps))
@@ -206,10 +258,15 @@ class Program:
                     )
             sizes = {k: tuple(int(n) for n in s[1:-1]) for k, s in zip(keys, shapes, strict=True)}
             plan = planner.plan(int(shapes[0][0]), sizes, layout)
+            if plan.disk_bytes:
+                scratch.check(self.folder, plan.disk_bytes)
             extents = np.zeros((len(graph.values), graph.spatial), np.int32)
             for value, size in graph.extents(sizes).items():
                 extents[value] = size
-            return [extents, np.array(shapes[0][0], np.int32), *planner.tables(plan, sizes)]
+            places = np.full((len(KINDS), len(graph.values)), -1, np.int64)
+            for store, start in plan.places.items():
+                places[KINDS.index(store.kind), store.value] = start
+            return [extents, np.array(shapes[0][0], np.int32), places, *planner.tables(plan, sizes)]
 
         return geometry
 
@@ -251,7 +308,7 @@ class Program:
     def _fill(self, sweep: Sweep, state: State, label: str, table: tf.Tensor) -> list[Structure]:
         """Stores what a sweep writes; gives the partial sums of its reductions."""
         kept = [v for v in sweep.writes if v not in state.sinks]
-        made = self._allocate(state, kept)
+        made = self._allocate(state, "again" if sweep.again else "image", kept)
         known, part = self._part(sweep, state, label, table)
         part.stores = known.named(made)
         part.sinks = known.named({v: k for v, k in state.sinks.items() if v in sweep.writes})
@@ -302,13 +359,17 @@ class Program:
                 inputs, [state.weights[w] for w in node.weights]
             )
 
-    def _allocate(self, state: State, values: list[int]) -> dict[int, tf.Tensor]:
+    def _allocate(self, state: State, kind: str, values: list[int]) -> dict[int, tf.Tensor]:
         """Stores for images; what is free when the sweep before has ended is used again."""
         known = [self.graph.values[v] for v in values]
         shapes = [tf.concat([[state.batch], state.extents[v.id], [v.channels]], 0) for v in known]
         shapes = stores.after([tf.cast(s, tf.int64) for s in shapes], state.done)
-        dtypes = [tf.as_dtype(self.planner.stored_dtype(v)) for v in values]
-        made = stores.allocate(shapes, dtypes)
+        made = stores.allocate(
+            shapes,
+            [tf.as_dtype(self.planner.stored_dtype(v)) for v in values],
+            [state.places[KINDS.index(kind), v] for v in values],
+            [self.folder if Store(kind, v) in state.layout.spilled else None for v in values],
+        )
         count = next((t.shape[0] for t in state.images.values() if t.shape.rank), None)
         return {
             v.id: tf.ensure_shape(m, [count, *[None] * self.graph.spatial, v.channels])
@@ -352,7 +413,7 @@ class Program:
             sweep = self._folded(sweep, state, label)
         targets = [v for v in sweep.reads if v in wanted or v not in self.graph.inputs]
         fresh = [v for v in targets if v not in state.d_images]
-        state.d_images |= self._allocate(state, fresh)
+        state.d_images |= self._allocate(state, "gradient", fresh)
         known, part = self._part(sweep, state, label, state.tables[sweep.index])
         part.stores = {known.place[v]: state.d_images[v] for v in targets}
         part.d_images = {

@@ -12,26 +12,22 @@ import os
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from tfbig.ranges import Ranges
+from tfbig.ranges import Ranges, aligned
 
 PAGE = mmap.PAGESIZE
-
-
-def rounded(size: int) -> int:
-    """Bytes that the pool takes for `size` bytes: whole pages, one at least."""
-    return max(-(-size // PAGE), 1) * PAGE
 
 
 class _Block:
     """Memory that goes back to its pool with the last array over it."""
 
-    def __init__(self, pool: Pool, size: int) -> None:
+    def __init__(self, pool: Pool, size: int, wish: int | None) -> None:
         self.pool, self.size = pool, size
-        self.start = pool.take(size)
+        self.start = pool.take(size, wish)
         self.__array_interface__ = {
             "version": 3,
             "shape": (size,),
@@ -79,25 +75,31 @@ class Pool:
         """Bytes up to the highest that was ever in use."""
         return self._ranges.top
 
-    def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """An array with any content, page aligned.
+    def array(self, shape: tuple[int, ...], dtype: Any, wish: int | None = None) -> np.ndarray:
+        """An array with any content.
+
+        Args:
+            shape: of the array.
+            dtype: of its elements.
+            wish: the first byte of the range that it should take, if that is free.
 
         Raises:
             MemoryError: the reserved range is full.
         """
         kind = np.dtype(dtype)
         need = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        block = np.asarray(_Block(self, rounded(need)))
+        block = np.asarray(_Block(self, aligned(need), wish))
         return block[:need].view(kind).reshape(shape)
 
-    def take(self, size: int) -> int:
+    def take(self, size: int, wish: int | None = None) -> int:
         """The first byte of a part of the range."""
         with self._lock:
             if self._pages is None:
-                self._pages = _reserve(self._reserved)
+                self._pages = self._reserve()
                 self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
             self._settle()
-            start = self._ranges.take(size, len(self._pages))
+            start = self._ranges.take(size, len(self._pages), wish)
+            self._claim(start, size)
             self._used += size
             return start
 
@@ -110,31 +112,46 @@ class Pool:
         with self._lock:
             self._settle()
             for start, stop in self._ranges.gaps:
-                if self._pages is not None and hasattr(mmap, "MADV_DONTNEED"):
-                    self._pages.madvise(mmap.MADV_DONTNEED, start, stop - start)
+                self._advise("MADV_DONTNEED", start, stop)
+
+    def _advise(self, advice: str, start: int, stop: int) -> None:
+        """Tells the system about all pages between two bytes of the range, where it knows the advice."""
+        first, last = -(-start // PAGE) * PAGE, stop // PAGE * PAGE
+        if self._pages is not None and hasattr(mmap, advice) and first < last:
+            self._pages.madvise(getattr(mmap, advice), first, last - first)
 
     def _settle(self) -> None:
         while self._given:
             start, size = self._given.popleft()
             self._ranges.give(start, size)
             self._used -= size
+            self._disclaim(start, size)
+
+    def _reserve(self) -> mmap.mmap:
+        """Addresses without memory behind them; fewer where the system does not give so many."""
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        flags |= 0x4000 if sys.platform.startswith("linux") else 0  # MAP_NORESERVE
+        pages = halving(self._reserved, lambda size: mmap.mmap(-1, size, flags=flags))
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        return pages
+
+    def _claim(self, start: int, size: int) -> None:
+        """Called before a part comes into use."""
+
+    def _disclaim(self, start: int, size: int) -> None:
+        """Called when a part is no longer in use."""
 
 
-def _reserve(size: int) -> mmap.mmap:
-    """Addresses without memory behind them; fewer where the system does not give so many."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    flags |= 0x4000 if sys.platform.startswith("linux") else 0  # MAP_NORESERVE
+def halving(size: int, reserve: Callable[[int], mmap.mmap]) -> mmap.mmap:
+    """What `reserve` gives for whole pages of `size`, or of half of it where the system refuses, or of a quarter..."""
     while True:
         try:
-            pages = mmap.mmap(-1, rounded(size), flags=flags)
-            break
+            return reserve(-(-size // PAGE) * PAGE)
         except OSError:
             if size < 2**28:
                 raise
             size //= 2
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return pages
 
 
 POOL = Pool()

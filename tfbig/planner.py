@@ -2,67 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from math import prod
-from typing import NamedTuple
+from dataclasses import replace
+from math import inf, prod
 
 import numpy as np
 
-from tfbig import segments
+from tfbig import layouts, lifetimes
 from tfbig.errors import BudgetError
 from tfbig.graph import Graph, Local, Node, Whole
 from tfbig.plan import (
     RUNTIME_BYTES,
-    SHORT_DEPTH,
     SWEEP_BYTES,
-    Layout,
     Plan,
     Rates,
-    Size,
-    Sweep,
     SweepCost,
-    foldable,
     format_bytes,
     layers_of,
-    schedule,
 )
-from tfbig.ranges import Ranges
+from tfbig.schedule import Layout, Size, Sweep, schedule
 
 TWO_CORES = Rates()
 
 ITEMSIZE = {"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16": 2, "bfloat16": 2}
 ITEMSIZE |= {"int32": 4, "float32": 4, "int64": 8, "float64": 8}
-
-
-class Event(NamedTuple):
-    """One moment of a step: what happens, the bytes of all stored images then, and the memory that holds them."""
-
-    what: str
-    live_bytes: int
-    held_bytes: int
-
-
-class _Stores:
-    """Images and gradients that live, and the ranges of memory they have."""
-
-    def __init__(self, sizes: dict[int, int]) -> None:
-        self.sizes = sizes
-        self.starts: dict[tuple[str, int], int] = {}
-        self.ranges = Ranges()
-
-    def make(self, kind: str, values: Iterable[int]) -> None:
-        for value in values:
-            if (kind, value) not in self.starts:
-                self.starts[kind, value] = self.ranges.take(self.sizes[value])
-
-    def drop(self, kind: str, values: Iterable[int]) -> None:
-        for value in values:
-            if (kind, value) in self.starts:
-                self.ranges.give(self.starts.pop((kind, value)), self.sizes[value])
-
-    def event(self, what: str) -> Event:
-        return Event(what, sum(self.sizes[v] for _, v in self.starts), self.ranges.top)
 
 
 class Planner:
@@ -72,6 +36,7 @@ class Planner:
         graph: what to run.
         device_bytes: most bytes that strips may take at any time.
         host_bytes: most bytes of stored images, or None for no limit.
+        disk_bytes: most bytes of stored images in a file.
         strip_rows: fixes the strip height, in rows of the first input.
         training: whether a backward follows.
         name: of the model, for messages.
@@ -89,6 +54,7 @@ class Planner:
         graph: Graph,
         device_bytes: int,
         host_bytes: int | None = None,
+        disk_bytes: int = 0,
         strip_rows: int | None = None,
         training: bool = True,
         name: str = "model",
@@ -103,6 +69,7 @@ class Planner:
         self.store = store
         self.device_bytes = device_bytes
         self.host_bytes = host_bytes
+        self.disk_bytes = disk_bytes
         self.strip_rows = strip_rows
         self.training = training
         self.name = name
@@ -141,7 +108,7 @@ class Planner:
         Raises:
             BudgetError: the smallest strip, or what must be stored, is above the budget.
         """
-        key = (batch, *sorted(sizes.items()), id(layout))
+        key = (batch, *sorted(sizes.items()), layout)
         if key not in self._plans:
             if len(self._plans) >= 256:
                 self._plans.clear()
@@ -155,53 +122,44 @@ class Planner:
         visits += zip(plan.layout.replays, plan.replay_costs, strict=True)
         return [sweep.table(rows, cost.strips) for sweep, cost in visits]
 
-    def trace(
-        self, batch: int, sizes: dict[int, Size], layout: Layout | None = None
-    ) -> list[Event]:
-        """Allocations and sweeps of one step, in order."""
-        found = self._stored_bytes(batch, self.graph.extents(sizes))
-        return list(
-            _events(self.graph, layout or self._straight(), self.training, self.fused, found)
-        )
-
     def _stored_bytes(self, batch: int, extents: dict[int, Size]) -> dict[int, int]:
         """Bytes of every image in a store."""
         return {v: bytes_of(self.graph, v, batch, extents, self.stored_dtype(v)) for v in extents}
 
     def _make(self, batch: int, sizes: dict[int, Size], layout: Layout | None) -> Plan:
-        extents = self.graph.extents(sizes)
         known: dict[int, tuple[Sweep, SweepCost]] = {}
+        best = _placed(self._plan(batch, sizes, layout or self._straight(), known))
+        if self._inside(best):
+            return best
         if layout is not None:
-            return self._check(self._plan(batch, sizes, layout, known))
-        best = self._plan(batch, sizes, self._straight(), known)
-        if self.host_bytes is None or self._used(best) <= self.host_bytes or not self.training:
-            return self._check(best)
-        found = []
-        for way in self._layouts(batch, extents):
-            with suppress(BudgetError):  # a replay of many layers may have too large a strip
-                found.append(self._plan(batch, sizes, way, known))
-        fitting = [p for p in found if self._used(p) <= self.host_bytes]
-        if fitting:
-            return min(fitting, key=lambda p: p.seconds)
-        return self._check(min([best, *found], key=self._used))
+            raise self._refused([best])
+        found = [best]
+        if self.training:
+            for way in self._replaying(batch, sizes):
+                with suppress(BudgetError):  # a replay of many layers may have too large a strip
+                    found.append(self._plan(batch, sizes, way, known))
+        if self.disk_bytes:
+            found += [p for each in found for p in self._spilling(each)]
+        for plan in sorted(found, key=lambda p: p.seconds):
+            if self._live(plan) <= self._room(plan) and self._inside(placed := _placed(plan)):
+                return placed
+        raise self._refused([_placed(p) for p in sorted(found, key=self._live)[:3]])
+
+    def _replaying(self, batch: int, sizes: dict[int, Size]) -> Iterator[Layout]:
+        extents = self.graph.extents(sizes)
+        stored = self._stored_bytes(batch, extents)
+
+        def worth(replay: Sweep) -> float:
+            """Bytes that it frees, per operation that it takes."""
+            heights = {v: np.array([extents[v][0]]) for v in replay.images}
+            operations, _ = _operations(replay, batch, extents, heights)
+            return sum(stored[v] for v in replay.writes) / max(operations, 1)
+
+        return layouts.replaying(self.graph, self._cuts, stored, worth)
 
     def _straight(self) -> Layout:
-        """Everything is kept: the fastest."""
+        """Everything is kept in memory: the fastest."""
         return Layout(tuple(self.sweeps))
-
-    def _layouts(self, batch: int, extents: dict[int, Size]) -> Iterator[Layout]:
-        """Layouts worth comparing: segments of several lengths, of which more and more are replayed."""
-        stored = self._stored_bytes(batch, extents)
-        for sweeps in (self.sweeps, schedule(self.graph, self._cuts, SHORT_DEPTH)):
-            for way in segments.partitions(self.graph, sweeps, stored):
-                made = [segments.replay(self.graph, sweeps, segment) for segment in way[:-1]]
-                worth = sorted(
-                    (s for s in made if s is not None),
-                    key=lambda s: _worth(s, stored, batch, extents),
-                    reverse=True,
-                )
-                for count in range(1, len(worth) + 1):
-                    yield Layout(tuple(sweeps), tuple(worth[:count]))
 
     def _plan(
         self,
@@ -210,58 +168,88 @@ class Planner:
         layout: Layout,
         known: dict[int, tuple[Sweep, SweepCost]],
     ) -> Plan:
-        """The plan of a layout; costs of sweeps that other layouts have too are looked up in `known`."""
+        """The plan of a layout, its stores not yet placed.
+
+        Args:
+            known: costs of sweeps that other layouts have too.
+        """
         extents = self.graph.extents(sizes)
         for sweep in (*layout.sweeps, *layout.replays):
             if id(sweep) not in known:
                 known[id(sweep)] = sweep, self._cost(sweep, batch, extents)
-        costs = tuple(known[id(s)][1] for s in layout.sweeps)
+        costs, replay_costs = (
+            tuple(known[id(s)][1] for s in sweeps) for sweeps in (layout.sweeps, layout.replays)
+        )
         first = next(i for i in self.graph.inputs if self.graph.values[i].image)
-        replays = tuple(known[id(s)][1] for s in layout.replays)
-        work = sum(c.operations for c in costs) * (3 if self.training else 1)
-        work += sum(c.operations for c in replays)
-        stored = self._stored_bytes(batch, extents)
-        moved = sum(sum(stored[v] for v in (*s.writes, *s.reads)) for s in layout.sweeps)
-        moved *= 3 if self.training else 1
-        moved += sum(sum(stored[v] for v in (*s.writes, *s.reads)) for s in layout.replays)
         return Plan(
-            (batch, *extents[first], self.graph.values[first].channels),
-            layout.sweeps,
-            costs,
-            max(c.device_bytes for c in (*costs, *replays)),
-            max((e.held_bytes for e in self.trace(batch, sizes, layout)), default=0),
-            work,
-            self.device_bytes,
-            layout,
-            replays,
-            moved,
-            work / self.rates.operations + moved / self.rates.copies,
-            self._fixed_bytes(),
+            shape=(batch, *extents[first], self.graph.values[first].channels),
+            layout=layout,
+            costs=costs,
+            replay_costs=replay_costs,
+            timeline=lifetimes.timeline(self.graph, layout, self.training, self.fused),
+            image_bytes=self._stored_bytes(batch, extents),
+            places={},
+            device_bytes=max(c.device_bytes for c in (*costs, *replay_costs)),
+            host_bytes=0,
+            disk_bytes=0,
+            limit_bytes=self.device_bytes,
+            fixed_bytes=self._fixed_bytes(),
+            training=self.training,
+            rates=self.rates,
         )
 
-    def _used(self, plan: Plan) -> int:
-        """Host memory of a step."""
-        return plan.peak_bytes if self.shared else plan.host_bytes
+    def _spilling(self, plan: Plan) -> Iterator[Plan]:
+        """The plan with as much in a file as the host budget asks for, if that is not more than the disk takes."""
+        room = limit = self._room(plan)
+        for _ in range(
+            4
+        ):  # stores that do not fit side by side leave gaps: then a little more goes
+            if limit < 0:
+                return
+            spilled = layouts.to_spill(plan.timeline, plan.image_bytes, limit)
+            tried = _placed(replace(plan, layout=replace(plan.layout, spilled=spilled)))
+            if tried.disk_bytes > self.disk_bytes:
+                return
+            if tried.host_bytes <= room:
+                yield tried
+                return
+            limit -= tried.host_bytes - room
+
+    def _room(self, plan: Plan) -> float:
+        """Bytes that stores may take in host memory."""
+        if self.host_bytes is None:
+            return inf
+        return self.host_bytes - (plan.device_bytes + plan.fixed_bytes if self.shared else 0)
+
+    def _live(self, plan: Plan) -> int:
+        """Most bytes of stores in host memory at any moment; their places may need more."""
+        kept = [s for s in plan.timeline.spans if s not in plan.layout.spilled]
+        return int(plan.timeline.live_bytes(kept, plan.image_bytes).max(initial=0))
+
+    def _inside(self, placed: Plan) -> bool:
+        return placed.host_bytes <= self._room(placed) and placed.disk_bytes <= self.disk_bytes
+
+    def _refused(self, found: Sequence[Plan]) -> BudgetError:
+        """Why none of these placed plans will do, and what would."""
+        plan = min(found, key=lambda p: p.host_bytes)
+        shape = " x ".join(map(str, plan.shape[:-1]))
+        beside = plan.device_bytes + plan.fixed_bytes if self.shared else 0
+        least = format_bytes(plan.host_bytes + beside)
+        parts = f"images {format_bytes(plan.host_bytes)}"
+        if self.shared:
+            parts += f", strips {format_bytes(plan.device_bytes)}, the rest {format_bytes(plan.fixed_bytes)}"
+        disk = f", and {format_bytes(self.disk_bytes)} of disk" if self.disk_bytes else ""
+        return BudgetError(
+            f"'{self.name}' on {shape}: a step needs {least} of host memory at least ({parts}), "
+            f"{format_bytes(self.host_bytes or 0)} are allowed{disk}. Raise `host` to {least}, or use smaller "
+            "images, a smaller batch or store='bfloat16'."
+        )
 
     def _fixed_bytes(self) -> int:
         """What a step takes for images of any size. Gradients of weights: the sums so far and those of one sweep."""
         weights = sum(prod(w.shape) * itemsize(w.dtype) for w in self.graph.weights)
         graphs = len(self.sweeps) * SWEEP_BYTES
         return RUNTIME_BYTES + graphs + (2 * weights if self.training else 0)
-
-    def _check(self, plan: Plan) -> Plan:
-        if self.host_bytes is None or self._used(plan) <= self.host_bytes:
-            return plan
-        shape = " x ".join(map(str, plan.shape[:-1]))
-        least = format_bytes(self._used(plan))
-        parts = f"images {format_bytes(plan.host_bytes)}"
-        if self.shared:
-            parts += f", strips {format_bytes(plan.device_bytes)}, the rest {format_bytes(plan.fixed_bytes)}"
-        raise BudgetError(
-            f"'{self.name}' on {shape}: a step needs {least} of host memory at least ({parts}), "
-            f"{format_bytes(self.host_bytes)} are allowed. Raise `host` to {least}, or use smaller images, a "
-            "smaller batch or store='bfloat16'."
-        )
 
     def _cost(self, sweep: Sweep, batch: int, extents: dict[int, Size]) -> SweepCost:
         strips = self._num_strips(sweep, batch, extents)
@@ -271,6 +259,7 @@ class Planner:
         return SweepCost(
             strips,
             max((int(heights[v].max()) for v in sweep.reads), default=0),
+            max((int(heights[v].max()) + -extents[v][0] // strips for v in sweep.reads), default=0),
             self._working_set(sweep, batch, extents, strips, range(strips)),
             sum(self._stored_bytes(batch, extents)[v] for v in sweep.writes),
             operations,
@@ -379,11 +368,17 @@ def bytes_of(
     return batch * prod(extents[value]) * known.channels * itemsize(dtype or known.dtype)
 
 
-def _worth(sweep: Sweep, stored: dict[int, int], batch: int, extents: dict[int, Size]) -> float:
-    """Bytes that a replay frees, per operation that it takes."""
-    heights = {v: np.array([extents[v][0]]) for v in sweep.images}
-    operations, _ = _operations(sweep, batch, extents, heights)
-    return sum(stored[v] for v in sweep.writes) / max(operations, 1)
+def _placed(plan: Plan) -> Plan:
+    """The plan with a place for each of its stores."""
+    spans, sizes = plan.timeline.spans, plan.image_bytes
+    disk = lifetimes.place({s: spans[s] for s in spans if s in plan.layout.spilled}, sizes)
+    host = lifetimes.place({s: spans[s] for s in spans if s not in plan.layout.spilled}, sizes)
+    return replace(
+        plan,
+        places=host | disk,
+        host_bytes=lifetimes.top(host, sizes),
+        disk_bytes=lifetimes.top(disk, sizes),
+    )
 
 
 def _heights(sweep: Sweep, table: np.ndarray, value: int) -> np.ndarray:
@@ -403,38 +398,6 @@ def _operations(
         done += per_row * int(heights[value].sum())
         exact += per_row * extents[value][0]
     return done, exact
-
-
-def needs_gradient(graph: Graph, value: int) -> bool:
-    """Whether a stored image takes a gradient: everything but what comes from outside."""
-    return value not in graph.inputs
-
-
-def _events(
-    graph: Graph, layout: Layout, training: bool, fused: bool, sizes: dict[int, int]
-) -> Iterator[Event]:
-    """Forward sweeps, then backward sweeps in reverse order; a store lives until its last reader ends."""
-    sweeps = layout.sweeps
-    until = segments.last_readers(graph, sweeps)
-    gone = layout.inner if training else frozenset(until)
-    live = _Stores(sizes)
-    for sweep in sweeps[:-1] if fused else sweeps:
-        live.make("image", sweep.writes)
-        yield live.event(f"forward {sweep.index}")
-        live.drop("image", [v for v in sorted(gone) if until[v] <= sweep.index])
-    if not training and not fused:
-        return
-    for sweep in reversed(sweeps):
-        for made in layout.replays:
-            if made.index == sweep.index:
-                live.make("image", made.writes)
-                yield live.event(f"replay {sweep.index}")
-        if not (fused and sweep is sweeps[-1]):
-            live.drop("image", [n.inputs[0] for n in foldable(sweep)])
-        live.make("gradient", [v for v in sweep.reads if needs_gradient(graph, v)])
-        yield live.event(f"backward {sweep.index}")
-        live.drop("gradient", sweep.writes)
-        live.drop("image", sweep.writes)
 
 
 def choose_cuts(

@@ -7,10 +7,10 @@ again, from what is kept: all statistics are known by then, so there is no barri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tfbig.graph import Graph
-from tfbig.plan import Sweep, in_order, made_from
+from tfbig.schedule import Sweep, in_order, made_from
 
 Segment = tuple[int, int]
 """First and last sweep."""
@@ -45,7 +45,7 @@ def replay(graph: Graph, sweeps: Sequence[Sweep], segment: Segment) -> Sweep | N
 
 
 def partitions(
-    graph: Graph, sweeps: Sequence[Sweep], sizes: dict[int, int]
+    graph: Graph, sweeps: Sequence[Sweep], sizes: Mapping[int, int]
 ) -> list[tuple[Segment, ...]]:
     """Ways to cut the sweeps into segments, from long ones to short ones.
 
@@ -67,7 +67,7 @@ def partitions(
 
 
 def _tables(
-    graph: Graph, sweeps: Sequence[Sweep], sizes: dict[int, int]
+    graph: Graph, sweeps: Sequence[Sweep], sizes: Mapping[int, int]
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Bytes kept by, and inner to, the segment from each first to each last sweep (`[first][last - first]`)."""
     until = last_readers(graph, sweeps)

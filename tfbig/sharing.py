@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 from tfbig.graph import Graph, Node
-from tfbig.plan import Sweep
+from tfbig.schedule import Sweep
 from tfbig.state import Part
 
 Structure = Any

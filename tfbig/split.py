@@ -19,8 +19,9 @@ import keras
 
 from tfbig import network
 from tfbig.errors import BudgetError, UnsupportedLayerError
-from tfbig.plan import Layout, Plan, Size, format_bytes
+from tfbig.plan import Plan, format_bytes
 from tfbig.planner import Planner, itemsize
+from tfbig.schedule import Layout, Size
 
 
 @dataclass(frozen=True)
@@ -254,11 +255,8 @@ class SplitPlanner(Planner):
             plan = super()._make(batch, sizes, layout)
         except BudgetError as error:
             raise BudgetError(f"{error} Of the device budget, {where}.") from error
-        known = {k: v for k, v in vars(plan).items() if k not in ("device_bytes", "limit_bytes")}
-        return SplitPlan(
-            **known,
-            device_bytes=plan.device_bytes + whole,
-            limit_bytes=self.limit_bytes,
-            whole_bytes=whole,
-            rest=self.split.layers,
-        )
+        known = vars(plan) | {
+            "device_bytes": plan.device_bytes + whole,
+            "limit_bytes": self.limit_bytes,
+        }
+        return SplitPlan(**known, whole_bytes=whole, rest=self.split.layers)

@@ -7,9 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfbig.plan import Sweep
+from tfbig.schedule import Layout, Sweep
 
 Structure = Any
+
+KINDS = ("image", "again", "gradient")
+"""Of `tfbig.schedule.Store`."""
 
 
 @dataclass
@@ -17,9 +20,10 @@ class State:
     """What exists between sweeps.
 
     Args:
-        sweeps: what runs, in order.
+        layout: the sweeps, and where their images are kept.
         batch: N, int32 scalar.
         extents: `[number of values, spatial axes]` int32: the size of every image.
+        places: `[kinds, number of values]` int64: first byte of every store, by position in `KINDS`; -1: anywhere.
         tables: geometry of the sweeps, by index.
         replays: geometry of the replays.
         images: stores, or tensors and handles from outside, by value.
@@ -32,9 +36,10 @@ class State:
         done: computed when the last sweep has ended.
     """
 
-    sweeps: tuple[Sweep, ...]
+    layout: Layout
     batch: tf.Tensor
     extents: tf.Tensor
+    places: tf.Tensor
     tables: list[tf.Tensor]
     replays: dict[Sweep, tf.Tensor]
     images: dict[int, tf.Tensor]
@@ -45,6 +50,11 @@ class State:
     d_weights: dict[int, tf.Tensor] = field(default_factory=dict)
     sinks: dict[int, tf.Tensor] = field(default_factory=dict)
     done: tf.Tensor | None = None
+
+    @property
+    def sweeps(self) -> tuple[Sweep, ...]:
+        """What runs, in order."""
+        return self.layout.sweeps
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """Whole images in host memory, written and read by rows.
 
-A store is a tensor `[N, H, W, C]` over memory that we own (see `tfbig.pages`) and that goes with the last reference
-to the tensor. TensorFlow's own tensors cannot be changed in place inside a loop without a copy; these can, because
-`tf.numpy_function` hands them over without one.
+A store is a tensor `[N, H, W, C]` over memory that we own (see `tfbig.pages`), or over a file (`tfbig.scratch`), and
+goes with the last reference to the tensor. TensorFlow's own tensors cannot be changed in place inside a loop without a
+copy; these can, because `tf.numpy_function` hands them over without one.
 
 Order is kept by the caller. TensorFlow does not order calls to Python among themselves; the loops of the engine run
 one iteration at a time, no iteration reads what it writes, and what is read after a loop depends on its end (`after`).
@@ -19,36 +19,52 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfbig import sources
+from tfbig import scratch, sources
 from tfbig.errors import SourceError
 from tfbig.pages import POOL
 from tfbig.progress import METER
 
 
-def allocate(shapes: list[tf.Tensor], dtypes: list[tf.DType]) -> list[tf.Tensor]:
+def allocate(
+    shapes: list[tf.Tensor],
+    dtypes: list[tf.DType],
+    wishes: list[tf.Tensor],
+    folders: list[str | None],
+) -> list[tf.Tensor]:
     """Stores with any content.
 
     Args:
         shapes: int64 tensors: N, sizes of the spatial axes, C.
         dtypes: of the elements.
+        wishes: int64 scalars: the bytes of the pool or file that they should start at; -1 leaves it open.
+        folders: for stores in a file, its directory.
     """
     if not shapes:
         return []
     # TensorFlow returns arrays of dead tensors to NumPy at its next call to Python only: hence a call before ours.
     shapes = after(shapes, tf.numpy_function(lambda: np.int32(0), [], tf.int32))
 
-    def make(*shapes: np.ndarray) -> list[np.ndarray]:
+    def make(*given: np.ndarray) -> list[np.ndarray]:
+        pools = [POOL if folder is None else scratch.pool(folder) for folder in folders]
         kinds = [dtype.as_numpy_dtype for dtype in dtypes]
-        return [POOL.array(tuple(shape), kind) for shape, kind in zip(shapes, kinds, strict=True)]
+        asked = zip(pools, _grouped(given, 2), kinds, strict=True)
+        return [
+            pool.array(tuple(shape), kind, int(wish) if wish >= 0 else None)
+            for pool, (shape, wish), kind in asked
+        ]
 
-    made = tf.numpy_function(make, shapes, dtypes)
+    given = [t for pair in zip(shapes, wishes, strict=True) for t in pair]
+    made = tf.numpy_function(make, given, dtypes)
     return [tf.ensure_shape(m, [None] * s.shape[0]) for m, s in zip(made, shapes, strict=True)]
 
 
 def copy(image: tf.Tensor) -> tf.Tensor:
     """A store with the content of a tensor."""
-    (store,) = allocate([tf.shape(image, tf.int64)], [image.dtype])
-    with tf.control_dependencies([tf.numpy_function(_write, [store, 0, image], [])]):
+    (store,) = allocate(
+        [tf.shape(image, tf.int64)], [image.dtype], [tf.constant(-1, tf.int64)], [None]
+    )
+    copied = tf.numpy_function(lambda store, image: np.copyto(store, image), [store, image], [])
+    with tf.control_dependencies([copied]):
         return tf.identity(store)
 
 
@@ -62,7 +78,12 @@ def read(wanted: list[Rows]) -> list[tf.Tensor]:
 
 
 def _read(*flat: np.ndarray) -> list[np.ndarray]:
-    return [store[:, start:stop] for store, start, stop in _grouped(flat, 3)]
+    wanted = list(_grouped(flat, 3))
+    for store, start, stop in wanted:
+        file = scratch.pool_of(store)
+        if file is not None:
+            file.visit(store, int(start), int(stop))
+    return [store[:, start:stop] for store, start, stop in wanted]
 
 
 def _grouped(flat: tuple[Any, ...], size: int) -> Iterator[tuple[Any, ...]]:
@@ -81,8 +102,10 @@ def write(
     return _change(_write, changes, label, index, count)
 
 
-def _write(store: np.ndarray, start: int, rows: np.ndarray) -> None:
-    store[:, start : start + rows.shape[1]] = rows
+def _write(store: np.ndarray, start: int, rows: np.ndarray) -> tuple[int, int]:
+    stop = start + rows.shape[1]
+    store[:, start:stop] = rows
+    return start, stop
 
 
 def add(
@@ -98,17 +121,20 @@ def add(
     return _change(_add, changes, label, index, count)
 
 
-def _add(store: np.ndarray, rows: np.ndarray, start: int, covered: int, until: int) -> None:
+def _add(
+    store: np.ndarray, rows: np.ndarray, start: int, covered: int, until: int
+) -> tuple[int, int]:
     stop = start + rows.shape[1]
     split = min(max(covered, start), stop)
     store[:, covered:start] = 0
     store[:, start:split] += rows[:, : split - start]
     store[:, split:stop] = rows[:, split - start :]
     store[:, max(covered, stop) : until] = 0
+    return min(start, covered), max(stop, until)
 
 
 def _change(
-    copy: Callable[..., None], changes: list[Any], label: Any, index: Any, count: Any
+    copy: Callable[..., tuple[int, int]], changes: list[Any], label: Any, index: Any, count: Any
 ) -> tf.Operation:
     size = len(changes[0]) if changes else 1
 
@@ -125,7 +151,7 @@ MAX_PENDING = 1
 """Strips that wait to be copied; their memory is not free before."""
 
 
-def _later(copy: Callable[..., None], changes: list[tuple[Any, ...]]) -> None:
+def _later(copy: Callable[..., tuple[int, int]], changes: list[tuple[Any, ...]]) -> None:
     """Copies in the background, in order, while the next strip is worked on."""
     while len(_PENDING) >= MAX_PENDING:
         _PENDING.popleft().result()
@@ -133,9 +159,13 @@ def _later(copy: Callable[..., None], changes: list[tuple[Any, ...]]) -> None:
         _PENDING.append(_COPIES.submit(_copy_all, copy, changes))
 
 
-def _copy_all(copy: Callable[..., None], changes: list[tuple[Any, ...]]) -> None:
-    for change in changes:
-        copy(*change)
+def _copy_all(copy: Callable[..., tuple[int, int]], changes: list[tuple[Any, ...]]) -> None:
+    """Copies; `copy` gives the rows that it changed."""
+    for store, *change in changes:
+        first, last = copy(store, *change)
+        file = scratch.pool_of(store)
+        if file is not None:
+            file.forget(store, first, last)
 
 
 def finish(done: tf.Tensor) -> tf.Tensor:
@@ -146,6 +176,7 @@ def finish(done: tf.Tensor) -> tf.Tensor:
 def _finish(done: np.ndarray) -> np.ndarray:
     while _PENDING:
         _PENDING.popleft().result()
+    scratch.forget_all()
     return done
 
 
@@ -153,6 +184,12 @@ def after(tensors: list[tf.Tensor], done: tf.Tensor) -> list[tf.Tensor]:
     """The same tensors, to be used only when `done` has been computed."""
     with tf.control_dependencies([done]):
         return [tf.identity(t) for t in tensors]
+
+
+def shape_of(image: tf.Tensor) -> tuple[int, ...]:
+    """`(N, H, W, C)` of an eager tensor, or of a batch of images given by handle, string `[N]`."""
+    shape = _source_shape(image.numpy()) if image.dtype == tf.string else image.shape
+    return tuple(int(n) for n in shape)
 
 
 def source_shape(handles: tf.Tensor) -> tf.Tensor:

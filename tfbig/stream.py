@@ -23,6 +23,7 @@ from tfbig import (
     rates,
     sources,
     split,
+    steps,
     stores,
 )
 from tfbig.budget import DEFAULT_STRIPS, Budget
@@ -213,21 +214,26 @@ class StreamedModel(keras.Model):
         results = step.program.forward(step.inputs, binding.weights(step.program))
         return self._finish(step, results, self._penalty(step.loss(results).dtype))
 
-    def make_train_function(self, force: bool = False) -> None:
-        self._make_unwrapped("train", force)
+    def _make_function(self, step_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """What `fit` and `evaluate` call with an iterator; Keras' own under a distribution strategy."""
+        if self.run_eagerly or self._distribute_strategy is not None:
+            return failures.unwrapped(super()._make_function(step_function))
+        training = step_function == self.train_step
 
-    def make_test_function(self, force: bool = False) -> None:
-        self._make_unwrapped("test", force)
+        def find(data: Any) -> tuple[Program, dict[int, tf.Tensor]]:
+            return self._found(data, training)
+
+        made = steps.Steps(
+            _do_not_convert(step_function), find, self._known, self.steps_per_execution
+        )
+        return failures.unwrapped(made)
 
     def make_predict_function(self, force: bool = False) -> None:
-        self._make_unwrapped("predict", force)
-
-    def _make_unwrapped(self, kind: str, force: bool) -> None:
         """Keras' own, with errors of ours raised as such."""
-        name = f"{kind}_function"
-        if getattr(self, name) is None or force:
-            getattr(super(), f"make_{name}")(force)
-            setattr(self, name, failures.unwrapped(getattr(self, name)))
+        made = getattr(self, "predict_function", None)
+        super().make_predict_function(force)
+        if self.predict_function is not made:
+            self.predict_function: Any = failures.unwrapped(self.predict_function)
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -333,13 +339,17 @@ class StreamedModel(keras.Model):
             graph,
             _strip_bytes(self.budget, self.device),
             self.budget.host_bytes,
+            self.budget.disk_bytes,
             self.strip_rows,
             training,
             name=self.twin.name,
             store=self.store,
             shared=self.device is None,
-            rates=rates.of(self.device),
+            rates=rates.of(self.device, self.budget.scratch),
         )
+
+    def _runs(self, graph: Graph, training: bool) -> Program:
+        return Program(graph, self._planner(graph, training), self.device, self.budget.folder)
 
     def _flat_inputs(self, inputs: Any) -> list[tf.Tensor]:
         """Tensors or handles in the order of the model's inputs; a dict may name them."""
@@ -359,7 +369,7 @@ class StreamedModel(keras.Model):
         def build() -> Program:
             graph = self._read(training, [self._dtype(t) for t in tensors])
             phase.rewrite(graph)
-            return Program(graph, self._planner(graph, training), self.device)
+            return self._runs(graph, training)
 
         return self._programs.get(None, key, build)
 
@@ -370,7 +380,37 @@ class StreamedModel(keras.Model):
     def _dtype(self, tensor: tf.Tensor) -> str:
         return self.source_dtype if tensor.dtype == tf.string else tensor.dtype.name
 
+    def _found(self, data: Any, training: bool) -> tuple[Program, dict[int, tf.Tensor]]:
+        """What a step on eager data runs, and its images by value."""
+        if self.spatial:
+            program, _, tensors = self._loss_program(data, training)
+        else:
+            tensors = self._flat_inputs(keras.utils.unpack_x_y_sample_weight(data)[0])
+            program = self._program(training, tensors)
+        seeds = [value for value, _ in program.graph.seeds]
+        given = [i for i in program.graph.inputs if i not in seeds]
+        pairs = zip(given, tensors, strict=True)
+        return program, {i: t for i, t in pairs if program.graph.values[i].image}
+
+    def _known(self, shape: tf.TensorShape) -> list[int | None]:
+        """The dimensions of a tensor that a trace may know: sizes of images only if the model has one."""
+        known = shape.as_list()
+        sizes = [
+            t.shape[1:-1] for t in self._functional_twin.inputs if len(t.shape) == self._image_rank
+        ]
+        if len(known) < self._image_rank - 1 or all(None not in size for size in sizes):
+            return known
+        unknown: list[int | None] = [None] * (self._image_rank - 2)
+        return [known[0], *unknown, *known[self._image_rank - 1 :]]
+
     def _loss_step(self, data: Any, training: bool) -> _Step:
+        program, goal, tensors = self._loss_program(data, training)
+        return _Step(program, goal, binding.arguments(program, tensors), tensors[0])
+
+    def _loss_program(
+        self, data: Any, training: bool
+    ) -> tuple[Program, objective.Objective, list[tf.Tensor]]:
+        """What computes the loss of data, and what it is given."""
         x, *given = keras.utils.unpack_x_y_sample_weight(data)
         tensors = self._flat_inputs(x)
         given = list(self._labels.prepare(*given))
@@ -383,12 +423,11 @@ class StreamedModel(keras.Model):
             goal = objective.read(*owners, self._output_specs(graph), *specs)
             taken = goal.add_to(graph, *map(labels.flatten, specs))
             phase.rewrite(graph)
-            return Program(graph, self._planner(graph, training), self.device), goal, taken
+            return self._runs(graph, training), goal, taken
 
         program, goal, taken = self._programs.get(owners, key, build)
         flat = [t for structure in given for t in labels.flatten(structure)]
-        inputs = binding.arguments(program, tensors + [flat[i] for i in taken])
-        return _Step(program, goal, inputs, tensors[0])
+        return program, goal, tensors + [flat[i] for i in taken]
 
     def _dense_targets(self, data: Any) -> Any:
         """Data whose targets and sample weights are tensors, for losses that are Keras' own."""

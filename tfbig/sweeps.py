@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfbig import stores, tapes
 from tfbig.graph import Graph
 from tfbig.kernels import Strip
-from tfbig.plan import Sweep
+from tfbig.schedule import Sweep
 from tfbig.state import Part, Structure
 from tfbig.visits import Visit
 

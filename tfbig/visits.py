@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfbig import stores
 from tfbig.graph import Graph, Node, image_positions
 from tfbig.kernels import Rows, Strip, take_rows
-from tfbig.plan import Sweep
+from tfbig.schedule import Sweep
 from tfbig.state import Part, Row, Structure
 
 

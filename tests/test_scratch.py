@@ -1,0 +1,176 @@
+"""Stores in files: same content, blocks given back, nothing left behind, a full disk said before it hurts."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import assert_same
+from test_budgets import learn, residual
+
+import tfbig
+from tfbig import scratch
+from tfbig.budget import in_memory
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> scratch.FilePool:
+    return scratch.FilePool(str(tmp_path))
+
+
+def blocks(pool: scratch.FilePool) -> int:
+    """Bytes that the file has on the disk."""
+    return os.fstat(pool._file).st_blocks * 512
+
+
+def test_arrays_in_a_file_keep_their_content(pool: scratch.FilePool) -> None:
+    numbers = np.arange(2 * 50 * 30 * 64, dtype=np.float64).reshape(2, 50, 30, 64)
+    array = pool.array(numbers.shape, numbers.dtype)
+    assert pool.holds(array)
+    for start in range(0, 50, 10):
+        array[:, start : start + 10] = numbers[:, start : start + 10]
+        pool.forget(array, start, start + 10)
+    for start in range(0, 50, 10):
+        pool.visit(array, start, start + 10)
+        np.testing.assert_array_equal(array[:, start : start + 10], numbers[:, start : start + 10])
+    pool.forget_all()
+    np.testing.assert_array_equal(array, numbers)
+
+
+def test_the_file_has_no_name(pool: scratch.FilePool, tmp_path: Path) -> None:
+    pool.array((100,), np.float32)[:] = 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_blocks_exist_as_long_as_an_array(pool: scratch.FilePool) -> None:
+    size = 2**20
+    array = pool.array((size,), np.uint8)
+    assert blocks(pool) >= size
+    del array
+    pool.trim()
+    assert blocks(pool) + pool.reusable_bytes <= size or pool.reusable_bytes
+    assert pool.used_bytes == 0
+
+
+def test_arrays_elsewhere_are_not_in_the_file(pool: scratch.FilePool) -> None:
+    pool.array((10,), np.float32)
+    assert not pool.holds(np.zeros(10))
+    assert scratch.pool_of(np.zeros(10)) is None
+
+
+def test_a_disk_that_fills_up_is_an_error(
+    pool: scratch.FilePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(
+        tfbig.BudgetError, match=f"'{pool.folder}' is too full: 4096 bytes are needed"
+    ):
+        pool.array((1024,), np.float32)
+    monkeypatch.undo()
+    assert pool.used_bytes == 0
+    assert pool.array((1024,), np.float32).nbytes == 4096
+
+
+def test_room_is_looked_for_before_a_step(tmp_path: Path) -> None:
+    scratch.check(str(tmp_path), 1)
+    with pytest.raises(tfbig.BudgetError, match=f"'{tmp_path}' is too full: {2**60} bytes"):
+        scratch.check(str(tmp_path), 2**60)
+    with pytest.raises(tfbig.BudgetError, match="gone' does not exist; create it"):
+        scratch.check(str(tmp_path / "gone"), 1)
+
+
+def test_memory_is_not_a_disk(tmp_path: Path) -> None:
+    if Path("/dev/shm").is_dir():
+        assert in_memory("/dev/shm")
+        assert tfbig.Budget(scratch="/dev/shm").disk_bytes == 0
+        assert tfbig.Budget(scratch="/dev/shm", disk="1MB").disk_bytes == 10**6
+    assert tfbig.Budget(scratch=str(tmp_path), disk=0).disk_bytes == 0
+    assert tfbig.Budget(disk="0").disk_bytes == 0
+
+
+# ------------------------------------------------------------------------------------- a whole step
+
+
+def spilling(twin: keras.Model, shape: tuple[int, ...], share: float, folder: Path) -> keras.Model:
+    """A streamed model whose host budget is a share of what its images take; recomputing costs too much."""
+    free = tfbig.stream(twin, tfbig.Budget(device=800_000)).plan(shape)
+    host = free.peak_bytes - int((1 - share) * free.host_bytes)
+    return tfbig.stream(
+        twin, tfbig.Budget(device=800_000, host=host, disk="1GB", scratch=str(folder))
+    )
+
+
+@pytest.mark.parametrize("share", [0.6, 0.0])
+def test_what_goes_through_a_file_is_the_same(float64: None, tmp_path: Path, share: float) -> None:
+    twin = residual()
+    x = tf.random.stateless_normal((2, 61, 47, 3), (1, 2), dtype=tf.float64)
+    big = spilling(twin, x.shape, share, tmp_path)
+    plan = big.plan(x.shape)
+    assert plan.layout.spilled
+    assert plan.disk_bytes > 0
+    assert plan.peak_bytes <= big.budget.host_bytes
+    assert "disk" in str(plan)
+    assert_same(learn(big, twin, x), learn(twin, twin, x), 1e-10)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_less_disk_than_a_step_needs_is_said_in_plan(tmp_path: Path) -> None:
+    big = tfbig.stream(
+        residual(), tfbig.Budget(device=800_000, host="1MB", disk=10_000, scratch=str(tmp_path))
+    )
+    with pytest.raises(tfbig.BudgetError, match="of host memory at least"):
+        big.plan((2, 61, 47, 3))
+
+
+def test_a_full_directory_is_named_before_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin = residual()
+    big = spilling(twin, (2, 61, 47, 3), 0.6, tmp_path)
+    monkeypatch.setattr(scratch, "free_bytes", lambda folder: 1000)
+    with pytest.raises(tfbig.BudgetError, match=f"'{tmp_path}' is too full: .* 1000 are free"):
+        learn(big, twin, tf.zeros((2, 61, 47, 3)))
+
+
+@pytest.mark.parametrize("how", ["exit", "error", "interrupt", "kill"])
+def test_nothing_is_left_however_a_process_ends(tmp_path: Path, how: str) -> None:
+    script = f"""
+        import os, signal, sys
+        import numpy as np
+        from tfbig import scratch
+        array = scratch.pool({str(tmp_path)!r}).array((2**18,), np.float32)
+        array[:] = 1
+        print("ready", flush=True)
+        if {how!r} == "error":
+            raise RuntimeError("in the middle")
+        if {how!r} != "exit":
+            sys.stdin.read()
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    if how in ("interrupt", "kill"):
+        process.send_signal(signal.SIGINT if how == "interrupt" else signal.SIGKILL)
+    process.communicate()
+    assert (process.returncode == 0) == (how == "exit")
+    assert list(tmp_path.iterdir()) == []

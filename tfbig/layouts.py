@@ -1,0 +1,59 @@
+"""Layouts worth comparing, and what of each has to go to a file: arithmetic only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from tfbig import segments
+from tfbig.graph import Graph
+from tfbig.lifetimes import Timeline
+from tfbig.schedule import SHORT_DEPTH, Layout, Store, Sweep, schedule
+
+
+def replaying(
+    graph: Graph,
+    cuts: frozenset[int],
+    stored: Mapping[int, int],
+    worth: Callable[[Sweep], float],
+) -> Iterator[Layout]:
+    """Segments of several lengths, of which more and more are replayed.
+
+    Args:
+        graph: what runs.
+        cuts: see `tfbig.schedule.schedule`.
+        stored: bytes of every image.
+        worth: of a replay; the best come first.
+    """
+    for sweeps in (schedule(graph, cuts), schedule(graph, cuts, SHORT_DEPTH)):
+        for way in segments.partitions(graph, sweeps, stored):
+            made = [segments.replay(graph, sweeps, segment) for segment in way[:-1]]
+            replays = sorted((s for s in made if s is not None), key=worth, reverse=True)
+            for count in range(1, len(replays) + 1):
+                yield Layout(tuple(sweeps), tuple(replays[:count]))
+
+
+def to_spill(timeline: Timeline, sizes: Mapping[int, int], limit: float) -> frozenset[Store]:
+    """Stores that go to a file so that those in memory never take more than `limit` bytes.
+
+    The next to go is always the one that is there at most of the moments that are above the limit for each time that
+    it is read or written: what waits longest.
+    """
+    stores = sorted(timeline.spans, key=lambda s: -sizes[s.value])
+    first, last = np.array([timeline.spans[s] for s in stores], np.int64).reshape(-1, 2).T
+    touches = np.zeros(len(stores), np.int64)
+    place = {s: i for i, s in enumerate(stores)}
+    for moment in timeline.moments:
+        for store in moment.touched:
+            touches[place[store]] += store in timeline.spans
+    bytes_of = np.array([sizes[s.value] for s in stores], np.int64)
+    live = timeline.live_bytes(stores, sizes)
+    inside = np.ones(len(stores), bool)
+    while inside.any() and live.max(initial=0) > limit:
+        above = np.concatenate([[0], np.cumsum(live > limit)])
+        gain = np.where(inside, (above[last + 1] - above[first]) / np.maximum(touches, 1), -1)
+        chosen = int(gain.argmax())
+        inside[chosen] = False
+        live[first[chosen] : last[chosen] + 1] -= bytes_of[chosen]
+    return frozenset(s for s, kept in zip(stores, inside, strict=True) if not kept)

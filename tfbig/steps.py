@@ -1,0 +1,97 @@
+"""Steps of `fit`, traced once for all images that one layout serves, not once per size.
+
+Keras traces a step for the shapes that it meets. Which layout a step needs is known only with the size of its images,
+which handles do not show and which a graph need not know: so it is chosen before a step is traced, from its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfbig.engine import Program
+from tfbig.schedule import Layout
+
+Find = Callable[[Any], tuple[Program, dict[int, tf.Tensor]]]
+"""From the data of a step to the program that it runs and the images that this is given."""
+
+
+class Steps:
+    """What Keras calls with an iterator over data, `steps` times a call.
+
+    Args:
+        step: a step on data; its outputs.
+        find: what it runs on which images.
+        shape: from the shape of a tensor to what a trace may know of it.
+        steps: most steps a call.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Any], Any],
+        find: Find,
+        shape: Callable[[tf.TensorShape], Sequence[int | None]],
+        steps: int,
+    ) -> None:
+        self.step = step
+        self.find = find
+        self.shape = shape
+        self.steps = steps
+        self._traced: dict[Any, Any] = {}
+
+    def __call__(self, iterator: Iterable[Any]) -> Any:
+        specs = getattr(iterator, "element_spec", None)  # of a dataset: what Keras would trace for
+        done = [self.one(data, specs) for data in islice(iterator, self.steps)]
+        if not done:
+            raise StopIteration
+        return done[-1]
+
+    def one(self, data: Any, specs: Any = None) -> Any:
+        """Runs one step on data, of which `specs` may know less."""
+        specs = keras.tree.map_structure(_spec, data if specs is None else specs)
+        data = keras.tree.map_structure(_tensor, data)
+        program, images = self.find(data)
+        layout = program.choose(images)
+        tensors = [t for t in keras.tree.flatten(data) if t is not None]
+        specs = [
+            tf.TensorSpec(self.shape(s.shape), s.dtype)
+            for s in keras.tree.flatten(specs)
+            if s is not None
+        ]
+        key = (program, layout, repr(keras.tree.map_structure(lambda t: t is None, data)), *specs)
+        if key not in self._traced:
+            self._traced[key] = self._trace(program, layout, data, specs)
+        return self._traced[key](*tensors)
+
+    def _trace(
+        self, program: Program, layout: Layout, data: Any, specs: Sequence[tf.TensorSpec]
+    ) -> Any:
+        empty = keras.tree.map_structure(lambda t: None if t is None else 0, data)
+
+        def run(*tensors: tf.Tensor) -> Any:
+            left = iter(tensors)
+            filled = keras.tree.map_structure(lambda t: None if t is None else next(left), empty)
+            with program.using(layout):
+                return self.step(filled)
+
+        return tf.function(run, input_signature=specs, autograph=False)
+
+
+def _tensor(part: Any) -> Any:
+    """A tensor; None for what is missing."""
+    return None if _missing(part) else tf.convert_to_tensor(part)
+
+
+def _spec(part: Any) -> Any:
+    if _missing(part) or isinstance(part, tf.TensorSpec):
+        return None if _missing(part) else part
+    return tf.TensorSpec.from_tensor(tf.convert_to_tensor(part))
+
+
+def _missing(part: Any) -> bool:
+    """Keras' datasets hold empty optionals where there is nothing."""
+    return part is None or isinstance(part, (tf.experimental.Optional, tf.OptionalSpec))
