@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -382,15 +383,40 @@ class StreamedModel(keras.Model):
 
     def _found(self, data: Any, training: bool) -> tuple[Program, dict[int, tf.Tensor]]:
         """What a step on eager data runs, and its images by value."""
+        if training and not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
         if self.spatial:
             program, _, tensors = self._loss_program(data, training)
         else:
+            self._build_trackers(data)
             tensors = self._flat_inputs(keras.utils.unpack_x_y_sample_weight(data)[0])
             program = self._program(training, tensors)
         seeds = [value for value, _ in program.graph.seeds]
         given = [i for i in program.graph.inputs if i not in seeds]
         pairs = zip(given, tensors, strict=True)
         return program, {i: t for i, t in pairs if program.graph.values[i].image}
+
+    def _build_trackers(self, data: Any) -> None:
+        """Makes the variables of losses and metrics: a step that has to make any is traced twice."""
+        if all(t is None or t.built for t in (self._compile_loss, self._compile_metrics)):
+            return
+        x, y, weights = (
+            map_structure(self._placeholder, part)
+            for part in keras.utils.unpack_x_y_sample_weight(data)
+        )
+        batch = keras.tree.flatten(x)[0].shape[0]
+        outputs = map_structure(
+            lambda t: keras.KerasTensor((batch, *t.shape[1:]), t.dtype),
+            self._functional_twin._outputs_struct,
+        )
+        with suppress(ValueError, TypeError, tf.errors.OpError):  # then the first step makes them
+            for function in (self.compute_loss, self.compute_metrics):
+                keras.src.backend.compute_output_spec(function, x, y, outputs, weights)
+
+    def _placeholder(self, tensor: Any) -> Any:
+        if tensor is None:
+            return None
+        return keras.KerasTensor(self._known(tensor.shape), tensor.dtype.name)
 
     def _known(self, shape: tf.TensorShape) -> list[int | None]:
         """The dimensions of a tensor that a trace may know: sizes of images only if the model has one."""
