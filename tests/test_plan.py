@@ -16,14 +16,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from keras import layers
 
-from tfbig import losses, network, phase, segments
+from tfbig import cuts, losses, network, phase, segments
 from tfbig.budget import DEFAULT_STRIPS, parse_bytes
+from tfbig.cost import bytes_of, itemsize, sweep_limit
 from tfbig.errors import BudgetError
 from tfbig.geometry import SAME, Interval, Resize, Transposed, Window, partition
 from tfbig.graph import Graph, Local, Node, Reduce, Whole, axes_of, image_positions
 from tfbig.lifetimes import timeline
 from tfbig.plan import RUNTIME_BYTES, Plan, Rates, SweepCost, format_bytes, layers_of
-from tfbig.planner import Planner, bytes_of, choose_cuts, itemsize, learning, sweep_limit
+from tfbig.planner import Planner, learning
 from tfbig.ranges import aligned
 from tfbig.schedule import REMAT_DEPTH, Layout, Store, Sweep, foldable, schedule
 
@@ -1039,13 +1040,13 @@ def test_cuts_end_the_halo_of_a_deep_chain() -> None:
     for number in range(6):
         x = conv(64, f"conv{number}", 5)(x)
     graph = read(keras.Model(start, x))
-    cuts = choose_cuts(graph)
+    found = cuts.choose(graph)
     planner = Planner(graph, PLENTY, strip_rows=256)
-    assert {v for s in planner.sweeps for v in s.writes} == cuts | set(graph.outputs)
-    assert planner.plan(1, squares(graph, 4096)).recompute_factor == again(graph, cuts)
+    assert {v for s in planner.sweeps for v in s.writes} == found | set(graph.outputs)
+    assert planner.plan(1, squares(graph, 4096)).recompute_factor == again(graph, found)
     planner.sweeps = schedule(graph)
     assert planner.plan(2, squares(graph, 4096)).recompute_factor == again(graph, frozenset())
-    assert again(graph, cuts) < again(graph, frozenset())
+    assert again(graph, found) < again(graph, frozenset())
 
 
 def again(graph: Graph, cuts: frozenset[int]) -> float:
@@ -1063,7 +1064,7 @@ def test_no_cuts_where_input_images_differ_in_size() -> None:
     low, high = keras.Input((None, None, 1)), keras.Input((None, None, 1))
     x = layers.Add()([layers.UpSampling2D(2)(conv(4, "low")(low)), conv(4, "high")(high)])
     graph = read(keras.Model([low, high], conv(4, "last")(x)))
-    assert choose_cuts(graph) == frozenset()
+    assert cuts.choose(graph) == frozenset()
     sizes = dict(zip(graph.inputs, [(16, 16), (32, 32)], strict=True))
     assert Planner(graph, PLENTY).plan(1, sizes).shape == (1, 16, 16, 1)
 

@@ -21,6 +21,8 @@ ORDER = [
     "ranges",
     "lifetimes",
     "plan",
+    "cost",
+    "cuts",
     "layouts",
     "planner",
     "sources",
@@ -72,7 +74,7 @@ SOURCES = [
 
 PURE = [
     *("errors", "budget", "geometry", "graph", "schedule", "segments", "ranges"),
-    *("lifetimes", "plan", "layouts", "planner", "sources"),
+    *("lifetimes", "plan", "cost", "cuts", "layouts", "planner", "sources"),
 ]
 """What runs without TensorFlow and Keras."""
 

@@ -1,4 +1,4 @@
-"""Chooses cuts and strips: the cheapest plan that stays inside a budget. Arithmetic only."""
+"""Chooses strips and layouts: the cheapest plan that stays inside a budget. Arithmetic only."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from math import inf, prod
 
 import numpy as np
 
-from tfbig import layouts, lifetimes
+from tfbig import cuts, layouts, lifetimes
+from tfbig.cost import bytes_of, heights_of, itemsize, operations_of, sweep_limit
 from tfbig.errors import BudgetError
-from tfbig.graph import Graph, Local, Node, Whole
+from tfbig.graph import Graph, Local
 from tfbig.plan import (
     RUNTIME_BYTES,
     SWEEP_BYTES,
@@ -22,11 +23,6 @@ from tfbig.plan import (
     layers_of,
 )
 from tfbig.schedule import Layout, Size, Sweep, schedule
-
-TWO_CORES = Rates()
-
-ITEMSIZE = {"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16": 2, "bfloat16": 2}
-ITEMSIZE |= {"int32": 4, "float32": 4, "int64": 8, "float64": 8}
 
 
 class Planner:
@@ -74,7 +70,7 @@ class Planner:
         self.training = training
         self.name = name
         self.max_elements = max_elements
-        self._cuts = choose_cuts(graph, self.rates)
+        self._cuts = cuts.choose(graph, self.rates)
         self.sweeps = schedule(graph, self._cuts)
         self._learning = learning(graph)
         last = self.sweeps[-1]
@@ -152,7 +148,7 @@ class Planner:
         def worth(replay: Sweep) -> float:
             """Bytes that it frees, per operation that it takes."""
             heights = {v: np.array([extents[v][0]]) for v in replay.images}
-            operations, _ = _operations(replay, batch, extents, heights)
+            operations, _ = operations_of(replay, batch, extents, heights)
             return sum(stored[v] for v in replay.writes) / max(operations, 1)
 
         return layouts.replaying(self.graph, self._cuts, stored, worth)
@@ -254,8 +250,8 @@ class Planner:
     def _cost(self, sweep: Sweep, batch: int, extents: dict[int, Size]) -> SweepCost:
         strips = self._num_strips(sweep, batch, extents)
         table = sweep.table({v: extents[v][0] for v in sweep.images}, strips)
-        heights = {v: _heights(sweep, table, v) for v in sweep.images}
-        operations, exact = _operations(sweep, batch, extents, heights)
+        heights = {v: heights_of(sweep, table, v) for v in sweep.images}
+        operations, exact = operations_of(sweep, batch, extents, heights)
         return SweepCost(
             strips,
             max((int(heights[v].max()) for v in sweep.reads), default=0),
@@ -327,7 +323,7 @@ class Planner:
         chosen = sorted({0, strips // 2, strips - 1}) if chosen is None else chosen
         table = sweep.table({v: extents[v][0] for v in sweep.images}, strips, chosen)
         tiles = {
-            v: int(_heights(sweep, table, v).max(initial=0))
+            v: int(heights_of(sweep, table, v).max(initial=0))
             * (bytes_of(self.graph, v, batch, extents) // extents[v][0])
             for v in sweep.images
         }
@@ -350,24 +346,6 @@ def learning(graph: Graph) -> frozenset[int]:
     return frozenset(found)
 
 
-def sweep_limit(sweep: Sweep, extents: dict[int, Size]) -> int:
-    """The largest number of strips: every strip owns a row of every image of the sweep."""
-    return min((extents[v][0] for v in sweep.observed), default=1)
-
-
-def itemsize(dtype: str | None) -> int:
-    """Bytes of one element."""
-    return ITEMSIZE[dtype or "float32"]
-
-
-def bytes_of(
-    graph: Graph, value: int, batch: int, extents: dict[int, Size], dtype: str | None = None
-) -> int:
-    """Bytes of a whole image, by default of its own element type."""
-    known = graph.values[value]
-    return batch * prod(extents[value]) * known.channels * itemsize(dtype or known.dtype)
-
-
 def _placed(plan: Plan) -> Plan:
     """The plan with a place for each of its stores."""
     spans, sizes = plan.timeline.spans, plan.image_bytes
@@ -379,79 +357,3 @@ def _placed(plan: Plan) -> Plan:
         host_bytes=lifetimes.top(host, sizes),
         disk_bytes=lifetimes.top(disk, sizes),
     )
-
-
-def _heights(sweep: Sweep, table: np.ndarray, value: int) -> np.ndarray:
-    stop, start = (table[:, sweep.columns[key, value]] for key in ("stop", "start"))
-    return stop.astype(np.int64) - start
-
-
-def _operations(
-    sweep: Sweep, batch: int, extents: dict[int, Size], heights: dict[int, np.ndarray]
-) -> tuple[int, int]:
-    done = exact = 0
-    for node in sweep.nodes:
-        if isinstance(node.op, Whole):
-            continue
-        value = node.output if isinstance(node.op, Local) else node.inputs[0]
-        per_row = batch * prod(extents[value][1:]) * node.op.operations
-        done += per_row * int(heights[value].sum())
-        exact += per_row * extents[value][0]
-    return done, exact
-
-
-def choose_cuts(
-    graph: Graph, rates: Rates = TWO_CORES, side: int = 4096, strips: int = 16
-) -> frozenset[int]:
-    """Images worth storing although no barrier asks for it.
-
-    A chain of windows in one sweep makes halo rows again for every strip. Storing the output of a convolution
-    ends the halo there, at the price of writing and reading it and its gradient. Greedy: the cut that saves
-    most is added until none saves anything, on an image of `side` rows cut into `strips`.
-    """
-    cuts: frozenset[int] = frozenset()
-    candidates = _candidates(graph)
-    if not candidates:
-        return cuts
-    sizes = {i: (side,) * graph.spatial for i in graph.inputs if graph.values[i].image}
-    try:
-        extents = graph.extents(sizes)
-    except ValueError:  # inputs that meet at different sizes: nothing to compare on squares
-        return cuts
-    best = _seconds(graph, cuts, extents, strips, rates)
-    while True:
-        tried = [
-            (_seconds(graph, cuts | {v}, extents, strips, rates), v) for v in candidates - cuts
-        ]
-        seconds, value = min(tried, default=(best, -1))
-        if seconds >= best:
-            return cuts
-        best, cuts = seconds, cuts | {value}
-
-
-def _candidates(graph: Graph) -> frozenset[int]:
-    """Outputs of costly local nodes that a later window of the same sweep reads."""
-
-    def windowed(node: Node) -> bool:
-        return isinstance(node.op, Local) and not node.op.cheap and node.op.operations > 0
-
-    found: set[int] = set()
-    for sweep in schedule(graph):
-        inside = [n for n in sweep.locals if windowed(n)]
-        if len(inside) > 1:
-            found |= {n.output for n in inside if graph.consumers(n.output)}
-    return frozenset(found)
-
-
-def _seconds(
-    graph: Graph, cuts: frozenset[int], extents: dict[int, Size], strips: int, rates: Rates
-) -> float:
-    total = 0.0
-    for sweep in schedule(graph, cuts):
-        count = min(strips, sweep_limit(sweep, extents))
-        table = sweep.table({v: extents[v][0] for v in sweep.images}, count)
-        heights = {v: _heights(sweep, table, v) for v in sweep.images}
-        total += 3 * _operations(sweep, 1, extents, heights)[0] / rates.operations
-        moved = sum(bytes_of(graph, v, 1, extents) for v in (*sweep.writes, *sweep.reads))
-        total += 2 * moved / rates.copies
-    return total

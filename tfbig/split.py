@@ -18,9 +18,10 @@ from typing import Any
 import keras
 
 from tfbig import network
+from tfbig.cost import itemsize
 from tfbig.errors import BudgetError, UnsupportedLayerError
 from tfbig.plan import Plan, format_bytes
-from tfbig.planner import Planner, itemsize
+from tfbig.planner import Planner
 from tfbig.schedule import Layout, Size
 
 

@@ -1,0 +1,51 @@
+"""What one sweep costs on images of one size: rows, bytes, operations. Arithmetic only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
+from tfbig.graph import Graph, Local, Whole
+from tfbig.schedule import Size, Sweep
+
+ITEMSIZE = {"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16": 2, "bfloat16": 2}
+ITEMSIZE |= {"int32": 4, "float32": 4, "int64": 8, "float64": 8}
+
+
+def sweep_limit(sweep: Sweep, extents: Mapping[int, Size]) -> int:
+    """The largest number of strips: every strip owns a row of every image of the sweep."""
+    return min((extents[v][0] for v in sweep.observed), default=1)
+
+
+def itemsize(dtype: str | None) -> int:
+    """Bytes of one element."""
+    return ITEMSIZE[dtype or "float32"]
+
+
+def bytes_of(
+    graph: Graph, value: int, batch: int, extents: Mapping[int, Size], dtype: str | None = None
+) -> int:
+    """Bytes of a whole image, by default of its own element type."""
+    known = graph.values[value]
+    return batch * prod(extents[value]) * known.channels * itemsize(dtype or known.dtype)
+
+
+def heights_of(sweep: Sweep, table: np.ndarray, value: int) -> np.ndarray:
+    stop, start = (table[:, sweep.columns[key, value]] for key in ("stop", "start"))
+    return stop.astype(np.int64) - start
+
+
+def operations_of(
+    sweep: Sweep, batch: int, extents: Mapping[int, Size], heights: dict[int, np.ndarray]
+) -> tuple[int, int]:
+    done = exact = 0
+    for node in sweep.nodes:
+        if isinstance(node.op, Whole):
+            continue
+        value = node.output if isinstance(node.op, Local) else node.inputs[0]
+        per_row = batch * prod(extents[value][1:]) * node.op.operations
+        done += per_row * int(heights[value].sum())
+        exact += per_row * extents[value][0]
+    return done, exact
