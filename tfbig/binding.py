@@ -17,14 +17,37 @@ def call(program: Program, tensors: Sequence[tf.Tensor]) -> list[Any]:
         arguments(program, tensors), weights(program), _recorded(program, tensors)
     )
     update(program, results)
-    return [results[v] for v in program.graph.outputs]
+    graph = program.graph
+    return [
+        _turned(results[v], graph.turning_back) if graph.values[v].image else results[v]
+        for v in graph.outputs
+    ]
+
+
+def images(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
+    """The images among the inputs, by value id, turned so that their first axis is cut."""
+    graph = program.graph
+    return {
+        i: _turned(t, graph.turning)
+        for i, t in _given(program, tensors).items()
+        if graph.values[i].image
+    }
+
+
+def _given(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
+    seeds = [value for value, _ in program.graph.seeds]
+    given = [i for i in program.graph.inputs if i not in seeds]
+    return dict(zip(given, tensors, strict=True))
+
+
+def _turned(image: tf.Tensor, turning: tuple[int, ...]) -> tf.Tensor:
+    return image if list(turning) == sorted(turning) else tf.transpose(image, turning)
 
 
 def arguments(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
     """Inputs by value id, and a fresh seed for every dropout."""
     seeds = {v: tf.cast(generator.next(), tf.int64) for v, generator in program.graph.seeds}
-    given = [i for i in program.graph.inputs if i not in seeds]
-    return dict(zip(given, tensors, strict=True)) | seeds
+    return _given(program, tensors) | images(program, tensors) | seeds
 
 
 def weights(program: Program) -> list[tf.Tensor]:

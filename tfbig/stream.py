@@ -136,6 +136,7 @@ class StreamedModel(keras.Model):
         self.unsupported = unsupported
         self._functional_twin = network.as_functional(model)
         self._programs = _Programs()
+        self._order: tuple[int, ...] | None = None
         self.autocast = False  # every layer has its own element type
         self.supports_jit = False  # strips come from the host
         self._split = split.find(self._functional_twin, upto, unsupported)
@@ -170,6 +171,7 @@ class StreamedModel(keras.Model):
     @_do_not_convert
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         tensors = self._flat_inputs(inputs)
+        self._turn(tensors)
         program = self._program(bool(training), tensors)
         outputs = binding.call(program, tensors)
         if self._split is not None:
@@ -274,8 +276,9 @@ class StreamedModel(keras.Model):
             BudgetError: it does not fit.
         """
         batch, *size = (int(n) for n in shape[: self._image_rank - 1])
+        self._turn([tf.TensorSpec((batch, *size, None))])
         graph = self._read(training, [self.source_dtype] * len(self._functional_twin.inputs))
-        sizes = {i: tuple(size) for i in graph.inputs if graph.values[i].image}
+        sizes = {i: graph.turned(size) for i in graph.inputs if graph.values[i].image}
         if self.spatial and (training or self.compiled):
             extents = graph.extents(sizes)
             predicted = [extents[v] for v in graph.outputs]
@@ -332,7 +335,16 @@ class StreamedModel(keras.Model):
                     f"layer '{layer.name}' has an activity_regularizer, which needs its whole output at once. "
                     "Put the penalty into the loss, or regularise the weights."
                 )
-        return network.read(model, training, dtypes)
+        return network.read(model, training, dtypes, self._order)
+
+    def _turn(self, tensors: Sequence[tf.Tensor]) -> None:
+        """Volumes are cut along their longest axis, if it is known: else as the last ones were.
+
+        Images of two axes are not: their files are read by rows.
+        """
+        sizes = [t.shape[1:-1].as_list() for t in tensors if t.shape.rank == 5]
+        if sizes and None not in sizes[0]:
+            self._order = network.longest_first(sizes[0])
 
     def _planner(self, graph: Graph, training: bool) -> Planner:
         kind = Planner if self._split is None else partial(split.SplitPlanner, self._split)
@@ -365,7 +377,7 @@ class StreamedModel(keras.Model):
         return [tf.convert_to_tensor(t) for t in flat]
 
     def _program(self, training: bool, tensors: list[tf.Tensor]) -> Program:
-        key = (training, self._trained(), *(t.dtype for t in tensors))
+        key = (training, self._order, self._trained(), *(t.dtype for t in tensors))
 
         def build() -> Program:
             graph = self._read(training, [self._dtype(t) for t in tensors])
@@ -390,11 +402,9 @@ class StreamedModel(keras.Model):
         else:
             self._build_trackers(data)
             tensors = self._flat_inputs(keras.utils.unpack_x_y_sample_weight(data)[0])
+            self._turn(tensors)
             program = self._program(training, tensors)
-        seeds = [value for value, _ in program.graph.seeds]
-        given = [i for i in program.graph.inputs if i not in seeds]
-        pairs = zip(given, tensors, strict=True)
-        return program, {i: t for i, t in pairs if program.graph.values[i].image}
+        return program, binding.images(program, tensors)
 
     def _build_trackers(self, data: Any) -> None:
         """Makes the variables of losses and metrics: a step that has to make any is traced twice."""
@@ -439,9 +449,17 @@ class StreamedModel(keras.Model):
         """What computes the loss of data, and what it is given."""
         x, *given = keras.utils.unpack_x_y_sample_weight(data)
         tensors = self._flat_inputs(x)
+        self._turn(tensors)
         given = list(self._labels.prepare(*given))
         specs = [None if s is None else map_structure(self._labels.spec, s) for s in given]
-        key = ("loss", training, self._trained(), *(t.dtype for t in tensors), repr(specs))
+        key = (
+            "loss",
+            training,
+            self._order,
+            self._trained(),
+            *(t.dtype for t in tensors),
+            repr(specs),
+        )
         owners = (self._compile_loss, self._compile_metrics)
 
         def build() -> tuple[Program, objective.Objective, list[int]]:

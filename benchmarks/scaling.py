@@ -1,0 +1,165 @@
+"""How does the time of a training step grow with the image? ResNet-18 and 50, by the number of stages that stream.
+
+    python benchmarks/scaling.py [--models resnet18 resnet50 --sides 1024 1280 ... --plot scaling.png]
+
+For each model: plain Keras, then a streamed front that ends after the stem (0) or after stage 1 to 4 (all of it), the
+rest on whole tensors; each in a process of its own, sides in turn. One JSON line per configuration with the fit
+`t(A) = a A^b + c` over the areas A, its R^2 and the doubling factor, `t(2A) / t(A)` of the fit at the median area
+(Figure 2 and Table 4 of "Big-Layers", 2025). Sides whose whole tensors do not fit the memory are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.dirname(HERE), HERE]
+
+import numpy as np
+import report
+
+SIDES = [1024, 1280, 1536, 1792, 2048, 2560, 3072]
+STAGES = ["plain", "0", "1", "2", "3", "4"]
+WHOLE_BYTES = 2200
+"""Of plain training, per pixel of the image (measured: 2230 for ResNet-50 of keras.applications; ResNet-18 a third)."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--models", nargs="+", default=["resnet18", "resnet50"])
+    parser.add_argument("--stages", nargs="+", default=STAGES, choices=STAGES)
+    parser.add_argument("--sides", nargs="+", type=int, default=SIDES)
+    parser.add_argument("--steps", type=int, default=3, help="a side; the first does not count")
+    parser.add_argument("--strips", default="128MB", help="bytes for strips")
+    parser.add_argument("--plot", help="PNG file for times and fits")
+    parser.add_argument("--only", nargs=2, help="one model and its stages, in this process")
+    given = parser.parse_args()
+    if given.only:
+        print(json.dumps(times(*given.only, given.sides, given.steps, given.strips)))
+        return
+    lines = []
+    for model in given.models:
+        for stages in given.stages:
+            words = ["--only", model, stages, "--steps", str(given.steps), "--strips", given.strips]
+            sides = [str(side) for side in given.sides]
+            lines.append(fitted(report.in_own_process([__file__, *words, "--sides", *sides])))
+            print(json.dumps(lines[-1]), flush=True)
+    if given.plot:
+        plot(lines, given.plot)
+
+
+def build(name: str, stages: str):
+    """The model with one output, and the last layer of its front."""
+    import keras
+
+    from models import resnet
+
+    encoder = getattr(resnet, name)(include_top=False, pooling="avg")
+    model = keras.Model(encoder.input, keras.layers.Dense(1)(encoder.output))
+    last = {"resnet18": (1, 1, 1, 1), "resnet50": (2, 3, 5, 2)}[name]
+    ends = ["maxpool", *(f"layer{i + 1}.{n}.relu" for i, n in enumerate(last[:3])), None]
+    return model, None if stages == "plain" else ends[int(stages)]
+
+
+def times(name: str, stages: str, sides: list[int], steps: int, strips: str) -> dict:
+    """Seconds of every step but the first, by side."""
+    import keras
+
+    import tfbig
+    from tfbig.budget import available_bytes
+
+    keras.utils.set_random_seed(0)
+    model, upto = build(name, stages)
+    share = 1.0 if name == "resnet50" else 0.35
+    if stages == "plain":
+        model.compile("adam", "mse", jit_compile=False)
+    else:
+        device = strips if upto is None else int(0.8 * available_bytes())
+        model = tfbig.stream(model, tfbig.Budget(device=device, disk=0), upto=upto)
+        model.compile("adam", "mse")
+    found = {}
+    for side in sides:
+        if stages == "plain" and side**2 * WHOLE_BYTES * share > 0.8 * available_bytes():
+            continue
+        image = np.random.default_rng(0).random((1, side, side, 3), np.float32)
+        found[side] = [step(model, image) for _ in range(steps)][1:]
+    return {
+        "model": name,
+        "stages": stages,
+        "seconds": found,
+        "peak_bytes": report.memory_bytes()[1],
+    }
+
+
+def step(model, image: np.ndarray) -> float:
+    began = time.perf_counter()
+    model.train_on_batch(image, np.ones((1, 1), np.float32))
+    return time.perf_counter() - began
+
+
+def fitted(found: dict) -> dict:
+    """The times with their fit."""
+    from scipy.optimize import curve_fit
+
+    seconds = {int(side): values for side, values in found["seconds"].items()}
+    areas = np.array([side**2 for side in seconds], float)
+    means = np.array([statistics.median(values) for values in seconds.values()])
+    unit = float(np.median(areas))
+
+    def law(area, a, b, c):
+        return a * area**b + c
+
+    start = (float(np.median(means)), 1.0, 0.0)
+    (a, b, c), _ = curve_fit(
+        law, areas / unit, means, start, bounds=([0, 0.1, 0], np.inf), x_scale=(1, 0.1, 1)
+    )
+    left = means - law(areas / unit, a, b, c)
+    return {
+        "case": f"scaling {found['model']} {found['stages']}",
+        "commit": report.commit(),
+        "machine": report.machine(),
+        "sides": list(seconds),
+        "seconds": [round(float(m), 3) for m in means],
+        "a": float(a / unit**b),
+        "b": round(float(b), 3),
+        "c": round(float(c), 3),
+        "r2": round(1 - float((left**2).sum() / ((means - means.mean()) ** 2).sum()), 5),
+        "doubling": round(float(law(2, a, b, c) / law(1, a, b, c)), 3),
+        "peak_bytes": found["peak_bytes"],
+    }
+
+
+def plot(lines: list[dict], path: str) -> None:
+    """Seconds over area for each model, with the fits."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = list(dict.fromkeys(line["case"].split()[1] for line in lines))
+    figure, axes = pyplot.subplots(1, len(names), figsize=(6 * len(names), 4.5), squeeze=False)
+    for name, axis in zip(names, axes[0], strict=True):
+        for line in (line for line in lines if line["case"].split()[1] == name):
+            stages = line["case"].split()[2]
+            label = "plain Keras" if stages == "plain" else f"{stages} stages stream"
+            areas = np.array(line["sides"], float) ** 2 / 1e6
+            (drawn,) = axis.plot(areas, line["seconds"], "o", markersize=4)
+            dense = np.linspace(areas.min(), areas.max(), 100)
+            law = line["a"] * (dense * 1e6) ** line["b"] + line["c"]
+            text = f"{label}: b = {line['b']:.2f}, x{line['doubling']:.2f}"
+            axis.plot(dense, law, "-", color=drawn.get_color(), label=text, linewidth=1)
+        axis.set(title=name, xlabel="megapixels", ylabel="seconds a step", xlim=0, ylim=0)
+        axis.legend(fontsize=8)
+        axis.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+
+
+if __name__ == "__main__":
+    main()
