@@ -627,6 +627,7 @@ def test_printed_plan() -> None:
         disk_bytes=32 * 2**20,
         limit_bytes=2**23,
         fixed_bytes=RUNTIME_BYTES,
+        model_bytes=1000,
         training=True,
         rates=Rates(1e10, 1e9, 1e8),
     )

@@ -108,7 +108,7 @@ def test_memory_is_not_a_disk(tmp_path: Path) -> None:
 def spilling(twin: keras.Model, shape: tuple[int, ...], share: float, folder: Path) -> keras.Model:
     """A streamed model whose host budget is a share of what its images take; recomputing costs too much."""
     free = tfbig.stream(twin, tfbig.Budget(device=800_000)).plan(shape)
-    host = free.peak_bytes - int((1 - share) * free.host_bytes)
+    host = free.total_bytes - int((1 - share) * free.host_bytes)
     return tfbig.stream(
         twin, tfbig.Budget(device=800_000, host=host, disk="1GB", scratch=str(folder))
     )
@@ -122,7 +122,7 @@ def test_what_goes_through_a_file_is_the_same(float64: None, tmp_path: Path, sha
     plan = big.plan(x.shape)
     assert plan.layout.spilled
     assert plan.disk_bytes > 0
-    assert plan.peak_bytes <= big.budget.host_bytes
+    assert plan.total_bytes <= big.budget.host_bytes
     assert "disk" in str(plan)
     assert_same(learn(big, twin, x), learn(twin, twin, x), 1e-10)
     assert list(tmp_path.iterdir()) == []

@@ -71,6 +71,7 @@ class Plan:
         disk_bytes: the same in a file.
         limit_bytes: the device budget that was asked for.
         fixed_bytes: what does not depend on the image: TensorFlow's own, graphs, gradients of the weights.
+        model_bytes: what the model takes between steps: weights, state of the optimiser.
         training: whether a backward follows.
         rates: of the machine.
     """
@@ -87,6 +88,7 @@ class Plan:
     disk_bytes: int
     limit_bytes: int
     fixed_bytes: int
+    model_bytes: int
     training: bool
     rates: Rates
 
@@ -103,6 +105,11 @@ class Plan:
     def peak_bytes(self) -> int:
         """Host stores, strips and what is fixed: what steps add to the memory of a process on a CPU."""
         return self.device_bytes + self.host_bytes + self.fixed_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """The same with the model: what `Budget(host=)` is for on a CPU."""
+        return self.peak_bytes + self.model_bytes
 
     @property
     def operations(self) -> int:
@@ -215,7 +222,8 @@ class Plan:
         disk = f", disk {format_bytes(self.disk_bytes)}" if self.disk_bytes else ""
         return [
             f"device {format_bytes(self.device_bytes)} of {format_bytes(self.limit_bytes)}, "
-            f"host {format_bytes(self.host_bytes)}{disk}, the rest {format_bytes(self.fixed_bytes)}",
+            f"host {format_bytes(self.host_bytes)}{disk}, the rest {format_bytes(self.fixed_bytes)}, "
+            f"the model {format_bytes(self.model_bytes)}",
             f"{self.operations / 1e9:.1f} GFLOP a step, recompute factor {self.recompute_factor:.3f}, "
             f"{format_bytes(self.moved_bytes)} moved, predicted {self.seconds:.1f} s",
         ]

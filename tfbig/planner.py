@@ -37,7 +37,8 @@ class Planner:
         training: whether a backward follows.
         name: of the model, for messages.
         max_elements: most input elements of a strip, instead of `device_bytes` (the papers' max_N).
-        shared: whether strips live in host memory too; `host_bytes` then is for all that a step adds.
+        shared: whether strips live in host memory too; `host_bytes` then is for all that the model takes.
+        model_bytes: what it takes between steps: weights, state of the optimiser.
         rates: of the machine.
         store: element type of stored images that are wider, such as "bfloat16"; their own by default.
 
@@ -57,11 +58,13 @@ class Planner:
         max_elements: int | None = None,
         store: str | None = None,
         shared: bool = False,
+        model_bytes: int = 0,
         rates: Rates | None = None,
     ) -> None:
         self.rates = rates or Rates()
         self.graph = graph
         self.shared = shared
+        self.model_bytes = model_bytes
         self.store = store
         self.device_bytes = device_bytes
         self.host_bytes = host_bytes
@@ -190,6 +193,7 @@ class Planner:
             disk_bytes=0,
             limit_bytes=self.device_bytes,
             fixed_bytes=self._fixed_bytes(),
+            model_bytes=self.model_bytes,
             training=self.training,
             rates=self.rates,
         )
@@ -215,7 +219,11 @@ class Planner:
         """Bytes that stores may take in host memory."""
         if self.host_bytes is None:
             return inf
-        return self.host_bytes - (plan.device_bytes + plan.fixed_bytes if self.shared else 0)
+        return self.host_bytes - self._beside(plan)
+
+    def _beside(self, plan: Plan) -> int:
+        """Bytes of host memory that are not stores."""
+        return plan.device_bytes + plan.fixed_bytes + plan.model_bytes if self.shared else 0
 
     def _live(self, plan: Plan) -> int:
         """Most bytes of stores in host memory at any moment; their places may need more."""
@@ -229,11 +237,11 @@ class Planner:
         """Why none of these placed plans will do, and what would."""
         plan = min(found, key=lambda p: p.host_bytes)
         shape = " x ".join(map(str, plan.shape[:-1]))
-        beside = plan.device_bytes + plan.fixed_bytes if self.shared else 0
-        least = format_bytes(plan.host_bytes + beside)
+        least = format_bytes(plan.host_bytes + self._beside(plan))
         parts = f"images {format_bytes(plan.host_bytes)}"
         if self.shared:
-            parts += f", strips {format_bytes(plan.device_bytes)}, the rest {format_bytes(plan.fixed_bytes)}"
+            rest = format_bytes(plan.fixed_bytes + plan.model_bytes)
+            parts += f", strips {format_bytes(plan.device_bytes)}, the rest {rest}"
         disk = f", and {format_bytes(self.disk_bytes)} of disk" if self.disk_bytes else ""
         return BudgetError(
             f"'{self.name}' on {shape}: a step needs {least} of host memory at least ({parts}), "

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any
 
 import keras
@@ -275,6 +276,8 @@ class StreamedModel(keras.Model):
         Raises:
             BudgetError: it does not fit.
         """
+        if training and self.compiled:
+            self._build_optimizer()
         batch, *size = (int(n) for n in shape[: self._image_rank - 1])
         self._turn([tf.TensorSpec((batch, *size, None))])
         graph = self._read(training, [self.source_dtype] * len(self._functional_twin.inputs))
@@ -358,8 +361,15 @@ class StreamedModel(keras.Model):
             name=self.twin.name,
             store=self.store,
             shared=self.device is None,
+            model_bytes=self._model_bytes(),
             rates=rates.of(self.device, self.budget.scratch),
         )
+
+    def _model_bytes(self) -> int:
+        """Of weights, and of the optimiser where there is one."""
+        optimizer = getattr(self, "optimizer", None)
+        variables = [*self.twin.variables, *(optimizer.variables if optimizer else [])]
+        return sum(v.value.dtype.size * prod(v.shape) for v in variables)
 
     def _runs(self, graph: Graph, training: bool) -> Program:
         return Program(graph, self._planner(graph, training), self.device, self.budget.folder)
@@ -395,8 +405,8 @@ class StreamedModel(keras.Model):
 
     def _found(self, data: Any, training: bool) -> tuple[Program, dict[int, tf.Tensor]]:
         """What a step on eager data runs, and its images by value."""
-        if training and not self.optimizer.built:
-            self.optimizer.build(self.trainable_variables)
+        if training:
+            self._build_optimizer()
         if self.spatial:
             program, _, tensors = self._loss_program(data, training)
         else:
@@ -406,8 +416,13 @@ class StreamedModel(keras.Model):
             program = self._program(training, tensors)
         return program, binding.images(program, tensors)
 
+    def _build_optimizer(self) -> None:
+        """Makes its variables: a step that has to make any is traced twice."""
+        if not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+
     def _build_trackers(self, data: Any) -> None:
-        """Makes the variables of losses and metrics: a step that has to make any is traced twice."""
+        """Makes the variables of losses and metrics."""
         if all(t is None or t.built for t in (self._compile_loss, self._compile_metrics)):
             return
         x, y, weights = (
