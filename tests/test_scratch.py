@@ -48,6 +48,17 @@ def test_arrays_in_a_file_keep_their_content(pool: scratch.FilePool) -> None:
     np.testing.assert_array_equal(array, numbers)
 
 
+def test_rows_beyond_two_gigabytes(pool: scratch.FilePool) -> None:
+    """TensorFlow gives rows as int32; bytes are more than that counts."""
+    array = pool.array((1, 60, 1000), np.float32, wish=2**31 + 64)
+    assert array.__array_interface__["data"][0] == pool.address + 2**31 + 64
+    array[:, 10:40] = 7
+    pool.forget(array, np.int32(10), np.int32(40))
+    pool.visit(array, np.int32(10), np.int32(40))
+    assert (array[:, 10:40] == 7).all()
+    assert blocks(pool) < 2**24
+
+
 def test_the_file_has_no_name(pool: scratch.FilePool, tmp_path: Path) -> None:
     pool.array((100,), np.float32)[:] = 1
     assert list(tmp_path.iterdir()) == []

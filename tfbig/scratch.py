@@ -93,7 +93,7 @@ class FilePool(Pool):
 
     def _rows(self, advice: str, image: np.ndarray, start: int, stop: int) -> None:
         first, row = _address(image) - self.address, image.strides[0]
-        start, stop = (min(max(r, 0), len(image)) for r in (start, stop))
+        start, stop = (min(max(int(r), 0), len(image)) for r in (start, stop))
         self._advise(advice, first + start * row, first + stop * row)
 
 
