@@ -90,3 +90,30 @@ def test_narrow_stores_leave_images_of_the_same_width_alone() -> None:
         for store in ("bfloat16", None)
     )
     assert_same(found, expected)
+
+
+@pytest.mark.parametrize("device", ["700KB", "3MB", "40MB"])
+def test_what_stays_on_the_device_is_the_same(float64: None, device: str) -> None:
+    """Nothing, the deep images, and all of them but the outputs; a device of its own is asked for by name."""
+    twin = residual()
+    x = tf.random.stateless_normal((2, 61, 47, 3), (1, 2), dtype=tf.float64)
+    big = tfbig.stream(twin, tfbig.Budget(device=device), device="/CPU:0")
+    plan = big.plan(x.shape)
+    assert plan.device_bytes <= big.budget.device_bytes
+    stored = {s.value for s in plan.timeline.spans}
+    assert bool(plan.layout.kept) == (device != "700KB")
+    assert (plan.layout.kept == stored) == (device == "40MB")
+    assert (plan.host_bytes == 0) == (device == "40MB")
+    assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
+
+
+def test_another_size_keeps_other_images_on_the_device(float64: None) -> None:
+    """The layout of a small image keeps all; a large one, in the same data set, gets one of its own."""
+    twin = residual()
+    big = tfbig.stream(twin, tfbig.Budget(device="3MB"), device="/CPU:0")
+    kept = []
+    for rows in (8, 61, 30):
+        x = tf.random.stateless_normal((2, rows, 47, 3), (1, 2), dtype=tf.float64)
+        kept.append(big.plan(x.shape).layout.kept)
+        assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
+    assert kept[1] < kept[0]

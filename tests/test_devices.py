@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-BUDGET = 100_000
+BUDGET = 125_000
 SHAPE = (1, 64, 64, 3)
 FORWARDED = {"EnsureShape", "ExpandDims", "Identity", "IdentityN", "Reshape", "Squeeze"}
 """Operations that give their input on, without memory of their own."""
@@ -52,7 +52,7 @@ def test_no_tensor_on_the_accelerator_is_larger_than_a_strip(measured: dict[str,
 
 def test_the_strips_on_the_accelerator_stay_inside_the_budget(measured: dict[str, Any]) -> None:
     assert measured["live on device"] <= measured["planned"] <= BUDGET
-    assert measured["live on device"] >= 0.3 * BUDGET  # it was not measured past the strips
+    assert measured["live on device"] >= 0.2 * BUDGET  # it was not measured past the strips
 
 
 def test_two_devices_give_the_bits_of_one(measured: dict[str, Any]) -> None:

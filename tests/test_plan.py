@@ -620,7 +620,7 @@ def test_printed_plan() -> None:
         costs=costs,
         replay_costs=(),
         timeline=timeline(graph, layout, True, True),
-        image_bytes={first: 32 * 2**20, second: 2**27},
+        image_bytes=dict.fromkeys(graph.inputs, 2**23) | {first: 32 * 2**20, second: 2**27},
         places={},
         device_bytes=2**22,
         host_bytes=320 * 2**20,
@@ -717,14 +717,14 @@ def test_bytes_of_a_plan(training: bool) -> None:
     """A row takes 2 * 64 * 4 bytes a channel; strips read 10 rows of one channel and make 8 of three.
 
     In training the gradient of what is made comes on top, and always temporaries: the largest image
-    a whole number of times.
+    a whole number of times. All that for two strips.
     """
     start = image()
     graph = read(keras.Model(start, conv(3, "conv")(start)))
     sizes, row = squares(graph, 64), 2 * 64 * 4
     plan = Planner(graph, PLENTY, strip_rows=8, training=training).plan(2, sizes)
     images = row * (10 + 24 * (2 if training else 1))
-    temporaries, rest = divmod(plan.device_bytes - images, row * 24)
+    temporaries, rest = divmod(plan.device_bytes // 2 - images, row * 24)
     assert temporaries >= 1
     assert rest == 0
     assert plan.device_bytes == plan.costs[0].device_bytes
@@ -735,11 +735,14 @@ def test_bytes_of_a_plan(training: bool) -> None:
 
 @pytest.mark.parametrize("model", [chain, residual, squeeze_and_excite, two_outputs])
 def test_device_bytes_fall_with_the_number_of_strips(model: Callable[[], keras.Model]) -> None:
-    """An inner strip of r rows reads r + 2 h, an outer one r + h; halving r outweighs that while h <= r / 2."""
+    """An inner strip of r rows reads r + 2 h, an outer one r + h; halving r outweighs that while h <= r / 2.
+
+    From one strip to two nothing is gained: both are worked on at once.
+    """
     graph = read(model())
     found = [
         Planner(graph, PLENTY, strip_rows=rows).plan(1, squares(graph, 256)).device_bytes
-        for rows in (256, 128, 64, 32, 16, 8)
+        for rows in (128, 64, 32, 16, 8)
     ]
     assert all(a > b for a, b in pairwise(found))
 
@@ -759,7 +762,7 @@ def test_device_bytes_are_those_of_the_largest_strip(height: int, kernel: int, r
         int((table[:, sweep.columns["stop", v]] - table[:, sweep.columns["start", v]]).max())
         for v in (0, 1)
     ]
-    assert plan.device_bytes >= (sum(tiles) + max(tiles)) * 4
+    assert plan.device_bytes >= (sum(tiles) + max(tiles)) * 4 * min(plan.strips, 2)
 
 
 # --------------------------------------------------------------------------------------- budget

@@ -16,7 +16,7 @@ from keras import layers
 import tfbig
 
 FLOAT64 = 1e-10
-DEVICE = 60_000
+DEVICE = 120_000
 SIZES = [(20 + 3 * i, 50 - i) for i in range(20)]
 
 

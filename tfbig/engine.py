@@ -307,16 +307,24 @@ class Program:
 
     def _fill(self, sweep: Sweep, state: State, label: str, table: tf.Tensor) -> list[Structure]:
         """Stores what a sweep writes; gives the partial sums of its reductions."""
-        kept = [v for v in sweep.writes if v not in state.sinks]
-        made = self._allocate(state, "again" if sweep.again else "image", kept)
+        elsewhere = {*state.sinks, *state.layout.kept}
+        stored = [v for v in sweep.writes if v not in elsewhere]
+        made = self._allocate(state, "again" if sweep.again else "image", stored)
         known, part = self._part(sweep, state, label, table)
         part.stores = known.named(made)
         part.sinks = known.named({v: k for v, k in state.sinks.items() if v in sweep.writes})
-        state.done, partials = self._call(sweeps.forward, known, part)
-        state.images |= dict(
-            zip(kept, stores.after([made[v] for v in kept], state.done), strict=True)
+        state.done, (partials, whole) = self._call(
+            sweeps.forward, known, part, self._kept(known, state)
         )
+        state.images |= dict(
+            zip(stored, stores.after([made[v] for v in stored], state.done), strict=True)
+        )
+        state.images |= {known.ids[p]: image for p, image in whole.items()}
         return partials
+
+    def _kept(self, known: Canonical, state: State) -> frozenset[int]:
+        """Images that stay on the device, by position in a sweep."""
+        return frozenset(known.place[v] for v in state.layout.kept if v in known.place)
 
     def _part(
         self, sweep: Sweep, state: State, label: str, table: tf.Tensor
@@ -412,10 +420,11 @@ class Program:
         if not together:
             sweep = self._folded(sweep, state, label)
         targets = [v for v in sweep.reads if v in wanted or v not in self.graph.inputs]
-        fresh = [v for v in targets if v not in state.d_images]
+        stored = [v for v in targets if v not in state.layout.kept]
+        fresh = [v for v in stored if v not in state.d_images]
         state.d_images |= self._allocate(state, "gradient", fresh)
         known, part = self._part(sweep, state, label, state.tables[sweep.index])
-        part.stores = {known.place[v]: state.d_images[v] for v in targets}
+        part.stores = {known.place[v]: state.d_images[v] for v in stored}
         part.d_images = {
             known.place[v]: state.d_images[v] for v in sweep.writes if v in state.d_images
         }
@@ -423,11 +432,13 @@ class Program:
         made = [n.output for n in sweep.reductions if n.output in state.wholes]
         part.wholes |= known.named({v: state.wholes[v] for v in made})
         empty = frozenset(known.place[v] for v in fresh)
-        state.done, (d_wholes, d_weights, partials) = self._call(
-            sweeps.backward, known, part, empty, together
+        state.done, (d_wholes, d_weights, partials), whole = self._call(
+            sweeps.backward, known, part, empty, together, self._kept(known, state)
         )
-        added = stores.after([state.d_images[v] for v in targets], state.done)
-        state.d_images.update(zip(targets, added, strict=True))
+        added = stores.after([state.d_images[v] for v in stored], state.done)
+        state.d_images.update(zip(stored, added, strict=True))
+        for p, d in whole.items():
+            tapes.accumulate(state.d_images, known.ids[p], d)
         for v in sweep.writes:
             state.d_images.pop(v, None)
         for p, d in d_wholes.items():
@@ -442,7 +453,9 @@ class Program:
         nodes = [
             n
             for n in foldable(sweep)
-            if n.output in state.d_wholes and n.inputs[0] in state.d_images
+            if n.output in state.d_wholes
+            and n.inputs[0] in state.d_images
+            and n.inputs[0] not in state.layout.kept
         ]
         chunk = min(sweeps.FOLD_BYTES, self.planner.device_bytes // 8)
         for value in dict.fromkeys(n.inputs[0] for n in nodes):

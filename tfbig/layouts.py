@@ -34,19 +34,30 @@ def replaying(
                 yield Layout(tuple(sweeps), tuple(replays[:count]))
 
 
-def to_spill(timeline: Timeline, sizes: Mapping[int, int], limit: float) -> frozenset[Store]:
+def to_spill(
+    timeline: Timeline, sizes: Mapping[int, int], limit: float, kept: frozenset[int] = frozenset()
+) -> frozenset[Store]:
     """Stores that go to a file so that those in memory never take more than `limit` bytes.
 
     The next to go is always the one that is there at most of the moments that are above the limit for each time that
     it is read or written: what waits longest.
+
+    Args:
+        timeline: of the step.
+        sizes: bytes of every image.
+        limit: bytes of memory.
+        kept: images that are elsewhere.
     """
-    stores = sorted(timeline.spans, key=lambda s: -sizes[s.value])
+    stores = sorted(
+        (s for s in timeline.spans if s.value not in kept), key=lambda s: -sizes[s.value]
+    )
     first, last = np.array([timeline.spans[s] for s in stores], np.int64).reshape(-1, 2).T
     touches = np.zeros(len(stores), np.int64)
     place = {s: i for i, s in enumerate(stores)}
     for moment in timeline.moments:
         for store in moment.touched:
-            touches[place[store]] += store in timeline.spans
+            if store in place:
+                touches[place[store]] += 1
     bytes_of = np.array([sizes[s.value] for s in stores], np.int64)
     live = timeline.live_bytes(stores, sizes)
     inside = np.ones(len(stores), bool)

@@ -24,11 +24,13 @@ class Moment(NamedTuple):
         what: "forward", "backward", "both" (a loss, forward and backward together) or "replay".
         sweep: index of the sweep; of a replay, before the backward of which sweep it runs.
         touched: stores that are read or written as a whole, once per time.
+        given: images from outside that are read.
     """
 
     what: str
     sweep: int
     touched: tuple[Store, ...]
+    given: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ class _Recorder:
         for kind in ("image", "again"):
             self.drop(kind, values)
 
-    def moment(self, what: str, sweep: int) -> None:
-        self.moments.append(Moment(what, sweep, tuple(self._touched)))
+    def moment(self, what: str, sweep: Sweep, given: Iterable[int]) -> None:
+        self.moments.append(Moment(what, sweep.index, tuple(self._touched), tuple(given)))
         self._touched = []
 
     def finish(self) -> Timeline:
@@ -123,7 +125,7 @@ def _forward(graph: Graph, layout: Layout, training: bool, fused: bool, seen: _R
     for sweep in sweeps[:-1] if fused else sweeps:
         seen.make("image", sweep.writes)
         seen.touch("image", [*sweep.writes, *_stored(graph, sweep)])
-        seen.moment("forward", sweep.index)
+        seen.moment("forward", sweep, _outside(graph, sweep))
         seen.drop("image", [v for v in sorted(gone) if until[v] <= sweep.index])
 
 
@@ -133,10 +135,10 @@ def _backward(graph: Graph, layout: Layout, fused: bool, seen: _Recorder) -> Non
             if made.index == sweep.index:
                 seen.make("again", made.writes)
                 seen.touch_kept([*made.writes, *_stored(graph, made)])
-                seen.moment("replay", sweep.index)
+                seen.moment("replay", made, _outside(graph, made))
         together = fused and sweep is layout.sweeps[-1]
         if not together:
-            folded = [n.inputs[0] for n in foldable(sweep)]
+            folded = [n.inputs[0] for n in foldable(sweep) if n.inputs[0] not in layout.kept]
             seen.touch_kept(folded)
             seen.touch("gradient", [*folded, *folded])
             seen.drop_kept(folded)
@@ -144,7 +146,7 @@ def _backward(graph: Graph, layout: Layout, fused: bool, seen: _Recorder) -> Non
         seen.make("gradient", reads)
         seen.touch("gradient", [*reads, *sweep.writes])
         seen.touch_kept(reads)
-        seen.moment("both" if together else "backward", sweep.index)
+        seen.moment("both" if together else "backward", sweep, _outside(graph, sweep))
         seen.drop("gradient", sweep.writes)
         seen.drop_kept(sweep.writes)
 
@@ -152,6 +154,10 @@ def _backward(graph: Graph, layout: Layout, fused: bool, seen: _Recorder) -> Non
 def _stored(graph: Graph, sweep: Sweep) -> list[int]:
     """What a sweep reads from stores: everything but what comes from outside."""
     return [v for v in sweep.reads if v not in graph.inputs]
+
+
+def _outside(graph: Graph, sweep: Sweep) -> list[int]:
+    return [v for v in sweep.reads if v in graph.inputs]
 
 
 def place(spans: Mapping[Store, Span], sizes: Mapping[int, int]) -> dict[Store, int]:

@@ -16,6 +16,10 @@ SWEEP_BYTES = 4 * 2**20
 """The graph of a sweep, forward and backward (measured: 4.2 MB each for the 50 of ResNet-50)."""
 
 
+AT_ONCE = 2
+"""Strips that are worked on at the same time."""
+
+
 @dataclass(frozen=True)
 class SweepCost:
     """What one sweep takes for one image size.
@@ -24,7 +28,7 @@ class SweepCost:
         strips: number of strips.
         rows: most rows that a strip reads.
         halo: of these, rows beyond an even share of the image.
-        device_bytes: largest working set of a strip.
+        device_bytes: largest working set of the strips that are worked on at once.
         stored_bytes: bytes written to host memory, gradients not counted.
         operations: floating-point operations of the forward sweep, halo included.
         exact_operations: the same without the rows made twice.
@@ -133,24 +137,24 @@ class Plan:
         done = 3 * sum(c.operations for c in self.costs)
         return (done + sum(c.operations for c in self.replay_costs)) / max(exact, 1)
 
-    def _operations(self, moment: Moment) -> int:
-        if moment.what == "replay":
-            return self._replay(moment)[1].operations
-        return (
-            self.costs[moment.sweep].operations
-            * {"forward": 1, "backward": 2, "both": 3}[moment.what]
-        )
-
-    def _replay(self, moment: Moment) -> tuple[Sweep, SweepCost]:
+    def cost_of(self, moment: Moment) -> SweepCost:
+        """Of the sweep or the replay that runs."""
+        if moment.what != "replay":
+            return self.costs[moment.sweep]
         pairs = zip(self.layout.replays, self.replay_costs, strict=True)
-        return next(pair for pair in pairs if pair[0].index == moment.sweep)
+        return next(cost for sweep, cost in pairs if sweep.index == moment.sweep)
+
+    def _operations(self, moment: Moment) -> int:
+        times = {"forward": 1, "backward": 2, "both": 3, "replay": 1}[moment.what]
+        return times * self.cost_of(moment).operations
 
     def _moved(self, moment: Moment) -> tuple[int, int]:
-        """Bytes to and from host memory, and the file."""
-        both = [0, 0]
+        """Bytes to and from host memory, images from outside among them, and the file."""
+        given = sum(self.image_bytes[v] for v in moment.given)
+        moved = {"device": 0, "host": given, "disk": 0}
         for store in moment.touched:
-            both[store in self.layout.spilled] += self.image_bytes[store.value]
-        return both[0], both[1]
+            moved[self.layout.where(store)] += self.image_bytes[store.value]
+        return moved["host"], moved["disk"]
 
     def _seconds(self, moment: Moment) -> float:
         """Files are read ahead and written behind."""
@@ -188,12 +192,13 @@ class Plan:
             if m.sweep == sweep.index and (m.what == "replay") == sweep.again
         ]
         kept = [s for s in self._made(sweep) if s.kind != "gradient"]
-        words = dict.fromkeys(self._where(s) for s in kept)
+        words = dict.fromkeys(self.layout.where(s) for s in kept)
         if not sweep.again and self.layout.inner & set(sweep.writes):
             words["again"] = None
-        spilled = [s for s in self._made(sweep) if s in self.layout.spilled]
-        host = sum(self.image_bytes[s.value] for s in kept if s not in self.layout.spilled)
-        disk = sum(self.image_bytes[s.value] for s in spilled)
+        host, disk = (
+            sum(self.image_bytes[s.value] for s in stores if self.layout.where(s) == place)
+            for stores, place in ((kept, "host"), (self._made(sweep), "disk"))
+        )
         return _row(
             f"+{sweep.index}" if sweep.again else f"{sweep.index}",
             layers_of(sweep),
@@ -214,9 +219,6 @@ class Plan:
         kinds = ["again"] if sweep.again else ["image", "gradient"]
         stores = [Store(kind, v) for kind in kinds for v in sweep.writes]
         return [s for s in stores if s in self.timeline.spans]
-
-    def _where(self, store: Store) -> str:
-        return "disk" if store in self.layout.spilled else "host"
 
     def _totals(self) -> list[str]:
         disk = f", disk {format_bytes(self.disk_bytes)}" if self.disk_bytes else ""

@@ -14,6 +14,7 @@ from tfbig.cost import bytes_of, heights_of, itemsize, operations_of, sweep_limi
 from tfbig.errors import BudgetError
 from tfbig.graph import Graph, Local
 from tfbig.plan import (
+    AT_ONCE,
     RUNTIME_BYTES,
     SWEEP_BYTES,
     Plan,
@@ -39,6 +40,7 @@ class Planner:
         max_elements: most input elements of a strip, instead of `device_bytes` (the papers' max_N).
         shared: whether strips live in host memory too; `host_bytes` then is for all that the model takes.
         model_bytes: what it takes between steps: weights, state of the optimiser.
+        keeps: whether whole images may stay on the device, where single strips do.
         rates: of the machine.
         store: element type of stored images that are wider, such as "bfloat16"; their own by default.
 
@@ -59,12 +61,14 @@ class Planner:
         store: str | None = None,
         shared: bool = False,
         model_bytes: int = 0,
+        keeps: bool = False,
         rates: Rates | None = None,
     ) -> None:
         self.rates = rates or Rates()
         self.graph = graph
         self.shared = shared
         self.model_bytes = model_bytes
+        self.keeps = keeps
         self.store = store
         self.device_bytes = device_bytes
         self.host_bytes = host_bytes
@@ -127,16 +131,19 @@ class Planner:
 
     def _make(self, batch: int, sizes: dict[int, Size], layout: Layout | None) -> Plan:
         known: dict[int, tuple[Sweep, SweepCost]] = {}
-        best = _placed(self._plan(batch, sizes, layout or self._straight(), known))
+        if layout is not None:
+            plan = _placed(self._checked(self._plan(batch, sizes, layout, known)))
+            if self._inside(plan):
+                return plan
+            raise self._refused([plan])
+        best = _placed(self._keeping(self._plan(batch, sizes, self._straight(), known)))
         if self._inside(best):
             return best
-        if layout is not None:
-            raise self._refused([best])
         found = [best]
         if self.training:
             for way in self._replaying(batch, sizes):
                 with suppress(BudgetError):  # a replay of many layers may have too large a strip
-                    found.append(self._plan(batch, sizes, way, known))
+                    found.append(self._keeping(self._plan(batch, sizes, way, known)))
         if self.disk_bytes:
             found += [p for each in found for p in self._spilling(each)]
         for plan in sorted(found, key=lambda p: p.seconds):
@@ -206,7 +213,7 @@ class Planner:
         ):  # stores that do not fit side by side leave gaps: then a little more goes
             if limit < 0:
                 return
-            spilled = layouts.to_spill(plan.timeline, plan.image_bytes, limit)
+            spilled = layouts.to_spill(plan.timeline, plan.image_bytes, limit, plan.layout.kept)
             tried = _placed(replace(plan, layout=replace(plan.layout, spilled=spilled)))
             if tried.disk_bytes > self.disk_bytes:
                 return
@@ -214,6 +221,34 @@ class Planner:
                 yield tried
                 return
             limit -= tried.host_bytes - room
+
+    def _keeping(self, plan: Plan) -> Plan:
+        """The plan with images left on the device that its budget holds beside the strips, the smallest first."""
+        if not self.keeps:
+            return plan
+        single = _touched_in_one_strip(plan)
+        kept = sorted(single - set(self.graph.outputs), key=lambda v: plan.image_bytes[v])
+        while kept:
+            layout = replace(plan.layout, kept=frozenset(kept))
+            line = lifetimes.timeline(self.graph, layout, self.training, self.fused)
+            tried = replace(plan, layout=layout, timeline=line)
+            most = _device_bytes(tried)
+            if most <= self.device_bytes:
+                return replace(tried, device_bytes=most)
+            kept.pop()
+        return plan
+
+    def _checked(self, plan: Plan) -> Plan:
+        """The plan of a layout that was made for another size, if it keeps nothing that has several strips here."""
+        if plan.layout.kept:
+            most = _device_bytes(plan)
+            if most > self.device_bytes or not plan.layout.kept <= _touched_in_one_strip(plan):
+                raise BudgetError(
+                    f"'{self.name}': images that another size leaves on the device need {format_bytes(most)} of it, "
+                    f"{format_bytes(self.device_bytes)} are allowed. Use images of one size."
+                )
+            return replace(plan, device_bytes=most)
+        return plan
 
     def _room(self, plan: Plan) -> float:
         """Bytes that stores may take in host memory."""
@@ -227,8 +262,7 @@ class Planner:
 
     def _live(self, plan: Plan) -> int:
         """Most bytes of stores in host memory at any moment; their places may need more."""
-        kept = [s for s in plan.timeline.spans if s not in plan.layout.spilled]
-        return int(plan.timeline.live_bytes(kept, plan.image_bytes).max(initial=0))
+        return _most(plan, "host")
 
     def _inside(self, placed: Plan) -> bool:
         return placed.host_bytes <= self._room(placed) and placed.disk_bytes <= self.disk_bytes
@@ -277,7 +311,9 @@ class Planner:
             return max(min(-(-extents[first][0] // self.strip_rows), most), 1)
         if not self._fits(sweep, batch, extents, most):
             self._refuse(sweep, batch, extents, most)
-        low, high = 1, most
+        if self._fits(sweep, batch, extents, 1):
+            return 1  # two are worked on at once, and take more than the whole
+        low, high = min(2, most), most
         while low < high:  # the smallest number that fits
             middle = (low + high) // 2
             if self._fits(sweep, batch, extents, middle):
@@ -322,7 +358,9 @@ class Planner:
         strips: int,
         chosen: Sequence[int] | None = None,
     ) -> int:
-        """Bytes of the largest of the chosen strips (by default first, middle and last).
+        """Bytes of as many strips as are worked on at once, of the largest of those chosen.
+
+        By default the first, the one in the middle and the last are looked at.
 
         Counted are its images, their gradients in training, and temporaries of the kernels: four times the
         largest image in training and where a loss and metrics are computed, else once. That is what the loss of
@@ -339,7 +377,8 @@ class Planner:
         learns = self.training and not sweep.again
         temporaries = max(tiles.values(), default=0) * (4 if learns or scored else 1)
         learning = self._learning if learns else ()
-        return sum(b * (2 if v in learning else 1) for v, b in tiles.items()) + temporaries
+        one = sum(b * (2 if v in learning else 1) for v, b in tiles.items()) + temporaries
+        return one * min(strips, AT_ONCE)
 
 
 def learning(graph: Graph) -> frozenset[int]:
@@ -354,14 +393,41 @@ def learning(graph: Graph) -> frozenset[int]:
     return frozenset(found)
 
 
+def _touched_in_one_strip(plan: Plan) -> frozenset[int]:
+    """Images that only sweeps of a single strip make or read."""
+    sweeps = [*zip(plan.sweeps, plan.costs, strict=True)]
+    sweeps += zip(plan.layout.replays, plan.replay_costs, strict=True)
+    made = {v for sweep, _ in sweeps for v in sweep.writes}
+    for sweep, cost in sweeps:
+        if cost.strips > 1:
+            made -= {*sweep.writes, *sweep.reads}
+    return frozenset(made)
+
+
+def _device_bytes(plan: Plan) -> int:
+    """Most bytes of the device at any moment: strips, and images that stay there."""
+    stores = [s for s in plan.timeline.spans if plan.layout.where(s) == "device"]
+    live = plan.timeline.live_bytes(stores, plan.image_bytes)
+    costs = [plan.cost_of(m).device_bytes for m in plan.timeline.moments]
+    return int((live + np.array(costs, np.int64)).max())
+
+
 def _placed(plan: Plan) -> Plan:
     """The plan with a place for each of its stores."""
-    spans, sizes = plan.timeline.spans, plan.image_bytes
-    disk = lifetimes.place({s: spans[s] for s in spans if s in plan.layout.spilled}, sizes)
-    host = lifetimes.place({s: spans[s] for s in spans if s not in plan.layout.spilled}, sizes)
+    spans, sizes, where = plan.timeline.spans, plan.image_bytes, plan.layout.where
+    disk, host = (
+        lifetimes.place({s: spans[s] for s in spans if where(s) == each}, sizes)
+        for each in ("disk", "host")
+    )
     return replace(
         plan,
         places=host | disk,
         host_bytes=lifetimes.top(host, sizes),
         disk_bytes=lifetimes.top(disk, sizes),
     )
+
+
+def _most(plan: Plan, where: str) -> int:
+    """Most bytes of stores in one place at any moment."""
+    stores = [s for s in plan.timeline.spans if plan.layout.where(s) == where]
+    return int(plan.timeline.live_bytes(stores, plan.image_bytes).max(initial=0))

@@ -260,12 +260,21 @@ class Layout:
     Args:
         sweeps: what runs, in order.
         replays: sweeps that make a segment again (see `tfbig.segments`); the index is that of its last sweep.
-        spilled: stores in a file; all others are in host memory.
+        spilled: stores in a file.
+        kept: images that stay where strips are worked on, and their gradients: every sweep that makes or reads one
+            has a single strip. All other stores are in host memory.
     """
 
     sweeps: tuple[Sweep, ...] = ()
     replays: tuple[Sweep, ...] = ()
     spilled: frozenset[Store] = frozenset()
+    kept: frozenset[int] = frozenset()
+
+    def where(self, store: Store) -> str:
+        """ "device", "host" or "disk"."""
+        if store.value in self.kept:
+            return "device"
+        return "disk" if store in self.spilled else "host"
 
     @property
     def inner(self) -> frozenset[int]:

@@ -4,8 +4,9 @@ A store is a tensor `[N, H, W, C]` over memory that we own (see `tfbig.pages`), 
 goes with the last reference to the tensor. TensorFlow's own tensors cannot be changed in place inside a loop without a
 copy; these can, because `tf.numpy_function` hands them over without one.
 
-Order is kept by the caller. TensorFlow does not order calls to Python among themselves; the loops of the engine run
-one iteration at a time, no iteration reads what it writes, and what is read after a loop depends on its end (`after`).
+Order is kept by the caller. TensorFlow does not order calls to Python among themselves; in the loops of the engine a
+strip is written after the one before, none reads what it writes, and what is read after a loop depends on its end
+(`after`).
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ Rows = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 def read(wanted: list[Rows]) -> list[tf.Tensor]:
     """Rows `start <= row < stop`, `[N, stop - start, W, C]`, of each `(store, start, stop)`; no copy for N = 1."""
+    if not wanted:
+        return []
     flat = [t for rows in wanted for t in rows]
     return tf.numpy_function(_read, flat, [store.dtype for store, _, _ in wanted])
 

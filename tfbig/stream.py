@@ -362,6 +362,7 @@ class StreamedModel(keras.Model):
             store=self.store,
             shared=self.device is None,
             model_bytes=self._model_bytes(),
+            keeps=self.device is not None,
             rates=rates.of(self.device, self.budget.scratch),
         )
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfbig import stores, tapes
 from tfbig.graph import Graph
 from tfbig.kernels import Strip
+from tfbig.plan import AT_ONCE
 from tfbig.schedule import Sweep
 from tfbig.state import Part, Structure
 from tfbig.visits import Visit
@@ -17,23 +18,38 @@ FOLD_BYTES = 2**22
 """Bytes of an image that a step of `fold` takes: few enough for the cache."""
 
 
-def forward(graph: Graph, sweep: Sweep, part: Part, device: str | None) -> tuple[Any, Structure]:
-    """Fills the stores of what the sweep writes; gives `(done, partial sums of its reductions)`."""
-    total = tf.shape(part.table)[0]
+def forward(
+    graph: Graph, sweep: Sweep, part: Part, device: str | None, kept: frozenset[int]
+) -> tuple[Any, Structure]:
+    """Fills the stores of what the sweep writes.
 
-    def body(i: tf.Tensor, partials: Structure) -> Structure:
-        visit = Visit(graph, sweep, part, i)
+    Args:
+        kept: images that stay on the device; then there is one strip, and those written are given as they are.
+
+    Returns:
+        `(done, (partial sums of the reductions, images written and kept))`.
+    """
+    total = tf.shape(part.table)[0]
+    whole: dict[int, tf.Tensor] = {}
+
+    def body(i: tf.Tensor, before: tf.Tensor, partials: Structure) -> Structure:
+        visit = Visit(graph, sweep, part, i, kept)
         tiles, _ = visit.read()
         with tf.device(device):
             owned = visit.owned(visit.values(tiles))
             partials = visit.merge(owned, partials)
             written = {v: tf.cast(owned[v], s.dtype) for v, s in part.stores.items()}
+        whole.update({v: owned[v] for v in sweep.writes if v in kept})
         starts = {v: visit.row["own start", v] for v in sweep.writes}
-        done = [stores.write_sink(k, starts[v], owned[v]) for v, k in part.sinks.items()]
         changes = [(s, starts[v], written[v]) for v, s in part.stores.items()]
-        return _next(i, [*done, stores.write(changes, part.label, i, total)]), partials
+        with tf.control_dependencies([before]):
+            done = [stores.write_sink(k, starts[v], owned[v]) for v, k in part.sinks.items()]
+            done.append(stores.write(changes, part.label, i, total))
+        return _after(i, done), partials
 
-    return _loop(total, body, [n.op.init(part.batch) for n in sweep.reductions])
+    start = [n.op.init(part.batch) for n in sweep.reductions]
+    done, partials = (_once if kept.intersection(sweep.writes) else _loop)(total, body, start)
+    return done, (partials, whole)
 
 
 def backward(
@@ -43,22 +59,26 @@ def backward(
     device: str | None,
     fresh: frozenset[int],
     together: bool,
-) -> tuple[Any, Structure]:
+    kept: frozenset[int],
+) -> tuple[Any, Structure, Structure]:
     """Adds gradients of what the sweep read to their stores.
 
     Args:
         fresh: stores whose content does not count yet.
         together: whether the forward runs in the same pass (`Reduce.together`).
+        kept: images that stay on the device; then there is one strip, and gradients of those read are given.
 
     Returns:
-        `(done, (gradients of the wholes, of the weights, partial sums))`.
+        `(done, (gradients of the wholes, of the weights, partial sums), gradients of images read and kept)`.
     """
     total = tf.shape(part.table)[0]
-    targets = list(part.stores)
+    stored = list(part.stores)
+    targets = [*stored, *(v for v in sweep.reads if v in kept)]
+    whole: dict[int, tf.Tensor] = {}
     inner = {i: part.wholes[i] for n in sweep.locals for i in n.inputs if i in part.wholes}
 
-    def body(i: tf.Tensor, sums: Structure) -> Structure:
-        visit = Visit(graph, sweep, part, i)
+    def body(i: tf.Tensor, before: tf.Tensor, sums: Structure) -> Structure:
+        visit = Visit(graph, sweep, part, i, kept)
         tiles, given = visit.read(list(part.d_images))
         with tf.device(device):
             sources = ({v: tiles[v] for v in targets}, inner, part.weights)
@@ -69,13 +89,18 @@ def backward(
             outputs, seeds = tapes.sum_seeds(owned, [given, *pulled])
             d_tiles, d_wholes, d_weights = tapes.gradients(tape, outputs, seeds, sources)
             sums = (tapes.add(sums[0], d_wholes), tapes.add(sums[1], d_weights), partials)
-            added = {v: tf.cast(d_tiles[v], part.stores[v].dtype) for v in targets}
-        changes = [(part.stores[v], added[v], *_edges(visit, v, v in fresh)) for v in targets]
-        return _next(i, [stores.add(changes, part.label, i, total)]), sums
+            added = {v: tf.cast(d_tiles[v], part.stores[v].dtype) for v in stored}
+            whole.update({v: visit.widened(v, d_tiles[v]) for v in targets if v in kept})
+        changes = [(part.stores[v], added[v], *_edges(visit, v, v in fresh)) for v in stored]
+        with tf.control_dependencies([before]):
+            done = stores.add(changes, part.label, i, total)
+        return _after(i, [done]), sums
 
     zeros = tf.nest.map_structure(tapes.zeros, inner)
     start = [n.op.init(part.batch) for n in sweep.reductions] if together else []
-    return _loop(total, body, (zeros, [tf.zeros_like(w) for w in part.weights], start))
+    first = (zeros, [tf.zeros_like(w) for w in part.weights], start)
+    done, sums = (_once if len(targets) > len(stored) else _loop)(total, body, first)
+    return done, sums, whole
 
 
 def _edges(visit: Visit, value: int, fresh: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -104,7 +129,7 @@ def fold(graph: Graph, sweep: Sweep, part: Part, device: str | None, chunk: int)
     total = -(-rows // step)
     shape = [part.count, *[None] * graph.spatial, graph.values[value].channels]
 
-    def body(i: tf.Tensor, _: Structure) -> Structure:
+    def body(i: tf.Tensor, before: tf.Tensor, _: Structure) -> Structure:
         start, stop = i * step, tf.minimum((i + 1) * step, rows)
         found = stores.read([(image, start, stop), (gradient, start, stop)])
         with tf.device(device):
@@ -118,23 +143,37 @@ def fold(graph: Graph, sweep: Sweep, part: Part, device: str | None, chunk: int)
                 (pulled,) = node.op.pullback([x], weights, strip, result, cotangent)
                 summed += pulled
             summed = tf.cast(summed, gradient.dtype)
-        return _next(i, [stores.write([(gradient, start, summed)], part.label, i, total)]), ()
+        with tf.control_dependencies([before]):
+            done = stores.write([(gradient, start, summed)], part.label, i, total)
+        return _after(i, [done]), ()
 
     return _loop(total, body, ())[0]
 
 
 def _loop(count: tf.Tensor, body: Any, start: Structure) -> Any:
-    done, result = tf.while_loop(
+    """Runs `body(strip, changes of the one before, sums)` over all strips, `AT_ONCE` of them at a time.
+
+    Two fill the cores: one is read, written or in the tail of a convolution while the other computes (ResNet-50: 9 %
+    less time). Changes of stores are made in order.
+    """
+    first = (tf.constant(0), tf.constant(0), start)
+    _, done, result = tf.while_loop(
         lambda i, *_: i < count,
-        body,
-        (tf.constant(0), start),
-        shape_invariants=tf.nest.map_structure(lambda t: t.shape, (tf.constant(0), start)),
-        parallel_iterations=1,
+        lambda i, before, sums: (i + 1, *body(i, before, sums)),
+        first,
+        shape_invariants=tf.nest.map_structure(lambda t: t.shape, first),
+        parallel_iterations=AT_ONCE,
     )
     return stores.finish(done), result
 
 
-def _next(i: tf.Tensor, done: list[tf.Operation]) -> tf.Tensor:
-    """The next strip, once this one is done. (Graphs of gradients do not order Python calls by themselves.)"""
+def _once(count: tf.Tensor, body: Any, start: Structure) -> Any:
+    """A loop over a single strip, which may give more than its sums."""
+    done, result = body(tf.constant(0), tf.constant(0), start)
+    return stores.finish(done), result
+
+
+def _after(i: tf.Tensor, done: list[tf.Operation]) -> tf.Tensor:
+    """What says that a strip has been asked to be stored. (Graphs do not order Python calls by themselves.)"""
     with tf.control_dependencies(done):
-        return tf.identity(i + 1)
+        return tf.identity(i)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfbig import stores
 from tfbig.graph import Graph, Node, image_positions
-from tfbig.kernels import Rows, Strip, take_rows
+from tfbig.kernels import Rows, Strip, pad, take_rows
 from tfbig.schedule import Sweep
 from tfbig.state import Part, Row, Structure
 
@@ -22,27 +22,48 @@ class Visit:
         sweep: what runs.
         part: what it works with.
         index: of the strip.
+        kept: images, and their gradients, that are tensors instead of stores.
     """
 
-    def __init__(self, graph: Graph, sweep: Sweep, part: Part, index: tf.Tensor) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        sweep: Sweep,
+        part: Part,
+        index: tf.Tensor,
+        kept: frozenset[int] = frozenset(),
+    ) -> None:
         self.graph = graph
         self.sweep = sweep
         self.part = part
+        self.kept = kept
         self.row = Row(sweep, part.table[index])
 
     def read(self, gradients: Sequence[int] = ()) -> tuple[dict[int, Any], dict[int, Any]]:
         """Tiles of what the sweep reads, and own rows of the gradients of what it wrote."""
         row, part = self.row, self.part
-        stored = [v for v in self.sweep.reads if v not in self.graph.inputs]
-        wanted = [(part.images[v], row["start", v], row["stop", v]) for v in stored]
-        wanted += [(part.d_images[v], row["own start", v], row["own stop", v]) for v in gradients]
-        found = stores.read(wanted) if wanted else []
-        shaped = [
-            self._shaped(v, rows) for v, rows in zip([*stored, *gradients], found, strict=True)
-        ]
-        tiles = dict(zip(stored, shaped, strict=False))
-        tiles |= {v: self._given(v) for v in self.sweep.reads if v in self.graph.inputs}
-        return tiles, dict(zip(gradients, shaped[len(stored) :], strict=True))
+        wanted = {
+            ("image", v): (part.images[v], row["start", v], row["stop", v])
+            for v in self.sweep.reads
+            if v not in self.graph.inputs
+        }
+        wanted |= {
+            ("gradient", v): (part.d_images[v], row["own start", v], row["own stop", v])
+            for v in gradients
+        }
+        stored = [key for key in wanted if key[1] not in self.kept]
+        found = dict(zip(stored, stores.read([wanted[key] for key in stored]), strict=True))
+        for key in wanted.keys() - found.keys():
+            image, start, stop = wanted[key]
+            found[key] = take_rows(image, start, stop - start)
+        tiles = {v: self._given(v) for v in self.sweep.reads if v in self.graph.inputs}
+        tiles |= {v: self._shaped(v, t) for (kind, v), t in found.items() if kind == "image"}
+        return tiles, {v: self._shaped(v, found["gradient", v]) for v in gradients}
+
+    def widened(self, value: int, rows: tf.Tensor) -> tf.Tensor:
+        """The gradient of a whole image from that of the rows that the strip read."""
+        before, after = self.row["start", value], self._extent(value) - self.row["stop", value]
+        return pad(rows, (before, after), *[(0, 0)] * (self.graph.spatial - 1))
 
     def _given(self, value: int) -> tf.Tensor:
         """Rows of an image from outside: a tensor, or files behind handles."""
