@@ -636,7 +636,8 @@ def test_printed_plan() -> None:
     assert "\n".join(printed) == (HERE / "data" / "plan.txt").read_text().rstrip()
     assert plan.strips == 128
     assert plan.recompute_factor == 12_500_000_000 / 11_150_000_000
-    assert plan.peak_bytes == 2**22 + 320 * 2**20 + RUNTIME_BYTES
+    assert plan.mapped_bytes == -(-4 * 32 * 2**20 // 21)  # two strips, one before, one after
+    assert plan.peak_bytes == 2**22 + 320 * 2**20 + RUNTIME_BYTES + plan.mapped_bytes
 
 
 def test_operations_of_a_plan() -> None:

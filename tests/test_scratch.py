@@ -125,7 +125,7 @@ def spilling(twin: keras.Model, shape: tuple[int, ...], share: float, folder: Pa
     )
 
 
-@pytest.mark.parametrize("share", [0.6, 0.0])
+@pytest.mark.parametrize("share", [0.6, 0.5])
 def test_what_goes_through_a_file_is_the_same(float64: None, tmp_path: Path, share: float) -> None:
     twin = residual()
     x = tf.random.stateless_normal((2, 61, 47, 3), (1, 2), dtype=tf.float64)

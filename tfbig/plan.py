@@ -106,9 +106,19 @@ class Plan:
         return max(c.strips for c in self.costs)
 
     @property
+    def mapped_bytes(self) -> int:
+        """Rows of files that are in memory at once: of the strips at work, those before and those after."""
+        return max((self._mapped(m) for m in self.timeline.moments), default=0)
+
+    def _mapped(self, moment: Moment) -> int:
+        share = min((AT_ONCE + 2) / self.cost_of(moment).strips, 1)
+        spilled = self.layout.spilled.intersection(moment.touched)
+        return ceil(share * sum(self.image_bytes[s.value] for s in spilled))
+
+    @property
     def peak_bytes(self) -> int:
         """Host stores, strips and what is fixed: what steps add to the memory of a process on a CPU."""
-        return self.device_bytes + self.host_bytes + self.fixed_bytes
+        return self.device_bytes + self.host_bytes + self.mapped_bytes + self.fixed_bytes
 
     @property
     def total_bytes(self) -> int:

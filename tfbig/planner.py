@@ -217,6 +217,7 @@ class Planner:
             tried = _placed(replace(plan, layout=replace(plan.layout, spilled=spilled)))
             if tried.disk_bytes > self.disk_bytes:
                 return
+            room = self._room(tried)
             if tried.host_bytes <= room:
                 yield tried
                 return
@@ -258,7 +259,9 @@ class Planner:
 
     def _beside(self, plan: Plan) -> int:
         """Bytes of host memory that are not stores."""
-        return plan.device_bytes + plan.fixed_bytes + plan.model_bytes if self.shared else 0
+        if not self.shared:
+            return plan.mapped_bytes
+        return plan.device_bytes + plan.mapped_bytes + plan.fixed_bytes + plan.model_bytes
 
     def _live(self, plan: Plan) -> int:
         """Most bytes of stores in host memory at any moment; their places may need more."""
