@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -227,17 +228,19 @@ class Planner:
         """The plan with images left on the device that its budget holds beside the strips, the smallest first."""
         if not self.keeps:
             return plan
-        single = _touched_in_one_strip(plan)
-        kept = sorted(single - set(self.graph.outputs), key=lambda v: plan.image_bytes[v])
-        while kept:
-            layout = replace(plan.layout, kept=frozenset(kept))
+        found = _touched_in_one_strip(plan) - set(self.graph.outputs)
+        order = sorted(found, key=lambda v: plan.image_bytes[v])
+
+        def keeping(count: int) -> Plan:
+            layout = replace(plan.layout, kept=frozenset(order[:count]))
             line = lifetimes.timeline(self.graph, layout, self.training, self.fused)
-            tried = replace(plan, layout=layout, timeline=line)
-            most = _device_bytes(tried)
-            if most <= self.device_bytes:
-                return replace(tried, device_bytes=most)
-            kept.pop()
-        return plan
+            made = replace(plan, layout=layout, timeline=line)
+            return replace(made, device_bytes=_device_bytes(made))
+
+        most = bisect_right(
+            range(1, len(order) + 1), self.device_bytes, key=lambda n: keeping(n).device_bytes
+        )
+        return keeping(most) if most else plan
 
     def _checked(self, plan: Plan) -> Plan:
         """The plan of a layout that was made for another size, if it keeps nothing that has several strips here."""
