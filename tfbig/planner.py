@@ -329,7 +329,7 @@ class Planner:
         while not self._fits(sweep, batch, extents, low, range(low)):
             if low == most:
                 self._refuse(sweep, batch, extents, most)
-            low += 1  # a strip between those that were looked at is larger
+            low = min(low + max(low // 64, 1), most)  # a strip between those looked at is larger
         return low
 
     def _fits(
