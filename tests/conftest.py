@@ -16,6 +16,10 @@ import tensorflow as tf
 from hypothesis import settings
 
 from tfbig import rates
+from tfbig.rules.registry import RULES
+
+FLOAT64 = 1e-10
+"""What the order of summation may change in float64, relative to the largest number."""
 
 settings.register_profile("tfbig", derandomize=True, deadline=None)
 settings.load_profile("tfbig")
@@ -23,12 +27,15 @@ settings.load_profile("tfbig")
 
 @pytest.fixture(autouse=True)
 def _alike_in_any_order() -> Iterator[None]:
-    """Seeds, and no policy or layer names left by another test."""
+    """Seeds, and no policy, layer names or rules left by another test."""
+    known = dict(RULES)
     keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(1)
     keras.config.set_dtype_policy("float32")
     yield
     keras.config.set_dtype_policy("float32")
+    RULES.clear()
+    RULES.update(known)
 
 
 def integers(shape: Sequence[int], dtype: str = "float32", seed: int = 0, top: int = 3) -> Any:

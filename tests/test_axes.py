@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import assert_same, integer_weights, integers
+from conftest import FLOAT64, assert_same, integer_weights, integers
 from keras import layers, ops
 from twins import assert_close, assert_streams, images, step, unlike_at_start
 
@@ -18,19 +18,6 @@ from tfbig import binding, network
 from tfbig.engine import Program
 from tfbig.geometry import Window
 from tfbig.planner import Planner
-from tfbig.rules.registry import RULES
-
-
-@pytest.fixture
-def float64() -> Iterator[None]:
-    """Layers of float64, and no rules left by another test."""
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    known = dict(RULES)
-    yield
-    keras.config.set_floatx("float32")
-    RULES.clear()
-    RULES.update(known)
 
 
 def series() -> keras.Model:
@@ -183,8 +170,8 @@ def test_a_streamed_volume_is_cut_along_its_longest_axis(float64: None) -> None:
         assert big.plan((2, *size, 2)).shape[1] == max(size)
         y = np.random.default_rng(1).normal(size=(2, *size, 1))
         losses = [model.train_on_batch(x, y) for model in (big, other)]
-        assert float(losses[0]) == pytest.approx(float(losses[1]), rel=1e-10)
-    assert_same(twin.get_weights(), other.get_weights(), 1e-10)
+        assert float(losses[0]) == pytest.approx(float(losses[1]), rel=FLOAT64)
+    assert_same(twin.get_weights(), other.get_weights(), FLOAT64)
 
 
 def test_a_rule_of_ones_own_and_a_flattened_image_know_no_other_order(float64: None) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import keras
 import pytest
 import tensorflow as tf
-from conftest import assert_same
+from conftest import FLOAT64, assert_same
 
 import tfbig
 
 layers = keras.layers
-FLOAT64 = 1e-10
 
 
 def normed(x: keras.KerasTensor, filters: int, kernel: int, strides: int = 1) -> keras.KerasTensor:

@@ -5,7 +5,7 @@ Strips of 16 rows. The short ones run by default: all kinds of blocks of their f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import keras
 import pytest
@@ -13,17 +13,10 @@ from keras import applications
 from keras.src.applications import convnext, efficientnet, nasnet
 from twins import assert_streams, images, unlike_at_start
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 STRIP_ROWS = 16
 OPEN = {"weights": None, "include_top": False, "input_shape": (None, None, 3)}
-
-
-@pytest.fixture(autouse=True)
-def float64() -> Iterator[None]:
-    """Layers of float64."""
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    yield
-    keras.config.set_floatx("float32")
 
 
 def check(model: keras.Model, rows: int, columns: int, training: bool) -> None:

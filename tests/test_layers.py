@@ -11,14 +11,11 @@ import keras.src.testing as keras_testing
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import assert_same, gradients, integer_weights, integers
+from conftest import FLOAT64, assert_same, gradients, integer_weights, integers
 from hypothesis import Phase, assume, example, given, settings
 from hypothesis import strategies as st
 
 from tfbig import layers
-
-FLOAT64 = 1e-10
-"""What the order of summation may change in float64, relative to the largest number."""
 
 
 @dataclass(frozen=True)

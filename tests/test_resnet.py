@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import assert_same, gradients, integers
+from conftest import FLOAT64, assert_same, gradients, integers
 from keras import layers
 from safetensors.numpy import save_file
 
@@ -16,9 +16,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tfbig
 from models.resnet import load_torchvision, resnet18, resnet34, resnet50
-
-FLOAT64 = 1e-10
-"""What the order of summation may change in float64, relative to the largest number."""
 
 BUILDERS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
 DEPTHS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3), "resnet50": (3, 4, 6, 3)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -22,19 +22,8 @@ import tfbig
 from tfbig import network, rules
 from tfbig.geometry import Window
 from tfbig.rules import operations
-from tfbig.rules.registry import RULES
 
-
-@pytest.fixture(autouse=True)
-def float64() -> Iterator[None]:
-    """Layers of float64, and no rules left by another test."""
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    known = dict(RULES)
-    yield
-    keras.config.set_floatx("float32")
-    RULES.clear()
-    RULES.update(known)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def image(channels: int = 4) -> Any:

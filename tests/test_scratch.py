@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import assert_same
+from conftest import FLOAT64, assert_same
 from test_budgets import learn, residual
 
 import tfbig
@@ -135,7 +135,7 @@ def test_what_goes_through_a_file_is_the_same(float64: None, tmp_path: Path, sha
     assert plan.disk_bytes > 0
     assert plan.total_bytes <= big.budget.host_bytes
     assert "disk" in str(plan)
-    assert_same(learn(big, twin, x), learn(twin, twin, x), 1e-10)
+    assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
     assert list(tmp_path.iterdir()) == []
 
 

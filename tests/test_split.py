@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +10,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import assert_same, gradients
+from conftest import FLOAT64, assert_same, gradients
 from keras import layers
 
 import tfbig
 from tfbig import split
-
-FLOAT64 = 1e-10
-"""What the order of summation may change in float64, relative to the largest number."""
-
-
-@pytest.fixture
-def float64() -> Iterator[None]:
-    """Layers, losses and optimisers of float64."""
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    yield
-    keras.config.set_floatx("float32")
-
 
 # ------------------------------------------------------------------------------------- models
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import assert_same
+from conftest import FLOAT64, assert_same
 from keras import layers
 
 import tfbig
 
-FLOAT64 = 1e-10
 DEVICE = 120_000
 SIZES = [(20 + 3 * i, 50 - i) for i in range(20)]
 
@@ -28,14 +26,6 @@ class Counting(tfbig.StreamedModel):
     def train_step(self, data: Any) -> Any:
         self.traces += 1
         return super().train_step(data)
-
-
-@pytest.fixture
-def float64(float64: None) -> Iterator[None]:
-    """Losses, metrics and optimisers of float64 too."""
-    keras.config.set_floatx("float64")
-    yield
-    keras.config.set_floatx("float32")
 
 
 def images() -> list[tuple[np.ndarray, np.ndarray]]:

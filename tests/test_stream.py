@@ -9,15 +9,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import assert_same, gradients, integer_weights, integers
+from conftest import FLOAT64, assert_same, gradients, integer_weights, integers
 from keras import layers
 
 import tfbig
 from tfbig.metrics import Dice
-
-FLOAT64 = 1e-10
-"""What the order of summation may change in float64, relative to the largest number."""
-
 
 # ------------------------------------------------------------------------------------- models
 

@@ -24,6 +24,7 @@ ORDER = [
     "cost",
     "cuts",
     "layouts",
+    "strips",
     "planner",
     "sources",
     "moments",
@@ -74,7 +75,7 @@ SOURCES = [
 
 PURE = [
     *("errors", "budget", "geometry", "graph", "schedule", "segments", "ranges"),
-    *("lifetimes", "plan", "cost", "cuts", "layouts", "planner", "sources"),
+    *("lifetimes", "plan", "cost", "cuts", "layouts", "strips", "planner", "sources"),
 ]
 """What runs without TensorFlow and Keras."""
 

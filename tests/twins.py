@@ -7,12 +7,10 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from conftest import FLOAT64
 from keras.src.random.seed_generator import global_seed_generator
 
 import tfbig
-
-FLOAT64 = 1e-10
-"""What the order of summation may change in float64, relative to the largest number."""
 
 ROUNDING = 1e-3
 """Numbers below this share of the largest gradient are compared as if they were as large: what is zero in exact

@@ -26,18 +26,16 @@ def call(program: Program, tensors: Sequence[tf.Tensor]) -> list[Any]:
 
 def images(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
     """The images among the inputs, by value id, turned so that their first axis is cut."""
-    graph = program.graph
-    return {
-        i: _turned(t, graph.turning)
-        for i, t in _given(program, tensors).items()
-        if graph.values[i].image
-    }
+    given = _given(program, tensors)
+    return {i: t for i, t in given.items() if program.graph.values[i].image}
 
 
 def _given(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
-    seeds = [value for value, _ in program.graph.seeds]
-    given = [i for i in program.graph.inputs if i not in seeds]
-    return dict(zip(given, tensors, strict=True))
+    """Inputs by value id, images turned."""
+    graph = program.graph
+    seeds = [value for value, _ in graph.seeds]
+    given = zip([i for i in graph.inputs if i not in seeds], tensors, strict=True)
+    return {i: _turned(t, graph.turning) if graph.values[i].image else t for i, t in given}
 
 
 def _turned(image: tf.Tensor, turning: tuple[int, ...]) -> tf.Tensor:
@@ -47,7 +45,7 @@ def _turned(image: tf.Tensor, turning: tuple[int, ...]) -> tf.Tensor:
 def arguments(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
     """Inputs by value id, and a fresh seed for every dropout."""
     seeds = {v: tf.cast(generator.next(), tf.int64) for v, generator in program.graph.seeds}
-    return _given(program, tensors) | images(program, tensors) | seeds
+    return _given(program, tensors) | seeds
 
 
 def weights(program: Program) -> list[tf.Tensor]:

@@ -2,33 +2,39 @@
 
 Everything the engine knows about halos follows from two questions that each axis of a layer answers:
 how long its output is, and which input interval an output interval needs. Intervals are half open,
-`[start, stop)`. A needed interval may reach outside the input; what lies outside is padding.
+`[start, stop)`. A needed interval may reach outside the input; what lies outside is padding. An interval may hold
+arrays, a number for every strip: all strips are then worked out at once.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+Number = Any
+"""An integer, or an array of integers: one for every strip."""
 
 
 class Interval(NamedTuple):
     """Rows `start <= row < stop`."""
 
-    start: int
-    stop: int
+    start: Number
+    stop: Number
 
     @property
-    def size(self) -> int:
+    def size(self) -> Number:
         return self.stop - self.start
 
     def clip(self, extent: int) -> Interval:
         """The part inside `[0, extent)`; never negative in size."""
-        start = min(max(self.start, 0), extent)
-        return Interval(start, min(max(self.stop, start), extent))
+        start = np.clip(self.start, 0, extent)
+        return Interval(start, np.clip(self.stop, start, extent))
 
     def hull(self, other: Interval) -> Interval:
         """The smallest interval that contains both."""
-        return Interval(min(self.start, other.start), max(self.stop, other.stop))
+        return Interval(np.minimum(self.start, other.start), np.maximum(self.stop, other.stop))
 
 
 class Axis(Protocol):
@@ -136,10 +142,10 @@ class Transposed:
         before = self.cuts()[0]
         first = -(-(rows.start + before - self.span + 1) // self.stride)
         last = (rows.stop - 1 + before) // self.stride
-        first = min(
-            max(first, 0), size - 1
+        first = np.clip(
+            first, 0, size - 1
         )  # rows that no input reaches still need one to start from
-        last = min(max(last, first), size - 1)
+        last = np.clip(last, first, size - 1)
         return Interval(first, last + 1)
 
 
@@ -154,13 +160,13 @@ class Resize:
         return size * self.factor
 
     def needs(self, rows: Interval, size: int) -> Interval:
-        def centre(row: int) -> int:  # floor((row + 1/2) / factor - 1/2)
+        def centre(row: Number) -> Number:  # floor((row + 1/2) / factor - 1/2)
             return (2 * row + 1 - self.factor) // (2 * self.factor)
 
         # One row more than exact arithmetic needs: TensorFlow computes the centre in float32.
         start = centre(rows.start) - self.taps
         stop = centre(rows.stop - 1) + self.taps + 2
-        return Interval(max(start, 0), min(max(stop, 1), size))
+        return Interval(np.maximum(start, 0), np.clip(stop, 1, size))
 
 
 @dataclass(frozen=True)
@@ -185,7 +191,7 @@ SAME = Window()
 """The axis of everything pixelwise: output row `i` needs input row `i`."""
 
 
-def partition(extent: int, num_strips: int, index: int) -> Interval:
+def partition(extent: int, num_strips: int, index: Number) -> Interval:
     """Rows that strip `index` of `num_strips` owns: disjoint, complete, sizes differ by one at most."""
     return Interval(extent * index // num_strips, extent * (index + 1) // num_strips)
 

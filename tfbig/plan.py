@@ -29,7 +29,6 @@ class SweepCost:
         rows: most rows that a strip reads.
         halo: of these, rows beyond an even share of the image.
         device_bytes: largest working set of the strips that are worked on at once.
-        stored_bytes: bytes written to host memory, gradients not counted.
         operations: floating-point operations of the forward sweep, halo included.
         exact_operations: the same without the rows made twice.
     """
@@ -38,7 +37,6 @@ class SweepCost:
     rows: int
     halo: int
     device_bytes: int
-    stored_bytes: int
     operations: int
     exact_operations: int
 

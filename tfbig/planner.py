@@ -11,20 +11,12 @@ from math import inf, prod
 import numpy as np
 
 from tfbig import cuts, layouts, lifetimes
-from tfbig.cost import bytes_of, heights_of, itemsize, operations_of, sweep_limit
+from tfbig.cost import bytes_of, itemsize, operations_of
 from tfbig.errors import BudgetError
-from tfbig.graph import Graph, Local
-from tfbig.plan import (
-    AT_ONCE,
-    RUNTIME_BYTES,
-    SWEEP_BYTES,
-    Plan,
-    Rates,
-    SweepCost,
-    format_bytes,
-    layers_of,
-)
+from tfbig.graph import Graph
+from tfbig.plan import RUNTIME_BYTES, SWEEP_BYTES, Plan, Rates, SweepCost, format_bytes
 from tfbig.schedule import Layout, Size, Sweep, schedule
+from tfbig.strips import Strips, learning
 
 
 class Planner:
@@ -126,35 +118,42 @@ class Planner:
         visits += zip(plan.layout.replays, plan.replay_costs, strict=True)
         return [sweep.table(rows, cost.strips) for sweep, cost in visits]
 
-    def _stored_bytes(self, batch: int, extents: dict[int, Size]) -> dict[int, int]:
-        """Bytes of every image in a store."""
-        return {v: bytes_of(self.graph, v, batch, extents, self.stored_dtype(v)) for v in extents}
+    def _image_bytes(
+        self, batch: int, extents: dict[int, Size], kept: frozenset[int] = frozenset()
+    ) -> dict[int, int]:
+        """Bytes of every image in a store; of those kept on the device as the layers made them."""
+        return {
+            v: bytes_of(self.graph, v, batch, extents, None if v in kept else self.stored_dtype(v))
+            for v in extents
+        }
 
     def _make(self, batch: int, sizes: dict[int, Size], layout: Layout | None) -> Plan:
+        extents = self.graph.extents(sizes)
         known: dict[int, tuple[Sweep, SweepCost]] = {}
         if layout is not None:
-            plan = _placed(self._checked(self._plan(batch, sizes, layout, known)))
+            plan = _placed(self._checked(self._plan(batch, extents, layout, known)))
             if self._inside(plan):
                 return plan
             raise self._refused([plan])
-        best = _placed(self._keeping(self._plan(batch, sizes, self._straight(), known)))
+        straight = self._plan(batch, extents, self._straight(), known)
+        best = _placed(self._keeping(straight, batch, extents))
         if self._inside(best):
             return best
         found = [best]
         if self.training:
-            for way in self._replaying(batch, sizes):
+            for way in self._replaying(batch, extents):
                 with suppress(BudgetError):  # a replay of many layers may have too large a strip
-                    found.append(self._keeping(self._plan(batch, sizes, way, known)))
+                    plan = self._plan(batch, extents, way, known)
+                    found.append(self._keeping(plan, batch, extents))
         if self.disk_bytes:
             found += [p for each in found for p in self._spilling(each)]
         for plan in sorted(found, key=lambda p: p.seconds):
-            if self._live(plan) <= self._room(plan) and self._inside(placed := _placed(plan)):
+            if _live(plan) <= self._room(plan) and self._inside(placed := _placed(plan)):
                 return placed
-        raise self._refused([_placed(p) for p in sorted(found, key=self._live)[:3]])
+        raise self._refused([_placed(p) for p in sorted(found, key=_live)[:3]])
 
-    def _replaying(self, batch: int, sizes: dict[int, Size]) -> Iterator[Layout]:
-        extents = self.graph.extents(sizes)
-        stored = self._stored_bytes(batch, extents)
+    def _replaying(self, batch: int, extents: dict[int, Size]) -> Iterator[Layout]:
+        stored = self._image_bytes(batch, extents)
 
         def worth(replay: Sweep) -> float:
             """Bytes that it frees, per operation that it takes."""
@@ -171,7 +170,7 @@ class Planner:
     def _plan(
         self,
         batch: int,
-        sizes: dict[int, Size],
+        extents: dict[int, Size],
         layout: Layout,
         known: dict[int, tuple[Sweep, SweepCost]],
     ) -> Plan:
@@ -180,7 +179,6 @@ class Planner:
         Args:
             known: costs of sweeps that other layouts have too.
         """
-        extents = self.graph.extents(sizes)
         for sweep in (*layout.sweeps, *layout.replays):
             if id(sweep) not in known:
                 known[id(sweep)] = sweep, self._cost(sweep, batch, extents)
@@ -194,7 +192,7 @@ class Planner:
             costs=costs,
             replay_costs=replay_costs,
             timeline=lifetimes.timeline(self.graph, layout, self.training, self.fused),
-            image_bytes=self._stored_bytes(batch, extents),
+            image_bytes=self._image_bytes(batch, extents, layout.kept),
             places={},
             device_bytes=max(c.device_bytes for c in (*costs, *replay_costs)),
             host_bytes=0,
@@ -208,10 +206,10 @@ class Planner:
 
     def _spilling(self, plan: Plan) -> Iterator[Plan]:
         """The plan with as much in a file as the host budget asks for, if that is not more than the disk takes."""
-        room = limit = self._room(plan)
+        limit = self._room(plan)
         for _ in range(
-            4
-        ):  # stores that do not fit side by side leave gaps: then a little more goes
+            6
+        ):  # gaps between stores, and rows of files in memory: then a little more goes
             if limit < 0:
                 return
             spilled = layouts.to_spill(plan.timeline, plan.image_bytes, limit, plan.layout.kept)
@@ -224,7 +222,7 @@ class Planner:
                 return
             limit -= tried.host_bytes - room
 
-    def _keeping(self, plan: Plan) -> Plan:
+    def _keeping(self, plan: Plan, batch: int, extents: dict[int, Size]) -> Plan:
         """The plan with images left on the device that its budget holds beside the strips, the smallest first."""
         if not self.keeps:
             return plan
@@ -234,7 +232,8 @@ class Planner:
         def keeping(count: int) -> Plan:
             layout = replace(plan.layout, kept=frozenset(order[:count]))
             line = lifetimes.timeline(self.graph, layout, self.training, self.fused)
-            made = replace(plan, layout=layout, timeline=line)
+            sizes = self._image_bytes(batch, extents, layout.kept)
+            made = replace(plan, layout=layout, timeline=line, image_bytes=sizes)
             return replace(made, device_bytes=_device_bytes(made))
 
         most = bisect_right(
@@ -266,10 +265,6 @@ class Planner:
             return plan.mapped_bytes
         return plan.device_bytes + plan.mapped_bytes + plan.fixed_bytes + plan.model_bytes
 
-    def _live(self, plan: Plan) -> int:
-        """Most bytes of stores in host memory at any moment; their places may need more."""
-        return _most(plan, "host")
-
     def _inside(self, placed: Plan) -> bool:
         return placed.host_bytes <= self._room(placed) and placed.disk_bytes <= self.disk_bytes
 
@@ -296,107 +291,20 @@ class Planner:
         return RUNTIME_BYTES + graphs + (2 * weights if self.training else 0)
 
     def _cost(self, sweep: Sweep, batch: int, extents: dict[int, Size]) -> SweepCost:
-        strips = self._num_strips(sweep, batch, extents)
-        table = sweep.table({v: extents[v][0] for v in sweep.images}, strips)
-        heights = {v: heights_of(sweep, table, v) for v in sweep.images}
-        operations, exact = operations_of(sweep, batch, extents, heights)
-        return SweepCost(
-            strips,
-            max((int(heights[v].max()) for v in sweep.reads), default=0),
-            max((int(heights[v].max()) + -extents[v][0] // strips for v in sweep.reads), default=0),
-            self._working_set(sweep, batch, extents, strips, range(strips)),
-            sum(self._stored_bytes(batch, extents)[v] for v in sweep.writes),
-            operations,
-            exact,
+        first = next(i for i in self.graph.inputs if self.graph.values[i].image)
+        strips = Strips(
+            graph=self.graph,
+            sweep=sweep,
+            batch=batch,
+            extents=extents,
+            device_bytes=self.device_bytes,
+            fixed=-(-extents[first][0] // self.strip_rows) if self.strip_rows else None,
+            max_elements=self.max_elements,
+            training=self.training and not sweep.again,
+            learning=self._learning,
+            name=self.name,
         )
-
-    def _num_strips(self, sweep: Sweep, batch: int, extents: dict[int, Size]) -> int:
-        most = sweep_limit(sweep, extents)
-        if self.strip_rows is not None:
-            first = next(i for i in self.graph.inputs if self.graph.values[i].image)
-            return max(min(-(-extents[first][0] // self.strip_rows), most), 1)
-        if not self._fits(sweep, batch, extents, most):
-            self._refuse(sweep, batch, extents, most)
-        if self._fits(sweep, batch, extents, 1):
-            return 1  # two are worked on at once, and take more than the whole
-        low, high = min(2, most), most
-        while low < high:  # the smallest number that fits
-            middle = (low + high) // 2
-            if self._fits(sweep, batch, extents, middle):
-                high = middle
-            else:
-                low = middle + 1
-        while not self._fits(sweep, batch, extents, low, range(low)):
-            if low == most:
-                self._refuse(sweep, batch, extents, most)
-            low = min(low + max(low // 64, 1), most)  # a strip between those looked at is larger
-        return low
-
-    def _fits(
-        self,
-        sweep: Sweep,
-        batch: int,
-        extents: dict[int, Size],
-        strips: int,
-        chosen: Sequence[int] | None = None,
-    ) -> bool:
-        if self.max_elements is None:
-            return self._working_set(sweep, batch, extents, strips, chosen) <= self.device_bytes
-        return strips == sweep_limit(sweep, extents) or self.max_elements >= max(
-            -(-extents[v][0] // strips) * batch * extents[v][1] * self.graph.values[v].channels
-            for v in sweep.reads
-        )
-
-    def _refuse(self, sweep: Sweep, batch: int, extents: dict[int, Size], strips: int) -> None:
-        need = format_bytes(self._working_set(sweep, batch, extents, strips, range(strips)))
-        width = max(extents[v][1] for v in sweep.images)
-        raise BudgetError(
-            f"sweep {sweep.index} of '{self.name}' ({layers_of(sweep)}): the smallest strip needs {need} on "
-            f"the device, {format_bytes(self.device_bytes)} are allowed. Raise `device` to {need}, or use "
-            f"narrower images (now {width} columns) or a smaller batch (now {batch})."
-        )
-
-    def _working_set(
-        self,
-        sweep: Sweep,
-        batch: int,
-        extents: dict[int, Size],
-        strips: int,
-        chosen: Sequence[int] | None = None,
-    ) -> int:
-        """Bytes of as many strips as are worked on at once, of the largest of those chosen.
-
-        By default the first, the one in the middle and the last are looked at.
-
-        Counted are its images, their gradients in training, and temporaries of the kernels: four times the
-        largest image in training and where a loss and metrics are computed, else once. That is what the loss of
-        a wide output needs; narrower sweeps stay below (measured by `tests/test_memory.py`).
-        """
-        chosen = sorted({0, strips // 2, strips - 1}) if chosen is None else chosen
-        table = sweep.table({v: extents[v][0] for v in sweep.images}, strips, chosen)
-        tiles = {
-            v: int(heights_of(sweep, table, v).max(initial=0))
-            * (bytes_of(self.graph, v, batch, extents) // extents[v][0])
-            for v in sweep.images
-        }
-        scored = any(n.op.together is not None for n in sweep.reductions)
-        learns = self.training and not sweep.again
-        temporaries = max(tiles.values(), default=0) * (4 if learns or scored else 1)
-        learning = self._learning if learns else ()
-        one = sum(b * (2 if v in learning else 1) for v, b in tiles.items()) + temporaries
-        return one * min(strips, AT_ONCE)
-
-
-def learning(graph: Graph) -> frozenset[int]:
-    """Images that take a gradient in training: those that some weight or statistic shapes."""
-    found: set[int] = set()
-    for node in graph.nodes:
-        shaped = bool(node.weights) or any(
-            i in found or not (graph.values[i].image or i in graph.sizes) for i in node.inputs
-        )
-        if isinstance(node.op, Local) and shaped:
-            found.add(node.output)
-    return frozenset(found)
+        return strips.cost()
 
 
 def _touched_in_one_strip(plan: Plan) -> frozenset[int]:
@@ -433,7 +341,7 @@ def _placed(plan: Plan) -> Plan:
     )
 
 
-def _most(plan: Plan, where: str) -> int:
-    """Most bytes of stores in one place at any moment."""
-    stores = [s for s in plan.timeline.spans if plan.layout.where(s) == where]
+def _live(plan: Plan) -> int:
+    """Most bytes of stores in host memory at any moment; their places may need more."""
+    stores = [s for s in plan.timeline.spans if plan.layout.where(s) == "host"]
     return int(plan.timeline.live_bytes(stores, plan.image_bytes).max(initial=0))

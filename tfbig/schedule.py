@@ -115,40 +115,38 @@ class Sweep:
             num_strips: how many strips the images are cut into.
             strips: which of them; all by default.
         """
-        chosen = range(num_strips) if strips is None else strips
+        chosen = np.arange(num_strips) if strips is None else np.asarray(strips, np.int64)
         table = np.zeros((len(chosen), len(self.columns)), np.int32)
-        covered = dict.fromkeys(self.reads, 0)
-        for line, index in zip(table, chosen, strict=True):
-            row = self._row(rows, num_strips, index, covered)
-            line[:] = [row[key] for key in self.columns]
+        for key, numbers in self._geometry(rows, num_strips, chosen).items():
+            table[:, self.columns[key]] = numbers
         return table
 
-    def _row(
-        self, rows: dict[int, int], num_strips: int, index: int, covered: dict[int, int]
-    ) -> dict[tuple[object, ...], int]:
-        row: dict[tuple[object, ...], int] = {}
+    def _geometry(
+        self, rows: dict[int, int], num_strips: int, chosen: np.ndarray
+    ) -> dict[tuple[object, ...], np.ndarray]:
+        found: dict[tuple[object, ...], np.ndarray] = {}
         need: dict[int, Interval] = {}
         for value in self.observed:
-            own = partition(rows[value], num_strips, index)
-            row["own start", value], row["own stop", value] = own
+            own = partition(rows[value], num_strips, chosen)
+            found["own start", value], found["own stop", value] = own
             need[value] = own
         for node in reversed(self.locals):
             for p in image_positions(node):
                 source = node.inputs[p]
                 wanted = axes_of(node, p)[0].needs(need[node.output], rows[source])
                 inside = wanted.clip(rows[source])
-                row["start", node.output, p], row["stop", node.output, p] = inside
-                before, after = inside.start - wanted.start, wanted.stop - inside.stop
-                row["before", node.output, p] = max(min(before, wanted.size), 0)
-                row["after", node.output, p] = max(min(after, wanted.size), 0)
+                found["start", node.output, p], found["stop", node.output, p] = inside
+                most = np.maximum(wanted.size, 0)
+                found["before", node.output, p] = np.clip(inside.start - wanted.start, 0, most)
+                found["after", node.output, p] = np.clip(wanted.stop - inside.stop, 0, most)
                 need[source] = need[source].hull(inside) if source in need else inside
         for value in self.images:
-            row["start", value], row["stop", value] = need[value]
+            found["start", value], found["stop", value] = need[value]
         for value in self.reads:
-            row["covered", value] = covered[value]
-            covered[value] = max(covered[value], need[value].stop)
-            row["until", value] = rows[value] if index == num_strips - 1 else covered[value]
-        return row
+            until = np.maximum.accumulate(need[value].stop)
+            found["covered", value] = np.concatenate([[0], until[:-1]])
+            found["until", value] = np.where(chosen == num_strips - 1, rows[value], until)
+        return found
 
 
 def schedule(

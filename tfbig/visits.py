@@ -53,9 +53,9 @@ class Visit:
         }
         stored = [key for key in wanted if key[1] not in self.kept]
         found = dict(zip(stored, stores.read([wanted[key] for key in stored]), strict=True))
-        for key in wanted.keys() - found.keys():
-            image, start, stop = wanted[key]
-            found[key] = take_rows(image, start, stop - start)
+        for key, (image, start, stop) in wanted.items():
+            if key[1] in self.kept:
+                found[key] = take_rows(image, start, stop - start)
         tiles = {v: self._given(v) for v in self.sweep.reads if v in self.graph.inputs}
         tiles |= {v: self._shaped(v, t) for (kind, v), t in found.items() if kind == "image"}
         return tiles, {v: self._shaped(v, found["gradient", v]) for v in gradients}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfbig import kernels
@@ -61,7 +62,7 @@ class _Padding(Window):
 
     def needs(self, rows: Interval, size: int) -> Interval:
         start, stop = super().needs(rows, size)
-        return Interval(min(start, size - 1), max(stop, 1))
+        return Interval(np.minimum(start, size - 1), np.maximum(stop, 1))
 
 
 @rule(layers.Cropping1D, layers.Cropping2D, layers.Cropping3D)

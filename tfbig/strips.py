@@ -1,0 +1,143 @@
+"""How many strips a sweep is cut into: the fewest that the device holds. Arithmetic only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tfbig.cost import bytes_of, heights_of, operations_of, sweep_limit
+from tfbig.errors import BudgetError
+from tfbig.graph import Graph, Local
+from tfbig.plan import AT_ONCE, SweepCost, format_bytes, layers_of
+from tfbig.schedule import Size, Sweep
+
+
+@dataclass(frozen=True)
+class Strips:
+    """Cuts one sweep over images of one size.
+
+    Args:
+        graph: of the sweep.
+        sweep: what runs.
+        batch: images at a time.
+        extents: sizes of all images.
+        device_bytes: most bytes that strips may take at any time.
+        fixed: a number of strips to take whatever the bytes.
+        max_elements: most elements of a strip of what the sweep reads, instead of `device_bytes`.
+        training: whether a backward of the sweep follows.
+        learning: images that take a gradient then.
+        name: of the model, for messages.
+    """
+
+    graph: Graph
+    sweep: Sweep
+    batch: int
+    extents: Mapping[int, Size]
+    device_bytes: int
+    fixed: int | None
+    max_elements: int | None
+    training: bool
+    learning: frozenset[int]
+    name: str
+
+    def cost(self) -> SweepCost:
+        """What the sweep takes, cut into the fewest strips that fit.
+
+        Raises:
+            BudgetError: strips of one row do not fit.
+        """
+        sweep, count = self.sweep, self._count()
+        table = sweep.table(self._rows, count)
+        heights = {v: heights_of(sweep, table, v) for v in sweep.images}
+        operations, exact = operations_of(sweep, self.batch, self.extents, heights)
+        shares = {v: -(-self.extents[v][0] // count) for v in sweep.reads}
+        return SweepCost(
+            count,
+            max((int(heights[v].max()) for v in sweep.reads), default=0),
+            max((int(heights[v].max()) - shares[v] for v in sweep.reads), default=0),
+            self._working_set(count, range(count)),
+            operations,
+            exact,
+        )
+
+    @property
+    def _rows(self) -> dict[int, int]:
+        return {v: self.extents[v][0] for v in self.sweep.images}
+
+    def _count(self) -> int:
+        most = sweep_limit(self.sweep, self.extents)
+        if self.fixed is not None:
+            return max(min(self.fixed, most), 1)
+        if not self._fits(most):
+            raise self._refused(most)
+        if self._fits(1):
+            return 1  # two are worked on at once, and take more than the whole
+        low, high = min(2, most), most
+        while low < high:  # the smallest number that fits
+            middle = (low + high) // 2
+            if self._fits(middle):
+                high = middle
+            else:
+                low = middle + 1
+        while not self._fits(low, range(low)):
+            if low == most:
+                raise self._refused(most)
+            low = min(low + max(low // 64, 1), most)  # a strip between those looked at is larger
+        return low
+
+    def _fits(self, count: int, chosen: Sequence[int] | None = None) -> bool:
+        if self.max_elements is None:
+            return self._working_set(count, chosen) <= self.device_bytes
+        return count == sweep_limit(self.sweep, self.extents) or self.max_elements >= max(
+            -(-self.extents[v][0] // count)
+            * self.batch
+            * self.extents[v][1]
+            * self.graph.values[v].channels
+            for v in self.sweep.reads
+        )
+
+    def _refused(self, count: int) -> BudgetError:
+        need = format_bytes(self._working_set(count, range(count)))
+        width = max(self.extents[v][1] for v in self.sweep.images)
+        return BudgetError(
+            f"sweep {self.sweep.index} of '{self.name}' ({layers_of(self.sweep)}): the smallest strip needs {need} "
+            f"on the device, {format_bytes(self.device_bytes)} are allowed. Raise `device` to {need}, or use "
+            f"narrower images (now {width} columns) or a smaller batch (now {self.batch})."
+        )
+
+    def _working_set(self, count: int, chosen: Sequence[int] | None = None) -> int:
+        """Bytes of as many strips as are worked on at once, of the largest of those chosen.
+
+        By default the first, the one in the middle and the last are looked at.
+
+        Counted are its images, their gradients in training, and temporaries of the kernels: four times the
+        largest image in training and where a loss and metrics are computed, else once. That is what the loss of
+        a wide output needs; narrower sweeps stay below (measured by `tests/test_memory.py`).
+        """
+        sweep = self.sweep
+        chosen = sorted({0, count // 2, count - 1}) if chosen is None else chosen
+        table = sweep.table(self._rows, count, chosen)
+        tiles = {
+            v: int(heights_of(sweep, table, v).max(initial=0)) * self._row_bytes(v)
+            for v in sweep.images
+        }
+        scored = any(n.op.together is not None for n in sweep.reductions)
+        temporaries = max(tiles.values(), default=0) * (4 if self.training or scored else 1)
+        learning = self.learning if self.training else ()
+        one = sum(b * (2 if v in learning else 1) for v, b in tiles.items()) + temporaries
+        return one * min(count, AT_ONCE)
+
+    def _row_bytes(self, value: int) -> int:
+        return bytes_of(self.graph, value, self.batch, self.extents) // self.extents[value][0]
+
+
+def learning(graph: Graph) -> frozenset[int]:
+    """Images that take a gradient in training: those that some weight or statistic shapes."""
+    found: set[int] = set()
+    for node in graph.nodes:
+        shaped = bool(node.weights) or any(
+            i in found or not (graph.values[i].image or i in graph.sizes) for i in node.inputs
+        )
+        if isinstance(node.op, Local) and shaped:
+            found.add(node.output)
+    return frozenset(found)
