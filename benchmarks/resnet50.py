@@ -17,8 +17,8 @@ sys.path[:0] = [os.path.dirname(HERE), HERE]
 import against_plain
 
 KINDS = {
-    "float32": {"device": "256MB"},
-    "bfloat16": {"device": "256MB", "store": "bfloat16"},
+    "float32": {"device": "96MB"},
+    "bfloat16": {"device": "96MB", "store": "bfloat16"},
     "host-3GB": {"device": "96MB", "host": "3GB"},
     "host-2GB-bfloat16": {"device": "96MB", "host": "2GB", "store": "bfloat16"},
 }

@@ -101,3 +101,22 @@ def test_a_shared_trace_serves_other_weights_and_sizes() -> None:
         found = big(x, training=True)
         model.set_weights(weights)
         assert_same(found, model(x, training=True), 1e-5)
+
+
+def calls(model: keras.Model) -> list[tf.Operation]:
+    """Calls of shared functions in a training step."""
+    big = tfbig.stream(model, tfbig.Budget(device="40MB"))
+    big.compile("sgd", "mse")
+    specs = tf.TensorSpec([1, 9, 9, 4]), tf.TensorSpec([1, 4])
+    traced = tf.function(lambda x, y: big.train_step((x, y))).get_concrete_function(*specs)
+    return [op for op in traced.graph.get_operations() if op.type == "StatefulPartitionedCall"]
+
+
+def test_calls_leave_tensorflow_no_reason_to_copy_a_function() -> None:
+    """It makes a copy for every call with a constant among the inputs or a result that nothing takes."""
+    model = chain(*(layers.Conv2D(4, 3, padding="same", name=n) for n in "abc"))
+    found = calls(model)
+    assert len(found) > len({op.get_attr("f").name for op in found}) > 1
+    for op in found:
+        assert not [i.name for i in op.inputs if i.op.type == "Const"]
+        assert not [o.name for o in op.outputs if not o.consumers()]

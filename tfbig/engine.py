@@ -213,20 +213,30 @@ class Program:
             stores.source_shape(t) if t.dtype == tf.string else tf.shape(t, tf.int64)
             for t in images.values()
         ]
-        extents, batch, places, *tables = tf.numpy_function(
+        extents, batch, empty, places, *tables = tf.numpy_function(
             self._geometry(list(images), layout),
             [tf.stack(shapes)],
-            [tf.int32, tf.int32, tf.int64] + [tf.int32] * len(visits),
+            [tf.int32, tf.int32, tf.string, tf.int64] + [tf.int32] * len(visits),
         )
         extents = tf.ensure_shape(extents, [len(self.graph.values), self.graph.spatial])
-        batch = tf.ensure_shape(batch, [])
+        batch, empty = tf.ensure_shape(batch, []), tf.ensure_shape(empty, [])
         places = tf.ensure_shape(places, [len(KINDS), len(self.graph.values)])
         tables = [
             tf.ensure_shape(t, [None, len(s.columns)]) for t, s in zip(tables, visits, strict=True)
         ]
         replays = dict(zip(layout.replays, tables[len(layout.sweeps) :], strict=True))
         state = State(
-            layout, batch, extents, places, tables, replays, images, wholes, weights, done=batch
+            layout,
+            batch,
+            extents,
+            empty,
+            places,
+            tables,
+            replays,
+            images,
+            wholes,
+            weights,
+            done=batch,
         )
         wholes.update({value: extents[image] for value, image in self.graph.sizes.items()})
         self._run_wholes(self.before, state)
@@ -266,7 +276,8 @@ class Program:
             places = np.full((len(KINDS), len(graph.values)), -1, np.int64)
             for store, start in plan.places.items():
                 places[KINDS.index(store.kind), store.value] = start
-            return [extents, np.array(shapes[0][0], np.int32), places, *planner.tables(plan, sizes)]
+            batch, empty = np.array(shapes[0][0], np.int32), np.array(b"", object)
+            return [extents, batch, empty, places, *planner.tables(plan, sizes)]
 
         return geometry
 
@@ -336,7 +347,8 @@ class Program:
         needed = {i for n in sweep.locals for i in n.inputs}
         wholes = {v: t for v, t in state.wholes.items() if v in needed}
         return known, Part(
-            tf.constant(label),
+            state.label(label),
+            state.done,
             table,
             tf.gather(state.extents, known.ids),
             known.named({v: state.images[v] for v in sweep.reads}),
@@ -428,9 +440,9 @@ class Program:
         part.d_images = {
             known.place[v]: state.d_images[v] for v in sweep.writes if v in state.d_images
         }
-        part.d_wholes = known.named(state.d_wholes)
-        made = [n.output for n in sweep.reductions if n.output in state.wholes]
-        part.wholes |= known.named({v: state.wholes[v] for v in made})
+        made = {n.output for n in sweep.reductions}
+        part.d_wholes = known.named({v: d for v, d in state.d_wholes.items() if v in made})
+        part.wholes |= known.named({v: t for v, t in state.wholes.items() if v in made})
         empty = frozenset(known.place[v] for v in fresh)
         state.done, (d_wholes, d_weights, partials), whole = self._call(
             sweeps.backward, known, part, empty, together, self._kept(known, state)
@@ -461,7 +473,7 @@ class Program:
         for value in dict.fromkeys(n.inputs[0] for n in nodes):
             own = tuple(n for n in nodes if n.inputs[0] == value)
             alone = Sweep(sweep.index, own, (value,), (), (value,), ())
-            known, part = self._part(alone, state, label, tf.zeros([1, 1], tf.int32))
+            known, part = self._part(alone, state, label, state.extents[:1, :1])
             part.stores = known.named({value: state.d_images[value]})
             part.d_wholes = known.named(state.d_wholes)
             part.wholes = known.named({n.output: state.wholes[n.output] for n in own})

@@ -23,6 +23,7 @@ class State:
         layout: the sweeps, and where their images are kept.
         batch: N, int32 scalar.
         extents: `[number of values, spatial axes]` int32: the size of every image.
+        empty: a string without letters that is no constant.
         places: `[kinds, number of values]` int64: first byte of every store, by position in `KINDS`; -1: anywhere.
         tables: geometry of the sweeps, by index.
         replays: geometry of the replays.
@@ -33,12 +34,13 @@ class State:
         d_wholes: gradients of whole values, structured as these.
         d_weights: gradients of the weights so far, by position.
         sinks: keys of writers that take an image instead of a store, by value.
-        done: computed when the last sweep has ended.
+        done: computed when the last sweep has ended, int32 scalar.
     """
 
     layout: Layout
     batch: tf.Tensor
     extents: tf.Tensor
+    empty: tf.Tensor
     places: tf.Tensor
     tables: list[tf.Tensor]
     replays: dict[Sweep, tf.Tensor]
@@ -56,6 +58,14 @@ class State:
         """What runs, in order."""
         return self.layout.sweeps
 
+    def label(self, text: str) -> tf.Tensor:
+        """What progress calls a sweep.
+
+        A constant would undo the sharing of traces: for every call that gives one, or leaves a result unused,
+        TensorFlow copies the function and optimises the copy (`SpecializeFunction` of its function optimizer).
+        """
+        return tf.strings.join([text, self.empty])
+
 
 @dataclass
 class Part:
@@ -63,6 +73,7 @@ class Part:
 
     Args:
         label: what progress calls the sweep.
+        before: computed when the sweep before has ended, int32 scalar.
         table: its geometry.
         extents: size of every image of the sweep.
         images: what it reads.
@@ -75,6 +86,7 @@ class Part:
     """
 
     label: tf.Tensor
+    before: tf.Tensor
     table: tf.Tensor
     extents: tf.Tensor
     images: dict[int, tf.Tensor]

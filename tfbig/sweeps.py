@@ -48,9 +48,8 @@ def forward(
         return _after(i, done), partials
 
     start = [n.op.init(part.batch) for n in sweep.reductions]
-    done, partials = (
-        _once(body, start) if kept.intersection(sweep.writes) else _loop(total, body, start)
-    )
+    single = bool(kept.intersection(sweep.writes))
+    done, partials = _loop(total, part, body, start, single)
     return done, (partials, whole)
 
 
@@ -101,7 +100,7 @@ def backward(
     zeros = tf.nest.map_structure(tapes.zeros, inner)
     start = [n.op.init(part.batch) for n in sweep.reductions] if together else []
     first = (zeros, [tf.zeros_like(w) for w in part.weights], start)
-    done, sums = _once(body, first) if len(targets) > len(stored) else _loop(total, body, first)
+    done, sums = _loop(total, part, body, first, single=len(targets) > len(stored))
     return done, sums, whole
 
 
@@ -149,16 +148,22 @@ def fold(graph: Graph, sweep: Sweep, part: Part, device: str | None, chunk: int)
             done = stores.write([(gradient, start, summed)], part.label, i, total)
         return _after(i, [done]), ()
 
-    return _loop(total, body, ())[0]
+    return _loop(total, part, body, ())[0]
 
 
-def _loop(count: tf.Tensor, body: Any, start: Structure) -> Any:
+def _loop(count: tf.Tensor, part: Part, body: Any, start: Structure, single: bool = False) -> Any:
     """Runs `body(strip, changes of the one before, sums)` over all strips, `AT_ONCE` of them at a time.
 
     Two fill the cores: one is read, written or in the tail of a convolution while the other computes (ResNet-50: a
     tenth less time). Changes of stores are made in order.
+
+    Args:
+        single: there is one strip, and the body may give more than its sums.
     """
-    first = (tf.constant(0), tf.constant(0), start)
+    first = (tf.constant(0), part.before, start)
+    if single:
+        done, result = body(*first)
+        return stores.finish(done), result
     _, done, result = tf.while_loop(
         lambda i, *_: i < count,
         lambda i, before, sums: (i + 1, *body(i, before, sums)),
@@ -166,12 +171,6 @@ def _loop(count: tf.Tensor, body: Any, start: Structure) -> Any:
         shape_invariants=tf.nest.map_structure(lambda t: t.shape, first),
         parallel_iterations=AT_ONCE,
     )
-    return stores.finish(done), result
-
-
-def _once(body: Any, start: Structure) -> Any:
-    """The same for a single strip, which may give more than its sums."""
-    done, result = body(tf.constant(0), tf.constant(0), start)
     return stores.finish(done), result
 
 
