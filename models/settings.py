@@ -44,7 +44,18 @@ def _parser():
         "--device-memory 1GB --epochs 20 --out runs/mine",
         allow_abbrev=False,
     )
-    add = parser.add_argument
+    groups = {
+        "data": _add_data,
+        "training": _add_training,
+        "machine": _add_machine,
+        "run": _add_run,
+    }
+    for title, add_flags in groups.items():
+        add_flags(parser.add_argument_group(title).add_argument)
+    return parser
+
+
+def _add_data(add):
     add(
         "--mode",
         choices=["offload", "device"],
@@ -61,13 +72,6 @@ def _parser():
         "one, else they are made from the slide (default: the slides in examples/data)",
     )
     add(
-        "--out",
-        metavar="FOLDER",
-        help="run folder for model, history, metrics, plan and pictures "
-        "(default: runs/<mode>-<date>-<time>)",
-    )
-    add("--epochs", type=_count, default=3, help="epochs in all (default: %(default)s)")
-    add(
         "--crops",
         type=_count,
         default=100,
@@ -82,6 +86,10 @@ def _parser():
         help=f"rows x columns of a crop, multiples of {STRIDE}; validation is on the whole slide "
         "(default: %(default)s)",
     )
+
+
+def _add_training(add):
+    add("--epochs", type=_count, default=3, help="epochs in all (default: %(default)s)")
     add("--batch-size", type=_count, default=1, help="crops of a step (default: %(default)s)")
     add(
         "--lr",
@@ -89,6 +97,15 @@ def _parser():
         default=0.01,
         help="learning rate of Adam at the start; it falls to 0 along a cosine (default: %(default)s)",
     )
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        help="of the weights and the crops (default: %(default)s)",
+    )
+
+
+def _add_machine(add):
     add(
         "--device-memory",
         type=_bytes,
@@ -109,11 +126,14 @@ def _parser():
         default="float32",
         help="mixed_bfloat16 halves what is stored, float64 is for checks (default: %(default)s)",
     )
+
+
+def _add_run(add):
     add(
-        "--seed",
-        type=int,
-        default=0,
-        help="of the weights and the crops (default: %(default)s)",
+        "--out",
+        metavar="FOLDER",
+        help="run folder for model, history, metrics, plan and pictures "
+        "(default: runs/<mode>-<date>-<time>)",
     )
     add(
         "--resume",
@@ -128,7 +148,6 @@ def _parser():
         "beside it win",
     )
     add("--dry-run", action="store_true", help="print the plan and stop; nothing is written")
-    return parser
 
 
 def _dashed(token):

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -10,6 +11,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
 import big_layers_in_fit
 import gigapixel_segmentation
+import whole_slide_classifier
 
 
 def test_big_layers_give_the_predictions_of_plain_layers(capsys):
@@ -24,6 +26,12 @@ def test_segmentation_goes_from_slide_to_overlay(tmp_path, capsys):
     assert 0 <= score <= 1
     assert out.read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out.strip().endswith(f"{score:.3f}")
+
+
+def test_whole_slides_are_classified_inside_the_budget(capsys):
+    losses = whole_slide_classifier.main(epochs=2, host="1GB", side=96)
+    assert np.isfinite(losses).all()
+    assert "Plan for an image of 1 x 96 x 96 x 3" in capsys.readouterr().out
 
 
 @pytest.mark.slow

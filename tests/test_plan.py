@@ -789,6 +789,20 @@ def test_refuses_a_device_that_is_too_small() -> None:
         Planner(graph, parse_bytes("20 KiB"), name="chain").plan(1, squares(graph, 64))
 
 
+def test_a_wish_gives_way_to_the_smallest_strip() -> None:
+    """Sweeps that do not fit have strips of one row, the others what fits; no limit is printed."""
+    graph = read(chain())
+    least = Planner(graph, 1, firm=False).plan(1, squares(graph, 64))
+    assert [cost.strips for cost in least.costs[:2]] == [64, 64]
+    assert least.costs[0].device_bytes < least.costs[1].device_bytes == least.device_bytes
+    plan = Planner(graph, least.device_bytes - 1, firm=False).plan(1, squares(graph, 64))
+    assert plan.costs[1] == least.costs[1]
+    assert plan.costs[0].strips < 64
+    assert plan.costs[0].device_bytes < least.device_bytes
+    assert plan.limit_bytes is None
+    assert re.search(r"device [\d.]+ KiB, host", str(plan))
+
+
 @pytest.mark.parametrize("model", [chain, residual, squeeze_and_excite, two_outputs])
 @pytest.mark.parametrize("width", [3, 37, 101, 333, 9001])
 def test_the_smallest_device_in_the_message_is_enough(

@@ -41,8 +41,9 @@ class Budget:
     """Bytes that a streamed model may take.
 
     Args:
-        device: for the strips of a sweep, on the accelerator or, without one, in host memory. Default:
-            80 % of the accelerator's free memory, or 512 MiB.
+        device: for the strips of a sweep, on the accelerator or, without one, in host memory. Default: 80 % of the
+            accelerator's free memory; without one 512 MiB, a 16th of `host` where that is less, more where a single
+            row takes more.
         host: for stored images and their gradients. Default: what the machine has available.
         disk: for those that host memory does not hold, in a file that goes with the process. Default: 90 % of what
             is free in `scratch`, or nothing where that lies in memory.

@@ -71,7 +71,7 @@ class Plan:
         device_bytes: most bytes of strips at any time.
         host_bytes: most bytes of stored images and their gradients at any time.
         disk_bytes: the same in a file.
-        limit_bytes: the device budget that was asked for.
+        limit_bytes: the device budget that was asked for, if any.
         fixed_bytes: what does not depend on the image: TensorFlow's own, graphs, gradients of the weights.
         model_bytes: what the model takes between steps: weights, state of the optimiser.
         training: whether a backward follows.
@@ -88,7 +88,7 @@ class Plan:
     device_bytes: int
     host_bytes: int
     disk_bytes: int
-    limit_bytes: int
+    limit_bytes: int | None
     fixed_bytes: int
     model_bytes: int
     training: bool
@@ -230,8 +230,9 @@ class Plan:
 
     def _totals(self) -> list[str]:
         disk = f", disk {format_bytes(self.disk_bytes)}" if self.disk_bytes else ""
+        limit = f" of {format_bytes(self.limit_bytes)}" if self.limit_bytes else ""
         return [
-            f"device {format_bytes(self.device_bytes)} of {format_bytes(self.limit_bytes)}, "
+            f"device {format_bytes(self.device_bytes)}{limit}, "
             f"host {format_bytes(self.host_bytes)}{disk}, the rest {format_bytes(self.fixed_bytes)}, "
             f"the model {format_bytes(self.model_bytes)}",
             f"{self.operations / 1e9:.1f} GFLOP a step, recompute factor {self.recompute_factor:.3f}, "

@@ -31,6 +31,7 @@ class Planner:
         training: whether a backward follows.
         name: of the model, for messages.
         max_elements: most input elements of a strip, instead of `device_bytes` (the papers' max_N).
+        firm: whether `device_bytes` is a limit; else a sweep whose smallest strip takes more may have that.
         shared: whether strips live in host memory too; `host_bytes` then is for all that the model takes.
         model_bytes: what it takes between steps: weights, state of the optimiser.
         keeps: whether whole images may stay on the device, where single strips do.
@@ -52,6 +53,7 @@ class Planner:
         name: str = "model",
         max_elements: int | None = None,
         store: str | None = None,
+        firm: bool = True,
         shared: bool = False,
         model_bytes: int = 0,
         keeps: bool = False,
@@ -59,6 +61,7 @@ class Planner:
     ) -> None:
         self.rates = rates or Rates()
         self.graph = graph
+        self.firm = firm
         self.shared = shared
         self.model_bytes = model_bytes
         self.keeps = keeps
@@ -197,7 +200,7 @@ class Planner:
             device_bytes=max(c.device_bytes for c in (*costs, *replay_costs)),
             host_bytes=0,
             disk_bytes=0,
-            limit_bytes=self.device_bytes,
+            limit_bytes=self.device_bytes if self.firm else None,
             fixed_bytes=self._fixed_bytes(),
             model_bytes=self.model_bytes,
             training=self.training,
@@ -298,6 +301,7 @@ class Planner:
             batch=batch,
             extents=extents,
             device_bytes=self.device_bytes,
+            firm=self.firm,
             fixed=-(-extents[first][0] // self.strip_rows) if self.strip_rows else None,
             max_elements=self.max_elements,
             training=self.training and not sweep.again,

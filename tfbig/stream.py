@@ -99,12 +99,13 @@ def stream(
     )
 
 
-def _strip_bytes(budget: Budget, device: str | None) -> int:
+def _strip_bytes(budget: Budget, device: str | None) -> tuple[int, bool]:
+    """Bytes for strips, and whether they are a limit."""
     if budget.device_bytes is not None:
-        return budget.device_bytes
+        return budget.device_bytes, True
     if device and "GPU" in device:
-        return int(0.8 * backend.accelerator_bytes())
-    return min(DEFAULT_STRIPS, budget.host_bytes // 16)
+        return int(0.8 * backend.accelerator_bytes()), True
+    return min(DEFAULT_STRIPS, budget.host_bytes // 16), False
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
@@ -351,15 +352,17 @@ class StreamedModel(keras.Model):
 
     def _planner(self, graph: Graph, training: bool) -> Planner:
         kind = Planner if self._split is None else partial(split.SplitPlanner, self._split)
+        strips, firm = _strip_bytes(self.budget, self.device)
         return kind(
             graph,
-            _strip_bytes(self.budget, self.device),
+            strips,
             self.budget.host_bytes,
             self.budget.disk_bytes,
             self.strip_rows,
             training,
             name=self.twin.name,
             store=self.store,
+            firm=firm,
             shared=self.device is None,
             model_bytes=self._model_bytes(),
             keeps=self.device is not None,

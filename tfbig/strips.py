@@ -22,6 +22,7 @@ class Strips:
         batch: images at a time.
         extents: sizes of all images.
         device_bytes: most bytes that strips may take at any time.
+        firm: whether that is a limit; else the smallest strip may take more.
         fixed: a number of strips to take whatever the bytes.
         max_elements: most elements of a strip of what the sweep reads, instead of `device_bytes`.
         training: whether a backward of the sweep follows.
@@ -34,6 +35,7 @@ class Strips:
     batch: int
     extents: Mapping[int, Size]
     device_bytes: int
+    firm: bool
     fixed: int | None
     max_elements: int | None
     training: bool
@@ -69,7 +71,7 @@ class Strips:
         if self.fixed is not None:
             return max(min(self.fixed, most), 1)
         if not self._fits(most):
-            raise self._refused(most)
+            return self._smallest(most)
         if self._fits(1):
             return 1  # two are worked on at once, and take more than the whole
         low, high = min(2, most), most
@@ -81,7 +83,7 @@ class Strips:
                 low = middle + 1
         while not self._fits(low, range(low)):
             if low == most:
-                raise self._refused(most)
+                return self._smallest(most)
             low = min(low + max(low // 64, 1), most)  # a strip between those looked at is larger
         return low
 
@@ -96,10 +98,13 @@ class Strips:
             for v in self.sweep.reads
         )
 
-    def _refused(self, count: int) -> BudgetError:
+    def _smallest(self, count: int) -> int:
+        """Strips of a single row although they take more than asked for."""
+        if not self.firm:
+            return count
         need = format_bytes(self._working_set(count, range(count)))
         width = max(self.extents[v][1] for v in self.sweep.images)
-        return BudgetError(
+        raise BudgetError(
             f"sweep {self.sweep.index} of '{self.name}' ({layers_of(self.sweep)}): the smallest strip needs {need} "
             f"on the device, {format_bytes(self.device_bytes)} are allowed. Raise `device` to {need}, or use "
             f"narrower images (now {width} columns) or a smaller batch (now {self.batch})."
