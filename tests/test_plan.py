@@ -609,9 +609,9 @@ def test_printed_plan() -> None:
     graph = mse(chain())
     sweeps = schedule(graph)
     costs = (
-        SweepCost(21, 51, 2, 3_900_000, 160_000_000, 150_000_000),
-        SweepCost(128, 10, 2, 2**22, 12_340_000_000, 11_000_000_000),
-        SweepCost(1, 1024, 0, 0, 0, 0),
+        SweepCost(21, 51, 2, 3_900_000, 160_000_000, 150_000_000, 0),
+        SweepCost(128, 10, 2, 2**22, 12_340_000_000, 11_000_000_000, 0),
+        SweepCost(1, 1024, 0, 0, 0, 0, 0),
     )
     first, second = (sweep.writes[0] for sweep in sweeps[:2])
     layout = Layout(tuple(sweeps), spilled=frozenset([Store("image", first)]))
@@ -630,7 +630,7 @@ def test_printed_plan() -> None:
         fixed_bytes=RUNTIME_BYTES,
         model_bytes=1000,
         training=True,
-        rates=Rates(1e10, 1e9, 1e8),
+        rates=Rates(1e10, 1e12, 1e9, 1e8),
     )
     printed: list[str] = []
     plan.summary(printed.append)

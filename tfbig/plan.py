@@ -31,6 +31,7 @@ class SweepCost:
         device_bytes: largest working set of the strips that are worked on at once.
         operations: floating-point operations of the forward sweep, halo included.
         exact_operations: the same without the rows made twice.
+        made_bytes: of all images that the layers of the sweep make, strip by strip.
     """
 
     strips: int
@@ -39,6 +40,7 @@ class SweepCost:
     device_bytes: int
     operations: int
     exact_operations: int
+    made_bytes: int
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,13 @@ class Rates:
 
     Args:
         operations: floating-point operations of a convolution per second.
+        passes: bytes of an image per second that an elementwise layer makes of another one.
         copies: bytes per second between strips and stores.
         disk: bytes per second to a file.
     """
 
     operations: float = 1e11
+    passes: float = 5e9
     copies: float = 1e10
     disk: float = 5e8
 
@@ -153,8 +157,7 @@ class Plan:
         return next(cost for sweep, cost in pairs if sweep.index == moment.sweep)
 
     def _operations(self, moment: Moment) -> int:
-        times = {"forward": 1, "backward": 2, "both": 3, "replay": 1}[moment.what]
-        return times * self.cost_of(moment).operations
+        return _TIMES[moment.what] * self.cost_of(moment).operations
 
     def _moved(self, moment: Moment) -> tuple[int, int]:
         """Bytes to and from host memory, images from outside among them, and the file."""
@@ -167,8 +170,9 @@ class Plan:
     def _seconds(self, moment: Moment) -> float:
         """Files are read ahead and written behind."""
         host, disk = self._moved(moment)
-        work = self._operations(moment) / self.rates.operations + host / self.rates.copies
-        return max(work, disk / self.rates.disk)
+        made = _TIMES[moment.what] * self.cost_of(moment).made_bytes
+        work = self._operations(moment) / self.rates.operations + made / self.rates.passes
+        return max(work + host / self.rates.copies, disk / self.rates.disk)
 
     def summary(self, print_fn: Callable[[str], object] = print) -> None:
         """Prints the plan: a line per sweep, forward and backward, and the totals.
@@ -239,6 +243,9 @@ class Plan:
             f"{format_bytes(self.moved_bytes)} moved, predicted {self.seconds:.1f} s",
         ]
 
+
+_TIMES = {"forward": 1, "backward": 2, "both": 3, "replay": 1}
+"""Work of a moment in that of a forward."""
 
 _HEAD = (
     *("sweep", "layers", "strips x rows", "halo", "kept"),

@@ -60,6 +60,7 @@ class Strips:
             self._working_set(count, range(count)),
             operations,
             exact,
+            sum(int(heights[n.output].sum()) * self._row_bytes(n.output) for n in sweep.locals),
         )
 
     @property
