@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import sys
 import time
@@ -21,7 +22,8 @@ def main(
         script: file of the benchmark; its docstring's first line is the help.
         build: makes the plain model, `[N, H, W, 3]` to one number.
         side: rows and columns of the image.
-        kinds: `device`, `host` and `store` of each way of streaming, by name.
+        kinds: `device`, `host` and `store` of each way of streaming, by name; `remat` is Keras' own way to save
+            memory instead, a mode of `keras.RematScope`.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--side", type=int, default=side, help="rows and columns of the image")
@@ -57,8 +59,10 @@ def measure(
     base, _ = report.memory_bytes()
     image = tf.constant(np.random.default_rng(0).random((1, side, side, 3), np.float32))
     label = tf.ones((1, 1))
-    model, planned = build(), None
-    if ways is not None:
+    remat = (ways or {}).get("remat")
+    with keras.RematScope(mode=remat) if remat else contextlib.nullcontext():
+        model, planned = build(), None
+    if ways is not None and not remat:
         budget = tfbig.Budget(device=ways.get("device"), host=ways.get("host"))
         model = tfbig.stream(model, budget, store=ways.get("store"))
         model.compile("adam", "mse")

@@ -35,16 +35,16 @@ def main() -> None:
     from models import resnet
 
     keras.utils.set_random_seed(0)
+    shape = (given.side, given.side, 3)
+    image = tfbig.open(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
     base, _ = report.memory_bytes()
     encoder = getattr(resnet, given.model)(include_top=False, pooling="avg")
     model = keras.Model(encoder.input, keras.layers.Dense(1)(encoder.output))
     budget = tfbig.Budget(device=given.strips, host=given.host, disk=given.disk)
     big = tfbig.stream(model, budget, store=given.store)
     big.compile("adam", "mse")
-    shape = (given.side, given.side, 3)
     plan = big.plan((1, *shape))
     print(plan, file=sys.stderr, flush=True)
-    image = tfbig.open(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
     began = time.perf_counter()
     loss = big.train_on_batch(np.array([image.handle]), np.ones((1, 1), np.float32))
     print(
