@@ -52,6 +52,7 @@ ORDER = [
     "binding",
     "layers",
     "failures",
+    "programs",
     "steps",
     "stream",
     "tissue",

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -21,19 +20,15 @@ from tfbig import (
     labels,
     network,
     objective,
-    phase,
-    rates,
     sources,
     split,
     steps,
     stores,
 )
-from tfbig.budget import DEFAULT_STRIPS, Budget
+from tfbig.budget import Budget
 from tfbig.engine import Program
-from tfbig.errors import UnsupportedLayerError
-from tfbig.graph import Graph
 from tfbig.plan import Plan
-from tfbig.planner import Planner
+from tfbig.programs import Programs, Settings
 
 map_structure = keras.tree.map_structure
 _do_not_convert = tf.autograph.experimental.do_not_convert
@@ -99,15 +94,6 @@ def stream(
     )
 
 
-def _strip_bytes(budget: Budget, device: str | None) -> tuple[int, bool]:
-    """Bytes for strips, and whether they are a limit."""
-    if budget.device_bytes is not None:
-        return budget.device_bytes, True
-    if device and "GPU" in device:
-        return int(0.8 * backend.accelerator_bytes()), True
-    return min(DEFAULT_STRIPS, budget.host_bytes // 16), False
-
-
 @keras.saving.register_keras_serializable(package="tfbig")
 class StreamedModel(keras.Model):
     """What `stream` gives. `twin` is the plain model that shares the variables and the layers."""
@@ -137,15 +123,13 @@ class StreamedModel(keras.Model):
         self.upto = upto
         self.unsupported = unsupported
         self._functional_twin = network.as_functional(model)
-        self._programs = _Programs()
-        self._order: tuple[int, ...] | None = None
         self.autocast = False  # every layer has its own element type
         self.supports_jit = False  # strips come from the host
         self._split = split.find(self._functional_twin, upto, unsupported)
-        graph = self._read(training=True)  # every layer has a rule, or it is said now
-        self._image_rank = graph.spatial + 2
-        self._labels = labels.Labels(self.name, self._image_rank, source_dtype)
-        self._images_out = all(graph.values[v].image for v in graph.outputs)
+        settings = Settings(self.budget, strip_rows, self.device, source_dtype, store)
+        self._programs = Programs(
+            self.name, model, self._functional_twin, self._split, settings, self._model_bytes
+        )
         self.built = True
 
     # ------------------------------------------------------------------ keras.Model
@@ -173,12 +157,12 @@ class StreamedModel(keras.Model):
     @_do_not_convert
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         tensors = self._flat_inputs(inputs)
-        self._turn(tensors)
-        program = self._program(bool(training), tensors)
+        self._programs.turn(tensors)
+        program = self._programs.forward(bool(training), tensors)
         outputs = binding.call(program, tensors)
         if self._split is not None:
             direct = self._split.direct
-            dense = self._labels.dense
+            dense = self._programs.labels.dense
             inputs = [dense(t) if i in direct else t for i, t in enumerate(tensors)]
             with tf.device(self.device):
                 outputs = self._split.outputs(inputs, outputs, training)
@@ -264,7 +248,7 @@ class StreamedModel(keras.Model):
     @property
     def spatial(self) -> bool:
         """Whether every output is an image that streams, so that losses run strip by strip."""
-        return self._split is None and self._images_out
+        return self._split is None and self._programs.images_out
 
     def plan(self, shape: Sequence[int], training: bool = True) -> Plan:
         """The plan for one image size; nothing of that size is allocated.
@@ -279,20 +263,8 @@ class StreamedModel(keras.Model):
         """
         if training and self.compiled:
             self._build_optimizer()
-        batch, *size = (int(n) for n in shape[: self._image_rank - 1])
-        self._turn([tf.TensorSpec((batch, *size, None))])
-        graph = self._read(training, [self.source_dtype] * len(self._functional_twin.inputs))
-        sizes = {i: graph.turned(size) for i in graph.inputs if graph.values[i].image}
-        if self.spatial and (training or self.compiled):
-            extents = graph.extents(sizes)
-            predicted = [extents[v] for v in graph.outputs]
-            label = self._labels.by_handle
-            goal = objective.expected(self._compile_loss, self._output_specs(graph), label)
-            taken = goal.add_to(graph, [label] * len(predicted), [])
-            targets = [i for i in graph.inputs if graph.values[i].image and i not in sizes]
-            sizes |= dict(zip(targets, [predicted[t] for t in taken], strict=True))
-        phase.rewrite(graph)
-        return self._planner(graph, training).plan(batch, sizes)
+        streams = self.spatial and (training or self.compiled)
+        return self._programs.plan(shape, training, self._compile_loss if streams else None)
 
     @failures.unwrapped
     def predict_to(self, image: Any, path: str, dtype: str | None = None) -> sources.Source:
@@ -317,7 +289,7 @@ class StreamedModel(keras.Model):
             with sources.write_npy(path, prediction.shape, prediction.dtype) as writer:
                 writer.write(0, prediction)
             return sources.open(path)
-        program = self._program(False, [handle])
+        program = self._programs.forward(False, [handle])
         (output,) = program.graph.outputs
         rows, columns = program.graph.extents({program.graph.inputs[0]: source.shape[:2]})[output]
         known = program.graph.values[output]
@@ -330,53 +302,11 @@ class StreamedModel(keras.Model):
 
     # --------------------------------------------------------------------- private
 
-    def _read(self, training: bool, dtypes: list[str] | None = None) -> Graph:
-        """The graph of what streams."""
-        model = self.twin if self._split is None else self._split.front
-        for layer in model.layers:
-            if split.penalises(layer):
-                raise UnsupportedLayerError(
-                    f"layer '{layer.name}' has an activity_regularizer, which needs its whole output at once. "
-                    "Put the penalty into the loss, or regularise the weights."
-                )
-        return network.read(model, training, dtypes, self._order)
-
-    def _turn(self, tensors: Sequence[tf.Tensor]) -> None:
-        """Volumes are cut along their longest axis, if it is known: else as the last ones were.
-
-        Images of two axes are not: their files are read by rows.
-        """
-        sizes = [t.shape[1:-1].as_list() for t in tensors if t.shape.rank == 5]
-        if sizes and None not in sizes[0]:
-            self._order = network.longest_first(sizes[0])
-
-    def _planner(self, graph: Graph, training: bool) -> Planner:
-        kind = Planner if self._split is None else partial(split.SplitPlanner, self._split)
-        strips, firm = _strip_bytes(self.budget, self.device)
-        return kind(
-            graph,
-            strips,
-            self.budget.host_bytes,
-            self.budget.disk_bytes,
-            self.strip_rows,
-            training,
-            name=self.twin.name,
-            store=self.store,
-            firm=firm,
-            shared=self.device is None,
-            model_bytes=self._model_bytes(),
-            keeps=self.device is not None,
-            rates=rates.of(self.device, self.budget.scratch),
-        )
-
     def _model_bytes(self) -> int:
         """Of weights, and of the optimiser where there is one."""
         optimizer = getattr(self, "optimizer", None)
         variables = [*self.twin.variables, *(optimizer.variables if optimizer else [])]
         return sum(v.value.dtype.size * prod(v.shape) for v in variables)
-
-    def _runs(self, graph: Graph, training: bool) -> Program:
-        return Program(graph, self._planner(graph, training), self.device, self.budget.folder)
 
     def _flat_inputs(self, inputs: Any) -> list[tf.Tensor]:
         """Tensors or handles in the order of the model's inputs; a dict may name them."""
@@ -390,23 +320,6 @@ class StreamedModel(keras.Model):
             )
         return [tf.convert_to_tensor(t) for t in flat]
 
-    def _program(self, training: bool, tensors: list[tf.Tensor]) -> Program:
-        key = (training, self._order, self._trained(), *(t.dtype for t in tensors))
-
-        def build() -> Program:
-            graph = self._read(training, [self._dtype(t) for t in tensors])
-            phase.rewrite(graph)
-            return self._runs(graph, training)
-
-        return self._programs.get(None, key, build)
-
-    def _trained(self) -> tuple[bool, ...]:
-        """Which layers learn: that may change at any time, and freezes the statistics of BatchNormalization."""
-        return tuple(layer.trainable for layer in self.twin._flatten_layers())
-
-    def _dtype(self, tensor: tf.Tensor) -> str:
-        return self.source_dtype if tensor.dtype == tf.string else tensor.dtype.name
-
     def _found(self, data: Any, training: bool) -> tuple[Program, dict[int, tf.Tensor]]:
         """What a step on eager data runs, and its images by value."""
         if training:
@@ -416,8 +329,8 @@ class StreamedModel(keras.Model):
         else:
             self._build_trackers(data)
             tensors = self._flat_inputs(keras.utils.unpack_x_y_sample_weight(data)[0])
-            self._turn(tensors)
-            program = self._program(training, tensors)
+            self._programs.turn(tensors)
+            program = self._programs.forward(training, tensors)
         return program, binding.images(program, tensors)
 
     def _build_optimizer(self) -> None:
@@ -450,13 +363,12 @@ class StreamedModel(keras.Model):
     def _known(self, shape: tf.TensorShape) -> list[int | None]:
         """The dimensions of a tensor that a trace may know: sizes of images only if the model has one."""
         known = shape.as_list()
-        sizes = [
-            t.shape[1:-1] for t in self._functional_twin.inputs if len(t.shape) == self._image_rank
-        ]
-        if len(known) < self._image_rank - 1 or all(None not in size for size in sizes):
+        rank = self._programs.rank
+        sizes = [t.shape[1:-1] for t in self._functional_twin.inputs if len(t.shape) == rank]
+        if len(known) < rank - 1 or all(None not in size for size in sizes):
             return known
-        unknown: list[int | None] = [None] * (self._image_rank - 2)
-        return [known[0], *unknown, *known[self._image_rank - 1 :]]
+        unknown: list[int | None] = [None] * (rank - 2)
+        return [known[0], *unknown, *known[rank - 1 :]]
 
     def _loss_step(self, data: Any, training: bool) -> _Step:
         program, goal, tensors = self._loss_program(data, training)
@@ -468,27 +380,10 @@ class StreamedModel(keras.Model):
         """What computes the loss of data, and what it is given."""
         x, *given = keras.utils.unpack_x_y_sample_weight(data)
         tensors = self._flat_inputs(x)
-        self._turn(tensors)
-        given = list(self._labels.prepare(*given))
-        specs = [None if s is None else map_structure(self._labels.spec, s) for s in given]
-        key = (
-            "loss",
-            training,
-            self._order,
-            self._trained(),
-            *(t.dtype for t in tensors),
-            repr(specs),
-        )
+        self._programs.turn(tensors)
+        given = list(self._programs.labels.prepare(*given))
         owners = (self._compile_loss, self._compile_metrics)
-
-        def build() -> tuple[Program, objective.Objective, list[int]]:
-            graph = self._read(training, [self._dtype(t) for t in tensors])
-            goal = objective.read(*owners, self._output_specs(graph), *specs)
-            taken = goal.add_to(graph, *map(labels.flatten, specs))
-            phase.rewrite(graph)
-            return self._runs(graph, training), goal, taken
-
-        program, goal, taken = self._programs.get(owners, key, build)
+        program, goal, taken = self._programs.loss(training, tensors, given, owners)
         flat = [t for structure in given for t in labels.flatten(structure)]
         return program, goal, tensors + [flat[i] for i in taken]
 
@@ -500,20 +395,16 @@ class StreamedModel(keras.Model):
             outputs = map_structure(
                 lambda t: tf.TensorSpec(t.shape, t.dtype), self._functional_twin._outputs_struct
             )
-            goal = objective.expected(self._compile_loss, outputs, self._labels.by_handle)
+            read = self._programs.labels
+            goal = objective.expected(self._compile_loss, outputs, read.by_handle)
             channels = goal.channels([s.shape[-1] for s in keras.tree.flatten(outputs)])
-            dense = [self._labels.dense(t, channels.get(i)) for i, t in enumerate(flat)]
+            dense = [read.dense(t, channels.get(i)) for i, t in enumerate(flat)]
             y = keras.tree.pack_sequence_as(y, dense)
         if sample_weight is not None:
-            sample_weight = map_structure(lambda t: self._labels.dense(t, 1), sample_weight)
+            sample_weight = map_structure(
+                lambda t: self._programs.labels.dense(t, 1), sample_weight
+            )
         return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
-
-    def _output_specs(self, graph: Graph) -> Any:
-        """Of predictions, in the structure of the outputs."""
-        known = [graph.values[v] for v in graph.outputs]
-        unknown = [None] * (self._image_rank - 1)
-        specs = [tf.TensorSpec([*unknown, v.channels], v.dtype) for v in known]
-        return keras.tree.pack_sequence_as(self._functional_twin._outputs_struct, specs)
 
     def _penalty(self, dtype: tf.DType) -> tf.Tensor:
         """The sum of the regularisers."""
@@ -539,27 +430,6 @@ class _Step:
 
     def loss(self, results: dict[int, Any]) -> tf.Tensor:
         return results[self.program.graph.outputs[0]]
-
-
-class _Programs:
-    """Programs by what they depend on; those of a loss as long as `compile` is not called again."""
-
-    def __init__(self) -> None:
-        self._found: dict[Any, Any] = {}
-        self._owners: Any = None
-
-    def get(self, owners: tuple[Any, ...] | None, key: Any, build: Callable[[], Any]) -> Any:
-        """The program of a key, built where there is none; `owners` are what `compile` made."""
-        if owners is not None and self._changed(owners):
-            self._found = {k: p for k, p in self._found.items() if k[0] != "loss"}
-            self._owners = owners
-        if key not in self._found:
-            self._found[key] = build()
-        return self._found[key]
-
-    def _changed(self, owners: tuple[Any, ...]) -> bool:
-        known = self._owners or (None,) * len(owners)
-        return any(a is not b for a, b in zip(owners, known, strict=True))
 
 
 __all__ = ["StreamedModel", "stream"]

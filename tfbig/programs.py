@@ -1,0 +1,223 @@
+"""What a streamed model runs on data of one kind: read, planned and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfbig import backend, labels, network, objective, phase, rates, split
+from tfbig.budget import DEFAULT_STRIPS, Budget
+from tfbig.engine import Program
+from tfbig.errors import UnsupportedLayerError
+from tfbig.graph import Graph
+from tfbig.plan import Plan
+from tfbig.planner import Planner
+
+map_structure = keras.tree.map_structure
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a model streams, see `tfbig.stream`."""
+
+    budget: Budget
+    strip_rows: int | None
+    device: str | None
+    source_dtype: str
+    store: str | None
+
+    @property
+    def strip_bytes(self) -> tuple[int, bool]:
+        """Bytes for strips, and whether they are a limit."""
+        if self.budget.device_bytes is not None:
+            return self.budget.device_bytes, True
+        if self.device and "GPU" in self.device:
+            return int(0.8 * backend.accelerator_bytes()), True
+        return min(DEFAULT_STRIPS, self.budget.host_bytes // 16), False
+
+
+class Programs:
+    """The programs of a model, each made when it is first asked for.
+
+    Args:
+        name: of the streamed model, for messages.
+        model: the plain one.
+        functional: the plain one as a functional model.
+        cut: where the part that streams ends; None if all of it does.
+        settings: how it streams.
+        model_bytes: gives the bytes that the model takes between steps.
+
+    Attributes:
+        rank: number of axes of its images, `[N, rows, ..., C]`.
+        images_out: whether every output of what streams is an image.
+        labels: how its labels are read.
+
+    Raises:
+        UnsupportedLayerError: a layer has no rule, or needs the whole image at once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: keras.Model,
+        functional: Any,
+        cut: split.Split | None,
+        settings: Settings,
+        model_bytes: Callable[[], int],
+    ) -> None:
+        self.model = model
+        self.functional = functional
+        self.cut = cut
+        self.settings = settings
+        self.model_bytes = model_bytes
+        self._order: tuple[int, ...] | None = None
+        self._kept = _Kept()
+        graph = self.read(training=True)
+        self.rank = graph.spatial + 2
+        self.images_out = all(graph.values[v].image for v in graph.outputs)
+        self.labels = labels.Labels(name, self.rank, settings.source_dtype)
+
+    def read(self, training: bool, dtypes: list[str] | None = None) -> Graph:
+        """The graph of what streams."""
+        model = self.model if self.cut is None else self.cut.front
+        for layer in model.layers:
+            if split.penalises(layer):
+                raise UnsupportedLayerError(
+                    f"layer '{layer.name}' has an activity_regularizer, which needs its whole output at once. "
+                    "Put the penalty into the loss, or regularise the weights."
+                )
+        return network.read(model, training, dtypes, self._order)
+
+    def turn(self, tensors: Sequence[tf.Tensor | tf.TensorSpec]) -> None:
+        """Volumes are cut along their longest axis, if it is known: else as the last ones were.
+
+        Images of two axes are not: their files are read by rows.
+        """
+        sizes = [t.shape[1:-1].as_list() for t in tensors if t.shape.rank == 5]
+        if sizes and None not in sizes[0]:
+            self._order = network.longest_first(sizes[0])
+
+    def plan(self, shape: Sequence[int], training: bool, loss: Any) -> Plan:
+        """The plan for one image size.
+
+        Args:
+            shape: `(N, H, W, C)` of the first input.
+            training: the plan of a training step.
+            loss: of Keras' `compile`, where it is computed strip by strip.
+        """
+        batch, *size = (int(n) for n in shape[: self.rank - 1])
+        self.turn([tf.TensorSpec((batch, *size, None))])
+        graph = self.read(training, [self.settings.source_dtype] * len(self.functional.inputs))
+        sizes = {i: graph.turned(size) for i in graph.inputs if graph.values[i].image}
+        if loss is not None:
+            extents = graph.extents(sizes)
+            predicted = [extents[v] for v in graph.outputs]
+            label = self.labels.by_handle
+            goal = objective.expected(loss, self._output_specs(graph), label)
+            taken = goal.add_to(graph, [label] * len(predicted), [])
+            targets = [i for i in graph.inputs if graph.values[i].image and i not in sizes]
+            sizes |= dict(zip(targets, [predicted[t] for t in taken], strict=True))
+        phase.rewrite(graph)
+        return self._planner(graph, training).plan(batch, sizes)
+
+    def forward(self, training: bool, tensors: Sequence[tf.Tensor]) -> Program:
+        """What computes the outputs of inputs of these element types."""
+        key = (training, self._order, self._trained(), *(t.dtype for t in tensors))
+
+        def build() -> Program:
+            graph = self.read(training, [self._dtype(t) for t in tensors])
+            phase.rewrite(graph)
+            return self._runs(graph, training)
+
+        return self._kept.get(None, key, build)
+
+    def loss(
+        self, training: bool, tensors: Sequence[tf.Tensor], given: Sequence[Any], owners: Any
+    ) -> tuple[Program, objective.Objective, list[int]]:
+        """What computes losses and metrics, and which of the labels, flat, it takes after the inputs.
+
+        Args:
+            training: whether it learns.
+            tensors: the inputs.
+            given: targets and sample weights.
+            owners: loss and metrics of Keras' `compile`.
+        """
+        targets, weights = (
+            None if s is None else map_structure(self.labels.spec, s) for s in given
+        )
+        types = (t.dtype for t in tensors)
+        key = ("loss", training, self._order, self._trained(), *types, repr((targets, weights)))
+
+        def build() -> tuple[Program, objective.Objective, list[int]]:
+            graph = self.read(training, [self._dtype(t) for t in tensors])
+            loss, metrics = owners
+            goal = objective.read(loss, metrics, self._output_specs(graph), targets, weights)
+            taken = goal.add_to(graph, labels.flatten(targets), labels.flatten(weights))
+            phase.rewrite(graph)
+            return self._runs(graph, training), goal, taken
+
+        return self._kept.get(owners, key, build)
+
+    def _runs(self, graph: Graph, training: bool) -> Program:
+        device, folder = self.settings.device, self.settings.budget.folder
+        return Program(graph, self._planner(graph, training), device, folder)
+
+    def _planner(self, graph: Graph, training: bool) -> Planner:
+        settings, budget = self.settings, self.settings.budget
+        kind = Planner if self.cut is None else partial(split.SplitPlanner, self.cut)
+        strips, firm = settings.strip_bytes
+        return kind(
+            graph,
+            strips,
+            budget.host_bytes,
+            budget.disk_bytes,
+            settings.strip_rows,
+            training,
+            name=self.model.name,
+            store=settings.store,
+            firm=firm,
+            shared=settings.device is None,
+            model_bytes=self.model_bytes(),
+            keeps=settings.device is not None,
+            rates=rates.of(settings.device, budget.scratch),
+        )
+
+    def _trained(self) -> tuple[bool, ...]:
+        """Which layers learn: that may change at any time, and freezes the statistics of BatchNormalization."""
+        return tuple(layer.trainable for layer in self.model._flatten_layers())
+
+    def _dtype(self, tensor: tf.Tensor) -> str:
+        return self.settings.source_dtype if tensor.dtype == tf.string else tensor.dtype.name
+
+    def _output_specs(self, graph: Graph) -> Any:
+        """Of predictions, in the structure of the outputs."""
+        known = [graph.values[v] for v in graph.outputs]
+        unknown = [None] * (self.rank - 1)
+        specs = [tf.TensorSpec([*unknown, v.channels], v.dtype) for v in known]
+        return keras.tree.pack_sequence_as(self.functional._outputs_struct, specs)
+
+
+class _Kept:
+    """Programs by what they depend on; those of a loss as long as `compile` is not called again."""
+
+    def __init__(self) -> None:
+        self._found: dict[Any, Any] = {}
+        self._owners: Any = None
+
+    def get(self, owners: tuple[Any, ...] | None, key: Any, build: Callable[[], Any]) -> Any:
+        """The program of a key, built where there is none; `owners` are what `compile` made."""
+        if owners is not None and self._changed(owners):
+            self._found = {k: p for k, p in self._found.items() if k[0] != "loss"}
+            self._owners = owners
+        if key not in self._found:
+            self._found[key] = build()
+        return self._found[key]
+
+    def _changed(self, owners: tuple[Any, ...]) -> bool:
+        known = self._owners or (None,) * len(owners)
+        return any(a is not b for a, b in zip(owners, known, strict=True))
