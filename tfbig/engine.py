@@ -213,13 +213,14 @@ class Program:
             stores.source_shape(t) if t.dtype == tf.string else tf.shape(t, tf.int64)
             for t in images.values()
         ]
-        extents, batch, empty, places, *tables = tf.numpy_function(
+        extents, batch, empty, sizes, places, *tables = tf.numpy_function(
             self._geometry(list(images), layout),
             [tf.stack(shapes)],
-            [tf.int32, tf.int32, tf.string, tf.int64] + [tf.int32] * len(visits),
+            [tf.int32, tf.int32, tf.string, tf.int64, tf.int64] + [tf.int32] * len(visits),
         )
         extents = tf.ensure_shape(extents, [len(self.graph.values), self.graph.spatial])
         batch, empty = tf.ensure_shape(batch, []), tf.ensure_shape(empty, [])
+        sizes = tf.ensure_shape(sizes, [len(self.graph.values), self.graph.spatial + 2])
         places = tf.ensure_shape(places, [len(KINDS), len(self.graph.values)])
         tables = [
             tf.ensure_shape(t, [None, len(s.columns)]) for t, s in zip(tables, visits, strict=True)
@@ -230,6 +231,7 @@ class Program:
             batch,
             extents,
             empty,
+            sizes,
             places,
             tables,
             replays,
@@ -271,13 +273,15 @@ class Program:
             if plan.disk_bytes:
                 scratch.check(self.folder, plan.disk_bytes)
             extents = np.zeros((len(graph.values), graph.spatial), np.int32)
+            whole = np.ones((len(graph.values), graph.spatial + 2), np.int64)
             for value, size in graph.extents(sizes).items():
                 extents[value] = size
+                whole[value] = shapes[0][0], *size, graph.values[value].channels
             places = np.full((len(KINDS), len(graph.values)), -1, np.int64)
             for store, start in plan.places.items():
                 places[KINDS.index(store.kind), store.value] = start
             batch, empty = np.array(shapes[0][0], np.int32), np.array(b"", object)
-            return [extents, batch, empty, places, *planner.tables(plan, sizes)]
+            return [extents, batch, empty, whole, places, *planner.tables(plan, sizes)]
 
         return geometry
 
@@ -381,19 +385,22 @@ class Program:
 
     def _allocate(self, state: State, kind: str, values: list[int]) -> dict[int, tf.Tensor]:
         """Stores for images; what is free when the sweep before has ended is used again."""
-        known = [self.graph.values[v] for v in values]
-        shapes = [tf.concat([[state.batch], state.extents[v.id], [v.channels]], 0) for v in known]
-        shapes = stores.after([tf.cast(s, tf.int64) for s in shapes], state.done)
-        made = stores.allocate(
-            shapes,
-            [tf.as_dtype(self.planner.stored_dtype(v)) for v in values],
-            [state.places[KINDS.index(kind), v] for v in values],
-            [self.folder if Store(kind, v) in state.layout.spilled else None for v in values],
-        )
+        spilled = state.layout.spilled
+        wanted = [
+            stores.Wanted(
+                v,
+                tf.as_dtype(self.planner.stored_dtype(v)),
+                self.folder if Store(kind, v) in spilled else None,
+            )
+            for v in values
+        ]
+        (shapes,) = stores.after([state.shapes], state.done)
+        made = stores.allocate(shapes, state.places[KINDS.index(kind)], wanted)
         count = next((t.shape[0] for t in state.images.values() if t.shape.rank), None)
+        unknown = [None] * self.graph.spatial
         return {
-            v.id: tf.ensure_shape(m, [count, *[None] * self.graph.spatial, v.channels])
-            for v, m in zip(known, made, strict=True)
+            v: tf.ensure_shape(m, [count, *unknown, self.graph.values[v].channels])
+            for v, m in zip(values, made, strict=True)
         }
 
     # ----------------------------------------------------------------- backward

@@ -24,6 +24,7 @@ class State:
         batch: N, int32 scalar.
         extents: `[number of values, spatial axes]` int32: the size of every image.
         empty: a string without letters that is no constant.
+        shapes: `[number of values, axes]` int64: N, size and C of every image.
         places: `[kinds, number of values]` int64: first byte of every store, by position in `KINDS`; -1: anywhere.
         tables: geometry of the sweeps, by index.
         replays: geometry of the replays.
@@ -41,6 +42,7 @@ class State:
     batch: tf.Tensor
     extents: tf.Tensor
     empty: tf.Tensor
+    shapes: tf.Tensor
     places: tf.Tensor
     tables: list[tf.Tensor]
     replays: dict[Sweep, tf.Tensor]

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -26,47 +26,51 @@ from tfbig.pages import POOL
 from tfbig.progress import METER
 
 
-def allocate(
-    shapes: list[tf.Tensor],
-    dtypes: list[tf.DType],
-    wishes: list[tf.Tensor],
-    folders: list[str | None],
-) -> list[tf.Tensor]:
+class Wanted(NamedTuple):
+    """A store to make.
+
+    Args:
+        value: line of the tables that say its shape and place.
+        dtype: of its elements.
+        folder: directory of the file that it is in; None for memory.
+    """
+
+    value: int
+    dtype: tf.DType
+    folder: str | None = None
+
+
+def allocate(shapes: tf.Tensor, places: tf.Tensor, wanted: list[Wanted]) -> list[tf.Tensor]:
     """Stores with any content.
 
     Args:
-        shapes: int64 tensors: N, sizes of the spatial axes, C.
-        dtypes: of the elements.
-        wishes: int64 scalars: the bytes of the pool or file that they should start at; -1 leaves it open.
-        folders: for stores in a file, its directory.
+        shapes: `[values, axes]` int64: N, sizes of the spatial axes, C.
+        places: `[values]` int64: the bytes of the pool or file that a store should start at; -1 leaves it open.
+        wanted: which.
     """
-    if not shapes:
+    if not wanted:
         return []
     # TensorFlow returns arrays of dead tensors to NumPy at its next call to Python only: hence a call before ours.
-    shapes = after(shapes, tf.numpy_function(lambda: np.int32(0), [], tf.int32))
+    tables = after([shapes, places], tf.numpy_function(lambda: np.int32(0), [], tf.int32))
 
-    def make(*given: np.ndarray) -> list[np.ndarray]:
-        pools = [POOL if folder is None else scratch.pool(folder) for folder in folders]
-        kinds = [dtype.as_numpy_dtype for dtype in dtypes]
-        asked = zip(pools, _grouped(given, 2), kinds, strict=True)
-        return [
-            pool.array(tuple(shape), kind, int(wish) if wish >= 0 else None)
-            for pool, (shape, wish), kind in asked
-        ]
+    def make(shapes: np.ndarray, places: np.ndarray) -> list[np.ndarray]:
+        made = []
+        for value, dtype, folder in wanted:
+            pool = POOL if folder is None else scratch.pool(folder)
+            place = int(places[value]) if places[value] >= 0 else None
+            made.append(pool.array(tuple(shapes[value]), dtype.as_numpy_dtype, place))
+        return made
 
-    given = [t for pair in zip(shapes, wishes, strict=True) for t in pair]
-    made = tf.numpy_function(make, given, dtypes)
-    return [tf.ensure_shape(m, [None] * s.shape[0]) for m, s in zip(made, shapes, strict=True)]
+    return tf.numpy_function(make, tables, [w.dtype for w in wanted])
 
 
 def copy(image: tf.Tensor) -> tf.Tensor:
     """A store with the content of a tensor."""
-    (store,) = allocate(
-        [tf.shape(image, tf.int64)], [image.dtype], [tf.constant(-1, tf.int64)], [None]
-    )
+    shapes, places = tf.shape(image, tf.int64)[None], tf.constant([-1], tf.int64)
+    (store,) = allocate(shapes, places, [Wanted(0, image.dtype)])
     copied = tf.numpy_function(lambda store, image: np.copyto(store, image), [store, image], [])
     with tf.control_dependencies([copied]):
-        return tf.identity(store)
+        return tf.ensure_shape(store, [None] * image.shape.rank)
 
 
 Rows = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
