@@ -3,10 +3,10 @@
     python benchmarks/scaling.py [--models resnet18 resnet50 --sides 1024 1280 ... --plot scaling.png]
 
 For each model: plain Keras, then a streamed front that ends after the stem (0) or after stage 1 to 4 (all of it), the
-rest on whole tensors; each in a process of its own, sides in turn. Strips read 128 rows of the image. One JSON line per
-configuration with the fit `t(A) = a A^b + c` over the areas A, its R^2 and the doubling factor, `t(2A) / t(A)` of the
-fit at the median area (Figure 2 and Table 4 of "Big-Layers", 2025). Sides whose whole tensors do not fit the memory are
-left out.
+rest on whole tensors; each in a process of its own, sides in turn. One JSON line per configuration with the fit
+`t(A) = a A^b + c` over the areas A, the standard error of b, R^2 and the doubling factor, `t(2A) / t(A)` of the fit at
+the median area (Figure 2 and Table 4 of "Big-Layers", 2025). Sides whose whole tensors do not fit the memory are left
+out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import report
 
 SIDES = [1024, 1280, 1536, 1792, 2048, 2560, 4096]
 STAGES = ["plain", "0", "1", "2", "3", "4"]
-STRIP_ROWS = 128
 WHOLE_BYTES = 2200
 """Of plain training, per pixel of the image (measured: 2230 for ResNet-50 of keras.applications; ResNet-18 a third)."""
 
@@ -37,7 +36,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["resnet18", "resnet50"])
     parser.add_argument("--stages", nargs="+", default=STAGES, choices=STAGES)
     parser.add_argument("--sides", nargs="+", type=int, default=SIDES)
-    parser.add_argument("--steps", type=int, default=3, help="a side; the first does not count")
+    parser.add_argument("--steps", type=int, default=5, help="a side; the first does not count")
     parser.add_argument("--plot", help="PNG file for times and fits")
     parser.add_argument("--only", nargs=2, help="one model and its stages, in this process")
     given = parser.parse_args()
@@ -79,10 +78,8 @@ def times(name: str, stages: str, sides: list[int], steps: int) -> dict:
     model, upto = build(name, stages)
     pixel_bytes = WHOLE_BYTES * (1.0 if name == "resnet50" else 0.35)
     most = (0.8 * available_bytes() / pixel_bytes) ** 0.5 if stages != "4" else max(sides)
-    if (
-        stages != "plain"
-    ):  # the plan counts whole tensors without reuse; what they really take is known here
-        model = tfbig.stream(model, tfbig.Budget(device="1TB", disk=0), STRIP_ROWS, upto=upto)
+    if stages != "plain":  # plans count whole tensors without reuse; WHOLE_BYTES is what they take
+        model = tfbig.stream(model, tfbig.Budget(host="1TB", disk=0), upto=upto)
     model.compile("adam", "mse", jit_compile=False)
     found = {}
     for side in (s for s in sides if s <= most):
@@ -115,7 +112,7 @@ def fitted(found: dict) -> dict:
         return a * area**b + c
 
     start = (float(np.median(means)), 1.0, 0.0)
-    (a, b, c), _ = curve_fit(
+    (a, b, c), covariance = curve_fit(
         law, areas / unit, means, start, bounds=([0, 0.1, 0], np.inf), x_scale=(1, 0.1, 1)
     )
     left = means - law(areas / unit, a, b, c)
@@ -127,6 +124,7 @@ def fitted(found: dict) -> dict:
         "seconds": [round(float(m), 3) for m in means],
         "a": float(a / unit**b),
         "b": round(float(b), 3),
+        "b_error": round(float(covariance[1, 1] ** 0.5), 3),
         "c": round(float(c), 3),
         "r2": round(1 - float((left**2).sum() / ((means - means.mean()) ** 2).sum()), 5),
         "doubling": round(float(law(2, a, b, c) / law(1, a, b, c)), 3),

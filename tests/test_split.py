@@ -15,6 +15,7 @@ from keras import layers
 
 import tfbig
 from tfbig import split
+from tfbig.budget import DEFAULT_STRIPS
 
 # ------------------------------------------------------------------------------------- models
 
@@ -298,11 +299,25 @@ def test_a_rest_that_does_not_fit_is_refused_before_it_runs() -> None:
         big.train_on_batch(np.zeros((1, 256, 256, 2), "f"), np.zeros((1, 64, 64, 3), "f"))
 
 
+def test_without_a_device_budget_the_rest_counts_as_host_memory() -> None:
+    """Strips then take what they need, and the rest what the host leaves."""
+    free = tfbig.stream(residual(), tfbig.Budget(host="60GB"), upto="b0_add")
+    plan = free.plan((1, 4096, 4096, 2))
+    assert plan.whole_bytes > DEFAULT_STRIPS
+    assert plan.limit_bytes is None
+    small = tfbig.stream(residual(), tfbig.Budget(host=plan.whole_bytes, disk=0), upto="b0_add")
+    with pytest.raises(tfbig.BudgetError, match=r"take .* of the host, .* Raise `host`, stream up"):
+        small.plan((1, 4096, 4096, 2))
+    beside = tfbig.Budget(host=plan.total_bytes - 10**6, disk=0)
+    tight = tfbig.stream(residual(), beside, upto="b0_add").plan((1, 4096, 4096, 2))
+    assert tight.total_bytes <= plan.total_bytes - 10**6
+
+
 def test_strips_that_do_not_fit_beside_the_rest_are_refused() -> None:
     whole = tfbig.stream(residual(), upto="b0_add").plan((1, 64, 64, 2)).whole_bytes
     big = tfbig.stream(residual(), tfbig.Budget(device=whole + 100), upto="b0_add")
     with pytest.raises(
-        tfbig.BudgetError, match=r"smallest strip needs .* Of the device budget, the"
+        tfbig.BudgetError, match=r"smallest strip needs .* Of the budget, the whole"
     ):
         big.plan((1, 64, 64, 2))
 

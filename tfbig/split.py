@@ -227,7 +227,7 @@ class SplitPlan(Plan):
 
 
 class SplitPlanner(Planner):
-    """Plans the front with what the rest leaves of the device budget.
+    """Plans the front with what the rest leaves of the budget.
 
     The rest holds every tensor of its layers, and in training its gradient too: that is counted, and no reuse.
 
@@ -239,25 +239,30 @@ class SplitPlanner(Planner):
     def __init__(self, split: Split, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.split = split
-        self.limit_bytes = self.device_bytes
+        self._limits = {"device": self.device_bytes, "host": self.host_bytes}
 
     def _make(self, batch: int, sizes: dict[int, Size], layout: Layout | None) -> Plan:
         first = next(i for i in self.graph.inputs if self.graph.values[i].image)
         whole = self.split.whole_bytes(batch, sizes[first]) * (2 if self.training else 1)
         where = f"the whole tensors of {self.split.layers} take {format_bytes(whole)}"
-        if whole >= self.limit_bytes:
-            shape = " x ".join(map(str, (batch, *sizes[first])))
-            raise BudgetError(
-                f"'{self.name}' on {shape}: {where} of the device, {format_bytes(self.limit_bytes)} are allowed. "
-                "Raise `device`, stream up to a later layer, or use smaller images or a smaller batch."
-            )
-        self.device_bytes = self.limit_bytes - whole
+        shape = " x ".join(map(str, (batch, *sizes[first])))
+        places = {"device": self.firm, "host": self.shared and self.host_bytes is not None}
+        left = dict(self._limits)
+        for place in (p for p, counts in places.items() if counts):
+            limit = self._limits[place] or 0
+            if whole >= limit:
+                raise BudgetError(
+                    f"'{self.name}' on {shape}: {where} of the {place}, {format_bytes(limit)} are allowed. Raise "
+                    f"`{place}`, stream up to a later layer, or use smaller images or a smaller batch."
+                )
+            left[place] = limit - whole
+        self.device_bytes, self.host_bytes = left["device"] or 0, left["host"]
         try:
             plan = super()._make(batch, sizes, layout)
         except BudgetError as error:
-            raise BudgetError(f"{error} Of the device budget, {where}.") from error
+            raise BudgetError(f"{error} Of the budget, {where}.") from error
         known = vars(plan) | {
             "device_bytes": plan.device_bytes + whole,
-            "limit_bytes": self.limit_bytes,
+            "limit_bytes": self._limits["device"] if self.firm else None,
         }
         return SplitPlan(**known, whole_bytes=whole, rest=self.split.layers)
