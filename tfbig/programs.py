@@ -53,6 +53,7 @@ class Programs:
         model_bytes: gives the bytes that the model takes between steps.
 
     Attributes:
+        order: axes of volumes, the one that is cut first; None as they are.
         rank: number of axes of its images, `[N, rows, ..., C]`.
         images_out: whether every output of what streams is an image.
         labels: how its labels are read.
@@ -75,7 +76,7 @@ class Programs:
         self.cut = cut
         self.settings = settings
         self.model_bytes = model_bytes
-        self._order: tuple[int, ...] | None = None
+        self.order: tuple[int, ...] | None = None
         self._kept = _Kept()
         graph = self.read(training=True)
         self.rank = graph.spatial + 2
@@ -91,7 +92,7 @@ class Programs:
                     f"layer '{layer.name}' has an activity_regularizer, which needs its whole output at once. "
                     "Put the penalty into the loss, or regularise the weights."
                 )
-        return network.read(model, training, dtypes, self._order)
+        return network.read(model, training, dtypes, self.order)
 
     def turn(self, tensors: Sequence[tf.Tensor | tf.TensorSpec]) -> None:
         """Volumes are cut along their longest axis, if it is known: else as the last ones were.
@@ -100,7 +101,7 @@ class Programs:
         """
         sizes = [t.shape[1:-1].as_list() for t in tensors if t.shape.rank == 5]
         if sizes and None not in sizes[0]:
-            self._order = network.longest_first(sizes[0])
+            self.order = network.longest_first(sizes[0])
 
     def plan(self, shape: Sequence[int], training: bool, loss: Any) -> Plan:
         """The plan for one image size.
@@ -127,7 +128,7 @@ class Programs:
 
     def forward(self, training: bool, tensors: Sequence[tf.Tensor]) -> Program:
         """What computes the outputs of inputs of these element types."""
-        key = (training, self._order, self._trained(), *(t.dtype for t in tensors))
+        key = (training, self.order, self._trained(), *(t.dtype for t in tensors))
 
         def build() -> Program:
             graph = self.read(training, [self._dtype(t) for t in tensors])
@@ -151,7 +152,7 @@ class Programs:
             None if s is None else map_structure(self.labels.spec, s) for s in given
         )
         types = (t.dtype for t in tensors)
-        key = ("loss", training, self._order, self._trained(), *types, repr((targets, weights)))
+        key = ("loss", training, self.order, self._trained(), *types, repr((targets, weights)))
 
         def build() -> tuple[Program, objective.Objective, list[int]]:
             graph = self.read(training, [self._dtype(t) for t in tensors])
