@@ -22,9 +22,9 @@ ORDER = [
     "lifetimes",
     "plan",
     "cost",
+    "strips",
     "cuts",
     "layouts",
-    "strips",
     "planner",
     "sources",
     "moments",
@@ -76,7 +76,7 @@ SOURCES = [
 
 PURE = [
     *("errors", "budget", "geometry", "graph", "schedule", "segments", "ranges"),
-    *("lifetimes", "plan", "cost", "cuts", "layouts", "strips", "planner", "sources"),
+    *("lifetimes", "plan", "cost", "strips", "cuts", "layouts", "planner", "sources"),
 ]
 """What runs without TensorFlow and Keras."""
 

@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tfbig.cost import bytes_of, heights_of, operations_of, sweep_limit
+from tfbig.budget import DEFAULT_STRIPS
+from tfbig.cost import bytes_of, heights_of, operations_of
 from tfbig.graph import Graph, Local, Node
 from tfbig.plan import Rates
 from tfbig.schedule import Size, Sweep, schedule
+from tfbig.strips import Strips
 
 TWO_CORES = Rates()
 
+LEAST_STRIPS = 16
+"""The number that is reckoned with where fewer would fit an image of the size that it is computed for: others are
+larger."""
+
 
 def choose(
-    graph: Graph, rates: Rates = TWO_CORES, side: int = 4096, strips: int = 16
+    graph: Graph,
+    rates: Rates = TWO_CORES,
+    device_bytes: int = DEFAULT_STRIPS,
+    training: bool = True,
+    side: int = 4096,
 ) -> frozenset[int]:
     """Images worth storing although no barrier asks for it.
 
-    A chain of windows in one sweep makes halo rows again for every strip. Storing the output of a convolution ends
-    the halo there, at the price of writing and reading it and its gradient. Greedy in every sweep: the cut that saves
-    most is added until none saves anything, on an image of `side` rows cut into `strips`.
+    A chain of windows in one sweep makes halo rows again for every strip, and all of it but its end again in the
+    backward. Storing the output of a convolution ends that there, at the price of writing and reading it and its
+    gradient. Greedy in every sweep: the cut that saves most is added until none saves anything.
+
+    Args:
+        graph: what to cut.
+        rates: of the machine.
+        device_bytes: for strips; where they are small, the halo is a larger part of them.
+        training: whether a backward follows.
+        side: rows and columns of the image that it is computed for.
     """
     sizes = {i: (side,) * graph.spatial for i in graph.inputs if graph.values[i].image}
     try:
@@ -33,7 +50,8 @@ def choose(
     for sweep in schedule(graph):
         candidates = _candidates(graph, sweep)
         if candidates:
-            found |= _cuts(_alone(graph, sweep), candidates, extents, strips, rates)
+            case = _Case(_alone(graph, sweep), extents, device_bytes, training, rates)
+            found |= _cuts(case, candidates)
     return found
 
 
@@ -61,37 +79,61 @@ def _alone(graph: Graph, sweep: Sweep) -> Graph:
     )
 
 
-def _cuts(
-    graph: Graph,
-    candidates: frozenset[int],
-    extents: Mapping[int, Size],
-    strips: int,
-    rates: Rates,
-) -> frozenset[int]:
-    cuts: frozenset[int] = frozenset()
-    best = _seconds(graph, cuts, extents, strips, rates)
-    while True:
-        tried = [
-            (_seconds(graph, cuts | {v}, extents, strips, rates), v) for v in candidates - cuts
-        ]
-        seconds, value = min(tried, default=(best, -1))
-        if seconds >= best:
-            return cuts
-        best, cuts = seconds, cuts | {value}
+@dataclass
+class _Case:
+    """One sweep to cut, see `choose`."""
 
+    graph: Graph
+    extents: Mapping[int, Size]
+    device_bytes: int
+    training: bool
+    rates: Rates
+    known: dict[Sweep, float] = field(default_factory=dict)
 
-def _seconds(
-    graph: Graph, cuts: frozenset[int], extents: Mapping[int, Size], strips: int, rates: Rates
-) -> float:
-    total = 0.0
-    for sweep in schedule(graph, cuts):
-        count = min(strips, sweep_limit(sweep, extents))
+    def seconds(self, cuts: frozenset[int]) -> float:
+        """What the sweep takes with these cuts."""
+        return sum(self._of(replace(sweep, index=0)) for sweep in schedule(self.graph, cuts))
+
+    def _of(self, sweep: Sweep) -> float:
+        if sweep not in self.known:
+            self.known[sweep] = self._measured(sweep)
+        return self.known[sweep]
+
+    def _measured(self, sweep: Sweep) -> float:
+        graph, extents, rates = self.graph, self.extents, self.rates
+        count = Strips(
+            graph=graph,
+            sweep=sweep,
+            batch=1,
+            extents=extents,
+            device_bytes=self.device_bytes,
+            firm=False,
+            fixed=None,
+            max_elements=None,
+            training=self.training,
+            learning=frozenset(extents),
+            name="",
+        ).about(LEAST_STRIPS)
         chosen = [0, *[count // 2] * (count - 2), count - 1][:count]  # strips inside are alike
         lines = sorted(set(chosen))
         table = sweep.table({v: extents[v][0] for v in sweep.images}, count, lines)
         table = table[np.searchsorted(lines, chosen)]
         heights = {v: heights_of(sweep, table, v) for v in sweep.images}
-        total += 3 * operations_of(sweep, 1, extents, heights)[0] / rates.operations
         moved = sum(bytes_of(graph, v, 1, extents) for v in (*sweep.writes, *sweep.reads))
-        total += 2 * moved / rates.copies
-    return total
+        work, _ = operations_of(sweep, 1, extents, heights)
+        if not self.training:
+            return work / rates.operations + moved / rates.copies
+        inner = replace(sweep, nodes=tuple(n for n in sweep.locals if n.output not in sweep.writes))
+        again, _ = operations_of(inner, 1, extents, heights)
+        return (3 * work + again) / rates.operations + 2 * moved / rates.copies
+
+
+def _cuts(case: _Case, candidates: frozenset[int]) -> frozenset[int]:
+    cuts: frozenset[int] = frozenset()
+    best = case.seconds(cuts)
+    while True:
+        tried = [(case.seconds(cuts | {v}), v) for v in candidates - cuts]
+        seconds, value = min(tried, default=(best, -1))
+        if seconds >= best:
+            return cuts
+        best, cuts = seconds, cuts | {value}

@@ -73,7 +73,7 @@ class Planner:
         self.training = training
         self.name = name
         self.max_elements = max_elements
-        self._cuts = cuts.choose(graph, self.rates)
+        self._cuts = cuts.choose(graph, self.rates, device_bytes, training)
         self.sweeps = schedule(graph, self._cuts)
         self._learning = learning(graph)
         last = self.sweeps[-1]

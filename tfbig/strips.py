@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from tfbig.cost import bytes_of, heights_of, operations_of, sweep_limit
 from tfbig.errors import BudgetError
@@ -62,6 +63,19 @@ class Strips:
             exact,
             sum(int(heights[n.output].sum()) * self._row_bytes(n.output) for n in sweep.locals),
         )
+
+    def about(self, least: int) -> int:
+        """About how many strips that is, but not below `least`: a strip is its share of the image, and its halo."""
+        most = sweep_limit(self.sweep, self.extents)
+        few = min(least, most)
+        if few == most:
+            return most
+        smallest, larger = self._working_set(most), self._working_set(few)
+        share = (larger - smallest) / (1 / few - 1 / most)
+        halo = smallest - share / most
+        if halo >= self.device_bytes:
+            return most
+        return min(max(ceil(share / (self.device_bytes - halo)), few), most)
 
     @property
     def _rows(self) -> dict[int, int]:
