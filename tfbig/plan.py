@@ -9,8 +9,8 @@ from math import ceil
 from tfbig.lifetimes import Moment, Timeline
 from tfbig.schedule import Layout, Store, Sweep
 
-RUNTIME_BYTES = 224 * 2**20
-"""What TensorFlow takes for itself: kernels made at run time, freed strips (measured: 90 to 220 MB)."""
+RUNTIME_BYTES = 128 * 2**20
+"""What TensorFlow takes for itself: kernels made at run time, freed strips (measured: 40 to 90 MB)."""
 
 SWEEP_BYTES = 4 * 2**20
 """The graph of a sweep, forward and backward (measured: 4.2 MB each for the 50 of ResNet-50)."""
