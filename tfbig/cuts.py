@@ -107,12 +107,8 @@ class _Case:
             batch=1,
             extents=extents,
             device_bytes=self.device_bytes,
-            firm=False,
-            fixed=None,
-            max_elements=None,
             training=self.training,
             learning=frozenset(extents),
-            name="",
         ).about(LEAST_STRIPS)
         chosen = [0, *[count // 2] * (count - 2), count - 1][:count]  # strips inside are alike
         lines = sorted(set(chosen))

@@ -209,18 +209,19 @@ class Program:
         wholes: dict[int, Structure] = {i: t for i, t in inputs.items() if i not in images}
         layout = self._layout(images)
         visits = [*layout.sweeps, *layout.replays]
-        shapes = [
+        given = [
             stores.source_shape(t) if t.dtype == tf.string else tf.shape(t, tf.int64)
             for t in images.values()
         ]
-        extents, batch, empty, sizes, places, *tables = tf.numpy_function(
+        empty, shapes, places, *tables = tf.numpy_function(
             self._geometry(list(images), layout),
-            [tf.stack(shapes)],
-            [tf.int32, tf.int32, tf.string, tf.int64, tf.int64] + [tf.int32] * len(visits),
+            [tf.stack(given)],
+            [tf.string, tf.int64, tf.int64] + [tf.int32] * len(visits),
         )
-        extents = tf.ensure_shape(extents, [len(self.graph.values), self.graph.spatial])
-        batch, empty = tf.ensure_shape(batch, []), tf.ensure_shape(empty, [])
-        sizes = tf.ensure_shape(sizes, [len(self.graph.values), self.graph.spatial + 2])
+        empty = tf.ensure_shape(empty, [])
+        shapes = tf.ensure_shape(shapes, [len(self.graph.values), self.graph.spatial + 2])
+        narrow = tf.cast(shapes, tf.int32)
+        batch, extents = narrow[next(iter(images)), 0], narrow[:, 1:-1]
         places = tf.ensure_shape(places, [len(KINDS), len(self.graph.values)])
         tables = [
             tf.ensure_shape(t, [None, len(s.columns)]) for t, s in zip(tables, visits, strict=True)
@@ -231,7 +232,7 @@ class Program:
             batch,
             extents,
             empty,
-            sizes,
+            shapes,
             places,
             tables,
             replays,
@@ -272,16 +273,13 @@ class Program:
             plan = planner.plan(int(shapes[0][0]), sizes, layout)
             if plan.disk_bytes:
                 scratch.check(self.folder, plan.disk_bytes)
-            extents = np.zeros((len(graph.values), graph.spatial), np.int32)
-            whole = np.ones((len(graph.values), graph.spatial + 2), np.int64)
+            every = np.zeros((len(graph.values), graph.spatial + 2), np.int64)
             for value, size in graph.extents(sizes).items():
-                extents[value] = size
-                whole[value] = shapes[0][0], *size, graph.values[value].channels
+                every[value] = shapes[0][0], *size, graph.values[value].channels
             places = np.full((len(KINDS), len(graph.values)), -1, np.int64)
             for store, start in plan.places.items():
                 places[KINDS.index(store.kind), store.value] = start
-            batch, empty = np.array(shapes[0][0], np.int32), np.array(b"", object)
-            return [extents, batch, empty, whole, places, *planner.tables(plan, sizes)]
+            return [np.array(b"", object), every, places, *planner.tables(plan, sizes)]
 
         return geometry
 

@@ -239,30 +239,34 @@ class SplitPlanner(Planner):
     def __init__(self, split: Split, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.split = split
-        self._limits = {"device": self.device_bytes, "host": self.host_bytes}
+        self._limits = self.device_bytes, self.host_bytes
 
     def _make(self, batch: int, sizes: dict[int, Size], layout: Layout | None) -> Plan:
         first = next(i for i in self.graph.inputs if self.graph.values[i].image)
+        shape = (batch, *sizes[first])
         whole = self.split.whole_bytes(batch, sizes[first]) * (2 if self.training else 1)
         where = f"the whole tensors of {self.split.layers} take {format_bytes(whole)}"
-        shape = " x ".join(map(str, (batch, *sizes[first])))
-        places = {"device": self.firm, "host": self.shared and self.host_bytes is not None}
-        left = dict(self._limits)
-        for place in (p for p, counts in places.items() if counts):
-            limit = self._limits[place] or 0
-            if whole >= limit:
-                raise BudgetError(
-                    f"'{self.name}' on {shape}: {where} of the {place}, {format_bytes(limit)} are allowed. Raise "
-                    f"`{place}`, stream up to a later layer, or use smaller images or a smaller batch."
-                )
-            left[place] = limit - whole
-        self.device_bytes, self.host_bytes = left["device"] or 0, left["host"]
+        device, host = self._limits
+        if self.firm:
+            self.device_bytes = self._left("device", device, whole, shape)
+        if self.shared and host is not None:
+            self.host_bytes = self._left("host", host, whole, shape)
         try:
             plan = super()._make(batch, sizes, layout)
         except BudgetError as error:
             raise BudgetError(f"{error} Of the budget, {where}.") from error
         known = vars(plan) | {
             "device_bytes": plan.device_bytes + whole,
-            "limit_bytes": self._limits["device"] if self.firm else None,
+            "limit_bytes": device if self.firm else None,
         }
         return SplitPlan(**known, whole_bytes=whole, rest=self.split.layers)
+
+    def _left(self, place: str, limit: int, whole: int, shape: tuple[int, ...]) -> int:
+        """What the rest leaves of a limit."""
+        if whole >= limit:
+            raise BudgetError(
+                f"'{self.name}' on {' x '.join(map(str, shape))}: the whole tensors of {self.split.layers} take "
+                f"{format_bytes(whole)} of the {place}, {format_bytes(limit)} are allowed. Raise `{place}`, stream up "
+                "to a later layer, or use smaller images or a smaller batch."
+            )
+        return limit - whole

@@ -23,11 +23,11 @@ class Strips:
         batch: images at a time.
         extents: sizes of all images.
         device_bytes: most bytes that strips may take at any time.
-        firm: whether that is a limit; else the smallest strip may take more.
-        fixed: a number of strips to take whatever the bytes.
-        max_elements: most elements of a strip of what the sweep reads, instead of `device_bytes`.
         training: whether a backward of the sweep follows.
         learning: images that take a gradient then.
+        firm: whether `device_bytes` is a limit; else the smallest strip may take more.
+        fixed: a number of strips to take whatever the bytes.
+        max_elements: most elements of a strip of what the sweep reads, instead of `device_bytes`.
         name: of the model, for messages.
     """
 
@@ -36,12 +36,12 @@ class Strips:
     batch: int
     extents: Mapping[int, Size]
     device_bytes: int
-    firm: bool
-    fixed: int | None
-    max_elements: int | None
     training: bool
     learning: frozenset[int]
-    name: str
+    firm: bool = True
+    fixed: int | None = None
+    max_elements: int | None = None
+    name: str = "model"
 
     def cost(self) -> SweepCost:
         """What the sweep takes, cut into the fewest strips that fit.
