@@ -84,9 +84,9 @@ def main() -> None:
             write_image(folder, arguments.rows, arguments.columns)
         handles = [tf.constant([tfbig.open(p).handle]) for p in paths]
         big = tfbig.stream(gigapixel_unet(), tfbig.Budget(device=arguments.device_memory))
+        big.compile(keras.optimizers.Adam(1e-3), "binary_crossentropy")
         plan = big.plan((1, arguments.rows, arguments.columns, 1))
         print(plan, file=sys.stderr)
-        big.compile(keras.optimizers.Adam(1e-3), "binary_crossentropy")
         steps = Steps()
         data = tf.data.Dataset.from_tensors(tuple(handles)).repeat(arguments.steps)
         history = big.fit(data, verbose=0, callbacks=[steps])

@@ -13,6 +13,7 @@ from conftest import FLOAT64, assert_same, gradients, integer_weights, integers
 from keras import layers
 
 import tfbig
+from tfbig import losses
 from tfbig.metrics import Dice
 
 # ------------------------------------------------------------------------------------- models
@@ -281,6 +282,7 @@ def one_hot(shape: tuple[int, ...], classes: int) -> np.ndarray:
     return np.eye(classes)[np.random.default_rng(8).integers(0, classes, shape)]
 
 
+@pytest.mark.parametrize("compiled_from", [losses.XLA_NUMBERS, 1], ids=["plain", "xla"])
 @pytest.mark.parametrize(
     ("loss", "activation", "filters"),
     [
@@ -297,9 +299,15 @@ def one_hot(shape: tuple[int, ...], classes: int) -> np.ndarray:
     ],
 )
 def test_a_step_on_each_loss_equals_that_of_the_plain_model(
-    loss: Any, activation: str | None, filters: int, float64: None
+    loss: Any,
+    activation: str | None,
+    filters: int,
+    compiled_from: int,
+    float64: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Loss, and weights after a step of gradient descent, whose change is the gradient."""
+    monkeypatch.setattr(losses, "XLA_NUMBERS", compiled_from)
     shape = (2, 7, 6)
     x = np.random.default_rng(5).normal(size=(*shape, 2))
     y = one_hot(shape, 3)[..., :filters]
