@@ -630,7 +630,7 @@ def test_printed_plan() -> None:
         fixed_bytes=RUNTIME_BYTES,
         model_bytes=1000,
         training=True,
-        rates=Rates(1e10, 1e12, 1e9, 1e8),
+        rates=Rates(1e10, 1e12, 1e9, 2e8, 1e8),
     )
     printed: list[str] = []
     plan.summary(printed.append)
@@ -1103,6 +1103,51 @@ def test_small_strips_are_cut_more() -> None:
     )
     assert not few
     assert many
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_labels_are_as_large_as_what_is_predicted(weighted: bool) -> None:
+    """A quarter of the image, or a little less than it: the cuts are those of the model without its loss."""
+    for first in (
+        layers.Conv2D(64, 5, strides=4, padding="same", name="conv0"),
+        layers.Conv2D(64, 5, name="conv0"),
+    ):
+        start = image()
+        x = first(start)
+        for number in range(1, 6):
+            x = conv(64, f"conv{number}", 5)(x)
+        model = keras.Model(start, x)
+        graph = read(model)
+        (prediction,) = graph.outputs
+        target = graph.input("target", True, 64, "float32")
+        weights = graph.input("weights", True, 1, "float32") if weighted else None
+        loss = losses.add(
+            graph, prediction, target, keras.losses.MeanSquaredError(), sample_weight=weights
+        )
+        graph.outputs = [losses.total(graph, [loss])]
+        names = {graph.values[v].name for v in cuts.choose(graph)}
+        alone = read(model)
+        assert names >= {alone.values[v].name for v in cuts.choose(alone)} > set()
+
+
+def test_fewer_cuts_fit_a_smaller_budget() -> None:
+    """The first image of four times the pixels: without the cut behind it, it is never there as a whole."""
+    start = image(3)
+    x = conv(64, "first", 7)(start)
+    for number in range(3):
+        x = conv(64, f"conv{number}", strides=2 if number == 0 else 1)(x)
+    graph = mse(keras.Model(start, x))
+    sizes = {i: (n, n) for i, n in zip(graph.inputs, (512, 256), strict=True)}
+    free = Planner(graph, 2**24).plan(1, sizes)
+    tight = Planner(graph, 2**24, host_bytes=free.host_bytes // 2).plan(1, sizes)
+    assert tight.host_bytes <= free.host_bytes // 2
+    assert "first/convolution" in written(graph, free)
+    assert "first/convolution" not in written(graph, tight)
+
+
+def written(graph: Graph, plan: Plan) -> set[str]:
+    """Names of the images that the sweeps of a plan store."""
+    return {graph.values[v].name for sweep in plan.sweeps for v in sweep.writes}
 
 
 def test_no_cuts_where_input_images_differ_in_size() -> None:

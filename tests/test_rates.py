@@ -9,7 +9,7 @@ import pytest
 from tfbig import rates
 from tfbig.plan import Rates
 
-FOUND = Rates(3e11, 2e10, 4e9, 5e8)
+FOUND = Rates(3e11, 2e10, 4e9, 2e9, 5e8)
 SAVED = rates._saved
 
 
@@ -36,7 +36,7 @@ def test_measured_once_and_kept_in_a_file(cache, monkeypatch):
     assert rates.of(None) == FOUND
     assert cache == [None]
     (kept,) = json.loads(rates.file().read_text()).values()
-    assert kept == {"operations": 3e11, "passes": 2e10, "copies": 4e9, "disk": 5e8}
+    assert kept == {"operations": 3e11, "passes": 2e10, "copies": 4e9, "mapped": 2e9, "disk": 5e8}
 
 
 def test_devices_are_measured_apart(cache):
@@ -75,4 +75,5 @@ def test_measured_rates_are_those_of_a_computer(measured_rates):
     assert 1e9 < found.operations < 1e16
     assert 1e8 < found.passes < 1e14
     assert 1e8 < found.copies < 1e13
+    assert 1e6 < found.mapped < 1e13
     assert 1e5 < found.disk < 1e12

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 
 from tfbig.budget import DEFAULT_STRIPS
 from tfbig.cost import bytes_of, heights_of, operations_of
-from tfbig.graph import Graph, Local, Node
+from tfbig.graph import Graph, Local, Node, axes_of, image_positions, output_extent
 from tfbig.plan import Rates
 from tfbig.schedule import Size, Sweep, schedule
 from tfbig.strips import Strips
@@ -19,6 +20,10 @@ TWO_CORES = Rates()
 LEAST_STRIPS = 16
 """The number that is reckoned with where fewer would fit an image of the size that it is computed for: others are
 larger."""
+
+
+LONG = 2**20
+"""Rows from which the stride of an axis is read."""
 
 
 def choose(
@@ -41,7 +46,7 @@ def choose(
         training: whether a backward follows.
         side: rows and columns of the image that it is computed for.
     """
-    sizes = {i: (side,) * graph.spatial for i in graph.inputs if graph.values[i].image}
+    sizes = _inputs(graph, (side,) * graph.spatial)
     try:
         extents = graph.extents(sizes)
     except ValueError:  # inputs that meet at different sizes: nothing to compare on squares
@@ -53,6 +58,44 @@ def choose(
             case = _Case(_alone(graph, sweep), extents, device_bytes, training, rates)
             found |= _cuts(case, candidates)
     return found
+
+
+def _inputs(graph: Graph, square: Size) -> dict[int, Size]:
+    """Sizes of the inputs: a label is as large as what is predicted, all else a square."""
+    images = [i for i in graph.inputs if graph.values[i].image]
+    known: dict[int, Size] = {}
+    for value in images:
+        if value not in known:
+            known[value] = square
+            _follow(graph, known)
+    return {i: known[i] for i in images}
+
+
+def _follow(graph: Graph, known: dict[int, Size]) -> None:
+    """Adds sizes of all images that are made from those known, or are inputs that meet them."""
+    before = 0
+    while len(known) > before:
+        before = len(known)
+        for node in graph.nodes:
+            positions = image_positions(node)
+            made = [
+                output_extent(node, p, known[v])
+                for p in positions
+                if (v := node.inputs[p]) in known
+            ]
+            for p in positions if made else []:
+                if node.inputs[p] in graph.inputs and node.inputs[p] not in known:
+                    known[node.inputs[p]] = _input_extent(node, p, made[0])
+            if isinstance(node.op, Local) and all(node.inputs[p] in known for p in positions):
+                known[node.output] = made[0]
+
+
+def _input_extent(node: Node, position: int, size: Size) -> Size:
+    """Of one input, where the output has a size, as far as strides tell."""
+    if not isinstance(node.op, Local):
+        return size
+    axes = zip(axes_of(node, position), size, strict=True)
+    return cast(Size, tuple(n * LONG // axis.extent(LONG) for axis, n in axes))
 
 
 def _candidates(graph: Graph, sweep: Sweep) -> frozenset[int]:

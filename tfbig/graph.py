@@ -250,7 +250,7 @@ class Graph:
         extents = dict(sizes)
         for node in self.nodes:
             found = [
-                _output_extent(node, position, extents[node.inputs[position]])
+                output_extent(node, position, extents[node.inputs[position]])
                 for position in image_positions(node)
             ]
             if isinstance(node.op, Local):
@@ -275,7 +275,8 @@ def axes_of(node: Node, position: int) -> tuple[Axis, ...]:
     return axes or (SAME,)
 
 
-def _output_extent(node: Node, position: int, size: Size) -> Size:
+def output_extent(node: Node, position: int, size: Size) -> Size:
+    """Size of the output of a node for the size of one of its image inputs."""
     if not isinstance(node.op, Local):
         return size
     axes = zip(axes_of(node, position), size, strict=True)

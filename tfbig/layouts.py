@@ -12,13 +12,13 @@ from tfbig.lifetimes import Timeline
 from tfbig.schedule import SHORT_DEPTH, Layout, Store, Sweep, schedule
 
 
-def replaying(
+def keeping_less(
     graph: Graph,
     cuts: frozenset[int],
     stored: Mapping[int, int],
     worth: Callable[[Sweep], float],
 ) -> Iterator[Layout]:
-    """Segments of several lengths, of which more and more are replayed.
+    """Fewer and fewer cuts; with each, segments of several lengths, of which more and more are replayed.
 
     Args:
         graph: what runs.
@@ -26,12 +26,42 @@ def replaying(
         stored: bytes of every image.
         worth: of a replay; the best come first.
     """
-    for sweeps in (schedule(graph, cuts), schedule(graph, cuts, SHORT_DEPTH)):
-        for way in segments.partitions(graph, sweeps, stored):
-            made = [segments.replay(graph, sweeps, segment) for segment in way[:-1]]
-            replays = sorted((s for s in made if s is not None), key=worth, reverse=True)
-            for count in range(1, len(replays) + 1):
-                yield Layout(tuple(sweeps), tuple(replays[:count]))
+    for some in _fewer(graph, cuts, stored):
+        for sweeps in (schedule(graph, some), schedule(graph, some, SHORT_DEPTH)):
+            yield Layout(tuple(sweeps))
+            for way in segments.partitions(graph, sweeps, stored):
+                made = [segments.replay(graph, sweeps, segment) for segment in way[:-1]]
+                replays = sorted((s for s in made if s is not None), key=worth, reverse=True)
+                for count in _counts(len(replays)):
+                    yield Layout(tuple(sweeps), tuple(replays[:count]))
+
+
+def _counts(most: int) -> Iterator[int]:
+    """1, 2, ... up to the most, in steps of an eighth."""
+    count = 1
+    while count < most:
+        yield count
+        count += max(count // 8, 1)
+    if most:
+        yield most
+
+
+def _fewer(
+    graph: Graph, cuts: frozenset[int], stored: Mapping[int, int]
+) -> Iterator[frozenset[int]]:
+    """All cuts, then those without the largest images, each time without an eighth of what is stored or more; none
+    at last."""
+    written = {v for sweep in schedule(graph, cuts) for v in sweep.writes}
+    step = sum(stored[v] for v in written) // 8
+    yield cuts
+    left = sorted(cuts, key=lambda v: stored[v])
+    while left:
+        without = 0
+        while left and without < step:
+            size = stored[left[-1]]
+            while left and stored[left[-1]] == size:
+                without += stored[left.pop()]
+        yield frozenset(left)
 
 
 def to_spill(

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from math import inf, prod
 
 import numpy as np
@@ -132,7 +133,7 @@ class Planner:
 
     def _make(self, batch: int, sizes: dict[int, Size], layout: Layout | None) -> Plan:
         extents = self.graph.extents(sizes)
-        known: dict[int, tuple[Sweep, SweepCost]] = {}
+        known: dict[object, SweepCost] = {}
         if layout is not None:
             plan = _placed(self._checked(self._plan(batch, extents, layout, known)))
             if self._inside(plan):
@@ -144,18 +145,32 @@ class Planner:
             return best
         found = [best]
         if self.training:
-            for way in self._replaying(batch, extents):
-                with suppress(BudgetError):  # a replay of many layers may have too large a strip
+            for way in self._keeping_less(batch, extents):
+                with suppress(BudgetError):  # a sweep of many layers may have too large a strip
                     plan = self._plan(batch, extents, way, known)
                     found.append(self._keeping(plan, batch, extents))
-        if self.disk_bytes:
-            found += [p for each in found for p in self._spilling(each)]
-        for plan in sorted(found, key=lambda p: p.seconds):
-            if _live(plan) <= self._room(plan) and self._inside(placed := _placed(plan)):
-                return placed
-        raise self._refused([_placed(p) for p in sorted(found, key=_live)[:3]])
+        return self._fastest(found)
 
-    def _replaying(self, batch: int, extents: dict[int, Size]) -> Iterator[Layout]:
+    def _fastest(self, found: list[Plan]) -> Plan:
+        """The fastest of these plans that fits, with as much in a file as it has to; a file makes no plan faster."""
+        best = None
+        for plan in sorted(found, key=lambda p: p.seconds):
+            if best is not None and plan.seconds >= best.seconds:
+                return best
+            placed = self._fitted(plan)
+            if placed is not None and (best is None or placed.seconds < best.seconds):
+                best = placed
+        if best is None:
+            raise self._refused([_placed(p) for p in sorted(found, key=_live)[:3]])
+        return best
+
+    def _fitted(self, plan: Plan) -> Plan | None:
+        """The plan with places inside the budget, if there are any."""
+        if _live(plan) <= self._room(plan) and self._inside(placed := _placed(plan)):
+            return placed
+        return self._spilled(plan) if self.disk_bytes else None
+
+    def _keeping_less(self, batch: int, extents: dict[int, Size]) -> Iterator[Layout]:
         stored = self._image_bytes(batch, extents)
 
         def worth(replay: Sweep) -> float:
@@ -164,7 +179,7 @@ class Planner:
             operations, _ = operations_of(replay, batch, extents, heights)
             return sum(stored[v] for v in replay.writes) / max(operations, 1)
 
-        return layouts.replaying(self.graph, self._cuts, stored, worth)
+        return layouts.keeping_less(self.graph, self._cuts, stored, worth)
 
     def _straight(self) -> Layout:
         """Everything is kept in memory: the fastest."""
@@ -175,19 +190,21 @@ class Planner:
         batch: int,
         extents: dict[int, Size],
         layout: Layout,
-        known: dict[int, tuple[Sweep, SweepCost]],
+        known: dict[object, SweepCost],
     ) -> Plan:
         """The plan of a layout, its stores not yet placed.
 
         Args:
             known: costs of sweeps that other layouts have too.
         """
-        for sweep in (*layout.sweeps, *layout.replays):
-            if id(sweep) not in known:
-                known[id(sweep)] = sweep, self._cost(sweep, batch, extents)
-        costs, replay_costs = (
-            tuple(known[id(s)][1] for s in sweeps) for sweeps in (layout.sweeps, layout.replays)
-        )
+
+        def cost(sweep: Sweep) -> SweepCost:
+            key = (sweep.again, sweep.reads, sweep.writes, *map(id, sweep.nodes))
+            if key not in known:
+                known[key] = self._cost(sweep, batch, extents)
+            return known[key]
+
+        costs, replay_costs = (tuple(map(cost, s)) for s in (layout.sweeps, layout.replays))
         first = next(i for i in self.graph.inputs if self.graph.values[i].image)
         return Plan(
             shape=(batch, *extents[first], self.graph.values[first].channels),
@@ -201,29 +218,29 @@ class Planner:
             host_bytes=0,
             disk_bytes=0,
             limit_bytes=self.device_bytes if self.firm else None,
-            fixed_bytes=self._fixed_bytes(),
+            fixed_bytes=self._fixed_bytes,
             model_bytes=self.model_bytes,
             training=self.training,
             rates=self.rates,
         )
 
-    def _spilling(self, plan: Plan) -> Iterator[Plan]:
+    def _spilled(self, plan: Plan) -> Plan | None:
         """The plan with as much in a file as the host budget asks for, if that is not more than the disk takes."""
         limit = self._room(plan)
         for _ in range(
             6
         ):  # gaps between stores, and rows of files in memory: then a little more goes
             if limit < 0:
-                return
+                return None
             spilled = layouts.to_spill(plan.timeline, plan.image_bytes, limit, plan.layout.kept)
             tried = _placed(replace(plan, layout=replace(plan.layout, spilled=spilled)))
             if tried.disk_bytes > self.disk_bytes:
-                return
+                return None
             room = self._room(tried)
             if tried.host_bytes <= room:
-                yield tried
-                return
+                return tried
             limit -= tried.host_bytes - room
+        return None
 
     def _keeping(self, plan: Plan, batch: int, extents: dict[int, Size]) -> Plan:
         """The plan with images left on the device that its budget holds beside the strips, the smallest first."""
@@ -287,6 +304,7 @@ class Planner:
             "images, a smaller batch or store='bfloat16'."
         )
 
+    @cached_property
     def _fixed_bytes(self) -> int:
         """What a step takes for images of any size. Gradients of weights: the sums so far and those of one sweep."""
         weights = sum(prod(w.shape) * itemsize(w.dtype) for w in self.graph.weights)

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfbig.plan import Rates
+from tfbig.scratch import FilePool
 
 _known: dict[str, Rates] = {}
 
@@ -88,15 +89,37 @@ def measure(device: str | None, scratch: str | None = None) -> Rates:
         operations=2 * 9 * 64 * image.size / convolve,
         passes=image.nbytes / add,
         copies=block.nbytes / copy,
+        mapped=2 * block.nbytes / _mapped_seconds(block, scratch),
         disk=block.nbytes / _disk_seconds(block, scratch),
     )
+
+
+def _mapped_seconds(block: np.ndarray, folder: str | None) -> float:
+    """Seconds to write a block to a new store in a file and to read it again, strip by strip."""
+    pool = FilePool(_directory(folder))
+    rows = block.reshape(1, 16, -1)
+    strip = np.empty_like(rows[:, :1])
+
+    def work() -> None:
+        store = pool.array(rows.shape, rows.dtype)
+        for row in range(16):
+            store[:, row] = rows[:, row]
+            pool.forget(store, row, row + 1)
+        for row in range(16):
+            pool.visit(store, row, row + 1)
+            np.copyto(strip, store[:, row : row + 1])
+
+    return _seconds(work)
+
+
+def _directory(scratch: str | None) -> str:
+    return scratch if scratch and os.path.isdir(scratch) else tempfile.gettempdir()
 
 
 def _disk_seconds(block: np.ndarray, scratch: str | None) -> float:
     """Seconds per block of a file that is larger than what a disk takes into memory of its own."""
     times = 8
-    folder = scratch if scratch and os.path.isdir(scratch) else None
-    with tempfile.TemporaryFile(dir=folder) as target:
+    with tempfile.TemporaryFile(dir=_directory(scratch)) as target:
 
         def write() -> None:
             target.seek(0)
