@@ -227,9 +227,7 @@ class Planner:
     def _spilled(self, plan: Plan) -> Plan | None:
         """The plan with as much in a file as the host budget asks for, if that is not more than the disk takes."""
         limit = self._room(plan)
-        for _ in range(
-            6
-        ):  # gaps between stores, and rows of files in memory: then a little more goes
+        for _ in range(6):  # gaps between stores and rows of files in memory ask for a little more
             if limit < 0:
                 return None
             spilled = layouts.to_spill(plan.timeline, plan.image_bytes, limit, plan.layout.kept)
