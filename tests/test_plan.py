@@ -1150,14 +1150,22 @@ def written(graph: Graph, plan: Plan) -> set[str]:
     return {graph.values[v].name for sweep in plan.sweeps for v in sweep.writes}
 
 
-def test_no_cuts_where_input_images_differ_in_size() -> None:
-    """They cannot be compared on squares; the plan works all the same."""
-    low, high = keras.Input((None, None, 1)), keras.Input((None, None, 1))
-    x = layers.Add()([layers.UpSampling2D(2)(conv(4, "low")(low)), conv(4, "high")(high)])
-    graph = read(keras.Model([low, high], conv(4, "last")(x)))
-    assert cuts.choose(graph) == frozenset()
+@pytest.mark.parametrize(("padding", "known"), [("same", True), ("valid", False)])
+def test_images_of_two_magnifications(padding: str, known: bool) -> None:
+    """Strides tell how large the second input is; where windows without padding come before, nothing is cut."""
+
+    def branch(name: str) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+        start = keras.Input((None, None, 64))
+        x = layers.Conv2D(64, 5, padding=padding, name=f"{name}1")(start)
+        return start, conv(64, f"{name}2", 5)(x)
+
+    (low, small), (high, large) = branch("low"), branch("high")
+    crop = layers.Identity() if known else layers.Cropping2D(2)
+    x = layers.Add()([crop(layers.UpSampling2D(2)(small)), crop(crop(large))])
+    graph = read(keras.Model([low, high], conv(64, "last", 5)(x)))
+    assert bool(cuts.choose(graph)) == known
     sizes = dict(zip(graph.inputs, [(16, 16), (32, 32)], strict=True))
-    assert Planner(graph, PLENTY).plan(1, sizes).shape == (1, 16, 16, 1)
+    assert Planner(graph, PLENTY).plan(1, sizes).shape == (1, 16, 16, 64)
 
 
 @pytest.fixture

@@ -46,10 +46,9 @@ def choose(
         training: whether a backward follows.
         side: rows and columns of the image that it is computed for.
     """
-    sizes = _inputs(graph, (side,) * graph.spatial)
     try:
-        extents = graph.extents(sizes)
-    except ValueError:  # inputs that meet at different sizes: nothing to compare on squares
+        extents = graph.extents(_inputs(graph, (side,) * graph.spatial))
+    except ValueError:  # a model of one size; or padding that hides how sizes of inputs are related
         return frozenset()
     found: frozenset[int] = frozenset()
     for sweep in schedule(graph):
@@ -61,7 +60,7 @@ def choose(
 
 
 def _inputs(graph: Graph, square: Size) -> dict[int, Size]:
-    """Sizes of the inputs: a label is as large as what is predicted, all else a square."""
+    """Sizes of the inputs: the first is a square; others, and labels, are as large as what they meet, if anything."""
     images = [i for i in graph.inputs if graph.values[i].image]
     known: dict[int, Size] = {}
     for value in images:
@@ -72,26 +71,22 @@ def _inputs(graph: Graph, square: Size) -> dict[int, Size]:
 
 
 def _follow(graph: Graph, known: dict[int, Size]) -> None:
-    """Adds sizes of all images that are made from those known, or are inputs that meet them."""
+    """Adds sizes of all images that follow from those known, in both directions."""
     before = 0
     while len(known) > before:
         before = len(known)
         for node in graph.nodes:
-            positions = image_positions(node)
-            made = [
-                output_extent(node, p, known[v])
-                for p in positions
-                if (v := node.inputs[p]) in known
-            ]
-            for p in positions if made else []:
-                if node.inputs[p] in graph.inputs and node.inputs[p] not in known:
-                    known[node.inputs[p]] = _input_extent(node, p, made[0])
-            if isinstance(node.op, Local) and all(node.inputs[p] in known for p in positions):
-                known[node.output] = made[0]
+            sources = [(p, node.inputs[p]) for p in image_positions(node)]
+            made = [output_extent(node, p, known[v]) for p, v in sources if v in known]
+            made += [known[node.output]] if node.output in known else []
+            for p, v in sources if made else []:
+                known.setdefault(v, _input_extent(node, p, made[0]))
+            if made and isinstance(node.op, Local):
+                known.setdefault(node.output, made[0])
 
 
 def _input_extent(node: Node, position: int, size: Size) -> Size:
-    """Of one input, where the output has a size, as far as strides tell."""
+    """Of one input of a node whose output has a size, as far as strides tell."""
     if not isinstance(node.op, Local):
         return size
     axes = zip(axes_of(node, position), size, strict=True)
