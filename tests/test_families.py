@@ -78,8 +78,8 @@ def test_short_nasnet(training: bool) -> None:
         ("DenseNet121", 75, 69),
         ("EfficientNetB0", 75, 69),
         ("EfficientNetV2B0", 75, 69),
-        ("InceptionResNetV2", 81, 77),
-        ("InceptionV3", 81, 77),
+        ("InceptionResNetV2", 113, 109),
+        ("InceptionV3", 113, 109),
         ("MobileNet", 75, 69),
         ("MobileNetV2", 75, 69),
         ("MobileNetV3Large", 75, 69),
@@ -91,6 +91,9 @@ def test_short_nasnet(training: bool) -> None:
     ],
 )
 def test_without_its_head(name: str, rows: int, columns: int, training: bool) -> None:
+    """At 81 x 77 InceptionResNetV2 ends in BatchNormalization of two numbers: a change of its input by one unit in the
+    last place changes the plain model's output by 1.5e-9; by 8e-14 at 113 x 109, where each has eight numbers or more.
+    """
     check(getattr(applications, name)(**OPEN), rows, columns, training)
 
 
