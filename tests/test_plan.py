@@ -1107,7 +1107,7 @@ def test_small_strips_are_cut_more() -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_labels_are_as_large_as_what_is_predicted(weighted: bool) -> None:
-    """A quarter of the image, or a little less than it: the cuts are those of the model without its loss."""
+    """A quarter of the image, or a little less than it: every cut of the model without its loss is there."""
     for first in (
         layers.Conv2D(64, 5, strides=4, padding="same", name="conv0"),
         layers.Conv2D(64, 5, name="conv0"),
