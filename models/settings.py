@@ -111,7 +111,7 @@ def _add_machine(add):
         type=_bytes,
         metavar="BYTES",
         help="for strips on the accelerator, or beside the images without one, e.g. 512MB "
-        "(default: 80 %% of the accelerator's free memory, or 512 MiB); only --mode offload",
+        "(default: 80 %% of the accelerator's free memory, or 256 MiB); only --mode offload",
     )
     add(
         "--host-memory",
