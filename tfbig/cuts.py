@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -21,6 +22,8 @@ LEAST_STRIPS = 16
 """The number that is reckoned with where fewer would fit an image of the size that it is computed for: others are
 larger."""
 
+SIDES = 64
+"""Sides of an image that are tried."""
 
 LONG = 2**20
 """Rows from which the stride of an axis is read."""
@@ -44,11 +47,10 @@ def choose(
         rates: of the machine.
         device_bytes: for strips; where they are small, the halo is a larger part of them.
         training: whether a backward follows.
-        side: rows and columns of the image that it is computed for.
+        side: rows and columns of the image that it is computed for, or a little less.
     """
-    try:
-        extents = graph.extents(_inputs(graph, (side,) * graph.spatial))
-    except ValueError:  # a model of one size; or padding that hides how sizes of inputs are related
+    extents = _extents(graph, side)
+    if extents is None:
         return frozenset()
     found: frozenset[int] = frozenset()
     for sweep in schedule(graph):
@@ -57,6 +59,17 @@ def choose(
             case = _Case(_alone(graph, sweep), extents, device_bytes, training, rates)
             found |= _cuts(case, candidates)
     return found
+
+
+def _extents(graph: Graph, side: int) -> dict[int, Size] | None:
+    """Sizes of all images for a square that the model takes: without padding, a U-Net takes one of 16 sides.
+
+    None for a model of one size, or where padding hides how sizes of inputs are related.
+    """
+    for rows in range(side, side - SIDES, -1):
+        with suppress(ValueError):
+            return graph.extents(_inputs(graph, (rows,) * graph.spatial))
+    return None
 
 
 def _inputs(graph: Graph, square: Size) -> dict[int, Size]:
@@ -148,8 +161,8 @@ class _Case:
             training=self.training,
             learning=frozenset(extents),
         ).about(LEAST_STRIPS)
-        chosen = [0, *[count // 2] * (count - 2), count - 1][:count]  # strips inside are alike
-        lines = sorted(set(chosen))
+        chosen = _standing_for(count)
+        lines = sorted(set(chosen.tolist()))
         table = sweep.table({v: extents[v][0] for v in sweep.images}, count, lines)
         table = table[np.searchsorted(lines, chosen)]
         heights = {v: heights_of(sweep, table, v) for v in sweep.images}
@@ -160,6 +173,15 @@ class _Case:
         inner = replace(sweep, nodes=tuple(n for n in sweep.locals if n.output not in sweep.writes))
         again, _ = operations_of(inner, 1, extents, heights)
         return (3 * work + again) / rates.operations + 2 * moved / rates.copies
+
+
+def _standing_for(count: int) -> np.ndarray:
+    """For each of `count` strips one that is like it: the first, the last and four inside, which differ where an
+    image is cropped, as strips of it and of what it is cropped from are then not side by side."""
+    inside = np.arange(max(count - 2, 0))
+    quarter = 4 * inside // max(count - 2, 1)
+    near = 1 + (2 * quarter + 1) * (count - 2) // 8
+    return np.concatenate([[0], near, [count - 1]])[:count]
 
 
 def _cuts(case: _Case, candidates: frozenset[int]) -> frozenset[int]:

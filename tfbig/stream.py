@@ -48,7 +48,8 @@ def stream(
     """Runs a Keras model on images that do not fit: same weights, same outputs, same gradients.
 
     Args:
-        model: functional or Sequential, channels last, 2-D images. It stays usable: both share variables.
+        model: functional or Sequential, channels last; images of 1, 2 or 3 dimensions. It stays usable: both share
+            variables.
         budget: bytes allowed; by default what the machine has.
         strip_rows: fixes the strip height in rows of the input, for tests and tuning.
         device: where strips are worked on, for example "GPU:0"; by default the first accelerator, if any.
@@ -254,7 +255,7 @@ class StreamedModel(keras.Model):
         """The plan for one image size; nothing of that size is allocated.
 
         Args:
-            shape: `(N, H, W, C)` of the first input; other inputs have the same rows and columns.
+            shape: `(N, H, W, C)` of the first input, `(N, L, C)` or `(N, D, H, W, C)`; other inputs have the same size.
             training: the plan of a training step; else of an evaluation, or of a prediction where no loss
                 was compiled.
 
