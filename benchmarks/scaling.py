@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["resnet18", "resnet50"])
     parser.add_argument("--stages", nargs="+", default=STAGES, choices=STAGES)
     parser.add_argument("--sides", nargs="+", type=int, default=SIDES)
-    parser.add_argument("--steps", type=int, default=5, help="a side; the first does not count")
+    parser.add_argument("--steps", type=int, default=4, help="a side; the first does not count")
     parser.add_argument("--plot", help="PNG file for times and fits")
     parser.add_argument("--only", nargs=2, help="one model and its stages, in this process")
     given = parser.parse_args()
