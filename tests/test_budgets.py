@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import keras
 import pytest
 import tensorflow as tf
 from conftest import FLOAT64, assert_same
 
 import tfbig
+from tfbig.plan import Plan
 
 layers = keras.layers
 
@@ -116,3 +119,24 @@ def test_another_size_keeps_other_images_on_the_device(float64: None) -> None:
         kept.append(big.plan(x.shape).layout.kept)
         assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
     assert kept[1] < kept[0]
+
+
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_the_budget_that_an_error_names_will_do(place: str) -> None:
+    """The first sweep is not the one with the largest strip; strips that nobody limits grow with the host budget."""
+    start = keras.Input((None, None, 3))
+    fine = layers.Conv2D(8, 3, padding="same", activation="relu")(start)
+    x = normed(normed(layers.MaxPooling2D()(fine), 8, 3), 16, 3)
+    x = layers.Concatenate()([layers.UpSampling2D()(x), fine])
+    model = keras.Model(start, layers.Conv2D(1, 3, padding="same", activation="sigmoid")(x))
+
+    def plan(size: str) -> Plan:
+        big = tfbig.stream(model, tfbig.Budget(disk=0, **{place: size}))
+        big.compile("sgd", "binary_crossentropy")
+        return big.plan((1, 200, 160, 3))
+
+    with pytest.raises(tfbig.BudgetError) as found:
+        plan("2kB")
+    named = re.search(rf"Raise `{place}` to ([\d.]+ \w+)", str(found.value))
+    assert named is not None
+    assert plan(named[1]).shape == (1, 200, 160, 3)

@@ -624,3 +624,179 @@ def test_no_targets_no_loss() -> None:
     big.compile("sgd")
     with pytest.raises(ValueError, match=r"no loss to train with; pass `loss=` to compile"):
         big.train_on_batch(*data(segmenter, 2))
+
+
+# ------------------------------------------------------------------------- what is less common
+
+
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "mean_with_sample_weight"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_pixels_of_an_ignored_class_do_not_count(
+    reduction: str, weighted: bool, float64: None
+) -> None:
+    pair = both(segmenter, 3, "softmax")
+    x, y = images(4), classes(4, 7, 6, 1)
+    weights = abs(numbers(4, 7, 6, seed=3)) if weighted else None
+    loss = keras.losses.SparseCategoricalCrossentropy(ignore_class=1, reduction=reduction)
+
+    def run(model: Any) -> dict[str, Any]:
+        model.compile(keras.optimizers.SGD(0.01), loss)
+        return model.fit(x, y, 2, sample_weight=weights, shuffle=False, verbose=0).history
+
+    same_logs(pair, run)
+
+
+def test_a_loss_whose_function_ignores_pixels_is_refused() -> None:
+    big = both(segmenter, 3, "softmax")[0]
+    function = keras.losses.sparse_categorical_crossentropy
+    big.compile("sgd", lambda y, p: function(y, p, ignore_class=1))
+    with pytest.raises(tfbig.UnsupportedLayerError, match=r"ignores some of the pixels"):
+        big.train_on_batch(images(1), classes(1, 7, 6, 1))
+
+
+def test_a_saturated_output_that_is_read_again(float64: None) -> None:
+    """Cross-entropy comes from the logits, as in Keras: a probability of 1 would lose them."""
+
+    def build() -> keras.Model:
+        inputs = keras.Input((None, None, 2))
+        logits = layers.Rescaling(60.0)(layers.Conv2D(1, 3, padding="same")(inputs))
+        seen = layers.Activation("sigmoid", name="seen")(logits)
+        again = layers.Conv2D(2, 3, padding="same", name="again")(seen)
+        return keras.Model(inputs, [seen, again])
+
+    x, y = images(3), [classes(3, 7, 6, 1, count=2).astype("float64"), numbers(3, 7, 6, 2)]
+
+    def run(model: Any) -> dict[str, Any]:
+        model.compile(keras.optimizers.SGD(0.01), ["binary_crossentropy", "mse"])
+        return model.fit(x, y, 2, shuffle=False, verbose=0).history
+
+    same_logs(both(build), run)
+
+
+@pytest.mark.parametrize(
+    "stop", [keras.ops.stop_gradient, lambda x: keras.ops.cast(x > 0, "float64")]
+)
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_weights_without_a_gradient_do_not_decay(stop: Any, float64: None) -> None:
+    def build() -> keras.Model:
+        inputs = keras.Input((None, None, 2))
+        x = stop(layers.Conv2D(3, 3, padding="same")(inputs))
+        return keras.Model(inputs, layers.Conv2D(2, 3, padding="same")(x))
+
+    def run(model: Any) -> dict[str, Any]:
+        model.compile(keras.optimizers.AdamW(0.01, weight_decay=0.1), "mse")
+        return model.fit(images(3), numbers(3, 7, 6, 2), 1, shuffle=False, verbose=0).history
+
+    same_logs(both(build), run)
+
+
+def test_stateless_calls_take_the_values_that_are_given(float64: None) -> None:
+    big, twin = both(segmenter)
+    values = [2 * v.value for v in twin.trainable_variables]
+    others = [v.value + 1 for v in twin.non_trainable_variables]
+    pair = [m.stateless_call(values, others, images(2), training=True) for m in (big, twin)]
+    assert_same(*([y, *state] for y, state in pair), FLOAT64)
+
+
+def test_a_layer_may_train_where_the_model_does_not_say(float64: None) -> None:
+    def build() -> keras.Model:
+        inputs = keras.Input((None, None, 2))
+        return keras.Model(inputs, layers.BatchNormalization()(inputs, training=True))
+
+    big, twin = both(build)
+    for training in (None, True, False):
+        assert_same(big(images(2), training=training), twin(images(2), training=training), FLOAT64)
+
+
+def test_compile_sees_what_was_changed_in_layers(float64: None) -> None:
+    normalise = layers.Normalization(axis=-1)
+    inputs = keras.Input((None, None, 2))
+    model = keras.Model(inputs, layers.Conv2D(1, 3)(normalise(inputs)))
+    big = tfbig.stream(model, strip_rows=2)
+    big.predict(images(2), verbose=0)
+    normalise.adapt(5 * images(2) + 3)
+    big.compile("sgd", "mse")
+    assert_same(big.predict(images(2), verbose=0), model(images(2)), FLOAT64)
+
+
+@pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
+def test_keys_of_inputs_go_before_names(float64: None) -> None:
+    inputs = {
+        "a": keras.Input((None, None, 2), name="b"),
+        "b": keras.Input((None, None, 2), name="a"),
+    }
+    model = keras.Model(inputs, layers.Conv2D(1, 3)(inputs["a"] - 2 * inputs["b"]))
+    given = {"a": images(2), "b": images(2) ** 2}
+    assert_same(tfbig.stream(model)(given), model(given), FLOAT64)
+
+
+def test_images_of_one_channel_may_come_without_it(float64: None) -> None:
+    inputs = keras.Input((None, None, 1))
+    model = keras.Model(inputs, layers.Conv2D(2, 3)(inputs))
+    x = images(2)[..., 0]
+    assert_same(tfbig.stream(model)(x), model(x), FLOAT64)
+
+
+@pytest.mark.parametrize("shape", [(2, 7, 6, 3), (7, 6, 2), (2, 7, 6, 2, 1)])
+def test_inputs_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(
+        ValueError, match=r"input 'image' has shape .*, expected \(None, None, None, 2\)"
+    ):
+        both(segmenter)[0](numbers(*shape))
+
+
+@pytest.mark.parametrize("shape", [(7, 6, 2), (1, 7, 6, 3), (1, None, 6, 2)])
+def test_a_plan_is_of_a_whole_shape(shape: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"expected the shape \(N, rows, ..., C\) .* C = 2, received"
+    ):
+        both(segmenter)[0].plan(shape)
+
+
+def test_gradients_of_gradients_are_an_error_not_zero() -> None:
+    big = both(segmenter)[0]
+    x = tf.constant(images(1), tf.float32)
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = tf.reduce_sum(big(x))
+        penalty = tf.reduce_sum(inner.gradient(y, x) ** 2)
+    with pytest.raises(tf.errors.OpError, match="differentiable once"):
+        outer.gradient(penalty, [v.value for v in big.trainable_variables])
+
+
+SETTINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "budget": ({"budget": "1GB"}, TypeError, r"expected budget=tfbig.Budget\(host=...\)"),
+    "rows": ({"strip_rows": 0}, ValueError, "strip_rows=0: expected a number of rows"),
+    "store": ({"store": "int8"}, ValueError, "store='int8': expected None or one of"),
+    "source": ({"source_dtype": "rgb"}, ValueError, "source_dtype='rgb': expected one of bool"),
+    "device": (
+        {"device": "GPU:99"},
+        ValueError,
+        "device='GPU:99': there is none; TensorFlow knows",
+    ),
+    "no device": ({"device": "fast"}, ValueError, "device='fast': there is none"),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_are_checked_at_once(name: str) -> None:
+    options, kind, message = SETTINGS[name]
+    with pytest.raises(kind, match=message):
+        tfbig.stream(segmenter(), **options)
+
+
+@pytest.mark.parametrize("dtype", [None, "float16"])
+def test_predictions_go_to_a_file_in_the_type_asked_for(dtype: str | None, tmp_path: Path) -> None:
+    big, twin = both(segmenter)
+    x = np.random.default_rng(0).integers(0, 255, (9, 6, 2)).astype("uint8")
+    found = big.predict_to(x, str(tmp_path / "y.npy"), dtype=dtype)
+    expected = twin(x[None].astype("float32")).numpy()[0].astype(dtype or "float32")
+    assert found.dtype == expected.dtype
+    assert_same(np.load(tmp_path / "y.npy"), expected, 2e-3 if dtype else 1e-5)
+
+
+@pytest.mark.parametrize("build", [classifier, two_maps])
+def test_only_one_image_goes_to_a_file(build: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="predict_to takes models from one image"):
+        both(build)[0].predict_to(np.zeros((7, 6, 2), np.uint8), str(tmp_path / "y.npy"))

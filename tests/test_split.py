@@ -366,3 +366,12 @@ def test_a_penalty_of_activations_runs_in_the_rest(float64: None) -> None:
         model.compile("sgd", "mse")
         losses.append([np.float64(model.train_on_batch(x, y)) for _ in range(2)])
     assert_same(*losses, FLOAT64)
+
+
+def test_a_layer_may_be_called_before_and_after_the_split(float64: None) -> None:
+    inputs = keras.Input((None, None, 2))
+    shared = keras.layers.Conv2D(2, 3, padding="same")
+    model = keras.Model(inputs, shared(keras.layers.Lambda(lambda x: 2 * x)(shared(inputs))))
+    x = np.random.default_rng(0).normal(size=(2, 9, 7, 2))
+    big = tfbig.stream(model, strip_rows=2, unsupported="device")
+    assert_same(big(x), model(x), FLOAT64)

@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "tfbig"
 ORDER = [
     "backend",
     "errors",
+    "own",
     "budget",
     "geometry",
     "graph",

@@ -34,6 +34,27 @@ def accelerator() -> str | None:
     return "/GPU:0" if tf.config.list_logical_devices("GPU") else None
 
 
+def check_device(name: str | None) -> None:
+    """Checks that a device exists.
+
+    Raises:
+        ValueError: there is none of this name.
+    """
+    import tensorflow as tf
+
+    if name is None:
+        return
+    known = [d.name for d in tf.config.list_logical_devices()]
+    try:
+        wanted = tf.DeviceSpec.from_string(name if name.startswith("/") else f"/{name}")
+    except ValueError:
+        wanted = tf.DeviceSpec(device_type="?")
+    specs = [tf.DeviceSpec.from_string(each) for each in known]
+    kinds = [(d.device_type, d.device_index) for d in specs]
+    if (wanted.device_type, wanted.device_index or 0) not in kinds:
+        raise ValueError(f"device={name!r}: there is none; TensorFlow knows {', '.join(known)}.")
+
+
 def accelerator_bytes() -> int:
     """Memory that TensorFlow may use on the first accelerator."""
     from tensorflow.python.client import device_lib

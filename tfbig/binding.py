@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from keras.src.backend.common.stateless_scope import get_stateless_scope, in_stateless_scope
 from tensorflow.python.eager import record
 
 from tfbig.engine import Program
@@ -54,12 +55,13 @@ def weights(program: Program) -> list[tf.Tensor]:
 
 
 def raw(variable: Any) -> tf.Tensor:
-    """The value of a Keras variable in its own dtype.
+    """The value of a Keras variable in its own dtype; inside `stateless_call`, the one that is given.
 
     `variable.value` is cast inside the autocast scope of a mixed-precision layer, and gradients of strips would
     then add up in the narrow type.
     """
-    return tf.convert_to_tensor(variable._value)
+    given = get_stateless_scope().get_current_value(variable) if in_stateless_scope() else None
+    return tf.convert_to_tensor(variable._value if given is None else given)
 
 
 def update(program: Program, results: dict[int, Any]) -> None:

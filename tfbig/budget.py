@@ -14,6 +14,9 @@ DEFAULT_STRIPS = 256 * 2**20
 enough that a strip is still warm when its backward needs it. ResNet-50 at 2048 x 2048 takes 10.6 s a step with it,
 11.7 s with twice as much, 11.1 s with 96 MB; ResNet-18, VGG16 and MobileNetV2 take as long with twice as much."""
 
+HOST_SHARE = 16
+"""Of the host budget, one part in so many is for strips by default."""
+
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 

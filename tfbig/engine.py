@@ -164,7 +164,7 @@ class Program:
                 found = back.d_wholes | back.d_images
                 floats = {key for key, t in inputs.items() if tapes.is_float(t)}
                 d_inputs = [found.get(key) if key in floats else None for key in keys]
-                return d_inputs + self._weight_gradients(back)
+                return list(_once(d_inputs + self._weight_gradients(back)))
 
             return tf.nest.flatten(structure), gradient
 
@@ -485,3 +485,26 @@ class Program:
             state.done = self._call(sweeps.fold, known, part, chunk)
             (state.d_images[value],) = stores.after([state.d_images[value]], state.done)
         return sweep.without(nodes)
+
+
+def _once(gradients: list[Any]) -> list[Any]:
+    """Gradients whose own gradient is an error when it is computed, where it would else be zero."""
+
+    @tf.custom_gradient
+    def marked(*tensors: tf.Tensor) -> Any:
+        def refuse(*others: tf.Tensor) -> list[tf.Tensor]:
+            return [
+                tf.reshape(tf.numpy_function(_refuse, [t], t.dtype), tf.shape(t)) for t in others
+            ]
+
+        return [tf.identity(t) for t in tensors], refuse
+
+    found = iter(marked(*[g for g in gradients if g is not None]))
+    return [None if g is None else next(found) for g in gradients]
+
+
+def _refuse(gradient: np.ndarray) -> np.ndarray:
+    raise NotImplementedError(
+        "streamed models and Big layers are differentiable once; for gradients of gradients, such as a gradient "
+        "penalty, use the plain model."
+    )

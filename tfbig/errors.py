@@ -6,7 +6,15 @@ class TfbigError(Exception):
 
 
 class BudgetError(TfbigError, ValueError):
-    """Raised before anything runs when a plan or a file does not fit the memory or disk allowed."""
+    """Raised before anything runs when a plan or a file does not fit the memory or disk allowed.
+
+    Attributes:
+        need_bytes: of the device that the smallest strip takes, where that is what does not fit.
+    """
+
+    def __init__(self, message: str, need_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.need_bytes = need_bytes
 
 
 class UnsupportedLayerError(TfbigError, TypeError):

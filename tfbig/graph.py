@@ -53,6 +53,7 @@ class Local:
         pixelwise: every output number depends on the input number at its own place alone, whatever the
             place and channel; such nodes commute with folding.
         cheap: recomputing costs less than storing.
+        stops: no gradient flows through it.
         operations: multiply-adds times two per output pixel, all channels.
         phase: the same operation in phase layout (`tfbig.phase.Phase`), where that is faster.
     """
@@ -61,6 +62,7 @@ class Local:
     axes: tuple[tuple[Axis, ...] | None, ...]
     pixelwise: bool = False
     cheap: bool = False
+    stops: bool = False
     operations: int = 0
     phase: Any = None
 

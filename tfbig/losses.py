@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfbig import own
 from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry import SAME
 from tfbig.graph import Graph, Local, Node, Reduce
@@ -102,29 +103,79 @@ def add(
     """
     alone = graph.values[prediction].channels == 1 and loss.reduction != "sum"
     value, tail, pixelwise = split_tail(graph, prediction)
-    pixelwise = pixelwise and alone and isinstance(loss, ELEMENTWISE) and sample_weight is None
-    if loss.reduction in (None, "none"):
-        raise UnsupportedLayerError(
-            f"loss '{loss.name}' has reduction={loss.reduction!r}; an image loss must be a mean or a sum."
-        )
+    pixelwise = pixelwise and alone and _is(loss, ELEMENTWISE) and sample_weight is None
+    _check(loss, graph, [target, prediction])
     inputs = [value, target]
     if sample_weight is not None:
         inputs.append(_weights_image(graph, target, sample_weight))
-    if isinstance(loss, RATIOS):
+    if _is(loss, RATIOS):
         op = replace(_ratio(loss, tail, metrics, graph.spatial), pixelwise=pixelwise)
         return _add_ratio(graph, op, inputs, loss, weight, sample_weight)
-    weighted = sample_weight is not None and loss.reduction == "mean_with_sample_weight"
-    op = _mean(loss, 1.0 if weighted else weight, tail, metrics, weighted, graph.spatial)
+    counted = _counted(graph, loss, inputs)
+    divided = counted is not None
+    op = _mean(loss, 1.0 if divided else weight, tail, metrics, divided, graph.spatial)
     result = graph.reduce(loss.name, replace(op, pixelwise=pixelwise), inputs)
-    if not weighted:
+    if counted is None:
         return result
     dtype = tf.as_dtype(loss.dtype)
-    divisor = graph.reduce(f"{loss.name}/weights", _sum(dtype), inputs[2:])
+    divisor = graph.reduce(f"{loss.name}/weights", _sum(dtype), [counted])
     return graph.whole(
         f"{loss.name}/mean",
         lambda x, w: tf.math.divide_no_nan(x[0], x[1]) * tf.constant(weight, dtype),
         [result, divisor],
     )
+
+
+def _is(loss: keras.losses.Loss, kinds: tuple[type, ...]) -> bool:
+    """Whether a loss is one of Keras' losses, and computes as that does."""
+    return isinstance(loss, kinds) and not own.overridden(loss, "call")
+
+
+def _check(loss: keras.losses.Loss, graph: Graph, images: list[int]) -> None:
+    """Refuses a loss that is no mean, sum or ratio of sums over pixels; `images` are labels and prediction."""
+    if loss.reduction in (None, "none"):
+        raise UnsupportedLayerError(
+            f"loss '{loss.name}' has reduction={loss.reduction!r}; an image loss must be a mean or a sum."
+        )
+    if own.overridden(loss, "__call__"):
+        raise UnsupportedLayerError(
+            f"loss '{loss.name}' ({type(loss).__name__}) overrides __call__, so how it adds up over pixels is not "
+            "known; override `call`, which gives one number per pixel."
+        )
+    axis = getattr(loss, "axis", getattr(loss, "_fn_kwargs", {}).get("axis"))
+    if axis not in (None, -1, graph.spatial + 1) and not _is(loss, RATIOS):
+        raise UnsupportedLayerError(
+            f"loss '{loss.name}' has axis={axis}; strips need the channels, axis=-1."
+        )
+    channels = [graph.values[v].channels for v in images]
+    if type(loss) not in vars(keras.losses).values() and not own.per_pixel(
+        loss.call, channels, graph.spatial, str(loss.dtype)
+    ):
+        raise UnsupportedLayerError(
+            f"loss '{loss.name}' is not a mean over pixels: it gives a part of an image other numbers than the whole. "
+            "Use one that gives every pixel a number of its own, [N, ...], or keras.losses.Dice or Tversky."
+        )
+
+
+def _counted(graph: Graph, loss: keras.losses.Loss, inputs: list[int]) -> int | None:
+    """The image whose sum divides that of the loss; None where it is the number of pixels, or 1.
+
+    Args:
+        inputs: prediction, labels and perhaps sample weights.
+    """
+    ignored, weights = getattr(loss, "ignore_class", None), inputs[2:]
+    weights = weights if loss.reduction == "mean_with_sample_weight" else []
+    if loss.reduction == "sum" or (ignored is None and not weights):
+        return None
+    if ignored is None:
+        return weights[0]
+    dtype = str(loss.dtype)
+
+    def valid(x: list[tf.Tensor], w: Any, strip: Any) -> tf.Tensor:
+        mask = tf.cast(tf.not_equal(x[0], tf.cast(ignored, x[0].dtype)), dtype)
+        return mask * tf.cast(x[1], dtype) if len(x) > 1 else mask
+
+    return graph.local(f"{loss.name}/valid", valid, [inputs[1], *weights], 1, dtype, cheap=True)
 
 
 def observe(
@@ -168,15 +219,20 @@ def split_tail(graph: Graph, value: int) -> tuple[int, Callable[[tf.Tensor], tf.
     """Takes the nodes without a halo that end in `value`, one of its outputs, out of a graph, as one function.
 
     With the activation inside the loss, Keras computes cross-entropies from logits, as it does for a plain
-    model, and the chain can be compiled as one.
+    model, and the chain can be compiled as one. A last node that something else reads too is also made there.
     """
     nodes: list[Node] = []
     node = graph.producer(value)
     read = graph.outputs.count(value) > 1
-    while node is not None and _movable(node) and not read and not graph.consumers(value):
+    while node is not None and _movable(node):
+        alone = not read and not graph.consumers(value)
+        if not alone and nodes:
+            break
         nodes.insert(0, node)
-        graph.nodes.remove(node)
         value = node.inputs[0]
+        if not alone:
+            break
+        graph.nodes.remove(node)
         node = graph.producer(value)
         read = value in graph.outputs
 
@@ -201,6 +257,12 @@ def _values(
     dtype = tf.as_dtype(loss.dtype)
     y_pred = y_pred if y_pred.dtype == dtype else tf.cast(y_pred, dtype)
     values = loss.call(tf.cast(y_true, dtype), y_pred)
+    mask = keras.src.backend.get_keras_mask(values)
+    if mask is not None and getattr(loss, "ignore_class", None) is None:
+        raise UnsupportedLayerError(
+            f"loss '{loss.name}' ignores some of the pixels by a mask of Keras; strips know "
+            "keras.losses.SparseCategoricalCrossentropy(ignore_class=...), or use sample weights."
+        )
     if values.shape.rank is None or values.shape.rank <= spatial:
         raise UnsupportedLayerError(
             f"loss '{loss.name}' is not a mean over pixels (it gives shape {values.shape} for a strip); "

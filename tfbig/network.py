@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig import rules
+from tfbig import own, rules
 from tfbig.errors import UnsupportedLayerError
 from tfbig.graph import Graph
 from tfbig.rules.nodes import cast
@@ -19,7 +19,7 @@ from tfbig.rules.nodes import cast
 
 def read(
     model: keras.Model,
-    training: bool,
+    training: bool | None,
     input_dtypes: list[str] | None = None,
     order: tuple[int, ...] | None = None,
 ) -> Graph:
@@ -27,7 +27,8 @@ def read(
 
     Args:
         model: built; every layer that works on images needs a rule.
-        training: whether BatchNormalization uses the statistics of the image and dropout drops.
+        training: whether BatchNormalization uses the statistics of the image and dropout drops; None: where the
+            model calls its layers so.
         input_dtypes: element type of each input as it will arrive; that of the model by default.
         order: of the spatial axes, the one to cut first, see `longest_first`; by default as they come.
 
@@ -99,6 +100,11 @@ def as_functional(model: keras.Model) -> Any:
     Raises:
         UnsupportedLayerError: the model has none.
     """
+    if own.overridden(model, "call"):
+        raise UnsupportedLayerError(
+            f"'{model.name}' ({type(model).__name__}) overrides `call`, so its graph is not what it computes; "
+            "use a functional or Sequential model of Keras' own class."
+        )
     if isinstance(model, keras.Sequential):
         if not model.built:
             raise UnsupportedLayerError(
@@ -113,7 +119,7 @@ def as_functional(model: keras.Model) -> Any:
     )
 
 
-def read_into(graph: Graph, functional: Any, inputs: list[int], training: bool) -> list[int]:
+def read_into(graph: Graph, functional: Any, inputs: list[int], training: bool | None) -> list[int]:
     """Adds the layers of a model to a graph; gives the values of its outputs."""
     known = {id(t): v for t, v in zip(functional.inputs, inputs, strict=True)}
     for depth in sorted(functional._nodes_by_depth, reverse=True):
@@ -140,7 +146,7 @@ def read_call(
     values: Sequence[int],
     specs: Sequence[Any],
     outputs: Sequence[Any],
-    training: bool,
+    training: bool | None,
     arguments: Any = None,
     kind: type | None = None,
 ) -> list[int]:
@@ -151,13 +157,15 @@ def read_call(
         layer: what is called.
         values: its inputs.
         specs, outputs: the Keras tensors that go in and come out.
-        training: whether it trains.
+        training: whether it trains; None: as its arguments say, else not. Keras lets that of the model override
+            them.
         arguments: `(args, kwargs)` with slots for the inputs; by default the input, or the list of inputs.
         kind: class that the layer runs as; its own by default.
     """
     if arguments is None:
         slots = [rules.Slot(i) for i in range(len(values))]
         arguments = ((slots if len(slots) > 1 else slots[0],), {})
+    training = arguments[1].get("training") if training is None else training
     images = any(graph.values[v].image for v in values)
     if images and isinstance(layer, keras.Model):
         return read_into(graph, as_functional(layer), list(values), training)
@@ -165,7 +173,7 @@ def read_call(
         dtypes = [getattr(layer, "compute_dtype", t.dtype) for t in specs]
         values = [cast(graph, v, d) for v, d in zip(values, dtypes, strict=True)]
     call = rules.Call(
-        layer, graph, tuple(values), tuple(specs), tuple(outputs), training, arguments, kind
+        layer, graph, tuple(values), tuple(specs), tuple(outputs), bool(training), arguments, kind
     )
     first = len(graph.nodes)
     found = rules.apply(call) if images else rules.small(call)
@@ -185,7 +193,9 @@ def _alike(call: rules.Call) -> tuple[Any, ...]:
     others = [a for a in keras.tree.flatten(call.arguments) if not isinstance(a, rules.Slot)]
     plain = all(isinstance(a, (bool, int, float, str, type(None))) for a in others)
     holds_more = isinstance(layer, (keras.Model, keras.layers.Normalization))
-    if holds_more or not plain or not type(layer).__module__.startswith("keras."):
+    function = getattr(layer, "activation", None)
+    mine = not str(getattr(function, "__module__", "keras.")).startswith("keras.")
+    if holds_more or mine or not plain or not type(layer).__module__.startswith("keras."):
         return (object(),)  # like no other
     config = {k: v for k, v in layer.get_config().items() if not k.endswith(_OF_NO_EFFECT)}
     known = [call.graph.values[i] for i in call.inputs]

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfbig import losses
+from tfbig import losses, own
 from tfbig.errors import UnsupportedLayerError
-from tfbig.graph import Graph, Node
+from tfbig.graph import Graph, Local, Node
 
 map_structure = keras.tree.map_structure
 
@@ -102,7 +103,7 @@ class Objective:
         prediction = predictions[term.output]
         target = inputs.target(term.target, prediction, term.loss)
         weights = inputs.weights(term.weights)
-        metrics = None if seen is None else _update(seen, graph.spatial)
+        metrics = None if seen is None else _observer(graph, seen, prediction, target)
         alone = len(self.terms) == 1 and term.factor is not None
         factor = float(term.factor) if alone and term.factor is not None else 1.0
         return losses.add(graph, prediction, target, term.loss, factor, metrics, weights)
@@ -113,7 +114,8 @@ class Objective:
         prediction = predictions[scores.output]
         target = inputs.target(scores.target, prediction)
         weights = inputs.weights(scores.weights)
-        return losses.observe(graph, prediction, target, _update(scores, graph.spatial), weights)
+        metrics = _observer(graph, scores, prediction, target)
+        return losses.observe(graph, prediction, target, metrics, weights)
 
     def channels(self, outputs: Sequence[int]) -> dict[int, int]:
         """Channels of the labels of each target, from those of the outputs."""
@@ -133,14 +135,27 @@ class Objective:
 def learning(graph: Graph) -> set[int]:
     """Positions of the weights that the losses of a graph depend on; for others Keras has no gradient, not zero."""
     losses_of = graph.outputs[1:] or graph.outputs
-    return {slot for node in _behind(graph, losses_of) for slot in node.weights}
+    return {slot for node in _behind(graph, losses_of, _learns) for slot in node.weights}
 
 
-def _behind(graph: Graph, values: Sequence[int]) -> list[Node]:
-    """The nodes that values depend on, last first."""
+def _learns(graph: Graph, node: Node) -> bool:
+    """Whether gradients flow from the output of a node to its inputs."""
+    if not isinstance(node.op, Local):
+        return True
+    return not node.op.stops and tf.as_dtype(graph.values[node.output].dtype).is_floating
+
+
+def _behind(
+    graph: Graph, values: Sequence[int], follow: Callable[[Graph, Node], bool] | None = None
+) -> list[Node]:
+    """The nodes that values depend on, last first.
+
+    Args:
+        follow: whether what a node depends on counts too, and the node; by default always.
+    """
     wanted, found = set(values), []
     for node in reversed(graph.nodes):
-        if node.output in wanted:
+        if node.output in wanted and (follow is None or follow(graph, node)):
             wanted |= set(node.inputs)
             found.append(node)
     return found
@@ -382,6 +397,27 @@ def _leaves(metrics: Any) -> tuple[keras.metrics.Metric, ...]:
     return tuple(metrics.metrics) if metrics else ()
 
 
+def _observer(graph: Graph, scores: Scores, prediction: int, target: int) -> Callable[..., None]:
+    """What updates metrics with a strip; a mean of a function of one's own is tried first."""
+    channels = [graph.values[v].channels for v in (target, prediction)]
+    for metric in (*scores.plain, *scores.weighted):
+        function = getattr(metric, "_fn", None)
+        if function is None or function.__module__.startswith("keras."):
+            continue
+        dtype = str(metric.dtype)
+        options = metric._fn_kwargs
+        if not own.per_pixel(partial(function, **options), channels, graph.spatial, dtype):
+            raise _no_mean(metric, "it gives a part of an image other numbers than the whole")
+    return _update(scores, graph.spatial)
+
+
+def _no_mean(metric: Any, reason: str) -> UnsupportedLayerError:
+    return UnsupportedLayerError(
+        f"metric '{metric.name}' gives no number per pixel ({reason}), so its mean cannot be added up. Use a function "
+        "that keeps the pixels, or a keras.metrics.Metric that adds up counts."
+    )
+
+
 def _update(scores: Scores, spatial: int) -> Callable[..., None]:
     """Updates metrics with a strip.
 
@@ -413,8 +449,8 @@ def _update_mean(metric: Any, y_true: Any, y_pred: Any, weights: tf.Tensor) -> N
     function = getattr(metric, "_fn", None)
     values = y_true if function is None else function(y_true, y_pred, **metric._fn_kwargs)
     if values.shape.rank is not None and values.shape.rank < y_true.shape.rank - 1:
-        raise UnsupportedLayerError(
-            f"metric '{metric.name}' gives no number per pixel (shape {values.shape} for a strip), so its mean cannot "
-            "be added up. Use a function that keeps the pixels, or a keras.metrics.Metric that adds up counts."
-        )
-    metric.update_state(y_true, y_pred, sample_weight=weights)
+        raise _no_mean(metric, f"shape {values.shape} for a strip")
+    try:
+        metric.update_state(y_true, y_pred, sample_weight=weights)
+    except (ValueError, tf.errors.InvalidArgumentError) as error:
+        raise _no_mean(metric, "weights of strips do not fit what it averages") from error

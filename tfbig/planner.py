@@ -12,6 +12,7 @@ from math import inf, prod
 import numpy as np
 
 from tfbig import cuts, layouts, lifetimes
+from tfbig.budget import DEFAULT_STRIPS, HOST_SHARE
 from tfbig.cost import bytes_of, itemsize, operations_of
 from tfbig.errors import BudgetError
 from tfbig.graph import Graph
@@ -139,7 +140,10 @@ class Planner:
             if self._inside(plan):
                 return plan
             raise self._refused([plan])
-        straight = self._plan(batch, extents, self._straight(), known)
+        try:
+            straight = self._plan(batch, extents, self._straight(), known)
+        except BudgetError as error:
+            raise self._too_large(batch, extents, error) from None
         best = _placed(self._keeping(straight, batch, extents))
         if self._inside(best):
             return best
@@ -290,17 +294,35 @@ class Planner:
         """Why none of these placed plans will do, and what would."""
         plan = min(found, key=lambda p: p.host_bytes)
         shape = " x ".join(map(str, plan.shape[:-1]))
-        least = format_bytes(plan.host_bytes + self._beside(plan))
+        least = format_bytes(self._least(plan))
         parts = f"images {format_bytes(plan.host_bytes)}"
         if self.shared:
             rest = format_bytes(plan.fixed_bytes + plan.model_bytes)
             parts += f", strips {format_bytes(plan.device_bytes)}, the rest {rest}"
         disk = f", and {format_bytes(self.disk_bytes)} of disk" if self.disk_bytes else ""
+        more = ", or `disk`" if self.disk_bytes else ""
         return BudgetError(
             f"'{self.name}' on {shape}: a step needs {least} of host memory at least ({parts}), "
-            f"{format_bytes(self.host_bytes or 0)} are allowed{disk}. Raise `host` to {least}, or use smaller "
+            f"{format_bytes(self.host_bytes or 0)} are allowed{disk}. Raise `host` to {least}{more}, or use smaller "
             "images, a smaller batch or store='bfloat16'."
         )
+
+    def _too_large(self, batch: int, extents: dict[int, Size], error: BudgetError) -> BudgetError:
+        """Of the sweeps with too large a smallest strip, the one that needs most."""
+        for sweep in self.sweeps:
+            try:
+                self._cost(sweep, batch, extents)
+            except BudgetError as found:
+                error = max(error, found, key=lambda e: e.need_bytes)
+        return error
+
+    def _least(self, placed: Plan) -> int:
+        """A host budget that holds the plan; strips that nobody limits grow with it."""
+        need = placed.host_bytes + self._beside(placed)
+        if self.firm or not self.shared:
+            return need
+        rest = need - placed.device_bytes
+        return max(need, min(rest + DEFAULT_STRIPS, -(-rest * HOST_SHARE // (HOST_SHARE - 1))))
 
     @cached_property
     def _fixed_bytes(self) -> int:

@@ -11,7 +11,8 @@ import keras
 import tensorflow as tf
 
 from tfbig import backend, labels, network, objective, phase, rates, split
-from tfbig.budget import DEFAULT_STRIPS, Budget
+from tfbig.budget import DEFAULT_STRIPS, HOST_SHARE, Budget
+from tfbig.cost import ITEMSIZE
 from tfbig.engine import Program
 from tfbig.errors import UnsupportedLayerError
 from tfbig.graph import Graph
@@ -19,6 +20,9 @@ from tfbig.plan import Plan
 from tfbig.planner import Planner
 
 map_structure = keras.tree.map_structure
+
+STORES = ("bfloat16", "float16", "float32")
+"""Element types in which images may be kept."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,21 @@ class Settings:
     source_dtype: str
     store: str | None
 
+    def __post_init__(self) -> None:
+        """Refuses what no image could stream with."""
+        if not isinstance(self.budget, Budget):
+            raise TypeError(f"expected budget=tfbig.Budget(host=...), received {self.budget!r}.")
+        rows = self.strip_rows
+        if rows is not None and (not isinstance(rows, int) or rows < 1):
+            raise ValueError(f"strip_rows={rows!r}: expected a number of rows, 1 or more.")
+        if self.store not in (None, *STORES):
+            raise ValueError(f"store={self.store!r}: expected None or one of {STORES}.")
+        if self.source_dtype not in ITEMSIZE:
+            raise ValueError(
+                f"source_dtype={self.source_dtype!r}: expected one of {', '.join(ITEMSIZE)}."
+            )
+        backend.check_device(self.device)
+
     @property
     def strip_bytes(self) -> tuple[int, bool]:
         """Bytes for strips, and whether they are a limit."""
@@ -38,7 +57,7 @@ class Settings:
             return self.budget.device_bytes, True
         if self.device and "GPU" in self.device:
             return int(0.8 * backend.accelerator_bytes()), True
-        return min(DEFAULT_STRIPS, self.budget.host_bytes // 16), False
+        return min(DEFAULT_STRIPS, self.budget.host_bytes // HOST_SHARE), False
 
 
 class Programs:
@@ -83,7 +102,7 @@ class Programs:
         self.images_out = all(graph.values[v].image for v in graph.outputs)
         self.labels = labels.Labels(name, self.rank, settings.source_dtype)
 
-    def read(self, training: bool, dtypes: list[str] | None = None) -> Graph:
+    def read(self, training: bool | None, dtypes: list[str] | None = None) -> Graph:
         """The graph of what streams."""
         model = self.model if self.cut is None else self.cut.front
         for layer in model.layers:
@@ -126,16 +145,20 @@ class Programs:
         phase.rewrite(graph)
         return self._planner(graph, training).plan(batch, sizes)
 
-    def forward(self, training: bool, tensors: Sequence[tf.Tensor]) -> Program:
-        """What computes the outputs of inputs of these element types."""
+    def forward(self, training: bool | None, tensors: Sequence[tf.Tensor]) -> Program:
+        """What computes the outputs of inputs of these element types; `training` as in `network.read`."""
         key = (training, self.order, self._trained(), *(t.dtype for t in tensors))
 
         def build() -> Program:
             graph = self.read(training, [self._dtype(t) for t in tensors])
             phase.rewrite(graph)
-            return self._runs(graph, training)
+            return self._runs(graph, bool(training))
 
         return self._kept.get(None, key, build)
+
+    def forget(self) -> None:
+        """Reads the model again when a program is next asked for: settings of its layers may have changed."""
+        self._kept = _Kept()
 
     def loss(
         self, training: bool, tensors: Sequence[tf.Tensor], given: Sequence[Any], owners: Any

@@ -196,11 +196,22 @@ def _cut(model: Any, behind: list[Any], made: set[int]) -> Split:
     return Split(
         model,
         keras.Model(model.inputs, crossing, name=f"{model.name}_front"),
-        keras.Model(read, others, name=f"{model.name}_rest"),
+        _again(behind, read, others, name=f"{model.name}_rest"),
         tuple(place[id(t)] for t in read),
         tuple((place | rest_place)[id(t)] for t in model.outputs),
         keras.Model(model.inputs, [*crossing, *made_here]),
     )
+
+
+def _again(calls: list[Any], read: list[Any], others: list[Any], name: str) -> keras.Model:
+    """A model of some calls of another: the calls are made again, as a layer may be called before them too."""
+    inputs = [keras.Input(batch_shape=t.shape, dtype=t.dtype) for t in read]
+    known = {id(t): i for t, i in zip(read, inputs, strict=True)}
+    for node in calls:
+        arguments, options = node.arguments.fill_in(known)
+        made = keras.tree.flatten(node.operation(*arguments, **options))
+        known |= {id(t): m for t, m in zip(node.output_tensors, made, strict=True)}
+    return keras.Model(inputs, [known[id(t)] for t in others], name=name)
 
 
 def _reads(node: Any, tensor: Any) -> bool:

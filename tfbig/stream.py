@@ -20,6 +20,7 @@ from tfbig import (
     labels,
     network,
     objective,
+    own,
     sources,
     split,
     steps,
@@ -27,10 +28,15 @@ from tfbig import (
 )
 from tfbig.budget import Budget
 from tfbig.engine import Program
+from tfbig.errors import UnsupportedLayerError
 from tfbig.plan import Plan
 from tfbig.programs import Programs, Settings
 
 map_structure = keras.tree.map_structure
+
+STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
+"""What a model of one's own may change and `fit` would call."""
+
 _do_not_convert = tf.autograph.experimental.do_not_convert
 
 
@@ -66,8 +72,10 @@ def stream(
         these are read strip by strip.
 
     Raises:
-        UnsupportedLayerError: a layer has no rule, or needs the whole image at once.
-        ValueError: no layer is called `upto`.
+        UnsupportedLayerError: a layer has no rule, or needs the whole image at once; a class of the model's own
+            overrides `call` or a step of training.
+        ValueError: no layer is called `upto`, or a setting is none that there is.
+        TypeError: `budget` is no `Budget`.
         BudgetError: on `plan` and on the first step: even one row, or the whole tensors of what does not stream,
             are above the budget.
 
@@ -115,8 +123,14 @@ class StreamedModel(keras.Model):
         name = kwargs.pop("name", f"streamed_{model.name}")
         # The policy of the model decides whether `compile` scales the loss (mixed_float16).
         super().__init__(name=name, dtype=model.dtype_policy, **kwargs)
+        method = own.overridden(model, *STEPS)
+        if method is not None:
+            raise UnsupportedLayerError(
+                f"'{model.name}' ({type(model).__name__}) overrides `{method}`, which its streamed model would not "
+                "call; stream a model of Keras' own class, and write the step around it with a GradientTape."
+            )
         self.twin = model
-        self.budget = budget or Budget()
+        self.budget = Budget() if budget is None else budget
         self.strip_rows = strip_rows
         self.device = device or backend.accelerator()
         self.source_dtype = source_dtype
@@ -145,6 +159,11 @@ class StreamedModel(keras.Model):
         """By these `compile` knows the outputs."""
         return list(self._functional_twin.output_names)
 
+    def compile(self, *arguments: Any, **options: Any) -> None:
+        """As in Keras; what was changed in layers since the last step is seen from here on."""
+        super().compile(*arguments, **options)
+        self._programs.forget()
+
     def build(self, input_shape: Any = None) -> None:
         self.built = True
 
@@ -159,7 +178,7 @@ class StreamedModel(keras.Model):
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         tensors = self._flat_inputs(inputs)
         self._programs.turn(tensors)
-        program = self._programs.forward(bool(training), tensors)
+        program = self._programs.forward(training, tensors)
         outputs = binding.call(program, tensors)
         if self._split is not None:
             direct = self._split.direct
@@ -260,10 +279,18 @@ class StreamedModel(keras.Model):
                 was compiled.
 
         Raises:
+            ValueError: it is no shape of an image that the model takes.
             BudgetError: it does not fit.
         """
         if training and self.compiled:
             self._build_optimizer()
+        rank = self._programs.rank
+        (channels, *_) = (t.shape[-1] for t in self._functional_twin.inputs if len(t.shape) == rank)
+        if len(shape) != rank or None in shape or shape[-1] != channels:
+            raise ValueError(
+                f"'{self.name}': expected the shape (N, rows, ..., C) of an image with {rank} numbers, C = {channels}, "
+                f"received {tuple(shape)}."
+            )
         streams = self.spatial and (training or self.compiled)
         return self._programs.plan(shape, training, self._compile_loss if streams else None)
 
@@ -280,6 +307,7 @@ class StreamedModel(keras.Model):
             The prediction `[H, W, C]` as a source.
 
         Raises:
+            ValueError: the model has several inputs or outputs, or gives no image.
             SourceError: the image cannot be read, or the file not written.
         """
         source = sources.open(image)
@@ -290,13 +318,22 @@ class StreamedModel(keras.Model):
             with sources.write_npy(path, prediction.shape, prediction.dtype) as writer:
                 writer.write(0, prediction)
             return sources.open(path)
+        inputs, outputs = self._functional_twin.inputs, self._functional_twin.outputs
+        if len(inputs) != 1 or len(outputs) != 1 or not self.spatial or self._programs.rank != 4:
+            raise ValueError(
+                f"'{self.name}' has {len(inputs)} inputs and {len(outputs)} outputs; predict_to takes models from one "
+                "image [H, W, C] to one. Use predict."
+            )
         program = self._programs.forward(False, [handle])
         (output,) = program.graph.outputs
         rows, columns = program.graph.extents({program.graph.inputs[0]: source.shape[:2]})[output]
         known = program.graph.values[output]
         shape = (rows, columns, known.channels)
         kind = np.dtype(dtype or tf.as_dtype(known.dtype).as_numpy_dtype)
-        with sources.write_npy(path, shape, kind) as writer, stores.sink(writer.write) as key:
+        with (
+            sources.write_npy(path, shape, kind) as writer,
+            stores.sink(lambda start, rows: writer.write(start, rows.astype(kind))) as key,
+        ):
             inputs = binding.arguments(program, [handle])
             program.forward(inputs, binding.weights(program), {output: tf.constant(key)})
         return sources.open(path)
@@ -312,14 +349,35 @@ class StreamedModel(keras.Model):
     def _flat_inputs(self, inputs: Any) -> list[tf.Tensor]:
         """Tensors or handles in the order of the model's inputs; a dict may name them."""
         known = self._functional_twin.inputs
-        if isinstance(inputs, dict) and {t.name for t in known} <= set(inputs):
+        struct = self._functional_twin._inputs_struct
+        if isinstance(inputs, dict) and isinstance(struct, dict) and set(struct) <= set(inputs):
+            inputs = {key: inputs[key] for key in struct}
+        elif isinstance(inputs, dict) and {t.name for t in known} <= set(inputs):
             inputs = [inputs[t.name] for t in known]
         flat = keras.tree.flatten(inputs)
         if len(flat) != len(known):
             raise ValueError(
                 f"'{self.name}' has {len(known)} inputs ({', '.join(t.name for t in known)}), received {len(flat)}."
             )
-        return [tf.convert_to_tensor(t) for t in flat]
+        return [self._checked(t, spec) for t, spec in zip(flat, known, strict=True)]
+
+    def _checked(self, given: Any, spec: Any) -> tf.Tensor:
+        """An input as the model takes it; images `[N, rows, ...]` have one channel, as in Keras."""
+        if given is None:
+            raise ValueError(f"'{self.name}': input '{spec.name}' is None; every input is needed.")
+        tensor = tf.convert_to_tensor(given)
+        if tensor.dtype == tf.string:
+            return tensor
+        rank, channels = len(spec.shape), spec.shape[-1]
+        if tensor.shape.rank is None:
+            return tensor
+        if tensor.shape.rank == rank - 1 and channels == 1:
+            tensor = tensor[..., None]
+        if tensor.shape.rank != rank or tensor.shape[-1:] not in ([None], [channels]):
+            raise ValueError(
+                f"'{self.name}': input '{spec.name}' has shape {tensor.shape}, expected {spec.shape}."
+            )
+        return tensor
 
     def _found(self, data: Any, training: bool) -> tuple[Program, dict[int, tf.Tensor]]:
         """What a step on eager data runs, and its images by value."""

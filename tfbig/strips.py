@@ -117,12 +117,14 @@ class Strips:
         """Strips of a single row although they take more than asked for."""
         if not self.firm:
             return count
-        need = format_bytes(self._working_set(count, range(count)))
+        least = self._working_set(count, range(count))
+        need = format_bytes(least)
         width = max(self.extents[v][1] for v in self.sweep.images)
         raise BudgetError(
             f"sweep {self.sweep.index} of '{self.name}' ({layers_of(self.sweep)}): the smallest strip needs {need} "
             f"on the device, {format_bytes(self.device_bytes)} are allowed. Raise `device` to {need}, or use "
-            f"narrower images (now {width} columns) or a smaller batch (now {self.batch})."
+            f"narrower images (now {width} columns) or a smaller batch (now {self.batch}).",
+            least,
         )
 
     def _working_set(self, count: int, chosen: Sequence[int] | None = None) -> int:

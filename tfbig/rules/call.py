@@ -83,6 +83,10 @@ class Call:
         channels = self.channels if channels is None else channels
         axes = None
         if windows is not None:
+            if len(windows) != self.graph.spatial:
+                self.refuse(
+                    f"has a rule with {len(windows)} windows; expected one per spatial axis, {self.graph.spatial}."
+                )
             image_axes = self.graph.turned(windows)
             axes = [image_axes if self.graph.values[i].image else None for i in inputs]
             taps = prod(getattr(a, "kernel", 1) for a in windows)

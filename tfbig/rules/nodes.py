@@ -8,15 +8,18 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfbig import own
 from tfbig.geometry import Window
 from tfbig.graph import Graph
 from tfbig.rules.call import Call
 from tfbig.rules.registry import apply
 
-ACROSS = ("softmax", "log_softmax", "sparsemax", "glu")
+ACROSS = {getattr(keras.activations, name) for name in ("softmax", "log_softmax", "sparsemax")}
 """Activations that look at all channels of a pixel."""
 POINTWISE = {
-    f for name, f in vars(keras.activations).items() if callable(f) and name not in ACROSS
+    f
+    for name, f in vars(keras.activations).items()
+    if callable(f) and f not in ACROSS and name != "glu"
 } | {tf.nn.relu, tf.nn.relu6, tf.nn.sigmoid, tf.tanh, tf.nn.swish, tf.nn.gelu, tf.nn.elu}
 """Functions that treat every number alone."""
 
@@ -45,10 +48,18 @@ def activation(call: Call, function: Any, value: int) -> int:
         if not function.built:  # Keras builds it when numbers first pass through
             function.build(call.outputs[0].shape)
         return apply(call.inner(function, value))[0]
+    name = getattr(function, "__name__", "activation")
+    known = function in POINTWISE or function in ACROSS
+    alone = known or own.per_pixel(function, [call.channels], call.graph.spatial, call.dtype)
+    if function is keras.activations.glu or not alone:
+        call.refuse(
+            f"has the activation '{name}', which does not treat every pixel alone or changes the channels; "
+            "make it a layer, and teach that to the engine with @tfbig.rule."
+        )
     return call.local(
         lambda x, w, strip: function(x[0]),
         inputs=[value],
-        name=getattr(function, "__name__", "activation"),
+        name=name,
         pixelwise=function in POINTWISE,
     )
 

@@ -23,6 +23,9 @@ NUMBERWISE = """
 """
 """Every number of the result comes from the numbers at its own place."""
 
+STOPS = "Ceil Floor OnesLike Round StopGradient Trunc ZerosLike"
+"""No gradient flows through these."""
+
 CHANNELWISE = "LogSoftmax Normalize RMSNorm Softmax Sparsemax"
 """The same for every pixel, where `axis` is that of the channels."""
 
@@ -38,7 +41,8 @@ def numberwise(call: Call) -> int:
     check_broadcast(call)
     others = [a for a in keras.tree.flatten(call.arguments) if not isinstance(a, Slot)]
     scalars = all(isinstance(a, (int, float, str, type(None))) for a in others)
-    return per_pixel(call, pixelwise=scalars and len(call.inputs) == 1)
+    stops = type(call.layer).__name__ in STOPS.split()
+    return per_pixel(call, pixelwise=scalars and len(call.inputs) == 1, stops=stops)
 
 
 @rule(*operations(CHANNELWISE))
@@ -56,6 +60,8 @@ def reduction(call: Call) -> int:
     kind, axis = type(call.layer).__name__, call.layer.axis
     given = range(call.rank) if axis is None else [axis] if isinstance(axis, int) else axis
     axes = sorted(a % call.rank for a in given)
+    if getattr(call.layer, "initial", None) is not None:
+        call.refuse("has an initial value; use keras.ops.maximum on the result.")
     if axes == [call.rank - 1] and call.layer.keepdims:
         return per_pixel(call)
     over_image = {"Mean": mean_of_image, "Sum": sum_of_image}

@@ -74,6 +74,7 @@ def maximum_of_image(call: Call, keepdims: bool) -> int:
     """Maximum and how many pixels attain it: the gradient is shared among them, as in TensorFlow."""
     dtype = tf.as_dtype(call.dtype)
     channels, axes = call.channels, list(range(1, call.rank - 1))
+    least = dtype.min if dtype.is_integer else float("-inf")
 
     def ties(x: tf.Tensor, top: tf.Tensor) -> tf.Tensor:
         return tf.equal(x, _places(call, top))  # `==` would lose the shape
@@ -94,7 +95,7 @@ def maximum_of_image(call: Call, keepdims: bool) -> int:
 
     op = Reduce(
         lambda batch: (
-            tf.fill([batch, channels], dtype.min),
+            tf.fill([batch, channels], tf.constant(least, dtype)),
             tf.zeros([batch, channels], tf.int64),
         ),
         partial,

@@ -10,7 +10,7 @@ from tfbig.rules.call import Call
 
 Rule = Callable[[Call], "int | list[int]"]
 RULES: dict[type, Rule] = {}
-HOOKS = ("call", "convolution_op", "_merge_function")
+HOOKS = ("call", "convolution_op", "kernel", "_merge_function", "_moments")
 """What a subclass that computes something else overrides."""
 
 
@@ -91,7 +91,13 @@ def apply(call: Call) -> list[int]:
             "has an activity_regularizer, which needs the whole image; regularise its weights."
         )
     found = find(layer, call.kind)(call)
-    return found if isinstance(found, list) else [found]
+    values = found if isinstance(found, list) else [found]
+    if len(values) != len(call.outputs) or not all(isinstance(v, int) for v in values):
+        call.refuse(
+            f"has a rule that gives {found!r}; expected the value of its output, as call.local gives it"
+            f"{f', a list of {len(call.outputs)}' if len(call.outputs) > 1 else ''}."
+        )
+    return values
 
 
 def find(layer: Any, kind: type | None = None) -> Rule:
