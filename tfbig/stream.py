@@ -133,6 +133,7 @@ class StreamedModel(keras.Model):
         self.budget = Budget() if budget is None else budget
         self.strip_rows = strip_rows
         self.device = device or backend.accelerator()
+        self._asked_device = device
         self.source_dtype = source_dtype
         self.store = store
         self.upto = upto
@@ -249,7 +250,7 @@ class StreamedModel(keras.Model):
             "model": keras.saving.serialize_keras_object(self.twin),
             "budget": self.budget.get_config(),
             "strip_rows": self.strip_rows,
-            "device": self.device,
+            "device": self._asked_device,  # by default that of the machine that reads this
             "source_dtype": self.source_dtype,
             "store": self.store,
             "upto": self.upto,
