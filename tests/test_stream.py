@@ -427,7 +427,8 @@ def test_images_of_all_sizes_in_one_epoch_trace_once() -> None:
     traces = []
 
     def counted(y_true: Any, y_pred: Any) -> Any:
-        traces.append(1)
+        if not tf.executing_eagerly():  # when it is tried on a small image
+            traces.append(1)
         return keras.ops.mean(keras.ops.square(y_true - y_pred), axis=-1)
 
     def images() -> Iterator[Any]:

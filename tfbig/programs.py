@@ -96,7 +96,8 @@ class Programs:
         self.settings = settings
         self.model_bytes = model_bytes
         self.order: tuple[int, ...] | None = None
-        self._kept = _Kept()
+        self._kept: dict[Any, Any] = {}
+        self._owner: Any = None
         graph = self.read(training=True)
         self.rank = graph.spatial + 2
         self.images_out = all(graph.values[v].image for v in graph.outputs)
@@ -154,11 +155,12 @@ class Programs:
             phase.rewrite(graph)
             return self._runs(graph, bool(training))
 
-        return self._kept.get(None, key, build)
+        return self._once(key, build)
 
-    def forget(self) -> None:
-        """Reads the model again when a program is next asked for: settings of its layers may have changed."""
-        self._kept = _Kept()
+    def keep_for(self, owner: Any) -> None:
+        """Reads the model again after another `compile`, which makes another loss: layers may have changed."""
+        if owner is not self._owner:
+            self._owner, self._kept = owner, {}
 
     def loss(
         self, training: bool, tensors: Sequence[tf.Tensor], given: Sequence[Any], owners: Any
@@ -185,7 +187,13 @@ class Programs:
             phase.rewrite(graph)
             return self._runs(graph, training), goal, taken
 
-        return self._kept.get(owners, key, build)
+        return self._once(key, build)
+
+    def _once(self, key: Any, build: Callable[[], Any]) -> Any:
+        """What was built under a key before."""
+        if key not in self._kept:
+            self._kept[key] = build()
+        return self._kept[key]
 
     def _runs(self, graph: Graph, training: bool) -> Program:
         device, folder = self.settings.device, self.settings.budget.folder
@@ -224,24 +232,3 @@ class Programs:
         unknown = [None] * (self.rank - 1)
         specs = [tf.TensorSpec([*unknown, v.channels], v.dtype) for v in known]
         return keras.tree.pack_sequence_as(self.functional._outputs_struct, specs)
-
-
-class _Kept:
-    """Programs by what they depend on; those of a loss as long as `compile` is not called again."""
-
-    def __init__(self) -> None:
-        self._found: dict[Any, Any] = {}
-        self._owners: Any = None
-
-    def get(self, owners: tuple[Any, ...] | None, key: Any, build: Callable[[], Any]) -> Any:
-        """The program of a key, built where there is none; `owners` are what `compile` made."""
-        if owners is not None and self._changed(owners):
-            self._found = {k: p for k, p in self._found.items() if k[0] != "loss"}
-            self._owners = owners
-        if key not in self._found:
-            self._found[key] = build()
-        return self._found[key]
-
-    def _changed(self, owners: tuple[Any, ...]) -> bool:
-        known = self._owners or (None,) * len(owners)
-        return any(a is not b for a, b in zip(owners, known, strict=True))

@@ -74,8 +74,7 @@ def stream(
     Raises:
         UnsupportedLayerError: a layer has no rule, or needs the whole image at once; a class of the model's own
             overrides `call` or a step of training.
-        ValueError: no layer is called `upto`, or a setting is none that there is.
-        TypeError: `budget` is no `Budget`.
+        ValueError, TypeError: no layer is called `upto`, or a setting is none that there is.
         BudgetError: on `plan` and on the first step: even one row, or the whole tensors of what does not stream,
             are above the budget.
 
@@ -160,11 +159,6 @@ class StreamedModel(keras.Model):
         """By these `compile` knows the outputs."""
         return list(self._functional_twin.output_names)
 
-    def compile(self, *arguments: Any, **options: Any) -> None:
-        """As in Keras; what was changed in layers since the last step is seen from here on."""
-        super().compile(*arguments, **options)
-        self._programs.forget()
-
     def build(self, input_shape: Any = None) -> None:
         self.built = True
 
@@ -178,7 +172,7 @@ class StreamedModel(keras.Model):
     @_do_not_convert
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         tensors = self._flat_inputs(inputs)
-        self._programs.turn(tensors)
+        self._settle(tensors)
         program = self._programs.forward(training, tensors)
         outputs = binding.call(program, tensors)
         if self._split is not None:
@@ -325,6 +319,7 @@ class StreamedModel(keras.Model):
                 f"'{self.name}' has {len(inputs)} inputs and {len(outputs)} outputs; predict_to takes models from one "
                 "image [H, W, C] to one. Use predict."
             )
+        self._settle([handle])
         program = self._programs.forward(False, [handle])
         (output,) = program.graph.outputs
         rows, columns = program.graph.extents({program.graph.inputs[0]: source.shape[:2]})[output]
@@ -340,6 +335,11 @@ class StreamedModel(keras.Model):
         return sources.open(path)
 
     # --------------------------------------------------------------------- private
+
+    def _settle(self, tensors: list[tf.Tensor]) -> None:
+        """Before programs are asked for: which axis they cut, and for which `compile` they are."""
+        self._programs.turn(tensors)
+        self._programs.keep_for(getattr(self, "_compile_loss", None))
 
     def _model_bytes(self) -> int:
         """Of weights, and of the optimiser where there is one."""
@@ -389,7 +389,7 @@ class StreamedModel(keras.Model):
         else:
             self._build_trackers(data)
             tensors = self._flat_inputs(keras.utils.unpack_x_y_sample_weight(data)[0])
-            self._programs.turn(tensors)
+            self._settle(tensors)
             program = self._programs.forward(training, tensors)
         return program, binding.images(program, tensors)
 
@@ -440,7 +440,7 @@ class StreamedModel(keras.Model):
         """What computes the loss of data, and what it is given."""
         x, *given = keras.utils.unpack_x_y_sample_weight(data)
         tensors = self._flat_inputs(x)
-        self._programs.turn(tensors)
+        self._settle(tensors)
         given = list(self._programs.labels.prepare(*given))
         owners = (self._compile_loss, self._compile_metrics)
         program, goal, taken = self._programs.loss(training, tensors, given, owners)
