@@ -103,10 +103,15 @@ def plan_of(twin, model, shape, training=True):
 
 
 def plan_bytes(twin, model, plan, unseen):
-    """Most bytes of the process: what it holds by now, and a training step or the whole slide that validates."""
+    """Most bytes of the process: what it holds by now, and a training step or the whole slide that validates.
+
+    What one of them takes for images of any size, graphs above all, stays while the other runs.
+    """
     validation = plan_of(twin, model, (1, *unseen.padded().image.shape), training=False)
     held, _ = runfolder.memory_bytes()
-    return {"base_bytes": held, "planned_bytes": held + max(plan.peak_bytes, validation.peak_bytes)}
+    both = plan, validation
+    most = max(p.peak_bytes for p in both) + min(p.fixed_bytes for p in both)
+    return {"base_bytes": held, "planned_bytes": held + most}
 
 
 def open_folder(settings):
@@ -137,6 +142,7 @@ def fit(model, twin, crops, unseen, folder, settings):
 
 def write_results(model, twin, unseen, folder, history, settings, planned_bytes):
     """Model, pictures, and last the metrics, which say that the run has ended."""
+    _, peak = runfolder.memory_bytes()  # of the steps: pictures are not in the plan
     runfolder.save_model(folder / "model.keras", twin)
     pictures.learning_curve(folder / "learning_curve.png", history)
     last = history[-1]
@@ -153,7 +159,7 @@ def write_results(model, twin, unseen, folder, history, settings, planned_bytes)
     metrics = {
         key: last[key] for key in ("loss", "val_loss", "dice", "val_dice", "seconds_per_step")
     }
-    metrics |= planned_bytes | {"peak_bytes": runfolder.memory_bytes()[1]}
+    metrics |= planned_bytes | {"peak_bytes": peak}
     metrics |= {"mode": settings.mode, "epochs": len(history)}
     runfolder.write_json(folder / runfolder.METRICS, metrics)
     print(
