@@ -39,6 +39,7 @@ ORDER = [
     "kernels",
     "phase",
     "rules",
+    "instances",
     "network",
     "split",
     "losses",

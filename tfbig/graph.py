@@ -138,6 +138,8 @@ class Graph:
         updates: `(variable, value id, function)`: after a step the variable is `function(old, value)`.
         seeds: `(value id, generator)`: before a step the value is what `generator.next()` gives.
         sizes: `{value id: image}`: whole values with the extent of an image.
+        instance_shapes: `{value id: shape}`: of images whose rows are the instances of a bag, the shape of one as the
+            layers have it, `[..., C]`.
     """
 
     spatial: int = 2
@@ -150,6 +152,7 @@ class Graph:
     updates: list[tuple[Any, int, Callable[..., Any]]] = field(default_factory=list)
     seeds: list[tuple[int, Any]] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
+    instance_shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def turned(self, items: Sequence[Item]) -> tuple[Item, ...]:
         """One item per spatial axis, from the order of the model to that of the graph."""

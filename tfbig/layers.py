@@ -24,6 +24,7 @@ from tfbig import backend, binding, network
 from tfbig.budget import DEFAULT_STRIPS
 from tfbig.engine import Program
 from tfbig.graph import Graph
+from tfbig.instances import Instances as Instances
 from tfbig.planner import Planner
 
 MAX_ELEMENTS = 2**24

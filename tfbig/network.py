@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig import own, rules
+from tfbig import instances, own, rules
 from tfbig.errors import UnsupportedLayerError
 from tfbig.graph import Graph
 from tfbig.rules.nodes import cast
@@ -167,20 +167,49 @@ def read_call(
         arguments = ((slots if len(slots) > 1 else slots[0],), {})
     training = arguments[1].get("training") if training is None else training
     images = any(graph.values[v].image for v in values)
+    if images and isinstance(layer, instances.Instances):
+        return _read_instances(graph, layer, values[0], specs[0], training)
     if images and isinstance(layer, keras.Model):
         return read_into(graph, as_functional(layer), list(values), training)
     if images:
         dtypes = [getattr(layer, "compute_dtype", t.dtype) for t in specs]
-        values = [cast(graph, v, d) for v, d in zip(values, dtypes, strict=True)]
+        values = [_cast(graph, v, d) for v, d in zip(values, dtypes, strict=True)]
     call = rules.Call(
         layer, graph, tuple(values), tuple(specs), tuple(outputs), bool(training), arguments, kind
     )
     first = len(graph.nodes)
-    found = rules.apply(call) if images else rules.small(call)
+    apply = instances.apply if _holds_instances(graph, values) else rules.apply
+    found = apply(call) if images else rules.small(call)
     alike = _alike(call)
     for step, node in enumerate(graph.nodes[first:]):
         part = (*alike, type(node.op).__name__, node.name.partition("/")[2], step)
         graph.nodes[first + step] = replace(node, kind=part)
+    return found
+
+
+def _read_instances(
+    graph: Graph, layer: Any, bag: int, spec: Any, training: bool | None
+) -> list[int]:
+    """The layers of a model that is applied to every instance."""
+    shape = tuple(spec.shape[2:])
+    if None in shape:
+        raise UnsupportedLayerError(
+            f"layer '{layer.name}' takes instances of shape {shape}; slices of a bag need a known shape, as in "
+            "keras.Input((None, 224, 224, 3))."
+        )
+    graph.instance_shapes[bag] = shape
+    return read_into(graph, as_functional(layer.model), [bag], training)
+
+
+def _holds_instances(graph: Graph, values: Sequence[int]) -> bool:
+    return any(v in graph.instance_shapes for v in values)
+
+
+def _cast(graph: Graph, value: int, dtype: str) -> int:
+    """The value in another element type; instances keep their shape."""
+    found = cast(graph, value, dtype)
+    if value in graph.instance_shapes:
+        graph.instance_shapes[found] = graph.instance_shapes[value]
     return found
 
 

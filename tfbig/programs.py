@@ -75,6 +75,7 @@ class Programs:
         order: axes of volumes, the one that is cut first; None as they are.
         rank: number of axes of its images, `[N, rows, ..., C]`.
         images_out: whether every output of what streams is an image.
+        bags: whether its images are bags of instances.
         labels: how its labels are read.
 
     Raises:
@@ -99,6 +100,7 @@ class Programs:
         self._kept: dict[Any, Any] = {}
         self._owner: Any = None
         graph = self.read(training=True)
+        self.bags = bool(graph.instance_shapes)
         self.rank = graph.spatial + 2
         self.images_out = all(graph.values[v].image for v in graph.outputs)
         self.labels = labels.Labels(name, self.rank, settings.source_dtype)
@@ -120,7 +122,7 @@ class Programs:
         Images of two axes are not: their files are read by rows.
         """
         sizes = [t.shape[1:-1].as_list() for t in tensors if t.shape.rank == 5]
-        if sizes and None not in sizes[0]:
+        if sizes and not self.bags and None not in sizes[0]:
             self.order = network.longest_first(sizes[0])
 
     def plan(self, shape: Sequence[int], training: bool, loss: Any) -> Plan:

@@ -20,6 +20,7 @@ import keras
 from tfbig import network
 from tfbig.cost import itemsize
 from tfbig.errors import BudgetError, UnsupportedLayerError
+from tfbig.instances import Instances
 from tfbig.plan import Plan, format_bytes
 from tfbig.planner import Planner
 from tfbig.schedule import Layout, Size
@@ -49,6 +50,8 @@ class Split:
         self, inputs: Sequence[Any], crossing: Sequence[Any], training: bool | None
     ) -> list[Any]:
         """Runs the rest; gives the outputs of the model, flat."""
+        pairs = zip(crossing, self.front.outputs, strict=True)
+        crossing = [_shaped(tensor, spec) for tensor, spec in pairs]
         found: dict[str, Sequence[Any]] = {"input": inputs, "crossing": crossing}
         given = [found[place][i] for place, i in self.reads]
         found["rest"] = keras.tree.flatten(self.rest(given, training=training))
@@ -84,6 +87,13 @@ class Split:
         return f"'{names[0]}' .. '{names[-1]}' ({len(names)} layers)"
 
 
+def _shaped(tensor: Any, spec: Any) -> Any:
+    """What crosses, as the model has it: features of instances come with the axes of an instance, of length one."""
+    if len(tensor.shape) == len(spec.shape):
+        return tensor
+    return keras.ops.reshape(tensor, (*keras.ops.shape(tensor)[:2], *spec.shape[2:]))
+
+
 def find(model: Any, upto: str | None, unsupported: str) -> Split | None:
     """Where to cut a functional model, or None where all of it streams.
 
@@ -100,6 +110,9 @@ def find(model: Any, upto: str | None, unsupported: str) -> Split | None:
     if unsupported not in ("error", "device"):
         raise ValueError(f"unsupported={unsupported!r}: expected 'error' or 'device'.")
     nodes = [n for n in _nodes(model) if not n.is_input]
+    bags = [n.operation.name for n in nodes if isinstance(n.operation, Instances)]
+    if upto is None and bags:
+        upto = bags[-1]  # what is made of the features of all instances needs them at once
     front = nodes if upto is None else _needed(model, nodes, upto)
     if unsupported == "device":
         front = _readable(model, front)

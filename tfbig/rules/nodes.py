@@ -88,7 +88,8 @@ def windows(call: Call, kernel: Sequence[int], dilation: Sequence[int] | None = 
 def last_axis(call: Call, axis: Any) -> bool:
     """Whether an axis, or each of several, is that of the channels."""
     axes = axis if isinstance(axis, (list, tuple)) else [axis]
-    return len(axes) == 1 and axes[0] in (-1, call.rank - 1)
+    last = max(len(spec.shape) for spec in call.specs) - 1
+    return len(axes) == 1 and axes[0] in (-1, last)
 
 
 def check_broadcast(call: Call) -> None:

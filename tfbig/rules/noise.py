@@ -66,10 +66,10 @@ def gaussian_dropout(call: Call) -> int:
 
 @rule(StochasticDepth)
 def stochastic_depth(call: Call) -> int:
-    return _per_image(call, _Global()) if call.training else call.inputs[0]
+    return _per_image(call, Global()) if call.training else call.inputs[0]
 
 
-class _Global:
+class Global:
     """What a layer without a generator of its own draws from."""
 
     @property

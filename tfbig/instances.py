@@ -1,0 +1,198 @@
+"""A model applied to every instance of a bag, and how it is read when the axis that is cut is the bag.
+
+A bag `[N, n, ...]` holds n instances, for example the tiles `[H, W, 3]` of a slide. Layers treat each instance alone,
+whatever they do inside it, so an instance is what a row is elsewhere, with a window of one; and slices of the bag are
+strips. What looks at all instances at once is a barrier: BatchNormalization in training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.applications.convnext import StochasticDepth
+
+from tfbig import random
+from tfbig.errors import UnsupportedLayerError
+from tfbig.geometry import SAME, Interval
+from tfbig.graph import Graph
+from tfbig.rules import registry
+from tfbig.rules.call import Call, Slot
+from tfbig.rules.noise import SPATIAL, Global
+from tfbig.rules.small import seed
+
+layers = keras.layers
+NOISE = (layers.GaussianNoise, layers.GaussianDropout)
+DROPS = (layers.Dropout, *SPATIAL, StochasticDepth)
+
+
+@keras.saving.register_keras_serializable(package="tfbig")
+class Instances(layers.Layer):
+    """Applies a model to every instance of a bag: `[N, n, ...]` to `[N, n, d]`.
+
+    All instances of all N bags are one batch of the model, so in training its BatchNormalization has the statistics of
+    all of them.
+
+    Args:
+        model: takes one instance, `[batch, ...]`.
+    """
+
+    def __init__(self, model: keras.Model, **options: Any) -> None:
+        super().__init__(**options)
+        self.model = model
+        self.autocast = False  # every layer of the model has its own element type
+
+    def build(self, shape: Any) -> None:
+        self.built = True
+
+    def call(self, bags: Any, training: bool | None = None) -> Any:
+        bag = keras.ops.shape(bags)
+        found = self.model(keras.ops.reshape(bags, (-1, *bag[2:])), training=training)
+        return keras.ops.reshape(found, (*bag[:2], *keras.ops.shape(found)[1:]))
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return (*shape[:2], *self.model.compute_output_shape((None, *shape[2:]))[1:])
+
+    def compute_output_spec(self, bags: Any, training: bool | None = None) -> Any:
+        one = keras.KerasTensor((None, *bags.shape[2:]), bags.dtype)
+        found = self.model.compute_output_spec(one, training=training)
+        return keras.KerasTensor((*bags.shape[:2], *found.shape[1:]), found.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"model": keras.saving.serialize_keras_object(self.model)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Instances:
+        config = dict(config)
+        model = keras.saving.deserialize_keras_object(config.pop("model"), custom_objects)
+        return cls(model, **config)
+
+
+@dataclass(frozen=True)
+class To:
+    """An axis inside an instance, which is never cut: as long as the layer makes it."""
+
+    size: int
+
+    def extent(self, size: int) -> int:
+        return self.size
+
+    def needs(self, rows: Interval, size: int) -> Interval:
+        raise NotImplementedError("the axis of the instances alone is cut.")
+
+
+def apply(call: Call) -> list[int]:
+    """Adds the nodes of a layer that works on instances; gives the values of its outputs.
+
+    Raises:
+        UnsupportedLayerError: the layer mixes instances, draws numbers in a way that slices cannot repeat, or changes
+            variables.
+    """
+    shapes = _shapes(call)
+    layer = call.layer
+    if call.training and isinstance(layer, DROPS):
+        found = [_dropout(call)]
+    elif isinstance(layer, layers.BatchNormalization) or (
+        call.training and isinstance(layer, NOISE)
+    ):
+        found = registry.apply(call)
+    else:
+        found = [_each(call, shapes, position) for position in range(len(shapes))]
+    call.graph.instance_shapes |= dict(zip(found, shapes, strict=True))
+    return found
+
+
+def _shapes(call: Call) -> list[tuple[int, ...]]:
+    """Shapes of one instance of each output, from those of the inputs."""
+    known = [tuple(t.shape[1:]) for t in call.outputs]
+    if all(None not in shape for shape in known):
+        return known
+    inputs = [
+        keras.KerasTensor((None, *call.graph.instance_shapes[value]), spec.dtype)
+        for value, spec in zip(call.inputs, call.specs, strict=True)
+    ]
+    arguments, options = keras.tree.map_structure(
+        lambda a: inputs[a.position] if isinstance(a, Slot) else a, call.arguments
+    )
+    made = call.layer.compute_output_spec(*arguments, **options)
+    return [tuple(t.shape[1:]) for t in keras.tree.flatten(made)]
+
+
+def sizes(graph: Graph, shape: Sequence[int]) -> tuple[int, ...]:
+    """Axes of an instance `[..., C]` in the graph, whose images have as many as the bag that goes in."""
+    inside, most = tuple(shape[:-1]), graph.spatial - 1
+    if len(inside) <= most:
+        return (*inside, *[1] * (most - len(inside)))
+    if not most:
+        raise UnsupportedLayerError(
+            f"an instance has shape {tuple(shape)} here, but the bag [N, n, d] holds vectors."
+        )
+    merged = len(inside) - most + 1
+    return (prod(inside[:merged]), *inside[merged:])
+
+
+def _each(call: Call, shapes: list[tuple[int, ...]], position: int) -> int:
+    """The layer itself on the instances of a slice; one of its outputs."""
+    graph, variables = call.graph, call.variables
+    if call.training and call.generators:
+        call.refuse("draws random numbers, which slices of a bag cannot draw again.")
+    inputs = [graph.instance_shapes[value] for value in call.inputs]
+    inside = sizes(graph, shapes[position])
+    axes = (SAME, *map(To, inside))
+    channels = shapes[position][-1]
+
+    def run(x: list[tf.Tensor], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
+        flat = [tf.reshape(t, [-1, *shape]) for t, shape in zip(x, inputs, strict=True)]
+        given = list(zip(variables, w, strict=True))
+        found, scope = call.run(flat, given)
+        before = {id(v): tensor for v, tensor in given}
+        changed = [
+            (id(v), scope.get_current_value(v)) for v in getattr(call.layer, "variables", [])
+        ]
+        if any(now is not None and now is not before.get(key) for key, now in changed):
+            call.refuse("changes its variables, which slices of a bag cannot do in turn.")
+        found = keras.tree.flatten(found)[position]
+        return tf.reshape(found, tf.concat([tf.shape(x[0])[:2], [*inside, channels]], 0))
+
+    operations = 2 * sum(prod(v.shape) for v in variables if len(v.shape) > 1)
+    return graph.local(
+        call.layer.name + (f"/{position}" if len(shapes) > 1 else ""),
+        run,
+        call.inputs,
+        channels,
+        call.dtype,
+        [axes] * len(call.inputs),
+        variables,
+        operations=operations,
+        cheap=not operations,
+    )
+
+
+def _dropout(call: Call) -> int:
+    """A mask by seed and place in the bag; one number for all places of an instance where `noise_shape` has 1."""
+    layer = call.layer
+    rate, generator = getattr(layer, "rate", None), getattr(layer, "seed_generator", None)
+    noise = getattr(layer, "noise_shape", None) or (None,) * len(call.specs[0].shape)
+    if isinstance(layer, SPATIAL):
+        noise = (None, *[1] * (len(noise) - 2), None)
+    elif isinstance(layer, StochasticDepth):
+        rate, generator, noise = layer.drop_path_rate, Global(), (None, *[1] * (len(noise) - 1))
+    if rate == 0:
+        return call.inputs[0]
+    if noise[0] is not None or any(n not in (None, 1) for n in noise):
+        call.refuse(f"has noise_shape={noise}; for instances it is (None, ...) of None and 1.")
+    alike = [n == 1 for n in noise[1:-1]]
+    alike += [True] * (call.graph.spatial - 1 - len(alike))
+
+    def run(x: list[Any], w: Any, strip: Any) -> tf.Tensor:
+        shape = tf.unstack(tf.shape(x[0]), num=call.rank)
+        inside = [1 if same else n for n, same in zip(shape[2:-1], alike, strict=True)]
+        last = 1 if noise[-1] == 1 else call.channels
+        ones = tf.ones([*shape[:2], *inside, last], x[0].dtype)
+        return x[0] * random.dropout(ones, rate, x[1], strip.start)
+
+    return call.local(run, inputs=[*call.inputs, seed(call, generator)])
