@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,14 @@ def learn(run: Any, model: keras.Model, x: Any, training: bool) -> list[Any]:
     return [y, *gradients, *after]
 
 
-@pytest.mark.parametrize("slices", [1, 3, None])
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("encoder", ENCODERS)
+QUICK = {(plain, True, 3), (branched, True, 1), (maps, True, None), (attention, False, 3)}
+CASES = [
+    pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
+    for case in product(ENCODERS, (True, False), (1, 3, None))
+]
+
+
+@pytest.mark.parametrize(("encoder", "training", "slices"), CASES)
 def test_slices_give_what_the_bag_gives(
     encoder: Callable[[], keras.Model], training: bool, slices: int | None, float64: None
 ) -> None:
@@ -110,6 +116,7 @@ def test_slices_give_what_the_bag_gives(
     assert_same(found, expected, FLOAT64)
 
 
+@pytest.mark.slow
 def test_resnet_18_in_training(float64: None) -> None:
     model = bag_model(resnet18(include_top=False, pooling="avg"))
     big = tfbig.stream(model, strip_rows=2)
@@ -117,12 +124,11 @@ def test_resnet_18_in_training(float64: None) -> None:
     assert_same(found, expected, FLOAT64)
 
 
-@pytest.mark.parametrize("budget", [{"host": "1GB"}, {"host": "150MB", "disk": "1GB"}])
-def test_it_learns_what_the_plain_model_learns(budget: dict[str, Any], float64: None) -> None:
+def test_it_learns_what_the_plain_model_learns(float64: None) -> None:
     """Bags of three sizes, ten steps."""
     models = [bag_model(plain()) for _ in range(2)]
     models[1].set_weights(models[0].get_weights())
-    big = tfbig.stream(models[0], tfbig.Budget(device="200kB", **budget))
+    big = tfbig.stream(models[0], tfbig.Budget(device="200kB", host="1GB"))
 
     logs = []
     for model in (big, models[1]):

@@ -18,7 +18,7 @@ from keras.src.applications.convnext import StochasticDepth
 
 from tfbig import random
 from tfbig.errors import UnsupportedLayerError
-from tfbig.geometry import SAME, Interval
+from tfbig.geometry import SAME, Axis, Interval
 from tfbig.graph import Graph
 from tfbig.rules import registry
 from tfbig.rules.call import Call, Slot
@@ -31,7 +31,7 @@ DROPS = (layers.Dropout, *SPATIAL, StochasticDepth)
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
-class Instances(layers.Layer):
+class Instances(keras.layers.Layer):
     """Applies a model to every instance of a bag: `[N, n, ...]` to `[N, n, d]`.
 
     All instances of all N bags are one batch of the model, so in training its BatchNormalization has the statistics of
@@ -142,7 +142,7 @@ def _each(call: Call, shapes: list[tuple[int, ...]], position: int) -> int:
         call.refuse("draws random numbers, which slices of a bag cannot draw again.")
     inputs = [graph.instance_shapes[value] for value in call.inputs]
     inside = sizes(graph, shapes[position])
-    axes = (SAME, *map(To, inside))
+    axes: tuple[Axis, ...] = (SAME, *map(To, inside))
     channels = shapes[position][-1]
 
     def run(x: list[tf.Tensor], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
@@ -175,7 +175,8 @@ def _each(call: Call, shapes: list[tuple[int, ...]], position: int) -> int:
 def _dropout(call: Call) -> int:
     """A mask by seed and place in the bag; one number for all places of an instance where `noise_shape` has 1."""
     layer = call.layer
-    rate, generator = getattr(layer, "rate", None), getattr(layer, "seed_generator", None)
+    rate: float = getattr(layer, "rate", 0.0)
+    generator = getattr(layer, "seed_generator", None)
     noise = getattr(layer, "noise_shape", None) or (None,) * len(call.specs[0].shape)
     if isinstance(layer, SPATIAL):
         noise = (None, *[1] * (len(noise) - 2), None)
