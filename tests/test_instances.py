@@ -205,6 +205,24 @@ def test_the_size_of_an_instance_must_be_known() -> None:
         tfbig.stream(model)
 
 
+def test_features_alone_have_the_shape_of_the_model(float64: None) -> None:
+    bag = keras.Input((None, SIDE, SIDE, 3))
+    model = keras.Model(bag, tfbig.layers.Instances(plain())(bag))
+    assert_same(tfbig.stream(model, strip_rows=2)(bags()), model(bags()), FLOAT64)
+
+
+def test_what_follows_the_instances_does_not_stream() -> None:
+    """A softmax over the instances of a slice would be another one, silently."""
+    model = bag_model(plain())
+    last = model.layers[-1].name
+    with pytest.raises(tfbig.UnsupportedLayerError, match="follows the instances of a bag"):
+        tfbig.stream(model, upto=last)
+    bag = keras.Input((None, SIDE, SIDE, 3))
+    outer = keras.Model(bag, layers.Dense(1)(model(bag)))
+    with pytest.raises(tfbig.UnsupportedLayerError, match="holds the instances of a bag"):
+        tfbig.stream(outer)
+
+
 class Counting(layers.Layer):
     """Changes a variable in every call."""
 

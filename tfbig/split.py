@@ -50,8 +50,7 @@ class Split:
         self, inputs: Sequence[Any], crossing: Sequence[Any], training: bool | None
     ) -> list[Any]:
         """Runs the rest; gives the outputs of the model, flat."""
-        pairs = zip(crossing, self.front.outputs, strict=True)
-        crossing = [_shaped(tensor, spec) for tensor, spec in pairs]
+        crossing = shaped(crossing, self.front.outputs)
         found: dict[str, Sequence[Any]] = {"input": inputs, "crossing": crossing}
         given = [found[place][i] for place, i in self.reads]
         found["rest"] = keras.tree.flatten(self.rest(given, training=training))
@@ -87,11 +86,14 @@ class Split:
         return f"'{names[0]}' .. '{names[-1]}' ({len(names)} layers)"
 
 
-def _shaped(tensor: Any, spec: Any) -> Any:
-    """What crosses, as the model has it: features of instances come with the axes of an instance, of length one."""
-    if len(tensor.shape) == len(spec.shape):
-        return tensor
-    return keras.ops.reshape(tensor, (*keras.ops.shape(tensor)[:2], *spec.shape[2:]))
+def shaped(tensors: Sequence[Any], specs: Sequence[Any]) -> list[Any]:
+    """What streamed, as the model has it: features of instances come with the axes of an instance, of length one."""
+    return [
+        t
+        if len(t.shape) == len(s.shape)
+        else keras.ops.reshape(t, (*keras.ops.shape(t)[:2], *s.shape[2:]))
+        for t, s in zip(tensors, specs, strict=True)
+    ]
 
 
 def find(model: Any, upto: str | None, unsupported: str) -> Split | None:
@@ -116,6 +118,7 @@ def find(model: Any, upto: str | None, unsupported: str) -> Split | None:
     front = nodes if upto is None else _needed(model, nodes, upto)
     if unsupported == "device":
         front = _readable(model, front)
+    _check_bags(front)
     made = {id(t) for n in front for t in n.output_tensors}
     if all(id(t) in made or any(t is i for i in model.inputs) for t in model.outputs):
         return None
@@ -126,6 +129,22 @@ def find(model: Any, upto: str | None, unsupported: str) -> Split | None:
             f"({type(first.operation).__name__}) runs on whole tensors. Choose a later layer, or use the plain model."
         )
     return _cut(model, [n for n in nodes if n not in front], made)
+
+
+def _check_bags(front: list[Any]) -> None:
+    """Refuses to stream what follows a layer `Instances`: a slice of the bag is not what it is made for."""
+    features: set[int] = set()
+    for node in front:
+        layer = node.operation
+        inner = layer._flatten_layers(include_self=False) if isinstance(layer, keras.Model) else []
+        nested = any(isinstance(each, Instances) for each in inner)
+        if nested or any(id(t) in features for t in node.arguments.keras_tensors):
+            raise UnsupportedLayerError(
+                f"layer '{layer.name}' {'holds' if nested else 'follows'} the instances of a bag, which it needs at "
+                "once; stream up to the `Instances` layer, and have that in the model itself, not in a model inside it."
+            )
+        if isinstance(layer, Instances):
+            features |= {id(t) for t in node.output_tensors}
 
 
 def _nodes(model: Any) -> Iterator[Any]:

@@ -181,6 +181,7 @@ class StreamedModel(keras.Model):
             inputs = [dense(t) if i in direct else t for i, t in enumerate(tensors)]
             with tf.device(self.device):
                 outputs = self._split.outputs(inputs, outputs, training)
+        outputs = split.shaped(outputs, self._functional_twin.outputs)
         return keras.tree.pack_sequence_as(self._functional_twin._outputs_struct, outputs)
 
     @_do_not_convert
@@ -263,7 +264,7 @@ class StreamedModel(keras.Model):
     @property
     def spatial(self) -> bool:
         """Whether every output is an image that streams, so that losses run strip by strip."""
-        return self._split is None and self._programs.images_out
+        return self._split is None and self._programs.images_out and not self._programs.bags
 
     def plan(self, shape: Sequence[int], training: bool = True) -> Plan:
         """The plan for one image size; nothing of that size is allocated.
