@@ -17,6 +17,7 @@ setup(
         "numpy>=2",
         "tifffile",
         "imagecodecs",
+        "h5py",
         "pillow",
         "scikit-image",
         "scipy",

@@ -71,6 +71,7 @@ SOURCES = [
     "tiff",
     "opening",
     "views",
+    "bags",
     "handles",
     "writing",
 ]

@@ -210,7 +210,9 @@ class Program:
         layout = self._layout(images)
         visits = [*layout.sweeps, *layout.replays]
         given = [
-            stores.source_shape(t) if t.dtype == tf.string else tf.shape(t, tf.int64)
+            stores.source_shape(t, self.graph.spatial + 2)
+            if t.dtype == tf.string
+            else tf.shape(t, tf.int64)
             for t in images.values()
         ]
         empty, shapes, places, *tables = tf.numpy_function(

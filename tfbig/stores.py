@@ -12,7 +12,7 @@ strip is written after the one before, none reads what it writes, and what is re
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -194,23 +194,49 @@ def after(tensors: list[tf.Tensor], done: tf.Tensor) -> list[tf.Tensor]:
 
 
 def shape_of(image: tf.Tensor) -> tuple[int, ...]:
-    """`(N, H, W, C)` of an eager tensor, or of a batch of images given by handle, string `[N]`."""
+    """`(N, H, W, C)` of an eager tensor, or of a batch of handles, string `[N]`; `(N, n, ...)` of bags."""
     shape = _source_shape(image.numpy()) if image.dtype == tf.string else image.shape
     return tuple(int(n) for n in shape)
 
 
-def source_shape(handles: tf.Tensor) -> tf.Tensor:
-    """`[N, H, W, C]` (int64) of a batch of images given by handle, string `[N]`."""
-    return tf.ensure_shape(tf.numpy_function(_source_shape, [handles], tf.int64), [4])
+def check_sources(handles: tf.Tensor, expected: Sequence[int | None], where: str) -> None:
+    """Refuses images and bags, string `[N]`, that an input `[N, ...]` cannot be; nothing where they are not known yet.
+
+    Raises:
+        SourceError: one has another number of axes, or another length along an axis that is given.
+    """
+    if not tf.is_tensor(handles) or not hasattr(handles, "numpy"):
+        return
+    wanted = tuple(expected[1:])
+    for handle in np.ravel(handles.numpy()):
+        source = sources.resolve(handle.decode())
+        same = zip(source.shape, wanted, strict=False)
+        if len(source.shape) != len(wanted) or any(b not in (None, a) for a, b in same):
+            raise SourceError(
+                f"{where}: {source.what} {source.name} is {source.shape}, expected {wanted}. Images [H, W, C] are from "
+                "tfbig.open, bags [n, ...] from tfbig.sources.open_bag."
+            )
+
+
+def source_shape(handles: tf.Tensor, rank: int = 4) -> tf.Tensor:
+    """`[N, H, W, C]` (int64) of a batch of images given by handle, string `[N]`; of bags `[N, n, ...]`.
+
+    Args:
+        handles: string `[N]`.
+        rank: numbers of the shape.
+    """
+    return tf.ensure_shape(tf.numpy_function(_source_shape, [handles], tf.int64), [rank])
 
 
 def _source_shape(handles: np.ndarray) -> np.ndarray:
-    shapes = [sources.resolve(h.decode()).shape for h in np.ravel(handles)]
-    if any(shape != shapes[0] for shape in shapes):
+    opened = [sources.resolve(h.decode()) for h in np.ravel(handles)]
+    first = opened[0]
+    if any(source.shape != first.shape for source in opened):
         raise ValueError(
-            f"the images of a batch have different shapes {shapes}; use batches of one image."
+            f"the {first.what}s of a batch have different shapes {[s.shape for s in opened]}; use batches of one, "
+            "and gradient_accumulation_steps of the optimizer for steps of several."
         )
-    return np.array([len(shapes), *shapes[0]], np.int64)
+    return np.array([len(opened), *first.shape], np.int64)
 
 
 def read_source(

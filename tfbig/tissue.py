@@ -75,7 +75,8 @@ def tissue_mask(
     _check(source, factor, (median, erosion, dilation))
     small = _cleaned(_dark_blocks(source, factor, white), median, erosion, dilation)
     labels = ArraySource(small.astype(np.uint8), name=f"tissue of {source.name}")
-    return Upsampled(labels, factor, source.shape[:2])
+    rows, columns = source.shape[:2]
+    return Upsampled(labels, factor, (rows, columns))
 
 
 def _check(source: Source, factor: int, sizes: tuple[int, int, int]) -> None:

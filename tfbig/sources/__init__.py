@@ -3,27 +3,47 @@
 A `Source` knows the shape `[H, W, C]` and the dtype of an image and gives any band of rows. `open`
 makes one from a path or an array; `Source.crop`, `Grayscale`, `Padded` and `Upsampled` change one
 into another without reading it. A dataset carries a source's `handle`, a short string, and
-whoever needs rows calls `resolve(handle).read(start, stop)`.
+whoever needs rows calls `resolve(handle).read(start, stop)`. A `Bag` is the same for instances
+`[n, ...]`, of which any slice is read; `open_bag` makes one.
 """
 
 from tfbig.sources.arrays import ArraySource, RawSource
+from tfbig.sources.bags import (
+    ArrayBag,
+    Bag,
+    FeatureBag,
+    NpyBag,
+    PictureBag,
+    Resized,
+    Subset,
+    open_bag,
+)
 from tfbig.sources.handles import resolve
 from tfbig.sources.opening import open
-from tfbig.sources.source import Source
+from tfbig.sources.source import Readable, Source
 from tfbig.sources.tiff import TiffSource
 from tfbig.sources.views import Grayscale, Padded, Upsampled
 from tfbig.sources.writing import NpyWriter, write_npy
 
 __all__ = [
+    "ArrayBag",
     "ArraySource",
+    "Bag",
+    "FeatureBag",
     "Grayscale",
+    "NpyBag",
     "NpyWriter",
     "Padded",
+    "PictureBag",
     "RawSource",
+    "Readable",
+    "Resized",
     "Source",
+    "Subset",
     "TiffSource",
     "Upsampled",
     "open",
+    "open_bag",
     "resolve",
     "write_npy",
 ]

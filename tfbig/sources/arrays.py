@@ -98,10 +98,10 @@ def from_memmap(array: np.memmap[Any, Any]) -> RawSource:
             f"shape {array.shape}); expected C order. Map the whole file and use Source.crop, or "
             "save it again with numpy.ascontiguousarray."
         )
-    return RawSource(array.filename, _file_offset(array), array.dtype, array.shape)
+    return RawSource(array.filename, file_offset(array), array.dtype, array.shape)
 
 
-def _file_offset(array: np.memmap[Any, Any]) -> int:
+def file_offset(array: np.memmap[Any, Any]) -> int:
     """Byte of the file where `array` begins; `array.offset` is only that of the whole map."""
     mapped = np.frombuffer(array._mmap, np.uint8)  # type: ignore[attr-defined]
     mapped_from = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY

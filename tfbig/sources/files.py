@@ -6,6 +6,7 @@ memory of the process, the kernel's page cache does not. (`pread` is POSIX: Linu
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from typing import Any
@@ -52,11 +53,11 @@ class File:
         return data
 
     def read_rows(
-        self, offset: int, dtype: np.dtype[Any], shape: tuple[int, int, int], start: int
+        self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], start: int
     ) -> Rows:
         """Reads `shape` samples stored from `offset`, row `start` first; in native byte order."""
         rows = np.empty(shape, dtype)
-        row_bytes = shape[1] * shape[2] * dtype.itemsize
+        row_bytes = math.prod(shape[1:]) * dtype.itemsize
         self._read_into(rows.view(np.uint8).reshape(-1).data, offset + start * row_bytes)
         return rows if dtype.isnative else rows.astype(dtype.newbyteorder("="))
 

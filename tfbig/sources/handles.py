@@ -7,9 +7,10 @@ import threading
 from collections import OrderedDict
 from typing import Final
 
+from tfbig.sources.bags import Bag
 from tfbig.sources.files import cannot_open
 from tfbig.sources.opening import open
-from tfbig.sources.source import Source, registered
+from tfbig.sources.source import Readable, Source, registered
 
 _MAX_OPEN_FILES: Final = 16
 _FileKey = tuple[str, int, int, int]  # path, inode, modification time, size
@@ -18,14 +19,14 @@ _lock = threading.Lock()
 _opened: OrderedDict[_FileKey, Source] = OrderedDict()
 
 
-def resolve(handle: str) -> Source:
-    """The source behind a handle or a path.
+def resolve(handle: str) -> Readable:
+    """The source or bag behind a handle, or the source behind a path.
 
     A path is opened once and kept with the 16 paths used last; an older one is closed as soon as
     nobody reads from it. A file that was replaced in the meantime is opened anew.
 
     Args:
-        handle: `Source.handle`, or whatever path `open` takes.
+        handle: `Source.handle`, `Bag.handle`, `Bag.sampled_handle`, or whatever path `open` takes.
 
     Returns:
         The source.
@@ -34,7 +35,7 @@ def resolve(handle: str) -> Source:
         SourceError: No such handle in this process, or the file cannot be opened.
     """
     if handle.startswith("tfbig:"):
-        return registered(handle)
+        return _registered(handle)
     with _lock:
         key = _file_key(handle)
         source = _opened.pop(key, None) or open(handle)
@@ -42,6 +43,17 @@ def resolve(handle: str) -> Source:
         if len(_opened) > _MAX_OPEN_FILES:
             _opened.popitem(last=False)  # closes with the last reference, so never under a reader
         return source
+
+
+def _registered(handle: str) -> Readable:
+    """What is registered, or a sample of it."""
+    name, _, query = handle.partition("?")
+    found = registered(name)
+    if not query:
+        return found
+    count, seed = (int(part.partition("=")[2]) for part in query.split("&"))
+    assert isinstance(found, Bag)  # others give no such handle
+    return found.sample(count, seed)
 
 
 def _file_key(path: str) -> _FileKey:

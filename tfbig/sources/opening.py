@@ -19,7 +19,7 @@ from tfbig.sources.tiff import TiffSource
 _TIFF_SUFFIXES: Final = frozenset(
     {".tif", ".tiff", ".btf", ".tf8", ".svs", ".ndpi", ".scn", ".bif", ".qptiff"}
 )
-_PICTURE_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
+PICTURE_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
 _PICTURE_MODES: Final = frozenset({"1", "L", "LA", "RGB", "RGBA"})
 
 
@@ -57,9 +57,9 @@ def _open_path(path: PathLike) -> Source:
         return _open_npy(file)
     if suffix in _TIFF_SUFFIXES:
         return TiffSource(path)
-    if suffix in _PICTURE_SUFFIXES:
+    if suffix in PICTURE_SUFFIXES:
         return _open_picture(file.path)
-    known = ", ".join(sorted({".npy"} | _TIFF_SUFFIXES | _PICTURE_SUFFIXES))
+    known = ", ".join(sorted({".npy"} | _TIFF_SUFFIXES | PICTURE_SUFFIXES))
     raise SourceError(
         f"{path}: files named '{suffix}' are not known; expected one of {known}. Use TiffSource or "
         "RawSource if it is such a file under another name, or convert it."

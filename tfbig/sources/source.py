@@ -1,4 +1,4 @@
-"""The source: an image that is read by rows, a rectangle of it, and the handle it is found by."""
+"""What is read by rows: an image, a rectangle of it; and the handle by which it is found."""
 
 from __future__ import annotations
 
@@ -16,67 +16,71 @@ from tfbig.errors import SourceError
 Rows = npt.NDArray[Any]
 
 _numbers = itertools.count()
-_registered: dict[str, Source] = {}  # each access is one operation, which threads cannot interrupt
+_registered: dict[
+    str, Readable
+] = {}  # each access is one operation, which threads cannot interrupt
 
 
-class Source(ABC):
-    """An image `[H, W, C]` of which any band of rows can be read, by any thread.
+class Readable(ABC):
+    """An array `[rows, ...]` of which any range of rows can be read, by any thread.
 
     Subclasses call `super().__init__(shape, dtype, name)` and define `_read`.
 
     Args:
-        shape: `(rows, columns)` or `(rows, columns, channels)`.
+        shape: All axes, rows first.
         dtype: Type of one sample: boolean, integer or real.
-        name: What error messages call the image: a path, or a few words.
+        name: What error messages call it: a path, or a few words.
 
     Attributes:
-        shape: `(rows, columns, channels)`.
+        shape: As given.
         dtype: NumPy dtype in native byte order.
         name: As given.
 
     Raises:
-        SourceError: The shape has another number of axes or an empty one, or the dtype is not
-            numeric.
+        SourceError: The dtype is not numeric.
     """
 
+    what = "image"
+    rows = "rows"
+
     def __init__(self, shape: Sequence[int], dtype: npt.DTypeLike, name: str) -> None:
-        self.shape: tuple[int, int, int] = _image_shape(shape, name)
+        self.shape: tuple[int, ...] = tuple(shape)
         self.dtype: np.dtype[Any] = _sample_dtype(dtype, name)
         self.name = name
         self._handle = f"tfbig:{next(_numbers)}"
 
     @abstractmethod
     def _read(self, start: int, stop: int) -> Rows:
-        """Rows `start` to `stop` as `[stop - start, W, C]`; the range is valid and not empty."""
+        """Rows `start` to `stop` as `[stop - start, ...]`; the range is valid and not empty."""
 
     def read(self, start: int, stop: int) -> Rows:
-        """Reads a band of rows.
+        """Reads a band of rows, or a slice of a bag.
 
         Args:
             start: First row.
-            stop: Row after the last, `start <= stop <= H`.
+            stop: Row after the last, `start <= stop <= shape[0]`.
 
         Returns:
-            C-contiguous array `[stop - start, W, C]` of `dtype`. It may be a read-only view of an
+            C-contiguous array `[stop - start, ...]` of `dtype`. It may be a read-only view of an
             array in memory: copy it before changing it.
 
         Raises:
-            IndexError: The rows are not all inside the image.
+            IndexError: The rows are not all inside.
             SourceError: The file is damaged there, was closed, or has become shorter.
         """
-        num_rows, num_columns, num_channels = self.shape
+        num_rows = self.shape[0]
         if not 0 <= start <= stop <= num_rows:
             raise IndexError(
-                f"{self.name}: rows {start}:{stop} were asked for, the image has rows "
-                f"0:{num_rows}. Ask for 0 <= start <= stop <= {num_rows}."
+                f"{self.name}: {self.rows} {start}:{stop} were asked for, the {self.what} has "
+                f"{self.rows} 0:{num_rows}. Ask for 0 <= start <= stop <= {num_rows}."
             )
         if start == stop:
-            return np.empty((0, num_columns, num_channels), self.dtype)
+            return np.empty((0, *self.shape[1:]), self.dtype)
         return self._read(start, stop)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole image, decoded."""
+        """Bytes of all of it, decoded."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
@@ -96,6 +100,31 @@ class Source(ABC):
         """Lets go of the open file; reading then raises SourceError. Without a file, nothing."""
         return
 
+    def describe(self) -> str:
+        """One line: what it is, its shape, dtype, size decoded."""
+        size = " x ".join(map(str, self.shape))
+        kind = type(self).__name__
+        return f"{kind} of {self.name}: {size} {self.dtype}, {in_words(self.nbytes)}"
+
+    def __repr__(self) -> str:
+        return f"<{self.describe()}>"
+
+
+class Source(Readable):
+    """An image `[H, W, C]` of which any band of rows can be read.
+
+    Args:
+        shape: `(rows, columns)` or `(rows, columns, channels)`.
+        dtype, name: As in `Readable`.
+
+    Raises:
+        SourceError: The shape has another number of axes or an empty one, or the dtype is not
+            numeric.
+    """
+
+    def __init__(self, shape: Sequence[int], dtype: npt.DTypeLike, name: str) -> None:
+        super().__init__(_image_shape(shape, name), dtype, name)
+
     def crop(
         self, rows: tuple[int, int] | None = None, columns: tuple[int, int] | None = None
     ) -> Source:
@@ -112,15 +141,6 @@ class Source(ABC):
             IndexError: The rectangle is empty or reaches outside the image.
         """
         return Cropped(self, rows, columns)
-
-    def describe(self) -> str:
-        """One line: what it is, `rows x columns x channels`, dtype, size decoded."""
-        size = " x ".join(map(str, self.shape))
-        kind = type(self).__name__
-        return f"{kind} of {self.name}: {size} {self.dtype}, {in_words(self.nbytes)}"
-
-    def __repr__(self) -> str:
-        return f"<{self.describe()}>"
 
 
 class View(Source):
@@ -154,8 +174,8 @@ class Cropped(View):
         return np.ascontiguousarray(rows[:, self._left : self._right])
 
 
-def registered(handle: str) -> Source:
-    """The source that has this handle.
+def registered(handle: str) -> Readable:
+    """The source or bag that has this handle.
 
     Raises:
         SourceError: There is none in this process.
