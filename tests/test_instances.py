@@ -242,3 +242,42 @@ def test_layers_that_slices_cannot_run_are_named() -> None:
             tfbig.UnsupportedLayerError, match=r"'odd' .* (slices of a bag|noise_shape)"
         ):
             tfbig.stream(model)(bags().astype("float32"), training=True)
+
+
+# -------------------------------------------------------- statistics of slices of the bag
+
+
+def sliced_model(size: int) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    bag = keras.Input((None, SIDE, SIDE, 3))
+    x = tfbig.layers.Instances(plain(), norm_slice=size)(layers.Rescaling(1 / 255)(bag))
+    weights = layers.Softmax(axis=1)(layers.Dense(1)(x))
+    return keras.Model(bag, layers.Dense(2)(ops.sum(x * weights, axis=1)))
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 9])
+def test_slices_with_statistics_of_their_own(size: int, float64: None) -> None:
+    """Against the model called on one slice after the other, moving statistics included."""
+    model = sliced_model(size)
+    found = learn(tfbig.stream(model, strip_rows=size), model, bags(), True)
+    for run in (model, tf.function(model, autograph=False)):
+        assert_same(learn(run, model, bags(), True), found, FLOAT64)
+
+    def by_hand(x: Any, training: bool) -> Any:
+        encoder = model.layers[2].model
+        x, count = layers.Rescaling(1 / 255)(x), -(-7 // size)
+        parts = [x[:, 7 * i // count : 7 * (i + 1) // count] for i in range(count)]
+        made = [encoder(tf.reshape(p, (-1, SIDE, SIDE, 3)), training=training) for p in parts]
+        features = tf.concat([tf.reshape(m, (2, -1, 5)) for m in made], axis=1)
+        weights = tf.nn.softmax(model.layers[3](features), axis=1)
+        return model.layers[-1](tf.reduce_sum(features * weights, axis=1))
+
+    assert_same(learn(by_hand, model, bags(), True), found, FLOAT64)
+
+
+def test_slices_with_statistics_of_their_own_need_strips_of_that_size() -> None:
+    model = sliced_model(3)
+    with pytest.raises(Exception, match="norm_slice=3 needs strips of as many; pass strip_rows=3"):
+        tfbig.stream(model, strip_rows=2)(bags().astype("float32"), training=True)
+    with pytest.raises(ValueError, match="norm_slice=0"):
+        sliced_model(0)

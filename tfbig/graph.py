@@ -140,6 +140,7 @@ class Graph:
         sizes: `{value id: image}`: whole values with the extent of an image.
         instance_shapes: `{value id: shape}`: of images whose rows are the instances of a bag, the shape of one as the
             layers have it, `[..., C]`.
+        norm_slice: how many instances at a time BatchNormalization has the statistics of; None: of all.
     """
 
     spatial: int = 2
@@ -153,6 +154,7 @@ class Graph:
     seeds: list[tuple[int, Any]] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
     instance_shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    norm_slice: int | None = None
 
     def turned(self, items: Sequence[Item]) -> tuple[Item, ...]:
         """One item per spatial axis, from the order of the model to that of the graph."""

@@ -16,13 +16,14 @@ import keras
 import tensorflow as tf
 from keras.src.applications.convnext import StochasticDepth
 
-from tfbig import random
+from tfbig import moments, random
 from tfbig.errors import UnsupportedLayerError
-from tfbig.geometry import SAME, Axis, Interval
-from tfbig.graph import Graph
+from tfbig.geometry import SAME, Axis, Interval, partition
+from tfbig.graph import Graph, Reduce
 from tfbig.rules import registry
 from tfbig.rules.call import Call, Slot
 from tfbig.rules.noise import SPATIAL, Global
+from tfbig.rules.normalisation import normalise
 from tfbig.rules.small import seed
 
 layers = keras.layers
@@ -39,17 +40,49 @@ class Instances(keras.layers.Layer):
 
     Args:
         model: takes one instance, `[batch, ...]`.
+        norm_slice: in training, BatchNormalization has the statistics of so many instances at a time, slice after slice
+            of the bag, as where memory holds no more (ABMIL-ACC). The slices are `geometry.partition`: the fewest of
+            at most so many, whose sizes differ by one at most. Streamed, `strip_rows` must be the same number.
     """
 
-    def __init__(self, model: keras.Model, **options: Any) -> None:
+    def __init__(self, model: keras.Model, norm_slice: int | None = None, **options: Any) -> None:
         super().__init__(**options)
+        if norm_slice is not None and norm_slice < 1:
+            raise ValueError(
+                f"'{self.name}': norm_slice={norm_slice}; expected 1 or more, or None."
+            )
         self.model = model
+        self.norm_slice = norm_slice
         self.autocast = False  # every layer of the model has its own element type
 
     def build(self, shape: Any) -> None:
         self.built = True
 
     def call(self, bags: Any, training: bool | None = None) -> Any:
+        if training and self.norm_slice and not isinstance(bags, keras.KerasTensor):
+            return self._by_slices(bags, self.norm_slice)
+        return self._at_once(bags, training)
+
+    def _by_slices(self, bags: Any, size: int) -> Any:
+        """One slice of the bag after the other, in training."""
+
+        count = tf.shape(bags)[1]
+        num_slices = -(-count // size)
+
+        def one(index: Any, found: Any) -> Any:
+            start, stop = partition(count, num_slices, index)
+            part = self._at_once(bags[:, start:stop], True)
+            return index + 1, found.write(index, tf.einsum("ab...->ba...", part))
+
+        dtype = self.model.compute_output_spec(self._one(bags), training=True).dtype
+        found = tf.TensorArray(dtype, num_slices, infer_shape=False)
+        _, found = tf.while_loop(
+            lambda index, _: index < num_slices, one, (0, found), parallel_iterations=1
+        )
+        features = tf.einsum("ab...->ba...", found.concat())
+        return tf.ensure_shape(features, self.compute_output_shape(bags.shape))
+
+    def _at_once(self, bags: Any, training: bool | None) -> Any:
         bag = keras.ops.shape(bags)
         found = self.model(keras.ops.reshape(bags, (-1, *bag[2:])), training=training)
         return keras.ops.reshape(found, (*bag[:2], *keras.ops.shape(found)[1:]))
@@ -58,12 +91,19 @@ class Instances(keras.layers.Layer):
         return (*shape[:2], *self.model.compute_output_shape((None, *shape[2:]))[1:])
 
     def compute_output_spec(self, bags: Any, training: bool | None = None) -> Any:
-        one = keras.KerasTensor((None, *bags.shape[2:]), bags.dtype)
-        found = self.model.compute_output_spec(one, training=training)
+        found = self.model.compute_output_spec(self._one(bags), training=training)
         return keras.KerasTensor((*bags.shape[:2], *found.shape[1:]), found.dtype)
 
+    @staticmethod
+    def _one(bags: Any) -> Any:
+        """What stands for a batch of instances."""
+        return keras.KerasTensor(
+            (None, *bags.shape[2:]), keras.backend.standardize_dtype(bags.dtype)
+        )
+
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"model": keras.saving.serialize_keras_object(self.model)}
+        model = keras.saving.serialize_keras_object(self.model)
+        return super().get_config() | {"model": model, "norm_slice": self.norm_slice}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Instances:
@@ -96,9 +136,10 @@ def apply(call: Call) -> list[int]:
     layer = call.layer
     if call.training and isinstance(layer, DROPS):
         found = [_dropout(call)]
-    elif isinstance(layer, layers.BatchNormalization) or (
-        call.training and isinstance(layer, NOISE)
-    ):
+    elif isinstance(layer, layers.BatchNormalization):
+        sliced = call.training and layer.trainable and call.graph.norm_slice
+        found = [_norm_of_slices(call, sliced)] if sliced else registry.apply(call)
+    elif call.training and isinstance(layer, NOISE):
         found = registry.apply(call)
     else:
         found = [_each(call, shapes, position) for position in range(len(shapes))]
@@ -170,6 +211,57 @@ def _each(call: Call, shapes: list[tuple[int, ...]], position: int) -> int:
         operations=operations,
         cheap=not operations,
     )
+
+
+def _norm_of_slices(call: Call, size: int) -> int:
+    """BatchNormalization by the statistics of the slice that is worked on; the moving ones change slice by slice.
+
+    After slices 1 to k a moving statistic is `m**k * old + (1 - m) * sum_i m**(k - i) * new_i`, so what a reduction
+    keeps is the pair (factor of old, what is added).
+    """
+    layer, axes = call.layer, list(range(call.rank - 1))
+    momentum = layer.momentum
+    affine = ([layer.gamma] if layer.scale else []) + ([layer.beta] if layer.center else [])
+
+    def statistics(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return moments.finalize(moments.of(x, axes))
+
+    def run(x: list[Any], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
+        first, last, count = (tf.cast(t, tf.int64) for t in (strip.start, strip.stop, strip.extent))
+        num_slices = -(-count // size)
+        wanted = partition(count, num_slices, -(-first * num_slices // count))
+        whole = tf.reduce_all([first == wanted.start, last == wanted.stop])
+        message = f"'{layer.name}': norm_slice={size} needs strips of as many; pass strip_rows={size} to tfbig.stream."
+        with tf.control_dependencies([tf.debugging.Assert(whole, [message])]):
+            mean, variance = statistics(tf.identity(x[0]))
+        gamma, beta = w[0] if layer.scale else None, w[-1] if layer.center else None
+        return normalise(x[0], mean, variance, gamma, beta, layer.epsilon)
+
+    def partial(x: list[tf.Tensor], w: Any, strip: Any) -> tuple[tf.Tensor, ...]:
+        mean, variance = statistics(x[0])
+        return tf.constant(momentum, mean.dtype), (1 - momentum) * mean, (1 - momentum) * variance
+
+    def merge(a: Any, b: Any) -> tuple[tf.Tensor, ...]:
+        return a[0] * b[0], a[1] * b[0] + b[1], a[2] * b[0] + b[2]
+
+    wide = moments.wide(tf.as_dtype(call.dtype))
+    zeros = tf.zeros([call.channels], wide)
+    op = Reduce(
+        lambda batch: (tf.ones([], wide), zeros, zeros),
+        partial,
+        merge,
+        lambda total, pixels: total,
+        lambda x, *_: [tf.zeros_like(x[0])],
+        operations=4,
+    )
+    changes = call.graph.reduce(f"{layer.name}/moving", op, call.inputs)
+    for position, variable in enumerate((layer.moving_mean, layer.moving_variance), start=1):
+
+        def update(old: tf.Tensor, new: Any, position: int = position) -> tf.Tensor:
+            return old * tf.cast(new[0], old.dtype) + tf.cast(new[position], old.dtype)
+
+        call.graph.updates.append((variable, changes, update))
+    return call.local(run, weights=affine, name="normalise", operations=6 * call.channels)
 
 
 def _dropout(call: Call) -> int:

@@ -198,6 +198,7 @@ def _read_instances(
             "keras.Input((None, 224, 224, 3))."
         )
     graph.instance_shapes[bag] = shape
+    graph.norm_slice = layer.norm_slice
     return read_into(graph, as_functional(layer.model), [bag], training)
 
 
