@@ -57,6 +57,7 @@ ORDER = [
     "programs",
     "steps",
     "stream",
+    "mil",
     "tissue",
     "runfolder",
     "pictures",

@@ -4,7 +4,7 @@ Two concepts: `stream` runs a Keras model strip by strip, `Budget` says how many
 """
 
 from tfbig import backend  # isort: skip  (first: refuses a Keras that tfbig cannot run on)
-from tfbig import layers, losses, sources
+from tfbig import layers, losses, mil, sources
 from tfbig.budget import Budget
 from tfbig.errors import (
     BudgetError,
@@ -33,6 +33,7 @@ __all__ = [
     "backend",
     "layers",
     "losses",
+    "mil",
     "open",
     "rule",
     "sources",

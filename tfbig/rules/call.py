@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import keras
 import tensorflow as tf
+from keras.src.backend import AutocastScope
 from keras.src.backend.common.global_state import get_global_attribute
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
@@ -215,7 +216,8 @@ class Call:
             # As in Keras, `training` of the model's call overrides that of a layer's call.
             kwargs = {**kwargs, "training": self.training}
         state = list(state)
-        with keras.StatelessScope(state, collect_losses=True) as scope:
+        # Inside a model of mixed precision the values would be cast when the scope takes them.
+        with AutocastScope(None), keras.StatelessScope(state, collect_losses=True) as scope:
             result = function(*args, **kwargs)
         if scope.losses:
             self.refuse("adds a loss of its own, which cannot run strip by strip.")

@@ -238,14 +238,23 @@ class Subset(Bag):
     Args:
         bag: The bag.
         places: Which, `[k]`.
+        labels: As in `Bag`; by default those of the bag.
+        name: What error messages call it; by default as the bag.
     """
 
-    def __init__(self, bag: Bag, places: npt.ArrayLike) -> None:
+    def __init__(
+        self,
+        bag: Bag,
+        places: npt.ArrayLike,
+        labels: npt.ArrayLike | None = None,
+        name: str | None = None,
+    ) -> None:
         self._inner = bag
         self._places = np.asarray(places, np.int64)
-        coords, labels = (None if t is None else t[self._places] for t in (bag.coords, bag.labels))
+        coords, known = (None if t is None else t[self._places] for t in (bag.coords, bag.labels))
         shape = (len(self._places), *bag.shape[1:])
-        super().__init__(shape, bag.dtype, bag.name, coords, labels)
+        labels = known if labels is None else labels
+        super().__init__(shape, bag.dtype, name or bag.name, coords, labels)
 
     def _read(self, start: int, stop: int) -> Rows:
         return self._inner.take(self._places[start:stop])

@@ -1,0 +1,11 @@
+"""Multiple instance learning end to end: an encoder of instances and an aggregator of bags, trained as one model.
+
+`MIL` is the model, exact at the memory of a few instances; `bag_model` is its plain twin. `read_bags` and `dataset`
+give what both are trained on; `generate` makes bags of digits and of pictures.
+"""
+
+from tfbig.mil import generate
+from tfbig.mil.data import BagSet, dataset, read_bags
+from tfbig.mil.model import MIL, bag_model
+
+__all__ = ["MIL", "BagSet", "bag_model", "dataset", "generate", "read_bags"]

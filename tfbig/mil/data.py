@@ -1,0 +1,141 @@
+"""Bags and their labels: opened one by one, given to `fit` by handle, sampled anew in every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfbig import sources
+from tfbig.errors import SourceError
+from tfbig.sources import Bag
+
+
+@dataclass(frozen=True)
+class BagSet:
+    """Bags that could be opened, and what was said of the others.
+
+    Args:
+        bags: opened.
+        labels: class of each, int64 `[len(bags)]`.
+        failed: `(name, reason)` of the bags that were left out.
+    """
+
+    bags: tuple[Bag, ...]
+    labels: np.ndarray
+    failed: tuple[tuple[str, str], ...] = ()
+
+
+def read_bags(bags: Sequence[Any], labels: Sequence[int], classes: int) -> BagSet:
+    """Opens bags; those that cannot be used are named in `failed`, and the others go on.
+
+    Args:
+        bags: paths, arrays or bags, see `tfbig.sources.open_bag`.
+        labels: class of each, 0 to `classes` - 1.
+        classes: how many there are.
+
+    Raises:
+        ValueError: there are more labels than bags, or fewer.
+        SourceError: no bag can be used.
+    """
+    if len(bags) != len(labels):
+        raise ValueError(f"{len(labels)} labels for {len(bags)} bags; expected one for each.")
+    opened: list[Bag] = []
+    known: list[int] = []
+    failed: list[tuple[str, str]] = []
+    for given, label in zip(bags, labels, strict=True):
+        name = getattr(
+            given, "name", given if isinstance(given, str) else str(type(given).__name__)
+        )
+        try:
+            bag = sources.open_bag(given)
+            _check_label(bag.name, label, classes)
+        except (SourceError, ValueError) as error:
+            failed.append((str(name), str(error)))
+            continue
+        opened.append(bag)
+        known.append(int(label))
+    if not opened:
+        first = f" The first: {failed[0][1]}" if failed else ""
+        raise SourceError(f"none of {len(bags)} bags can be used.{first}")
+    return BagSet(tuple(opened), np.array(known, np.int64), tuple(failed))
+
+
+def dataset(
+    bags: Sequence[Bag],
+    labels: Any,
+    batch_size: int = 1,
+    *,
+    sample: int | float | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    dense: bool = False,
+) -> tf.data.Dataset:
+    """Handles of bags, or bags, and labels, for `fit`, `evaluate` and `predict`.
+
+    Args:
+        bags: of one shape within a batch. Keep them as long as the dataset.
+        labels: one for each bag.
+        batch_size: bags of a batch.
+        sample: instances of each bag, drawn anew in every epoch (within-bag sampling): a number, or a share below 1.
+            Fewer where the bag has fewer. All by default.
+        shuffle: in every epoch the bags come in another order.
+        seed: same seed, same samples and orders.
+        dense: give tensors `[N, n, ...]` instead of handles `[N]`, for plain models.
+
+    Raises:
+        ValueError: there are no bags, or not one label for each, or `sample` is not above 0.
+    """
+    labels = np.asarray(labels)
+    if not len(bags) or len(labels) != len(bags):
+        raise ValueError(f"{len(bags)} bags and {len(labels)} labels; expected one for each.")
+    if sample is not None and not (0 < sample < 1 or (sample >= 1 and sample == int(sample))):
+        raise ValueError(f"sample={sample}: expected a number of instances, or a share below 1.")
+    epochs = count()
+
+    def one_epoch() -> Iterator[tuple[str, Any]]:
+        rng = np.random.default_rng([seed, next(epochs)])
+        order = rng.permutation(len(bags)) if shuffle else np.arange(len(bags))
+        for i in order:
+            yield _handle(bags[i], sample, int(rng.integers(2**31))), labels[i]
+
+    label = tf.TensorSpec(labels.shape[1:], labels.dtype)
+    spec = tf.TensorSpec([], tf.string), label
+    data = tf.data.Dataset.from_generator(one_epoch, output_signature=spec)
+    data = data.apply(tf.data.experimental.assert_cardinality(len(bags)))
+    if dense:
+        shape, dtype = [None, *bags[0].shape[1:]], tf.as_dtype(bags[0].dtype)
+        data = data.map(lambda handle, y: (_dense(handle, shape, dtype), y))
+    return data.batch(batch_size)
+
+
+def sample_size(bag: Bag, sample: int | float | None) -> int:
+    """How many instances of a bag are drawn."""
+    size = bag.shape[0]
+    if sample is None:
+        return size
+    return min(max(round(sample * size), 1) if sample < 1 else int(sample), size)
+
+
+def _handle(bag: Bag, sample: int | float | None, seed: int) -> str:
+    size = sample_size(bag, sample)
+    return bag.handle if size == bag.shape[0] else bag.sampled_handle(size, seed)
+
+
+def _dense(handle: tf.Tensor, shape: list[int | None], dtype: tf.DType) -> tf.Tensor:
+    def read(name: bytes) -> np.ndarray:
+        source = sources.resolve(name.decode())
+        return source.read(0, source.shape[0])
+
+    return tf.ensure_shape(tf.numpy_function(read, [handle], dtype), shape)
+
+
+def _check_label(name: str, label: Any, classes: int) -> None:
+    if int(label) != label or not 0 <= label < classes:
+        raise ValueError(
+            f"{name}: label {label} is none of the {classes} classes, 0 to {classes - 1}."
+        )
