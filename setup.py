@@ -27,6 +27,9 @@ setup(
     ],
     extras_require={
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
-        "dev": ["pytest", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"],
+        "dev": [
+            *("pytest", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"),
+            "scikit-learn",  # what metrics are compared with
+        ],
     },
 )

@@ -1,11 +1,12 @@
-"""Dice against its equation, by strips and beyond what float32 can count."""
+"""Metrics against scikit-learn and their equations, by strips, beyond what float32 can count, in `fit`."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from sklearn.metrics import cohen_kappa_score, confusion_matrix, f1_score
 
-from tfbig.metrics import Dice
+from tfbig.metrics import ConfusionMatrix, Dice, QuadraticWeightedKappa
 
 
 def _pair(seed, shape=(2, 37, 29, 1)):
@@ -24,6 +25,14 @@ def test_equals_its_equation(threshold):
     metric = Dice(threshold=threshold)
     metric.update_state(y_true, y_pred)
     assert float(metric.result()) == pytest.approx(_dice(y_true, y_pred, threshold), rel=1e-6)
+
+
+def test_dice_is_the_f1_score_of_the_pixels():
+    y_true, y_pred = _pair(3)
+    metric = Dice()
+    metric.update_state(y_true, y_pred)
+    expected = f1_score(y_true.ravel(), (y_pred > 0.5).ravel())
+    assert float(metric.result()) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("strip_rows", [1, 5, 37])
@@ -93,3 +102,154 @@ def test_comes_back_from_its_config():
     metric = Dice(name="overlap", threshold=0.3)
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
     assert (type(again), again.name, again.threshold) == (Dice, "overlap", 0.3)
+
+
+def _graded(seed, classes=5, samples=60):
+    """Labels `[N]` and probabilities `[N, classes]` that lean towards them."""
+    rng = np.random.default_rng(seed)
+    y_true = rng.integers(0, classes, samples)
+    y_pred = rng.random((samples, classes)) + 0.5 * np.eye(classes)[y_true]
+    return y_true, (y_pred / y_pred.sum(axis=1, keepdims=True)).astype("float32")
+
+
+@pytest.mark.parametrize("classes", [2, 3, 6])
+@pytest.mark.parametrize("seed", range(3))
+def test_confusion_and_kappa_equal_scikit_learn(classes, seed):
+    y_true, y_pred = _graded(seed, classes)
+    predicted, known = y_pred.argmax(axis=1), range(classes)
+    matrix, kappa = ConfusionMatrix(classes), QuadraticWeightedKappa(classes, dtype="float64")
+    for rows in (slice(0, 7), slice(7, 7), slice(7, None)):  # one batch is empty
+        matrix.update_state(y_true[rows], y_pred[rows])
+        kappa.update_state(y_true[rows, None], np.log(y_pred[rows]))  # [N, 1] and logits
+    expected = confusion_matrix(y_true, predicted, labels=known)
+    np.testing.assert_array_equal(matrix.result(), expected)
+    expected = cohen_kappa_score(y_true, predicted, labels=known, weights="quadratic")
+    assert float(kappa.result()) == pytest.approx(expected, rel=1e-12)
+
+
+def test_kappa_without_samples_of_some_classes_equals_scikit_learn():
+    y_true, predicted = np.array([1, 1, 4, 4, 1]), np.array([1, 4, 4, 2, 1])
+    metric = QuadraticWeightedKappa(6)
+    metric.update_state(y_true, np.eye(6)[predicted])
+    expected = cohen_kappa_score(y_true, predicted, labels=range(6), weights="quadratic")
+    assert float(metric.result()) == pytest.approx(expected, rel=1e-6)
+
+
+def test_kappa_by_hand():
+    """Rows (2, 0, 0), (0, 1, 1), (0, 0, 0): one error of distance 1 in four samples."""
+    metric = QuadraticWeightedKappa(3)
+    metric.update_state(np.array([0, 0, 1, 1]), np.eye(3)[[0, 0, 1, 2]])
+    errors = 1 / 4
+    chance = (2 * 1 + 2 * 4 + 2 * 2 + 2 * 0 + 2 * 1) / 4 / 4
+    assert float(metric.result()) == pytest.approx(1 - errors / chance, rel=1e-6)
+
+
+@pytest.mark.parametrize("samples", [0, 3])
+def test_kappa_that_is_undefined_is_zero(samples):
+    metric = QuadraticWeightedKappa(4)
+    metric.update_state(np.full(samples, 2), np.eye(4)[[2] * samples])
+    assert float(metric.result()) == 0.0
+
+
+def test_kappa_of_labels_of_one_class_is_zero():
+    metric = QuadraticWeightedKappa(4)
+    metric.update_state(np.full(3, 2), np.eye(4)[[2, 3, 0]])
+    assert float(metric.result()) == 0.0
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.8])
+def test_confusion_of_a_single_output(threshold):
+    probability = np.array([[0.1], [0.6], [0.9], [0.5], [0.79]])
+    y_true = np.array([0, 0, 1, 1, 1])
+    expected = confusion_matrix(y_true, probability[:, 0] > threshold)
+    for from_logits in (False, True):
+        metric = ConfusionMatrix(2, threshold=threshold, from_logits=from_logits)
+        logit = np.log(probability / (1 - probability))
+        metric.update_state(y_true, logit if from_logits else probability)
+        np.testing.assert_array_equal(metric.result(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "float32"])
+@pytest.mark.parametrize("predicted", ["bfloat16", "float64"])
+def test_confusion_takes_any_dtype(dtype, predicted):
+    metric = ConfusionMatrix(3)
+    y_pred = tf.cast([[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]], predicted)
+    metric.update_state(np.array([2, 0], dtype), y_pred)
+    np.testing.assert_array_equal(metric.result(), [[0, 1, 0], [0, 0, 0], [0, 0, 1]])
+
+
+def test_confusion_counts_beyond_float32():
+    metric = ConfusionMatrix(2)
+    metric.counts.assign(np.full((2, 2), 2**40))
+    metric.update_state(np.array([0]), np.array([[1.0, 0.0]]))
+    np.testing.assert_array_equal(metric.result(), [[2**40 + 1, 2**40], [2**40, 2**40]])
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "graph"])
+@pytest.mark.parametrize("label", [-1, 3, 1.5, 256.0])
+def test_confusion_refuses_what_is_no_class(wrap, label):
+    metric = ConfusionMatrix(3, name="grades")
+    message = "metric grades: labels are whole numbers from 0 to 2, one for each of 3 classes"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message) as error:
+        wrap(metric.update_state)(tf.constant([0, label, 1]), tf.eye(3))
+    assert str(label).removesuffix(".0") in str(error.value)
+    assert not np.asarray(metric.result()).any()
+
+
+def test_confusion_under_xla_leaves_out_what_is_no_class():
+    metric = ConfusionMatrix(3)
+    tf.function(metric.update_state, jit_compile=True)(tf.constant([0, -1, 3]), tf.eye(3))
+    np.testing.assert_array_equal(metric.result(), [[1, 0, 0], [0, 0, 0], [0, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("y_true", "y_pred", "message"),
+    [
+        (np.eye(3), np.eye(3), r"labels have shape \(3, 3\).*argmax"),
+        (np.zeros((3, 1, 1)), np.eye(3), r"labels have shape \(3, 1, 1\)"),
+        (np.zeros(3), np.zeros((3, 4)), r"have shape \(3, 4\), expected \[N, 3\] for 3 classes"),
+        (np.zeros(3), np.zeros((3, 1)), r"predictions have shape \(3, 1\)"),
+        (np.zeros(3), np.zeros(3), r"predictions have shape \(3,\)"),
+    ],
+)
+def test_confusion_refuses_shapes(y_true, y_pred, message):
+    with pytest.raises(ValueError, match=message):
+        ConfusionMatrix(3).update_state(y_true, y_pred)
+
+
+def test_confusion_of_two_classes_names_both_shapes():
+    with pytest.raises(ValueError, match=r"expected \[N, 2\] or \[N, 1\] for 2 classes"):
+        ConfusionMatrix(2).update_state(np.zeros(3), np.eye(3))
+
+
+def test_confusion_refuses_weights_and_arguments():
+    with pytest.raises(ValueError, match="'qwk' counts samples and takes no sample weights"):
+        QuadraticWeightedKappa(2).update_state(np.zeros(1), np.ones((1, 2)), np.ones(1))
+    with pytest.raises(ValueError, match="'qwk': classes is 1, expected 2 or more"):
+        QuadraticWeightedKappa(1)
+    with pytest.raises(ValueError, match=r"threshold is 1\.0, expected a probability"):
+        ConfusionMatrix(2, threshold=1.0)
+
+
+def test_kappa_and_confusion_in_fit():
+    y_true, y_pred = _graded(4)
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(5, "softmax")])
+    metrics = [QuadraticWeightedKappa(5), ConfusionMatrix(5)]
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=metrics)
+    logs = model.evaluate(y_pred, y_true, batch_size=7, verbose=0, return_dict=True)
+    predicted = model.predict(y_pred, verbose=0).argmax(axis=1)
+    expected = cohen_kappa_score(y_true, predicted, weights="quadratic", labels=range(5))
+    assert logs["qwk"] == pytest.approx(expected, abs=1e-6)
+    np.testing.assert_array_equal(logs["confusion_matrix"], confusion_matrix(y_true, predicted))
+    history = model.fit(y_pred, y_true, batch_size=60, epochs=2, verbose=2)  # prints a matrix too
+    assert history.history["qwk"][0] == logs["qwk"]  # of the weights before the step
+    assert [m.sum() for m in history.history["confusion_matrix"]] == [60, 60]  # it is reset
+
+
+@pytest.mark.parametrize("kind", [ConfusionMatrix, QuadraticWeightedKappa])
+def test_confusion_comes_back_from_its_config(kind):
+    metric = kind(4, name="grades", threshold=0.3, from_logits=True)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
+    assert type(again) is kind
+    assert again.get_config() == metric.get_config()
+    assert (again.classes, again.threshold, again.from_logits) == (4, 0.3, True)

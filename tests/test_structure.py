@@ -45,6 +45,9 @@ ORDER = [
     "losses",
     "objective",
     "metrics",
+    "roc",
+    "optimizers",
+    "attention",
     "state",
     "tapes",
     "visits",
@@ -60,6 +63,7 @@ ORDER = [
     "mil",
     "tissue",
     "runfolder",
+    "windows",
     "pictures",
 ]
 """Modules of tfbig, lowest first: each may import those above it in this list."""

@@ -4,7 +4,7 @@ Two concepts: `stream` runs a Keras model strip by strip, `Budget` says how many
 """
 
 from tfbig import backend  # isort: skip  (first: refuses a Keras that tfbig cannot run on)
-from tfbig import layers, losses, mil, sources
+from tfbig import layers, losses, metrics, mil, optimizers, sources
 from tfbig.budget import Budget
 from tfbig.errors import (
     BudgetError,
@@ -33,8 +33,10 @@ __all__ = [
     "backend",
     "layers",
     "losses",
+    "metrics",
     "mil",
     "open",
+    "optimizers",
     "rule",
     "sources",
     "stream",

@@ -75,7 +75,11 @@ class Planner:
         self.training = training
         self.name = name
         self.max_elements = max_elements
-        self._cuts = cuts.choose(graph, self.rates, device_bytes, training)
+        # Slices of a bag of a size that was asked for are to be all that is held: no halo ends where an image is cut.
+        slices = strip_rows is not None and bool(graph.instance_shapes)
+        self._cuts = (
+            frozenset() if slices else cuts.choose(graph, self.rates, device_bytes, training)
+        )
         self.sweeps = schedule(graph, self._cuts)
         self._learning = learning(graph)
         last = self.sweeps[-1]

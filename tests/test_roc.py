@@ -1,0 +1,87 @@
+"""Areas under the ROC curve against scikit-learn, their definition over pairs, and their limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from tfbig.roc import auc, macro_auc
+
+SAMPLES = st.lists(st.tuples(st.booleans(), st.integers(-3, 3)), min_size=2, max_size=40)
+
+
+@given(SAMPLES)
+def test_equals_its_definition_over_pairs(samples):
+    labels, scores = (np.array(column) for column in zip(*samples, strict=True))
+    positive, negative = scores[labels], scores[~labels]
+    pairs = positive[:, None] - negative
+    expected = np.mean((pairs > 0) + (pairs == 0) / 2) if pairs.size else np.nan
+    np.testing.assert_allclose(auc(labels, scores), expected, rtol=1e-15)
+
+
+@pytest.mark.parametrize("levels", [2, 5, 10**6])
+def test_equals_scikit_learn_with_and_without_ties(levels):
+    rng = np.random.default_rng(levels)
+    labels, scores = rng.integers(0, 2, 300), rng.integers(0, levels, 300) / levels
+    assert auc(labels, scores) == pytest.approx(roc_auc_score(labels, scores), rel=1e-12)
+
+
+@pytest.mark.parametrize("levels", [3, 10**6])
+def test_macro_equals_scikit_learn(levels):
+    rng = np.random.default_rng(levels)
+    labels = rng.integers(0, 4, 200)
+    scores = rng.integers(1, levels + 1, (200, 4))
+    scores = scores / scores.sum(axis=1, keepdims=True)
+    expected = roc_auc_score(labels, scores, multi_class="ovr", average="macro")
+    assert macro_auc(labels, scores) == pytest.approx(expected, rel=1e-12)
+
+
+def test_by_hand():
+    assert auc([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8]) == 0.75
+    assert auc([False, True], [1, 1]) == 0.5
+    assert auc([0.0, 1.0], [-np.inf, np.inf]) == 1.0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+def test_takes_any_dtype(dtype):
+    assert auc(np.array([1, 0, 1], dtype), np.array([3, 2, 1], dtype)) == 0.5
+
+
+@pytest.mark.parametrize("labels", [[0, 0], [1, 1], []])
+def test_of_one_class_is_nan(labels):
+    assert np.isnan(auc(labels, np.arange(len(labels))))
+
+
+def test_macro_is_nan_where_a_class_has_no_samples():
+    assert np.isnan(macro_auc([0, 1, 0], np.eye(3)))
+
+
+@pytest.mark.parametrize(
+    ("labels", "scores", "message"),
+    [
+        ([0, 1], [0.5], r"shape \(2,\) and scores \(1,\)"),
+        ([[0], [1]], [[0.5], [0.5]], r"expected \[n\] both"),
+        ([0, 2], [0.5, 0.5], r"labels are \[0 2\], expected 0 and 1"),
+        ([0, 1], [0.5, np.nan], "1 of 2 scores are NaN"),
+    ],
+)
+def test_refuses(labels, scores, message):
+    with pytest.raises(ValueError, match=message):
+        auc(labels, scores)
+
+
+@pytest.mark.parametrize(
+    ("labels", "scores", "message"),
+    [
+        ([0, 1], [0.5, 0.5], r"expected \[n\] and \[n, classes\]"),
+        ([0], np.eye(2), r"shape \(1,\) and probabilities \(2, 2\)"),
+        ([0, 2], np.eye(2), r"labels are \[0 2\], expected classes from 0 to 1"),
+        ([0, 1], np.full((2, 2), np.nan), "4 of 4 scores are NaN"),
+    ],
+)
+def test_macro_refuses(labels, scores, message):
+    with pytest.raises(ValueError, match=message):
+        macro_auc(labels, scores)

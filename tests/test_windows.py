@@ -1,0 +1,199 @@
+"""The epoch that a moving average chooses, against brute force, and the files that are kept for it."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfbig.windows import BestWindow, chosen, may_be_chosen
+
+
+def brute_force(values, window):
+    """By the words: windows, their averages, the lowest of the best."""
+    window = min(window, len(values))
+    best = None
+    for start in range(len(values) - window + 1):
+        average = np.mean(values[start : start + window])
+        if best is None or average < best[0]:
+            best = average, start
+    epochs = range(best[1], best[1] + window)
+    return min(epochs, key=lambda e: values[e])
+
+
+NUMBERS = st.lists(st.integers(-4, 4), min_size=1, max_size=25)  # sums are exact, ties are many
+WINDOWS = st.integers(1, 8)
+
+
+@given(NUMBERS, WINDOWS)
+def test_chosen_equals_brute_force(values, window):
+    assert chosen(values, window) == brute_force(values, window)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_chosen_equals_brute_force_at_random(seed):
+    values = list(np.random.default_rng(seed).normal(size=60))
+    for length in range(1, 61):
+        assert chosen(values[:length], 15) == brute_force(values[:length], 15)
+
+
+def test_chosen_by_hand():
+    """The lucky 0 stands among bad epochs."""
+    values = [9, 0, 9, 3, 2, 3, 4]
+    assert [chosen(values, w) for w in (1, 3, 100)] == [1, 4, 1]
+    assert chosen([5, 4, 4], 2) == 1
+
+
+def test_averages_are_compared_exactly():
+    """In float64 all these sums are 1e16."""
+    assert chosen([1e16, 1.0, 1e16, 0.0], 2) == 3
+    assert chosen([1e16, 0.0, 1e16, 1.0], 2) == 1
+
+
+def test_what_is_not_finite_is_worst():
+    nan, inf = np.nan, np.inf
+    assert [chosen(v, 2) for v in ([nan, -inf], [nan, inf, 9], [inf, 1, nan, 2, 3])] == [0, 2, 3]
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 4])
+def test_epochs_are_kept_exactly_while_some_future_chooses_them(window):
+    """Over all short histories and futures of three numbers."""
+    for values in product(range(3), repeat=4):
+        futures = [f for n in range(window + 1) for f in product(range(3), repeat=n)]
+        needed = {chosen([*values, *future], window) for future in futures}
+        kept = {e for e in range(4) if may_be_chosen(e, values, window)}
+        assert kept == needed & set(range(4)), values
+
+
+def test_every_low_epoch_among_high_ones_is_kept():
+    values = [1, 9, 2, 9, 3, 9]
+    assert [e for e in range(6) if may_be_chosen(e, values, 15)] == [0, 2, 4]
+
+
+def simulate(values, window):
+    """The epochs that are kept at the end, by the rule of the callback; at each the choice is there."""
+    kept: set[int] = set()
+    for epoch in range(len(values)):
+        past = values[: epoch + 1]
+        kept = {e for e in kept | {epoch} if may_be_chosen(e, past, window)}
+        assert chosen(past, window) in kept
+    return kept
+
+
+@given(st.lists(st.floats(), min_size=1, max_size=25), WINDOWS)
+def test_the_choice_is_always_among_the_kept(values, window):
+    """Of any floats, whose sums would be rounded, or infinite, or NaN."""
+    simulate(values, window)
+
+
+def test_a_loss_that_falls_with_noise_keeps_few_files():
+    rng = np.random.default_rng(0)
+    values = list(np.exp(-np.arange(150) / 50) + 0.05 * rng.normal(size=150))
+    assert max(len(simulate(values[:n], 15)) for n in range(60, 150, 10)) <= 5
+
+
+class Scripted(keras.callbacks.Callback):
+    """Gives epochs their values, and the model a weight that is the number of the epoch."""
+
+    def __init__(self, values):
+        super().__init__()
+        self.values = values
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.set_weights([np.full((1, 1), epoch, "float32")])
+        logs["val_loss"] = self.values[epoch]
+
+
+class Watching(keras.callbacks.Callback):
+    """After each epoch: the epoch whose weight is at `path`, and how many files are kept beside it."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path, self.seen, self.num_files = path, [], []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append(weight(self.path))
+        self.num_files.append(len(list(self.path.parent.iterdir())) - 1)
+
+
+def tiny():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def weight(path):
+    if path.suffix == ".keras":
+        return int(keras.models.load_model(path).get_weights()[0][0, 0])
+    model = tiny()
+    model.load_weights(path)
+    return int(model.get_weights()[0][0, 0])
+
+
+def fit(values, *callbacks):
+    data = np.zeros((1, 1), "float32")
+    model = tiny()
+    model.fit(data, data, epochs=len(values), verbose=0, callbacks=[Scripted(values), *callbacks])
+    return model
+
+
+@pytest.mark.parametrize("ending", [".weights.h5", ".keras"])
+@pytest.mark.parametrize("seed", range(2))
+def test_the_file_is_that_of_the_choice_after_every_epoch(seed, ending, tmp_path):
+    values = [float(v) for v in np.random.default_rng(seed).integers(0, 30, 16)]
+    path = tmp_path / "new" / f"best{ending}"
+    watching = Watching(path)
+    callback = BestWindow(path, window=4)
+    fit(values, callback, watching)
+    assert watching.seen == [brute_force(values[:n], 4) for n in range(1, 17)]
+    assert max(watching.num_files) <= 5
+    assert list(path.parent.iterdir()) == [path]
+    assert weight(path) == brute_force(values, 4)
+    assert callback.values == values
+
+
+def test_epochs_of_nan_are_no_choice(tmp_path):
+    path = tmp_path / "best.weights.h5"
+    fit([1.0, np.nan, 5.0, 4.0, np.nan], BestWindow(path, window=2))
+    assert weight(path) == 3
+
+
+def test_a_second_fit_chooses_among_its_own_epochs(tmp_path):
+    path = tmp_path / "best.weights.h5"
+    callback = BestWindow(path, window=2)
+    fit([1.0, 2.0, 3.0], callback)
+    fit([9.0, 8.0, 7.0], callback)
+    assert weight(path) == 2
+
+
+def test_what_a_killed_run_left_is_cleared_away_and_nothing_else(tmp_path):
+    path = tmp_path / "best.weights.h5"
+    for name in (".epoch-7-best.weights.h5", ".epoch-7-the-best.weights.h5", "other.weights.h5"):
+        (tmp_path / name).touch()
+    fit([1.0], BestWindow(path))
+    left = {".epoch-7-the-best.weights.h5", "other.weights.h5", path.name}
+    assert {p.name for p in tmp_path.iterdir()} == left
+
+
+def test_another_value_can_be_watched(tmp_path):
+    path = tmp_path / "best.keras"
+    callback = BestWindow(str(path), monitor="loss", window=3)
+    fit([3.0, 2.0], callback)
+    assert callback.values == [0.0, 0.0]
+    assert weight(path) == 0
+
+
+def test_refuses(tmp_path):
+    with pytest.raises(ValueError, match=r"path is best\.h5, expected \*\.weights\.h5 or"):
+        BestWindow("best.h5")
+    with pytest.raises(ValueError, match="window is 0, expected an integer of 1 or more"):
+        BestWindow("best.keras", window=0)
+    data = np.zeros((1, 1))
+    with pytest.raises(
+        ValueError, match=r"an epoch have \['loss'\], expected 'val_loss'\. Give fit"
+    ):
+        tiny().fit(data, data, verbose=0, callbacks=[BestWindow(tmp_path / "best.keras")])

@@ -1,0 +1,11 @@
+"""Optimisers that the papers train with and Keras has not.
+
+`CoupledAdam` is for ABMIL, DTFD-MIL and Big-Layers' PANDA models, `DemonAdamW` for Big-Layers'
+CAMELYON models, `LookaheadRAdam` for TransMIL. All clip gradients first, as Keras does: what
+`clipnorm`, `clipvalue` and `global_clipnorm` bound is the gradient of the loss, without `l2 * w`.
+"""
+
+from tfbig.optimizers.adam import CoupledAdam, DemonAdamW
+from tfbig.optimizers.radam import LookaheadRAdam, RAdam
+
+__all__ = ["CoupledAdam", "DemonAdamW", "LookaheadRAdam", "RAdam"]
