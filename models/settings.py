@@ -1,28 +1,42 @@
 """Command line of `train.py`: flags, `--config` files, and the settings of a run that is resumed."""
 
 import argparse
+import time
 from pathlib import Path
 
 import yaml
 
-from models.gigapixel_unet import STRIDE
 from tfbig import runfolder
 from tfbig.budget import parse_bytes
 
-_DATA = Path(__file__).parent.parent / "examples" / "data"
+_GROUPS = ("data", "training", "machine", "run")
 _NOT_SAVED = ("config", "resume", "dry_run")
 
 
-def parse(argv):
-    """Settings from flags, over `--config`, over those of the resumed run, over the defaults."""
+def parse(argv, tasks):
+    """Settings from flags, over `--config`, over those of the resumed run, over the defaults.
+
+    Args:
+        argv: The command line.
+        tasks: `{name: module}`, see `models.tasks`; the first is the default.
+    """
     argv = [_dashed(token) for token in argv]
-    first = _parser().parse_args(argv)
+    first, _ = _first_parser(tasks).parse_known_args(argv)
     if first.resume and first.out is None:
-        _parser().error("--resume continues a run: say which with --out FOLDER")
+        _parser(tasks, first.task).error("--resume continues a run: say which with --out FOLDER")
     files = [Path(first.out) / runfolder.CONFIG] if first.resume else []
     files += [first.config] if first.config else []
     tokens = [token for file in files for token in _read(file)]
-    return _parser().parse_args([*tokens, *argv])
+    first, _ = _first_parser(tasks).parse_known_args([*tokens, *argv])
+    return _parser(tasks, first.task).parse_args([*tokens, *argv])
+
+
+def open_folder(settings):
+    """The run folder, by default named after task, mode and time."""
+    if settings.resume:
+        return Path(settings.out)
+    name = f"{settings.task}-{settings.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return runfolder.create(settings.out or Path("runs") / name)
 
 
 def to_save(settings):
@@ -30,78 +44,62 @@ def to_save(settings):
     return {key: value for key, value in vars(settings).items() if key not in _NOT_SAVED}
 
 
-def crop_size(text):
-    """`"1024x2048"` as `(1024, 2048)`."""
-    rows, columns = (int(side) for side in text.split("x"))
-    return rows, columns
+def count(text):
+    """A flag that counts something."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' must be at least 1")
+    return number
 
 
-def _parser():
-    parser = argparse.ArgumentParser(
-        prog="train.py",
-        description="Trains the gigapixel U-Net to tell tissue from background on whole slides.",
-        epilog="Example: python train.py --mode offload --data my_slides --crop 16000x64000 "
-        "--device-memory 1GB --epochs 20 --out runs/mine",
-        allow_abbrev=False,
-    )
-    groups = {
-        "data": _add_data,
-        "training": _add_training,
-        "machine": _add_machine,
-        "run": _add_run,
-    }
-    for title, add_flags in groups.items():
-        add_flags(parser.add_argument_group(title).add_argument)
+def positive(text):
+    """A flag that is a number above 0."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' must be a positive number")
+    return number
+
+
+def _first_parser(tasks):
+    """What decides which other flags there are."""
+    parser = argparse.ArgumentParser(prog="train.py", add_help=False, allow_abbrev=False)
+    _add_task(parser.add_argument, tasks)
+    _add_run(parser.add_argument)
     return parser
 
 
-def _add_data(add):
-    add(
+def _parser(tasks, name):
+    task = tasks[name]
+    parser = argparse.ArgumentParser(
+        prog="train.py",
+        description=task.__doc__.partition("\n")[0],
+        epilog=f"Example: {task.EXAMPLE}. With --task NAME --help: the flags of another task.",
+        allow_abbrev=False,
+    )
+    groups = {title: parser.add_argument_group(title).add_argument for title in _GROUPS}
+    _add_task(groups["data"], tasks)
+    modes = "; ".join(f"{mode}: {what}" for mode, what in task.MODES.items())
+    groups["data"](
         "--mode",
-        choices=["offload", "device"],
-        default="offload",
-        help="offload: strip by strip, images stay in host memory or on disk; device: plain Keras "
-        "with whole crops, on the same data with the same seed (default: %(default)s)",
+        choices=list(task.MODES),
+        default=next(iter(task.MODES)),
+        help=f"{modes} (default: %(default)s)",
     )
-    add(
-        "--data",
-        default=str(_DATA),
-        metavar="FOLDER",
-        help="folder of slides (TIFF, SVS, NDPI, NPY, PNG); the last by name is never trained on, "
-        "it validates. A slide a.tif takes its labels from masks/a.* in the folder if there is "
-        "one, else they are made from the slide (default: the slides in examples/data)",
+    task.add_flags(groups["data"], groups["training"])
+    groups["training"](
+        "--seed", type=int, default=0, help="of weights and data (default: %(default)s)"
     )
-    add(
-        "--crops",
-        type=_count,
-        default=100,
-        help="random crops of the training slides, all seen once an epoch, in the same order "
-        "(default: %(default)s)",
-    )
-    add(
-        "--crop",
-        type=_crop,
-        default="1024x1024",
-        metavar="HxW",
-        help=f"rows x columns of a crop, multiples of {STRIDE}; validation is on the whole slide "
-        "(default: %(default)s)",
-    )
+    _add_machine(groups["machine"])
+    _add_run(groups["run"])
+    return parser
 
 
-def _add_training(add):
-    add("--epochs", type=_count, default=3, help="epochs in all (default: %(default)s)")
-    add("--batch-size", type=_count, default=1, help="crops of a step (default: %(default)s)")
+def _add_task(add, tasks):
     add(
-        "--lr",
-        type=_positive,
-        default=0.01,
-        help="learning rate of Adam at the start; it falls to 0 along a cosine (default: %(default)s)",
-    )
-    add(
-        "--seed",
-        type=int,
-        default=0,
-        help="of the weights and the crops (default: %(default)s)",
+        "--task",
+        choices=list(tasks),
+        default=next(iter(tasks)),
+        help="what is trained (default: %(default)s)",
     )
 
 
@@ -133,7 +131,7 @@ def _add_run(add):
         "--out",
         metavar="FOLDER",
         help="run folder for model, history, metrics, plan and pictures "
-        "(default: runs/<mode>-<date>-<time>)",
+        "(default: runs/<task>-<mode>-<date>-<time>)",
     )
     add(
         "--resume",
@@ -150,6 +148,10 @@ def _add_run(add):
     add("--dry-run", action="store_true", help="print the plan and stop; nothing is written")
 
 
+def _stop(message):
+    argparse.ArgumentParser(prog="train.py").error(message)
+
+
 def _dashed(token):
     """`--batch_size=4` as `--batch-size=4`."""
     name, equals, value = token.partition("=")
@@ -161,43 +163,15 @@ def _read(file):
     try:
         values = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
-        _parser().error(f"{file}: there is no such file; expected a YAML file of flags")
+        _stop(f"{file}: there is no such file; expected a YAML file of flags")
     except yaml.YAMLError as error:
-        _parser().error(f"{file}: is not YAML: {' '.join(str(error).split())}")
+        _stop(f"{file}: is not YAML: {' '.join(str(error).split())}")
     if not isinstance(values, dict):
-        _parser().error(f"{file}: holds no `flag: value` lines; expected e.g. `epochs: 6`")
+        _stop(f"{file}: holds no `flag: value` lines; expected e.g. `epochs: 6`")
     for name in values:
         if str(name).replace("-", "_") in _NOT_SAVED:
-            _parser().error(f"{file}: '{name}' can be given on the command line only")
+            _stop(f"{file}: '{name}' can be given on the command line only")
     return [_dashed(f"--{name}={value}") for name, value in values.items() if value is not None]
-
-
-def _crop(text):
-    try:
-        rows, columns = crop_size(text.lower())
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"'{text}' is not rows x columns, e.g. 1024x2048"
-        ) from None
-    if min(rows, columns) < STRIDE or rows % STRIDE or columns % STRIDE:
-        raise argparse.ArgumentTypeError(
-            f"'{text}': both must be multiples of {STRIDE}, the stride"
-        )
-    return f"{rows}x{columns}"
-
-
-def _count(text):
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' must be at least 1")
-    return number
-
-
-def _positive(text):
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}' must be a positive number")
-    return number
 
 
 def _bytes(text):

@@ -1,0 +1,1 @@
+"""What `train.py --task` runs, one module a task: its flags, and `train(settings)`."""

@@ -1,0 +1,232 @@
+"""Trains the gigapixel U-Net to tell tissue from background on whole slides."""
+
+import sys
+import tempfile
+from argparse import ArgumentTypeError
+from pathlib import Path
+
+import keras
+import numpy as np
+
+import tfbig
+from models import settings as command_line
+from models.gigapixel_unet import STRIDE, gigapixel_unet
+from models.tasks import slides
+from tfbig import pictures, runfolder
+from tfbig.metrics import Dice
+
+LOSS = "binary_crossentropy"
+MODES = {
+    "offload": "strip by strip, images stay in host memory or on disk",
+    "device": "plain Keras with whole crops, on the same data with the same seed",
+}
+EXAMPLE = (
+    "python train.py --mode offload --data my_slides --crop 16000x64000 --device-memory 1GB "
+    "--epochs 20 --out runs/mine"
+)
+_DATA = Path(__file__).parents[2] / "examples" / "data"
+
+
+def add_flags(add_data, add_training):
+    """Flags of this task, in the groups of data and of training."""
+    add_data(
+        "--data",
+        default=str(_DATA),
+        metavar="FOLDER",
+        help="folder of slides (TIFF, SVS, NDPI, NPY, PNG); the last by name is never trained on, "
+        "it validates. A slide a.tif takes its labels from masks/a.* in the folder if there is "
+        "one, else they are made from the slide (default: the slides in examples/data)",
+    )
+    add_data(
+        "--crops",
+        type=command_line.count,
+        default=100,
+        help="random crops of the training slides, all seen once an epoch, in the same order "
+        "(default: %(default)s)",
+    )
+    add_data(
+        "--crop",
+        type=_crop,
+        default="1024x1024",
+        metavar="HxW",
+        help=f"rows x columns of a crop, multiples of {STRIDE}; validation is on the whole slide "
+        "(default: %(default)s)",
+    )
+    add_training(
+        "--lr",
+        type=command_line.positive,
+        default=0.01,
+        help="learning rate of Adam at the start; it falls to 0 along a cosine (default: %(default)s)",
+    )
+    add_training(
+        "--epochs", type=command_line.count, default=3, help="in all (default: %(default)s)"
+    )
+    add_training(
+        "--batch-size",
+        type=command_line.count,
+        default=1,
+        help="crops of a step (default: %(default)s)",
+    )
+
+
+def crop_size(text):
+    """`"1024x2048"` as `(1024, 2048)`."""
+    rows, columns = (int(side) for side in text.split("x"))
+    return rows, columns
+
+
+def _crop(text):
+    try:
+        rows, columns = crop_size(text.lower())
+    except ValueError:
+        raise ArgumentTypeError(f"'{text}' is not rows x columns, e.g. 1024x2048") from None
+    if min(rows, columns) < STRIDE or rows % STRIDE or columns % STRIDE:
+        raise ArgumentTypeError(f"'{text}': both must be multiples of {STRIDE}, the stride")
+    return f"{rows}x{columns}"
+
+
+def train(settings):
+    """Data, model, plan, fit, results: a run from its settings."""
+    size = crop_size(settings.crop)
+    training, unseen = slides.open_slides(settings.data)
+    crops = slides.random_crops(training, size, settings.crops, settings.seed)
+    _print_data(settings, training, unseen)
+
+    twin = make_model(settings)
+    model = twin if settings.mode == "device" else stream(twin, settings)
+    compile_both(model, twin, settings)
+    plan = plan_of(twin, model, (settings.batch_size, *size, 1))
+    planned_bytes = plan_bytes(twin, model, plan, unseen)
+    print(f"\n{plan}\n", flush=True)
+    if settings.dry_run:
+        return
+
+    folder = command_line.open_folder(settings)
+    runfolder.write_yaml(folder / runfolder.CONFIG, command_line.to_save(settings))
+    runfolder.write_text(folder / "plan.txt", f"{plan}\n")
+    history = fit(model, twin, crops, unseen, folder, settings)
+    write_results(model, twin, unseen, folder, history, settings, planned_bytes)
+
+
+def make_model(settings):
+    """The plain model: new from the seed, or with weights and optimizer of the resumed run."""
+    if settings.resume:
+        return keras.models.load_model(runfolder.checkpoint(settings.out))
+    keras.config.set_dtype_policy(settings.precision)
+    keras.utils.set_random_seed(settings.seed)
+    return gigapixel_unet()
+
+
+def stream(twin, settings):
+    """The same model strip by strip, sharing the variables."""
+    return tfbig.stream(twin, tfbig.Budget(settings.device_memory, settings.host_memory))
+
+
+def compile_both(model, twin, settings):
+    """One optimizer for both: what is saved is the plain model, and it can be trained on."""
+    optimizer = twin.optimizer if settings.resume else make_optimizer(settings)
+    optimizer.learning_rate = schedule(settings)
+    twin.compile(optimizer, LOSS)
+    model.compile(optimizer, LOSS, metrics=[Dice()])
+
+
+def make_optimizer(settings):
+    """Adam, calmed: with Keras' defaults rounding errors grow 1000 times in a few hundred steps.
+
+    So calmed, both modes end a run with the same loss, and no step undoes what was learned.
+    """
+    return keras.optimizers.Adam(schedule(settings), beta_1=0.8, epsilon=1e-3, global_clipnorm=0.3)
+
+
+def schedule(settings):
+    """The learning rate falls to 0 along a cosine."""
+    steps = steps_per_epoch(settings) * settings.epochs
+    return keras.optimizers.schedules.CosineDecay(settings.lr, steps)
+
+
+def steps_per_epoch(settings):
+    """Batches that hold all crops; the last may be smaller."""
+    return -(-settings.crops // settings.batch_size)
+
+
+def plan_of(twin, model, shape, training=True):
+    """The plan of a step; plain Keras is a plan of one strip."""
+    if model is twin:
+        model = tfbig.stream(twin, tfbig.Budget("1TB", "1TB"), strip_rows=shape[1])
+        model.compile(loss=LOSS)
+    return model.plan(shape, training)
+
+
+def plan_bytes(twin, model, plan, unseen):
+    """Most bytes of the process: what it holds by now, and a training step or the whole slide that validates.
+
+    What one of them takes for images of any size, graphs above all, stays while the other runs.
+    """
+    validation = plan_of(twin, model, (1, *unseen.padded().image.shape), training=False)
+    held, _ = runfolder.memory_bytes()
+    both = plan, validation
+    most = max(p.peak_bytes for p in both) + min(p.fixed_bytes for p in both)
+    return {"base_bytes": held, "planned_bytes": held + most}
+
+
+def fit(model, twin, crops, unseen, folder, settings):
+    """Trains from the epoch that the optimizer has reached; gives the history of all epochs."""
+    dense = settings.mode == "device"
+    done = int(model.optimizer.iterations) // steps_per_epoch(settings)
+    history = runfolder.read_csv(folder / runfolder.HISTORY)[:done]
+    recorder = runfolder.Recorder(folder, twin, history)
+    model.fit(
+        slides.dataset(crops, settings.batch_size, dense),
+        validation_data=slides.dataset([unseen.padded()], 1, dense),
+        initial_epoch=done,
+        epochs=settings.epochs,
+        shuffle=False,
+        callbacks=[recorder],
+        verbose=1 if sys.stdout.isatty() else 2,
+    )
+    return recorder.history
+
+
+def write_results(model, twin, unseen, folder, history, settings, planned_bytes):
+    """Model, pictures, and last the metrics, which say that the run has ended."""
+    _, peak = runfolder.memory_bytes()  # of the steps: pictures are not in the plan
+    runfolder.save_model(folder / "model.keras", twin)
+    pictures.learning_curve(folder / "learning_curve.png", history)
+    last = history[-1]
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        found = predict(model, twin, unseen.padded().image, Path(scratch) / "tissue.npy")
+        rows, columns = unseen.image.shape[:2]
+        pictures.overlay(
+            folder / "overlay.png",
+            unseen.image,
+            unseen.labels,
+            found.crop((0, rows), (0, columns)),
+            f"{unseen.name}: Dice {last['val_dice']:.4f}",
+        )
+    metrics = {
+        key: last[key] for key in ("loss", "val_loss", "dice", "val_dice", "seconds_per_step")
+    }
+    metrics |= planned_bytes | {"peak_bytes": peak}
+    metrics |= {"mode": settings.mode, "epochs": len(history)}
+    runfolder.write_json(folder / runfolder.METRICS, metrics)
+    print(
+        f"loss {last['loss']:.6f}  val_loss {last['val_loss']:.6f}  val_dice {last['val_dice']:.6f}"
+        f"\nrun folder: {folder}"
+    )
+
+
+def predict(model, twin, image, path):
+    """The probability of tissue as a source: streamed to a file, or predicted whole."""
+    if model is not twin:
+        return model.predict_to(image, path)
+    whole = image.read(0, image.shape[0])[None]  # [1, H, W, 1]
+    np.save(path, twin.predict_on_batch(whole)[0].astype(np.float32))
+    return tfbig.open(path)
+
+
+def _print_data(settings, training, unseen):
+    names = ", ".join(slide.name for slide in training)
+    rows, columns = unseen.image.shape[:2]
+    print(f"mode {settings.mode}, precision {settings.precision}, seed {settings.seed}")
+    print(f"trains on {settings.crops} crops of {settings.crop} from {names}")
+    print(f"validates on the whole of {unseen.name}, {rows}x{columns}, never trained on")
