@@ -19,6 +19,8 @@ import tfbig
 from tfbig import SourceError
 from tfbig.sources import (
     ArrayBag,
+    Augmentation,
+    Augmented,
     FeatureBag,
     NpyBag,
     PictureBag,
@@ -94,7 +96,7 @@ def test_a_sample_has_its_instances_once_and_in_order(
     drawn = bag.sample(4, seed=7).read(0, 4)
     places = [next(i for i in range(9) if (tiles()[i] == tile).all()) for tile in drawn]
     assert places == sorted(set(places))
-    again = resolve(bag.sampled_handle(4, 7))
+    again = resolve(bag.drawn_handle(4, 7))
     np.testing.assert_array_equal(again.read(1, 3), drawn[1:3])
     assert bag.sample(9, seed=7) is bag
     bag.release()
@@ -181,6 +183,58 @@ def test_neither_path_nor_array() -> None:
         ArrayBag(tiles()).sample(0, 1)
 
 
+# ------------------------------------------------------------------------------ augmentation
+
+
+def test_nothing_changes_by_default() -> None:
+    np.testing.assert_array_equal(Augmentation()(tiles()[0]), tiles()[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"flip_rows": True}, lambda x: x[::-1]),
+        ({"flip_columns": True}, lambda x: x[:, ::-1]),
+        ({"quarter_turns": -1}, lambda x: np.rot90(x, -1)),
+        ({"brightness": 0.5}, lambda x: x / 2),
+        ({"saturation": 0.0}, lambda x: np.repeat((x @ [0.299, 0.587, 0.114])[..., None], 3, -1)),
+        ({"contrast": 0.0}, lambda x: np.full_like(x, (x @ [0.299, 0.587, 0.114]).mean())),
+        ({"hue": 1 / 3}, lambda x: x[..., [2, 0, 1]]),
+    ],
+)
+def test_each_change_is_what_it_is_called(change: Any, expected: Callable[..., Any]) -> None:
+    tile = tiles()[0]
+    found = Augmentation(**change)(tile)
+    assert abs(found - expected(tile.astype(float))).max() <= 0.51  # rounded
+
+
+def test_blur_keeps_the_mean_and_smooths() -> None:
+    tile = tiles((20, 20, 3))
+    found = Augmentation(sigma=1.0)(tile).astype(float)
+    assert abs(found.mean() - tile.mean()) < 3
+    assert found.std() < 0.6 * tile.std()
+
+
+def test_all_tiles_of_a_bag_are_changed_alike_and_anew_in_every_epoch() -> None:
+    same = np.repeat(tiles((1, 6, 6, 3)), 4, axis=0)
+    bag = ArrayBag(same)
+    first, again, other = (
+        resolve(bag.drawn_handle(4, seed, augmented=True)).read(0, 4) for seed in (1, 1, 2)
+    )
+    assert (first == first[:1]).all()
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+    assert (first != same).any()
+    taken = resolve(bag.drawn_handle(4, 1, augmented=True)).take([2])
+    np.testing.assert_array_equal(taken[0], first[0])
+    bag.release()
+
+
+def test_features_cannot_be_augmented() -> None:
+    with pytest.raises(SourceError, match="augmentation takes square tiles"):
+        Augmented(ArrayBag(np.ones((3, 7))), Augmentation())
+
+
 # ------------------------------------------------------------------------- models by handle
 
 
@@ -203,7 +257,7 @@ def test_a_model_takes_bags_by_handle(
     assert_same(big(handles), model(np.stack([tiles()] * 2).astype(float)), FLOAT64)
     sampled = bag.sample(4, seed=2)
     expected = model(sampled.read(0, 4)[None].astype(float))
-    assert_same(big(tf.constant([bag.sampled_handle(4, 2)])), expected, FLOAT64)
+    assert_same(big(tf.constant([bag.drawn_handle(4, 2)])), expected, FLOAT64)
     bag.release()
 
 

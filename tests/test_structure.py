@@ -77,6 +77,7 @@ SOURCES = [
     "opening",
     "views",
     "bags",
+    "augmented",
     "handles",
     "writing",
 ]

@@ -1,17 +1,20 @@
-"""PNG pictures of a run: the learning curve, and masks laid over a slide."""
+"""PNG pictures of a run: the learning curve, masks laid over a slide, attention laid over a bag, confusion."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from tfbig.runfolder import beside
-from tfbig.sources import Source
+from tfbig.sources import Bag, Source
+from tfbig.sources.bags import resize
 
 RIGHT = (0, 158, 115)
 MISSED = (0, 114, 178)
@@ -89,23 +92,127 @@ def overlay(
     _save(figure, path)
 
 
-def learning_curve(path: str | Path, history: Sequence[Mapping[str, float]]) -> None:
-    """Draws loss and Dice over the epochs.
+def learning_curve(
+    path: str | Path,
+    history: Sequence[Mapping[str, float]],
+    labels: Mapping[str, str] = MappingProxyType({"loss": "binary cross-entropy", "dice": "Dice"}),
+    unseen: str = "unseen slide",
+) -> None:
+    """Draws columns of a history over the epochs, those of training and of validation together.
 
     Args:
         path: PNG file to write.
-        history: Rows with `epoch`, `loss`, `val_loss`, `dice`, `val_dice`.
+        history: Rows with `epoch`, and each column of `labels` with and without `val_` in front.
+        labels: Columns to draw, and what they are.
+        unseen: What validation is on.
     """
     epochs = [row["epoch"] for row in history]
-    figure = Figure(figsize=(9, 3.5), layout="constrained")
-    for axes, name in zip(figure.subplots(1, 2), ("loss", "dice"), strict=True):
+    figure = Figure(figsize=(4.5 * len(labels), 3.5), layout="constrained")
+    all_axes = figure.subplots(1, len(labels), squeeze=False)[0]
+    for axes, (name, label) in zip(all_axes, labels.items(), strict=True):
         axes.plot(epochs, [row[name] for row in history], "o-", label="training")
-        axes.plot(epochs, [row[f"val_{name}"] for row in history], "s-", label="unseen slide")
+        axes.plot(epochs, [row[f"val_{name}"] for row in history], "s-", label=unseen)
         axes.set_xlabel("epoch")
-        axes.set_ylabel({"loss": "binary cross-entropy", "dice": "Dice"}[name])
+        axes.set_ylabel(label)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
         axes.legend()
+    _save(figure, path)
+
+
+def attention_map(
+    path: str | Path, bag: Bag, attention: npt.NDArray[Any], title: str, max_side: int = 1200
+) -> None:
+    """Draws the instances of a bag where they lie, and beside them what a model looked at.
+
+    Instances without coordinates lie in rows from left to right. Those that `bag.labels` calls keys have a green frame.
+
+    Args:
+        path: PNG file to write.
+        bag: Tiles `[n, H, W, C]` of uint8, or features `[n, d]`, which are grey.
+        attention: `[n]`; drawn as shares of the largest.
+        title: Line above the picture.
+        max_side: Most rows and columns of a picture.
+
+    Raises:
+        ValueError: There is not one number for each instance.
+    """
+    count = bag.shape[0]
+    if np.shape(attention) != (count,):
+        raise ValueError(
+            f"{bag.name}: attention of shape {np.shape(attention)} for {count} instances."
+        )
+    places, side = _places(bag, max_side)
+    rows, columns = places.max(0) + side
+    canvas = np.full((rows, columns, 3), 255, np.uint8)
+    heat = np.zeros((rows, columns), np.float32)
+    share = np.asarray(attention, np.float32) / max(float(np.max(attention)), 1e-30)
+    for i, (top, left) in enumerate(places):
+        where = np.s_[top : top + side, left : left + side]
+        canvas[where] = _tile(bag, i, side)
+        heat[where] = share[i]
+    wide = columns > 1.3 * rows
+    figure = Figure(figsize=_figure_size((rows, columns), wide), layout="constrained")
+    first, second = figure.subplots(*((2, 1) if wide else (1, 2)))
+    first.imshow(canvas)
+    first.set_title(title)
+    second.imshow(canvas)
+    image = second.imshow(heat, cmap="inferno", vmin=0, vmax=1, alpha=0.65)
+    second.set_title(f"attention, largest {float(np.max(attention)):.3g} of 1")
+    figure.colorbar(image, ax=second, shrink=0.6)
+    keys = places[np.asarray(bag.labels, bool)] if bag.labels is not None else ()
+    for axes in (first, second):
+        axes.set_axis_off()
+        for top, left in keys:
+            frame = Rectangle((left, top), side - 1, side - 1, fill=False, lw=1.2)
+            frame.set_edgecolor((RIGHT[0] / 255, RIGHT[1] / 255, RIGHT[2] / 255))
+            axes.add_patch(frame)
+    _save(figure, path)
+
+
+def _places(bag: Bag, max_side: int) -> tuple[npt.NDArray[Any], int]:
+    """Top and left of every instance, `[n, 2]`, and their side, in pixels of the picture."""
+    if bag.coords is None:
+        columns = int(np.ceil(bag.shape[0] ** 0.5))
+        grid = np.stack(np.divmod(np.arange(bag.shape[0]), columns), axis=-1)
+    else:
+        corners = np.asarray(bag.coords, np.int64)[:, ::-1]  # y, x
+        steps = np.concatenate([np.diff(np.unique(axis)) for axis in corners.T])
+        pitch = int(steps.min()) if len(steps) else 1
+        grid = (corners - corners.min(0)) / pitch
+    side = max(min(int(max_side // (grid.max() + 1)), 64), 1)
+    return np.round(grid * side).astype(np.int64), side
+
+
+def _tile(bag: Bag, index: int, side: int) -> npt.NDArray[Any]:
+    """An instance as a square `[side, side, 3]`, or grey where it is no picture."""
+    if len(bag.shape) != 4 or bag.dtype != np.uint8:
+        return np.full((side, side, 3), 200, np.uint8)
+    tile = resize(bag.read(index, index + 1)[0], (side, side))
+    return np.broadcast_to(tile[..., :3], (side, side, 3))
+
+
+def confusion(path: str | Path, counts: npt.ArrayLike, names: Sequence[str], title: str) -> None:
+    """Draws a confusion matrix.
+
+    Args:
+        path: PNG file to write.
+        counts: `[classes, classes]`; rows are true, columns predicted.
+        names: Of the classes.
+        title: Line above the picture.
+    """
+    counts = np.asarray(counts)
+    figure = Figure(figsize=(1.6 + 0.8 * len(names),) * 2, layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(counts, cmap="Blues", vmin=0)
+    for (row, column), number in np.ndenumerate(counts):
+        dark = number > counts.max() / 2
+        axes.text(column, row, f"{number}", ha="center", va="center", color="w" if dark else "k")
+    axes.set_xticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
+    axes.set_title(title)
     _save(figure, path)
 
 

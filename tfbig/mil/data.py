@@ -72,6 +72,7 @@ def dataset(
     *,
     sample: int | float | None = None,
     shuffle: bool = False,
+    augment: bool = False,
     seed: int = 0,
     dense: bool = False,
 ) -> tf.data.Dataset:
@@ -84,6 +85,8 @@ def dataset(
         sample: instances of each bag, drawn anew in every epoch (within-bag sampling): a number, or a share below 1.
             Fewer where the bag has fewer. All by default.
         shuffle: in every epoch the bags come in another order.
+        augment: tiles are blurred, coloured, flipped and turned, all of a bag alike, anew in every epoch; see
+            `tfbig.sources.Augmentation`.
         seed: same seed, same samples and orders.
         dense: give tensors `[N, n, ...]` instead of handles `[N]`, for plain models.
 
@@ -101,7 +104,7 @@ def dataset(
         rng = np.random.default_rng([seed, next(epochs)])
         order = rng.permutation(len(bags)) if shuffle else np.arange(len(bags))
         for i in order:
-            yield _handle(bags[i], sample, int(rng.integers(2**31))), labels[i]
+            yield _handle(bags[i], sample, int(rng.integers(2**31)), augment), labels[i]
 
     label = tf.TensorSpec(labels.shape[1:], labels.dtype)
     spec = tf.TensorSpec([], tf.string), label
@@ -121,9 +124,10 @@ def sample_size(bag: Bag, sample: int | float | None) -> int:
     return min(max(round(sample * size), 1) if sample < 1 else int(sample), size)
 
 
-def _handle(bag: Bag, sample: int | float | None, seed: int) -> str:
+def _handle(bag: Bag, sample: int | float | None, seed: int, augment: bool) -> str:
     size = sample_size(bag, sample)
-    return bag.handle if size == bag.shape[0] else bag.sampled_handle(size, seed)
+    same = size == bag.shape[0] and not augment
+    return bag.handle if same else bag.drawn_handle(size, seed, augment)
 
 
 def _dense(handle: tf.Tensor, shape: list[int | None], dtype: tf.DType) -> tf.Tensor:

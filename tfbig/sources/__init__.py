@@ -8,6 +8,7 @@ whoever needs rows calls `resolve(handle).read(start, stop)`. A `Bag` is the sam
 """
 
 from tfbig.sources.arrays import ArraySource, RawSource
+from tfbig.sources.augmented import Augmentation, Augmented
 from tfbig.sources.bags import (
     ArrayBag,
     Bag,
@@ -28,6 +29,8 @@ from tfbig.sources.writing import NpyWriter, write_npy
 __all__ = [
     "ArrayBag",
     "ArraySource",
+    "Augmentation",
+    "Augmented",
     "Bag",
     "FeatureBag",
     "Grayscale",

@@ -91,9 +91,14 @@ class Bag(Readable):
         drawn = np.random.default_rng(seed).choice(self.shape[0], count, replace=False)
         return Subset(self, np.sort(drawn))
 
-    def sampled_handle(self, count: int, seed: int) -> str:
-        """The handle of `sample(count, seed)`, which is drawn when it is read, so that none has to be kept."""
-        return f"{self.handle}?count={count}&seed={seed}"
+    def drawn_handle(self, count: int, seed: int, augmented: bool = False) -> str:
+        """The handle of `sample(count, seed)`, drawn when it is read, so that none has to be kept.
+
+        Args:
+            count, seed: As in `sample`.
+            augmented: The instances are changed as `Augmentation.draw(seed)` says.
+        """
+        return f"{self.handle}?count={count}&seed={seed}&augmented={int(augmented)}"
 
 
 @final

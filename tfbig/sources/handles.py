@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from typing import Final
 
+from tfbig.sources.augmented import Augmentation, Augmented
 from tfbig.sources.bags import Bag
 from tfbig.sources.files import cannot_open
 from tfbig.sources.opening import open
@@ -26,7 +27,7 @@ def resolve(handle: str) -> Readable:
     nobody reads from it. A file that was replaced in the meantime is opened anew.
 
     Args:
-        handle: `Source.handle`, `Bag.handle`, `Bag.sampled_handle`, or whatever path `open` takes.
+        handle: `Source.handle`, `Bag.handle`, `Bag.drawn_handle`, or whatever path `open` takes.
 
     Returns:
         The source.
@@ -51,9 +52,10 @@ def _registered(handle: str) -> Readable:
     found = registered(name)
     if not query:
         return found
-    count, seed = (int(part.partition("=")[2]) for part in query.split("&"))
+    count, seed, augmented = (int(part.partition("=")[2]) for part in query.split("&"))
     assert isinstance(found, Bag)  # others give no such handle
-    return found.sample(count, seed)
+    drawn = found.sample(count, seed)
+    return Augmented(drawn, Augmentation.draw(seed)) if augmented else drawn
 
 
 def _file_key(path: str) -> _FileKey:

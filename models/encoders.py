@@ -1,0 +1,53 @@
+"""Encoders of instances: a tile `[N, H, W, C]` of numbers from 0 to 255 to features `[N, d]`."""
+
+import keras
+from keras import layers
+
+from models.resnet import resnet18, resnet34, resnet50
+
+RESNETS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
+
+
+def small(shape, widths=(16, 32, 64)):
+    """Three stages of convolution, BatchNormalization, ReLU and pooling; then the mean over the tile."""
+    tile = keras.Input(shape)
+    x = layers.Rescaling(1 / 255)(tile)
+    for width in widths:
+        x = layers.Conv2D(width, 3, padding="same", use_bias=False)(x)
+        x = layers.ReLU()(layers.BatchNormalization(momentum=0.9)(x))
+        x = layers.MaxPooling2D(2)(x)
+    return keras.Model(tile, layers.GlobalAveragePooling2D()(x), name="small")
+
+
+def lenet(shape):
+    """That of Ilse et al. (2018) for digits of 28 x 28, "valid" padding: 500 features."""
+    tile = keras.Input(shape)
+    x = layers.Rescaling(1 / 255)(tile)
+    for width in (20, 50):
+        x = layers.MaxPooling2D(2)(layers.Conv2D(width, 5, activation="relu")(x))
+    x = layers.Dense(500, activation="relu")(layers.Flatten()(x))
+    return keras.Model(tile, x, name="lenet")
+
+
+def resnet(name, shape, mean=0.0, std=1.0):
+    """A ResNet without its top, behind `(x / 255 - mean) / std`; a tile of one channel is repeated.
+
+    Args:
+        name: `resnet18`, `resnet34` or `resnet50`.
+        shape: `(H, W, C)` of a tile, C 1 or 3.
+        mean, std: a number, or one for each channel.
+    """
+    net = RESNETS[name]((*shape[:2], 3), include_top=False, pooling="avg")
+    means, stds = (list(n) if isinstance(n, (list, tuple)) else [n] * 3 for n in (mean, std))
+    tile = keras.Input(shape)
+    x = layers.Concatenate()([tile] * 3) if shape[-1] == 1 else tile
+    scale, shift = [1 / (255 * s) for s in stds], [-m / s for m, s in zip(means, stds, strict=True)]
+    x = layers.Rescaling(scale, shift)(x)
+    return keras.Model(tile, net(x), name=name)
+
+
+def make(name, shape, mean=0.0, std=1.0):
+    """An encoder by name: `small`, `lenet`, or a ResNet."""
+    if name in RESNETS:
+        return resnet(name, shape, mean, std)
+    return {"small": small, "lenet": lenet}[name](shape)
