@@ -4,9 +4,9 @@ import sys
 
 import tfbig
 from models import settings as command_line
-from models.tasks import segmentation
+from models.tasks import mil, segmentation
 
-TASKS = {"segmentation": segmentation}
+TASKS = {"segmentation": segmentation, "mil": mil}
 
 
 def main(argv=None):

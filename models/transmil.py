@@ -8,6 +8,7 @@ import keras
 from keras import layers, ops
 
 from models.pooling import PACKAGE
+from tfbig.attention import blockwise_attention
 
 EPSILON = 1e-5
 """Of layer normalisation, as in torch."""
@@ -143,6 +144,7 @@ class NystromAttention(layers.Layer):
         )
         own = {"dtype": self.dtype_policy}
         self.qkv = layers.Dense(3 * width, use_bias=False, name="qkv", **own)
+        self.supports_jit = False  # attention in blocks, whose number is known when it runs
         self.near = layers.DepthwiseConv2D(
             (kernel, 1), padding="same", use_bias=False, name="near", **own
         )
@@ -157,8 +159,10 @@ class NystromAttention(layers.Layer):
 
     def call(self, x, training=None):
         count = ops.shape(x)[1]
-        first, inverse, last, v = self._factors(x)
-        found = ops.matmul(ops.matmul(first, inverse), ops.matmul(last, v))
+        q, k, v = self._heads(x)
+        ql, kl = self._landmarks(q), self._landmarks(k)
+        inverse = self._inverse(_softmax(ql, kl))
+        found = blockwise_attention(q, kl, ops.matmul(inverse, blockwise_attention(ql, k, v)))
         near = self.near(ops.transpose(v, (0, 2, 3, 1)))  # [N, n, width / heads, heads]
         found = ops.transpose(found, (0, 2, 1, 3)) + ops.transpose(near, (0, 1, 3, 2))
         found = ops.reshape(found, (ops.shape(x)[0], -1, self.width))
@@ -168,25 +172,20 @@ class NystromAttention(layers.Layer):
     def first_row(self, x):
         """How much the first token looks at each, the mean of the heads, `[N, n]`."""
         count = ops.shape(x)[1]
-        first, inverse, last, v = self._factors(x)
+        q, k, v = self._heads(x)
+        ql, kl = self._landmarks(q), self._landmarks(k)
         begin = ops.shape(v)[2] - count
-        row = ops.matmul(ops.matmul(first[:, :, begin : begin + 1], inverse), last)[:, :, 0, begin:]
-        return ops.mean(row, axis=1)
+        first = _softmax(q[:, :, begin : begin + 1], kl)
+        row = ops.matmul(ops.matmul(first, self._inverse(_softmax(ql, kl))), _softmax(ql, k))
+        return ops.mean(row[:, :, 0, begin:], axis=1)
 
-    def _factors(self, x):
-        """The three matrices of the approximation, and v, each `[N, heads, ., .]`."""
+    def _heads(self, x):
+        """q, k and v of the filled tokens, each `[N, heads, ., width / heads]`."""
         more = -ops.shape(x)[1] % self.landmarks
         x = ops.pad(x, [[0, 0], [more, 0], [0, 0]])
         each = self.width // self.heads
         parts = ops.reshape(self.qkv(x), (ops.shape(x)[0], ops.shape(x)[1], 3, self.heads, each))
-        q, k, v = (ops.transpose(parts[:, :, i], (0, 2, 1, 3)) for i in range(3))
-        q = q * each**-0.5
-        ql, kl = self._landmarks(q), self._landmarks(k)
-        first, middle, last = (
-            ops.softmax(ops.matmul(a, ops.transpose(b, (0, 1, 3, 2))), axis=-1)
-            for a, b in ((q, kl), (ql, kl), (ql, k))
-        )
-        return first, self._inverse(middle), last, v
+        return [ops.transpose(parts[:, :, i], (0, 2, 1, 3)) for i in range(3)]
 
     def _landmarks(self, x):
         batch, each = ops.shape(x)[0], self.width // self.heads
@@ -209,3 +208,8 @@ class NystromAttention(layers.Layer):
 
     def get_config(self):
         return super().get_config() | self.config
+
+
+def _softmax(q, k):
+    """`softmax(q k^T / sqrt(d))`."""
+    return ops.softmax(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))) * q.shape[-1] ** -0.5)

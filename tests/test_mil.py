@@ -175,6 +175,8 @@ def test_validation_callbacks_evaluate_predict(tmp_path: Path) -> None:
     found = model.predict(data, verbose=0)
     whole = [model.twin(b.read(0, b.shape[0])[None].astype("float32")) for b in bags()]
     np.testing.assert_allclose(found, np.concatenate(whole), atol=1e-5)
+    model.save_weights(tmp_path / "m.weights.h5")
+    model.twin.load_weights(tmp_path / "m.weights.h5")  # files of both are alike
     again = keras.saving.load_model(tmp_path / "best.keras")
     assert isinstance(again, mil.MIL)
     evaluated = again.evaluate(data, verbose=0, return_dict=True)

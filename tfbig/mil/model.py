@@ -134,10 +134,20 @@ class MIL(StreamedModel):
             store=store,
             **kwargs,
         )
-        self.encoder = encoder
-        self.aggregator = aggregator
         self.norm = norm
         self.mode = mode
+
+    def _obj_type(self) -> str:
+        """As what Keras saves it: `layers` first, so that files of weights are those of the twin."""
+        return "Functional"
+
+    @property
+    def encoder(self) -> keras.Model:
+        return self.twin.get_layer("instances").model
+
+    @property
+    def aggregator(self) -> keras.Layer:
+        return self.twin.layers[-1]
 
     @property
     def instances_at_once(self) -> int | None:

@@ -1,0 +1,130 @@
+"""Bags for `--task mil`: drawn shapes, digits, pictures, or a folder of one's own with its `bags.csv`."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tfbig import SourceError, mil
+from tfbig.mil import generate
+from tfbig.sources import Subset
+
+COLUMNS = ("bag", "label", "split")
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Bags of a run, by split, and the names of the classes."""
+
+    train: mil.BagSet
+    val: mil.BagSet
+    test: mil.BagSet
+    classes: tuple[str, ...]
+
+    @property
+    def failed(self):
+        return [f for split in SPLITS for f in getattr(self, split).failed]
+
+
+def load(settings):
+    """The data that `--bags` names, see `models.tasks.mil.add_flags`."""
+    return {"shapes": _shapes, "digits": _digits, "pictures": _pictures, "folder": _folder}[
+        settings.bags
+    ](settings)
+
+
+def _composed(pools, key, settings):
+    """Bags of every split, each from a pool of its own: `pools` lists `(instances, classes)`."""
+    size = (settings.tile, settings.tile) if settings.tile else None
+    sets = [
+        generate.compose(
+            instances,
+            classes,
+            key,
+            number,
+            settings.instances,
+            settings.share,
+            size=size,
+            seed=settings.seed * 10 + i,
+            name=split,
+        )
+        for i, (split, (instances, classes), number) in enumerate(
+            zip(SPLITS, pools, settings.num_bags, strict=True)
+        )
+    ]
+    return Data(*sets, classes=("negative", "positive"))
+
+
+def _shapes(settings):
+    pools = [generate.shapes(1500, settings.tile or 24, settings.seed * 10 + i) for i in range(3)]
+    return _composed(pools, generate.SHAPES.index("ring"), settings)
+
+
+def _digits(settings):
+    """A third of the test digits validates (Andersson et al. 2022, section 4)."""
+    train = generate.digits(_needed(settings), "train")
+    instances, classes = generate.digits(_needed(settings), "test")
+    order = np.random.default_rng(settings.seed).permutation(len(classes))
+    third = len(order) // 3
+    val, test = (_part(instances, classes, order[s]) for s in (np.s_[:third], np.s_[third:]))
+    return _composed([train, val, test], settings.key, settings)
+
+
+def _pictures(settings):
+    """`DATA/train/CLASS/*` and `DATA/val/CLASS/*`; a fifth of the former validates, the latter tests."""
+    folder, size = Path(_needed(settings)), (settings.tile or 112,) * 2
+    instances, classes, names = generate.pictures(folder / "train", size)
+    test, test_classes, test_names = generate.pictures(folder / "val", size)
+    if names != test_names:
+        raise SourceError(f"{folder}: train has classes {names}, val has {test_names}.")
+    if not 0 <= settings.key < len(names):
+        raise SourceError(f"{folder}: has classes 0 to {len(names) - 1}; --key is {settings.key}.")
+    order = np.random.default_rng(settings.seed).permutation(len(classes))
+    fifth = len(order) // 5
+    val, train = (_part(instances, classes, order[s]) for s in (np.s_[:fifth], np.s_[fifth:]))
+    return _composed([train, val, (test, test_classes)], settings.key, settings)
+
+
+def _part(instances, classes, places):
+    return Subset(instances, places), classes[places]
+
+
+def _folder(settings):
+    """`bags.csv` of a folder: columns `bag` (a path in it), `label` (0, 1, ...), `split` (train, val, test)."""
+    folder = Path(_needed(settings))
+    rows = _read_csv(folder / "bags.csv")
+    num_classes = settings.classes or max(int(row["label"]) for row in rows) + 1
+    sets = []
+    for split in SPLITS:
+        chosen = [row for row in rows if row["split"] == split]
+        if not chosen:
+            raise SourceError(f"{folder / 'bags.csv'}: has no bags with split '{split}'.")
+        paths = [str(folder / row["bag"]) for row in chosen]
+        sets.append(mil.read_bags(paths, [int(row["label"]) for row in chosen], num_classes))
+    return Data(*sets, classes=tuple(str(i) for i in range(num_classes)))
+
+
+def _read_csv(path):
+    if not path.exists():
+        raise SourceError(
+            f"{path}: there is no such file; expected columns {', '.join(COLUMNS)}. Check --data."
+        )
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    missing = [name for name in COLUMNS if not rows or name not in rows[0]]
+    if missing:
+        raise SourceError(f"{path}: has no rows with column '{missing[0]}'; expected {COLUMNS}.")
+    for number, row in enumerate(rows, start=2):
+        if not row["label"].isdigit():
+            raise SourceError(
+                f"{path}: line {number}: label '{row['label']}' is no class 0, 1, ..."
+            )
+    return rows
+
+
+def _needed(settings):
+    if settings.data is None:
+        raise SourceError(f"--bags {settings.bags} needs --data FOLDER.")
+    return settings.data

@@ -1,0 +1,115 @@
+"""What a trained model of bags is worth: predictions, metrics and pictures of the test bags."""
+
+import keras
+import numpy as np
+
+from tfbig import metrics, pictures, roc, runfolder
+from tfbig.mil.data import sample_size
+from tfbig.sources import resolve
+
+MAPS = 4
+"""Bags whose attention is drawn."""
+
+
+def write_results(explain, data, folder, history, settings, measured):
+    """Predictions, pictures, and last the metrics, which say that the run has ended.
+
+    Args:
+        explain: from a bag to its logits, attention and scores, see `tfbig.mil.MIL.explain`.
+        data: of the run.
+        folder: of the run.
+        history: rows of the epochs.
+        settings: of the run.
+        measured: numbers to keep beside the metrics.
+    """
+    repeats = [_judged(explain, data, settings, seed) for seed in range(settings.eval_repeats)]
+    rows = _rows(repeats, data)
+    runfolder.write_csv(folder / "predictions.csv", rows)
+    counts = np.sum([r["confusion"] for r in repeats], axis=0)
+    title = f"{len(data.test.bags)} test bags" + (f" x {len(repeats)}" if len(repeats) > 1 else "")
+    pictures.confusion(folder / "confusion.png", counts, data.classes, title)
+    accuracy = next(k for k in history[-1] if k.endswith("accuracy") and not k.startswith("val_"))
+    columns = {"loss": "loss", accuracy: "accuracy"}
+    labels = columns if accuracy == "accuracy" else {"loss": "loss"}
+    pictures.learning_curve(folder / "learning_curve.png", history, labels, "validation bags")
+    _draw_maps(explain, data, folder)
+    found = {"test_" + key: _spread([r[key] for r in repeats]) for key in _numbers(repeats[0])}
+    means = {key: mean for key, (mean, _) in found.items()}
+    if len(repeats) > 1:
+        means |= {f"{key}_std": std for key, (_, std) in found.items()}
+    means["confusion"] = counts.tolist()
+    means["left_out"] = [list(reason) for reason in data.failed]
+    runfolder.write_json(folder / runfolder.METRICS, measured | means)
+    text = "  ".join(f"{key} {mean:.4f}" for key, (mean, _) in found.items())
+    print(f"{text}\nrun folder: {folder}")
+
+
+def _judged(explain, data, settings, seed):
+    """One pass over the test bags, on all instances or on a sample."""
+    test = data.test
+    probabilities, instance_aucs = [], []
+    for number, bag in enumerate(test.bags):
+        drawn = bag if settings.eval_sample is None else _sampled(bag, settings, seed, number)
+        found = explain(drawn)
+        logits = found["logits"]
+        logits = np.asarray(logits["bag"] if isinstance(logits, dict) else logits, np.float64)
+        odds = np.exp(logits - logits.max())
+        probabilities.append(odds / odds.sum())
+        if drawn.labels is not None and 0 < drawn.labels.sum() < len(drawn.labels):
+            instance_aucs.append(roc.auc(drawn.labels, found["attention"]))
+    probabilities = np.stack(probabilities)
+    kappa = metrics.QuadraticWeightedKappa(len(data.classes))
+    kappa.update_state(test.labels, probabilities.astype("float32"))
+    return {
+        "probabilities": probabilities,
+        "confusion": np.asarray(keras.ops.convert_to_numpy(kappa.counts)),
+        "accuracy": float((probabilities.argmax(1) == test.labels).mean()),
+        "qwk": float(kappa.result()),
+        "auc": _auc(test.labels, probabilities),
+        "instance_auc": float(np.mean(instance_aucs)) if instance_aucs else float("nan"),
+    }
+
+
+def _sampled(bag, settings, seed, number):
+    size = sample_size(bag, settings.eval_sample)
+    return resolve(bag.drawn_handle(size, settings.seed + 1000 * seed + number))
+
+
+def _auc(labels, probabilities):
+    if probabilities.shape[1] == 2:
+        return float(roc.auc(labels, probabilities[:, 1]))
+    return float(roc.macro_auc(labels, probabilities))
+
+
+def _numbers(judged):
+    """The metrics that are known."""
+    return [k for k, v in judged.items() if isinstance(v, float) and v == v]
+
+
+def _spread(values):
+    return float(np.mean(values)), float(np.std(values))
+
+
+def _rows(repeats, data):
+    """A row for each test bag; probabilities are means over the repeats."""
+    probabilities = np.mean([r["probabilities"] for r in repeats], axis=0)
+    return [
+        {
+            "bag": bag.name,
+            "instances": bag.shape[0],
+            "label": int(label),
+            "predicted": int(p.argmax()),
+            **{f"probability_{name}": float(x) for name, x in zip(data.classes, p, strict=True)},
+        }
+        for bag, label, p in zip(data.test.bags, data.test.labels, probabilities, strict=True)
+    ]
+
+
+def _draw_maps(explain, data, folder):
+    """Attention over the first test bags of the last class, at most `MAPS`."""
+    test, last = data.test, len(data.classes) - 1
+    chosen = [bag for bag, y in zip(test.bags, test.labels, strict=True) if y == last]
+    for number, bag in enumerate((chosen or list(test.bags))[:MAPS]):
+        path = folder / f"attention_{number}.png"
+        title = f"{bag.name}, {data.classes[last]}" if chosen else bag.name
+        pictures.attention_map(path, bag, explain(bag)["attention"], title)
