@@ -50,8 +50,26 @@ def resnet(name, shape, mean=0.0, std=1.0):
     return keras.Model(tile, net(x), name=name)
 
 
-def make(name, shape, mean=0.0, std=1.0):
-    """An encoder by name: `small`, `lenet`, or a ResNet."""
+def without_norm(model):
+    """The same model, with new weights, without its BatchNormalizations (an option of ABMIL-ACC)."""
+
+    def copied(layer):
+        if isinstance(layer, keras.Model):
+            return without_norm(layer)
+        return layer.__class__.from_config(layer.get_config())
+
+    def called(layer, x, *arguments, **options):
+        if isinstance(layer, layers.BatchNormalization):
+            return x
+        return layer(x, *arguments, **options)
+
+    return keras.models.clone_model(model, clone_function=copied, call_function=called)
+
+
+def make(name, shape, mean=0.0, std=1.0, norm=True):
+    """An encoder by name: `small`, `lenet`, or a ResNet; `norm=False`: without its BatchNormalizations."""
     if name in RESNETS:
-        return resnet(name, shape, mean, std)
-    return {"small": small, "lenet": lenet}[name](shape)
+        made = resnet(name, shape, mean, std)
+    else:
+        made = {"small": small, "lenet": lenet}[name](shape)
+    return made if norm else without_norm(made)

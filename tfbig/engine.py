@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from tfbig import progress, scratch, stores, sweeps, tapes
 from tfbig.errors import BudgetError
-from tfbig.graph import Graph, Node, Whole
+from tfbig.graph import Graph, Node, Whole, learned
 from tfbig.planner import Planner
 from tfbig.schedule import Layout, Store, Sweep, foldable
 from tfbig.sharing import Canonical, Functions
@@ -53,7 +53,7 @@ class Program:
         self.before = [n for n in graph.nodes if isinstance(n.op, Whole) and n.output not in after]
         extra = [value for _, value, _ in graph.updates]
         self.results = list(dict.fromkeys([*graph.outputs, *extra]))
-        self._compiled: dict[tuple[Callable[..., Any], Layout], Any] = {}
+        self._compiled: dict[tuple[Any, ...], Any] = {}
         self._layouts: list[Layout] = []
         self._using: Layout | None = None
         self._canonical: dict[Sweep, Canonical] = {}
@@ -86,7 +86,7 @@ class Program:
 
     def loss_and_gradients(
         self, inputs: dict[int, tf.Tensor], weights: Sequence[tf.Tensor], scale: Any = 1.0
-    ) -> tuple[dict[int, Structure], list[tf.Tensor]]:
+    ) -> tuple[dict[int, Structure], list[tf.Tensor | None]]:
         """Results, and gradients of `scale` times the first graph output, a scalar, for all weights.
 
         Where the planner says `fused`, the last sweep runs forward and backward together.
@@ -122,6 +122,11 @@ class Program:
         finally:
             self._using = before
 
+    @property
+    def _trained(self) -> frozenset[int]:
+        """Positions of the weights that are trained; others have no gradient."""
+        return frozenset(i for i, v in enumerate(self.graph.weights) if v.trainable)
+
     def _in_graph(
         self, function: Callable[..., Any], inputs: dict[int, tf.Tensor], *others: Any
     ) -> Any:
@@ -134,7 +139,7 @@ class Program:
             with self.using(layout):
                 return function(*arguments)
 
-        key = function, layout
+        key = function, layout, self._trained
         if key not in self._compiled:
             self._compiled[key] = tf.function(run, autograph=False, reduce_retracing=True)
         return self._compiled[key](inputs, *others)
@@ -148,7 +153,7 @@ class Program:
         @tf.custom_gradient
         def call(*arguments: tf.Tensor) -> Any:
             given = dict(zip(keys, arguments[: len(keys)], strict=True))
-            state = self._start(given, list(arguments[len(keys) :]))
+            state = self._start(given, list(arguments[len(keys) :]), wanted)
             for sweep in state.sweeps:
                 self._forward(sweep, state)
             structure[:] = [self._result(state, value) for value in self.results]
@@ -159,7 +164,7 @@ class Program:
                 back = replace(state, d_images={}, d_wholes={}, d_weights={})
                 self._seed(back, structure, cotangents)
                 progress.begin(back.done)
-                self._backward_all(back.sweeps, back, wanted)
+                self._backward_all(back.sweeps, back)
                 progress.end(back.done)
                 found = back.d_wholes | back.d_images
                 floats = {key for key, t in inputs.items() if tapes.is_float(t)}
@@ -184,7 +189,7 @@ class Program:
 
     def _run_loss(
         self, inputs: dict[int, tf.Tensor], weights: list[tf.Tensor], scale: Any
-    ) -> tuple[dict[int, Structure], list[tf.Tensor]]:
+    ) -> tuple[dict[int, Structure], list[tf.Tensor | None]]:
         state = self._start(inputs, weights)
         loss = self.graph.outputs[0]
         fused = self.planner.fused
@@ -193,18 +198,27 @@ class Program:
         if fused:
             (node,) = state.sweeps[-1].reductions
             state.d_wholes[loss] = tf.cast(scale, node.op.init(state.batch)[0].dtype)
-            self._backward(state.sweeps[-1], state, (), together=True)
+            self._backward(state.sweeps[-1], state, together=True)
         else:
             state.d_wholes[loss] = tf.cast(scale, state.wholes[loss].dtype)
-        self._backward_all(state.sweeps[:-1] if fused else state.sweeps, state, ())
+        self._backward_all(state.sweeps[:-1] if fused else state.sweeps, state)
         progress.end(state.done)
         results = {value: self._result(state, value) for value in self.results}
         return results, self._weight_gradients(state)
 
-    def _weight_gradients(self, state: State) -> list[tf.Tensor]:
-        return [state.d_weights.get(w, tf.zeros_like(t)) for w, t in enumerate(state.weights)]
+    def _weight_gradients(self, state: State) -> list[tf.Tensor | None]:
+        """None for a weight that is not trained."""
+        return [
+            state.d_weights.get(w, tf.zeros_like(t)) if w in state.trained else None
+            for w, t in enumerate(state.weights)
+        ]
 
-    def _start(self, inputs: dict[int, tf.Tensor], weights: list[tf.Tensor]) -> State:
+    def _start(
+        self,
+        inputs: dict[int, tf.Tensor],
+        weights: list[tf.Tensor],
+        wanted: tuple[int, ...] = (),
+    ) -> State:
         images = {i: t for i, t in inputs.items() if self.graph.values[i].image}
         wholes: dict[int, Structure] = {i: t for i, t in inputs.items() if i not in images}
         layout = self._layout(images)
@@ -241,6 +255,8 @@ class Program:
             images,
             wholes,
             weights,
+            self._trained,
+            learned(self.graph, self._trained, wanted),
             done=batch,
         )
         wholes.update({value: extents[image] for value, image in self.graph.sizes.items()})
@@ -405,13 +421,15 @@ class Program:
 
     # ----------------------------------------------------------------- backward
 
-    def _backward_all(self, order: Sequence[Sweep], state: State, wanted: Sequence[int]) -> None:
+    def _backward_all(self, order: Sequence[Sweep], state: State) -> None:
         for sweep in reversed(order):
             self._wholes_backward(sweep.wholes, state)
+            if not state.learned.intersection(n.output for n in sweep.nodes):
+                continue  # all that it is made of is frozen
             for replay in state.replays:
                 if replay.index == sweep.index:
                     self._replay(replay, state)
-            self._backward(sweep, state, wanted)
+            self._backward(sweep, state)
         self._wholes_backward(self.before, state)
 
     def _wholes_backward(self, nodes: Sequence[Node], state: State) -> None:
@@ -431,14 +449,12 @@ class Program:
             for slot, d in zip(node.weights, d_weights, strict=True):
                 tapes.accumulate(state.d_weights, slot, d)
 
-    def _backward(
-        self, sweep: Sweep, state: State, wanted: Sequence[int], together: bool = False
-    ) -> None:
+    def _backward(self, sweep: Sweep, state: State, together: bool = False) -> None:
         """Runs a sweep backward: adds to `d_images`, `d_wholes` and `d_weights`."""
         label = f"backward {sweep.index + 1}/{len(state.sweeps)}"
         if not together:
             sweep = self._folded(sweep, state, label)
-        targets = [v for v in sweep.reads if v in wanted or v not in self.graph.inputs]
+        targets = [v for v in sweep.reads if v in state.learned]
         stored = [v for v in targets if v not in state.layout.kept]
         fresh = [v for v in stored if v not in state.d_images]
         state.d_images |= self._allocate(state, "gradient", fresh)
@@ -450,9 +466,15 @@ class Program:
         made = {n.output for n in sweep.reductions}
         part.d_wholes = known.named({v: d for v, d in state.d_wholes.items() if v in made})
         part.wholes |= known.named({v: t for v, t in state.wholes.items() if v in made})
-        empty = frozenset(known.place[v] for v in fresh)
+        options = sweeps.Backward(
+            frozenset(known.place[v] for v in fresh),
+            together,
+            self._kept(known, state),
+            frozenset(known.place[v] for v in state.learned if v in known.place),
+            tuple(p for p, slot in enumerate(known.slots) if slot in state.trained),
+        )
         state.done, (d_wholes, d_weights, partials), whole = self._call(
-            sweeps.backward, known, part, empty, together, self._kept(known, state)
+            sweeps.backward, known, part, options
         )
         added = stores.after([state.d_images[v] for v in stored], state.done)
         state.d_images.update(zip(stored, added, strict=True))
@@ -462,8 +484,8 @@ class Program:
             state.d_images.pop(v, None)
         for p, d in d_wholes.items():
             tapes.accumulate(state.d_wholes, known.ids[p], d)
-        for slot, d in zip(known.slots, d_weights, strict=True):
-            tapes.accumulate(state.d_weights, slot, d)
+        for p, d in d_weights.items():
+            tapes.accumulate(state.d_weights, known.slots[p], d)
         if together:
             self._finalize(sweep, state, partials)
 

@@ -11,7 +11,7 @@ one of three kinds:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -265,6 +265,23 @@ class Graph:
             elif isinstance(node.op, Reduce):
                 _agree(node.name, found)
         return extents
+
+
+def learned(graph: Graph, trained: Container[int], wanted: Iterable[int]) -> frozenset[int]:
+    """Values whose gradient is needed: those that depend on weights that are trained, or on inputs that want one.
+
+    Args:
+        graph: all nodes.
+        trained: positions of weights.
+        wanted: inputs.
+    """
+    found = set(wanted)
+    for node in graph.nodes:
+        stops = isinstance(node.op, Local) and node.op.stops
+        sources = (*(w in trained for w in node.weights), *(i in found for i in node.inputs))
+        if not stops and any(sources):
+            found.add(node.output)
+    return frozenset(found)
 
 
 def image_positions(node: Node) -> list[int]:

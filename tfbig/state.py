@@ -31,6 +31,8 @@ class State:
         images: stores, or tensors and handles from outside, by value.
         wholes: tensors, or tuples of tensors, by value.
         weights: tensors.
+        trained: positions of the weights that have a gradient.
+        learned: values that have one.
         d_images: stores of gradients by value.
         d_wholes: gradients of whole values, structured as these.
         d_weights: gradients of the weights so far, by position.
@@ -49,6 +51,8 @@ class State:
     images: dict[int, tf.Tensor]
     wholes: dict[int, Structure]
     weights: list[tf.Tensor]
+    trained: frozenset[int]
+    learned: frozenset[int]
     d_images: dict[int, tf.Tensor] = field(default_factory=dict)
     d_wholes: dict[int, Structure] = field(default_factory=dict)
     d_weights: dict[int, tf.Tensor] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -53,53 +54,63 @@ def forward(
     return done, (partials, whole)
 
 
-def backward(
-    graph: Graph,
-    sweep: Sweep,
-    part: Part,
-    device: str | None,
-    fresh: frozenset[int],
-    together: bool,
-    kept: frozenset[int],
-) -> tuple[Any, Structure, Structure]:
-    """Adds gradients of what the sweep read to their stores.
+@dataclass(frozen=True)
+class Backward:
+    """How a sweep runs backward; values and weights by position in the sweep.
 
     Args:
         fresh: stores whose content does not count yet.
         together: whether the forward runs in the same pass (`Reduce.together`).
         kept: images that stay on the device; then there is one strip, and gradients of those read are given.
+        learned: values that need a gradient.
+        trained: weights that need one.
+    """
+
+    fresh: frozenset[int]
+    together: bool
+    kept: frozenset[int]
+    learned: frozenset[int]
+    trained: tuple[int, ...]
+
+
+def backward(
+    graph: Graph, sweep: Sweep, part: Part, device: str | None, how: Backward
+) -> tuple[Any, Structure, Structure]:
+    """Adds gradients of what the sweep read to their stores.
 
     Returns:
         `(done, (gradients of the wholes, of the weights, partial sums), gradients of images read and kept)`.
     """
     total = tf.shape(part.table)[0]
     stored = list(part.stores)
-    targets = [*stored, *(v for v in sweep.reads if v in kept)]
+    targets = [*stored, *(v for v in sweep.reads if v in how.kept and v in how.learned)]
     whole: dict[int, tf.Tensor] = {}
-    inner = {i: part.wholes[i] for n in sweep.locals for i in n.inputs if i in part.wholes}
+    needed = {i for n in sweep.locals for i in n.inputs if i in how.learned}
+    inner = {i: t for i, t in part.wholes.items() if i in needed}
+    weights = {p: part.weights[p] for p in how.trained}
 
     def body(i: tf.Tensor, before: tf.Tensor, sums: Structure) -> Structure:
-        visit = Visit(graph, sweep, part, i, kept)
+        visit = Visit(graph, sweep, part, i, how.kept)
         tiles, given = visit.read(list(part.d_images))
         with tf.device(device):
-            sources = ({v: tiles[v] for v in targets}, inner, part.weights)
+            sources = ({v: tiles[v] for v in targets}, inner, weights)
             with tf.GradientTape() as tape:
                 tape.watch(tapes.floats(sources))
                 owned = visit.owned(visit.values(tiles))
-            partials, pulled = visit.pull(owned, sums[2] if together else None)
+            partials, pulled = visit.pull(owned, sums[2] if how.together else None)
             outputs, seeds = tapes.sum_seeds(owned, [given, *pulled])
             d_tiles, d_wholes, d_weights = tapes.gradients(tape, outputs, seeds, sources)
             sums = (tapes.add(sums[0], d_wholes), tapes.add(sums[1], d_weights), partials)
             added = {v: tf.cast(d_tiles[v], part.stores[v].dtype) for v in stored}
-            whole.update({v: visit.widened(v, d_tiles[v]) for v in targets if v in kept})
-        changes = [(part.stores[v], added[v], *_edges(visit, v, v in fresh)) for v in stored]
+            whole.update({v: visit.widened(v, d_tiles[v]) for v in targets if v in how.kept})
+        changes = [(part.stores[v], added[v], *_edges(visit, v, v in how.fresh)) for v in stored]
         with tf.control_dependencies([before]):
             done = stores.add(changes, part.label, i, total)
         return _after(i, [done]), sums
 
     zeros = tf.nest.map_structure(tapes.zeros, inner)
-    start = [n.op.init(part.batch) for n in sweep.reductions] if together else []
-    first = (zeros, [tf.zeros_like(w) for w in part.weights], start)
+    start = [n.op.init(part.batch) for n in sweep.reductions] if how.together else []
+    first = (zeros, {p: tf.zeros_like(w) for p, w in weights.items()}, start)
     done, sums = _loop(total, part, body, first, single=len(targets) > len(stored))
     return done, sums, whole
 

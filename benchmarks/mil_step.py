@@ -1,0 +1,140 @@
+"""A training step of ResNet-18 and ABMIL on a bag: time against plain Keras, and memory.
+
+    python benchmarks/mil_step.py --instances 50 --side 112 --at-once 10 --norm none --rounds 5
+    python benchmarks/mil_step.py --instances 1000 --side 224 --at-once 8 --norm exact --host 4GB --disk --steps 1 --alone
+
+Without `--alone` streamed and plain models run in turn, `--steps` steps each a round, in one process; prints the median
+of the ratios. With it the streamed model runs in a process that never builds the plain step, and peak memory is its
+own. `--norm none` takes the BatchNormalizations out. Prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.dirname(HERE), HERE]
+
+import report
+
+
+def model(arguments):
+    """The streamed model; its twin is the plain one."""
+    import keras
+
+    import tfbig
+    from models import encoders
+    from models.pooling import ABMIL
+    from tfbig import mil
+
+    keras.utils.set_random_seed(0)
+    norm = "exact" if arguments.norm == "none" else arguments.norm
+    budget = tfbig.Budget(host=arguments.host, disk=None if arguments.disk else 0)
+    shape = (arguments.side, arguments.side, 3)
+    made = mil.MIL(
+        encoders.make("resnet18", shape, norm=arguments.norm != "none"),
+        ABMIL(2),
+        arguments.at_once,
+        norm=norm,
+        mode="published" if arguments.published else "exact",
+        budget=budget,
+    )
+    return made
+
+
+def bag(arguments, folder):
+    """Random tiles in a file, written one by one."""
+    import numpy as np
+
+    from tfbig.sources import NpyBag
+
+    path = Path(folder) / "bag.npy"
+    shape = (arguments.instances, arguments.side, arguments.side, 3)
+    rows = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+    rng = np.random.default_rng(0)
+    for i in range(arguments.instances):
+        rows[i] = rng.integers(0, 256, shape[1:], np.uint8)
+    rows.flush()
+    del rows
+    return NpyBag(path)
+
+
+def main():
+    arguments = parse()
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    with tempfile.TemporaryDirectory() as folder:
+        tiles, label = bag(arguments, folder), np.array([1])
+        streamed = model(arguments)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        streamed.compile(keras.optimizers.SGD(1e-4), loss)
+        size = [arguments.instances, arguments.side, arguments.side, 3]
+        figures = {"at_once": arguments.at_once, "norm": arguments.norm, "host": arguments.host}
+        figures["published"] = arguments.published
+        if not arguments.published:
+            plan = streamed.plan((1, *size))
+            figures |= {"planned_bytes": plan.peak_bytes, "disk_bytes": plan.disk_bytes}
+        handle = tf.data.Dataset.from_tensors((tf.constant([tiles.handle]), label))
+        data = handle.repeat(arguments.steps)
+
+        def steps():
+            started = time.perf_counter()
+            streamed.fit(data, shuffle=False, verbose=0)
+            return (time.perf_counter() - started) / arguments.steps
+
+        base, _ = report.memory_bytes()
+        first = steps()
+        if arguments.alone:
+            seconds = [steps() for _ in range(arguments.rounds)]
+            _, peak = report.memory_bytes()
+            figures |= {"seconds": seconds or [first], "base_bytes": base, "peak_bytes": peak}
+            print(report.line("mil_step", size, first_seconds=first, **figures))
+            return
+        plain = streamed.twin
+        plain.compile(keras.optimizers.SGD(1e-4), loss, jit_compile=False)
+        whole = tiles.read(0, size[0])[None].astype("float32")
+        dense = tf.data.Dataset.from_tensors((whole, label)).repeat(arguments.steps)
+
+        def plain_steps():
+            started = time.perf_counter()
+            plain.fit(dense, shuffle=False, verbose=0)
+            return (time.perf_counter() - started) / arguments.steps
+
+        plain_steps()
+        pairs = [(steps(), plain_steps()) for _ in range(arguments.rounds)]
+        ratios = [a / b for a, b in pairs]
+        figures |= {
+            "seconds": statistics.median(a for a, _ in pairs),
+            "plain_seconds": statistics.median(b for _, b in pairs),
+            "ratio": statistics.median(ratios),
+            "ratios": [round(r, 3) for r in ratios],
+        }
+        print(report.line("mil_step", size, first_seconds=first, **figures))
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--instances", type=int, default=50)
+    parser.add_argument("--side", type=int, default=112)
+    parser.add_argument("--at-once", type=int, default=10)
+    parser.add_argument("--norm", choices=["none", "exact", "frozen", "per_slice"], default="exact")
+    parser.add_argument("--published", action="store_true")
+    parser.add_argument("--host")
+    parser.add_argument("--disk", action="store_true")
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--alone", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
