@@ -1,6 +1,7 @@
 """Encoders of instances: a tile `[N, H, W, C]` of numbers from 0 to 255 to features `[N, d]`."""
 
 import keras
+import numpy as np
 from keras import layers
 
 from models.resnet import resnet18, resnet34, resnet50
@@ -42,7 +43,7 @@ def resnet(name, shape, mean=0.0, std=1.0):
         mean, std: a number, or one for each channel.
     """
     net = RESNETS[name]((*shape[:2], 3), include_top=False, pooling="avg")
-    means, stds = (list(n) if isinstance(n, (list, tuple)) else [n] * 3 for n in (mean, std))
+    means, stds = (np.broadcast_to(n, 3).tolist() for n in (mean, std))
     tile = keras.Input(shape)
     x = layers.Concatenate()([tile] * 3) if shape[-1] == 1 else tile
     scale, shift = [1 / (255 * s) for s in stds], [-m / s for m, s in zip(means, stds, strict=True)]
@@ -68,8 +69,6 @@ def without_norm(model):
 
 def make(name, shape, mean=0.0, std=1.0, norm=True):
     """An encoder by name: `small`, `lenet`, or a ResNet; `norm=False`: without its BatchNormalizations."""
-    if name in RESNETS:
-        made = resnet(name, shape, mean, std)
-    else:
-        made = {"small": small, "lenet": lenet}[name](shape)
+    plain = {"small": small, "lenet": lenet}
+    made = plain[name](shape) if name in plain else resnet(name, shape, mean, std)
     return made if norm else without_norm(made)

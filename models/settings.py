@@ -171,7 +171,17 @@ def _read(file):
     for name in values:
         if str(name).replace("-", "_") in _NOT_SAVED:
             _stop(f"{file}: '{name}' can be given on the command line only")
-    return [_dashed(f"--{name}={value}") for name, value in values.items() if value is not None]
+    return [token for name, value in values.items() for token in _tokens(name, value)]
+
+
+def _tokens(name, value):
+    """A line of a YAML file as tokens: `True` is a flag alone, a list its values."""
+    if value is None or value is False:
+        return []
+    flag = _dashed(f"--{name}")
+    if isinstance(value, list):
+        return [flag, *map(str, value)]
+    return [flag] if value is True else [f"{flag}={value}"]
 
 
 def _bytes(text):

@@ -22,6 +22,7 @@ from tfbig.sources import (
     Augmentation,
     Augmented,
     FeatureBag,
+    Filled,
     NpyBag,
     PictureBag,
     Resized,
@@ -130,6 +131,17 @@ def test_tiles_at_another_size() -> None:
     assert found.shape == (2, 16, 8, 1)
     np.testing.assert_array_equal(found[0, 1:-1, 0, 0], np.arange(3, 70, 5))
     np.testing.assert_array_equal(Resized(ArrayBag(ramp), (8, 4)).take([1]), ramp[1:])
+
+
+def test_a_bag_is_filled_up_with_white() -> None:
+    bag = Filled(ArrayBag(tiles(), labels=np.ones(9)), 12)
+    assert bag.shape == (12, *SHAPE[1:])
+    np.testing.assert_array_equal(bag.labels, [1] * 9 + [0] * 3)
+    for start, stop in ((0, 12), (8, 10), (9, 12), (0, 3)):
+        whole = np.concatenate([tiles(), np.full((3, *SHAPE[1:]), 255)])
+        np.testing.assert_array_equal(bag.read(start, stop), whole[start:stop])
+    with pytest.raises(SourceError, match="has 9 instances, and cannot be filled up to 8"):
+        Filled(ArrayBag(tiles()), 8)
 
 
 def test_pictures_of_one_size_or_made_so(tmp_path: Path) -> None:

@@ -43,14 +43,14 @@ def bags(sizes: Any = (7, 12, 4, 7), seed: int = 0) -> list[ArrayBag]:
 LABELS = np.array([0, 1, 1, 0])
 
 
-def both(aggregator: Any, optimizer: Any, **options: Any) -> list[Any]:
+def both(aggregator: Any, optimizer: Any, build: Any = encoder, **options: Any) -> list[Any]:
     """The streamed model and the plain one, with equal weights."""
     options.setdefault("instances_at_once", 3)
     made = []
     for plain in (False, True):
         keras.utils.set_random_seed(5)
         model = mil.MIL(
-            options.pop("encoder", None) or encoder(),
+            build(),
             aggregator(),
             instance_shape=(SIDE, SIDE, 3),
             **options,
@@ -126,6 +126,25 @@ def test_frozen_normalisation_is_one_sweep_and_does_not_move() -> None:
     model.compile("sgd", entropy())
     model.fit(mil.dataset(bags(), LABELS), shuffle=False, verbose=0)
     assert_same([w.numpy() for layer in norms for w in layer.weights], before)
+
+
+def test_a_frozen_encoder_gets_no_gradient_and_runs_forward_alone(float64: None) -> None:
+    """Its weights have None for a gradient; the aggregator learns as in the plain model."""
+
+    def frozen() -> keras.Model:
+        net = encoder()
+        net.trainable = False
+        return net
+
+    models = both(AGGREGATORS["abmil"], lambda: keras.optimizers.SGD(0.1), frozen)
+    train(models)
+    assert_same(models[0].get_weights(), models[1].get_weights(), FLOAT64)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(models[0](tf.constant([bags()[0].handle])))
+    found = tape.gradient(loss, [v._value for v in models[0].twin.variables])
+    learns = [v.trainable for v in models[0].twin.variables]
+    assert [g is not None for g in found] == learns
+    assert sum(learns) == 6
 
 
 def test_dropout_is_replayed(float64: None) -> None:
@@ -342,6 +361,21 @@ def test_bags_that_cannot_be_used_are_named_and_the_others_go_on(tmp_path: Path)
         mil.read_bags(paths[1:3], [0, 0], classes=2)
     with pytest.raises(ValueError, match="3 labels for 1 bags"):
         mil.read_bags(paths[:1], [0, 1, 1], classes=2)
+
+
+def test_tiles_of_background_are_left_out() -> None:
+    """Shares of grey between 3 and 230, both excluded: 1, 0.5, 0 (white), 0 (black), 0.75."""
+    tiles = np.full((5, 2, 2, 3), 100, np.uint8)
+    tiles[1, 0], tiles[2], tiles[3], tiles[4, 0, 0] = 231, 230, 3, 255
+    bag = ArrayBag(tiles, coords=np.arange(10).reshape(5, 2))
+    for share, kept in ((0.6, [0, 4]), (0.5, [0, 1, 4]), (1.0, [0]), (0.0, [0, 1, 2, 3, 4])):
+        found = mil.foreground(bag, share)
+        np.testing.assert_array_equal(found.read(0, found.shape[0]), tiles[kept])
+        np.testing.assert_array_equal(found.coords[:, 0], 2 * np.array(kept))
+    with pytest.raises(SourceError, match=r"none of 1 tiles has a share of 0\.6"):
+        mil.foreground(ArrayBag(tiles[2:3]), 0.6)
+    with pytest.raises(SourceError, match="expected tiles"):
+        mil.foreground(ArrayBag(np.ones((3, 7))), 0.6)
 
 
 @pytest.mark.parametrize("sample", [0, -1, 1.5, float("nan")])

@@ -17,6 +17,9 @@ from typing import Any, TypeVar, cast
 
 from tfbig.geometry import SAME, Axis
 
+AT_ONCE = 2
+"""Strips of images that are worked on at the same time."""
+
 Size = TypeVar("Size", bound=tuple[int, ...])
 """Rows, columns, ... of an image."""
 
@@ -140,6 +143,7 @@ class Graph:
         sizes: `{value id: image}`: whole values with the extent of an image.
         instance_shapes: `{value id: shape}`: of images whose rows are the instances of a bag, the shape of one as the
             layers have it, `[..., C]`.
+        at_once: strips that are worked on at the same time; a slice of a bag fills the cores alone.
         norm_slice: how many instances at a time BatchNormalization has the statistics of; None: of all.
     """
 
@@ -154,6 +158,7 @@ class Graph:
     seeds: list[tuple[int, Any]] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
     instance_shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    at_once: int = AT_ONCE
     norm_slice: int | None = None
 
     def turned(self, items: Sequence[Item]) -> tuple[Item, ...]:

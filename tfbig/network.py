@@ -199,6 +199,7 @@ def _read_instances(
         )
     graph.instance_shapes[bag] = shape
     graph.norm_slice = layer.norm_slice
+    graph.at_once = 1
     return read_into(graph, as_functional(layer.model), [bag], training)
 
 

@@ -43,6 +43,7 @@ class Canonical:
             nodes=nodes,
             inputs=[p for p, v in enumerate(self.ids) if v in graph.inputs],
             spatial=graph.spatial,
+            at_once=graph.at_once,
         )
         reads, writes, observed = (
             tuple(self.place[v] for v in values)
@@ -53,7 +54,18 @@ class Canonical:
         links = [
             (type(n.op).__name__, n.kind or id(n.op), n.inputs, n.output, n.weights) for n in nodes
         ]
-        self.key = repr((links, values, reads, writes, observed, self.graph.inputs, graph.spatial))
+        self.key = repr(
+            (
+                links,
+                values,
+                reads,
+                writes,
+                observed,
+                self.graph.inputs,
+                graph.spatial,
+                graph.at_once,
+            )
+        )
 
     def _node(self, node: Node) -> Node:
         return replace(

@@ -9,7 +9,7 @@ from math import ceil
 from tfbig.cost import bytes_of, heights_of, operations_of, sweep_limit
 from tfbig.errors import BudgetError
 from tfbig.graph import Graph, Local
-from tfbig.plan import AT_ONCE, SweepCost, format_bytes, layers_of
+from tfbig.plan import SweepCost, format_bytes, layers_of
 from tfbig.schedule import Size, Sweep
 
 
@@ -147,7 +147,7 @@ class Strips:
         temporaries = max(tiles.values(), default=0) * (4 if self.training or scored else 1)
         learning = self.learning if self.training else ()
         one = sum(b * (2 if v in learning else 1) for v, b in tiles.items()) + temporaries
-        return one * min(count, AT_ONCE)
+        return one * min(count, self.graph.at_once)
 
     def _row_bytes(self, value: int) -> int:
         return bytes_of(self.graph, value, self.batch, self.extents) // self.extents[value][0]

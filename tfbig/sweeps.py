@@ -10,7 +10,6 @@ import tensorflow as tf
 from tfbig import stores, tapes
 from tfbig.graph import Graph
 from tfbig.kernels import Strip
-from tfbig.plan import AT_ONCE
 from tfbig.schedule import Sweep
 from tfbig.state import Part, Structure
 from tfbig.visits import Visit
@@ -50,7 +49,7 @@ def forward(
 
     start = [n.op.init(part.batch) for n in sweep.reductions]
     single = bool(kept.intersection(sweep.writes))
-    done, partials = _loop(total, part, body, start, single)
+    done, partials = _loop(total, graph, part, body, start, single)
     return done, (partials, whole)
 
 
@@ -111,7 +110,7 @@ def backward(
     zeros = tf.nest.map_structure(tapes.zeros, inner)
     start = [n.op.init(part.batch) for n in sweep.reductions] if how.together else []
     first = (zeros, {p: tf.zeros_like(w) for p, w in weights.items()}, start)
-    done, sums = _loop(total, part, body, first, single=len(targets) > len(stored))
+    done, sums = _loop(total, graph, part, body, first, single=len(targets) > len(stored))
     return done, sums, whole
 
 
@@ -159,11 +158,13 @@ def fold(graph: Graph, sweep: Sweep, part: Part, device: str | None, chunk: int)
             done = stores.write([(gradient, start, summed)], part.label, i, total)
         return _after(i, [done]), ()
 
-    return _loop(total, part, body, ())[0]
+    return _loop(total, graph, part, body, ())[0]
 
 
-def _loop(count: tf.Tensor, part: Part, body: Any, start: Structure, single: bool = False) -> Any:
-    """Runs `body(strip, changes of the one before, sums)` over all strips, `AT_ONCE` of them at a time.
+def _loop(
+    count: tf.Tensor, graph: Graph, part: Part, body: Any, start: Structure, single: bool = False
+) -> Any:
+    """Runs `body(strip, changes of the one before, sums)` over all strips, `graph.at_once` of them at a time.
 
     Two fill the cores: one is read, written or in the tail of a convolution while the other computes (ResNet-50: a
     tenth less time). Changes of stores are made in order.
@@ -180,7 +181,7 @@ def _loop(count: tf.Tensor, part: Part, body: Any, start: Structure, single: boo
         lambda i, before, sums: (i + 1, *body(i, before, sums)),
         first,
         shape_invariants=tf.nest.map_structure(lambda t: t.shape, first),
-        parallel_iterations=AT_ONCE,
+        parallel_iterations=graph.at_once,
     )
     return stores.finish(done), result
 

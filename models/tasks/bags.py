@@ -1,14 +1,14 @@
 """Bags for `--task mil`: drawn shapes, digits, pictures, or a folder of one's own with its `bags.csv`."""
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from tfbig import SourceError, mil
 from tfbig.mil import generate
-from tfbig.sources import Subset
+from tfbig.sources import Filled, Subset
 
 COLUMNS = ("bag", "label", "split")
 SPLITS = ("train", "val", "test")
@@ -30,9 +30,33 @@ class Data:
 
 def load(settings):
     """The data that `--bags` names, see `models.tasks.mil.add_flags`."""
-    return {"shapes": _shapes, "digits": _digits, "pictures": _pictures, "folder": _folder}[
-        settings.bags
-    ](settings)
+    loaders = {"shapes": _shapes, "digits": _digits, "pictures": _pictures, "folder": _folder}
+    data = loaders[settings.bags](settings)
+    if settings.foreground:
+        kept = {split: _foreground(getattr(data, split), settings.foreground) for split in SPLITS}
+        data = replace(data, **kept)
+    if settings.fill and settings.sample and settings.sample >= 1:
+        data = replace(data, train=_filled(data.train, int(settings.sample)))
+    return data
+
+
+def _foreground(found, share):
+    """The tiles that are no background; bags without any are left out."""
+    bags, labels, failed = [], [], list(found.failed)
+    for bag, label in zip(found.bags, found.labels, strict=True):
+        try:
+            bags.append(mil.foreground(bag, share))
+            labels.append(label)
+        except SourceError as error:
+            failed.append((bag.name, str(error)))
+    if not bags:
+        raise SourceError(failed[-1][1])
+    return mil.BagSet(tuple(bags), np.array(labels), tuple(failed))
+
+
+def _filled(found, count):
+    bags = tuple(Filled(bag, max(count, bag.shape[0])) for bag in found.bags)
+    return replace(found, bags=bags)
 
 
 def _composed(pools, key, settings):

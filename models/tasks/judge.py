@@ -11,14 +11,13 @@ MAPS = 4
 """Bags whose attention is drawn."""
 
 
-def write_results(explain, data, folder, history, settings, measured):
+def write_results(explain, data, folder, settings, measured):
     """Predictions, pictures, and last the metrics, which say that the run has ended.
 
     Args:
         explain: from a bag to its logits, attention and scores, see `tfbig.mil.MIL.explain`.
         data: of the run.
         folder: of the run.
-        history: rows of the epochs.
         settings: of the run.
         measured: numbers to keep beside the metrics.
     """
@@ -28,10 +27,6 @@ def write_results(explain, data, folder, history, settings, measured):
     counts = np.sum([r["confusion"] for r in repeats], axis=0)
     title = f"{len(data.test.bags)} test bags" + (f" x {len(repeats)}" if len(repeats) > 1 else "")
     pictures.confusion(folder / "confusion.png", counts, data.classes, title)
-    accuracy = next(k for k in history[-1] if k.endswith("accuracy") and not k.startswith("val_"))
-    columns = {"loss": "loss", accuracy: "accuracy"}
-    labels = columns if accuracy == "accuracy" else {"loss": "loss"}
-    pictures.learning_curve(folder / "learning_curve.png", history, labels, "validation bags")
     _draw_maps(explain, data, folder)
     found = {"test_" + key: _spread([r[key] for r in repeats]) for key in _numbers(repeats[0])}
     means = {key: mean for key, (mean, _) in found.items()}

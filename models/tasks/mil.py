@@ -3,9 +3,11 @@
 import dataclasses
 import math
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import tfbig
 from models import encoders
@@ -15,7 +17,7 @@ from models.pooling import ABMIL, MaxPooling, MeanPooling
 from models.self_attention import SelfAttentionMIL
 from models.tasks import bags, judge
 from models.transmil import TransMIL
-from tfbig import mil, optimizers, runfolder
+from tfbig import mil, optimizers, pictures, runfolder
 from tfbig.windows import BestWindow
 
 MODES = {
@@ -98,6 +100,12 @@ def _add_bags(add):
     )
     add("--key", type=int, default=9, help="class of the keys (default: %(default)s)")
     add("--tile", type=number, help="rows and columns of a composed instance")
+    add(
+        "--foreground",
+        type=share,
+        help="tiles are kept of which at least this share is grey between 3 and 230",
+    )
+    add("--fill", action="store_true", help="white tiles in training bags smaller than --sample")
     add("--classes", type=number, help="of bags.csv (default: the largest label and 1)")
 
 
@@ -120,9 +128,9 @@ def _add_model(add):
     add("--two-tiers", action="store_true", help="dtfd: each tier learns from its own loss alone")
     add(
         "--norm",
-        choices=mil.model.NORMS,
+        choices=[*mil.model.NORMS, "none"],
         default="exact",
-        help="BatchNormalization of the encoder in training (default: %(default)s)",
+        help="BatchNormalization of the encoder in training; none takes it out (default: %(default)s)",
     )
     add(
         "--published",
@@ -179,6 +187,11 @@ def _add_evaluation(add):
     )
     add("--monitor", default="loss", choices=["loss", "accuracy", "qwk"], help="of validation")
     add("--window", type=number, default=15, help="epochs (default: %(default)s)")
+    add(
+        "--test-only",
+        metavar="RUN",
+        help="nothing is trained: the model of this run folder is judged on the test bags",
+    )
 
 
 def train(settings):
@@ -193,16 +206,27 @@ def train(settings):
 
     folder = command_line.open_folder(settings)
     runfolder.write_yaml(folder / runfolder.CONFIG, command_line.to_save(settings))
+    measured = {"mode": settings.mode}
+    if settings.test_only:
+        twin.load_weights(Path(settings.test_only) / "model.keras")
+    else:
+        measured |= trained(model, twin, data, folder, settings, planned)
+    judge.write_results(_explainer(model, twin), data, folder, settings, measured)
+
+
+def trained(model, twin, data, folder, settings, planned):
+    """Fits, saves the model and its learning curve; gives what was measured."""
     if planned:
         runfolder.write_text(folder / "plan.txt", f"{planned}\n")
     history = fit(model, twin, data, folder, settings)
     _, peak = runfolder.memory_bytes()
-    measured = {"mode": settings.mode, "epochs": len(history), "peak_bytes": peak}
-    measured |= {key: history[-1][key] for key in ("loss", "val_loss", "seconds_per_step")}
-    if planned:
-        measured["planned_bytes"] = planned.peak_bytes
     runfolder.save_model(folder / "model.keras", twin)
-    judge.write_results(_explainer(model, twin), data, folder, history, settings, measured)
+    accuracy = "bag_accuracy" if settings.model == "dtfd" else "accuracy"
+    labels = {"loss": "loss", accuracy: "accuracy"}
+    pictures.learning_curve(folder / "learning_curve.png", history, labels, "validation bags")
+    found = {key: history[-1][key] for key in ("loss", "val_loss", "seconds_per_step")}
+    planned_bytes = {"planned_bytes": planned.peak_bytes} if planned else {}
+    return {"epochs": len(history), **found, **planned_bytes, "peak_bytes": peak}
 
 
 def make_model(settings, data):
@@ -215,7 +239,8 @@ def make_model(settings, data):
         bag = keras.Input((None, *shape), name="bag")
         twin = keras.Model(bag, aggregator(bag), name=settings.model)
         return _resumed(twin, twin, settings)
-    encoder = encoders.make(settings.encoder, shape, settings.mean, settings.std)
+    has_norm = settings.norm != "none"
+    encoder = encoders.make(settings.encoder, shape, settings.mean, settings.std, has_norm)
     if settings.encoder_weights:
         encoder.load_weights(settings.encoder_weights)
     encoder.trainable = settings.mode != "frozen"
@@ -223,7 +248,7 @@ def make_model(settings, data):
         encoder,
         aggregator,
         None if settings.mode in ("offload", "device") else settings.instances_at_once,
-        norm=settings.norm,
+        norm=settings.norm if has_norm else "frozen",
         mode="published" if settings.published else "exact",
         budget=tfbig.Budget(settings.device_memory, settings.host_memory),
     )
@@ -274,14 +299,14 @@ def fit(model, twin, data, folder, settings):
     """Trains from the epoch after the last one in the history; gives the history of all epochs."""
     history = runfolder.read_csv(folder / runfolder.HISTORY) if settings.resume else []
     recorder = runfolder.Recorder(folder, twin, history)
-    training = dataset(data.train, settings, settings.sample, training=True)
+    weights = _class_weights(data) if settings.class_weights else None
+    training = dataset(data.train, settings, settings.sample, training=True, weights=weights)
     model.fit(
         training,
         validation_data=dataset(data.val, settings, settings.val_sample),
         initial_epoch=len(history),
         epochs=settings.epochs,
         shuffle=False,
-        class_weight=_class_weights(data) if settings.class_weights else None,
         callbacks=[recorder, *_schedule(settings), *_keeping(folder, settings)],
         verbose=1 if sys.stdout.isatty() else 2,
     )
@@ -290,18 +315,26 @@ def fit(model, twin, data, folder, settings):
     return recorder.history
 
 
-def dataset(found, settings, sample=None, training=False, seed=None):
-    """Bags of a split for `fit`."""
-    return mil.dataset(
+def dataset(found, settings, sample=None, training=False, weights=None):
+    """Bags of a split for `fit`, with a weight for each where classes have some."""
+    dense = settings.mode == "device" or settings.encoder == "none"
+    data = mil.dataset(
         found.bags,
         found.labels,
         settings.batch_size if training else 1,
         sample=sample,
         shuffle=training,
         augment=training and settings.augment,
-        seed=settings.seed if seed is None else seed,
-        dense=settings.mode == "device" or settings.encoder == "none",
+        seed=settings.seed,
+        dense=dense,
     )
+    both = dense and settings.model == "dtfd"  # plain Keras wants a label for each output
+
+    def labelled(x, y):
+        target = {"bag": y, "pseudo": y} if both else y
+        return (x, target) if weights is None else (x, target, tf.gather(weights, y))
+
+    return data.map(labelled)
 
 
 def _keeping(folder, settings):
@@ -333,9 +366,9 @@ def _schedule(settings):
 
 
 def _class_weights(data):
+    """Of inverse frequency, adding up to 1."""
     counts = np.maximum(np.bincount(data.train.labels, minlength=len(data.classes)), 1)
-    weights = 1 / counts / np.sum(1 / counts)
-    return dict(enumerate(weights.tolist()))
+    return np.float32(1 / counts / np.sum(1 / counts))
 
 
 def _explainer(model, twin):

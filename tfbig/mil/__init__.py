@@ -5,7 +5,7 @@ give what both are trained on; `generate` makes bags of digits and of pictures.
 """
 
 from tfbig.mil import generate
-from tfbig.mil.data import BagSet, dataset, read_bags
+from tfbig.mil.data import BagSet, dataset, foreground, read_bags
 from tfbig.mil.model import MIL, bag_model
 
-__all__ = ["MIL", "BagSet", "bag_model", "dataset", "generate", "read_bags"]
+__all__ = ["MIL", "BagSet", "bag_model", "dataset", "foreground", "generate", "read_bags"]

@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from tfbig import sources
 from tfbig.errors import SourceError
-from tfbig.sources import Bag
+from tfbig.sources import Bag, Subset
+from tfbig.sources.augmented import LUMA
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,41 @@ def read_bags(bags: Sequence[Any], labels: Sequence[int], classes: int) -> BagSe
         first = f" The first: {failed[0][1]}" if failed else ""
         raise SourceError(f"none of {len(bags)} bags can be used.{first}")
     return BagSet(tuple(opened), np.array(known, np.int64), tuple(failed))
+
+
+def foreground(bag: Bag, share: float, low: int = 3, high: int = 230) -> Bag:
+    """The tiles of which a share is neither black nor white (Big-Layers, section 4.2: 60 %, grey between 3 and 230).
+
+    Reads the whole bag once, a few tiles at a time.
+
+    Args:
+        bag: tiles `[n, H, W, C]` of uint8, C 1 or 3.
+        share: of the pixels, 0 to 1.
+        low, high: grey levels (luma) between which a pixel is foreground, both excluded.
+
+    Raises:
+        SourceError: no tile has so much of it, or the bag holds no tiles.
+    """
+    if len(bag.shape) != 4 or bag.dtype != np.uint8 or bag.shape[3] not in (1, 3):
+        raise SourceError(
+            f"{bag.name}: is {bag.shape} {bag.dtype}; expected tiles [n, H, W, 1 or 3] of uint8."
+        )
+    at_once = max(2**26 // bag.shape[1] // bag.shape[2] // bag.shape[3] // 8, 1)
+    shares = [
+        _shares(bag.read(i, min(i + at_once, bag.shape[0])), low, high)
+        for i in range(0, bag.shape[0], at_once)
+    ]
+    places = np.flatnonzero(np.concatenate(shares) >= share)
+    if not len(places):
+        raise SourceError(
+            f"{bag.name}: none of {bag.shape[0]} tiles has a share of {share} of foreground. Leave the bag out."
+        )
+    return bag if len(places) == bag.shape[0] else Subset(bag, places)
+
+
+def _shares(tiles: np.ndarray, low: int, high: int) -> np.ndarray:
+    grey = tiles @ LUMA if tiles.shape[3] == 3 else tiles[..., 0]
+    return ((grey > low) & (grey < high)).mean((1, 2))
 
 
 def dataset(

@@ -272,6 +272,40 @@ class Subset(Bag):
 
 
 @final
+class Filled(Bag):
+    """A bag with instances of one value behind its own, so that bags of a batch have one size.
+
+    Args:
+        bag: The bag.
+        count: Instances in all, as many as the bag has or more.
+        value: Of every sample of the new ones; 255 is white.
+
+    Raises:
+        SourceError: The bag has more instances.
+    """
+
+    def __init__(self, bag: Bag, count: int, value: float = 255) -> None:
+        own = bag.shape[0]
+        if count < own:
+            raise SourceError(
+                f"{bag.name}: has {own} instances, and cannot be filled up to {count}."
+            )
+        labels = None if bag.labels is None else np.pad(bag.labels, (0, count - own))
+        super().__init__((count, *bag.shape[1:]), bag.dtype, bag.name, None, labels)
+        self._inner, self._own, self._value = bag, own, value
+
+    def _read(self, start: int, stop: int) -> Rows:
+        found = np.full((stop - start, *self.shape[1:]), self._value, self.dtype)
+        if start < self._own:
+            inside = self._inner.read(start, min(stop, self._own))
+            found[: len(inside)] = inside
+        return found
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+@final
 class Resized(Bag):
     """A bag of images whose instances are made larger or smaller as they are read (bilinear).
 
