@@ -523,7 +523,8 @@ def _once(gradients: list[Any]) -> list[Any]:
 
         return [tf.identity(t) for t in tensors], refuse
 
-    found = iter(marked(*[g for g in gradients if g is not None]))
+    known = [g for g in gradients if g is not None]
+    found = iter(marked(*known) if known else ())
     return [None if g is None else next(found) for g in gradients]
 
 
