@@ -349,13 +349,15 @@ def test_a_bag_of_one_instance_and_of_less_than_a_slice() -> None:
 def test_bags_that_cannot_be_used_are_named_and_the_others_go_on(tmp_path: Path) -> None:
     np.save(tmp_path / "good.npy", bags()[0].read(0, 7))
     np.save(tmp_path / "empty.npy", np.ones((0, SIDE, SIDE, 3), np.uint8))
-    paths = [str(tmp_path / f"{n}.npy") for n in ("good", "empty", "none", "good")]
-    found = mil.read_bags(paths, [1, 0, 0, 2], classes=2)
+    np.save(tmp_path / "wide.npy", np.ones((3, SIDE, SIDE + 1, 3), np.uint8))
+    paths = [str(tmp_path / f"{n}.npy") for n in ("good", "empty", "none", "good", "wide")]
+    found = mil.read_bags(paths, [1, 0, 0, 2, 0], classes=2)
     assert [bag.name for bag in found.bags] == paths[:1]
     assert found.labels.tolist() == [1]
     reasons = dict(found.failed)
     assert "empty bag" in reasons[paths[1]]
     assert "no such file" in reasons[paths[2]]
+    assert "instances are (9, 10, 3) uint8, those of" in reasons[paths[4]]
     assert "label 2 is none of the 2 classes, 0 to 1" in reasons[paths[3]]
     with pytest.raises(SourceError, match=r"none of 2 bags can be used\. The first: .*empty"):
         mil.read_bags(paths[1:3], [0, 0], classes=2)

@@ -42,6 +42,8 @@ def read_bags(bags: Sequence[Any], labels: Sequence[int], classes: int) -> BagSe
     Raises:
         ValueError: there are more labels than bags, or fewer.
         SourceError: no bag can be used.
+
+    The first bag that can be used says what instances are; bags of other instances are left out.
     """
     if len(bags) != len(labels):
         raise ValueError(f"{len(labels)} labels for {len(bags)} bags; expected one for each.")
@@ -55,6 +57,7 @@ def read_bags(bags: Sequence[Any], labels: Sequence[int], classes: int) -> BagSe
         try:
             bag = sources.open_bag(given)
             _check_label(bag.name, label, classes)
+            _check_alike(bag, opened[0] if opened else bag)
         except (SourceError, ValueError) as error:
             failed.append((str(name), str(error)))
             continue
@@ -128,12 +131,15 @@ def dataset(
 
     Raises:
         ValueError: there are no bags, or not one label for each, or `sample` is not above 0.
+        SourceError: instances of two bags differ in shape or element type.
     """
     labels = np.asarray(labels)
     if not len(bags) or len(labels) != len(bags):
         raise ValueError(f"{len(bags)} bags and {len(labels)} labels; expected one for each.")
     if sample is not None and not (0 < sample < 1 or (sample >= 1 and sample == int(sample))):
         raise ValueError(f"sample={sample}: expected a number of instances, or a share below 1.")
+    for bag in bags:
+        _check_alike(bag, bags[0])
     epochs = count()
 
     def one_epoch() -> Iterator[tuple[str, Any]]:
@@ -172,6 +178,14 @@ def _dense(handle: tf.Tensor, shape: list[int | None], dtype: tf.DType) -> tf.Te
         return source.read(0, source.shape[0])
 
     return tf.ensure_shape(tf.numpy_function(read, [handle], dtype), shape)
+
+
+def _check_alike(bag: Bag, first: Bag) -> None:
+    if (bag.shape[1:], bag.dtype) != (first.shape[1:], first.dtype):
+        raise SourceError(
+            f"{bag.name}: its instances are {bag.shape[1:]} {bag.dtype}, those of {first.name} are {first.shape[1:]} "
+            f"{first.dtype}. Make them alike, or leave the bag out."
+        )
 
 
 def _check_label(name: str, label: Any, classes: int) -> None:
