@@ -28,7 +28,7 @@ setup(
     extras_require={
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "dev": [
-            *("pytest", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"),
+            *("pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"),
             "scikit-learn",  # what metrics are compared with
         ],
     },
