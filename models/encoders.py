@@ -12,8 +12,8 @@ RESNETS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
 def small(shape, widths=(16, 32, 64)):
     """Three stages of convolution, GroupNormalization, ReLU and pooling; then the largest over the tile.
 
-    Not BatchNormalization: where few bags make a step, its statistics tell which bag it is. A network learns to read
-    the label from them, and fails on new bags, where they are moving averages.
+    Not BatchNormalization: where one bag makes a step its statistics are those of that bag, from which the label can be
+    read, and on new bags they are moving averages. With it this network learned its training bags alone.
     """
     tile = keras.Input(shape)
     x = layers.Rescaling(1 / 255)(tile)
