@@ -104,10 +104,21 @@ def test_other_settings(flags, tmp_path):
     assert np.isfinite(metrics(tmp_path / "out")["test_auc"])
 
 
+def history(folder):
+    rows = csv.DictReader((folder / "history.csv").read_text().splitlines())
+    return [{k: float(v) for k, v in row.items() if k != "seconds_per_step"} for row in rows]
+
+
 def test_a_run_goes_on_and_is_tested_again(tmp_path):
-    assert run(tmp_path / "out", "--keep", "last") == 0
+    """As if it had not stopped: optimizer, order and samples of the bags, best epoch so far."""
+    flags = ("--schedule", "constant", "--sample", "6")
+    assert run(tmp_path / "out", *flags) == 0
     assert run(tmp_path / "out", "--resume", "--epochs", "3") == 0
-    assert len((tmp_path / "out" / "history.csv").read_text().splitlines()) == 4
+    assert run(tmp_path / "whole", *flags, "--epochs", "3") == 0
+    for found, expected in zip(history(tmp_path / "out"), history(tmp_path / "whole"), strict=True):
+        assert found == pytest.approx(expected, rel=1e-4)
+    best = [metrics(tmp_path / name)["test_auc"] for name in ("out", "whole")]
+    assert best[0] == best[1]
     assert run(tmp_path / "again", "--test-only", str(tmp_path / "out")) == 0
     before, after = metrics(tmp_path / "out"), metrics(tmp_path / "again")
     assert after["test_accuracy"] == before["test_accuracy"]

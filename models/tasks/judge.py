@@ -3,9 +3,7 @@
 import keras
 import numpy as np
 
-from tfbig import metrics, pictures, roc, runfolder
-from tfbig.mil.data import sample_size
-from tfbig.sources import resolve
+from tfbig import metrics, mil, pictures, roc, runfolder
 
 MAPS = 4
 """Bags whose attention is drawn."""
@@ -44,7 +42,8 @@ def _judged(explain, data, settings, seed):
     test = data.test
     probabilities, instance_aucs = [], []
     for number, bag in enumerate(test.bags):
-        drawn = bag if settings.eval_sample is None else _sampled(bag, settings, seed, number)
+        size = mil.sample_size(bag, settings.eval_sample)
+        drawn = bag.sample(size, settings.seed + 1000 * seed + number)
         found = explain(drawn)
         logits = found["logits"]
         logits = np.asarray(logits["bag"] if isinstance(logits, dict) else logits, np.float64)
@@ -63,11 +62,6 @@ def _judged(explain, data, settings, seed):
         "auc": _auc(test.labels, probabilities),
         "instance_auc": float(np.mean(instance_aucs)) if instance_aucs else float("nan"),
     }
-
-
-def _sampled(bag, settings, seed, number):
-    size = sample_size(bag, settings.eval_sample)
-    return resolve(bag.drawn_handle(size, settings.seed + 1000 * seed + number))
 
 
 def _auc(labels, probabilities):

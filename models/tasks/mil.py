@@ -128,7 +128,7 @@ def _add_model(add):
     add("--two-tiers", action="store_true", help="dtfd: each tier learns from its own loss alone")
     add(
         "--norm",
-        choices=[*mil.model.NORMS, "none"],
+        choices=[*mil.NORMS, "none"],
         default="exact",
         help="BatchNormalization of the encoder in training; none takes it out (default: %(default)s)",
     )
@@ -183,7 +183,7 @@ def _add_evaluation(add):
         choices=["last", "best", "window"],
         default="best",
         help="epoch that is tested: the last; the best by --monitor; or the best of the window of "
-        "--window epochs with the best average (default: %(default)s)",
+        "--window epochs with the best average, of those since a resume (default: %(default)s)",
     )
     add("--monitor", default="loss", choices=["loss", "accuracy", "qwk"], help="of validation")
     add("--window", type=number, default=15, help="epochs (default: %(default)s)")
@@ -238,7 +238,7 @@ def make_model(settings, data):
     if settings.encoder == "none":
         bag = keras.Input((None, *shape), name="bag")
         twin = keras.Model(bag, aggregator(bag), name=settings.model)
-        return _resumed(twin, twin, settings)
+        return twin, twin
     has_norm = settings.norm != "none"
     encoder = encoders.make(settings.encoder, shape, settings.mean, settings.std, has_norm)
     if settings.encoder_weights:
@@ -252,13 +252,7 @@ def make_model(settings, data):
         mode="published" if settings.published else "exact",
         budget=tfbig.Budget(settings.device_memory, settings.host_memory),
     )
-    return _resumed(model, model.twin, settings)
-
-
-def _resumed(model, twin, settings):
-    if settings.resume:
-        twin.load_weights(runfolder.checkpoint(settings.out))
-    return (twin if settings.mode == "device" else model), twin
+    return (model.twin if settings.mode == "device" else model), model.twin
 
 
 def compile_both(model, twin, settings, data):
@@ -278,6 +272,9 @@ def compile_both(model, twin, settings, data):
         metrics = {"bag": metrics}
     for each in dict.fromkeys((twin, model)):
         each.compile(optimizer, loss, loss_weights=weights, metrics=metrics)
+    if settings.resume:
+        optimizer.build(twin.trainable_variables)  # else its state would be left out
+        twin.load_weights(runfolder.checkpoint(settings.out))
 
 
 def steps_per_epoch(settings, data):
@@ -289,7 +286,7 @@ def print_plan(model, settings, data):
     """The plan of a step on the largest bag, where the model streams."""
     if not isinstance(model, mil.MIL):
         return None
-    sizes = [mil.data.sample_size(bag, settings.sample) for bag in data.train.bags]
+    sizes = [mil.sample_size(bag, settings.sample) for bag in data.train.bags]
     plan = model.plan((settings.batch_size, max(sizes), *model.instance_shape))
     print(f"\n{plan}\n", flush=True)
     return plan
@@ -300,14 +297,15 @@ def fit(model, twin, data, folder, settings):
     history = runfolder.read_csv(folder / runfolder.HISTORY) if settings.resume else []
     recorder = runfolder.Recorder(folder, twin, history)
     weights = _class_weights(data) if settings.class_weights else None
-    training = dataset(data.train, settings, settings.sample, training=True, weights=weights)
+    done = len(history)
+    training = dataset(data.train, settings, settings.sample, True, weights, first_epoch=done)
     model.fit(
         training,
-        validation_data=dataset(data.val, settings, settings.val_sample),
-        initial_epoch=len(history),
+        validation_data=dataset(data.val, settings, settings.val_sample, first_epoch=done),
+        initial_epoch=done,
         epochs=settings.epochs,
         shuffle=False,
-        callbacks=[recorder, *_schedule(settings), *_keeping(folder, settings)],
+        callbacks=[recorder, *_schedule(settings), *_keeping(folder, settings, history)],
         verbose=1 if sys.stdout.isatty() else 2,
     )
     if settings.keep != "last":
@@ -315,7 +313,7 @@ def fit(model, twin, data, folder, settings):
     return recorder.history
 
 
-def dataset(found, settings, sample=None, training=False, weights=None):
+def dataset(found, settings, sample=None, training=False, weights=None, first_epoch=0):
     """Bags of a split for `fit`, with a weight for each where classes have some."""
     dense = settings.mode == "device" or settings.encoder == "none"
     data = mil.dataset(
@@ -326,6 +324,7 @@ def dataset(found, settings, sample=None, training=False, weights=None):
         shuffle=training,
         augment=training and settings.augment,
         seed=settings.seed,
+        first_epoch=first_epoch,
         dense=dense,
     )
     both = dense and settings.model == "dtfd"  # plain Keras wants a label for each output
@@ -337,17 +336,23 @@ def dataset(found, settings, sample=None, training=False, weights=None):
     return data.map(labelled)
 
 
-def _keeping(folder, settings):
-    """The callback that keeps the weights of the epoch that `--keep` asks for."""
+def _keeping(folder, settings, history):
+    """The callback that keeps the weights of the epoch that `--keep` asks for, those before a resume included."""
     name = "val_bag_" if settings.model == "dtfd" and settings.monitor != "loss" else "val_"
     monitor = name + settings.monitor
     if settings.keep == "window":
         return [BestWindow(folder / KEPT, monitor, settings.window)]
     if settings.keep == "best":
-        mode = "min" if settings.monitor == "loss" else "max"
+        mode, best = ("min", min) if settings.monitor == "loss" else ("max", max)
+        before = best((row[monitor] for row in history), default=None)
         return [
             keras.callbacks.ModelCheckpoint(
-                folder / KEPT, monitor, mode=mode, save_best_only=True, save_weights_only=True
+                folder / KEPT,
+                monitor,
+                mode=mode,
+                save_best_only=True,
+                save_weights_only=True,
+                initial_value_threshold=before,
             )
         ]
     return []

@@ -5,7 +5,17 @@ give what both are trained on; `generate` makes bags of digits and of pictures.
 """
 
 from tfbig.mil import generate
-from tfbig.mil.data import BagSet, dataset, foreground, read_bags
-from tfbig.mil.model import MIL, bag_model
+from tfbig.mil.data import BagSet, dataset, foreground, read_bags, sample_size
+from tfbig.mil.model import MIL, NORMS, bag_model
 
-__all__ = ["MIL", "BagSet", "bag_model", "dataset", "foreground", "generate", "read_bags"]
+__all__ = [
+    "MIL",
+    "NORMS",
+    "BagSet",
+    "bag_model",
+    "dataset",
+    "foreground",
+    "generate",
+    "read_bags",
+    "sample_size",
+]

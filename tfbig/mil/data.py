@@ -113,6 +113,7 @@ def dataset(
     shuffle: bool = False,
     augment: bool = False,
     seed: int = 0,
+    first_epoch: int = 0,
     dense: bool = False,
 ) -> tf.data.Dataset:
     """Handles of bags, or bags, and labels, for `fit`, `evaluate` and `predict`.
@@ -127,6 +128,7 @@ def dataset(
         augment: tiles are blurred, coloured, flipped and turned, all of a bag alike, anew in every epoch; see
             `tfbig.sources.Augmentation`.
         seed: same seed, same samples and orders.
+        first_epoch: epochs that were seen before, where training goes on.
         dense: give tensors `[N, n, ...]` instead of handles `[N]`, for plain models.
 
     Raises:
@@ -140,7 +142,7 @@ def dataset(
         raise ValueError(f"sample={sample}: expected a number of instances, or a share below 1.")
     for bag in bags:
         _check_alike(bag, bags[0])
-    epochs = count()
+    epochs = count(first_epoch)
 
     def one_epoch() -> Iterator[tuple[str, Any]]:
         rng = np.random.default_rng([seed, next(epochs)])
