@@ -119,9 +119,17 @@ def test_a_sample_keeps_coordinates_and_labels() -> None:
 
 def test_features_of_clam_with_an_axis_in_front(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["features"] = np.ones((1, 3, 7), "float32")
+        file["features"] = np.arange(21, dtype="float32").reshape(1, 3, 7)
         file["coords"] = np.zeros((3, 2))
-    assert FeatureBag(tmp_path / "a.h5").shape == (3, 7)
+    bag = FeatureBag(tmp_path / "a.h5")
+    np.testing.assert_array_equal(bag.read(1, 3), np.arange(7, 21).reshape(2, 7))
+
+
+def test_features_that_are_torn_later(tmp_path: Path) -> None:
+    bag = features(tmp_path)
+    (tmp_path / "slide.h5").write_bytes((tmp_path / "slide.h5").read_bytes()[:700])
+    with pytest.raises(SourceError, match=r"slide\.h5: is not a readable HDF5 file"):
+        bag.read(0, 9)
 
 
 def test_tiles_at_another_size() -> None:

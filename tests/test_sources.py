@@ -667,6 +667,19 @@ def test_handles() -> None:
     second.release()
 
 
+def test_handles_are_lent() -> None:
+    """Only what was not registered before is forgotten after the block, errors included."""
+    mine, other = ArraySource(image(3, 4)), ArraySource(image(3, 4))
+    assert sources.resolve(mine.handle) is mine
+    with pytest.raises(ZeroDivisionError), mine.lent() as kept, other.lent() as lent:
+        assert (sources.resolve(kept), sources.resolve(lent)) == (mine, other)
+        raise ZeroDivisionError
+    assert sources.resolve(kept) is mine
+    with pytest.raises(SourceError, match="no source is registered"):
+        sources.resolve(lent)
+    mine.release()
+
+
 def test_handles_are_given_once_under_threads() -> None:
     source = ArraySource(image(3, 4))
     barrier = threading.Barrier(8)

@@ -77,6 +77,7 @@ SOURCES = [
     "opening",
     "views",
     "bags",
+    "bag_files",
     "augmented",
     "handles",
     "writing",

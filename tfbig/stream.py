@@ -307,13 +307,22 @@ class StreamedModel(keras.Model):
             SourceError: the image cannot be read, or the file not written.
         """
         source = sources.open(image)
-        handle = tf.constant([source.handle])
+        with source.lent() as handle:
+            self._predict_to(tf.constant([handle]), source.shape, path, dtype)
+        return sources.open(path)
+
+    # --------------------------------------------------------------------- private
+
+    def _predict_to(
+        self, handle: tf.Tensor, image_shape: tuple[int, ...], path: str, dtype: str | None
+    ) -> None:
+        """As `predict_to`, of an image that has a handle."""
         if self._split is not None:
             prediction = keras.ops.convert_to_numpy(self(handle, training=False))[0]
             prediction = prediction.astype(dtype or prediction.dtype)
             with sources.write_npy(path, prediction.shape, prediction.dtype) as writer:
                 writer.write(0, prediction)
-            return sources.open(path)
+            return
         inputs, outputs = self._functional_twin.inputs, self._functional_twin.outputs
         if len(inputs) != 1 or len(outputs) != 1 or not self.spatial or self._programs.rank != 4:
             raise ValueError(
@@ -323,7 +332,7 @@ class StreamedModel(keras.Model):
         self._settle([handle])
         program = self._programs.forward(False, [handle])
         (output,) = program.graph.outputs
-        rows, columns = program.graph.extents({program.graph.inputs[0]: source.shape[:2]})[output]
+        rows, columns = program.graph.extents({program.graph.inputs[0]: image_shape[:2]})[output]
         known = program.graph.values[output]
         shape = (rows, columns, known.channels)
         kind = np.dtype(dtype or tf.as_dtype(known.dtype).as_numpy_dtype)
@@ -333,9 +342,6 @@ class StreamedModel(keras.Model):
         ):
             inputs = binding.arguments(program, [handle])
             program.forward(inputs, binding.weights(program), {output: tf.constant(key)})
-        return sources.open(path)
-
-    # --------------------------------------------------------------------- private
 
     def _settle(self, tensors: list[tf.Tensor]) -> None:
         """Before programs are asked for: which axis they cut, and for which `compile` they are."""

@@ -239,7 +239,8 @@ class MIL(StreamedModel):
                     f"aggregator '{self.aggregator.name}' ({type(self.aggregator).__name__}) has no method "
                     f"`{method}(bag)`, which says what it looked at; those of models/ have."
                 )
-        features = self.features(tf.constant([sources.open_bag(bag).handle]))
+        with sources.open_bag(bag).lent() as handle:
+            features = self.features(tf.constant([handle]))
         logits = self.aggregator(features, training=False)
         return {
             "logits": keras.tree.map_structure(_first, logits),

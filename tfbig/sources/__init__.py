@@ -9,17 +9,8 @@ whoever needs rows calls `resolve(handle).read(start, stop)`. A `Bag` is the sam
 
 from tfbig.sources.arrays import ArraySource, RawSource
 from tfbig.sources.augmented import Augmentation, Augmented
-from tfbig.sources.bags import (
-    ArrayBag,
-    Bag,
-    FeatureBag,
-    Filled,
-    NpyBag,
-    PictureBag,
-    Resized,
-    Subset,
-    open_bag,
-)
+from tfbig.sources.bag_files import FeatureBag, NpyBag, PictureBag, open_bag
+from tfbig.sources.bags import ArrayBag, Bag, Filled, Resized, Subset
 from tfbig.sources.handles import resolve
 from tfbig.sources.opening import open
 from tfbig.sources.source import Readable, Source

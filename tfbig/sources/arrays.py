@@ -80,6 +80,21 @@ def is_mapped(array: npt.NDArray[Any]) -> TypeGuard[np.memmap[Any, Any]]:
     return isinstance(array, np.memmap) and getattr(array, "_mmap", None) is not None
 
 
+def map_npy(file: File) -> np.memmap[Any, Any]:
+    """The array of a `.npy` file.
+
+    Raises:
+        SourceError: It holds none that is whole.
+    """
+    try:
+        return np.lib.format.open_memmap(file.path, mode="r")
+    except ValueError as error:
+        raise SourceError(
+            f"{file.path}: is not a readable .npy file ({error}; {file.num_bytes} bytes). If it "
+            "is truncated, write or copy it again; if it holds objects, save a numeric array."
+        ) from error
+
+
 def from_memmap(array: np.memmap[Any, Any]) -> RawSource:
     """The file behind a memory map, or behind rows of one.
 

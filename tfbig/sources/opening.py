@@ -11,7 +11,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from tfbig.errors import SourceError
-from tfbig.sources.arrays import ArraySource, RawSource, from_memmap, is_mapped
+from tfbig.sources.arrays import ArraySource, from_memmap, is_mapped, map_npy
 from tfbig.sources.files import File, PathLike
 from tfbig.sources.source import Source
 from tfbig.sources.tiff import TiffSource
@@ -54,7 +54,7 @@ def _open_path(path: PathLike) -> Source:
     file = File(path)  # of whatever kind, it must be there
     suffix = Path(path).suffix.lower()
     if suffix == ".npy":
-        return _open_npy(file)
+        return from_memmap(map_npy(file))
     if suffix in _TIFF_SUFFIXES:
         return TiffSource(path)
     if suffix in PICTURE_SUFFIXES:
@@ -64,17 +64,6 @@ def _open_path(path: PathLike) -> Source:
         f"{path}: files named '{suffix}' are not known; expected one of {known}. Use TiffSource or "
         "RawSource if it is such a file under another name, or convert it."
     )
-
-
-def _open_npy(file: File) -> RawSource:
-    try:
-        array = np.lib.format.open_memmap(file.path, mode="r")
-    except ValueError as error:
-        raise SourceError(
-            f"{file.path}: is not a readable .npy file ({error}; {file.num_bytes} bytes). If it "
-            "is truncated, write or copy it again; if it holds objects, save a numeric array."
-        ) from error
-    return from_memmap(array)
 
 
 def _open_picture(path: str) -> ArraySource:

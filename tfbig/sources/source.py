@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
@@ -95,6 +96,16 @@ class Readable(ABC):
     def release(self) -> None:
         """Takes the source out of the registry; `resolve` no longer knows its handle."""
         _registered.pop(self._handle, None)
+
+    @contextmanager
+    def lent(self) -> Iterator[str]:
+        """The handle, registered for as long as the block lasts; for longer if it was before."""
+        was_registered = self._handle in _registered
+        try:
+            yield self.handle
+        finally:
+            if not was_registered:
+                self.release()
 
     def close(self) -> None:
         """Lets go of the open file; reading then raises SourceError. Without a file, nothing."""
