@@ -1,11 +1,13 @@
 """Bags for `--task mil`: drawn shapes, digits, pictures, or a folder of one's own with its `bags.csv`."""
 
 import csv
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from models import settings as command_line
 from tfbig import SourceError, mil
 from tfbig.mil import generate
 from tfbig.sources import Filled, Subset
@@ -28,8 +30,46 @@ class Data:
         return [f for split in SPLITS for f in getattr(self, split).failed]
 
 
+def add_flags(add):
+    """Flags that say which bags."""
+    number, share = command_line.count, command_line.positive
+    add(
+        "--bags",
+        choices=["shapes", "digits", "pictures", "folder"],
+        default="shapes",
+        help="shapes: drawn tiles, a bag with a ring is positive; digits: QMNIST-bags from the IDX "
+        "files of --data; pictures: Imagenette-bags from --data/train/CLASS and --data/val/CLASS; "
+        "folder: --data/bags.csv with columns bag, label, split (default: %(default)s)",
+    )
+    add("--data", metavar="FOLDER", help="where digits, pictures or bags are")
+    add(
+        "--num-bags",
+        nargs=3,
+        type=number,
+        default=[150, 30, 30],
+        metavar=("TRAIN", "VAL", "TEST"),
+        help="bags that are composed (default: 150 30 30)",
+    )
+    add("--instances", type=number, default=20, help="of a composed bag (default: %(default)s)")
+    add(
+        "--share",
+        type=share,
+        default=0.2,
+        help="of the instances of a positive bag that are of the key class (default: %(default)s)",
+    )
+    add("--key", type=int, default=9, help="class of the keys (default: %(default)s)")
+    add("--tile", type=number, help="rows and columns of a composed instance")
+    add(
+        "--foreground",
+        type=share,
+        help="tiles are kept of which at least this share is grey between 3 and 230",
+    )
+    add("--fill", action="store_true", help="white tiles in training bags smaller than --sample")
+    add("--classes", type=number, help="of bags.csv (default: the largest label and 1)")
+
+
 def load(settings):
-    """The data that `--bags` names, see `models.tasks.mil.add_flags`."""
+    """The data that `--bags` names."""
     loaders = {"shapes": _shapes, "digits": _digits, "pictures": _pictures, "folder": _folder}
     data = loaders[settings.bags](settings)
     if settings.foreground:
@@ -38,6 +78,37 @@ def load(settings):
     if settings.fill and settings.sample and settings.sample >= 1:
         data = replace(data, train=_filled(data.train, int(settings.sample)))
     return data
+
+
+def large_enough(data, least):
+    """Bags of `least` instances or more, which can be split into pseudo-bags; the others are named and left out."""
+
+    def checked(found):
+        fits = [bag.shape[0] >= least for bag in found.bags]
+        reason = f"cannot be split into {least} pseudo-bags; lower --pseudo-bags to use it."
+        small = [
+            (bag.name, f"{bag.name}: has {bag.shape[0]} instances, which {reason}")
+            for bag, fit in zip(found.bags, fits, strict=True)
+            if not fit
+        ]
+        if not any(fits):
+            raise SourceError(small[0][1])
+        kept = tuple(bag for bag, fit in zip(found.bags, fits, strict=True) if fit)
+        return mil.BagSet(kept, found.labels[fits], (*found.failed, *small))
+
+    return replace(data, **{split: checked(getattr(data, split)) for split in SPLITS})
+
+
+def print_counts(data):
+    """Bags, instances and classes of every split; what was left out goes to standard error."""
+    for split in SPLITS:
+        found = getattr(data, split)
+        sizes = [bag.shape[0] for bag in found.bags]
+        counts = np.bincount(found.labels, minlength=len(data.classes))
+        kinds = ", ".join(f"{n} {name}" for n, name in zip(counts, data.classes, strict=True))
+        print(f"{split}: {len(sizes)} bags of {min(sizes)} to {max(sizes)} instances ({kinds})")
+    for name, reason in data.failed:
+        print(f"left out {name}: {reason}", file=sys.stderr)
 
 
 def _foreground(found, share):

@@ -3,10 +3,22 @@
 import keras
 import numpy as np
 
+from models import settings as command_line
 from tfbig import metrics, mil, pictures, roc, runfolder
 
 MAPS = 4
 """Bags whose attention is drawn."""
+
+
+def add_flags(add):
+    """Flags of the judgement."""
+    number, positive = command_line.count, command_line.positive
+    add(
+        "--eval-sample",
+        type=positive,
+        help="instances of a test bag, a number or a share, drawn --eval-repeats times (default: all instances)",
+    )
+    add("--eval-repeats", type=number, default=1, help="(default: %(default)s)")
 
 
 def write_results(explain, data, folder, settings, measured):

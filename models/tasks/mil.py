@@ -1,7 +1,5 @@
 """Multiple instance learning end to end: an encoder and an aggregator, trained on whole bags."""
 
-import dataclasses
-import math
 import sys
 from pathlib import Path
 
@@ -15,10 +13,9 @@ from models import settings as command_line
 from models.dtfd import DISTILLATIONS, DTFDMIL, PseudoBagLoss
 from models.pooling import ABMIL, MaxPooling, MeanPooling
 from models.self_attention import SelfAttentionMIL
-from models.tasks import bags, judge
+from models.tasks import bags, judge, training
 from models.transmil import TransMIL
-from tfbig import mil, optimizers, pictures, runfolder
-from tfbig.windows import BestWindow
+from tfbig import mil, pictures, runfolder
 
 MODES = {
     "accumulate": "exact gradients, accumulated over slices of --instances-at-once instances",
@@ -48,65 +45,19 @@ AGGREGATORS = {
     "mean": lambda s, n: MeanPooling(n, name="mean"),
     "max": lambda s, n: MaxPooling(n, name="max"),
 }
-OPTIMIZERS = {
-    "adam": lambda s, steps, o: keras.optimizers.Adam(s.lr, epsilon=s.epsilon, **o),
-    "coupled_adam": lambda s, steps, o: optimizers.CoupledAdam(
-        s.lr, l2=s.decay, epsilon=s.epsilon, **o
-    ),
-    "adamw": lambda s, steps, o: keras.optimizers.AdamW(s.lr, weight_decay=s.decay, **o),
-    "demon_adamw": lambda s, steps, o: optimizers.DemonAdamW(
-        s.lr, steps, weight_decay=s.decay, **o
-    ),
-    "lookahead_radam": lambda s, steps, o: optimizers.LookaheadRAdam(
-        s.lr, weight_decay=s.decay, **o
-    ),
-}
-KEPT = "kept.weights.h5"
 
 
 def add_flags(add_data, add_training):
     """Flags of this task, in the groups of data and of training."""
-    _add_bags(add_data)
+    bags.add_flags(add_data)
     _add_model(add_data)
-    _add_optimizer(add_training)
-    _add_evaluation(add_training)
-
-
-def _add_bags(add):
-    number, share = command_line.count, command_line.positive
-    add(
-        "--bags",
-        choices=["shapes", "digits", "pictures", "folder"],
-        default="shapes",
-        help="shapes: drawn tiles, a bag with a ring is positive; digits: QMNIST-bags from the IDX "
-        "files of --data; pictures: Imagenette-bags from --data/train/CLASS and --data/val/CLASS; "
-        "folder: --data/bags.csv with columns bag, label, split (default: %(default)s)",
+    training.add_flags(add_training)
+    judge.add_flags(add_training)
+    add_training(
+        "--test-only",
+        metavar="RUN",
+        help="nothing is trained: the model of this run folder is judged on the test bags",
     )
-    add("--data", metavar="FOLDER", help="where digits, pictures or bags are")
-    add(
-        "--num-bags",
-        nargs=3,
-        type=number,
-        default=[150, 30, 30],
-        metavar=("TRAIN", "VAL", "TEST"),
-        help="bags that are composed (default: 150 30 30)",
-    )
-    add("--instances", type=number, default=20, help="of a composed bag (default: %(default)s)")
-    add(
-        "--share",
-        type=share,
-        default=0.2,
-        help="of the instances of a positive bag that are of the key class (default: %(default)s)",
-    )
-    add("--key", type=int, default=9, help="class of the keys (default: %(default)s)")
-    add("--tile", type=number, help="rows and columns of a composed instance")
-    add(
-        "--foreground",
-        type=share,
-        help="tiles are kept of which at least this share is grey between 3 and 230",
-    )
-    add("--fill", action="store_true", help="white tiles in training bags smaller than --sample")
-    add("--classes", type=number, help="of bags.csv (default: the largest label and 1)")
 
 
 def _add_model(add):
@@ -145,59 +96,12 @@ def _add_model(add):
     )
 
 
-def _add_optimizer(add):
-    number, positive = command_line.count, command_line.positive
-    add("--epochs", type=number, default=10, help="in all (default: %(default)s)")
-    add("--batch-size", type=number, default=1, help="bags of a step, all of one size")
-    add("--accumulate", type=number, default=1, help="steps of which gradients are averaged")
-    add("--sum", action="store_true", help="gradients of --accumulate steps are added up instead")
-    add("--optimizer", choices=list(OPTIMIZERS), default="adam", help="(default: %(default)s)")
-    add("--lr", type=positive, default=1e-3, help="learning rate (default: %(default)s)")
-    add("--epsilon", type=positive, default=1e-7, help="of adam and coupled_adam")
-    add("--decay", type=float, default=0.0, help="of weights; coupled in coupled_adam")
-    add("--clip", type=positive, help="global norm of the gradient")
-    add(
-        "--schedule",
-        choices=["constant", "cosine", "exponential"],
-        default="cosine",
-        help="of the learning rate, by epochs (default: %(default)s)",
-    )
-    add("--rate", type=positive, default=0.955, help="factor of an epoch, for exponential")
-    add("--demon-steps", type=number, help="of demon_adamw (default: the steps of the run)")
-    add("--class-weights", action="store_true", help="of inverse frequency, adding up to 1")
-    add("--augment", action="store_true", help="blur, colours, flips, turns: one set for a bag")
-    add("--sample", type=positive, help="instances of a training bag: a number, or a share below 1")
-
-
-def _add_evaluation(add):
-    number, positive = command_line.count, command_line.positive
-    add("--val-sample", type=positive, help="the same of a validation bag")
-    add(
-        "--eval-sample",
-        type=positive,
-        help="the same of a test bag, drawn --eval-repeats times (default: all instances)",
-    )
-    add("--eval-repeats", type=number, default=1, help="(default: %(default)s)")
-    add(
-        "--keep",
-        choices=["last", "best", "window"],
-        default="best",
-        help="epoch that is tested: the last; the best by --monitor; or the best of the window of "
-        "--window epochs with the best average, of those since a resume (default: %(default)s)",
-    )
-    add("--monitor", default="loss", choices=["loss", "accuracy", "qwk"], help="of validation")
-    add("--window", type=number, default=15, help="epochs (default: %(default)s)")
-    add(
-        "--test-only",
-        metavar="RUN",
-        help="nothing is trained: the model of this run folder is judged on the test bags",
-    )
-
-
 def train(settings):
     """Data, model, plan, fit, results: a run from its settings."""
-    data = _large_enough(bags.load(settings), settings)
-    _print_data(settings, data)
+    least = settings.pseudo_bags if settings.model == "dtfd" else 1
+    data = bags.large_enough(bags.load(settings), least)
+    print(f"mode {settings.mode}, model {settings.model}, precision {settings.precision}")
+    bags.print_counts(data)
     model, twin = make_model(settings, data)
     compile_both(model, twin, settings, data)
     planned = print_plan(model, settings, data)
@@ -221,7 +125,7 @@ def trained(model, twin, data, folder, settings, planned):
     history = fit(model, twin, data, folder, settings)
     _, peak = runfolder.memory_bytes()
     runfolder.save_model(folder / "model.keras", twin)
-    accuracy = "bag_accuracy" if settings.model == "dtfd" else "accuracy"
+    accuracy = _of_bag(settings) + "accuracy"
     labels = {"loss": "loss", accuracy: "accuracy"}
     pictures.learning_curve(folder / "learning_curve.png", history, labels, "validation bags")
     found = {key: history[-1][key] for key in ("loss", "val_loss", "seconds_per_step")}
@@ -257,11 +161,8 @@ def make_model(settings, data):
 
 def compile_both(model, twin, settings, data):
     """One optimizer for both: what is saved is the plain model, and it can be trained on."""
-    options = {"global_clipnorm": settings.clip}
-    if settings.accumulate > 1:
-        options["gradient_accumulation_steps"] = settings.accumulate
     steps = steps_per_epoch(settings, data) * settings.epochs // settings.accumulate
-    optimizer = OPTIMIZERS[settings.optimizer](settings, settings.demon_steps or steps, options)
+    optimizer = training.make_optimizer(settings, steps)
     entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     metrics = ["accuracy", tfbig.metrics.QuadraticWeightedKappa(len(data.classes))]
     weight = float(settings.accumulate if settings.sum else 1)
@@ -275,6 +176,11 @@ def compile_both(model, twin, settings, data):
     if settings.resume:
         optimizer.build(twin.trainable_variables)  # else its state would be left out
         twin.load_weights(runfolder.checkpoint(settings.out))
+
+
+def _of_bag(settings):
+    """What Keras puts before the name of a metric of the bag."""
+    return "bag_" if settings.model == "dtfd" else ""
 
 
 def steps_per_epoch(settings, data):
@@ -296,33 +202,33 @@ def fit(model, twin, data, folder, settings):
     """Trains from the epoch after the last one in the history; gives the history of all epochs."""
     history = runfolder.read_csv(folder / runfolder.HISTORY) if settings.resume else []
     recorder = runfolder.Recorder(folder, twin, history)
-    weights = _class_weights(data) if settings.class_weights else None
+    weights = training.class_weights(data) if settings.class_weights else None
     done = len(history)
-    training = dataset(data.train, settings, settings.sample, True, weights, first_epoch=done)
+    monitor = "loss" if settings.monitor == "loss" else _of_bag(settings) + settings.monitor
     model.fit(
-        training,
+        dataset(data.train, settings, settings.sample, True, weights, first_epoch=done),
         validation_data=dataset(data.val, settings, settings.val_sample, first_epoch=done),
         initial_epoch=done,
         epochs=settings.epochs,
         shuffle=False,
-        callbacks=[recorder, *_schedule(settings), *_keeping(folder, settings, history)],
+        callbacks=[recorder, *training.callbacks(settings, folder, f"val_{monitor}", history)],
         verbose=1 if sys.stdout.isatty() else 2,
     )
     if settings.keep != "last":
-        twin.load_weights(folder / KEPT)
+        twin.load_weights(folder / training.KEPT)
     return recorder.history
 
 
-def dataset(found, settings, sample=None, training=False, weights=None, first_epoch=0):
+def dataset(found, settings, sample=None, learns=False, weights=None, first_epoch=0):
     """Bags of a split for `fit`, with a weight for each where classes have some."""
     dense = settings.mode == "device" or settings.encoder == "none"
     data = mil.dataset(
         found.bags,
         found.labels,
-        settings.batch_size if training else 1,
+        settings.batch_size if learns else 1,
         sample=sample,
-        shuffle=training,
-        augment=training and settings.augment,
+        shuffle=learns,
+        augment=learns and settings.augment,
         seed=settings.seed,
         first_epoch=first_epoch,
         dense=dense,
@@ -334,46 +240,6 @@ def dataset(found, settings, sample=None, training=False, weights=None, first_ep
         return (x, target) if weights is None else (x, target, tf.gather(weights, y))
 
     return data.map(labelled)
-
-
-def _keeping(folder, settings, history):
-    """The callback that keeps the weights of the epoch that `--keep` asks for, those before a resume included."""
-    name = "val_bag_" if settings.model == "dtfd" and settings.monitor != "loss" else "val_"
-    monitor = name + settings.monitor
-    if settings.keep == "window":
-        return [BestWindow(folder / KEPT, monitor, settings.window)]
-    if settings.keep == "best":
-        mode, best = ("min", min) if settings.monitor == "loss" else ("max", max)
-        before = best((row[monitor] for row in history), default=None)
-        return [
-            keras.callbacks.ModelCheckpoint(
-                folder / KEPT,
-                monitor,
-                mode=mode,
-                save_best_only=True,
-                save_weights_only=True,
-                initial_value_threshold=before,
-            )
-        ]
-    return []
-
-
-def _schedule(settings):
-    """The callback that sets the learning rate of an epoch."""
-    rates = {
-        "constant": lambda epoch, lr: settings.lr,
-        "cosine": lambda epoch, lr: (
-            settings.lr * (1 + math.cos(math.pi * epoch / settings.epochs)) / 2
-        ),
-        "exponential": lambda epoch, lr: settings.lr * settings.rate**epoch,
-    }
-    return [keras.callbacks.LearningRateScheduler(rates[settings.schedule])]
-
-
-def _class_weights(data):
-    """Of inverse frequency, adding up to 1."""
-    counts = np.maximum(np.bincount(data.train.labels, minlength=len(data.classes)), 1)
-    return np.float32(1 / counts / np.sum(1 / counts))
 
 
 def _explainer(model, twin):
@@ -391,40 +257,3 @@ def _explainer(model, twin):
         return {"logits": logits, "attention": attention, "scores": scores}
 
     return explain
-
-
-def _large_enough(data, settings):
-    """Bags that can be split into pseudo-bags; the others are named and left out."""
-    least = settings.pseudo_bags if settings.model == "dtfd" else 1
-
-    def checked(found):
-        fits = [bag.shape[0] >= least for bag in found.bags]
-        reason = f"cannot be split into {least} pseudo-bags; lower --pseudo-bags to use it."
-        small = [
-            (bag.name, f"{bag.name}: has {bag.shape[0]} instances, which {reason}")
-            for bag, fit in zip(found.bags, fits, strict=True)
-            if not fit
-        ]
-        if not any(fits):
-            raise tfbig.SourceError(small[0][1])
-        return mil.BagSet(
-            tuple(bag for bag, fit in zip(found.bags, fits, strict=True) if fit),
-            found.labels[fits],
-            (*found.failed, *small),
-        )
-
-    return dataclasses.replace(
-        data, **{split: checked(getattr(data, split)) for split in bags.SPLITS}
-    )
-
-
-def _print_data(settings, data):
-    print(f"mode {settings.mode}, model {settings.model}, precision {settings.precision}")
-    for split in bags.SPLITS:
-        found = getattr(data, split)
-        sizes = [bag.shape[0] for bag in found.bags]
-        counts = np.bincount(found.labels, minlength=len(data.classes))
-        kinds = ", ".join(f"{n} {name}" for n, name in zip(counts, data.classes, strict=True))
-        print(f"{split}: {len(sizes)} bags of {min(sizes)} to {max(sizes)} instances ({kinds})")
-    for name, reason in data.failed:
-        print(f"left out {name}: {reason}", file=sys.stderr)
