@@ -239,15 +239,14 @@ def _norm_of_slices(call: Call, size: int) -> int:
 
     def partial(x: list[tf.Tensor], w: Any, strip: Any) -> tuple[tf.Tensor, ...]:
         mean, variance = statistics(x[0])
-        return tf.constant(momentum, mean.dtype), (1 - momentum) * mean, (1 - momentum) * variance
+        return tf.constant(momentum, tf.float64), (1 - momentum) * mean, (1 - momentum) * variance
 
     def merge(a: Any, b: Any) -> tuple[tf.Tensor, ...]:
         return a[0] * b[0], a[1] * b[0] + b[1], a[2] * b[0] + b[2]
 
-    wide = moments.wide(tf.as_dtype(call.dtype))
-    zeros = tf.zeros([call.channels], wide)
+    zeros = tf.zeros([call.channels], tf.float64)
     op = Reduce(
-        lambda batch: (tf.ones([], wide), zeros, zeros),
+        lambda batch: (tf.ones([], tf.float64), zeros, zeros),
         partial,
         merge,
         lambda total, pixels: total,

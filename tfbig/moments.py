@@ -6,8 +6,9 @@
            m2    = m2_a + m2_b + delta**2 * n_a * n_b / n
 
 (Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", 1979.)
-Counts are int64: a float32 count stops at 2**24, which one gigapixel exceeds 61 times. Sums are float32,
-or float64 for float64 data.
+Counts are int64: a float32 count stops at 2**24, which one gigapixel exceeds 61 times. A row of the image is summed in
+float32 (float64 for float64 data), rows are added up in float64: what comes out does not depend on how rows are cut
+into strips, but in the last places of float64, and is nearer to the exact sum than one in float32.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import tensorflow as tf
 
 
 class Moments(NamedTuple):
-    """Count (int64 scalar), mean, and sum of squared deviations from the mean."""
+    """Count (int64 scalar), mean, and sum of squared deviations from the mean (float64)."""
 
     count: tf.Tensor
     mean: tf.Tensor
@@ -31,37 +32,52 @@ def wide(dtype: tf.DType) -> tf.DType:
     return tf.float64 if dtype == tf.float64 else tf.float32
 
 
-def init(shape: Sequence[int] | tf.Tensor, dtype: tf.DType) -> Moments:
+def total(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    """The sum over `axes`, kept with size 1: within a row, axes from 2 on, in the type of `x`, then in float64."""
+    rows = tf.reduce_sum(x, _within(axes), keepdims=True)
+    return tf.reduce_sum(tf.cast(rows, tf.float64), axes, keepdims=True)
+
+
+def _within(axes: Sequence[int]) -> list[int]:
+    return [axis for axis in axes if axis >= 2]
+
+
+def init(shape: Sequence[int] | tf.Tensor) -> Moments:
     """The moments of nothing."""
-    zeros = tf.zeros(shape, wide(dtype))
+    zeros = tf.zeros(shape, tf.float64)
     return Moments(tf.constant(0, tf.int64), zeros, zeros)
 
 
 def of(x: tf.Tensor, axes: Sequence[int]) -> Moments:
-    """The moments of `x` over `axes`, two passes, as `tf.nn.moments`."""
+    """The moments of `x` over `axes`: of every row, two passes, as `tf.nn.moments`, then of all rows."""
     x = tf.cast(x, wide(x.dtype))
-    mean = tf.reduce_mean(x, axes, keepdims=True)
-    m2 = tf.reduce_sum(tf.math.squared_difference(x, mean), axes)
-    count = tf.reduce_prod([tf.shape(x, tf.int64)[axis] for axis in axes])
-    return Moments(count, tf.reshape(mean, tf.shape(m2)), m2)
+    inner = _within(axes)
+    each = tf.reduce_mean(x, inner, keepdims=True)
+    m2 = tf.reduce_sum(tf.math.squared_difference(x, each), inner, keepdims=True)
+    each, m2 = tf.cast(each, tf.float64), tf.cast(m2, tf.float64)
+    mean = tf.reduce_mean(each, axes, keepdims=True)
+    between = _size(x, inner) * tf.math.squared_difference(each, mean)
+    m2 = tf.reduce_sum(m2 + between, axes)
+    return Moments(tf.cast(_size(x, axes), tf.int64), tf.reshape(mean, tf.shape(m2)), m2)
+
+
+def _size(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    """How many numbers, float64."""
+    return tf.cast(tf.reduce_prod([tf.shape(x, tf.int64)[axis] for axis in axes]), tf.float64)
 
 
 def merge(a: Moments, b: Moments) -> Moments:
     """The moments of both together."""
     count = a.count + b.count
-    whole = tf.cast(tf.maximum(count, 1), tf.float64)
-    share = tf.cast(tf.cast(b.count, tf.float64) / whole, a.mean.dtype)
-    weight = tf.cast(
-        tf.cast(a.count, tf.float64) * tf.cast(b.count, tf.float64) / whole, a.mean.dtype
-    )
+    share = tf.cast(b.count, tf.float64) / tf.cast(tf.maximum(count, 1), tf.float64)
+    weight = tf.cast(a.count, tf.float64) * share
     delta = b.mean - a.mean
     return Moments(count, a.mean + delta * share, a.m2 + b.m2 + delta * delta * weight)
 
 
 def finalize(moments: Moments) -> tuple[tf.Tensor, tf.Tensor]:
     """Mean and biased variance."""
-    count = tf.cast(tf.cast(moments.count, tf.float64), moments.m2.dtype)
-    return moments.mean, moments.m2 / count
+    return moments.mean, moments.m2 / tf.cast(moments.count, tf.float64)
 
 
 def pullback(
@@ -73,7 +89,7 @@ def pullback(
 
     All but `x` broadcast against it; the variance's own dependence on the mean cancels.
     """
-    n = tf.cast(tf.cast(count, tf.float64), mean.dtype)
-    wide_x = tf.cast(x, mean.dtype)
+    n, kind = tf.cast(count, tf.float64), wide(x.dtype)
     scale = 2 * d_variance / n
-    return tf.cast(wide_x * scale + (d_mean / n - scale * mean), x.dtype)
+    shift = d_mean / n - scale * mean
+    return tf.cast(tf.cast(x, kind) * tf.cast(scale, kind) + tf.cast(shift, kind), x.dtype)

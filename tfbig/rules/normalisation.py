@@ -17,7 +17,7 @@ from tfbig.rules.registry import rule
 layers = keras.layers
 
 
-def _moments(shape: Callable[[Any], Any], axes: list[int], dtype: str, fold: Any) -> Reduce:
+def _moments(shape: Callable[[Any], Any], axes: list[int], fold: Any) -> Reduce:
     """Moments over `axes` of `fold(x)`; `shape(batch)` is the shape of the result."""
 
     def partial(x: list[tf.Tensor], w: Any, strip: Any) -> moments.Moments:
@@ -35,7 +35,7 @@ def _moments(shape: Callable[[Any], Any], axes: list[int], dtype: str, fold: Any
         return (*moments.finalize(moments.Moments(*partial)), partial[0])
 
     return Reduce(
-        lambda batch: moments.init(shape(batch), tf.as_dtype(dtype)),
+        lambda batch: moments.init(shape(batch)),
         partial,
         lambda a, b: moments.merge(moments.Moments(*a), moments.Moments(*b)),
         finalize,
@@ -60,7 +60,7 @@ def batch_normalization(call: Call) -> int:
         )
     if call.training and layer.trainable:
         axes = list(range(call.rank - 1))
-        op = _moments(lambda batch: [call.channels], axes, call.dtype, lambda x: x)
+        op = _moments(lambda batch: [call.channels], axes, lambda x: x)
         statistics = graph.reduce(f"{layer.name}/moments", op, call.inputs)
         _moving(call, statistics)
     else:
@@ -105,13 +105,34 @@ def _affine(call: Call, statistics: int, spread: Any, fold: Any) -> int:
 def normalise(
     x: tf.Tensor, mean: Any, variance: Any, gamma: Any, beta: Any, epsilon: float
 ) -> tf.Tensor:
-    """`x * inv + (beta - mean * inv)` with `inv = rsqrt(variance + epsilon) * gamma`, in float32 or wider."""
-    wide = moments.wide(x.dtype)
-    mean, variance = tf.cast(mean, wide), tf.cast(variance, wide)
-    inv = tf.math.rsqrt(variance + tf.constant(epsilon, wide))
-    inv = inv if gamma is None else inv * tf.cast(gamma, wide)
-    shift = -mean * inv if beta is None else tf.cast(beta, wide) - mean * inv
-    return tf.cast(tf.cast(x, wide) * inv + shift, x.dtype)
+    """`x * inv + (beta - mean * inv)` with `inv = rsqrt(variance + epsilon) * gamma`.
+
+    Numbers of a channel are float64, pixels float32 or wider.
+    """
+    mean, variance = tf.cast(mean, tf.float64), tf.cast(variance, tf.float64)
+    inv = tf.math.rsqrt(variance + epsilon)
+    inv = inv if gamma is None else inv * tf.cast(gamma, tf.float64)
+    shift = -mean * inv if beta is None else tf.cast(beta, tf.float64) - mean * inv
+    y = _scaled(tf.cast(x, moments.wide(x.dtype)), _of_rank(inv, x), _of_rank(shift, x))
+    return tf.cast(y, x.dtype)
+
+
+def _of_rank(t: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """`t` with leading axes of size 1, as many axes as `x` has."""
+    missing = x.shape.rank - t.shape.rank
+    return tf.reshape(t, tf.concat([[1] * missing, tf.shape(t)], 0)) if missing else t
+
+
+@tf.custom_gradient
+def _scaled(x: tf.Tensor, inv: tf.Tensor, shift: tf.Tensor) -> Any:
+    """`x * inv + shift`; the gradients of `inv` and `shift` are summed as moments are."""
+    slope, offset = tf.cast(inv, x.dtype), tf.cast(shift, x.dtype)
+    axes = [axis for axis, size in enumerate(inv.shape) if size == 1]
+
+    def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        return dy * slope, moments.total(dy * x, axes), moments.total(dy, axes)
+
+    return x * slope + offset, gradient
 
 
 @rule(layers.GroupNormalization)
@@ -127,7 +148,7 @@ def group_normalization(call: Call) -> int:
         return tf.ensure_shape(folded, [*x.shape[:-1], groups, each])
 
     axes = [*range(1, spatial + 1), spatial + 2]
-    op = _moments(lambda batch: [batch, groups], axes, call.dtype, fold)
+    op = _moments(lambda batch: [batch, groups], axes, fold)
     statistics = call.graph.reduce(f"{layer.name}/moments", op, call.inputs)
     return _affine(call, statistics, lambda t: _expand(t, axes), fold)
 
