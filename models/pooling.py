@@ -31,8 +31,8 @@ class Aggregator(layers.Layer):
         raise NotImplementedError
 
     def call(self, bag):
-        weights = ops.expand_dims(self.attention(bag), -1)
-        return self.head(ops.sum(ops.cast(weights, bag.dtype) * bag, axis=1))
+        weights = ops.expand_dims(ops.cast(self.attention(bag), bag.dtype), 1)
+        return self.head(ops.matmul(weights, bag)[:, 0])  # the bag times weights would be as large as it
 
     def scores(self, bag):
         """Logits of every instance as if it were the bag, `[N, n, classes]`."""
