@@ -32,7 +32,9 @@ class Aggregator(layers.Layer):
 
     def call(self, bag):
         weights = ops.expand_dims(ops.cast(self.attention(bag), bag.dtype), 1)
-        return self.head(ops.matmul(weights, bag)[:, 0])  # the bag times weights would be as large as it
+        return self.head(
+            ops.matmul(weights, bag)[:, 0]
+        )  # the bag times weights would be as large as it
 
     def scores(self, bag):
         """Logits of every instance as if it were the bag, `[N, n, classes]`."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,6 +104,18 @@ def test_a_sample_has_its_instances_once_and_in_order(
     np.testing.assert_array_equal(again.read(1, 3), drawn[1:3])
     assert bag.sample(9, seed=7) is bag
     bag.release()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="open files are counted in /proc")
+@every
+def test_files_are_open_only_while_they_are_read(make: Callable[..., Any], tmp_path: Path) -> None:
+    """Thousands of bags, and a process may have 1024 files."""
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    bag = make(tmp_path)
+    bag.read(0, 2)
+    bag.take([4, 1])
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_every_instance_is_drawn_as_often() -> None:

@@ -1,4 +1,7 @@
-"""Bags in files: features, pictures, arrays; `open_bag` finds which."""
+"""Bags in files: features, pictures, arrays; `open_bag` finds which.
+
+Files are open only while they are read, so that there may be thousands of bags.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ import numpy.typing as npt
 from tfbig.errors import SourceError
 from tfbig.sources.arrays import file_offset, is_mapped, map_npy
 from tfbig.sources.bags import Array, ArrayBag, Bag, Indices, resize
-from tfbig.sources.files import File, PathLike, still_open
+from tfbig.sources.files import File, PathLike
 from tfbig.sources.opening import PICTURE_SUFFIXES, open
 from tfbig.sources.source import Rows
 
@@ -42,23 +45,16 @@ class NpyBag(Bag):
         self._stored = array.dtype
         self._offset = file_offset(array)
         super().__init__(array.shape, array.dtype, str(array.filename), coords, labels)
-        self._file: File | None = File(self.name)
-        self._file.check_length(self._offset + self.nbytes)
+        File(self.name).check_length(self._offset + self.nbytes)
 
     def _read(self, start: int, stop: int) -> Rows:
         shape = (stop - start, *self.shape[1:])
-        file = still_open(self._file, self.name)
-        return file.read_rows(self._offset, self._stored, shape, start)
-
-    def close(self) -> None:
-        self._file = None
+        return File(self.name).read_rows(self._offset, self._stored, shape, start)
 
 
 @final
 class FeatureBag(Bag):
     """Features of a slide in an HDF5 file of CLAM or TRIDENT: `features` `[n, d]` and `coords` `[n, 2]`.
-
-    The file is open only while it is read, so that there may be thousands of them.
 
     Args:
         path: The file. `features` may be `[1, n, d]`.
