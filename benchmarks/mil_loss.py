@@ -1,6 +1,6 @@
 """Does accumulated training follow whole-bag training? The figure that ABMIL-ACC has as its first.
 
-    python benchmarks/mil_loss.py [--epochs 10 --bags 8 --instances 64 --side 84 --lr 2e-6]
+    python benchmarks/mil_loss.py [--epochs 10 --bags 8 --instances 32 --side 84 --lr 1e-6]
 
 ResNet-18 and ABMIL, float32, Adam, weight decay 1e-3, one step an epoch over all bags, from the same weights: whole
 bags, slices of a quarter of a bag, and plain Keras with whole bags in float32 and float64; with BatchNormalization,
@@ -107,9 +107,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--bags", type=int, default=8)
-    parser.add_argument("--instances", type=int, default=64)
+    parser.add_argument("--instances", type=int, default=32)
     parser.add_argument("--side", type=int, default=84)
-    parser.add_argument("--lr", type=float, default=2e-6)
+    parser.add_argument("--lr", type=float, default=1e-6)
     parser.add_argument("--runs", nargs="+", choices=list(RUNS), default=list(RUNS))
     parser.add_argument("--out", default=str(Path(HERE) / "mil_loss.png"))
     arguments = parser.parse_args()
