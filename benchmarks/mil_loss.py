@@ -35,6 +35,8 @@ PAIRS = {
     "plain Keras against float64": ("plain Keras", "plain Keras, float64"),
 }
 """Which differences are drawn: what, and against what."""
+STYLES = {"whole bags": "C0-", "a quarter at once": "C1--", "a quarter, statistics of each": "C2--"}
+"""Of the runs whose losses are drawn."""
 
 
 def losses(arguments, data, has_norm, share=1, plain=False, norm="exact", dtype="float32"):
@@ -83,23 +85,23 @@ def draw(cases, path):
     """Losses above, their relative differences below."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 7), layout="constrained")
-    axes = figure.subplots(2, len(cases), sharex=True, sharey="row", squeeze=False)
+    figure = Figure(figsize=(11, 7.5), layout="constrained")
+    axes = figure.subplots(2, len(cases), sharex=True, squeeze=False)
     for (above, below), (name, found) in zip(axes.T, cases.items(), strict=True):
         epochs = range(1, len(found["losses"]["whole bags"]) + 1)
-        for run in ("whole bags", "a quarter at once", "a quarter, statistics of each"):
+        for run, style in STYLES.items():
             if run in found["losses"]:
-                above.plot(
-                    epochs, found["losses"][run], "-" if run == "whole bags" else "--", label=run
-                )
-        for pair, values in found["differences"].items():
-            below.semilogy(epochs, [max(d, 1e-9) for d in values], marker=".", label=pair)
+                above.plot(epochs, found["losses"][run], style, label=run)
+        for color, pair in enumerate(PAIRS):
+            if pair in found["differences"]:
+                values = [max(d, 1e-9) for d in found["differences"][pair]]
+                below.semilogy(epochs, values, marker=".", color=f"C{color}", label=pair)
         below.axhline(1e-6, color="grey", lw=0.8, ls=":")
+        below.set(xlabel="epoch", ylabel="relative difference of the loss", ylim=(5e-10, 0.1))
         below.grid(alpha=0.3)
         above.set(title=name, ylabel="training loss")
-        below.set(xlabel="epoch", ylabel="relative difference")
         above.legend()
-    axes[1][0].legend(fontsize="small")
+    figure.legend(*axes[1][0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.savefig(path, dpi=110)
 
 
