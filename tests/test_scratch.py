@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -19,7 +21,7 @@ from test_budgets import learn, residual
 
 import tfbig
 from tfbig import scratch
-from tfbig.budget import in_memory
+from tfbig.budget import in_memory, parse_bytes
 
 ROOT = Path(__file__).parent.parent
 
@@ -145,6 +147,38 @@ def test_less_disk_than_a_step_needs_is_said_in_plan(tmp_path: Path) -> None:
     )
     with pytest.raises(tfbig.BudgetError, match="of host memory at least"):
         big.plan((2, 61, 47, 3))
+
+
+@pytest.mark.parametrize(
+    ("upto", "device", "little"), [(None, "2MB", "60MB"), ("c2", "54MB", "160MB")]
+)
+def test_the_budget_that_is_named_is_enough_with_a_file(
+    tmp_path: Path, upto: str | None, device: str, little: str
+) -> None:
+    """All of the images may be in the file; what the rest of a split model takes comes on top."""
+    start = x = keras.Input((None, None, 3))
+    for number in range(4):
+        x = keras.layers.Conv2D(8, 3, padding="same", name=f"c{number}")(x)
+        x = keras.layers.BatchNormalization()(x)
+    twin = keras.Model(start, keras.layers.GlobalAveragePooling2D()(x))
+    shape = (1, 501, 400, 3)
+
+    def plan(host: int) -> Any:
+        budget = tfbig.Budget(device=device, host=host, disk="1GB", scratch=str(tmp_path))
+        return tfbig.stream(twin, budget, upto=upto).plan(shape)
+
+    with pytest.raises(tfbig.BudgetError) as refused:
+        plan(parse_bytes(little))
+    named = re.search(
+        r"needs (.*) of host memory at least .* Raise `host` to (.*), or `disk`", str(refused.value)
+    )
+    assert named
+    assert named[1] == named[2]
+    least = parse_bytes(named[1])
+    assert plan(least).total_bytes <= least
+    assert plan(least).disk_bytes > 0
+    in_memory = tfbig.stream(twin, tfbig.Budget(device=device), upto=upto).plan(shape)
+    assert least < in_memory.total_bytes
 
 
 def test_a_full_directory_is_named_before_the_step(

@@ -71,6 +71,7 @@ class Planner:
         self.device_bytes = device_bytes
         self.host_bytes = host_bytes
         self.disk_bytes = disk_bytes
+        self.taken_bytes = 0  # of the host budget, by what is not streamed
         self.strip_rows = strip_rows
         self.training = training
         self.name = name
@@ -236,16 +237,12 @@ class Planner:
         """The plan with as much in a file as the host budget asks for, if that is not more than the disk takes."""
         limit = self._room(plan)
         for _ in range(6):  # gaps between stores and rows of files in memory ask for a little more
-            if limit < 0:
-                return None
-            spilled = layouts.to_spill(plan.timeline, plan.image_bytes, limit, plan.layout.kept)
-            tried = _placed(replace(plan, layout=replace(plan.layout, spilled=spilled)))
-            if tried.disk_bytes > self.disk_bytes:
-                return None
-            room = self._room(tried)
-            if tried.host_bytes <= room:
+            tried = _in_file(plan, max(limit, 0))
+            if self._inside(tried):
                 return tried
-            limit -= tried.host_bytes - room
+            if limit <= 0 or tried.disk_bytes > self.disk_bytes:
+                return None
+            limit -= tried.host_bytes - self._room(tried)
         return None
 
     def _keeping(self, plan: Plan, batch: int, extents: dict[int, Size]) -> Plan:
@@ -296,18 +293,21 @@ class Planner:
 
     def _refused(self, found: Sequence[Plan]) -> BudgetError:
         """Why none of these placed plans will do, and what would."""
-        plan = min(found, key=lambda p: p.host_bytes)
+        in_file = [_in_file(p, 0) for p in found] if self.disk_bytes else []
+        possible = [*found, *(p for p in in_file if p.disk_bytes <= self.disk_bytes)]
+        plan = min(possible, key=self._least)
         shape = " x ".join(map(str, plan.shape[:-1]))
-        least = format_bytes(self._least(plan))
+        least = format_bytes(self._least(plan) + self.taken_bytes)
         parts = f"images {format_bytes(plan.host_bytes)}"
         if self.shared:
-            rest = format_bytes(plan.fixed_bytes + plan.model_bytes)
+            rest = format_bytes(plan.mapped_bytes + plan.fixed_bytes + plan.model_bytes)
             parts += f", strips {format_bytes(plan.device_bytes)}, the rest {rest}"
         disk = f", and {format_bytes(self.disk_bytes)} of disk" if self.disk_bytes else ""
         more = ", or `disk`" if self.disk_bytes else ""
+        allowed = format_bytes((self.host_bytes or 0) + self.taken_bytes)
         return BudgetError(
             f"'{self.name}' on {shape}: a step needs {least} of host memory at least ({parts}), "
-            f"{format_bytes(self.host_bytes or 0)} are allowed{disk}. Raise `host` to {least}{more}, or use smaller "
+            f"{allowed} are allowed{disk}. Raise `host` to {least}{more}, or use smaller "
             "images, a smaller batch or store='bfloat16'."
         )
 
@@ -385,6 +385,12 @@ def _placed(plan: Plan) -> Plan:
         host_bytes=lifetimes.top(host, sizes),
         disk_bytes=lifetimes.top(disk, sizes),
     )
+
+
+def _in_file(plan: Plan, limit: float) -> Plan:
+    """The plan with so much in a file that what is in memory never takes more than `limit` bytes."""
+    spilled = layouts.to_spill(plan.timeline, plan.image_bytes, limit, plan.layout.kept)
+    return _placed(replace(plan, layout=replace(plan.layout, spilled=spilled)))
 
 
 def _live(plan: Plan) -> int:

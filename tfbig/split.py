@@ -294,6 +294,7 @@ class SplitPlanner(Planner):
             self.device_bytes = self._left("device", device, whole, shape)
         if self.shared and host is not None:
             self.host_bytes = self._left("host", host, whole, shape)
+            self.taken_bytes = whole
         try:
             plan = super()._make(batch, sizes, layout)
         except BudgetError as error:
