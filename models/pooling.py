@@ -32,9 +32,8 @@ class Aggregator(layers.Layer):
 
     def call(self, bag):
         weights = ops.expand_dims(ops.cast(self.attention(bag), bag.dtype), 1)
-        return self.head(
-            ops.matmul(weights, bag)[:, 0]
-        )  # the bag times weights would be as large as it
+        # As a product of matrices: the bag times its weights would be as large as the bag.
+        return self.head(ops.matmul(weights, bag)[:, 0])
 
     def scores(self, bag):
         """Logits of every instance as if it were the bag, `[N, n, classes]`."""

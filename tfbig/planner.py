@@ -170,7 +170,10 @@ class Planner:
             if placed is not None and (best is None or placed.seconds < best.seconds):
                 best = placed
         if best is None:
-            raise self._refused([_placed(p) for p in sorted(found, key=_live)[:3]])
+            smallest = sorted(found, key=_live)[:3]
+            in_file = [_in_file(p, 0) for p in smallest] if self.disk_bytes else []
+            on_disk = [p for p in in_file if p.disk_bytes <= self.disk_bytes]
+            raise self._refused([*map(_placed, smallest), *on_disk])
         return best
 
     def _fitted(self, plan: Plan) -> Plan | None:
@@ -293,9 +296,7 @@ class Planner:
 
     def _refused(self, found: Sequence[Plan]) -> BudgetError:
         """Why none of these placed plans will do, and what would."""
-        in_file = [_in_file(p, 0) for p in found] if self.disk_bytes else []
-        possible = [*found, *(p for p in in_file if p.disk_bytes <= self.disk_bytes)]
-        plan = min(possible, key=self._least)
+        plan = min(found, key=self._least)
         shape = " x ".join(map(str, plan.shape[:-1]))
         least = format_bytes(self._least(plan) + self.taken_bytes)
         parts = f"images {format_bytes(plan.host_bytes)}"

@@ -206,7 +206,9 @@ def fit(model, twin, data, folder, settings):
     done = len(history)
     monitor = "loss" if settings.monitor == "loss" else _of_bag(settings) + settings.monitor
     model.fit(
-        dataset(data.train, settings, settings.sample, True, weights, first_epoch=done),
+        dataset(
+            data.train, settings, settings.sample, learns=True, weights=weights, first_epoch=done
+        ),
         validation_data=dataset(data.val, settings, settings.val_sample, first_epoch=done),
         initial_epoch=done,
         epochs=settings.epochs,
