@@ -194,6 +194,83 @@ def test_any_rows_in_any_order(
         np.testing.assert_array_equal(rows, expected[start:stop])
 
 
+@pytest.mark.parametrize("name", TIFFS)
+@pytest.mark.parametrize("cache_bytes", [0, 10_000])
+@SHARED_FILES
+@given(
+    windows=st.lists(
+        st.tuples(*[st.integers(0, 66), st.integers(1, 67)], *[st.integers(0, 100)] * 2),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_any_window_in_any_order(
+    tiffs: dict[str, Path], name: str, cache_bytes: int, windows: list[tuple[int, ...]]
+) -> None:
+    expected = whole(tiffs[name])
+    source = TiffSource(tiffs[name], cache_bytes=cache_bytes, num_threads=1)
+    for a, b, c, d in windows:
+        rows, columns = (min(a, b - 1), max(a + 1, b)), (min(c, d), max(c, d) + 1)
+        found = source.read_window(rows, columns)
+        assert found.flags.c_contiguous
+        np.testing.assert_array_equal(found, expected[slice(*rows), slice(*columns)])
+
+
+def test_only_segments_of_the_window_are_decoded_and_kept(tiffs: dict[str, Path]) -> None:
+    source = TiffSource(tiffs["deflate_tiles"])  # 16 x 32 tiles: 4 in a row
+    counts = decode_counter(source)
+    source.read_window((10, 20), (40, 70))
+    source.crop((0, 40), (33, 60)).read(12, 16)
+    assert counts == {1: 1, 2: 1, 5: 1, 6: 1}
+
+
+def window_sources(tmp_path: Path) -> dict[str, Source]:
+    array = image(37, 53, 3)
+    np.save(tmp_path / "a.npy", array)
+    np.save(tmp_path / "big.npy", array.astype(">u2"))
+    small = ArraySource(image(8, 11))
+    return {
+        "array": sources.open(array),
+        "npy": sources.open(tmp_path / "a.npy"),
+        "big endian": sources.open(tmp_path / "big.npy"),
+        "gray": Grayscale(sources.open(array), invert=True),
+        "padded": Padded(sources.open(array), 16, value=7),
+        "upsampled": Upsampled(small, 5, (37, 53)),
+        "crop": sources.open(array).crop((3, 30), (5, 44)),
+        "crop of padded": Padded(sources.open(array), 32).crop((20, 64), (30, 60)),
+    }
+
+
+@pytest.mark.parametrize("window", [(0, 3, 2, 9), (20, 27, 0, 1), (13, 14, 3, 30)])
+def test_windows_of_every_source_are_parts_of_its_rows(
+    tmp_path: Path, window: tuple[int, int, int, int]
+) -> None:
+    start, stop, left, right = window
+    for name, source in window_sources(tmp_path).items():
+        found = source.read_window((start, stop), (left, right))
+        assert found.dtype == source.dtype
+        assert found.flags.c_contiguous
+        expected = read_all(source)[start:stop, left:right]
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+def test_windows_of_a_source_of_ones_own() -> None:
+    """It defines `_read` alone."""
+
+    class Ramp(Source):
+        def _read(self, start: int, stop: int) -> np.ndarray:
+            return np.arange(start * 4, stop * 4, dtype=np.int32).reshape(-1, 4, 1)
+
+    source = Ramp((6, 4), np.int32, "ramp")
+    np.testing.assert_array_equal(source.read_window((2, 4), (1, 3))[..., 0], [[9, 10], [13, 14]])
+
+
+@pytest.mark.parametrize("window", [((0, 21), (0, 1)), ((3, 3), (0, 1)), ((0, 1), (-1, 2))])
+def test_windows_outside_the_image(window: Any) -> None:
+    with pytest.raises(IndexError, match="were asked for, the image has"):
+        ArraySource(image(20, 30)).read_window(*window)
+
+
 @pytest.mark.parametrize(
     ("photometric", "extra", "num_bands", "num_kept"),
     [
@@ -744,7 +821,7 @@ def test_crop() -> None:
     ("rows", "columns", "what"), [((5, 5), None, "rows 5:5"), (None, (-1, 3), "columns -1:3")]
 )
 def test_crops_outside_the_image(rows: Any, columns: Any, what: str) -> None:
-    with pytest.raises(IndexError, match=f"array: a crop to {what} was asked for, the image has"):
+    with pytest.raises(IndexError, match=f"array: {what} were asked for, the image has"):
         ArraySource(image(20, 15)).crop(rows, columns)
 
 

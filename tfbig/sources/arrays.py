@@ -38,7 +38,10 @@ class ArraySource(Source):
         self._array = array.reshape(self.shape)
 
     def _read(self, start: int, stop: int) -> Rows:
-        rows = np.ascontiguousarray(self._array[start:stop], self.dtype).view()
+        return self._read_window(start, stop, 0, self.shape[1])
+
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+        rows = np.ascontiguousarray(self._array[start:stop, left:right], self.dtype).view()
         rows.flags.writeable = False
         return rows
 
@@ -70,6 +73,11 @@ class RawSource(Source):
         shape = (stop - start, *self.shape[1:])
         file = still_open(self._file, self.name)
         return file.read_rows(self._offset, self._stored, shape, start)
+
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+        file = still_open(self._file, self.name)
+        window = (start, stop, left, right)
+        return file.read_window(self._offset, self._stored, self.shape, window)
 
     def close(self) -> None:
         self._file = None

@@ -61,6 +61,24 @@ class File:
         self._read_into(rows.view(np.uint8).reshape(-1).data, offset + start * row_bytes)
         return rows if dtype.isnative else rows.astype(dtype.newbyteorder("="))
 
+    def read_window(
+        self,
+        offset: int,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        window: tuple[int, int, int, int],
+    ) -> Rows:
+        """Reads `(start, stop, left, right)` of an image `shape` stored from `offset`, row by row."""
+        start, stop, left, right = window
+        if right - left == shape[1]:
+            return self.read_rows(offset, dtype, (stop - start, *shape[1:]), start)
+        rows = np.empty((stop - start, right - left, *shape[2:]), dtype)
+        pixel_bytes = math.prod(shape[2:]) * dtype.itemsize
+        for row, target in enumerate(rows, start):
+            at = offset + (row * shape[1] + left) * pixel_bytes
+            self._read_into(target.view(np.uint8).reshape(-1).data, at)
+        return rows if dtype.isnative else rows.astype(dtype.newbyteorder("="))
+
     def _read_into(self, view: memoryview, offset: int) -> None:
         """Fills `view`, of bytes, from `offset`; one call of the system gives 2 GiB at most."""
         while view:

@@ -122,7 +122,9 @@ class Readable(ABC):
 
 
 class Source(Readable):
-    """An image `[H, W, C]` of which any band of rows can be read.
+    """An image `[H, W, C]` of which any band of rows, or any rectangle, can be read.
+
+    Subclasses define `_read`; those that find columns without the whole rows define `_read_window` too.
 
     Args:
         shape: `(rows, columns)` or `(rows, columns, channels)`.
@@ -135,6 +137,28 @@ class Source(Readable):
 
     def __init__(self, shape: Sequence[int], dtype: npt.DTypeLike, name: str) -> None:
         super().__init__(_image_shape(shape, name), dtype, name)
+
+    def read_window(self, rows: tuple[int, int], columns: tuple[int, int]) -> Rows:
+        """Reads a rectangle, decoding no more than it needs.
+
+        Args:
+            rows: `(first, after the last)`.
+            columns: The same.
+
+        Returns:
+            C-contiguous array `[rows, columns, C]` of `dtype`, as `read` gives it.
+
+        Raises:
+            IndexError: The rectangle is empty or reaches outside the image.
+            SourceError: As `read`.
+        """
+        start, stop = _interval(self.name, "rows", rows, self.shape[0])
+        left, right = _interval(self.name, "columns", columns, self.shape[1])
+        return self._read_window(start, stop, left, right)
+
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+        """As `read_window`; the rectangle is valid."""
+        return np.ascontiguousarray(self._read(start, stop)[:, left:right])
 
     def crop(
         self, rows: tuple[int, int] | None = None, columns: tuple[int, int] | None = None
@@ -155,13 +179,20 @@ class Source(Readable):
 
 
 class View(Source):
-    """A source that reads another one."""
+    """A source that reads another one; subclasses define `_read_window`."""
 
     def __init__(
         self, inner: Source, shape: Sequence[int], dtype: npt.DTypeLike, name: str
     ) -> None:
         super().__init__(shape, dtype, name)
         self._inner = inner
+
+    def _read(self, start: int, stop: int) -> Rows:
+        return self._read_window(start, stop, 0, self.shape[1])
+
+    @abstractmethod
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+        """Rows `start` to `stop` of columns `left` to `right`, which are valid."""
 
     def close(self) -> None:
         self._inner.close()
@@ -175,14 +206,14 @@ class Cropped(View):
         self, source: Source, rows: tuple[int, int] | None, columns: tuple[int, int] | None
     ) -> None:
         self._top, bottom = _interval(source.name, "rows", rows, source.shape[0])
-        self._left, self._right = _interval(source.name, "columns", columns, source.shape[1])
-        shape = (bottom - self._top, self._right - self._left, source.shape[2])
-        where = f"[{self._top}:{bottom}, {self._left}:{self._right}]"
+        self._left, right = _interval(source.name, "columns", columns, source.shape[1])
+        shape = (bottom - self._top, right - self._left, source.shape[2])
+        where = f"[{self._top}:{bottom}, {self._left}:{right}]"
         super().__init__(source, shape, source.dtype, source.name + where)
 
-    def _read(self, start: int, stop: int) -> Rows:
-        rows = self._inner.read(self._top + start, self._top + stop)
-        return np.ascontiguousarray(rows[:, self._left : self._right])
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+        rows = (self._top + start, self._top + stop)
+        return self._inner.read_window(rows, (self._left + left, self._left + right))
 
 
 def registered(handle: str) -> Readable:
@@ -239,7 +270,7 @@ def _interval(
     start, stop = (0, extent) if interval is None else interval
     if not 0 <= start < stop <= extent:
         raise IndexError(
-            f"{name}: a crop to {what} {start}:{stop} was asked for, the image has {what} "
+            f"{name}: {what} {start}:{stop} were asked for, the image has {what} "
             f"0:{extent}. Ask for 0 <= start < stop <= {extent}."
         )
     return start, stop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -55,21 +55,23 @@ class TiffLayout:
     def band_bytes(self) -> int:
         return self.segment_shape[0] * self.shape[1] * self.shape[2] * self.stored.itemsize
 
-    def band_rows(self, band: int) -> tuple[int, int]:
-        """First row of a band, and the row after its last."""
-        start = band * self.segment_shape[0]
-        return start, min(start + self.segment_shape[0], self.shape[0])
-
-    def place(self, segment: int) -> tuple[int, int, int]:
-        """Plane, band and position in the band of a segment."""
+    def corner(self, segment: int) -> tuple[int, int, int]:
+        """Plane, first row and first column of a segment."""
         plane, rest = divmod(segment, self.num_bands * self.num_across)
-        return plane, *divmod(rest, self.num_across)
+        band, across = divmod(rest, self.num_across)
+        return plane, band * self.segment_shape[0], across * self.segment_shape[1]
 
-    def segments(self, band: int) -> list[int]:
-        """The segments of a band, of all planes that are kept."""
+    def inside(self, segment: int) -> tuple[int, int]:
+        """Rows and columns of a segment that are inside the image."""
+        _, top, left = self.corner(segment)
+        height, width = self.segment_shape
+        return min(height, self.shape[0] - top), min(width, self.shape[1] - left)
+
+    def segments(self, band: int, across: Iterable[int]) -> list[int]:
+        """The segments of a band at some places in it, of all planes that are kept."""
         planes = min(self.planes, self.shape[2])
         first = [(plane * self.num_bands + band) * self.num_across for plane in range(planes)]
-        return [start + across for start in first for across in range(self.num_across)]
+        return [start + place for start in first for place in across]
 
 
 def read_layout(file: File, level: int) -> tuple[int, TiffLayout]:

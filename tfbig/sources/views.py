@@ -40,8 +40,8 @@ class Grayscale(View):
         super().__init__(source, (*source.shape[:2], 1), np.uint8, name)
         self._invert = invert
 
-    def _read(self, start: int, stop: int) -> Rows:
-        rows = self._inner.read(start, stop)
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+        rows = self._inner.read_window((start, stop), (left, right))
         gray = rows if rows.shape[2] == 1 else _luma(rows)
         return np.invert(gray) if self._invert else gray  # ~g == 255 - g
 
@@ -91,11 +91,13 @@ class Upsampled(View):
         super().__init__(small, (shape[0], shape[1], small.shape[2]), small.dtype, name)
         self._factor = factor
 
-    def _read(self, start: int, stop: int) -> Rows:
-        first = start // self._factor
-        small = self._inner.read(first, math.ceil(stop / self._factor))
-        wide = np.repeat(small, self._factor, axis=1)[:, : self.shape[1]]
-        return wide[np.arange(start, stop) // self._factor - first]
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+        factor = self._factor
+        top, side = start // factor, left // factor
+        ends = math.ceil(stop / factor), math.ceil(right / factor)
+        small = self._inner.read_window((top, ends[0]), (side, ends[1]))
+        wide = np.repeat(small, factor, axis=1)[:, left - side * factor : right - side * factor]
+        return wide[np.arange(start, stop) // factor - top]
 
 
 @final
@@ -122,12 +124,13 @@ class Padded(View):
         super().__init__(source, (rows, columns, source.shape[2]), source.dtype, name)
         self._value = value
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
         num_rows, num_columns = self._inner.shape[:2]
-        out = np.full((stop - start, *self.shape[1:]), self._value, self.dtype)
-        if start < num_rows:
-            rows = self._inner.read(start, min(stop, num_rows))
-            out[: len(rows), :num_columns] = rows
+        out = np.full((stop - start, right - left, self.shape[2]), self._value, self.dtype)
+        if start < num_rows and left < num_columns:
+            rows, columns = (start, min(stop, num_rows)), (left, min(right, num_columns))
+            inside = self._inner.read_window(rows, columns)
+            out[: inside.shape[0], : inside.shape[1]] = inside
         return out
 
 
