@@ -135,16 +135,17 @@ class TiffSource(Source):
         if layout.counts[segment] == 0:
             return np.full((rows, columns, channels), layout.nodata, self.dtype)
         data = file.read(layout.offsets[segment], layout.counts[segment])
-        tile = np.empty((rows, columns, channels), self.dtype)
         try:
-            tile[...] = layout.decode(data, segment)[0][0, :rows, :columns, :channels]
+            tile = layout.decode(data, segment)[0][0, :rows, :columns, :channels]
+            return np.ascontiguousarray(
+                np.broadcast_to(tile, (rows, columns, channels)), self.dtype
+            )
         except Exception as error:  # each codec has exceptions of its own
             raise SourceError(
                 f"{self.name}: tile or strip {segment}, rows {top}:{top + rows} from column {left}, "
                 f"cannot be decoded ({type(error).__name__}: {error}). The file is damaged there; "
                 "copy it again, or crop these rows away."
             ) from error
-        return tile
 
 
 def _overlap(first: int, size: int, start: int, stop: int) -> tuple[slice, slice]:
