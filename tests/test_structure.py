@@ -16,6 +16,7 @@ ORDER = [
     "own",
     "budget",
     "geometry",
+    "grids",
     "graph",
     "schedule",
     "segments",
@@ -78,6 +79,7 @@ SOURCES = [
     "views",
     "bags",
     "bag_files",
+    "patches",
     "augmented",
     "handles",
     "writing",
@@ -85,7 +87,7 @@ SOURCES = [
 """The same for `tfbig.sources`."""
 
 PURE = [
-    *("errors", "budget", "geometry", "graph", "schedule", "segments", "ranges"),
+    *("errors", "budget", "geometry", "grids", "graph", "schedule", "segments", "ranges"),
     *("lifetimes", "plan", "cost", "strips", "cuts", "layouts", "planner", "sources"),
 ]
 """What runs without TensorFlow and Keras."""

@@ -4,7 +4,7 @@ A `Source` knows the shape `[H, W, C]` and the dtype of an image and gives any b
 makes one from a path or an array; `Source.crop`, `Grayscale`, `Padded` and `Upsampled` change one
 into another without reading it. A dataset carries a source's `handle`, a short string, and
 whoever needs rows calls `resolve(handle).read(start, stop)`. A `Bag` is the same for instances
-`[n, ...]`, of which any slice is read; `open_bag` makes one.
+`[n, ...]`, of which any slice is read; `open_bag` makes one, `Patches` one of an image.
 """
 
 from tfbig.sources.arrays import ArraySource, RawSource
@@ -13,6 +13,7 @@ from tfbig.sources.bag_files import FeatureBag, NpyBag, PictureBag, open_bag
 from tfbig.sources.bags import ArrayBag, Bag, Filled, Resized, Subset
 from tfbig.sources.handles import resolve
 from tfbig.sources.opening import open
+from tfbig.sources.patches import Patches
 from tfbig.sources.source import Readable, Source
 from tfbig.sources.tiff import TiffSource
 from tfbig.sources.views import Grayscale, Padded, Upsampled
@@ -30,6 +31,7 @@ __all__ = [
     "NpyBag",
     "NpyWriter",
     "Padded",
+    "Patches",
     "PictureBag",
     "RawSource",
     "Readable",
