@@ -62,6 +62,7 @@ ORDER = [
     "steps",
     "stream",
     "mil",
+    "patchgd",
     "tissue",
     "runfolder",
     "windows",

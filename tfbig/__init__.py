@@ -4,7 +4,7 @@ Two concepts: `stream` runs a Keras model strip by strip, `Budget` says how many
 """
 
 from tfbig import backend  # isort: skip  (first: refuses a Keras that tfbig cannot run on)
-from tfbig import layers, losses, metrics, mil, optimizers, sources
+from tfbig import layers, losses, metrics, mil, optimizers, patchgd, sources
 from tfbig.budget import Budget
 from tfbig.errors import (
     BudgetError,
@@ -13,6 +13,7 @@ from tfbig.errors import (
     TfbigError,
     UnsupportedLayerError,
 )
+from tfbig.patchgd import PatchGD
 from tfbig.plan import Plan
 from tfbig.rules import rule
 from tfbig.sources import Source, open
@@ -24,6 +25,7 @@ __all__ = [
     "Budget",
     "BudgetError",
     "NonFiniteError",
+    "PatchGD",
     "Plan",
     "Source",
     "SourceError",
@@ -37,6 +39,7 @@ __all__ = [
     "mil",
     "open",
     "optimizers",
+    "patchgd",
     "rule",
     "sources",
     "stream",

@@ -1,0 +1,10 @@
+"""Patch Gradient Descent: approximate training on large images at the memory of a few patches.
+
+`PatchGD` is the model, `patch_model` its plain twin; `LatentGrid` is the latent grid as a layer, of which
+hierarchies are made.
+"""
+
+from tfbig.patchgd.latent import LatentGrid, patch_model
+from tfbig.patchgd.model import PatchGD
+
+__all__ = ["LatentGrid", "PatchGD", "patch_model"]

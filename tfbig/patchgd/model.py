@@ -1,0 +1,365 @@
+"""`PatchGD`: training on large images by a latent grid of which a few patches are brought up to date at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfbig import backend, failures, grids
+from tfbig.patchgd import choosing, encoding
+from tfbig.patchgd.latent import (
+    FILLINGS,
+    all_places,
+    check_encoder,
+    filled,
+    patch_model,
+    replaced,
+    slice_size,
+)
+from tfbig.patchgd.reading import Patches
+
+LARGE_BYTES = 2**30
+"""Of a latent grid that stays on the host where there is an accelerator."""
+
+
+@keras.saving.register_keras_serializable(package="tfbig")
+class PatchGD(choosing.Counted, keras.Model):
+    """Patch Gradient Descent (Gupta et al., "Patch gradient descent: training neural networks on very large images").
+
+    A training step on a batch of images:
+
+        Z = encoder(every patch)                            without a gradient: the filling
+        for k in range(inner_steps):
+            Z[set k] = encoder(patches of set k)            with a gradient; the rest of Z is what it was
+            gradients += those of loss(head(Z)) / accumulate
+            every `accumulate` inner steps: the optimizer applies them
+
+    It is approximate, as most of Z is stale and constant in each step, and cheap: only `sampling` of the patches are
+    in memory with what the encoder makes of them. `tfbig.stream` is exact. With `sampling=1.0`, one inner step, and
+    neither BatchNormalization nor dropout it equals training of the plain model (`twin`).
+
+    **Scale.** The exact gradient of the encoder is a sum over all n patches, `sum_i J_i^T g_i` with `g_i = dL/dZ_i`;
+    that of the head, `h`, needs no sum. An inner step has `h` whole but `sum_i` over its m patches only. Over n/m
+    inner steps that accumulate with the loss divided by their number, the head gets `(m/n) (n/m) h = h` and the
+    encoder `(m/n) sum_i J_i^T g_i`: m/n of the exact gradient relative to the head, one divided by the number of
+    inner steps. Adam does not notice a constant factor; SGD and clipping of all gradients together do.
+    `encoder_scale="unbiased"` multiplies the encoder's gradients so that they are exact on average, and exact where
+    all patches have been in a set before the optimizer steps and nothing else is random.
+
+    Args:
+        encoder: a Keras model from a patch `[B, *patch, C]` to a code `[B, d]`.
+        head: a Keras layer or model from the latent grid Z `[N, *cells, d]` to outputs.
+        patch: rows and columns of a patch, or one number for all axes. Series `[N, L, C]` have one axis, volumes three.
+        stride: from patch to patch; by default the patch, so that none overlap.
+        sampling: patches of an inner step: a share, as 0.25, or a number, as 16, which keeps memory the same for images
+            of any size. 1.0 is all of them, 1 is one.
+        inner_steps: of a training step; by default as many as it takes until all patches have been in a set.
+        accumulate: inner steps whose gradients are averaged before the optimizer steps (the papers' epsilon); None for
+            all of a training step. A last group may be smaller, and is averaged over what it has.
+        sampler: "shuffle": sets without replacement, as published; "replacement"; "attention": patches that the head
+            looks at come more often, by its method `attention(Z)`, `[N, n]`.
+        encoder_scale: "published" or "unbiased", see above.
+        filling_norm: what the filling takes for BatchNormalization (and dropout): "published": training, with
+            statistics of slices of shuffled patches, and moving statistics change; "frozen": inference.
+        patches_at_once: patches that the encoder sees together at most, all images of the batch counted; by default
+            those of an inner step. With fewer, an inner step goes slice by slice and makes each again in its backward:
+            the same gradients at less memory, but for BatchNormalization, which has the statistics of a slice.
+        image_shape: `(*extents, C)`, where the head needs to know the size of Z; by default any.
+        source_dtype: element type of images given by handle.
+        latent_on_host: whether Z stays in host memory while patches are encoded; by default where there is an
+            accelerator and Z is large or of unknown size.
+        seed: of the sets of patches.
+
+    Inputs are tensors `[N, *extents, C]`, or handles `[N]` (`tfbig.open(path).handle`) of images of one size, of which
+    patches are read as they are needed. In inference Z is filled once.
+
+    Memory: Z, `4 * N * n * d` bytes, what the head makes of it, and twice the patches of a slice with what the encoder
+    makes of them.
+
+    Raises:
+        ValueError: an argument is none that there is.
+        SourceError: an image cannot be read, is smaller than a patch, or has other channels or samples.
+    """
+
+    def __init__(
+        self,
+        encoder: keras.Model,
+        head: keras.Layer,
+        patch: int | Sequence[int],
+        stride: int | Sequence[int] | None = None,
+        sampling: float | int = 0.25,
+        inner_steps: int | None = None,
+        accumulate: int | None = 1,
+        *,
+        sampler: str = "shuffle",
+        encoder_scale: str = "published",
+        filling_norm: str = "published",
+        patches_at_once: int | None = None,
+        image_shape: Sequence[int | None] | None = None,
+        source_dtype: str = "uint8",
+        latent_on_host: bool | None = None,
+        seed: int | None = None,
+        **options: Any,
+    ) -> None:
+        options.setdefault("name", f"patchgd_{encoder.name}")
+        super().__init__(dtype=encoder.dtype_policy, **options)
+        check_encoder(encoder)
+        choosing.check(sampling, sampler, encoder_scale)
+        _check_counts(
+            inner_steps=inner_steps, accumulate=accumulate, patches_at_once=patches_at_once
+        )
+        if filling_norm not in FILLINGS:
+            known = ", ".join(map(repr, FILLINGS))
+            raise ValueError(f"filling_norm={filling_norm!r}: expected one of {known}.")
+        if sampler == "attention" and not hasattr(head, "attention"):
+            raise ValueError(
+                f"sampler='attention': head '{head.name}' has no method `attention(Z)`; those of models.latent "
+                "with attention have."
+            )
+        axes = len(encoder.inputs[0].shape) - 2
+        self.encoder = encoder
+        self.head = head
+        self.patch = grids.per_axis(patch, axes, "patch")
+        self.stride = self.patch if stride is None else grids.per_axis(stride, axes, "stride")
+        self.sampling, self.inner_steps, self.accumulate = sampling, inner_steps, accumulate
+        self.sampler, self.encoder_scale = sampler, encoder_scale
+        self.filling_norm = filling_norm
+        self.patches_at_once = patches_at_once
+        self.image_shape = None if image_shape is None else tuple(image_shape)
+        self.source_dtype = source_dtype
+        self.latent_on_host = latent_on_host
+        self.count_draws(seed)
+        self.autocast = False
+        self.supports_jit = False  # patches come from the host
+        self._outputs = self.twin.output  # builds the head
+        self.built = True
+
+    @property
+    def twin(self) -> keras.Model:
+        """The plain model with the same layers: all patches in one pass."""
+        return patch_model(self.encoder, self.head, self.patch, self.stride, self.image_shape)
+
+    # ------------------------------------------------------------------ keras.Model
+
+    def build(self, input_shape: Any = None) -> None:
+        self.built = True
+
+    @failures.unwrapped
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return super().__call__(*arguments, **options)
+
+    def call(self, images: Any, training: bool | None = None) -> Any:
+        patches = self._patches(images)
+        codes = encoding.encode(
+            self.encoder, patches.take, all_places(patches), self._slice(patches), bool(training)
+        )
+        return self.head(self._shaped(codes, patches), training=training)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        if not self.optimizer.built:
+            with tf.init_scope():
+                self.optimizer.build(self.trainable_variables)
+        step = _Step(self, x, y, sample_weight)
+        predicted, loss = step.run()
+        self._loss_tracker.update_state(loss, sample_weight=step.patches.batch)
+        return self.compute_metrics(x, y, predicted, sample_weight)
+
+    def _make_function(self, step_function: Any) -> Any:
+        return failures.unwrapped(super()._make_function(step_function))
+
+    def make_predict_function(self, force: bool = False) -> Any:
+        made = getattr(self, "predict_function", None)
+        super().make_predict_function(force)
+        if self.predict_function is not made:
+            self.predict_function: Any = failures.unwrapped(self.predict_function)
+        return self.predict_function
+
+    def get_config(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _CONFIG} | {
+            "encoder": keras.saving.serialize_keras_object(self.encoder),
+            "head": keras.saving.serialize_keras_object(self.head),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> PatchGD:
+        config = dict(config)
+        encoder, head = (
+            keras.saving.deserialize_keras_object(config.pop(key), custom_objects)
+            for key in ("encoder", "head")
+        )
+        return cls(encoder, head, **config)
+
+    # ----------------------------------------------------------------------- tfbig
+
+    def latent(self, images: Any) -> tf.Tensor:
+        """Z of images, `[N, *cells, d]`, as in inference.
+
+        Args:
+            images: tensors or handles.
+        """
+        patches = self._patches(images)
+        codes = encoding.fill(
+            self.encoder,
+            patches.take,
+            all_places(patches),
+            self._slice(patches),
+            training=False,
+            on_host=self._on_host(patches),
+        )
+        return self._shaped(codes, patches)
+
+    # --------------------------------------------------------------------- private
+
+    def _patches(self, images: Any) -> Patches:
+        images = tf.convert_to_tensor(images)
+        channels = self.encoder.inputs[0].shape[-1]
+        return Patches(images, self.patch, self.stride, channels, self.source_dtype)
+
+    def _slice(self, patches: Patches) -> Any:
+        """Patches of each image that the encoder sees together."""
+        own = choosing.set_size(self.sampling, patches.count)
+        return slice_size(self.patches_at_once, patches.batch, own)
+
+    def _shaped(self, codes: tf.Tensor, patches: Patches) -> tf.Tensor:
+        """Codes `[N, n, d]` as Z `[N, *cells, d]`."""
+        inside = encoding.code_shape(self.encoder)
+        z = tf.reshape(codes, [patches.batch, *patches.cells, *inside])
+        known = [n if isinstance(n, int) else None for n in (patches.batch, *patches.cells)]
+        return tf.ensure_shape(z, [*known, *inside])
+
+    def _on_host(self, patches: Patches) -> bool:
+        """Whether Z is kept in host memory."""
+        if self.latent_on_host is not None:
+            return self.latent_on_host
+        if backend.accelerator() is None or tf.distribute.has_strategy():
+            return False
+        sizes = (patches.batch, patches.count, *encoding.code_shape(self.encoder))
+        return not all(isinstance(n, int) for n in sizes) or 4 * prod(sizes) > LARGE_BYTES
+
+
+_CONFIG = (
+    *("patch", "stride", "sampling", "inner_steps", "accumulate", "sampler", "encoder_scale"),
+    *("filling_norm", "patches_at_once", "image_shape", "source_dtype", "latent_on_host", "seed"),
+    "name",
+)
+
+
+class _Step:
+    """One training step: the filling, and the loop of inner steps."""
+
+    def __init__(self, model: PatchGD, x: Any, y: Any, sample_weight: Any) -> None:
+        self.model, self.data = model, (x, y, sample_weight)
+        self.patches = model._patches(x)
+        self.seed = model.next_seed()
+        self.choose = choosing.Chooser(
+            model.sampling,
+            model.sampler,
+            model.encoder_scale,
+            self.patches.batch,
+            self.patches.count,
+            self.seed,
+        )
+        self.slice = slice_size(model.patches_at_once, self.patches.batch, self.choose.size)
+        self.variables = [v._value for v in model.trainable_variables]
+        self.learns = [True] * len(self.variables)
+
+    def run(self) -> tuple[Any, tf.Tensor]:
+        """What the last inner step predicted, and the mean of the losses."""
+        model = self.model
+        codes = filled(model, self.patches, self.slice, self.seed, model._on_host(self.patches))
+        total = tf.convert_to_tensor(model.inner_steps or self.choose.num_sets)
+        state = (codes, tf.zeros([], keras.config.floatx()), self._nothing())
+        if model.accumulate is None:
+            _, state = self._group(tf.constant(0), state, total)
+        else:
+            _, state = tf.while_loop(
+                lambda step, _: step < total,
+                lambda step, state: self._group(
+                    step, state, tf.minimum(step + model.accumulate, total)
+                ),
+                (tf.constant(0), state),
+                self._shapes(state),
+                parallel_iterations=1,
+            )
+        _, losses, predicted = state
+        return predicted, losses / tf.cast(total, losses.dtype)
+
+    def _group(self, first: tf.Tensor, state: Any, last: tf.Tensor) -> Any:
+        """Inner steps `first` to `last`, then one step of the optimizer on the mean of their gradients."""
+        if self.model.accumulate == 1:
+            sums, state = self._inner(first, state)
+        else:
+            zeros = [tf.zeros_like(v) for v in self.variables]
+
+            def one(step: tf.Tensor, sums: Any, state: Any) -> Any:
+                found, state = self._inner(step, state)
+                return step + 1, [s + g for s, g in zip(sums, found, strict=True)], state
+
+            shapes = (tf.TensorShape([]), [v.shape for v in self.variables], self._shapes(state)[1])
+            _, sums, state = tf.while_loop(
+                lambda step, *_: step < last,
+                one,
+                (first, zeros, state),
+                shapes,
+                parallel_iterations=1,
+            )
+        count = last - first
+        means = [s / tf.cast(count, s.dtype) for s in sums]
+        optimizer = self.model.optimizer
+        learned = zip(means, self.model.trainable_variables, self.learns, strict=True)
+        optimizer.apply_gradients([(g if learns else None, v) for g, v, learns in learned])
+        return last, state
+
+    def _inner(self, step: tf.Tensor, state: Any) -> tuple[list[tf.Tensor], Any]:
+        """One inner step: gradients, and Z, the sum of losses and predictions after it."""
+        model, (codes, losses, _) = self.model, state
+        x, y, sample_weight = self.data
+        places, weights = self.choose(step, lambda: self._attention(codes))
+        with tf.GradientTape() as tape:
+            fresh = encoding.encode(model.encoder, self.patches.take, places, self.slice)
+            with encoding.placed(model._on_host(self.patches)):
+                codes = replaced(codes, places, choosing.weighted(fresh, weights))
+            predicted = model.head(model._shaped(codes, self.patches), training=True)
+            loss = model.compute_loss(x, y, predicted, sample_weight, training=True)
+            scaled = model.optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, self.variables)
+        self.learns = [g is not None for g in gradients]
+        known = [
+            tf.zeros_like(v) if g is None else tf.convert_to_tensor(g)
+            for g, v in zip(gradients, self.variables, strict=True)
+        ]
+        return known, (codes, losses + tf.cast(loss, losses.dtype), predicted)
+
+    def _attention(self, codes: tf.Tensor) -> tf.Tensor:
+        return self.model.head.attention(self.model._shaped(codes, self.patches))
+
+    def _nothing(self) -> Any:
+        """What stands for predictions before there are any."""
+        return keras.tree.map_structure(
+            lambda t: tf.zeros([self.patches.batch, *(n or 0 for n in t.shape[1:])], t.dtype),
+            self.model._outputs,
+        )
+
+    def _shapes(self, state: Any) -> Any:
+        """What is known of the shapes of a loop's variables: a step, and `state`."""
+        codes, losses, _ = state
+        predicted = keras.tree.map_structure(
+            lambda t: tf.TensorShape([_static(self.patches.batch), *t.shape[1:]]),
+            self.model._outputs,
+        )
+        return tf.TensorShape([]), (codes.shape, losses.shape, predicted)
+
+
+def _static(size: Any) -> int | None:
+    return size if isinstance(size, int) else None
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, value in counts.items():
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name}={value!r}: expected a number, 1 or more, or None.")
