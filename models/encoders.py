@@ -1,4 +1,4 @@
-"""Encoders of instances: a tile `[N, H, W, C]` of numbers from 0 to 255 to features `[N, d]`."""
+"""Encoders of tiles and patches: `[N, H, W, C]` of numbers from 0 to 255 to features `[N, d]`, or to a map of them."""
 
 import keras
 import numpy as np
@@ -15,13 +15,19 @@ def small(shape, widths=(16, 32, 64)):
     Not BatchNormalization: where one bag makes a step its statistics are those of that bag, from which the label can be
     read, and on new bags they are moving averages. With it this network learned its training bags alone.
     """
+    trunk = small_trunk(shape, widths)
+    return keras.Model(trunk.input, layers.GlobalMaxPooling2D()(trunk.output), name="small")
+
+
+def small_trunk(shape, widths=(16, 32, 64)):
+    """`small` before the largest is taken: `[N, H, W, C]` to `[N, H // 8, W // 8, 64]`."""
     tile = keras.Input(shape)
     x = layers.Rescaling(1 / 255)(tile)
     for width in widths:
         x = layers.Conv2D(width, 3, padding="same", use_bias=False)(x)
         x = layers.ReLU()(layers.GroupNormalization(8)(x))
         x = layers.MaxPooling2D(2)(x)
-    return keras.Model(tile, layers.GlobalMaxPooling2D()(x), name="small")
+    return keras.Model(tile, x, name="small")
 
 
 def lenet(shape):
@@ -34,21 +40,35 @@ def lenet(shape):
     return keras.Model(tile, x, name="lenet")
 
 
-def resnet(name, shape, mean=0.0, std=1.0):
-    """A ResNet without its top, behind `(x / 255 - mean) / std`; a tile of one channel is repeated.
+def scaled(net, shape, mean=0.0, std=1.0):
+    """A network of three channels behind `(x / 255 - mean) / std`; a tile of one channel is repeated.
 
     Args:
-        name: `resnet18`, `resnet34` or `resnet50`.
+        net: takes `[N, H, W, 3]`.
         shape: `(H, W, C)` of a tile, C 1 or 3.
         mean, std: a number, or one for each channel.
     """
-    net = RESNETS[name]((*shape[:2], 3), include_top=False, pooling="avg")
     means, stds = (np.broadcast_to(n, 3).tolist() for n in (mean, std))
     tile = keras.Input(shape)
     x = layers.Concatenate()([tile] * 3) if shape[-1] == 1 else tile
     scale, shift = [1 / (255 * s) for s in stds], [-m / s for m, s in zip(means, stds, strict=True)]
     x = layers.Rescaling(scale, shift)(x)
-    return keras.Model(tile, net(x), name=name)
+    return keras.Model(tile, net(x), name=net.name)
+
+
+def mobilenetv2(input_shape, include_top=False, pooling=None):
+    """MobileNetV2 of Keras without its top, its moving averages as fast as torch's (0.9, not 0.999)."""
+    net = keras.applications.MobileNetV2(
+        input_shape, include_top=include_top, pooling=pooling, weights=None, name="mobilenetv2"
+    )
+    for layer in net.layers:
+        if isinstance(layer, layers.BatchNormalization):
+            layer.momentum = 0.9
+    return net
+
+
+NETWORKS = RESNETS | {"mobilenetv2": mobilenetv2}
+"""What is scaled, of three channels, with `pooling`."""
 
 
 def without_norm(model):
@@ -67,8 +87,35 @@ def without_norm(model):
     return keras.models.clone_model(model, clone_function=copied, call_function=called)
 
 
-def make(name, shape, mean=0.0, std=1.0, norm=True):
-    """An encoder by name: `small`, `lenet`, or a ResNet; `norm=False`: without its BatchNormalizations."""
+def make(name, shape, mean=0.0, std=1.0, norm=True, latent=None):
+    """An encoder by name.
+
+    Args:
+        name: `small`, `lenet`, or one of `NETWORKS`.
+        shape: `(H, W, C)` of a tile.
+        mean, std: of the channels, for one of `NETWORKS`.
+        norm: False takes its BatchNormalizations out.
+        latent: numbers of a code that a Dense layer makes of the features; None for the features.
+    """
     plain = {"small": small, "lenet": lenet}
-    made = plain[name](shape) if name in plain else resnet(name, shape, mean, std)
-    return made if norm else without_norm(made)
+    if name in plain:
+        made = plain[name](shape)
+    else:
+        net = NETWORKS[name]((*shape[:2], 3), include_top=False, pooling="avg")
+        made = scaled(net, shape, mean, std)
+    made = made if norm else without_norm(made)
+    if latent is None:
+        return made
+    return keras.Model(made.input, layers.Dense(latent, name="code")(made.output), name=name)
+
+
+def trunk(name, shape, mean=0.0, std=1.0):
+    """The same without what pools, for whole images: `[N, H, W, C]` to a map of features.
+
+    Args:
+        name: `small`, or one of `NETWORKS`.
+        shape, mean, std: as in `make`.
+    """
+    if name == "small":
+        return small_trunk(shape)
+    return scaled(NETWORKS[name]((*shape[:2], 3), include_top=False), shape, mean, std)

@@ -19,7 +19,8 @@ class SelfAttentionMIL(layers.Layer):
     """A bag of features `[N, n, d]` to logits `[N, classes]`: TransMIL without its approximation and its places.
 
         x = concatenate([token, relu(embed(bag))])
-        x = x + attention(norm(x))              depth times
+        x = x + attention(norm(x))              depth times, each followed by
+        x = x + W2 gelu(W1 norm(x))             where `mlp` is not 0
         logits = head(norm(x[0]))
 
     Nothing says where an instance is, so their order does not matter. Memory: `O(N n width)`, time `O(N n^2 width)`.
@@ -30,17 +31,18 @@ class SelfAttentionMIL(layers.Layer):
         heads: Of the attention; they divide the width.
         depth: Blocks of attention.
         block: Queries and keys that are held at once; see `blockwise_attention`.
+        mlp: Width of W1 in widths; 4 in the original transformer, 0 for none.
 
     Raises:
         ValueError: There is no block, or `heads` does not divide `width`.
     """
 
-    def __init__(self, classes, width=512, heads=8, depth=1, block=1024, **options):
+    def __init__(self, classes, width=512, heads=8, depth=1, block=1024, mlp=0, **options):
         super().__init__(**options)
         if depth < 1:
             raise ValueError(f"depth={depth}; expected at least 1 block of attention.")
         self.classes, self.width, self.heads = classes, width, heads
-        self.depth, self.block = depth, block
+        self.depth, self.block, self.mlp = depth, block, mlp
         own = {"dtype": self.dtype_policy}
         self.embed = layers.Dense(width, "relu", name="embed", **own)
         self.norms = [
@@ -50,11 +52,22 @@ class SelfAttentionMIL(layers.Layer):
         self.blocks = [
             SelfAttention(width, heads, block, name=f"attention{i}", **own) for i in range(depth)
         ]
+        self.mlps = [
+            keras.Sequential(
+                [
+                    layers.LayerNormalization(epsilon=EPSILON, **own),
+                    layers.Dense(mlp * width, "gelu", **own),
+                    layers.Dense(width, **own),
+                ],
+                name=f"mlp{i}",
+            )
+            for i in range(depth if mlp else 0)
+        ]
         self.head = layers.Dense(classes, name="head", **own)
 
     def build(self, shape):
         self.embed.build(shape)
-        for layer in (*self.norms, *self.blocks):
+        for layer in (*self.norms, *self.blocks, *self.mlps):
             layer.build((shape[0], None, self.width))
         self.head.build((shape[0], self.width))
         self.token = self.add_weight(
@@ -70,14 +83,17 @@ class SelfAttentionMIL(layers.Layer):
         x = self.embed(bag)
         token = ops.broadcast_to(ops.cast(self.token, x.dtype), (ops.shape(x)[0], 1, self.width))
         x = ops.concatenate([token, x], axis=1)
-        for norm, block in zip(self.norms[:-2], self.blocks[:-1], strict=True):
-            x = x + block(norm(x))
+        for index in range(self.depth - 1):
+            x = self._block(x, index)
         return x
+
+    def _block(self, x, index):
+        x = x + self.blocks[index](self.norms[index](x))
+        return x + self.mlps[index](x) if self.mlp else x
 
     def _last(self, bag):
         """Tokens behind the last block, `[N, 1 + n, width]`."""
-        x = self._before(bag)
-        return x + self.blocks[-1](self.norms[-2](x))
+        return self._block(self._before(bag), self.depth - 1)
 
     def attention(self, bag):
         """What the class token looks at in the last block but itself, the mean of the heads, `[N, n]`."""
@@ -92,7 +108,7 @@ class SelfAttentionMIL(layers.Layer):
         return (shape[0], self.classes)
 
     def get_config(self):
-        own = ("classes", "width", "heads", "depth", "block")
+        own = ("classes", "width", "heads", "depth", "block", "mlp")
         return super().get_config() | {name: getattr(self, name) for name in own}
 
 
