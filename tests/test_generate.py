@@ -1,11 +1,8 @@
-"""Bags of digits, of pictures and of drawn shapes: keys only where they belong, the same again from the same seed."""
+"""Bags of a pool, of pictures and of drawn shapes: keys only where they belong, the same again from the same seed."""
 
 from __future__ import annotations
 
-import gzip
-import struct
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,64 +41,6 @@ def test_keys_are_in_positive_bags_alone_and_each_instance_once() -> None:
 def test_a_pool_with_too_few_instances(instances: int, share: float) -> None:
     with pytest.raises(ValueError, match=r"of class 2 .* the pool has"):
         generate.compose(*pool(), 2, 2, instances, share)
-
-
-def write_idx(path: Path, array: np.ndarray) -> None:
-    code = {"u1": 0x08, "i4": 0x0C}[array.dtype.str[1:]]
-    head = bytes([0, 0, code, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    data = head + array.astype(array.dtype.newbyteorder(">")).tobytes()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-
-
-def test_digits_of_mnist_and_of_qmnist(tmp_path: Path) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (5, 28, 28), np.uint8)
-    classes = np.array([3, 1, 9, 9, 0], np.uint8)
-    write_idx(tmp_path / "train-images-idx3-ubyte.gz", images)
-    write_idx(tmp_path / "train-labels-idx1-ubyte", classes)
-    write_idx(tmp_path / "qmnist-test-images-idx3-ubyte", images[:2])
-    table = np.zeros((2, 8), np.int32)
-    table[:, 0] = 4, 9
-    write_idx(tmp_path / "qmnist-test-labels-idx2-int.gz", table)
-    bag, labels = generate.digits(tmp_path, "train")
-    np.testing.assert_array_equal(bag.read(0, 5), images[..., None])
-    assert labels.tolist() == [3, 1, 9, 9, 0]
-    bag, labels = generate.digits(tmp_path, "test")
-    assert (bag.shape, labels.tolist()) == ((2, 28, 28, 1), [4, 9])
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda f: (f / "train-images-idx3-ubyte").unlink(), "has no train-images-idx3-ubyte"),
-        (lambda f: (f / "train-labels-idx1-ubyte").unlink(), "but no train-labels-idx1-ubyte"),
-        (lambda f: (f / "train-images-idx3-ubyte").write_bytes(b"PNG"), "is no IDX file"),
-        (
-            lambda f: (f / "train-images-idx3-ubyte").write_bytes(
-                (f / "train-images-idx3-ubyte").read_bytes()[:-9]
-            ),
-            "has 3927 bytes; an IDX file of .5, 28, 28. has 3936",
-        ),
-        (
-            lambda f: write_idx(f / "train-labels-idx1-ubyte", np.zeros(4, np.uint8)),
-            r"has shape \(5, 28, 28\) for 4 labels",
-        ),
-    ],
-)
-def test_digits_that_are_missing_or_damaged(damage: Any, message: str, tmp_path: Path) -> None:
-    write_idx(tmp_path / "train-images-idx3-ubyte", np.zeros((5, 28, 28), np.uint8))
-    write_idx(tmp_path / "train-labels-idx1-ubyte", np.zeros(5, np.uint8))
-    damage(tmp_path)
-    with pytest.raises(SourceError, match=message):
-        generate.digits(tmp_path, "train")
-
-
-def test_a_torn_gzip_is_named(tmp_path: Path) -> None:
-    write_idx(tmp_path / "train-images-idx3-ubyte.gz", np.zeros((5, 28, 28), np.uint8))
-    whole = (tmp_path / "train-images-idx3-ubyte.gz").read_bytes()
-    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(whole[:-10])
-    write_idx(tmp_path / "train-labels-idx1-ubyte", np.zeros(5, np.uint8))
-    with pytest.raises(SourceError, match=r"train-images-idx3-ubyte\.gz: cannot be read"):
-        generate.digits(tmp_path, "train")
 
 
 def test_pictures_in_folders_of_classes(tmp_path: Path) -> None:

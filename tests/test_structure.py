@@ -29,6 +29,7 @@ ORDER = [
     "layouts",
     "planner",
     "sources",
+    "digits",
     "moments",
     "random",
     "pages",

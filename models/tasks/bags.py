@@ -9,6 +9,7 @@ import numpy as np
 
 from models import settings as command_line
 from tfbig import SourceError, mil
+from tfbig.digits import read_digits
 from tfbig.mil import generate
 from tfbig.sources import Filled, Subset
 
@@ -159,8 +160,8 @@ def _shapes(settings):
 
 def _digits(settings):
     """A third of the test digits validates (Andersson et al. 2022, section 4)."""
-    train = generate.digits(_needed(settings), "train")
-    instances, classes = generate.digits(_needed(settings), "test")
+    train = read_digits(_needed(settings), "train")
+    instances, classes = read_digits(_needed(settings), "test")
     order = np.random.default_rng(settings.seed).permutation(len(classes))
     third = len(order) // 3
     val, test = (_part(instances, classes, order[s]) for s in (np.s_[:third], np.s_[third:]))

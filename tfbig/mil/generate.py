@@ -6,8 +6,6 @@ et al. 2022, section 4; Koriakina et al., ISPA 2021). Which instances are keys i
 
 from __future__ import annotations
 
-import gzip
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -68,39 +66,6 @@ def compose(
         bags.append(bag if size is None else Resized(bag, size))
         labels.append(label)
     return BagSet(tuple(bags), np.array(labels, np.int64))
-
-
-def digits(folder: str | Path, part: str) -> tuple[Bag, np.ndarray]:
-    """Handwritten digits `[m, 28, 28, 1]` and their classes, from the IDX files of MNIST or QMNIST.
-
-    Args:
-        folder: holds `train-images-idx3-ubyte` and so on, gzipped or not; QMNIST's names begin with `qmnist-`.
-        part: "train" or "test" (MNIST calls it t10k).
-
-    Raises:
-        SourceError: a file is missing or damaged.
-    """
-    names = {"train": ("train", "qmnist-train"), "test": ("t10k", "qmnist-test")}[part]
-    for name in names:
-        images = _found(folder, f"{name}-images-idx3-ubyte")
-        if images is not None:
-            break
-    else:
-        raise SourceError(
-            f"{folder}: has no {names[0]}-images-idx3-ubyte(.gz), the IDX file of MNIST. Check the folder."
-        )
-    labels = _found(folder, f"{name}-labels-idx1-ubyte") or _found(
-        folder, f"{name}-labels-idx2-int"
-    )
-    if labels is None:
-        raise SourceError(f"{folder}: has {images.name} but no {name}-labels-idx1-ubyte(.gz).")
-    pixels, classes = _read_idx(images), _read_idx(labels)
-    classes = (
-        classes if classes.ndim == 1 else classes[:, 0]
-    )  # QMNIST: the class is the first of eight columns
-    if pixels.ndim != 3 or len(classes) != len(pixels):
-        raise SourceError(f"{images}: has shape {pixels.shape} for {len(classes)} labels.")
-    return ArrayBag(pixels[..., None], str(images)), classes.astype(np.int64)
 
 
 def pictures(folder: str | Path, size: tuple[int, int]) -> tuple[Bag, np.ndarray, tuple[str, ...]]:
@@ -168,28 +133,4 @@ def _pictures(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.suffix.lower() in PICTURE_SUFFIXES)
 
 
-def _found(folder: str | Path, name: str) -> Path | None:
-    return next((p for p in (Path(folder, name), Path(folder, f"{name}.gz")) if p.exists()), None)
-
-
-_IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-
-
-def _read_idx(path: Path) -> np.ndarray:
-    """An array of the format of MNIST: two zeros, type, number of axes, lengths, samples; all big-endian."""
-    try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
-        raise SourceError(f"{path}: cannot be read: {error}.") from error
-    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _IDX_TYPES:
-        raise SourceError(f"{path}: is no IDX file, which begins with two zeros and a type.")
-    kind, begin = np.dtype(_IDX_TYPES[data[2]]), 4 + 4 * data[3]
-    shape = [int.from_bytes(data[i : i + 4], "big") for i in range(4, begin, 4)]
-    expected = begin + prod(shape) * kind.itemsize
-    if len(data) != expected:
-        raise SourceError(f"{path}: has {len(data)} bytes; an IDX file of {shape} has {expected}.")
-    array = np.frombuffer(data, kind, offset=begin).reshape(shape)
-    return array.astype(kind.newbyteorder("="))
-
-
-__all__ = ["SHAPES", "compose", "digits", "pictures", "shapes"]
+__all__ = ["SHAPES", "compose", "pictures", "shapes"]
