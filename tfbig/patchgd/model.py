@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfbig import backend, failures, grids
-from tfbig.patchgd import choosing, encoding
+from tfbig.patchgd import choosing, encoding, loop
 from tfbig.patchgd.latent import (
     FILLINGS,
     all_places,
@@ -161,9 +161,6 @@ class PatchGD(choosing.Counted, keras.Model):
 
     def train_step(self, data: Any) -> dict[str, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        if not self.optimizer.built:
-            with tf.init_scope():
-                self.optimizer.build(self.trainable_variables)
         step = _Step(self, x, y, sample_weight)
         predicted, loss = step.run()
         self._loss_tracker.update_state(loss, sample_weight=step.patches.batch)
@@ -250,7 +247,7 @@ _CONFIG = (
 
 
 class _Step:
-    """One training step: the filling, and the loop of inner steps."""
+    """One training step: the filling, and what an inner step is."""
 
     def __init__(self, model: PatchGD, x: Any, y: Any, sample_weight: Any) -> None:
         self.model, self.data = model, (x, y, sample_weight)
@@ -265,94 +262,42 @@ class _Step:
             self.seed,
         )
         self.slice = slice_size(model.patches_at_once, self.patches.batch, self.choose.size)
+        self.on_host = model._on_host(self.patches)
         self.variables = [v._value for v in model.trainable_variables]
-        self.learns = [True] * len(self.variables)
 
     def run(self) -> tuple[Any, tf.Tensor]:
         """What the last inner step predicted, and the mean of the losses."""
-        model = self.model
-        codes = filled(model, self.patches, self.slice, self.seed, model._on_host(self.patches))
-        total = tf.convert_to_tensor(model.inner_steps or self.choose.num_sets)
-        state = (codes, tf.zeros([], keras.config.floatx()), self._nothing())
-        if model.accumulate is None:
-            _, state = self._group(tf.constant(0), state, total)
-        else:
-            _, state = tf.while_loop(
-                lambda step, _: step < total,
-                lambda step, state: self._group(
-                    step, state, tf.minimum(step + model.accumulate, total)
-                ),
-                (tf.constant(0), state),
-                self._shapes(state),
-                parallel_iterations=1,
+        codes = filled(self.model, self.patches, self.slice, self.seed, self.on_host)
+        batch = _static(self.patches.batch)
+        nothing, shapes = (
+            keras.tree.map_structure(made, self.model._outputs)
+            for made in (
+                lambda t: tf.zeros([self.patches.batch, *(n or 0 for n in t.shape[1:])], t.dtype),
+                lambda t: tf.TensorShape([batch, *t.shape[1:]]),
             )
-        _, losses, predicted = state
-        return predicted, losses / tf.cast(total, losses.dtype)
+        )
+        total = self.model.inner_steps or self.choose.num_sets
+        state, loss = loop.run(
+            self.model, total, self._inner, (codes, nothing), (codes.shape, shapes)
+        )
+        return state[1], loss
 
-    def _group(self, first: tf.Tensor, state: Any, last: tf.Tensor) -> Any:
-        """Inner steps `first` to `last`, then one step of the optimizer on the mean of their gradients."""
-        if self.model.accumulate == 1:
-            sums, state = self._inner(first, state)
-        else:
-            zeros = [tf.zeros_like(v) for v in self.variables]
-
-            def one(step: tf.Tensor, sums: Any, state: Any) -> Any:
-                found, state = self._inner(step, state)
-                return step + 1, [s + g for s, g in zip(sums, found, strict=True)], state
-
-            shapes = (tf.TensorShape([]), [v.shape for v in self.variables], self._shapes(state)[1])
-            _, sums, state = tf.while_loop(
-                lambda step, *_: step < last,
-                one,
-                (first, zeros, state),
-                shapes,
-                parallel_iterations=1,
-            )
-        count = last - first
-        means = [s / tf.cast(count, s.dtype) for s in sums]
-        optimizer = self.model.optimizer
-        learned = zip(means, self.model.trainable_variables, self.learns, strict=True)
-        optimizer.apply_gradients([(g if learns else None, v) for g, v, learns in learned])
-        return last, state
-
-    def _inner(self, step: tf.Tensor, state: Any) -> tuple[list[tf.Tensor], Any]:
-        """One inner step: gradients, and Z, the sum of losses and predictions after it."""
-        model, (codes, losses, _) = self.model, state
+    def _inner(self, step: tf.Tensor, state: Any) -> tuple[list[Any], tf.Tensor, Any]:
+        """One inner step: gradients, the loss, Z and predictions."""
+        model, (codes, _) = self.model, state
         x, y, sample_weight = self.data
         places, weights = self.choose(step, lambda: self._attention(codes))
         with tf.GradientTape() as tape:
             fresh = encoding.encode(model.encoder, self.patches.take, places, self.slice)
-            with encoding.placed(model._on_host(self.patches)):
+            with encoding.placed(self.on_host):
                 codes = replaced(codes, places, choosing.weighted(fresh, weights))
             predicted = model.head(model._shaped(codes, self.patches), training=True)
             loss = model.compute_loss(x, y, predicted, sample_weight, training=True)
             scaled = model.optimizer.scale_loss(loss)
-        gradients = tape.gradient(scaled, self.variables)
-        self.learns = [g is not None for g in gradients]
-        known = [
-            tf.zeros_like(v) if g is None else tf.convert_to_tensor(g)
-            for g, v in zip(gradients, self.variables, strict=True)
-        ]
-        return known, (codes, losses + tf.cast(loss, losses.dtype), predicted)
+        return tape.gradient(scaled, self.variables), loss, (codes, predicted)
 
     def _attention(self, codes: tf.Tensor) -> tf.Tensor:
         return self.model.head.attention(self.model._shaped(codes, self.patches))
-
-    def _nothing(self) -> Any:
-        """What stands for predictions before there are any."""
-        return keras.tree.map_structure(
-            lambda t: tf.zeros([self.patches.batch, *(n or 0 for n in t.shape[1:])], t.dtype),
-            self.model._outputs,
-        )
-
-    def _shapes(self, state: Any) -> Any:
-        """What is known of the shapes of a loop's variables: a step, and `state`."""
-        codes, losses, _ = state
-        predicted = keras.tree.map_structure(
-            lambda t: tf.TensorShape([_static(self.patches.batch), *t.shape[1:]]),
-            self.model._outputs,
-        )
-        return tf.TensorShape([]), (codes.shape, losses.shape, predicted)
 
 
 def _static(size: Any) -> int | None:
