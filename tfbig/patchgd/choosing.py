@@ -157,5 +157,16 @@ def check(sampling: float | int, sampler: str, scale: str) -> None:
             raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, known))}.")
 
 
+def check_counts(**counts: int | None) -> None:
+    """Refuses counts that are none.
+
+    Raises:
+        ValueError: one is given and not positive.
+    """
+    for name, value in counts.items():
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name}={value!r}: expected a number, 1 or more, or None.")
+
+
 def _static(size: Any) -> int | None:
     return size if isinstance(size, int) else None

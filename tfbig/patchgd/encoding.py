@@ -75,6 +75,22 @@ def encode(
     return codes
 
 
+def applied(model: keras.Model, inputs: tf.Tensor, training: bool) -> tf.Tensor:
+    """A model on `[N, k, ...]`, `[N, k, ...]`, with a gradient for the inputs too."""
+    weights = _values(model.trainable_variables)
+    state = _values(model.non_trainable_variables)
+    found, state = _apply(model, inputs, weights, state, training)
+    if training:
+        _keep(model, state)
+    return found
+
+
+def sizes(tensor: tf.Tensor) -> list[Any]:
+    """The shape of a tensor: integers, and scalars where it is not known."""
+    shape = tf.shape(tensor)
+    return [shape[axis] if n is None else n for axis, n in enumerate(tensor.shape)]
+
+
 def code_shape(encoder: keras.Model) -> tuple[int | None, ...]:
     """Shape of a code."""
     return tuple(encoder.outputs[0].shape[1:])

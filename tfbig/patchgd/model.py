@@ -109,7 +109,7 @@ class PatchGD(choosing.Counted, keras.Model):
         super().__init__(dtype=encoder.dtype_policy, **options)
         check_encoder(encoder)
         choosing.check(sampling, sampler, encoder_scale)
-        _check_counts(
+        choosing.check_counts(
             inner_steps=inner_steps, accumulate=accumulate, patches_at_once=patches_at_once
         )
         if filling_norm not in FILLINGS:
@@ -302,9 +302,3 @@ class _Step:
 
 def _static(size: Any) -> int | None:
     return size if isinstance(size, int) else None
-
-
-def _check_counts(**counts: int | None) -> None:
-    for name, value in counts.items():
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name}={value!r}: expected a number, 1 or more, or None.")

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfbig import sources, stores
 from tfbig.errors import SourceError
 from tfbig.grids import PatchGrid, num_cells
+from tfbig.patchgd.encoding import sizes
 from tfbig.sources.patches import patch_grid, read_patches
 
 
@@ -22,6 +23,7 @@ class Patches:
         patch, stride: as in `tfbig.grids.PatchGrid`.
         channels: C.
         source_dtype: element type of images given by handle.
+        exact: whether an image must be a multiple of the patch.
 
     Attributes:
         batch: N.
@@ -38,22 +40,25 @@ class Patches:
         stride: Sequence[int],
         channels: int,
         source_dtype: str = "uint8",
+        exact: bool = False,
     ) -> None:
+        self._exact = exact
         self._images, self._patch, self._stride = images, tuple(patch), tuple(stride)
         self._channels, self._dtype = channels, tf.as_dtype(source_dtype)
         self._by_handle = images.dtype == tf.string
         if self._by_handle:
-            self.batch = _known(images)[0]
+            self.batch = sizes(images)[0]
             self.cells = tuple(tf.unstack(self._read_cells(), num=len(self._patch)))
             self.count = tf.reduce_prod(tf.stack(self.cells))
             return
-        self.batch, *extents, _ = _known(images)
+        self.batch, *extents, _ = sizes(images)
         if all(isinstance(extent, int) for extent in extents):
             PatchGrid(tuple(extents), self._patch, self._stride)  # or an error that says why not
+            self._check_exact(extents)
         axes = zip(extents, self._patch, self._stride, strict=True)
         self.cells = tuple(num_cells(*axis) for axis in axes)
         self._all = _cut(images, extents, self.cells, self._patch, self._stride)
-        self.count = _known(self._all)[1]
+        self.count = sizes(self._all)[1]
 
     def take(self, places: tf.Tensor) -> tf.Tensor:
         """The patches `[N, k, *patch, C]` with the numbers `[N, k]`."""
@@ -79,18 +84,21 @@ class Patches:
                 f"{image.name}: has {image.shape[-1]} channels of {image.dtype}; expected {self._channels} of "
                 f"{self._dtype.name}. Convert the image, or pass source_dtype='{image.dtype}'."
             )
+        self._check_exact(image.shape[:-1], f"{image.name}: ")
         return patch_grid(image, self._patch, self._stride)
+
+    def _check_exact(self, extents: Sequence[int], name: str = "") -> None:
+        pairs = zip(extents, self._patch, strict=False)
+        if self._exact and any(extent % size for extent, size in pairs):
+            raise SourceError(
+                f"{name}the image is {tuple(extents)}, no multiple of patches of {self._patch}. Pad it "
+                "(tfbig.sources.Padded)."
+            )
 
     def _read(self, handles: np.ndarray, places: np.ndarray) -> np.ndarray:
         images = [sources.resolve(h.decode()) for h in np.ravel(handles)]
         pairs = zip(images, places, strict=True)
         return np.stack([read_patches(image, self._grid(image), own) for image, own in pairs])
-
-
-def _known(tensor: tf.Tensor) -> list[Any]:
-    """The shape: integers, and scalars where it is not known."""
-    shape = tf.shape(tensor)
-    return [shape[axis] if n is None else n for axis, n in enumerate(tensor.shape)]
 
 
 def _cut(
@@ -101,7 +109,7 @@ def _cut(
     stride: Sequence[int],
 ) -> tf.Tensor:
     """All patches of `[N, *extents, C]`, `[N, count, *patch, C]`: one copy, times how much they overlap."""
-    batch, *_, channels = _known(images)
+    batch, *_, channels = sizes(images)
     for axis, (extent, size, step) in enumerate(zip(extents, patch, stride, strict=True), 1):
         whole = isinstance(extent, int) and step == size and extent % size == 0
         if not whole:
