@@ -28,6 +28,7 @@ from tfbig.sources import (
     Grayscale,
     Padded,
     RawSource,
+    Scaled,
     Source,
     TiffSource,
     Upsampled,
@@ -252,6 +253,42 @@ def test_windows_of_every_source_are_parts_of_its_rows(
         assert found.flags.c_contiguous
         expected = read_all(source)[start:stop, left:right]
         np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+@pytest.mark.parametrize("shape", [(20, 31), (37, 53), (9, 80), (90, 100), (64, 5)])
+def test_scaled_images_are_those_of_pillow(shape: tuple[int, int]) -> None:
+    array = image(37, 53, 3)
+    expected = np.asarray(Image.fromarray(array).resize(shape[::-1], Image.Resampling.BILINEAR))
+    source = Scaled(sources.open(array), shape)
+    np.testing.assert_array_equal(read_all(source), expected)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        rows, columns = (tuple(sorted(rng.choice(n + 1, 2, replace=False))) for n in shape)
+        found = source.read_window(rows, columns)
+        part = expected[slice(*rows), slice(*columns)]
+        assert abs(found.astype(int) - part).max() <= 1
+
+
+def test_scaled_windows_read_what_they_need() -> None:
+    asked = []
+
+    class Seen(Source):
+        def _read_window(self, *window: int) -> np.ndarray:
+            asked.append(window)
+            return np.zeros((window[1] - window[0], window[3] - window[2], 1), np.uint8)
+
+        def _read(self, start: int, stop: int) -> np.ndarray:
+            raise AssertionError
+
+    Scaled(Seen((4000, 4000), np.uint8, "seen"), (1000, 500)).read_window((500, 510), (0, 5))
+    assert asked == [(1992, 2048, 0, 56)]
+
+
+def test_what_cannot_be_scaled() -> None:
+    with pytest.raises(SourceError, match="expected uint8 and sides of at least 1"):
+        Scaled(sources.open(np.zeros((5, 5), np.int16)), (2, 2))
+    with pytest.raises(SourceError, match="was to become 0 x 2"):
+        Scaled(sources.open(np.zeros((5, 5), np.uint8)), (0, 2))
 
 
 def test_windows_of_a_source_of_ones_own() -> None:

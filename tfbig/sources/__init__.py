@@ -1,7 +1,7 @@
 """Images that are read by rows and never held whole.
 
 A `Source` knows the shape `[H, W, C]` and the dtype of an image and gives any band of rows. `open`
-makes one from a path or an array; `Source.crop`, `Grayscale`, `Padded` and `Upsampled` change one
+makes one from a path or an array; `Source.crop`, `Grayscale`, `Padded`, `Scaled` and `Upsampled` change one
 into another without reading it. A dataset carries a source's `handle`, a short string, and
 whoever needs rows calls `resolve(handle).read(start, stop)`. A `Bag` is the same for instances
 `[n, ...]`, of which any slice is read; `open_bag` makes one, `Patches` one of an image.
@@ -16,7 +16,7 @@ from tfbig.sources.opening import open
 from tfbig.sources.patches import Patches
 from tfbig.sources.source import Readable, Source
 from tfbig.sources.tiff import TiffSource
-from tfbig.sources.views import Grayscale, Padded, Upsampled
+from tfbig.sources.views import Grayscale, Padded, Scaled, Upsampled
 from tfbig.sources.writing import NpyWriter, write_npy
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "RawSource",
     "Readable",
     "Resized",
+    "Scaled",
     "Source",
     "Subset",
     "TiffSource",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from tfbig.errors import SourceError
 from tfbig.sources.opening import open
@@ -132,6 +133,66 @@ class Padded(View):
             inside = self._inner.read_window(rows, columns)
             out[: inside.shape[0], : inside.shape[1]] = inside
         return out
+
+
+@final
+class Scaled(View):
+    """An image of another size, bilinear, with the filter as wide as shrinking asks (as Pillow's `resize`).
+
+    A window reads what its pixels need and no more; it equals that part of the whole to a grey level, as Pillow rounds
+    the weights of its filter.
+
+    Args:
+        source: uint8.
+        shape: `(rows, columns)` of the result.
+
+    Raises:
+        SourceError: The source has another dtype, or a side is below 1.
+    """
+
+    def __init__(self, source: Source, shape: tuple[int, int]) -> None:
+        if source.dtype != np.uint8 or min(shape) < 1:
+            raise SourceError(
+                f"{source.name}: is {source.dtype} and was to become {shape[0]} x {shape[1]}; expected uint8 and "
+                "sides of at least 1."
+            )
+        name = f"{source.name} as {shape[0]} x {shape[1]}"
+        super().__init__(source, (*shape, source.shape[2]), source.dtype, name)
+        self._scale = tuple(n / m for n, m in zip(source.shape[:2], shape, strict=True))
+
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+        ranges = (start, stop), (left, right)
+        axes = zip(ranges, self.shape, self._inner.shape, self._scale, strict=False)
+        rows, columns = (_needed(*axis) for axis in axes)
+        part = self._inner.read_window(rows.read, columns.read)
+        size = (columns.made[1] - columns.made[0], rows.made[1] - rows.made[0])
+        corners = [
+            axis.made[end] * axis.scale - axis.read[0] for end in (0, 1) for axis in (columns, rows)
+        ]
+        box = (corners[0], corners[1], corners[2], corners[3])
+        channels = [
+            np.asarray(Image.fromarray(part[..., c]).resize(size, Image.Resampling.BILINEAR, box))
+            for c in range(part.shape[2])
+        ]
+        whole = np.stack(channels, axis=-1)
+        top, side = rows.made[0], columns.made[0]
+        return np.ascontiguousarray(whole[start - top : stop - top, left - side : right - side])
+
+
+class _Needed(NamedTuple):
+    """Of one axis: pixels to make, with a margin that is cut off again, and pixels to read for them."""
+
+    made: tuple[int, int]
+    read: tuple[int, int]
+    scale: float
+
+
+def _needed(wanted: tuple[int, int], made: int, given: int, scale: float) -> _Needed:
+    """The filter of a pixel reaches one pixel of the result, or one of the source, to each side."""
+    margin = math.ceil(1 / min(scale, 1.0)) + 1
+    first, last = max(wanted[0] - margin, 0), min(wanted[1] + margin, made)
+    begin, end = math.floor(first * scale), math.ceil(last * scale)
+    return _Needed((first, last), (max(begin, 0), min(end, given)), scale)
 
 
 def _holds(dtype: np.dtype[Any], value: float) -> bool:
