@@ -106,7 +106,8 @@ def make(name, shape, mean=0.0, std=1.0, norm=True, latent=None):
     made = made if norm else without_norm(made)
     if latent is None:
         return made
-    return keras.Model(made.input, layers.Dense(latent, name="code")(made.output), name=name)
+    tile = keras.Input(shape)
+    return keras.Model(tile, layers.Dense(latent, name="code")(made(tile)), name=f"{name}_code")
 
 
 def trunk(name, shape, mean=0.0, std=1.0):

@@ -125,11 +125,31 @@ def baseline(name, image_shape, classes, kind="published", latent=LATENT, width=
         classes, kind, latent, width: as in `make_head`.
         options: `mean` and `std` of the channels.
     """
-    trunk = encoders.trunk(name, image_shape, **options)
-    z = layers.Conv2D(latent, 1, name="code")(trunk.output)
+    image = keras.Input(image_shape)
+    z = layers.Conv2D(latent, 1, name="code")(encoders.trunk(name, image_shape, **options)(image))
     cells = None if None in z.shape[1:3] else tuple(z.shape[1:3])
     head = make_head(kind, classes, cells, latent, width)
-    return keras.Model(trunk.input, head(z), name=f"plain_{name}")
+    return keras.Model(image, head(z), name=f"plain_{name}")
+
+
+def start_from(encoder, trained):
+    """Gives an encoder of patches the trunk of a baseline that was trained before (appendix D, low memory).
+
+    Args:
+        encoder: of `encoders.make(name, ..., latent=...)`.
+        trained: of `baseline(name, ...)`.
+
+    Raises:
+        ValueError: They do not have the same trunk.
+    """
+    name = encoder.name.removesuffix("_code")
+    try:
+        encoder.get_layer(name).set_weights(trained.get_layer(name).get_weights())
+    except ValueError as error:
+        raise ValueError(
+            f"'{trained.name}' has no trunk '{name}' of the encoder's sizes ({error}). Train one with the same "
+            "--encoder."
+        ) from error
 
 
 def positions(cells, width):

@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 import train
 from models import settings
 from models.tasks import bags
+from models.tasks.splits import SPLITS
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 QUICK = ["--task", "mil", "--num-bags", "6", "4", "4", "--instances", "8", "--epochs", "2"]
@@ -208,8 +209,6 @@ def test_an_encoder_without_its_norm():
 def test_splits_have_no_instance_in_common():
     found = settings.parse([*QUICK], train.TASKS)
     data = bags.load(found)
-    tiles = [
-        {t.tobytes() for b in getattr(data, s).bags for t in b.read(0, 8)} for s in bags.SPLITS
-    ]
+    tiles = [{t.tobytes() for b in getattr(data, s).bags for t in b.read(0, 8)} for s in SPLITS]
     assert not tiles[0] & tiles[1]
     assert not tiles[1] & tiles[2]

@@ -26,12 +26,14 @@ from tfbig.errors import BudgetError, SourceError
 from tfbig.sources import (
     ArraySource,
     Grayscale,
+    OnDisk,
     Padded,
     RawSource,
     Scaled,
     Source,
     TiffSource,
     Upsampled,
+    opening,
     tiff_layout,
     views,
 )
@@ -289,6 +291,51 @@ def test_what_cannot_be_scaled() -> None:
         Scaled(sources.open(np.zeros((5, 5), np.int16)), (2, 2))
     with pytest.raises(SourceError, match="was to become 0 x 2"):
         Scaled(sources.open(np.zeros((5, 5), np.uint8)), (0, 2))
+
+
+def test_files_that_are_open_only_while_they_are_read(tmp_path: Path) -> None:
+    """More than may be open at once, of every kind; each equals its file."""
+    arrays = {}
+    for number in range(12):
+        array = image(9, 14, 3 if number % 3 else 1)
+        arrays[tmp_path / f"{number}.png"] = array
+        Image.fromarray(array.squeeze()).save(tmp_path / f"{number}.png")
+        arrays[tmp_path / f"{number}.npy"] = array
+        np.save(tmp_path / f"{number}.npy", array)
+    held = {path: OnDisk(path) for path in arrays}
+    before = len(os.listdir("/dev/fd"))
+    for path, source in held.items():
+        np.testing.assert_array_equal(source.read(0, 9), arrays[path], err_msg=str(path))
+        np.testing.assert_array_equal(source.read_window((2, 5), (3, 4)), arrays[path][2:5, 3:4])
+    assert len(os.listdir("/dev/fd")) - before <= 16
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16"])
+def test_shapes_of_files_are_those_of_their_sources(tmp_path: Path, mode: str) -> None:
+    suffix = "jpg" if mode == "CMYK" else "png"
+    Image.new(mode, (7, 5)).save(tmp_path / f"a.{suffix}")
+    source = sources.open(tmp_path / f"a.{suffix}")
+    assert opening.shape_of_file(tmp_path / f"a.{suffix}") == (source.shape, source.dtype)
+
+
+def test_a_file_that_was_replaced_is_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", image(9, 14))
+    source = OnDisk(tmp_path / "a.npy")
+    np.save(tmp_path / "a.npy", image(10, 14))
+    with pytest.raises(SourceError, match=r"a\.npy: is .* now and was .* it was replaced"):
+        source.read(0, 1)
+
+
+def test_levels_by_open(tmp_path: Path) -> None:
+    path, base = tmp_path / "pyramid.tif", image(200, 150, 3)
+    with tifffile.TiffWriter(path) as writer:
+        writer.write(base, subifds=1, photometric="rgb", tile=(64, 64))
+        writer.write(base[::2, ::2], subfiletype=1, photometric="rgb", tile=(64, 64))
+    for source in (sources.open(path, 1), OnDisk(path, 1)):
+        np.testing.assert_array_equal(read_all(source), base[::2, ::2])
+    np.save(tmp_path / "a.npy", base)
+    with pytest.raises(SourceError, match=r"a\.npy: level 1 was asked for; a '\.npy' file has one"):
+        sources.open(tmp_path / "a.npy", 1)
 
 
 def test_windows_of_a_source_of_ones_own() -> None:

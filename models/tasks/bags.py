@@ -1,34 +1,19 @@
 """Bags for `--task mil`: drawn shapes, digits, pictures, or a folder of one's own with its `bags.csv`."""
 
-import csv
-import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from models import settings as command_line
+from models.tasks import splits
+from models.tasks.splits import SPLITS, Data
 from tfbig import SourceError, mil
 from tfbig.digits import read_digits
 from tfbig.mil import generate
 from tfbig.sources import Filled, Subset
 
 COLUMNS = ("bag", "label", "split")
-SPLITS = ("train", "val", "test")
-
-
-@dataclass(frozen=True)
-class Data:
-    """Bags of a run, by split, and the names of the classes."""
-
-    train: mil.BagSet
-    val: mil.BagSet
-    test: mil.BagSet
-    classes: tuple[str, ...]
-
-    @property
-    def failed(self):
-        return [f for split in SPLITS for f in getattr(self, split).failed]
 
 
 def add_flags(add):
@@ -102,14 +87,12 @@ def large_enough(data, least):
 
 def print_counts(data):
     """Bags, instances and classes of every split; what was left out goes to standard error."""
-    for split in SPLITS:
-        found = getattr(data, split)
+
+    def of(found):
         sizes = [bag.shape[0] for bag in found.bags]
-        counts = np.bincount(found.labels, minlength=len(data.classes))
-        kinds = ", ".join(f"{n} {name}" for n, name in zip(counts, data.classes, strict=True))
-        print(f"{split}: {len(sizes)} bags of {min(sizes)} to {max(sizes)} instances ({kinds})")
-    for name, reason in data.failed:
-        print(f"left out {name}: {reason}", file=sys.stderr)
+        return f"of {min(sizes)} to {max(sizes)} instances"
+
+    splits.print_counts(data, "bags", of)
 
 
 def _foreground(found, share):
@@ -190,34 +173,15 @@ def _part(instances, classes, places):
 def _folder(settings):
     """`bags.csv` of a folder: columns `bag` (a path in it), `label` (0, 1, ...), `split` (train, val, test)."""
     folder = Path(_needed(settings))
-    rows = _read_csv(folder / "bags.csv")
+    table = folder / "bags.csv"
+    rows = splits.read_table(table, COLUMNS)
     num_classes = settings.classes or max(int(row["label"]) for row in rows) + 1
     sets = []
     for split in SPLITS:
-        chosen = [row for row in rows if row["split"] == split]
-        if not chosen:
-            raise SourceError(f"{folder / 'bags.csv'}: has no bags with split '{split}'.")
+        chosen = splits.of_split(rows, split, table)
         paths = [str(folder / row["bag"]) for row in chosen]
         sets.append(mil.read_bags(paths, [int(row["label"]) for row in chosen], num_classes))
     return Data(*sets, classes=tuple(str(i) for i in range(num_classes)))
-
-
-def _read_csv(path):
-    if not path.exists():
-        raise SourceError(
-            f"{path}: there is no such file; expected columns {', '.join(COLUMNS)}. Check --data."
-        )
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    missing = [name for name in COLUMNS if not rows or name not in rows[0]]
-    if missing:
-        raise SourceError(f"{path}: has no rows with column '{missing[0]}'; expected {COLUMNS}.")
-    for number, row in enumerate(rows, start=2):
-        if not row["label"].isdigit():
-            raise SourceError(
-                f"{path}: line {number}: label '{row['label']}' is no class 0, 1, ..."
-            )
-    return rows
 
 
 def _needed(settings):

@@ -11,7 +11,7 @@ from tfbig.sources.arrays import ArraySource, RawSource
 from tfbig.sources.augmented import Augmentation, Augmented
 from tfbig.sources.bag_files import FeatureBag, NpyBag, PictureBag, open_bag
 from tfbig.sources.bags import ArrayBag, Bag, Filled, Resized, Subset
-from tfbig.sources.handles import resolve
+from tfbig.sources.handles import OnDisk, resolve
 from tfbig.sources.opening import open
 from tfbig.sources.patches import Patches
 from tfbig.sources.source import Readable, Source
@@ -30,6 +30,7 @@ __all__ = [
     "Grayscale",
     "NpyBag",
     "NpyWriter",
+    "OnDisk",
     "Padded",
     "Patches",
     "PictureBag",

@@ -20,16 +20,19 @@ _TIFF_SUFFIXES: Final = frozenset(
     {".tif", ".tiff", ".btf", ".tf8", ".svs", ".ndpi", ".scn", ".bif", ".qptiff"}
 )
 PICTURE_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
+_CHANNELS: Final = {"L": 1, "LA": 1, "RGB": 3, "RGBA": 3, "P": 3, "CMYK": 3}
+"""Of decoded pictures of 8 bits, by the mode of the file."""
 _PICTURE_MODES: Final = frozenset({"1", "L", "LA", "RGB", "RGBA"})
 
 
-def open(image: PathLike | npt.NDArray[Any] | Source) -> Source:
+def open(image: PathLike | npt.NDArray[Any] | Source, level: int = 0) -> Source:
     """The source of whatever image is given.
 
     Args:
         image: A path: `.npy` (read as it lies), `.tif`, `.svs`, `.ndpi` and other TIFF dialects
             (decoded by tiles, level 0), `.png`, `.jpg`, `.bmp` (decoded whole, so small ones). Or
             an array `[H, W]` or `[H, W, C]`; of a memory map the file is read. Or a source.
+        level: Of the pyramid of a TIFF file; 0 is full resolution.
 
     Returns:
         The source; a source itself.
@@ -47,16 +50,39 @@ def open(image: PathLike | npt.NDArray[Any] | Source) -> Source:
             f"an image was given as {type(image).__name__}; expected a path, a NumPy array or a "
             "tfbig.sources.Source. Subclass Source to read another format."
         )
-    return _open_path(image)
+    return _open_path(image, level)
 
 
-def _open_path(path: PathLike) -> Source:
+def shape_of_file(path: PathLike, level: int = 0) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and element type of the source of a file; a picture is not decoded for it.
+
+    Raises:
+        SourceError: As `open`.
+    """
+    if Path(path).suffix.lower() in PICTURE_SUFFIXES and level == 0:
+        try:
+            with Image.open(path) as picture:
+                if picture.mode in _CHANNELS:
+                    size = (picture.height, picture.width, _CHANNELS[picture.mode])
+                    return size, np.dtype(np.uint8)
+        except Exception:  # `open` says what is wrong
+            pass
+    source = open(path, level)
+    source.close()
+    return source.shape, source.dtype
+
+
+def _open_path(path: PathLike, level: int) -> Source:
     file = File(path)  # of whatever kind, it must be there
     suffix = Path(path).suffix.lower()
+    if level and suffix not in _TIFF_SUFFIXES:
+        raise SourceError(
+            f"{path}: level {level} was asked for; a '{suffix}' file has one, level 0. Use 0."
+        )
     if suffix == ".npy":
         return from_memmap(map_npy(file))
     if suffix in _TIFF_SUFFIXES:
-        return TiffSource(path)
+        return TiffSource(path, level)
     if suffix in PICTURE_SUFFIXES:
         return _open_picture(file.path)
     known = ", ".join(sorted({".npy"} | _TIFF_SUFFIXES | PICTURE_SUFFIXES))
