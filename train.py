@@ -4,9 +4,9 @@ import sys
 
 import tfbig
 from models import settings as command_line
-from models.tasks import mil, segmentation
+from models.tasks import mil, patchgd, segmentation
 
-TASKS = {"segmentation": segmentation, "mil": mil}
+TASKS = {"segmentation": segmentation, "mil": mil, "patchgd": patchgd}
 
 
 def main(argv=None):

@@ -1,4 +1,4 @@
-"""PNG pictures of a run: the learning curve, masks laid over a slide, attention laid over a bag, confusion."""
+"""PNG pictures of a run: the learning curve, masks laid over a slide, attention over a bag, latent grids, confusion."""
 
 from __future__ import annotations
 
@@ -167,6 +167,39 @@ def attention_map(
             frame = Rectangle((left, top), side - 1, side - 1, fill=False, lw=1.2)
             frame.set_edgecolor((RIGHT[0] / 255, RIGHT[1] / 255, RIGHT[2] / 255))
             axes.add_patch(frame)
+    _save(figure, path)
+
+
+def latent_grid(path: str | Path, image: Source, z: npt.NDArray[Any], title: str) -> None:
+    """Draws an image and beside it its latent grid, whose first three principal components are red, green and blue.
+
+    Patches of like colours have like codes.
+
+    Args:
+        path: PNG file to write.
+        image: `[H, W, 1 or 3]` of uint8.
+        z: `[rows, columns, d]`.
+        title: Line above the picture.
+    """
+    rows, columns, width = z.shape
+    flat = z.reshape(-1, width).astype(np.float64)
+    flat = flat - flat.mean(0)
+    _, _, axes_of_z = np.linalg.svd(flat, full_matrices=False)
+    found = np.zeros((len(flat), 3))
+    found[:, : min(3, len(axes_of_z))] = flat @ axes_of_z[:3].T
+    spread = np.maximum(abs(found).max(0), 1e-30)
+    colours = (0.5 + found / spread / 2).reshape(rows, columns, 3)
+    small = thumbnail(image)
+    small = np.repeat(small, 3, axis=2) if small.shape[2] == 1 else small
+    wide = small.shape[1] > 1.3 * small.shape[0]
+    figure = Figure(figsize=_figure_size(small.shape[:2], wide), layout="constrained")
+    first, second = figure.subplots(*((2, 1) if wide else (1, 2)))
+    first.imshow(small)
+    first.set_title(title)
+    second.imshow(colours, interpolation="nearest")
+    second.set_title(f"latent grid, {rows} x {columns} codes of {width}")
+    for axes in (first, second):
+        axes.set_axis_off()
     _save(figure, path)
 
 

@@ -51,6 +51,13 @@ def add_flags(add):
         help="tiles are kept of which at least this share is grey between 3 and 230",
     )
     add("--fill", action="store_true", help="white tiles in training bags smaller than --sample")
+    add("--augment", action="store_true", help="blur, colours, flips, turns: one set for a bag")
+    add(
+        "--sample",
+        type=share,
+        help="instances of a training bag: a number, or a share below 1",
+    )
+    add("--val-sample", type=share, help="the same of a validation bag")
     add("--classes", type=number, help="of bags.csv (default: the largest label and 1)")
 
 

@@ -1,4 +1,4 @@
-"""What a trained model of bags is worth: predictions, metrics and pictures of the test bags."""
+"""What a trained classifier is worth: predictions, metrics and pictures of the test bags."""
 
 import keras
 import numpy as np
@@ -32,8 +32,7 @@ def write_results(explain, data, folder, settings, measured):
         measured: numbers to keep beside the metrics.
     """
     repeats = [_judged(explain, data, settings, seed) for seed in range(settings.eval_repeats)]
-    rows = _rows(repeats, data)
-    runfolder.write_csv(folder / "predictions.csv", rows)
+    runfolder.write_csv(folder / "predictions.csv", _rows(repeats, data))
     counts = np.sum([r["confusion"] for r in repeats], axis=0)
     title = f"{len(data.test.bags)} test bags" + (f" x {len(repeats)}" if len(repeats) > 1 else "")
     pictures.confusion(folder / "confusion.png", counts, data.classes, title)
@@ -58,22 +57,38 @@ def _judged(explain, data, settings, seed):
         drawn = bag.sample(size, settings.seed + 1000 * seed + number)
         found = explain(drawn)
         logits = found["logits"]
-        logits = np.asarray(logits["bag"] if isinstance(logits, dict) else logits, np.float64)
-        odds = np.exp(logits - logits.max())
-        probabilities.append(odds / odds.sum())
+        probabilities.append(softmax(logits["bag"] if isinstance(logits, dict) else logits))
         if drawn.labels is not None and 0 < drawn.labels.sum() < len(drawn.labels):
             instance_aucs.append(roc.auc(drawn.labels, found["attention"]))
-    probabilities = np.stack(probabilities)
-    kappa = metrics.QuadraticWeightedKappa(len(data.classes))
-    kappa.update_state(test.labels, probabilities.astype("float32"))
+    found = scores(test.labels, np.stack(probabilities), len(data.classes))
+    instance_auc = float(np.mean(instance_aucs)) if instance_aucs else float("nan")
+    return found | {"instance_auc": instance_auc}
+
+
+def scores(labels, probabilities, classes):
+    """What predictions are worth: confusion, accuracy, quadratic weighted kappa, area under the curve.
+
+    Args:
+        labels: classes, `[n]`.
+        probabilities: `[n, classes]`.
+        classes: how many.
+    """
+    kappa = metrics.QuadraticWeightedKappa(classes)
+    kappa.update_state(labels, probabilities.astype("float32"))
     return {
         "probabilities": probabilities,
         "confusion": np.asarray(keras.ops.convert_to_numpy(kappa.counts)),
-        "accuracy": float((probabilities.argmax(1) == test.labels).mean()),
+        "accuracy": float((probabilities.argmax(1) == labels).mean()),
         "qwk": float(kappa.result()),
-        "auc": _auc(test.labels, probabilities),
-        "instance_auc": float(np.mean(instance_aucs)) if instance_aucs else float("nan"),
+        "auc": _auc(labels, probabilities),
     }
+
+
+def softmax(logits):
+    """Probabilities of logits `[..., classes]`, float64."""
+    logits = np.asarray(logits, np.float64)
+    odds = np.exp(logits - logits.max(-1, keepdims=True))
+    return odds / odds.sum(-1, keepdims=True)
 
 
 def _auc(labels, probabilities):
@@ -93,16 +108,21 @@ def _spread(values):
 
 def _rows(repeats, data):
     """A row for each test bag; probabilities are means over the repeats."""
+    known = [{"bag": bag.name, "instances": bag.shape[0]} for bag in data.test.bags]
     probabilities = np.mean([r["probabilities"] for r in repeats], axis=0)
+    return rows(known, data.test.labels, probabilities, data.classes)
+
+
+def rows(known, labels, probabilities, classes):
+    """Lines of `predictions.csv`: what is known of an item, its label, and what was predicted."""
     return [
         {
-            "bag": bag.name,
-            "instances": bag.shape[0],
+            **item,
             "label": int(label),
             "predicted": int(p.argmax()),
-            **{f"probability_{name}": float(x) for name, x in zip(data.classes, p, strict=True)},
+            **{f"probability_{name}": float(x) for name, x in zip(classes, p, strict=True)},
         }
-        for bag, label, p in zip(data.test.bags, data.test.labels, probabilities, strict=True)
+        for item, label, p in zip(known, labels, probabilities, strict=True)
     ]
 
 

@@ -213,7 +213,12 @@ def fit(model, twin, data, folder, settings):
         initial_epoch=done,
         epochs=settings.epochs,
         shuffle=False,
-        callbacks=[recorder, *training.callbacks(settings, folder, f"val_{monitor}", history)],
+        callbacks=[
+            recorder,
+            *training.callbacks(
+                settings, folder, f"val_{monitor}", history, steps_per_epoch(settings, data)
+            ),
+        ],
         verbose=1 if sys.stdout.isatty() else 2,
     )
     if settings.keep != "last":

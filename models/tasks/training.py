@@ -1,4 +1,4 @@
-"""How models of bags are trained: optimizer, learning rate, the epoch that is kept."""
+"""How classifiers are trained: optimizer, learning rate, the epoch that is kept."""
 
 import math
 
@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from models import settings as command_line
-from tfbig import optimizers
+from tfbig import SourceError, optimizers
 from tfbig.windows import BestWindow
 
 OPTIMIZERS = {
@@ -25,11 +25,22 @@ OPTIMIZERS = {
 KEPT = "kept.weights.h5"
 
 
-def add_flags(add):
-    """Flags of the optimizer, of epochs and of the one that is kept."""
+def add_flags(add, batch_size=1, epochs=10, help_batch="bags of a step, all of one size"):
+    """Flags of the optimizer, of epochs and of the one that is kept.
+
+    Args:
+        add: adds one.
+        batch_size, epochs: by default.
+        help_batch: what a batch is.
+    """
     number, positive = command_line.count, command_line.positive
-    add("--epochs", type=number, default=10, help="in all (default: %(default)s)")
-    add("--batch-size", type=number, default=1, help="bags of a step, all of one size")
+    add("--epochs", type=number, default=epochs, help="in all (default: %(default)s)")
+    add(
+        "--batch-size",
+        type=number,
+        default=batch_size,
+        help=f"{help_batch} (default: %(default)s)",
+    )
     add("--accumulate", type=number, default=1, help="steps of which gradients are averaged")
     add("--sum", action="store_true", help="gradients of --accumulate steps are added up instead")
     add("--optimizer", choices=list(OPTIMIZERS), default="adam", help="(default: %(default)s)")
@@ -39,16 +50,15 @@ def add_flags(add):
     add("--clip", type=positive, help="global norm of the gradient")
     add(
         "--schedule",
-        choices=["constant", "cosine", "exponential"],
+        choices=["constant", "cosine", "exponential", "linear"],
         default="cosine",
-        help="of the learning rate, by epochs (default: %(default)s)",
+        help="of the learning rate, by epochs; with --warmup, and linear, by steps; linear falls to half "
+        "(default: %(default)s)",
     )
+    add("--warmup", type=positive, help="epochs in which the learning rate rises from 0")
     add("--rate", type=positive, default=0.955, help="factor of an epoch, for exponential")
     add("--demon-steps", type=number, help="of demon_adamw (default: the steps of the run)")
     add("--class-weights", action="store_true", help="of inverse frequency, adding up to 1")
-    add("--augment", action="store_true", help="blur, colours, flips, turns: one set for a bag")
-    add("--sample", type=positive, help="instances of a training bag: a number, or a share below 1")
-    add("--val-sample", type=positive, help="the same of a validation bag")
     add(
         "--keep",
         choices=["last", "best", "window"],
@@ -72,19 +82,59 @@ def make_optimizer(settings, steps):
     return OPTIMIZERS[settings.optimizer](settings, settings.demon_steps or steps, options)
 
 
-def callbacks(settings, folder, monitor, history):
+def callbacks(settings, folder, monitor, history, steps=1):
     """What sets the learning rate and keeps an epoch.
 
     Args:
         folder: of the run; the weights kept are its file `KEPT`.
         monitor: the column of the history that `--keep` compares.
         history: rows of the epochs before a resume.
+        steps: of an epoch.
     """
-    return [_schedule(settings), *_keeping(settings, folder, monitor, history)]
+    return [_schedule(settings, steps), *_keeping(settings, folder, monitor, history)]
 
 
-def _schedule(settings):
-    """The callback that sets the learning rate of an epoch."""
+class PerStep(keras.callbacks.Callback):
+    """Sets the learning rate before every step of `fit`, however often the optimizer steps in one.
+
+    Args:
+        rate: from the epochs that have passed, a real number, to the learning rate.
+        steps: of an epoch.
+    """
+
+    def __init__(self, rate, steps):
+        super().__init__()
+        self.rate, self.steps, self.epoch = rate, steps, 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.model.optimizer.learning_rate = self.rate(self.epoch + batch / self.steps)
+
+
+def falling(settings, epochs):
+    """The learning rate after so many epochs: from 0 to the peak in `--warmup`, then linear to half of it, or a cosine.
+
+    The published linear decay ends at half of the peak after all epochs; its first step has a rate of 0.
+    """
+    warmup = settings.warmup or 0
+    if epochs < warmup:
+        return settings.lr * epochs / warmup
+    share = (epochs - warmup) / max(settings.epochs - warmup, 1e-9)
+    if settings.schedule == "cosine":
+        return settings.lr * (1 + math.cos(math.pi * share)) / 2
+    return settings.lr * (1 - share / 2)
+
+
+def _schedule(settings, steps):
+    """The callback that sets the learning rate of an epoch, or of a step."""
+    if settings.schedule == "linear" or settings.warmup:
+        if settings.schedule not in ("linear", "cosine"):
+            raise SourceError(
+                f"--warmup goes with --schedule linear or cosine, not {settings.schedule}."
+            )
+        return PerStep(lambda epochs: falling(settings, epochs), steps)
     rates = {
         "constant": lambda epoch, lr: settings.lr,
         "cosine": lambda epoch, lr: (

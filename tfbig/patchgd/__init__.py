@@ -4,8 +4,16 @@
 grid as a layer, of which hierarchies are made.
 """
 
-from tfbig.patchgd.latent import LatentGrid, patch_model
+from tfbig.grids import PatchGrid
+from tfbig.patchgd.latent import FILLINGS, LatentGrid, patch_model
 from tfbig.patchgd.model import PatchGD
 from tfbig.patchgd.segmentation import PatchGDSegmentation
 
-__all__ = ["LatentGrid", "PatchGD", "PatchGDSegmentation", "patch_model"]
+__all__ = [
+    "FILLINGS",
+    "LatentGrid",
+    "PatchGD",
+    "PatchGDSegmentation",
+    "PatchGrid",
+    "patch_model",
+]

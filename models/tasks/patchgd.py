@@ -1,0 +1,318 @@
+"""PatchGD: large images by a latent grid of their patches, approximate and at the memory of a few of them."""
+
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfbig
+from models import encoders, latent, series
+from models import settings as command_line
+from models.tasks import images, judge, training
+from tfbig import SourceError, pictures, runfolder
+from tfbig.patchgd import choosing
+
+MODES = {
+    "patchgd": "a latent grid of patches, of which a share learns at a time",
+    "device": "plain Keras on whole images, with the same trunk and head, on the same data",
+    "offload": "the same network streamed, exact, within the memory given",
+}
+EXAMPLE = (
+    "python train.py --task patchgd --images digits --data mnist --canvas 512 --factors 1 9 --patch 128 "
+    "--encoder mobilenetv2 --out runs/mine"
+)
+MAPS = 4
+"""Test images whose latent grid is drawn."""
+
+
+def add_flags(add_data, add_training):
+    """Flags of this task, in the groups of data and of training."""
+    images.add_flags(add_data)
+    _add_model(add_data)
+    training.add_flags(add_training, 16, 20, "images of a step, all of one size")
+    _add_patchgd(add_training)
+    add_training(
+        "--test-only",
+        metavar="RUN",
+        help="nothing is trained: the model of this run folder is judged on the test images",
+    )
+
+
+def _add_model(add):
+    number = command_line.count
+    add(
+        "--encoder",
+        choices=["small", *encoders.NETWORKS, "series"],
+        default="small",
+        help="of a patch; series: that of the paper for HAR (default: %(default)s)",
+    )
+    add("--mean", type=float, nargs="+", default=0.0, help="of the channels, but for small")
+    add("--std", type=float, nargs="+", default=1.0, help="of the channels, but for small")
+    add("--latent", type=number, default=64, help="numbers of a code; 256 as published")
+    add(
+        "--head",
+        choices=[*latent.HEADS, "series"],
+        default="smaller",
+        help="over the latent grid (default: %(default)s)",
+    )
+    add("--head-width", type=number, default=64, help="channels of the head; 256 as published")
+    add(
+        "--backbone",
+        metavar="RUN",
+        help="run folder of --mode device whose trunk the encoder starts from",
+    )
+
+
+def _add_patchgd(add):
+    number = command_line.count
+    add("--patch", type=number, default=64, help="rows and columns of a patch (default: 64)")
+    add("--stride", type=number, help="from patch to patch (default: the patch)")
+    add(
+        "--sampling",
+        type=_sampling,
+        default=0.25,
+        help="patches of an inner step: a share (0.25, 1.0), or a number (16) (default: 0.25)",
+    )
+    add("--inner-steps", type=number, help="of a step (default: until all patches were in a set)")
+    add(
+        "--inner-accumulate",
+        type=_steps,
+        default="all",
+        help="inner steps whose gradients are averaged: a number, or all (default: all)",
+    )
+    add("--sampler", choices=choosing.SAMPLERS, default="shuffle", help="(default: %(default)s)")
+    add(
+        "--encoder-scale",
+        choices=choosing.SCALES,
+        default="published",
+        help="of the encoder's gradient (default: %(default)s)",
+    )
+    add(
+        "--filling-norm",
+        choices=tfbig.patchgd.FILLINGS,
+        default="published",
+        help="BatchNormalization while Z is filled (default: %(default)s)",
+    )
+    add("--patches-at-once", type=number, help="that the encoder sees together")
+
+
+def _sampling(text):
+    return float(text) if "." in text else command_line.count(text)
+
+
+def _steps(text):
+    return text if text == "all" else command_line.count(text)
+
+
+def train(settings):
+    """Data, model, fit, results: a run from its settings."""
+    data = images.load(settings)
+    print(f"mode {settings.mode}, encoder {settings.encoder}, precision {settings.precision}")
+    images.print_counts(data)
+    model, twin = make_model(settings, data)
+    compile_both(model, twin, settings, data)
+    planned = print_plan(model, settings, data)
+    if settings.dry_run:
+        return
+
+    folder = command_line.open_folder(settings)
+    runfolder.write_yaml(folder / runfolder.CONFIG, command_line.to_save(settings))
+    measured = {"mode": settings.mode}
+    if settings.test_only:
+        twin.optimizer.build(twin.trainable_variables)  # the file has its state
+        twin.load_weights(Path(settings.test_only) / "model.keras")
+    else:
+        measured |= trained(model, twin, data, folder, settings, planned)
+    write_results(model, twin, data, folder, settings, measured)
+
+
+def make_model(settings, data):
+    """What is trained, and what is saved: the same but for a streamed model, of which the plain one is."""
+    keras.config.set_dtype_policy(settings.precision)
+    keras.utils.set_random_seed(settings.seed)
+    shape = images.image_shape(data)
+    if settings.encoder == "series":
+        return _series(settings, shape, len(data.classes))
+    scale = {"mean": settings.mean, "std": settings.std} if settings.encoder != "small" else {}
+    if settings.mode != "patchgd":
+        options = {"latent": settings.latent, "width": settings.head_width, **scale}
+        plain = latent.baseline(
+            settings.encoder, shape, len(data.classes), settings.head, **options
+        )
+        if settings.mode == "device":
+            return plain, plain
+        return tfbig.stream(
+            plain, tfbig.Budget(settings.device_memory, settings.host_memory)
+        ), plain
+    patch = (settings.patch, settings.patch, shape[-1])
+    encoder = encoders.make(settings.encoder, patch, latent=settings.latent, **scale)
+    if settings.backbone:
+        path = Path(settings.backbone) / "model.keras"
+        latent.start_from(encoder, keras.models.load_model(path, compile=False))
+    cells = _cells(settings, shape)
+    head = latent.make_head(
+        settings.head, len(data.classes), cells, settings.latent, settings.head_width
+    )
+    model = _patchgd(settings, encoder, head, shape)
+    return model, model
+
+
+def _cells(settings, shape):
+    """Rows and columns of Z, or None where images differ in size."""
+    if None in shape:
+        return None
+    stride = settings.stride or settings.patch
+    try:
+        return tfbig.patchgd.PatchGrid(shape[:-1], (settings.patch,) * 2, (stride,) * 2).cells
+    except ValueError as error:
+        raise SourceError(f"--patch {settings.patch}: {error}") from error
+
+
+def _series(settings, shape, classes):
+    """The networks of the paper for time series."""
+    length, channels = shape
+    if settings.mode != "patchgd":
+        plain = series.baseline(length, channels, classes)
+        return plain, plain
+    encoder = series.encoder(settings.patch, channels)
+    head = series.head(classes, length // settings.patch, encoder.output_shape[-1])
+    model = _patchgd(settings, encoder, head, shape)
+    return model, model
+
+
+def _patchgd(settings, encoder, head, shape):
+    every = settings.inner_accumulate == "all"
+    return tfbig.PatchGD(
+        encoder,
+        head,
+        settings.patch,
+        settings.stride,
+        settings.sampling,
+        settings.inner_steps,
+        None if every else settings.inner_accumulate,
+        sampler=settings.sampler,
+        encoder_scale=settings.encoder_scale,
+        filling_norm=settings.filling_norm,
+        patches_at_once=settings.patches_at_once,
+        image_shape=shape,
+        source_dtype="float32" if settings.images == "har" else "uint8",
+        seed=settings.seed,
+    )
+
+
+def compile_both(model, twin, settings, data):
+    """One optimizer for both: what is saved is the plain model, and it can be trained on."""
+    steps = steps_per_epoch(settings, data) * settings.epochs // settings.accumulate
+    optimizer = training.make_optimizer(settings, steps)
+    soft = settings.augment == "a3"
+    loss = (
+        keras.losses.CategoricalCrossentropy if soft else keras.losses.SparseCategoricalCrossentropy
+    )
+    for each in dict.fromkeys((twin, model)):
+        metrics = ["accuracy", tfbig.metrics.QuadraticWeightedKappa(len(data.classes))]
+        each.compile(optimizer, loss(from_logits=True), metrics=metrics[: 1 if soft else 2])
+    if settings.resume:
+        optimizer.build(twin.trainable_variables)  # else its state would be left out
+        twin.load_weights(runfolder.checkpoint(settings.out))
+
+
+def steps_per_epoch(settings, data):
+    """Batches that hold all images; the last may be smaller."""
+    return -(-len(data.train.labels) // settings.batch_size)
+
+
+def print_plan(model, settings, data):
+    """The plan of a step, where the model streams."""
+    if settings.mode != "offload" or settings.encoder == "series":
+        return None
+    largest = max((image.shape for image in data.train.images), key=np.prod)
+    plan = model.plan((settings.batch_size, *largest))
+    print(f"\n{plan}\n", flush=True)
+    return plan
+
+
+def trained(model, twin, data, folder, settings, planned):
+    """Fits, saves the model and its learning curve; gives what was measured."""
+    if planned:
+        runfolder.write_text(folder / "plan.txt", f"{planned}\n")
+    history = fit(model, twin, data, folder, settings)
+    _, peak = runfolder.memory_bytes()
+    runfolder.save_model(folder / "model.keras", twin)
+    labels = {"loss": "loss", "accuracy": "accuracy"}
+    pictures.learning_curve(folder / "learning_curve.png", history, labels, "validation images")
+    found = {key: history[-1][key] for key in ("loss", "val_loss", "seconds_per_step")}
+    planned_bytes = {"planned_bytes": planned.peak_bytes} if planned else {}
+    return {"epochs": len(history), **found, **planned_bytes, "peak_bytes": peak}
+
+
+def fit(model, twin, data, folder, settings):
+    """Trains from the epoch after the last one in the history; gives the history of all epochs."""
+    history = runfolder.read_csv(folder / runfolder.HISTORY) if settings.resume else []
+    recorder = runfolder.Recorder(folder, twin, history)
+    done, steps = len(history), steps_per_epoch(settings, data)
+    weights = training.class_weights(data) if settings.class_weights else None
+    model.fit(
+        dataset(data, "train", settings, weights, done),
+        validation_data=dataset(data, "val", settings),
+        initial_epoch=done,
+        epochs=settings.epochs,
+        shuffle=False,
+        callbacks=[
+            recorder,
+            *training.callbacks(settings, folder, f"val_{settings.monitor}", history, steps),
+        ],
+        verbose=1 if sys.stdout.isatty() else 2,
+    )
+    if settings.keep != "last":
+        twin.load_weights(folder / training.KEPT)
+    return recorder.history
+
+
+def dataset(data, split, settings, weights=None, first_epoch=0):
+    """Images of a split; labels become shares of classes where augmentation mixes them."""
+    learns, count = split == "train", len(data.classes)
+    dense = settings.mode == "device" or settings.augment == "a3"
+    found = images.dataset(
+        getattr(data, split), settings, learns, first_epoch, dense, classes=count
+    )
+    if settings.augment == "a3" and not learns:
+        return found.map(lambda x, y: (x, tf.one_hot(y, count)))
+    if weights is not None:
+        return found.map(lambda x, y: (x, y, tf.gather(weights, y)))
+    return found
+
+
+def write_results(model, twin, data, folder, settings, measured):
+    """Predictions, pictures, and last the metrics, which say that the run has ended."""
+    test = data.test
+    logits = model.predict(dataset(data, "test", settings).map(lambda x, *_: x), verbose=0)
+    found = judge.scores(test.labels, judge.softmax(logits), len(data.classes))
+    known = [{"image": image.name} for image in test.images]
+    table = judge.rows(known, test.labels, found["probabilities"], data.classes)
+    runfolder.write_csv(folder / "predictions.csv", table)
+    title = f"{len(test.labels)} test images"
+    pictures.confusion(folder / "confusion.png", found["confusion"], data.classes, title)
+    if settings.mode == "patchgd" and settings.encoder != "series":
+        draw_latent(model, table, test, folder)
+    numbers = {key: found[key] for key in ("accuracy", "qwk", "auc")}
+    results = {"test_" + key: value for key, value in numbers.items()}
+    results["confusion"] = found["confusion"].tolist()
+    results["left_out"] = [list(reason) for reason in data.failed]
+    runfolder.write_json(folder / runfolder.METRICS, measured | results)
+    text = "  ".join(f"test_{key} {value:.4f}" for key, value in numbers.items())
+    print(f"{text}\nrun folder: {folder}")
+
+
+def draw_latent(model, table, test, folder):
+    """The latent grid of the first test images, and where a head with attention looks."""
+    for number, (row, image) in enumerate(zip(table[:MAPS], test.images, strict=False)):
+        with image.lent() as handle:
+            z = model.latent(tf.constant([handle]))
+        title = f"{image.name}: {row['label']}, predicted {row['predicted']}"
+        pictures.latent_grid(folder / f"latent_{number}.png", image, z[0].numpy(), title)
+        if hasattr(model.head, "attention"):
+            bag = tfbig.sources.Patches(image, model.patch, model.stride)
+            attention = np.asarray(model.head.attention(z))[0]
+            pictures.attention_map(folder / f"attention_{number}.png", bag, attention, title)
