@@ -30,6 +30,25 @@ def small_trunk(shape, widths=(16, 32, 64)):
     return keras.Model(tile, x, name="small")
 
 
+def strided(shape):
+    """`strided_trunk`, then the largest over the tile: 128 features."""
+    trunk = strided_trunk(shape)
+    return keras.Model(trunk.input, layers.GlobalMaxPooling2D()(trunk.output), name="strided")
+
+
+def strided_trunk(shape, widths=(8, 16, 32, 64, 128)):
+    """Five convolutions of stride 2 with BatchNormalization and ReLU: `[N, H, W, C]` to `[N, H / 32, W / 32, 128]`.
+
+    The cheapest of these networks, for large images of few things on two cores.
+    """
+    tile = keras.Input(shape)
+    x = layers.Rescaling(1 / 255)(tile)
+    for width in widths:
+        x = layers.Conv2D(width, 3, 2, padding="same", use_bias=False)(x)
+        x = layers.ReLU()(layers.BatchNormalization(momentum=0.9)(x))
+    return keras.Model(tile, x, name="strided")
+
+
 def lenet(shape):
     """That of Ilse et al. (2018) for digits of 28 x 28, "valid" padding: 500 features."""
     tile = keras.Input(shape)
@@ -67,6 +86,8 @@ def mobilenetv2(input_shape, include_top=False, pooling=None):
     return net
 
 
+TRUNKS = {"small": small_trunk, "strided": strided_trunk}
+"""What takes tiles of any channels and needs no mean."""
 NETWORKS = RESNETS | {"mobilenetv2": mobilenetv2}
 """What is scaled, of three channels, with `pooling`."""
 
@@ -91,13 +112,13 @@ def make(name, shape, mean=0.0, std=1.0, norm=True, latent=None):
     """An encoder by name.
 
     Args:
-        name: `small`, `lenet`, or one of `NETWORKS`.
+        name: `small`, `strided`, `lenet`, or one of `NETWORKS`.
         shape: `(H, W, C)` of a tile.
         mean, std: of the channels, for one of `NETWORKS`.
         norm: False takes its BatchNormalizations out.
         latent: numbers of a code that a Dense layer makes of the features; None for the features.
     """
-    plain = {"small": small, "lenet": lenet}
+    plain = {"small": small, "strided": strided, "lenet": lenet}
     if name in plain:
         made = plain[name](shape)
     else:
@@ -114,9 +135,9 @@ def trunk(name, shape, mean=0.0, std=1.0):
     """The same without what pools, for whole images: `[N, H, W, C]` to a map of features.
 
     Args:
-        name: `small`, or one of `NETWORKS`.
+        name: `small`, `strided`, or one of `NETWORKS`.
         shape, mean, std: as in `make`.
     """
-    if name == "small":
-        return small_trunk(shape)
+    if name in TRUNKS:
+        return TRUNKS[name](shape)
     return scaled(NETWORKS[name]((*shape[:2], 3), include_top=False), shape, mean, std)

@@ -58,6 +58,14 @@ def add_flags(add):
         metavar=("LOW", "HIGH"),
         help="size of UltraMNIST's digits in 28 pixels; 1 9 as published for 512 (default: 1 4)",
     )
+    add(
+        "--digits",
+        nargs="+",
+        type=number,
+        default=[3, 4, 5],
+        metavar="N",
+        help="how many digits an image of UltraMNIST may have (default: 3 4 5)",
+    )
     add("--side", type=number, help="images are scaled to so many rows and columns")
     add("--level", type=int, default=0, help="of slides: 0 is full resolution (default: 0)")
     add("--classes", type=number, help="of images.csv (default: the largest label and 1)")
@@ -187,6 +195,7 @@ def _ultramnist(pools, settings):
                 max(number // 10, 1),
                 settings.canvas,
                 tuple(settings.factors),
+                settings.digits,
                 settings.seed * 10 + part,
                 split,
             )

@@ -44,12 +44,24 @@ def _add_model(add):
     number = command_line.count
     add(
         "--encoder",
-        choices=["small", *encoders.NETWORKS, "series"],
+        choices=[*encoders.TRUNKS, *encoders.NETWORKS, "series"],
         default="small",
         help="of a patch; series: that of the paper for HAR (default: %(default)s)",
     )
-    add("--mean", type=float, nargs="+", default=0.0, help="of the channels, but for small")
-    add("--std", type=float, nargs="+", default=1.0, help="of the channels, but for small")
+    add(
+        "--mean",
+        type=float,
+        nargs="+",
+        default=0.0,
+        help="of the channels, for a ResNet or MobileNet",
+    )
+    add(
+        "--std",
+        type=float,
+        nargs="+",
+        default=1.0,
+        help="of the channels, for a ResNet or MobileNet",
+    )
     add("--latent", type=number, default=64, help="numbers of a code; 256 as published")
     add(
         "--head",
@@ -135,7 +147,11 @@ def make_model(settings, data):
     shape = images.image_shape(data)
     if settings.encoder == "series":
         return _series(settings, shape, len(data.classes))
-    scale = {"mean": settings.mean, "std": settings.std} if settings.encoder != "small" else {}
+    scale = (
+        {"mean": settings.mean, "std": settings.std}
+        if settings.encoder in encoders.NETWORKS
+        else {}
+    )
     if settings.mode != "patchgd":
         options = {"latent": settings.latent, "width": settings.head_width, **scale}
         plain = latent.baseline(

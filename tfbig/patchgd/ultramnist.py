@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tfbig.sources import Bag, Source
 
 CLASSES = 10
-NUM_DIGITS = (3, 4, 5)
+COUNTS = (3, 4, 5)
 TRIES = 1000
 
 
@@ -87,14 +87,15 @@ def ultramnist(
     per_class: int,
     side: int = 512,
     factors: tuple[int, int] = (1, 9),
+    counts: Sequence[int] = COUNTS,
     seed: int = 0,
     name: str = "ultramnist",
 ) -> tuple[tuple[DigitCanvas, ...], npt.NDArray[np.int64]]:
     """Images and their labels, the sums 0 to 9, as many of each.
 
-    A label's digits are drawn evenly from all sets of 3 to 5 digits that add up to it, each from the pool. Factors of
-    size are drawn as published: the smallest and the largest most, those in the middle least; half of the digits of
-    factor 1 are halved, to 14 x 14. Digits do not touch.
+    A label's digits are drawn evenly from all sets of 3 to 5 digits (`counts`) that add up to it, each from the pool.
+    Factors of size are drawn as published: the smallest and the largest most, those in the middle least; half of the
+    digits of factor 1 are halved, to 14 x 14. Digits do not touch.
 
     Args:
         digits: the pool `[m, 28, 28, 1]` of uint8, such as `tfbig.digits.read_digits` gives.
@@ -102,6 +103,7 @@ def ultramnist(
         per_class: images of each label.
         side: rows and columns of an image.
         factors: the smallest and the largest size of a pixel of a digit; as published for 512 (28 to 252 rows).
+        counts: how many digits an image may have.
         seed: same seed, same images.
         name: what error messages call an image, with its number.
 
@@ -125,7 +127,7 @@ def ultramnist(
             raise ValueError(f"the pool of {len(known)} has no digit {kind}.")
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.repeat(np.arange(CLASSES, dtype=np.int64), per_class))
-    sums = _sums()
+    sums = _sums(counts)
     images = []
     for number, label in enumerate(labels):
         own = sums[label][rng.integers(len(sums[label]))]
@@ -136,9 +138,9 @@ def ultramnist(
     return tuple(images), labels
 
 
-def _sums() -> list[list[tuple[int, ...]]]:
+def _sums(counts: Sequence[int]) -> list[list[tuple[int, ...]]]:
     """The sets of digits that add up to each label."""
-    sets = [c for n in NUM_DIGITS for c in combinations_with_replacement(range(10), n)]
+    sets = [c for n in counts for c in combinations_with_replacement(range(10), n)]
     return [[c for c in sets if sum(c) == label] for label in range(CLASSES)]
 
 

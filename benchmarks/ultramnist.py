@@ -1,0 +1,245 @@
+"""UltraMNIST at 512 x 512 in the same memory: plain training, downscaling, PatchGD, and the exact streamed engine.
+
+    python benchmarks/ultramnist.py --data FOLDER_OF_IDX_FILES [--epochs 8 --images 5000 --memory 300MB]
+
+Scaled to two cores: images of three digits of 14 to 112 rows whose sum is the label, one small network (five strided
+convolutions with BatchNormalization, a transformer over Z), Adam at 1e-3 with a cosine. As the low-memory runs of the
+paper do, all begin with one backbone that was trained before: here on single digits. Each method has the largest batch
+of 2, 4, 8, 16 and 32 whose training stays within `--memory` above what the process takes before its first step:
+
+    plain       whole images
+    downscaled  images of half the side, whole
+    patchgd     patches of 128, a quarter of them at a time, the optimizer after each
+    streamed    whole images strip by strip, exact, `Budget(host=...)`
+
+Each training is a process of its own. Writes `ultramnist.png` and prints one JSON line for each method.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+import numpy as np
+import report
+
+SIDE, PATCH, LATENT, FACTORS, COUNTS = 512, 128, 64, (1, 4), (3,)
+METHODS = ("plain", "downscaled", "patchgd", "streamed")
+BATCHES = (32, 16, 8, 4, 2)
+
+
+def single_digits(pool, classes, count, seed):
+    """Patches of one digit each, which may reach a fifth of itself over the edge, and its class."""
+    tiles = pool.read(0, len(classes))[..., 0]
+    rng = np.random.default_rng(seed)
+    x, y = np.zeros((count, PATCH, PATCH, 1), np.uint8), np.zeros(count, np.int64)
+    for number in range(count):
+        which, factor = int(rng.integers(len(tiles))), int(rng.integers(1, FACTORS[1] + 1))
+        tile = tiles[which][::2, ::2] if factor == 1 and rng.random() < 0.5 else tiles[which]
+        large = np.kron(tile, np.ones((factor, factor), np.uint8))
+        over = len(large) // 5
+        wide = np.zeros((PATCH + 2 * over, PATCH + 2 * over), np.uint8)
+        top, left = rng.integers(len(wide) - len(large) + 1, size=2)
+        wide[top : top + len(large), left : left + len(large)] = large
+        x[number, ..., 0] = wide[over : over + PATCH, over : over + PATCH]
+        y[number] = classes[which]
+    return x, y
+
+
+def pretrain(data, path, count=30000, epochs=6):
+    """The backbone, on single digits; gives its accuracy on those of the test files."""
+    import keras
+
+    from models import encoders
+    from tfbig.digits import read_digits
+
+    keras.utils.set_random_seed(0)
+    encoder = encoders.make("strided", (PATCH, PATCH, 1))
+    model = keras.Sequential([encoder, keras.layers.Dense(10)])
+    schedule = keras.optimizers.schedules.CosineDecay(3e-3, epochs * count // 64)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(schedule), loss, metrics=["accuracy"])
+    x, y = single_digits(*read_digits(data, "train"), count, 1)
+    model.fit(x, y, batch_size=64, epochs=epochs, verbose=0)
+    encoder.save_weights(path)
+    test = single_digits(*read_digits(data, "test"), 1000, 2)
+    return {"single_digit_accuracy": model.evaluate(*test, verbose=0)[1]}
+
+
+def build(method, weights, memory):
+    """The network of a method, not compiled."""
+    import tfbig
+    from models import encoders, latent
+
+    if method == "patchgd":
+        encoder = encoders.make("strided", (PATCH, PATCH, 1), latent=LATENT)
+        encoder.get_layer("strided").load_weights(weights)
+        head = latent.transformer_head(10, LATENT)
+        return tfbig.PatchGD(
+            encoder, head, PATCH, sampling=0.25, filling_norm="frozen", image_shape=(SIDE, SIDE, 1)
+        )
+    side = SIDE // 2 if method == "downscaled" else SIDE
+    plain = latent.baseline("strided", (side, side, 1), 10, "transformer", LATENT, LATENT)
+    trained = encoders.make("strided", (PATCH, PATCH, 1))
+    trained.load_weights(weights)
+    plain.get_layer("strided").set_weights(trained.get_weights())
+    if method != "streamed":
+        return plain
+    budget = tfbig.Budget(host=memory, device="16MB", disk=0)
+    return tfbig.stream(plain, budget, unsupported="device")
+
+
+def dataset(data, method, part, number, batch, seed):
+    """Handles for what reads by itself, else images; the pool is that of the part."""
+    import tensorflow as tf
+
+    from models.tasks import images
+    from tfbig.digits import read_digits
+    from tfbig.patchgd.ultramnist import ultramnist
+    from tfbig.sources import Scaled
+
+    made, labels = ultramnist(
+        *read_digits(data, part), number // 10, SIDE, FACTORS, COUNTS, seed, part
+    )
+    if method == "downscaled":
+        made = tuple(Scaled(image, (SIDE // 2, SIDE // 2)) for image in made)
+    found = images.ImageSet(made, labels)
+    settings = argparse.Namespace(seed=seed, batch_size=batch, augment=None)
+    dense = method in ("plain", "downscaled")
+    return images.dataset(found, settings, part == "train", 0, dense).prefetch(tf.data.AUTOTUNE)
+
+
+def trained(method, arguments):
+    """Accuracy and loss of every epoch, seconds and memory, in this process."""
+    import keras
+
+    keras.utils.set_random_seed(arguments.seed)
+    model = build(method, arguments.weights, arguments.memory)
+    steps = arguments.images // arguments.batch * arguments.epochs
+    inner = 4 if method == "patchgd" else 1
+    schedule = keras.optimizers.schedules.CosineDecay(1e-3, steps * inner)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(schedule), loss, metrics=["accuracy"])
+    train = dataset(
+        arguments.data, method, "train", arguments.images, arguments.batch, arguments.seed + 1
+    )
+    before, _ = report.memory_bytes()
+    if arguments.steps:
+        model.fit(train.take(arguments.steps), shuffle=False, verbose=0)
+        return {"above_bytes": report.memory_bytes()[1] - before}
+    test = dataset(arguments.data, method, "test", arguments.tests, 8, 99)
+    history, start = [], time.monotonic()
+    for epoch in range(arguments.epochs):
+        found = model.fit(train, shuffle=False, verbose=0).history
+        fitted = time.monotonic() - start
+        if epoch == 0:
+            above = report.memory_bytes()[1] - before
+        scores = model.evaluate(test, verbose=0)
+        history.append([found["loss"][0], found["accuracy"][0], *scores])
+        print(f"{method}, epoch {epoch + 1}: {history[-1]} {fitted:.0f} s", file=sys.stderr)
+    return {"above_bytes": above, "seconds": fitted, "history": history}
+
+
+def own_process(method, arguments, weights, **options):
+    flags = {
+        **{
+            key: getattr(arguments, key)
+            for key in ("data", "epochs", "images", "tests", "memory", "seed")
+        },
+        "weights": weights,
+        **options,
+    }
+    words = [f"--{key}={value}" for key, value in flags.items()]
+    return report.in_own_process([__file__, "--only", method, *words])
+
+
+def largest_batch(method, arguments, weights):
+    """The first of `BATCHES` whose training stays within the memory; the smallest if none does."""
+    from tfbig.budget import parse_bytes
+
+    for batch in BATCHES:
+        above = own_process(method, arguments, weights, batch=batch, steps=6)["above_bytes"]
+        print(f"{method}, batch {batch}: {above / 1e6:.0f} MB", file=sys.stderr)
+        if above <= parse_bytes(arguments.memory):
+            break
+    return batch
+
+
+def draw(lines, path):
+    """Accuracy on unseen images by epoch, and memory."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    accuracy, memory = figure.subplots(1, 2, width_ratios=(1.6, 1))
+    for line in lines:
+        curve = [row[3] for row in line["history"]]
+        label = f"{line['method']}, batch {line['batch']}"
+        accuracy.plot(range(1, len(curve) + 1), curve, "o-", label=label)
+        memory.bar(line["method"], line["above_bytes"] / 1e6)
+    accuracy.set(xlabel="epoch", ylabel="accuracy on unseen images", ylim=0)
+    accuracy.legend()
+    accuracy.grid(alpha=0.3)
+    memory.set(ylabel="MB above the start")
+    figure.savefig(path, dpi=110)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--images", type=int, default=5000)
+    parser.add_argument("--tests", type=int, default=1000)
+    parser.add_argument("--memory", default="300MB")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    parser.add_argument("--out", default=str(HERE / "ultramnist.png"))
+    parser.add_argument("--only", choices=[*METHODS, "pretrain"], help="in this process")
+    parser.add_argument("--weights", help="of the backbone; made anew by default")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=0, help="no more, and memory alone")
+    arguments = parser.parse_args()
+    if arguments.only:
+        alone = arguments.only == "pretrain"
+        found = (
+            pretrain(arguments.data, arguments.weights)
+            if alone
+            else trained(arguments.only, arguments)
+        )
+        print(json.dumps(found))
+        return
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        weights = arguments.weights or str(Path(folder) / "backbone.weights.h5")
+        shared = {} if arguments.weights else own_process("pretrain", arguments, weights)
+        for method in arguments.methods:
+            batch = largest_batch(method, arguments, weights)
+            found = own_process(method, arguments, weights, batch=batch)
+            found["history"] = [[round(n, 4) for n in row] for row in found["history"]]
+            error = math.sqrt(
+                found["history"][-1][3] * (1 - found["history"][-1][3]) / arguments.tests
+            )
+            figures = {"accuracy": found["history"][-1][3], "standard_error": round(error, 4)}
+            settings = {"method": method, "batch": batch, "memory": arguments.memory}
+            settings |= {
+                key: getattr(arguments, key) for key in ("epochs", "images", "tests", "seed")
+            }
+            line = report.line(
+                "ultramnist", [SIDE, SIDE, 1], **settings, **shared, **figures, **found
+            )
+            print(line, flush=True)
+            lines.append(json.loads(line))
+    draw(lines, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
