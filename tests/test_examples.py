@@ -11,6 +11,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
 import big_layers_in_fit
 import gigapixel_segmentation
+import patch_generator
 import whole_slide_classifier
 
 
@@ -32,6 +33,22 @@ def test_whole_slides_are_classified_inside_the_budget(capsys):
     losses = whole_slide_classifier.main(epochs=2, host="1GB", side=96)
     assert np.isfinite(losses).all()
     assert "Plan for an image of 1 x 96 x 96 x 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_generator_makes_patches_that_are_judged_whole(share, tmp_path, capsys):
+    out = tmp_path / "made.png"
+    distance = patch_generator.main(steps=2, batch=4, share=share, out=out)
+    assert out.read_bytes().startswith(b"\x89PNG")
+    assert f"Frechet distance {distance:.4f}" in capsys.readouterr().out
+
+
+def test_the_distance_of_normal_distributions():
+    """Of N(0, 1) and N(3, 4) by hand: 3^2 + 1 + 4 - 2 * 1 * 2."""
+    x = np.random.default_rng(0).normal(size=(200_000, 1)) * [1, 1]
+    x[:, 1] = np.random.default_rng(1).normal(size=200_000)
+    found = patch_generator.frechet(x, x * [2, 1] + [3, 0])
+    assert abs(found - 10) < 0.05
 
 
 @pytest.mark.slow
