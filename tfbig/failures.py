@@ -28,6 +28,22 @@ def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+class Unwrapped:
+    """A Keras model whose calls, `fit`, `evaluate` and `predict` raise our own errors; mixed in before Keras' class."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return unwrapped(super().__call__)(*arguments, **options)  # type: ignore[misc]
+
+    def _make_function(self, step_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return unwrapped(super()._make_function(step_function))  # type: ignore[misc]
+
+    def make_predict_function(self, force: bool = False) -> None:
+        made = getattr(self, "predict_function", None)
+        super().make_predict_function(force)  # type: ignore[misc]
+        if self.predict_function is not made:
+            self.predict_function: Any = unwrapped(self.predict_function)
+
+
 def _quoted(message: str) -> Exception | None:
     """The error of ours that a message of TensorFlow quotes, with its traceback after it."""
     ours = (errors.BudgetError, errors.SourceError, errors.NonFiniteError, ValueError)

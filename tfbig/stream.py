@@ -103,7 +103,7 @@ def stream(
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
-class StreamedModel(keras.Model):
+class StreamedModel(failures.Unwrapped, keras.Model):
     """What `stream` gives. `twin` is the plain model that shares the variables and the layers."""
 
     def __init__(
@@ -165,10 +165,6 @@ class StreamedModel(keras.Model):
     def compute_output_shape(self, input_shape: Any) -> Any:
         return self.twin.compute_output_shape(input_shape)
 
-    @failures.unwrapped
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return super().__call__(*arguments, **options)
-
     @_do_not_convert
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         tensors = self._flat_inputs(inputs)
@@ -222,7 +218,7 @@ class StreamedModel(keras.Model):
     def _make_function(self, step_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """What `fit` and `evaluate` call with an iterator; Keras' own under a distribution strategy."""
         if self.run_eagerly or self._distribute_strategy is not None:
-            return failures.unwrapped(super()._make_function(step_function))
+            return super()._make_function(step_function)
         training = step_function == self.train_step
 
         def find(data: Any) -> tuple[Program, dict[int, tf.Tensor]]:
@@ -232,13 +228,6 @@ class StreamedModel(keras.Model):
             _do_not_convert(step_function), find, self._known, self.steps_per_execution
         )
         return failures.unwrapped(made)
-
-    def make_predict_function(self, force: bool = False) -> None:
-        """Keras' own, with errors of ours raised as such."""
-        made = getattr(self, "predict_function", None)
-        super().make_predict_function(force)
-        if self.predict_function is not made:
-            self.predict_function: Any = failures.unwrapped(self.predict_function)
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -9,7 +9,7 @@ take turns until all patches have been in one, the weight is their number, n/m.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil
 from typing import Any
 
@@ -152,9 +152,18 @@ def check(sampling: float | int, sampler: str, scale: str) -> None:
         raise ValueError(
             f"sampling={sampling!r}: expected a number of patches, 1 or more, or a share, above 0 and up to 1.0."
         )
-    for name, value, known in (("sampler", sampler, SAMPLERS), ("encoder_scale", scale, SCALES)):
-        if value not in known:
-            raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, known))}.")
+    check_known("sampler", sampler, SAMPLERS)
+    check_known("scale", scale, SCALES)
+
+
+def check_known(name: str, value: str, known: Sequence[str]) -> None:
+    """Refuses a word that is none of those known.
+
+    Raises:
+        ValueError: it is another one.
+    """
+    if value not in known:
+        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, known))}.")
 
 
 def check_counts(**counts: int | None) -> None:

@@ -58,9 +58,7 @@ class LatentGrid(choosing.Counted, keras.layers.Layer):
         self.stride = self.patch if stride is None else grids.per_axis(stride, axes, "stride")
         grids.check(self.patch, self.stride)
         choosing.check(1.0 if sampling is None else sampling, "shuffle", encoder_scale)
-        if filling_norm not in FILLINGS:
-            known = ", ".join(map(repr, FILLINGS))
-            raise ValueError(f"filling_norm={filling_norm!r}: expected one of {known}.")
+        choosing.check_known("filling_norm", filling_norm, FILLINGS)
         self.encoder = encoder
         self.sampling = sampling
         self.patches_at_once = patches_at_once
@@ -77,10 +75,10 @@ class LatentGrid(choosing.Counted, keras.layers.Layer):
         patches = Patches(images, self.patch, self.stride, images.shape[-1], images.dtype)
         if training and self.sampling is not None:
             return self._sampled(patches)
-        places = all_places(patches)
+        places = patches.places()
         size = slice_size(self.patches_at_once, patches.batch, patches.count)
         codes = encoding.encode(self.encoder, patches.take, places, size, bool(training))
-        return self.shaped(codes, patches)
+        return shaped(codes, patches, self.encoder)
 
     def _sampled(self, patches: Patches) -> tf.Tensor:
         """Z, of which one set of patches has a gradient."""
@@ -97,14 +95,9 @@ class LatentGrid(choosing.Counted, keras.layers.Layer):
         codes = filled(self, patches, size, seed)
         places, weights = choose(tf.constant(0), lambda: codes)
         fresh = encoding.encode(self.encoder, patches.take, places, size)
-        return self.shaped(replaced(codes, places, choosing.weighted(fresh, weights)), patches)
-
-    def shaped(self, codes: tf.Tensor, patches: Patches) -> tf.Tensor:
-        """Codes `[N, n, d]` as Z."""
-        inside = encoding.code_shape(self.encoder)
-        z = tf.reshape(codes, [patches.batch, *patches.cells, *inside])
-        known = [n if isinstance(n, int) else None for n in (patches.batch, *patches.cells)]
-        return tf.ensure_shape(z, [*known, *inside])
+        return shaped(
+            replaced(codes, places, choosing.weighted(fresh, weights)), patches, self.encoder
+        )
 
     def compute_output_shape(self, shape: Any) -> Any:
         axes = zip(shape[1:-1], self.patch, self.stride, strict=True)
@@ -177,7 +170,7 @@ def filled(
         seed: two integers.
         on_host: whether the codes are gathered in host memory.
     """
-    places = all_places(patches)
+    places = patches.places()
     training = layer.filling_norm == "published"
     if not training or not mixes(layer.encoder):
         return encoding.fill(layer.encoder, patches.take, places, size, training, on_host)
@@ -189,9 +182,12 @@ def filled(
         return tf.gather(codes, tf.argsort(shuffled), batch_dims=1)
 
 
-def all_places(patches: Patches) -> tf.Tensor:
-    """Numbers of all patches, `[N, n]`."""
-    return tf.tile(tf.range(patches.count)[None], [patches.batch, 1])
+def shaped(codes: tf.Tensor, patches: Patches, encoder: keras.Model) -> tf.Tensor:
+    """Codes `[N, n, d]` as Z `[N, *cells, d]`."""
+    inside = encoding.code_shape(encoder)
+    z = tf.reshape(codes, [patches.batch, *patches.cells, *inside])
+    known = [n if isinstance(n, int) else None for n in (patches.batch, *patches.cells)]
+    return tf.ensure_shape(z, [*known, *inside])
 
 
 def replaced(codes: tf.Tensor, places: tf.Tensor, fresh: tf.Tensor) -> tf.Tensor:

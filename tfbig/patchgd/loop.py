@@ -25,7 +25,16 @@ def run(model: keras.Model, total: Any, inner: Inner, state: Any, shapes: Any) -
 
     Returns:
         The state after the last, and the mean of the losses.
+
+    Raises:
+        ValueError: the optimizer would step inside the loop under a distribution strategy, which cannot add up the
+            gradients of its replicas there.
     """
+    if model.accumulate is not None and tf.distribute.has_strategy():
+        raise ValueError(
+            f"'{model.name}': accumulate={model.accumulate} under a distribution strategy, where the optimizer can "
+            "step once in a training step; pass accumulate=None."
+        )
     return _Run(model, inner, shapes).all(tf.convert_to_tensor(total), state)
 
 

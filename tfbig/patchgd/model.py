@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfbig import backend, failures, grids
 from tfbig.patchgd import choosing, encoding, loop
-from tfbig.patchgd.latent import (
-    FILLINGS,
-    all_places,
-    check_encoder,
-    filled,
-    patch_model,
-    replaced,
-    slice_size,
-)
-from tfbig.patchgd.reading import Patches
-
-LARGE_BYTES = 2**30
-"""Of a latent grid that stays on the host where there is an accelerator."""
+from tfbig.patchgd.base import Filling, PatchModel
+from tfbig.patchgd.latent import filled, patch_model, replaced
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
-class PatchGD(choosing.Counted, keras.Model):
+class PatchGD(PatchModel):
     """Patch Gradient Descent (Gupta et al., "Patch gradient descent: training neural networks on very large images").
 
     A training step on a batch of images:
@@ -85,6 +72,9 @@ class PatchGD(choosing.Counted, keras.Model):
         SourceError: an image cannot be read, is smaller than a patch, or has other channels or samples.
     """
 
+    PARTS = ("encoder", "head")
+    SETTINGS = ("stride", "encoder_scale", "image_shape")
+
     def __init__(
         self,
         encoder: keras.Model,
@@ -105,36 +95,30 @@ class PatchGD(choosing.Counted, keras.Model):
         seed: int | None = None,
         **options: Any,
     ) -> None:
-        options.setdefault("name", f"patchgd_{encoder.name}")
-        super().__init__(dtype=encoder.dtype_policy, **options)
-        check_encoder(encoder)
-        choosing.check(sampling, sampler, encoder_scale)
-        choosing.check_counts(
-            inner_steps=inner_steps, accumulate=accumulate, patches_at_once=patches_at_once
+        super().__init__(
+            encoder,
+            patch,
+            stride,
+            sampling,
+            inner_steps,
+            accumulate,
+            sampler,
+            encoder_scale,
+            filling_norm,
+            patches_at_once,
+            source_dtype,
+            latent_on_host,
+            seed,
+            **options,
         )
-        if filling_norm not in FILLINGS:
-            known = ", ".join(map(repr, FILLINGS))
-            raise ValueError(f"filling_norm={filling_norm!r}: expected one of {known}.")
         if sampler == "attention" and not hasattr(head, "attention"):
             raise ValueError(
                 f"sampler='attention': head '{head.name}' has no method `attention(Z)`; those of models.latent "
                 "with attention have."
             )
-        axes = len(encoder.inputs[0].shape) - 2
-        self.encoder = encoder
         self.head = head
-        self.patch = grids.per_axis(patch, axes, "patch")
-        self.stride = self.patch if stride is None else grids.per_axis(stride, axes, "stride")
-        self.sampling, self.inner_steps, self.accumulate = sampling, inner_steps, accumulate
-        self.sampler, self.encoder_scale = sampler, encoder_scale
-        self.filling_norm = filling_norm
-        self.patches_at_once = patches_at_once
+        self.encoder_scale = encoder_scale
         self.image_shape = None if image_shape is None else tuple(image_shape)
-        self.source_dtype = source_dtype
-        self.latent_on_host = latent_on_host
-        self.count_draws(seed)
-        self.autocast = False
-        self.supports_jit = False  # patches come from the host
         self._outputs = self.twin.output  # builds the head
         self.built = True
 
@@ -143,21 +127,12 @@ class PatchGD(choosing.Counted, keras.Model):
         """The plain model with the same layers: all patches in one pass."""
         return patch_model(self.encoder, self.head, self.patch, self.stride, self.image_shape)
 
-    # ------------------------------------------------------------------ keras.Model
-
-    def build(self, input_shape: Any = None) -> None:
-        self.built = True
-
-    @failures.unwrapped
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return super().__call__(*arguments, **options)
-
     def call(self, images: Any, training: bool | None = None) -> Any:
-        patches = self._patches(images)
+        patches = self.patches(images)
         codes = encoding.encode(
-            self.encoder, patches.take, all_places(patches), self._slice(patches), bool(training)
+            self.encoder, patches.take, patches.places(), self.slice(patches), bool(training)
         )
-        return self.head(self._shaped(codes, patches), training=training)
+        return self.head(self.shaped(codes, patches), training=training)
 
     def train_step(self, data: Any) -> dict[str, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -166,104 +141,13 @@ class PatchGD(choosing.Counted, keras.Model):
         self._loss_tracker.update_state(loss, sample_weight=step.patches.batch)
         return self.compute_metrics(x, y, predicted, sample_weight)
 
-    def _make_function(self, step_function: Any) -> Any:
-        return failures.unwrapped(super()._make_function(step_function))
 
-    def make_predict_function(self, force: bool = False) -> Any:
-        made = getattr(self, "predict_function", None)
-        super().make_predict_function(force)
-        if self.predict_function is not made:
-            self.predict_function: Any = failures.unwrapped(self.predict_function)
-        return self.predict_function
-
-    def get_config(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _CONFIG} | {
-            "encoder": keras.saving.serialize_keras_object(self.encoder),
-            "head": keras.saving.serialize_keras_object(self.head),
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> PatchGD:
-        config = dict(config)
-        encoder, head = (
-            keras.saving.deserialize_keras_object(config.pop(key), custom_objects)
-            for key in ("encoder", "head")
-        )
-        return cls(encoder, head, **config)
-
-    # ----------------------------------------------------------------------- tfbig
-
-    def latent(self, images: Any) -> tf.Tensor:
-        """Z of images, `[N, *cells, d]`, as in inference.
-
-        Args:
-            images: tensors or handles.
-        """
-        patches = self._patches(images)
-        codes = encoding.fill(
-            self.encoder,
-            patches.take,
-            all_places(patches),
-            self._slice(patches),
-            training=False,
-            on_host=self._on_host(patches),
-        )
-        return self._shaped(codes, patches)
-
-    # --------------------------------------------------------------------- private
-
-    def _patches(self, images: Any) -> Patches:
-        images = tf.convert_to_tensor(images)
-        channels = self.encoder.inputs[0].shape[-1]
-        return Patches(images, self.patch, self.stride, channels, self.source_dtype)
-
-    def _slice(self, patches: Patches) -> Any:
-        """Patches of each image that the encoder sees together."""
-        own = choosing.set_size(self.sampling, patches.count)
-        return slice_size(self.patches_at_once, patches.batch, own)
-
-    def _shaped(self, codes: tf.Tensor, patches: Patches) -> tf.Tensor:
-        """Codes `[N, n, d]` as Z `[N, *cells, d]`."""
-        inside = encoding.code_shape(self.encoder)
-        z = tf.reshape(codes, [patches.batch, *patches.cells, *inside])
-        known = [n if isinstance(n, int) else None for n in (patches.batch, *patches.cells)]
-        return tf.ensure_shape(z, [*known, *inside])
-
-    def _on_host(self, patches: Patches) -> bool:
-        """Whether Z is kept in host memory."""
-        if self.latent_on_host is not None:
-            return self.latent_on_host
-        if backend.accelerator() is None or tf.distribute.has_strategy():
-            return False
-        sizes = (patches.batch, patches.count, *encoding.code_shape(self.encoder))
-        return not all(isinstance(n, int) for n in sizes) or 4 * prod(sizes) > LARGE_BYTES
-
-
-_CONFIG = (
-    *("patch", "stride", "sampling", "inner_steps", "accumulate", "sampler", "encoder_scale"),
-    *("filling_norm", "patches_at_once", "image_shape", "source_dtype", "latent_on_host", "seed"),
-    "name",
-)
-
-
-class _Step:
+class _Step(Filling):
     """One training step: the filling, and what an inner step is."""
 
     def __init__(self, model: PatchGD, x: Any, y: Any, sample_weight: Any) -> None:
+        super().__init__(model, x, model.encoder_scale)
         self.model, self.data = model, (x, y, sample_weight)
-        self.patches = model._patches(x)
-        self.seed = model.next_seed()
-        self.choose = choosing.Chooser(
-            model.sampling,
-            model.sampler,
-            model.encoder_scale,
-            self.patches.batch,
-            self.patches.count,
-            self.seed,
-        )
-        self.slice = slice_size(model.patches_at_once, self.patches.batch, self.choose.size)
-        self.on_host = model._on_host(self.patches)
-        self.variables = [v._value for v in model.trainable_variables]
 
     def run(self) -> tuple[Any, tf.Tensor]:
         """What the last inner step predicted, and the mean of the losses."""
@@ -276,9 +160,8 @@ class _Step:
                 lambda t: tf.TensorShape([batch, *t.shape[1:]]),
             )
         )
-        total = self.model.inner_steps or self.choose.num_sets
         state, loss = loop.run(
-            self.model, total, self._inner, (codes, nothing), (codes.shape, shapes)
+            self.model, self.total, self._inner, (codes, nothing), (codes.shape, shapes)
         )
         return state[1], loss
 
@@ -291,13 +174,13 @@ class _Step:
             fresh = encoding.encode(model.encoder, self.patches.take, places, self.slice)
             with encoding.placed(self.on_host):
                 codes = replaced(codes, places, choosing.weighted(fresh, weights))
-            predicted = model.head(model._shaped(codes, self.patches), training=True)
+            predicted = model.head(model.shaped(codes, self.patches), training=True)
             loss = model.compute_loss(x, y, predicted, sample_weight, training=True)
             scaled = model.optimizer.scale_loss(loss)
         return tape.gradient(scaled, self.variables), loss, (codes, predicted)
 
     def _attention(self, codes: tf.Tensor) -> tf.Tensor:
-        return self.model.head.attention(self.model._shaped(codes, self.patches))
+        return self.model.head.attention(self.model.shaped(codes, self.patches))
 
 
 def _static(size: Any) -> int | None:

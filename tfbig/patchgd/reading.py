@@ -60,6 +60,10 @@ class Patches:
         self._all = _cut(images, extents, self.cells, self._patch, self._stride)
         self.count = sizes(self._all)[1]
 
+    def places(self) -> tf.Tensor:
+        """Numbers of all patches, `[N, n]`."""
+        return tf.tile(tf.range(self.count)[None], [self.batch, 1])
+
     def take(self, places: tf.Tensor) -> tf.Tensor:
         """The patches `[N, k, *patch, C]` with the numbers `[N, k]`."""
         if not self._by_handle:

@@ -14,17 +14,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig import failures, grids, sources
+from tfbig import failures, sources
 from tfbig.patchgd import choosing, encoding, loop
-from tfbig.patchgd.latent import (
-    FILLINGS,
-    LatentGrid,
-    all_places,
-    check_encoder,
-    filled,
-    replaced,
-    slice_size,
-)
+from tfbig.patchgd.base import Filling, PatchModel
+from tfbig.patchgd.latent import LatentGrid, filled, replaced
 from tfbig.patchgd.reading import Patches
 
 
@@ -137,7 +130,7 @@ def assembled(patches: tf.Tensor, cells: Sequence[Any], patch: Sequence[int]) ->
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
-class PatchGDSegmentation(choosing.Counted, keras.Model):
+class PatchGDSegmentation(PatchModel):
     """Patch Gradient Descent for masks (appendix E).
 
     A training step on a batch of images:
@@ -160,7 +153,8 @@ class PatchGDSegmentation(choosing.Counted, keras.Model):
         decoder: a window of Z to a mask patch, see `Mask`.
         patch: rows and columns of a patch, or one number for all axes; the image is a multiple of it
             (`tfbig.sources.Padded` makes it one).
-        sampling, inner_steps, accumulate, filling_norm, patches_at_once, source_dtype, seed: as in `tfbig.PatchGD`.
+        sampling, inner_steps, accumulate, filling_norm, patches_at_once, source_dtype,
+        latent_on_host, seed: as in `tfbig.PatchGD`.
         context: cells around each that the decoder sees besides.
         sampler: "shuffle" or "replacement".
         scale: "published" or "unbiased".
@@ -175,6 +169,9 @@ class PatchGDSegmentation(choosing.Counted, keras.Model):
         ValueError: an argument is none that there is, or the decoder's windows do not go with the encoder's maps.
         SourceError: an image or its labels cannot be read, or are no multiple of the patch.
     """
+
+    PARTS = ("encoder", "decoder")
+    SETTINGS = ("context", "scale", "fill_mask", "label_dtype")
 
     def __init__(
         self,
@@ -193,32 +190,33 @@ class PatchGDSegmentation(choosing.Counted, keras.Model):
         patches_at_once: int | None = None,
         source_dtype: str = "uint8",
         label_dtype: str = "uint8",
+        latent_on_host: bool | None = None,
         seed: int | None = None,
         **options: Any,
     ) -> None:
-        options.setdefault("name", f"patchgd_{encoder.name}")
-        super().__init__(dtype=encoder.dtype_policy, **options)
-        check_encoder(encoder)
-        choosing.check(sampling, sampler, scale)
-        if sampler == "attention" or filling_norm not in FILLINGS:
-            raise ValueError(
-                f"sampler={sampler!r}, filling_norm={filling_norm!r}: expected 'shuffle' or 'replacement', and one of "
-                f"{', '.join(map(repr, FILLINGS))}."
-            )
-        choosing.check_counts(
-            inner_steps=inner_steps, accumulate=accumulate, patches_at_once=patches_at_once
+        super().__init__(
+            encoder,
+            patch,
+            None,
+            sampling,
+            inner_steps,
+            accumulate,
+            sampler,
+            scale,
+            filling_norm,
+            patches_at_once,
+            source_dtype,
+            latent_on_host,
+            seed,
+            **options,
         )
-        axes = len(encoder.inputs[0].shape) - 2
-        self.encoder, self.decoder = encoder, decoder
-        self.patch = grids.per_axis(patch, axes, "patch")
-        self.sampling, self.inner_steps, self.accumulate = sampling, inner_steps, accumulate
-        self.context, self.sampler, self.scale = context, sampler, scale
-        self.filling_norm, self.fill_mask = filling_norm, fill_mask
-        self.patches_at_once = patches_at_once
-        self.source_dtype, self.label_dtype = source_dtype, label_dtype
-        self.autocast = False
-        self.supports_jit = False  # patches come from the host
-        self.count_draws(seed)
+        if sampler == "attention":
+            raise ValueError(
+                "sampler='attention': a decoder has none; choose 'shuffle' or 'replacement'."
+            )
+        self.decoder = decoder
+        self.context, self.scale, self.fill_mask = context, scale, fill_mask
+        self.label_dtype = label_dtype
         self._mask = Mask(decoder, self.patch, context, name="mask")
         self.built = True
 
@@ -230,21 +228,14 @@ class PatchGDSegmentation(choosing.Counted, keras.Model):
         z = LatentGrid(self.encoder, self.patch, name="latent_grid")(image)
         return keras.Model(image, self._mask(z), name=f"plain_{self.name}")
 
-    # ------------------------------------------------------------------ keras.Model
-
-    def build(self, input_shape: Any = None) -> None:
-        self.built = True
-
-    @failures.unwrapped
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return super().__call__(*arguments, **options)
+    def patches(self, images: Any, exact: bool = True) -> Patches:
+        return super().patches(images, exact)
 
     def call(self, images: Any, training: bool | None = None) -> Any:
-        patches = self._patches(images)
-        places = all_places(patches)
-        size = self._slice(patches)
-        codes = encoding.encode(self.encoder, patches.take, places, size, bool(training))
-        return self._mask(self._shaped(codes, patches), training=training)
+        patches = self.patches(images)
+        size = self.slice(patches)
+        codes = encoding.encode(self.encoder, patches.take, patches.places(), size, bool(training))
+        return self._mask(self.shaped(codes, patches), training=training)
 
     def train_step(self, data: Any) -> dict[str, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -257,32 +248,12 @@ class PatchGDSegmentation(choosing.Counted, keras.Model):
     def test_step(self, data: Any) -> dict[str, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         masks = self(x, training=False)
-        patches = self._patches(x)
+        patches = self.patches(x)
         labels = self._labels(y)
-        y = assembled(labels.take(all_places(patches)), patches.cells, self.patch)
+        y = assembled(labels.take(patches.places()), patches.cells, self.patch)
         loss = self.compute_loss(x, y, masks, sample_weight, training=False)
         self._loss_tracker.update_state(loss, sample_weight=tf.shape(masks)[0])
         return self.compute_metrics(x, y, masks, sample_weight)
-
-    def _make_function(self, step_function: Any) -> Any:
-        return failures.unwrapped(super()._make_function(step_function))
-
-    def get_config(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _CONFIG} | {
-            "encoder": keras.saving.serialize_keras_object(self.encoder),
-            "decoder": keras.saving.serialize_keras_object(self.decoder),
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> PatchGDSegmentation:
-        config = dict(config)
-        encoder, decoder = (
-            keras.saving.deserialize_keras_object(config.pop(key), custom_objects)
-            for key in ("encoder", "decoder")
-        )
-        return cls(encoder, decoder, **config)
-
-    # ----------------------------------------------------------------------- tfbig
 
     @failures.unwrapped
     def predict_to(self, image: Any, path: str, dtype: str | None = None) -> sources.Source:
@@ -303,11 +274,11 @@ class PatchGDSegmentation(choosing.Counted, keras.Model):
         kind = dtype or self.decoder.outputs[0].dtype
         shape = (*source.shape[:2], self.decoder.outputs[0].shape[-1])
         with source.lent() as handle, sources.write_npy(path, shape, kind) as writer:
-            patches = self._patches(tf.constant([handle]))
+            patches = self.patches(tf.constant([handle]))
             codes = encoding.fill(
-                self.encoder, patches.take, all_places(patches), self._slice(patches), False
+                self.encoder, patches.take, patches.places(), self.slice(patches), False
             )
-            windows = Windows(self._shaped(codes, patches), len(self.patch), self.context)
+            windows = Windows(self.shaped(codes, patches), len(self.patch), self.context)
             rows, columns = (int(n) for n in patches.cells)
             for row in range(rows):
                 places = tf.range(row * columns, (row + 1) * columns)[None]
@@ -316,73 +287,32 @@ class PatchGDSegmentation(choosing.Counted, keras.Model):
                 writer.write(row * self.patch[0], band.numpy().astype(kind))
         return sources.open(path)
 
-    # --------------------------------------------------------------------- private
-
-    def _patches(self, images: Any) -> Patches:
-        channels = self.encoder.inputs[0].shape[-1]
-        images = tf.convert_to_tensor(images)
-        return Patches(images, self.patch, self.patch, channels, self.source_dtype, exact=True)
-
     def _labels(self, labels: Any) -> Patches:
         labels = tf.convert_to_tensor(labels)
         channels = 1 if labels.dtype == tf.string else labels.shape[-1]
         return Patches(labels, self.patch, self.patch, channels, self.label_dtype, exact=True)
 
-    def _slice(self, patches: Patches) -> Any:
-        own = choosing.set_size(self.sampling, patches.count)
-        return slice_size(self.patches_at_once, patches.batch, own)
 
-    def _shaped(self, codes: tf.Tensor, patches: Patches) -> tf.Tensor:
-        inside = encoding.code_shape(self.encoder)
-        return tf.reshape(codes, [patches.batch, *patches.cells, *inside])
-
-
-_CONFIG = (
-    *("patch", "sampling", "inner_steps", "accumulate", "context", "sampler", "scale"),
-    *(
-        "filling_norm",
-        "fill_mask",
-        "patches_at_once",
-        "source_dtype",
-        "label_dtype",
-        "seed",
-        "name",
-    ),
-)
-
-
-class _Step:
+class _Step(Filling):
     """One training step: Z-filling, y-filling, and what an inner step is."""
 
     def __init__(self, model: PatchGDSegmentation, x: Any, y: Any, sample_weight: Any) -> None:
+        super().__init__(model, x, model.scale, exact=True)
         self.model, self.x, self.sample_weight = model, x, sample_weight
-        self.patches = model._patches(x)
         self.labels = model._labels(y)
-        self.seed = model.next_seed()
-        self.choose = choosing.Chooser(
-            model.sampling,
-            model.sampler,
-            model.scale,
-            self.patches.batch,
-            self.patches.count,
-            self.seed,
-        )
-        self.slice = slice_size(model.patches_at_once, self.patches.batch, self.choose.size)
-        self.places = all_places(self.patches)
-        self.variables = [v._value for v in model.trainable_variables]
 
     def run(self) -> tuple[Any, tf.Tensor]:
         """`(places, masks)` of what was compared last, and the mean of the losses."""
         model = self.model
-        codes = filled(model, self.patches, self.slice, self.seed)
-        places, masks = self.places[:, :0], self._masks(codes, self.places[:, :0])
+        codes = filled(model, self.patches, self.slice, self.seed, self.on_host)
+        every = self.patches.places()
+        places, masks = every[:, :0], self._masks(codes, every[:, :0])
         if model.fill_mask:
             training = model.filling_norm == "published"
-            places = self.places
+            places = every
             masks = encoding.fill(
                 model._mask.cropped, self._windows(codes).take, places, self.slice, training
             )
-        total = model.inner_steps or self.choose.num_sets
         known = places.shape[1] if model.fill_mask else None
         batch = places.shape[0]
         shapes = (
@@ -390,7 +320,7 @@ class _Step:
             tf.TensorShape([batch, known]),
             tf.TensorShape([batch, known, *masks.shape[2:]]),
         )
-        state, loss = loop.run(model, total, self._inner, (codes, places, masks), shapes)
+        state, loss = loop.run(model, self.total, self._inner, (codes, places, masks), shapes)
         return state[1:], loss
 
     def compared(self, places: tf.Tensor, masks: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -406,7 +336,8 @@ class _Step:
         own, weights = self.choose(step, lambda: codes)
         with tf.GradientTape() as tape:
             fresh = encoding.encode(model.encoder, self.patches.take, own, self.slice)
-            codes = replaced(codes, own, fresh)
+            with encoding.placed(self.on_host):
+                codes = replaced(codes, own, fresh)
             found = self._masks(codes, own, training=True)
             if model.fill_mask:
                 masks = replaced(masks, own, choosing.weighted(found, weights))
@@ -418,7 +349,7 @@ class _Step:
         return tape.gradient(scaled, self.variables), loss, (codes, places, masks)
 
     def _windows(self, codes: tf.Tensor) -> Windows:
-        z = self.model._shaped(codes, self.patches)
+        z = self.model.shaped(codes, self.patches)
         return Windows(z, len(self.model.patch), self.model.context)
 
     def _masks(self, codes: tf.Tensor, places: tf.Tensor, training: bool = False) -> tf.Tensor:
