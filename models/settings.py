@@ -39,8 +39,15 @@ def open_folder(settings):
     return runfolder.create(settings.out or Path("runs") / name)
 
 
+def open_run(settings):
+    """The run folder, with the settings in its `config.yaml`; `--config` takes them back."""
+    folder = open_folder(settings)
+    runfolder.write_yaml(folder / runfolder.CONFIG, to_save(settings))
+    return folder
+
+
 def to_save(settings):
-    """What `config.yaml` of the run holds; `--config` takes it back."""
+    """What `config.yaml` of the run holds."""
     return {key: value for key, value in vars(settings).items() if key not in _NOT_SAVED}
 
 

@@ -108,8 +108,7 @@ def train(settings):
     if settings.dry_run:
         return
 
-    folder = command_line.open_folder(settings)
-    runfolder.write_yaml(folder / runfolder.CONFIG, command_line.to_save(settings))
+    folder = command_line.open_run(settings)
     measured = {"mode": settings.mode}
     if settings.test_only:
         twin.load_weights(Path(settings.test_only) / "model.keras")

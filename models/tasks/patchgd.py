@@ -129,8 +129,7 @@ def train(settings):
     if settings.dry_run:
         return
 
-    folder = command_line.open_folder(settings)
-    runfolder.write_yaml(folder / runfolder.CONFIG, command_line.to_save(settings))
+    folder = command_line.open_run(settings)
     measured = {"mode": settings.mode}
     if settings.test_only:
         twin.optimizer.build(twin.trainable_variables)  # the file has its state

@@ -101,8 +101,7 @@ def train(settings):
     if settings.dry_run:
         return
 
-    folder = command_line.open_folder(settings)
-    runfolder.write_yaml(folder / runfolder.CONFIG, command_line.to_save(settings))
+    folder = command_line.open_run(settings)
     runfolder.write_text(folder / "plan.txt", f"{plan}\n")
     history = fit(model, twin, crops, unseen, folder, settings)
     write_results(model, twin, unseen, folder, history, settings, planned_bytes)

@@ -50,7 +50,7 @@ def fill(
     """
     weights = [tf.stop_gradient(w) for w in _values(encoder.trainable_variables)]
     state = _values(encoder.non_trainable_variables)
-    codes, state = _forward(encoder, take, places, size, training, weights, state, on_host)
+    codes, state = _Slices(encoder, take, places, size, training).forward(weights, state, on_host)
     if training:
         _keep(encoder, state)
     return codes
@@ -69,7 +69,8 @@ def encode(
     if isinstance(size, int) and places.shape[1] is not None and places.shape[1] <= size:
         codes, state = _apply(encoder, take(places), weights, state, training)
     else:
-        codes, *state = _recomputed(encoder, take, places, size, training, weights, state)
+        slices = _Slices(encoder, take, places, size, training)
+        codes, *state = slices.recomputed(weights, state)
     if training:
         _keep(encoder, state)
     return codes
@@ -127,19 +128,79 @@ def _apply(
     return tf.ensure_shape(codes, [*patches.shape[:2], *code_shape(encoder)]), after
 
 
-class _Loop:
-    """A loop over slices of `[N, count]`, of at most `size` each and of sizes that differ by one at most."""
+class _Slices:
+    """An encoder over patches `[N, count]`, in slices of at most `size` whose sizes differ by one at most.
 
-    def __init__(self, places: tf.Tensor, size: Any) -> None:
-        self.places, self.count = places, tf.shape(places)[1]
+    Args: as in `fill`.
+    """
+
+    def __init__(
+        self, encoder: keras.Model, take: Take, places: tf.Tensor, size: Any, training: bool
+    ) -> None:
+        self.encoder, self.take, self.places, self.training = encoder, take, places, training
+        self.count = tf.shape(places)[1]
         self.num_slices = -(-self.count // tf.maximum(size, 1))
 
-    def slice(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Numbers of the patches, first and last."""
-        start, stop = partition(self.count, self.num_slices, index)
-        return self.places[:, start:stop], start, stop
+    def forward(
+        self, weights: list[tf.Tensor], state: list[tf.Tensor], on_host: bool = False
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Codes, and the state after them."""
 
-    def run(self, body: Callable[..., Any], *variables: Any) -> Any:
+        def one(index: tf.Tensor, found: tf.TensorArray, state: list[tf.Tensor]) -> Any:
+            start, stop = self._bounds(index)
+            codes, state = self._codes(start, stop, weights, state)
+            with placed(on_host):
+                return found.write(index, tf.einsum("ab...->ba...", codes)), state
+
+        with placed(on_host):
+            dtype = self.encoder.outputs[0].dtype
+            found = tf.TensorArray(dtype, self.num_slices, infer_shape=False)
+        found, state = self._run(one, found, list(state))
+        with placed(on_host):
+            codes = tf.einsum("ab...->ba...", found.concat())
+        return tf.ensure_shape(codes, [*self.places.shape, *code_shape(self.encoder)]), state
+
+    def recomputed(self, weights: list[tf.Tensor], state: list[tf.Tensor]) -> Any:
+        """`(codes, *state after them)`; differentiable by `weights`."""
+
+        @tf.custom_gradient
+        def run(*weights: tf.Tensor) -> Any:
+            inside = [tf.stop_gradient(w) for w in weights]  # so that no tape keeps the loop
+            codes, after = self.forward(inside, state)
+
+            def gradient(d_codes: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
+                return self.backward(inside, state, tf.stop_gradient(d_codes))
+
+            return (codes, *after), gradient
+
+        return run(*weights)
+
+    def backward(
+        self, weights: list[tf.Tensor], state: list[tf.Tensor], d_codes: tf.Tensor
+    ) -> list[tf.Tensor]:
+        """Gradients of the weights; every slice is made again, from the state that it had."""
+
+        def one(index: tf.Tensor, state: list[tf.Tensor], sums: list[tf.Tensor]) -> Any:
+            start, stop = self._bounds(index)
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(weights)
+                codes, state = self._codes(start, stop, weights, state)
+            found = tape.gradient(codes, weights, d_codes[:, start:stop], "zero")
+            return state, [s + g for s, g in zip(sums, found, strict=True)]
+
+        _, sums = self._run(one, list(state), [tf.zeros_like(w) for w in weights])
+        return sums
+
+    def _bounds(self, index: tf.Tensor) -> Any:
+        return partition(self.count, self.num_slices, index)
+
+    def _codes(
+        self, start: tf.Tensor, stop: tf.Tensor, weights: list[tf.Tensor], state: list[tf.Tensor]
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        patches = self.take(self.places[:, start:stop])
+        return _apply(self.encoder, patches, weights, state, self.training)
+
+    def _run(self, body: Callable[..., Any], *variables: Any) -> Any:
         """`variables` after `body(index, *variables)` for every slice; the next one is read ahead."""
 
         def one(index: tf.Tensor, *variables: Any) -> Any:
@@ -152,78 +213,3 @@ class _Loop:
             parallel_iterations=2,
         )
         return found
-
-
-def _forward(
-    encoder: keras.Model,
-    take: Take,
-    places: tf.Tensor,
-    size: Any,
-    training: bool,
-    weights: list[tf.Tensor],
-    state: list[tf.Tensor],
-    on_host: bool = False,
-) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    loop = _Loop(places, size)
-
-    def one(index: tf.Tensor, found: tf.TensorArray, state: list[tf.Tensor]) -> Any:
-        part, _, _ = loop.slice(index)
-        codes, state = _apply(encoder, take(part), weights, state, training)
-        with placed(on_host):
-            return found.write(index, tf.einsum("ab...->ba...", codes)), state
-
-    with placed(on_host):
-        found = tf.TensorArray(encoder.outputs[0].dtype, loop.num_slices, infer_shape=False)
-    found, state = loop.run(one, found, list(state))
-    with placed(on_host):
-        codes = tf.einsum("ab...->ba...", found.concat())
-    return tf.ensure_shape(codes, [*places.shape, *code_shape(encoder)]), state
-
-
-def _recomputed(
-    encoder: keras.Model,
-    take: Take,
-    places: tf.Tensor,
-    size: Any,
-    training: bool,
-    weights: list[tf.Tensor],
-    state: list[tf.Tensor],
-) -> Any:
-    """`(codes, *state after them)`; differentiable by `weights`."""
-
-    @tf.custom_gradient
-    def run(*weights: tf.Tensor) -> Any:
-        inside = [tf.stop_gradient(w) for w in weights]  # so that no tape keeps the loop
-        codes, after = _forward(encoder, take, places, size, training, inside, state)
-
-        def gradient(d_codes: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
-            return _backward(encoder, take, places, size, training, inside, state, d_codes)
-
-        return (codes, *after), gradient
-
-    return run(*weights)
-
-
-def _backward(
-    encoder: keras.Model,
-    take: Take,
-    places: tf.Tensor,
-    size: Any,
-    training: bool,
-    weights: list[tf.Tensor],
-    state: list[tf.Tensor],
-    d_codes: tf.Tensor,
-) -> list[tf.Tensor]:
-    loop = _Loop(places, size)
-    d_codes = tf.stop_gradient(d_codes)
-
-    def one(index: tf.Tensor, state: list[tf.Tensor], sums: list[tf.Tensor]) -> Any:
-        part, start, stop = loop.slice(index)
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(weights)
-            codes, state = _apply(encoder, take(part), weights, state, training)
-        found = tape.gradient(codes, weights, d_codes[:, start:stop], "zero")
-        return state, [s + g for s, g in zip(sums, found, strict=True)]
-
-    _, sums = loop.run(one, list(state), [tf.zeros_like(w) for w in weights])
-    return sums
