@@ -69,3 +69,18 @@ def test_measured_memory_stays_within_the_plan(kind, side, device, tmp_path):
     # Pages come in blocks of 4 KiB, one store rounds up by less than one.
     assert found["stored"] <= found["host"] + 64 * 4096
     assert 0.6 * found["planned"] <= found["measured"] <= found["planned"]
+
+
+@pytest.mark.memory
+def test_patchgd_takes_the_same_for_images_of_any_size():
+    """A training step at 8192 x 8192, 64 times the patches, peaks within 10 % of one at 1024."""
+    peaks = []
+    for side in (1024, 8192):
+        script = str(ROOT / "benchmarks" / "patchgd_memory.py")
+        flags = ["--only", str(side), "--encoder", "strided", "--patches-at-once", "16"]
+        found = subprocess.run(
+            [sys.executable, script, *flags], capture_output=True, text=True, check=False
+        )
+        assert found.returncode == 0, found.stderr
+        peaks.append(json.loads(found.stdout.splitlines()[-1])["peak_bytes"])
+    assert max(peaks) <= 1.1 * min(peaks)
