@@ -340,7 +340,9 @@ class Looking(layers.Layer):
 
 
 @pytest.mark.parametrize("sampler", choosing.SAMPLERS)
-@pytest.mark.parametrize("accumulate", [1, 3, None])
+@pytest.mark.parametrize(
+    "accumulate", [None, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3))]
+)
 def test_every_sampler_learns(sampler: str, accumulate: Any) -> None:
     """The mean of an image tells its class."""
     y = np.tile(np.arange(3), 8)
@@ -637,6 +639,7 @@ def test_a_hierarchy_with_all_patches_is_plain_training(options: Any, float64: N
     assert_same(found[0], found[1], FLOAT64)
 
 
+@pytest.mark.slow
 def test_a_hierarchy_learns_from_a_share_of_inner_patches(tmp_path: Any) -> None:
     y = np.tile(np.arange(3), 8)
     x = images(16, 24, count=24) * 0.3 + y[:, None, None, None].astype("float32") - 1

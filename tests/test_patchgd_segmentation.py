@@ -129,6 +129,7 @@ def test_patches_are_put_together(cells: Any, patch: Any) -> None:
     np.testing.assert_array_equal(assembled(grid.take(places), cells, patch), image)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fill_mask", [True, False])
 def test_it_learns_from_a_quarter_of_the_patches(fill_mask: bool) -> None:
     x, y = data(16)

@@ -119,7 +119,7 @@ def write_images(folder, rows, columns):
     (folder / "images.csv").write_text("\n".join(lines))
 
 
-@pytest.mark.parametrize("side", [True, False])
+@pytest.mark.parametrize("side", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_folder_of_images(side, tmp_path, capsys):
     splits_of = ["train"] * 6 + ["val"] * 2 + ["test"] * 2
     rows = [(f"{i}.png", i % 2, split) for i, split in enumerate(splits_of)]
