@@ -562,9 +562,8 @@ def test_z_is_kept_on_the_host_if_asked(on_host: bool) -> None:
         return model.train_step((x, y))
 
     graph = step.get_concrete_function(tf.zeros([2, 12, 16, 2]), tf.constant([0, 1])).graph
-    functions = [graph, *(f for f in graph._functions.values())]
-    nodes = [n for f in functions for n in getattr(f, "graph", f).as_graph_def().node]
-    nodes += [n for f in graph.as_graph_def().library.function for n in f.node_def]
+    found = graph.as_graph_def()
+    nodes = [*found.node, *(n for function in found.library.function for n in function.node_def)]
     kept = {n.op: n.device for n in nodes if not n.name.startswith("gradient_tape")}
     for operation in ("TensorListReserve", "TensorScatterUpdate"):
         assert ("CPU:0" in kept[operation]) == on_host

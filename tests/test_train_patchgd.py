@@ -191,6 +191,7 @@ def test_series(mode, tmp_path):
         (("--images", "folder", "--data", "nowhere"), "images.csv: there is no such file"),
         (("--images", "pictures", "--data", "nowhere"), "has 0 folders of classes"),
         (("--images", "har", "--data", "nowhere"), "there is no such file of UCI HAR"),
+        (("--encoder", "series", "--mode", "offload"), "--encoder series: series fit in memory"),
         (("--patch", "65"), "smaller than a patch"),
         (("--factors", "1", "9"), "do not fit an image of 64"),
         (("--schedule", "constant", "--warmup", "1"), "--warmup goes with"),

@@ -187,6 +187,8 @@ def _cells(settings, shape):
 
 def _series(settings, shape, classes):
     """The networks of the paper for time series."""
+    if settings.mode == "offload":
+        raise SourceError("--encoder series: series fit in memory; use --mode device or patchgd.")
     length, channels = shape
     if settings.mode != "patchgd":
         plain = series.baseline(length, channels, classes)
@@ -227,7 +229,12 @@ def compile_both(model, twin, settings, data):
     )
     for each in dict.fromkeys((twin, model)):
         metrics = ["accuracy", tfbig.metrics.QuadraticWeightedKappa(len(data.classes))]
-        each.compile(optimizer, loss(from_logits=True), metrics=metrics[: 1 if soft else 2])
+        each.compile(
+            optimizer,
+            loss(from_logits=True),
+            loss_weights=[float(settings.accumulate if settings.sum else 1)],
+            metrics=metrics[: 1 if soft else 2],
+        )
     if settings.resume:
         optimizer.build(twin.trainable_variables)  # else its state would be left out
         twin.load_weights(runfolder.checkpoint(settings.out))
@@ -240,7 +247,7 @@ def steps_per_epoch(settings, data):
 
 def print_plan(model, settings, data):
     """The plan of a step, where the model streams."""
-    if settings.mode != "offload" or settings.encoder == "series":
+    if settings.mode != "offload":
         return None
     largest = max((image.shape for image in data.train.images), key=np.prod)
     plan = model.plan((settings.batch_size, *largest))

@@ -74,17 +74,17 @@ class LatentGrid(choosing.Counted, keras.layers.Layer):
     def call(self, images: Any, training: bool | None = None) -> Any:
         patches = Patches(images, self.patch, self.stride, images.shape[-1], images.dtype)
         if training and self.sampling is not None:
-            return self._sampled(patches)
+            return self._sampled(patches, self.sampling)
         places = patches.places()
         size = slice_size(self.patches_at_once, patches.batch, patches.count)
         codes = encoding.encode(self.encoder, patches.take, places, size, bool(training))
         return shaped(codes, patches, self.encoder)
 
-    def _sampled(self, patches: Patches) -> tf.Tensor:
+    def _sampled(self, patches: Patches, sampling: float | int) -> tf.Tensor:
         """Z, of which one set of patches has a gradient."""
         seed = self.next_seed()
         choose = choosing.Chooser(
-            self.sampling or 1.0,
+            sampling,
             "shuffle",
             self.encoder_scale,
             patches.batch,

@@ -157,7 +157,7 @@ class PatchGDSegmentation(PatchModel):
         latent_on_host, seed: as in `tfbig.PatchGD`.
         context: cells around each that the decoder sees besides.
         sampler: "shuffle" or "replacement".
-        scale: "published" or "unbiased".
+        scale: "published" or "unbiased"; of use with `fill_mask`, without it the loss is a mean over the set anyway.
         fill_mask: False leaves out y-filling: the loss is that of the set alone, which is the same but for its share
             where losses are means over pixels, and nothing as large as the image is held. True is needed for losses of
             the whole mask, such as Dice.
