@@ -1,15 +1,15 @@
 """UltraMNIST at 512 x 512 in the same memory: plain training, downscaling, PatchGD, and the exact streamed engine.
 
-    python benchmarks/ultramnist.py --data FOLDER_OF_IDX_FILES [--epochs 8 --images 5000 --memory 300MB]
+    python benchmarks/ultramnist.py --data FOLDER_OF_IDX_FILES [--epochs 6 --images 4000 --memory 300MB]
 
-Scaled to two cores: images of three digits of 14 to 112 rows whose sum is the label, one small network (five strided
-convolutions with BatchNormalization, a transformer over Z), Adam at 1e-3 with a cosine. As the low-memory runs of the
-paper do, all begin with one backbone that was trained before: here on single digits. Each method has the largest batch
-of 2, 4, 8, 16 and 32 whose training stays within `--memory` above what the process takes before its first step:
+Scaled to two cores: images of three digits of 14 or 28 rows whose sum is the label, one small network (five strided
+convolutions with BatchNormalization, a transformer over their map), Adam at 1e-3 with a cosine. As the low-memory runs
+of the paper do, all begin with one backbone that was trained before: here on single digits. Each method has the largest
+batch of 2, 4, 8, 16 and 32 whose training stays within `--memory` above what the process takes before its first step:
 
     plain       whole images
     downscaled  images of half the side, whole
-    patchgd     patches of 128, a quarter of them at a time, the optimizer after each
+    patchgd     patches of 128, a quarter of them at a time, the mean of their gradients
     streamed    whole images strip by strip, exact, `Budget(host=...)`
 
 Each training is a process of its own. Writes `ultramnist.png` and prints one JSON line for each method.
@@ -33,46 +33,37 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 import numpy as np
 import report
 
-SIDE, PATCH, LATENT, FACTORS, COUNTS = 512, 128, 64, (1, 4), (3,)
+SIDE, PATCH, LATENT, FACTORS, COUNTS = 512, 128, 64, (1, 1), (3,)
+SINGLE = 64
 METHODS = ("plain", "downscaled", "patchgd", "streamed")
 BATCHES = (32, 16, 8, 4, 2)
 
 
-def single_digits(pool, classes, count, seed):
-    """Patches of one digit each, which may reach a fifth of itself over the edge, and its class."""
-    tiles = pool.read(0, len(classes))[..., 0]
-    rng = np.random.default_rng(seed)
-    x, y = np.zeros((count, PATCH, PATCH, 1), np.uint8), np.zeros(count, np.int64)
-    for number in range(count):
-        which, factor = int(rng.integers(len(tiles))), int(rng.integers(1, FACTORS[1] + 1))
-        tile = tiles[which][::2, ::2] if factor == 1 and rng.random() < 0.5 else tiles[which]
-        large = np.kron(tile, np.ones((factor, factor), np.uint8))
-        over = len(large) // 5
-        wide = np.zeros((PATCH + 2 * over, PATCH + 2 * over), np.uint8)
-        top, left = rng.integers(len(wide) - len(large) + 1, size=2)
-        wide[top : top + len(large), left : left + len(large)] = large
-        x[number, ..., 0] = wide[over : over + PATCH, over : over + PATCH]
-        y[number] = classes[which]
-    return x, y
+def single_digits(data, part, per_class):
+    """Images of one digit each, and the digits."""
+    from tfbig.digits import read_digits
+    from tfbig.patchgd.ultramnist import ultramnist
+
+    found, classes = ultramnist(*read_digits(data, part), per_class, SINGLE, FACTORS, (1,), 1)
+    return np.stack([image.read(0, SINGLE) for image in found]), classes
 
 
-def pretrain(data, path, count=30000, epochs=6):
+def pretrain(data, path, epochs=6):
     """The backbone, on single digits; gives its accuracy on those of the test files."""
     import keras
 
     from models import encoders
-    from tfbig.digits import read_digits
 
     keras.utils.set_random_seed(0)
-    encoder = encoders.make("strided", (PATCH, PATCH, 1))
+    encoder = encoders.make("strided", (SINGLE, SINGLE, 1))
     model = keras.Sequential([encoder, keras.layers.Dense(10)])
-    schedule = keras.optimizers.schedules.CosineDecay(3e-3, epochs * count // 64)
+    x, y = single_digits(data, "train", 3000)
+    schedule = keras.optimizers.schedules.CosineDecay(3e-3, epochs * len(y) // 64)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(schedule), loss, metrics=["accuracy"])
-    x, y = single_digits(*read_digits(data, "train"), count, 1)
     model.fit(x, y, batch_size=64, epochs=epochs, verbose=0)
     encoder.save_weights(path)
-    test = single_digits(*read_digits(data, "test"), 1000, 2)
+    test = single_digits(data, "test", 100)
     return {"single_digit_accuracy": model.evaluate(*test, verbose=0)[1]}
 
 
@@ -81,17 +72,16 @@ def build(method, weights, memory):
     import tfbig
     from models import encoders, latent
 
+    trained = encoders.make("strided", (SINGLE, SINGLE, 1))
+    trained.load_weights(weights)
     if method == "patchgd":
-        encoder = encoders.make("strided", (PATCH, PATCH, 1), latent=LATENT)
-        encoder.get_layer("strided").load_weights(weights)
-        head = latent.transformer_head(10, LATENT)
-        return tfbig.PatchGD(
-            encoder, head, PATCH, sampling=0.25, filling_norm="frozen", image_shape=(SIDE, SIDE, 1)
-        )
+        shape = (PATCH, PATCH, 1)
+        encoder = encoders.make("strided", shape, latent=LATENT, pooled=False)
+        encoder.get_layer("strided").set_weights(trained.get_weights())
+        head, image = latent.transformer_head(10, LATENT), (SIDE, SIDE, 1)
+        return tfbig.PatchGD(encoder, head, PATCH, accumulate=None, image_shape=image)
     side = SIDE // 2 if method == "downscaled" else SIDE
     plain = latent.baseline("strided", (side, side, 1), 10, "transformer", LATENT, LATENT)
-    trained = encoders.make("strided", (PATCH, PATCH, 1))
-    trained.load_weights(weights)
     plain.get_layer("strided").set_weights(trained.get_weights())
     if method != "streamed":
         return plain
@@ -126,8 +116,7 @@ def trained(method, arguments):
     keras.utils.set_random_seed(arguments.seed)
     model = build(method, arguments.weights, arguments.memory)
     steps = arguments.images // arguments.batch * arguments.epochs
-    inner = 4 if method == "patchgd" else 1
-    schedule = keras.optimizers.schedules.CosineDecay(1e-3, steps * inner)
+    schedule = keras.optimizers.schedules.CosineDecay(1e-3, steps)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(schedule), loss, metrics=["accuracy"])
     train = dataset(
@@ -196,8 +185,8 @@ def draw(lines, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", required=True)
-    parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--images", type=int, default=5000)
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--images", type=int, default=4000)
     parser.add_argument("--tests", type=int, default=1000)
     parser.add_argument("--memory", default="300MB")
     parser.add_argument("--seed", type=int, default=0)

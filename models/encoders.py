@@ -108,36 +108,26 @@ def without_norm(model):
     return keras.models.clone_model(model, clone_function=copied, call_function=called)
 
 
-def make(name, shape, mean=0.0, std=1.0, norm=True, latent=None):
+def make(name, shape, mean=0.0, std=1.0, norm=True, latent=None, pooled=True):
     """An encoder by name.
 
     Args:
         name: `small`, `strided`, `lenet`, or one of `NETWORKS`.
-        shape: `(H, W, C)` of a tile.
+        shape: `(H, W, C)` of a tile, or of a whole image where it is not pooled.
         mean, std: of the channels, for one of `NETWORKS`.
         norm: False takes its BatchNormalizations out.
-        latent: numbers of a code that a Dense layer makes of the features; None for the features.
+        latent: numbers of a code that a Dense layer, or a convolution of 1 x 1, makes of the features; None for those.
+        pooled: False leaves out what pools: a map of features, or of codes; `lenet` has none.
     """
-    plain = {"small": small, "strided": strided, "lenet": lenet}
+    plain = {"small": small, "strided": strided, "lenet": lenet} if pooled else TRUNKS
     if name in plain:
         made = plain[name](shape)
     else:
-        net = NETWORKS[name]((*shape[:2], 3), include_top=False, pooling="avg")
-        made = scaled(net, shape, mean, std)
+        options = {"include_top": False, "pooling": "avg" if pooled else None}
+        made = scaled(NETWORKS[name]((*shape[:2], 3), **options), shape, mean, std)
     made = made if norm else without_norm(made)
     if latent is None:
         return made
     tile = keras.Input(shape)
-    return keras.Model(tile, layers.Dense(latent, name="code")(made(tile)), name=f"{name}_code")
-
-
-def trunk(name, shape, mean=0.0, std=1.0):
-    """The same without what pools, for whole images: `[N, H, W, C]` to a map of features.
-
-    Args:
-        name: `small`, `strided`, or one of `NETWORKS`.
-        shape, mean, std: as in `make`.
-    """
-    if name in TRUNKS:
-        return TRUNKS[name](shape)
-    return scaled(NETWORKS[name]((*shape[:2], 3), include_top=False), shape, mean, std)
+    code = layers.Dense(latent, name="code") if pooled else layers.Conv2D(latent, 1, name="code")
+    return keras.Model(tile, code(made(tile)), name=f"{name}_code")

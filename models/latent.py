@@ -120,16 +120,16 @@ def baseline(name, image_shape, classes, kind="published", latent=LATENT, width=
     The trunk's map of features becomes `latent` channels by a convolution of 1 x 1, and that is what Z is for PatchGD.
 
     Args:
-        name: of the trunk, see `models.encoders.trunk`.
+        name: of the trunk, see `models.encoders.make`.
         image_shape: `(H, W, C)`, or `(None, None, C)`.
         classes, kind, latent, width: as in `make_head`.
         options: `mean` and `std` of the channels.
     """
-    image = keras.Input(image_shape)
-    z = layers.Conv2D(latent, 1, name="code")(encoders.trunk(name, image_shape, **options)(image))
+    coded = encoders.make(name, image_shape, latent=latent, pooled=False, **options)
+    z = coded.output
     cells = None if None in z.shape[1:3] else tuple(z.shape[1:3])
     head = make_head(kind, classes, cells, latent, width)
-    return keras.Model(image, head(z), name=f"plain_{name}")
+    return keras.Model(coded.input, head(z), name=f"plain_{name}")
 
 
 def start_from(encoder, trained):

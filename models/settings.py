@@ -59,6 +59,11 @@ def count(text):
     return number
 
 
+def natural(text):
+    """A flag's number, 0 or more."""
+    return 0 if text == "0" else count(text)
+
+
 def positive(text):
     """A flag that is a number above 0."""
     number = float(text)

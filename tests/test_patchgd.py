@@ -370,18 +370,29 @@ def test_the_same_seed_trains_the_same() -> None:
 # ----------------------------------------------------------------------------------------- handles
 
 
-def test_handles_train_as_tensors_do(float64: None) -> None:
+@pytest.mark.parametrize("image_shape", [None, (12, 16, 2)])
+def test_handles_train_as_tensors_do(image_shape: Any, float64: None) -> None:
     x = np.random.default_rng(0).integers(0, 256, (6, 12, 16, 2), np.uint8)
     held = [tfbig.open(image) for image in x]
     found = []
     for inputs in (x.astype("float64"), np.array([s.handle for s in held])):
-        model = PatchGD(encoder(norm=True), head(), 4, sampling=3, accumulate=2, seed=3)
+        options = {"sampling": 3, "accumulate": 2, "seed": 3, "image_shape": image_shape}
+        model = PatchGD(encoder(norm=True), head(), 4, **options)
         model.compile(keras.optimizers.SGD(0.01), entropy(), metrics=["accuracy"])
         data = tf.data.Dataset.from_tensor_slices((inputs, LABELS)).batch(2)
         logs = model.fit(data, epochs=2, shuffle=False, verbose=0).history
         scores = model.evaluate(data, verbose=0, return_dict=True)
         found.append((logs, scores, model.predict(data, verbose=0), model.get_weights()))
     assert_same(found[0], found[1], FLOAT64)
+
+
+def test_a_handle_of_another_size_than_said_is_named() -> None:
+    model = PatchGD(encoder(), head(), 4, image_shape=(12, 16, 2))
+    other = ArrayBag(np.zeros((16, 16, 2), np.uint8), "mine")
+    with pytest.raises(
+        SourceError, match=r"mine: is \(16, 16\); expected \(12, 16\), the image_shape"
+    ):
+        model.predict(tf.constant([other.handle]), verbose=0)
 
 
 def test_series_by_handle(float64: None) -> None:
@@ -549,6 +560,42 @@ def test_the_latent_grid_is_that_of_every_patch() -> None:
     assert z.shape == (2, 3, 4, 3)
     assert_same(z[:, 1, 2], net(x[:, 3:7, 6:10]), 1e-6)
     assert_same(z[:, 2, 3], net(x[:, 6:10, 9:13]), 1e-6)
+
+
+def maps(patch: Any) -> keras.Model:
+    """Convolutions whose stride is their kernel, so that no patch lacks what is beyond its border: a map of codes."""
+    keras.utils.set_random_seed(3)
+    x = image = keras.Input((*patch, 2))
+    for width in (4, 3):
+        x = ops.tanh(CONVS[len(patch)](width, 2, 2)(x))
+    return keras.Model(image, x, name="maps")
+
+
+@pytest.mark.parametrize(
+    ("size", "patch"), [((16, 36), (8, 12)), ((24,), (8,)), ((8, 12, 8), (8, 4, 4))]
+)
+def test_maps_of_codes_lie_side_by_side(size: Any, patch: Any, float64: None) -> None:
+    """Z is the map that the network makes of the whole image, and the gradients are those of the network."""
+    whole, own = maps([None] * len(size)), maps(patch)
+    options = {"sampling": 0.3, "accumulate": None, "encoder_scale": "unbiased"}
+    model = PatchGD(own, head(len(size)), patch, **options)
+    x = images(*size)
+    assert_same(model.latent(x), whole(x), FLOAT64)
+    assert_same(model.twin(x), model.head(whole(x)), FLOAT64)
+    with tf.GradientTape() as tape:
+        loss = entropy()(LABELS, model.head(whole(x)))
+    variables = [*whole.trainable_variables, *model.head.trainable_variables]
+    exact = tape.gradient(loss, [v._value for v in variables])
+    assert_same(given_gradients(model, x, LABELS), exact, FLOAT64)
+
+
+def test_attention_to_a_map_is_that_to_its_patch() -> None:
+    model = PatchGD(maps((8, 12)), Looking(), (8, 12), sampler="attention")
+    x = images(16, 36)
+    codes = np.asarray(model.head.attention(model.latent(x))).reshape(6, 2, 2, 3, 3)
+    assert_same(model.attention(x), tf.constant(codes.sum((2, 4)).reshape(6, 6)), 1e-6)
+    model.compile("sgd", entropy())
+    assert np.isfinite(model.train_on_batch(x, LABELS))
 
 
 @pytest.mark.parametrize("on_host", [True, False])

@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import keras
@@ -14,8 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import train
-from models import settings
-from models.tasks import images, splits, training
+from models import encoders, settings
+from models.tasks import images, patchgd, splits, training
 
 QUICK = [
     *(
@@ -32,6 +33,7 @@ QUICK = [
         "1",
     ),
     *("--patch", "16", "--epochs", "2", "--batch-size", "5", "--latent", "8", "--head-width", "8"),
+    *("--encoder", "small", "--head", "smaller", "--warm-start", "0"),
 ]
 FILES = {
     *("checkpoint.keras", "config.yaml", "history.csv", "kept.weights.h5", "learning_curve.png"),
@@ -58,6 +60,7 @@ def history(folder):
     ("flags", "more"),
     [
         ((), LATENT),
+        (("--code", "vector"), LATENT),
         (("--mode", "device"), set()),
         pytest.param(("--mode", "offload"), {"plan.txt"}, marks=pytest.mark.slow),
         (
@@ -92,7 +95,7 @@ def test_a_run_goes_on_and_is_tested_again(tmp_path):
     flags = (*flags[4:], "--schedule", "constant", "--head", "abmil")  # one without dropout
     for name, epochs in (("part", "1"), ("full", "3")):
         assert run(tmp_path / name, *flags, "--epochs", epochs) == 0
-    assert run(tmp_path / "part", "--resume", "--epochs", "3") == 0
+    assert run(tmp_path / "part", "--head", "abmil", "--resume", "--epochs", "3") == 0
     for found, expected in zip(history(tmp_path / "part"), history(tmp_path / "full"), strict=True):
         assert found == pytest.approx(expected, rel=1e-4)
     assert len(whole) == 3
@@ -108,6 +111,27 @@ def test_a_backbone_that_was_trained_before(tmp_path, capsys):
     before, after = plain.get_layer("small"), made.encoder.get_layer("small")
     for a, b in zip(before.get_weights(), after.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["patchgd", "device", "offload"])
+def test_a_warm_start_knows_single_digits(mode, tmp_path, capsys, monkeypatch):
+    """The trunk of what is saved is that which learned them; a run that goes on has had them."""
+    monkeypatch.setattr(patchgd, "SINGLE", 640)
+    flags = ("--mode", mode, "--epochs", "1", "--lr", "1e-12", "--warm-start")
+    assert run(tmp_path / "out", *flags, "3") == 0
+    told = capsys.readouterr().out
+    assert "warm start: 640 single digits of 64 x 64, 3 epochs" in told
+    lines = [line for line in told.partition("warm start")[2].splitlines() if "- loss" in line]
+    losses = [float(line.split("loss: ")[1].split()[0]) for line in lines]
+    assert losses[2] < losses[0]
+    trunk = patchgd.trunk_of(
+        keras.models.load_model(tmp_path / "out" / "model.keras", compile=False),
+        Namespace(mode=mode, encoder="small"),
+    )
+    fresh = keras.utils.set_random_seed(0) or encoders.make("small", (64, 64, 1))
+    assert abs(trunk.get_weights()[0] - fresh.get_weights()[0]).max() > 0.01
+    assert run(tmp_path / "out", *flags, "3", "--resume") == 0
+    assert "warm start" not in capsys.readouterr().out
 
 
 def write_images(folder, rows, columns):
@@ -191,6 +215,10 @@ def test_series(mode, tmp_path):
         (("--images", "folder", "--data", "nowhere"), "images.csv: there is no such file"),
         (("--images", "pictures", "--data", "nowhere"), "has 0 folders of classes"),
         (("--images", "har", "--data", "nowhere"), "there is no such file of UCI HAR"),
+        (
+            ("--images", "pictures", "--warm-start", "1"),
+            "it is by single digits, those of UltraMNIST",
+        ),
         (("--encoder", "series", "--mode", "offload"), "--encoder series: series fit in memory"),
         (("--patch", "65"), "smaller than a patch"),
         (("--factors", "1", "9"), "do not fit an image of 64"),

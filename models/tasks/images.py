@@ -45,18 +45,19 @@ def add_flags(add):
         "--num-images",
         nargs=3,
         type=number,
-        default=[1500, 200, 300],
+        default=[3000, 200, 500],
         metavar=("TRAIN", "VAL", "TEST"),
-        help="images of UltraMNIST, rounded down to tens (default: 1500 200 300)",
+        help="images of UltraMNIST, rounded down to tens (default: 3000 200 500)",
     )
     add("--canvas", type=number, default=256, help="side of UltraMNIST's images (default: 256)")
     add(
         "--factors",
         nargs=2,
         type=number,
-        default=[1, 4],
+        default=[1, 1],
         metavar=("LOW", "HIGH"),
-        help="size of UltraMNIST's digits in 28 pixels; 1 9 as published for 512 (default: 1 4)",
+        help="size of UltraMNIST's digits in 28 pixels, half of the smallest are 14; 1 9 as published for 512 "
+        "(default: 1 1)",
     )
     add(
         "--digits",
@@ -79,9 +80,7 @@ def add_flags(add):
 
 def load(settings):
     """The data that `--images` names."""
-    loaders = {
-        "drawn": _drawn,
-        "digits": _digits,
+    loaders = dict.fromkeys(POOLS, _ultramnist) | {
         "folder": _folder,
         "pictures": _pictures,
         "har": _har,
@@ -170,13 +169,11 @@ def _a3(shape, classes, seed):
     return changed
 
 
-def _drawn(settings):
-    return _ultramnist(
-        [drawn_digits(4000, settings.seed * 10 + part) for part in range(3)], settings
-    )
+def _printed(settings):
+    return [drawn_digits(4000, settings.seed * 10 + part) for part in range(3)]
 
 
-def _digits(settings):
+def _handwritten(settings):
     """A third of the test digits validates."""
     pool, classes = read_digits(_needed(settings), "test")
     third = len(classes) // 3
@@ -184,10 +181,14 @@ def _digits(settings):
         (sources.Subset(pool, np.arange(len(classes))[part]), classes[part])
         for part in (np.s_[:third], np.s_[third:])
     )
-    return _ultramnist([read_digits(settings.data, "train"), val, test], settings)
+    return [read_digits(settings.data, "train"), val, test]
 
 
-def _ultramnist(pools, settings):
+POOLS = {"drawn": _printed, "digits": _handwritten}
+"""Digits of UltraMNIST: to train, to validate and to test with."""
+
+
+def _ultramnist(settings):
     try:
         sets = [
             ultramnist(
@@ -200,13 +201,30 @@ def _ultramnist(pools, settings):
                 split,
             )
             for part, (split, pool, number) in enumerate(
-                zip(SPLITS, pools, settings.num_images, strict=True)
+                zip(SPLITS, POOLS[settings.images](settings), settings.num_images, strict=True)
             )
         ]
     except ValueError as error:
         raise SourceError(f"--canvas, --factors: {error}") from error
     found = [ImageSet(tuple(_prepared(i, settings) for i in images), y) for images, y in sets]
     return Data(*found, classes=tuple(map(str, range(10))))
+
+
+def single_digits(settings, count):
+    """Images of one digit each, sized as in the images: an `ImageSet`.
+
+    They have half as many rows again as the largest digit, up to a multiple of 32.
+    """
+    low, high = settings.factors
+    side = -(-42 * high // 32) * 32
+    pool = POOLS[settings.images](settings)[0]
+    found, classes = ultramnist(
+        *pool, count // 10, side, (low, high), (1,), settings.seed, "single digit"
+    )
+    if settings.side:
+        scaled = (max(round(side * settings.side / settings.canvas), 32),) * 2
+        found = tuple(sources.Scaled(image, scaled) for image in found)
+    return ImageSet(found, classes)
 
 
 def _folder(settings):

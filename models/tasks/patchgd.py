@@ -1,6 +1,7 @@
 """PatchGD: large images by a latent grid of their patches, approximate and at the memory of a few of them."""
 
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import keras
@@ -25,13 +26,15 @@ EXAMPLE = (
 )
 MAPS = 4
 """Test images whose latent grid is drawn."""
+SINGLE, SINGLE_EPOCHS = 20000, 4
+"""Single digits of a warm start, and its epochs by default."""
 
 
 def add_flags(add_data, add_training):
     """Flags of this task, in the groups of data and of training."""
     images.add_flags(add_data)
     _add_model(add_data)
-    training.add_flags(add_training, 16, 20, "images of a step, all of one size")
+    training.add_flags(add_training, 16, 8, "images of a step, all of one size")
     _add_patchgd(add_training)
     add_training(
         "--test-only",
@@ -45,7 +48,7 @@ def _add_model(add):
     add(
         "--encoder",
         choices=[*encoders.TRUNKS, *encoders.NETWORKS, "series"],
-        default="small",
+        default="strided",
         help="of a patch; series: that of the paper for HAR (default: %(default)s)",
     )
     add(
@@ -64,9 +67,15 @@ def _add_model(add):
     )
     add("--latent", type=number, default=64, help="numbers of a code; 256 as published")
     add(
+        "--code",
+        choices=["vector", "map"],
+        default="map",
+        help="of a patch: one, pooled, as published; map: that of the network without its pooling (default: map)",
+    )
+    add(
         "--head",
         choices=[*latent.HEADS, "series"],
-        default="smaller",
+        default="transformer",
         help="over the latent grid (default: %(default)s)",
     )
     add("--head-width", type=number, default=64, help="channels of the head; 256 as published")
@@ -75,11 +84,18 @@ def _add_model(add):
         metavar="RUN",
         help="run folder of --mode device whose trunk the encoder starts from",
     )
+    add(
+        "--warm-start",
+        type=command_line.natural,
+        metavar="EPOCHS",
+        help="epochs in which the trunk learns single digits first; 0: it does not (default: "
+        f"{SINGLE_EPOCHS} for UltraMNIST without --backbone, which is hardly learned from its sums alone)",
+    )
 
 
 def _add_patchgd(add):
     number = command_line.count
-    add("--patch", type=number, default=64, help="rows and columns of a patch (default: 64)")
+    add("--patch", type=number, default=128, help="rows and columns of a patch (default: 128)")
     add("--stride", type=number, help="from patch to patch (default: the patch)")
     add(
         "--sampling",
@@ -120,6 +136,7 @@ def _steps(text):
 
 def train(settings):
     """Data, model, fit, results: a run from its settings."""
+    settings.warm_start = warm_epochs(settings)
     data = images.load(settings)
     print(f"mode {settings.mode}, encoder {settings.encoder}, precision {settings.precision}")
     images.print_counts(data)
@@ -139,6 +156,19 @@ def train(settings):
     write_results(model, twin, data, folder, settings, measured)
 
 
+def warm_epochs(settings):
+    """Epochs of single digits."""
+    digits = settings.images in images.POOLS
+    if settings.warm_start and not digits:
+        raise SourceError(
+            f"--warm-start {settings.warm_start}: it is by single digits, those of UltraMNIST; for --images "
+            f"{settings.images} give --backbone RUN."
+        )
+    if settings.warm_start is not None:
+        return settings.warm_start
+    return SINGLE_EPOCHS if digits and not settings.backbone else 0
+
+
 def make_model(settings, data):
     """What is trained, and what is saved: the same but for a streamed model, of which the plain one is."""
     keras.config.set_dtype_policy(settings.precision)
@@ -146,11 +176,7 @@ def make_model(settings, data):
     shape = images.image_shape(data)
     if settings.encoder == "series":
         return _series(settings, shape, len(data.classes))
-    scale = (
-        {"mean": settings.mean, "std": settings.std}
-        if settings.encoder in encoders.NETWORKS
-        else {}
-    )
+    scale = _scale(settings)
     if settings.mode != "patchgd":
         options = {"latent": settings.latent, "width": settings.head_width, **scale}
         plain = latent.baseline(
@@ -162,11 +188,12 @@ def make_model(settings, data):
             plain, tfbig.Budget(settings.device_memory, settings.host_memory)
         ), plain
     patch = (settings.patch, settings.patch, shape[-1])
-    encoder = encoders.make(settings.encoder, patch, latent=settings.latent, **scale)
+    pooled = settings.code == "vector"
+    encoder = encoders.make(settings.encoder, patch, latent=settings.latent, pooled=pooled, **scale)
     if settings.backbone:
         path = Path(settings.backbone) / "model.keras"
         latent.start_from(encoder, keras.models.load_model(path, compile=False))
-    cells = _cells(settings, shape)
+    cells = _cells(settings, shape, encoder.output_shape[1:-1])
     head = latent.make_head(
         settings.head, len(data.classes), cells, settings.latent, settings.head_width
     )
@@ -174,13 +201,20 @@ def make_model(settings, data):
     return model, model
 
 
-def _cells(settings, shape):
-    """Rows and columns of Z, or None where images differ in size."""
+def _scale(settings):
+    """How pixels are scaled, for networks that do not do it themselves."""
+    known = settings.encoder in encoders.NETWORKS
+    return {"mean": settings.mean, "std": settings.std} if known else {}
+
+
+def _cells(settings, shape, inside):
+    """Rows and columns of Z, or None where images differ in size; `inside` are those of the map of a patch."""
     if None in shape:
         return None
     stride = settings.stride or settings.patch
     try:
-        return tfbig.patchgd.PatchGrid(shape[:-1], (settings.patch,) * 2, (stride,) * 2).cells
+        grid = tfbig.patchgd.PatchGrid(shape[:-1], (settings.patch,) * 2, (stride,) * 2)
+        return tuple(n * m for n, m in zip(grid.cells, inside or (1, 1), strict=True))
     except ValueError as error:
         raise SourceError(f"--patch {settings.patch}: {error}") from error
 
@@ -221,7 +255,7 @@ def _patchgd(settings, encoder, head, shape):
 
 def compile_both(model, twin, settings, data):
     """One optimizer for both: what is saved is the plain model, and it can be trained on."""
-    steps = steps_per_epoch(settings, data) * settings.epochs // settings.accumulate
+    steps = steps_of(data.train, settings) * settings.epochs // settings.accumulate
     optimizer = training.make_optimizer(settings, steps)
     soft = settings.augment == "a3"
     loss = (
@@ -240,9 +274,9 @@ def compile_both(model, twin, settings, data):
         twin.load_weights(runfolder.checkpoint(settings.out))
 
 
-def steps_per_epoch(settings, data):
+def steps_of(data, settings):
     """Batches that hold all images; the last may be smaller."""
-    return -(-len(data.train.labels) // settings.batch_size)
+    return -(-len(data.labels) // settings.batch_size)
 
 
 def print_plan(model, settings, data):
@@ -259,6 +293,8 @@ def trained(model, twin, data, folder, settings, planned):
     """Fits, saves the model and its learning curve; gives what was measured."""
     if planned:
         runfolder.write_text(folder / "plan.txt", f"{planned}\n")
+    if settings.warm_start and not settings.resume:
+        trunk_of(twin, settings).set_weights(single_digit_weights(settings))
     history = fit(model, twin, data, folder, settings)
     _, peak = runfolder.memory_bytes()
     runfolder.save_model(folder / "model.keras", twin)
@@ -269,11 +305,35 @@ def trained(model, twin, data, folder, settings, planned):
     return {"epochs": len(history), **found, **planned_bytes, "peak_bytes": peak}
 
 
+def trunk_of(twin, settings):
+    """The part of a model that is the encoder's network."""
+    return (twin.encoder if settings.mode == "patchgd" else twin).get_layer(settings.encoder)
+
+
+def single_digit_weights(settings):
+    """Weights of a trunk that knows single digits, as the low-memory runs of the paper begin (appendix D)."""
+    digits = images.single_digits(settings, SINGLE)
+    shape, epochs = digits.images[0].shape, settings.warm_start
+    count = len(digits.labels)
+    print(f"warm start: {count} single digits of {shape[0]} x {shape[1]}, {epochs} epochs")
+    encoder = encoders.make(settings.encoder, shape, **_scale(settings))
+    model = keras.Sequential([encoder, keras.layers.Dense(10)])
+    own = Namespace(**vars(settings) | {"batch_size": 64, "augment": None})
+    schedule = keras.optimizers.schedules.CosineDecay(3e-3, steps_of(digits, own) * epochs)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(schedule), loss, metrics=["accuracy"])
+    shown = 1 if sys.stdout.isatty() else 2
+    model.fit(
+        images.dataset(digits, own, True, 0, True), epochs=epochs, shuffle=False, verbose=shown
+    )
+    return encoder.get_weights()
+
+
 def fit(model, twin, data, folder, settings):
     """Trains from the epoch after the last one in the history; gives the history of all epochs."""
     history = runfolder.read_csv(folder / runfolder.HISTORY) if settings.resume else []
     recorder = runfolder.Recorder(folder, twin, history)
-    done, steps = len(history), steps_per_epoch(settings, data)
+    done, steps = len(history), steps_of(data.train, settings)
     weights = training.class_weights(data) if settings.class_weights else None
     model.fit(
         dataset(data, "train", settings, weights, done),
@@ -336,5 +396,5 @@ def draw_latent(model, table, test, folder):
         pictures.latent_grid(folder / f"latent_{number}.png", image, z[0].numpy(), title)
         if hasattr(model.head, "attention"):
             bag = tfbig.sources.Patches(image, model.patch, model.stride)
-            attention = np.asarray(model.head.attention(z))[0]
+            attention = np.asarray(model.attention_of(z))[0]
             pictures.attention_map(folder / f"attention_{number}.png", bag, attention, title)

@@ -1,13 +1,13 @@
 """Patch Gradient Descent: approximate training on large images at the memory of a few patches.
 
 `PatchGD` is the model, `patch_model` its plain twin; `PatchGDSegmentation` is for masks; `LatentGrid` is the latent
-grid as a layer, of which hierarchies are made. `Chooser`, `replaced`, `weighted` and `assembled` are for loops of one's
-own.
+grid as a layer, of which hierarchies are made. `SideBySide`, `Chooser`, `replaced`, `weighted` and `assembled` are for
+loops of one's own.
 """
 
 from tfbig.grids import PatchGrid
 from tfbig.patchgd.choosing import Chooser, weighted
-from tfbig.patchgd.latent import FILLINGS, LatentGrid, patch_model, replaced
+from tfbig.patchgd.latent import FILLINGS, LatentGrid, SideBySide, patch_model, replaced
 from tfbig.patchgd.model import PatchGD
 from tfbig.patchgd.segmentation import PatchGDSegmentation, assembled
 
@@ -18,6 +18,7 @@ __all__ = [
     "PatchGD",
     "PatchGDSegmentation",
     "PatchGrid",
+    "SideBySide",
     "assembled",
     "patch_model",
     "replaced",

@@ -66,6 +66,7 @@ class PatchModel(failures.Unwrapped, choosing.Counted, keras.Model):
         self.sampler, self.filling_norm = sampler, filling_norm
         self.patches_at_once = patches_at_once
         self.source_dtype, self.latent_on_host = source_dtype, latent_on_host
+        self.extents: tuple[int, ...] | None = None
         self.autocast = False
         self.supports_jit = False  # patches come from the host
         self.count_draws(seed)
@@ -109,7 +110,8 @@ class PatchModel(failures.Unwrapped, choosing.Counted, keras.Model):
         """The patches of images or of handles."""
         images = tf.convert_to_tensor(images)
         channels = self.encoder.inputs[0].shape[-1]
-        return Patches(images, self.patch, self.stride, channels, self.source_dtype, exact)
+        options = (channels, self.source_dtype, exact, self.extents)
+        return Patches(images, self.patch, self.stride, *options)
 
     def slice(self, patches: Patches) -> Any:
         """Patches of each image that the encoder sees together."""

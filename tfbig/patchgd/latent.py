@@ -16,6 +16,31 @@ FILLINGS = ("published", "frozen")
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
+class SideBySide(keras.layers.Layer):
+    """Z of maps of codes, `[N, *cells, *map, d]`, as one map `[N, *(cells * map), d]`; codes `[N, *cells, d]` as is.
+
+    Args:
+        axes: of the image.
+    """
+
+    def __init__(self, axes: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.axes = axes
+        self.autocast = False
+
+    def call(self, z: Any) -> Any:
+        return side_by_side(z, self.axes)
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        cells, inside = shape[1 : 1 + self.axes], shape[1 + self.axes : -1] or [1] * self.axes
+        whole = [None if n is None else n * m for n, m in zip(cells, inside, strict=True)]
+        return (shape[0], *whole, shape[-1])
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"axes": self.axes}
+
+
+@keras.saving.register_keras_serializable(package="tfbig")
 class LatentGrid(choosing.Counted, keras.layers.Layer):
     """Codes of all patches of an image, where the patches lie: `[N, *extents, C]` to Z `[N, *cells, d]`.
 
@@ -25,7 +50,8 @@ class LatentGrid(choosing.Counted, keras.layers.Layer):
     appendix B): `PatchGD(Model(cell, inner_head(LatentGrid(encoder, 128, sampling=0.1)(cell))), head, patch=2048)`.
 
     Args:
-        encoder: takes a patch `[B, *patch, C]` to a code `[B, d]`.
+        encoder: takes a patch `[B, *patch, C]` to a code `[B, d]`, or to a map of codes `[B, *map, d]`, which makes Z
+            `[N, *cells, *map, d]`; `tfbig.patchgd.SideBySide` lays the maps together.
         patch: rows and columns of a patch, or one number for all axes; images of 1, 2 or 3 axes.
         stride: from patch to patch; by default the patch.
         sampling: patches that learn in a training step, a number or a share; by default all, exactly.
@@ -152,7 +178,8 @@ def patch_model(
     spec = encoder.inputs[0]
     shape = tuple(image_shape or (*[None] * len(z.patch), spec.shape[-1]))
     image = keras.Input(shape, dtype=spec.dtype, name="image")
-    return keras.Model(image, head(z(image)), name=f"{head.name}_of_{encoder.name}")
+    grid = SideBySide(len(z.patch), name="side_by_side")(z(image))
+    return keras.Model(image, head(grid), name=f"{head.name}_of_{encoder.name}")
 
 
 def filled(
@@ -188,6 +215,22 @@ def shaped(codes: tf.Tensor, patches: Patches, encoder: keras.Model) -> tf.Tenso
     z = tf.reshape(codes, [patches.batch, *patches.cells, *inside])
     known = [n if isinstance(n, int) else None for n in (patches.batch, *patches.cells)]
     return tf.ensure_shape(z, [*known, *inside])
+
+
+def side_by_side(z: tf.Tensor, axes: int) -> tf.Tensor:
+    """Maps `[N, *cells, *map, d]` of cells that touch as one map `[N, *(cells * map), d]`."""
+    if z.shape.rank == axes + 2:
+        return z
+    batch, *sizes = encoding.sizes(z)
+    whole = [n * m for n, m in zip(sizes[:axes], sizes[axes:-1], strict=True)]
+    return tf.reshape(
+        tf.transpose(z, [0, *interleaved(1, axes), 1 + 2 * axes]), [batch, *whole, sizes[-1]]
+    )
+
+
+def interleaved(first: int, axes: int) -> list[int]:
+    """Axes `first` to `first + 2 * axes` so that each of the cells is followed by that inside the cell."""
+    return [first + axes * inside + axis for axis in range(axes) for inside in (0, 1)]
 
 
 def replaced(codes: tf.Tensor, places: tf.Tensor, fresh: tf.Tensor) -> tf.Tensor:

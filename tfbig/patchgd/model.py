@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import keras
@@ -10,7 +11,8 @@ import tensorflow as tf
 
 from tfbig.patchgd import choosing, encoding, loop
 from tfbig.patchgd.base import Filling, PatchModel
-from tfbig.patchgd.latent import filled, patch_model, replaced
+from tfbig.patchgd.latent import filled, patch_model, replaced, side_by_side
+from tfbig.patchgd.reading import Patches
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
@@ -38,7 +40,8 @@ class PatchGD(PatchModel):
     all patches have been in a set before the optimizer steps and nothing else is random.
 
     Args:
-        encoder: a Keras model from a patch `[B, *patch, C]` to a code `[B, d]`.
+        encoder: a Keras model from a patch `[B, *patch, C]` to a code `[B, d]`, or to a map of codes `[B, *map, d]`,
+            such as a network without its pooling: maps lie side by side in Z, `[N, *(cells * map), d]`.
         head: a Keras layer or model from the latent grid Z `[N, *cells, d]` to outputs.
         patch: rows and columns of a patch, or one number for all axes. Series `[N, L, C]` have one axis, volumes three.
         stride: from patch to patch; by default the patch, so that none overlap.
@@ -48,14 +51,15 @@ class PatchGD(PatchModel):
         accumulate: inner steps whose gradients are averaged before the optimizer steps (the papers' epsilon); None for
             all of a training step. A last group may be smaller, and is averaged over what it has.
         sampler: "shuffle": sets without replacement, as published; "replacement"; "attention": patches that the head
-            looks at come more often, by its method `attention(Z)`, `[N, n]`.
+            looks at come more often, by its method `attention(Z)`, `[N, n]` of n codes.
         encoder_scale: "published" or "unbiased", see above.
         filling_norm: what the filling takes for BatchNormalization (and dropout): "published": training, with
             statistics of slices of shuffled patches, and moving statistics change; "frozen": inference.
         patches_at_once: patches that the encoder sees together at most, all images of the batch counted; by default
             those of an inner step. With fewer, an inner step goes slice by slice and makes each again in its backward:
             the same gradients at less memory, but for BatchNormalization, which has the statistics of a slice.
-        image_shape: `(*extents, C)`, where the head needs to know the size of Z; by default any.
+        image_shape: `(*extents, C)`, where the head needs to know the size of Z; by default any. Known, training on
+            handles is faster: what the encoder makes of a set need not be made again.
         source_dtype: element type of images given by handle.
         latent_on_host: whether Z stays in host memory while patches are encoded; by default where there is an
             accelerator and Z is large or of unknown size.
@@ -116,9 +120,17 @@ class PatchGD(PatchModel):
                 f"sampler='attention': head '{head.name}' has no method `attention(Z)`; those of models.latent "
                 "with attention have."
             )
+        if len(encoding.code_shape(encoder)) not in (1, len(self.patch) + 1):
+            raise ValueError(
+                f"encoder '{encoder.name}' makes {encoding.code_shape(encoder)} of a patch; expected a code (d,), or "
+                f"a map of codes of {len(self.patch)} axes and d."
+            )
         self.head = head
         self.encoder_scale = encoder_scale
         self.image_shape = None if image_shape is None else tuple(image_shape)
+        known = [n for n in (self.image_shape or (None,))[:-1] if n is not None]
+        if len(known) == len(self.patch):
+            self.extents = tuple(known)
         self._outputs = self.twin.output  # builds the head
         self.built = True
 
@@ -133,6 +145,30 @@ class PatchGD(PatchModel):
             self.encoder, patches.take, patches.places(), self.slice(patches), bool(training)
         )
         return self.head(self.shaped(codes, patches), training=training)
+
+    def attention(self, images: Any) -> tf.Tensor:
+        """How much each patch counts, `[N, n]`, in inference; the head has a method `attention(Z)`.
+
+        Args:
+            images: tensors or handles.
+        """
+        return self.attention_of(self.latent(images))
+
+    def attention_of(self, z: tf.Tensor) -> tf.Tensor:
+        """The same from Z `[N, *cells, d]`; that of a map of codes is the sum over it."""
+        found, axes = self.head.attention(z), len(self.patch)
+        inside = encoding.code_shape(self.encoder)[:-1]
+        if not inside:
+            return found
+        batch, *sizes = encoding.sizes(z)[:-1]
+        apart = [[n // m, m] for n, m in zip(sizes, inside, strict=True)]
+        by_patch = tf.reshape(found, [batch, *chain(*apart)])
+        summed = tf.reduce_sum(by_patch, range(2, 2 + 2 * axes, 2))
+        return tf.reshape(summed, [batch, -1])
+
+    def shaped(self, codes: tf.Tensor, patches: Patches) -> tf.Tensor:
+        """Codes `[N, n, ...]` as Z `[N, *cells, d]`, maps of them side by side."""
+        return side_by_side(super().shaped(codes, patches), len(self.patch))
 
     def train_step(self, data: Any) -> dict[str, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -180,7 +216,7 @@ class _Step(Filling):
         return tape.gradient(scaled, self.variables), loss, (codes, predicted)
 
     def _attention(self, codes: tf.Tensor) -> tf.Tensor:
-        return self.model.head.attention(self.model.shaped(codes, self.patches))
+        return self.model.attention_of(self.model.shaped(codes, self.patches))
 
 
 def _static(size: Any) -> int | None:

@@ -24,6 +24,7 @@ class Patches:
         channels: C.
         source_dtype: element type of images given by handle.
         exact: whether an image must be a multiple of the patch.
+        extents: of images given by handle, where they are known.
 
     Attributes:
         batch: N.
@@ -41,23 +42,28 @@ class Patches:
         channels: int,
         source_dtype: str = "uint8",
         exact: bool = False,
+        extents: Sequence[int] | None = None,
     ) -> None:
-        self._exact = exact
+        self._exact, self._extents = exact, None if extents is None else tuple(extents)
         self._images, self._patch, self._stride = images, tuple(patch), tuple(stride)
         self._channels, self._dtype = channels, tf.as_dtype(source_dtype)
         self._by_handle = images.dtype == tf.string
         if self._by_handle:
             self.batch = sizes(images)[0]
+            if self._extents is not None:
+                grid = PatchGrid(self._extents, self._patch, self._stride)
+                self.cells, self.count = grid.cells, grid.count
+                return
             self.cells = tuple(tf.unstack(self._read_cells(), num=len(self._patch)))
             self.count = tf.reduce_prod(tf.stack(self.cells))
             return
-        self.batch, *extents, _ = sizes(images)
-        if all(isinstance(extent, int) for extent in extents):
-            PatchGrid(tuple(extents), self._patch, self._stride)  # or an error that says why not
-            self._check_exact(extents)
-        axes = zip(extents, self._patch, self._stride, strict=True)
+        self.batch, *found, _ = sizes(images)
+        if all(isinstance(extent, int) for extent in found):
+            PatchGrid(tuple(found), self._patch, self._stride)  # or an error that says why not
+            self._check_exact(found)
+        axes = zip(found, self._patch, self._stride, strict=True)
         self.cells = tuple(num_cells(*axis) for axis in axes)
-        self._all = _cut(images, extents, self.cells, self._patch, self._stride)
+        self._all = _cut(images, found, self.cells, self._patch, self._stride)
         self.count = sizes(self._all)[1]
 
     def places(self) -> tf.Tensor:
@@ -87,6 +93,10 @@ class Patches:
             raise SourceError(
                 f"{image.name}: has {image.shape[-1]} channels of {image.dtype}; expected {self._channels} of "
                 f"{self._dtype.name}. Convert the image, or pass source_dtype='{image.dtype}'."
+            )
+        if self._extents not in (None, image.shape[:-1]):
+            raise SourceError(
+                f"{image.name}: is {image.shape[:-1]}; expected {self._extents}, the image_shape of the model."
             )
         self._check_exact(image.shape[:-1], f"{image.name}: ")
         return patch_grid(image, self._patch, self._stride)

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfbig import failures, sources
 from tfbig.patchgd import choosing, encoding, loop
 from tfbig.patchgd.base import Filling, PatchModel
-from tfbig.patchgd.latent import LatentGrid, filled, replaced
+from tfbig.patchgd.latent import LatentGrid, filled, interleaved, replaced, side_by_side
 from tfbig.patchgd.reading import Patches
 
 
@@ -114,7 +114,7 @@ class Windows:
         found = tf.reshape(
             found, [shape[0], shape[1], *[across] * self.axes, *self.map, found.shape[-1]]
         )
-        found = tf.transpose(found, [0, 1, *_interleaved(2, self.axes), 2 + 2 * self.axes])
+        found = tf.transpose(found, [0, 1, *interleaved(2, self.axes), 2 + 2 * self.axes])
         window = [across * n for n in self.map]
         found = tf.reshape(found, [shape[0], shape[1], *window, found.shape[-1]])
         return tf.ensure_shape(found, [places.shape[0], count, *window, found.shape[-1]])
@@ -122,11 +122,8 @@ class Windows:
 
 def assembled(patches: tf.Tensor, cells: Sequence[Any], patch: Sequence[int]) -> tf.Tensor:
     """Patches `[N, n, *patch, K]` of a grid without overlap as an image `[N, *extents, K]`."""
-    axes, batch = len(patch), encoding.sizes(patches)[0]
-    apart = tf.reshape(patches, [batch, *cells, *patch, patches.shape[-1]])
-    order = [0, *_interleaved(1, axes), 1 + 2 * axes]
-    extents = [n * size for n, size in zip(cells, patch, strict=True)]
-    return tf.reshape(tf.transpose(apart, order), [batch, *extents, patches.shape[-1]])
+    apart = tf.reshape(patches, [encoding.sizes(patches)[0], *cells, *patch, patches.shape[-1]])
+    return side_by_side(apart, len(patch))
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
@@ -375,8 +372,3 @@ def _cropped(decoder: keras.Model, patch: tuple[int, ...], context: int) -> kera
     found = found[middle] if context else found
     kept = keras.layers.Reshape((*patch, mask.shape[-1]))(found)
     return keras.Model(image, kept, name=decoder.name)
-
-
-def _interleaved(first: int, axes: int) -> list[int]:
-    """`[a0, a1, ..., b0, b1, ...]` as `[a0, b0, a1, b1, ...]`: positions, from `first` on."""
-    return [first + k * axes + axis for axis in range(axes) for k in range(2)]
