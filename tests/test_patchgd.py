@@ -656,6 +656,15 @@ def test_encoders_that_are_none() -> None:
     active = layers.Dense(3, activity_regularizer="l2", name="active")(layers.Flatten()(patch))
     with pytest.raises(ValueError, match=r"'active' of encoder .* has an activity_regularizer"):
         PatchGD(keras.Model(patch, active), head(), 4)
+    with pytest.raises(
+        ValueError, match=r"'maps' makes \(None, None, 3\) of a patch, which is known where"
+    ):
+        PatchGD(maps((None, None)), head(), 4)
+    rows = keras.Model(patch, layers.Reshape((4, 8))(patch), name="rows")
+    with pytest.raises(
+        ValueError, match=r"'rows' makes \(4, 8\) of a patch; expected a code \(d,\)"
+    ):
+        PatchGD(rows, head(), 4)
 
 
 # ---------------------------------------------------------------------------------- hierarchical Z

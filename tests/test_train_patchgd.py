@@ -14,8 +14,9 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import tfbig
 import train
-from models import encoders, settings
+from models import encoders, latent, settings
 from models.tasks import images, patchgd, splits, training
 
 QUICK = [
@@ -132,6 +133,21 @@ def test_a_warm_start_knows_single_digits(mode, tmp_path, capsys, monkeypatch):
     assert abs(trunk.get_weights()[0] - fresh.get_weights()[0]).max() > 0.01
     assert run(tmp_path / "out", *flags, "3", "--resume") == 0
     assert "warm start" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "codes"), [(64, 32, (8, 8)), (80, 32, (3, 3)), (64, 16, (3, 3))]
+)
+def test_attention_is_drawn_by_code_where_maps_tile_the_image(size, stride, codes):
+    net = encoders.make("small", (32, 32, 1), latent=8, pooled=False)
+    model = tfbig.PatchGD(net, latent.make_head("abmil", 3, latent=8), 32, stride)
+    image = tfbig.sources.ArraySource(np.zeros((size, size, 1), np.uint8))
+    bag, attention = patchgd.attention_by_code(
+        model, image, model.latent(image.read(0, size)[None])
+    )
+    assert bag.grid.cells == codes
+    assert attention.shape == (np.prod(codes),)
+    assert attention.sum() == pytest.approx(1, abs=1e-5)
 
 
 def write_images(folder, rows, columns):

@@ -12,7 +12,7 @@ import tfbig
 from models import encoders, latent, series
 from models import settings as command_line
 from models.tasks import images, judge, training
-from tfbig import SourceError, pictures, runfolder
+from tfbig import SourceError, pictures, runfolder, sources
 from tfbig.patchgd import choosing
 
 MODES = {
@@ -395,6 +395,16 @@ def draw_latent(model, table, test, folder):
         title = f"{image.name}: {row['label']}, predicted {row['predicted']}"
         pictures.latent_grid(folder / f"latent_{number}.png", image, z[0].numpy(), title)
         if hasattr(model.head, "attention"):
-            bag = tfbig.sources.Patches(image, model.patch, model.stride)
-            attention = np.asarray(model.attention_of(z))[0]
+            bag, attention = attention_by_code(model, image, z)
             pictures.attention_map(folder / f"attention_{number}.png", bag, attention, title)
+
+
+def attention_by_code(model, image, z):
+    """Where each code of Z looks, as patches, and how much it counts; by patch where maps do not tile the image."""
+    patch, inside = model.patch, model.encoder.output_shape[1:-1]
+    sizes = zip(image.shape[:-1], patch, inside, strict=False)
+    if inside and model.stride == patch and not any(n % p or p % m for n, p, m in sizes):
+        cell = tuple(p // m for p, m in zip(patch, inside, strict=True))
+        return sources.Patches(image, cell), np.asarray(model.head.attention(z))[0]
+    by_patch = np.asarray(model.attention_of(z))[0]
+    return sources.Patches(image, patch, model.stride), by_patch

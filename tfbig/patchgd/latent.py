@@ -261,12 +261,18 @@ def check_encoder(encoder: keras.Model) -> None:
     """Refuses what cannot encode patches.
 
     Raises:
-        ValueError: it has several inputs or outputs, or adds activity losses, which slices would lose.
+        ValueError: it has several inputs or outputs, a code of unknown size, or adds activity losses, which slices
+            would lose.
     """
     if len(encoder.inputs) != 1 or len(encoder.outputs) != 1:
         raise ValueError(
             f"encoder '{encoder.name}' has {len(encoder.inputs)} inputs and {len(encoder.outputs)} outputs; expected "
             "one of each, a patch and its code."
+        )
+    if None in encoding.code_shape(encoder):
+        raise ValueError(
+            f"encoder '{encoder.name}' makes {encoding.code_shape(encoder)} of a patch, which is known where its input "
+            "has the rows and columns of a patch: `keras.Input((*patch, C))`."
         )
     for layer in encoder._flatten_layers(include_self=False):
         if getattr(layer, "activity_regularizer", None) is not None:
