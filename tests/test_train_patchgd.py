@@ -114,7 +114,10 @@ def test_a_backbone_that_was_trained_before(tmp_path, capsys):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-@pytest.mark.parametrize("mode", ["patchgd", "device", "offload"])
+@pytest.mark.parametrize(
+    "mode",
+    ["patchgd", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("device", "offload"))],
+)
 def test_a_warm_start_knows_single_digits(mode, tmp_path, capsys, monkeypatch):
     """The trunk of what is saved is that which learned them; a run that goes on has had them."""
     monkeypatch.setattr(patchgd, "SINGLE", 640)
