@@ -96,7 +96,7 @@ class BagHead(layers.Layer):
         return cls(aggregator, **config)
 
 
-def transformer_head(classes, width=LATENT, heads=None, depth=2):
+def transformer_head(classes, width=LATENT, heads=8, depth=2):
     """A transformer over Z, the authors' third direction (appendix B): places, blocks of attention and MLP, a token.
 
     The attention is exact and in blocks, so Z may have tens of thousands of patches.
@@ -104,10 +104,9 @@ def transformer_head(classes, width=LATENT, heads=None, depth=2):
     Args:
         classes: logits.
         width: of a token.
-        heads: of the attention; by default each has 32 of the width.
+        heads: of the attention; they divide the width.
         depth: blocks.
     """
-    heads = heads or max(width // 32, 1)
     inside = SelfAttentionMIL(classes, width, heads, depth, mlp=4, name="transformer")
     return BagHead(inside, positions=True, name="transformer_head")
 

@@ -124,16 +124,16 @@ def test_encoders_of_the_paper(name, parameters):
     assert found == parameters
 
 
-@pytest.mark.parametrize("name", ["small", "resnet18", "mobilenetv2"])
+@pytest.mark.parametrize("name", ["small", "strided", "resnet18", "mobilenetv2"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_baseline_has_the_same_head(name, channels):
     """Its Z comes from the trunk; a convolution of 1 x 1 makes it as deep as that of patches."""
-    made = latent.baseline(name, (128, 96, channels), 5, latent=32, width=16)
-    assert made(np.zeros((2, 128, 96, channels), "float32")).shape == (2, 5)
-    stride = 8 if name == "small" else 32
+    made = latent.baseline(name, (128, 192, channels), 5, latent=32, width=16)
+    assert made(np.zeros((2, 128, 192, channels), "float32")).shape == (2, 5)
+    stride = {"small": 8, "strided": 64}.get(name, 32)
     head = made.layers[-1]
     assert head.name == "published_head"
-    assert head.input_shape == (None, 128 // stride, 96 // stride, 32)
+    assert head.input_shape == (None, 128 // stride, 192 // stride, 32)
 
 
 def test_a_baseline_streams():
