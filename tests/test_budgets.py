@@ -63,7 +63,10 @@ def test_what_is_made_again_is_the_same(float64: None, share: float) -> None:
     assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
 
 
-@pytest.mark.parametrize(("store", "bound"), [("float32", 2**-24), ("bfloat16", 2**-9)])
+@pytest.mark.parametrize(
+    ("store", "bound"),
+    [pytest.param("float32", 2**-24, marks=pytest.mark.slow), ("bfloat16", 2**-9)],
+)
 def test_narrow_stores_round_what_goes_through_them(
     float64: None, store: str, bound: float
 ) -> None:
@@ -83,6 +86,7 @@ def test_narrow_stores_round_what_goes_through_them(
     assert 0 < max(errors) < 100 * bound
 
 
+@pytest.mark.slow
 def test_narrow_stores_leave_images_of_the_same_width_alone() -> None:
     keras.config.set_dtype_policy("mixed_bfloat16")
     twin = residual()
@@ -109,6 +113,7 @@ def test_what_stays_on_the_device_is_the_same(float64: None, device: str) -> Non
     assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
 
 
+@pytest.mark.slow
 def test_another_size_keeps_other_images_on_the_device(float64: None) -> None:
     """The layout of a small image keeps all; a large one, in the same data set, gets one of its own."""
     twin = residual()

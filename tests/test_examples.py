@@ -29,6 +29,7 @@ def test_segmentation_goes_from_slide_to_overlay(tmp_path, capsys):
     assert capsys.readouterr().out.strip().endswith(f"{score:.3f}")
 
 
+@pytest.mark.slow
 def test_whole_slides_are_classified_inside_the_budget(capsys):
     losses = whole_slide_classifier.main(epochs=2, host="1GB", side=96)
     assert np.isfinite(losses).all()

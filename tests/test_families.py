@@ -55,7 +55,9 @@ def short_nasnet() -> keras.Model:
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
-@pytest.mark.parametrize("build", [short_convnext, short_efficientnet])
+@pytest.mark.parametrize(
+    "build", [short_convnext, pytest.param(short_efficientnet, marks=pytest.mark.slow)]
+)
 def test_short(build: Callable[[], keras.Model], training: bool) -> None:
     check(build(), 75, 69, training)
 

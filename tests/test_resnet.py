@@ -163,6 +163,7 @@ def test_npz_files_are_read_too(tmp_path):
     assert_same(model.get_weights(), same.get_weights())
 
 
+@pytest.mark.slow
 def test_without_its_top_it_gives_an_image_or_pools_it(float64, tmp_path):
     x = images(2, 71, 45)
     logits, state = reference("resnet18", x)

@@ -136,7 +136,13 @@ def test_outputs_and_gradients_equal_the_plain_model(build: Any, cut: Any, float
     assert_same(float(sum(big.losses)), float(sum(plain.losses)), FLOAT64)
 
 
-@pytest.mark.parametrize(("build", "cut"), [(classifier, {"upto": "b1_norm"}), CUTS[3], CUTS[4]])
+@pytest.mark.parametrize(
+    ("build", "cut"),
+    [
+        (classifier, {"upto": "b1_norm"}),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in CUTS[3:5]),
+    ],
+)
 def test_ten_steps_equal_those_of_the_plain_model(build: Any, cut: Any, float64: None) -> None:
     """With losses, penalties, metrics and sample weights, which are then all Keras' own."""
     x, results = numbers((20, 8, 6, 2)), []

@@ -61,8 +61,8 @@ def history(folder):
     ("flags", "more"),
     [
         ((), LATENT),
-        (("--code", "vector"), LATENT),
-        (("--mode", "device"), set()),
+        pytest.param(("--code", "vector"), LATENT, marks=pytest.mark.slow),
+        pytest.param(("--mode", "device"), set(), marks=pytest.mark.slow),
         pytest.param(("--mode", "offload"), {"plan.txt"}, marks=pytest.mark.slow),
         (
             ("--head", "transformer", "--sampler", "attention", "--sampling", "3"),
@@ -86,6 +86,7 @@ def test_every_mode_leaves_a_whole_folder(flags, more, tmp_path):
     assert loaded.count_params() > 0
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_and_is_tested_again(tmp_path):
     """As if it had not stopped: optimizer, order of the images, sets of patches, learning rate by steps."""
     flags = ("--schedule", "linear", "--warmup", "1", "--sampling", "3", "--inner-accumulate", "2")
@@ -102,6 +103,7 @@ def test_a_run_goes_on_and_is_tested_again(tmp_path):
     assert len(whole) == 3
 
 
+@pytest.mark.slow
 def test_a_backbone_that_was_trained_before(tmp_path, capsys):
     assert run(tmp_path / "plain", "--mode", "device", "--epochs", "1") == 0
     assert run(tmp_path / "out", "--backbone", str(tmp_path / "plain"), "--lr", "1e-12") == 0
@@ -120,11 +122,11 @@ def test_a_backbone_that_was_trained_before(tmp_path, capsys):
 )
 def test_a_warm_start_knows_single_digits(mode, tmp_path, capsys, monkeypatch):
     """The trunk of what is saved is that which learned them; a run that goes on has had them."""
-    monkeypatch.setattr(patchgd, "SINGLE", 640)
+    monkeypatch.setattr(patchgd, "SINGLE", 320)
     flags = ("--mode", mode, "--epochs", "1", "--lr", "1e-12", "--warm-start")
     assert run(tmp_path / "out", *flags, "3") == 0
     told = capsys.readouterr().out
-    assert "warm start: 640 single digits of 64 x 64, 3 epochs" in told
+    assert "warm start: 320 single digits of 64 x 64, 3 epochs" in told
     lines = [line for line in told.partition("warm start")[2].splitlines() if "- loss" in line]
     losses = [float(line.split("loss: ")[1].split()[0]) for line in lines]
     assert losses[2] < losses[0]

@@ -170,7 +170,8 @@ def _a3(shape, classes, seed):
 
 
 def _printed(settings):
-    return [drawn_digits(4000, settings.seed * 10 + part) for part in range(3)]
+    counts = [min(20 * number, 4000) for number in settings.num_images]
+    return [drawn_digits(count, settings.seed * 10 + part) for part, count in enumerate(counts)]
 
 
 def _handwritten(settings):
