@@ -58,8 +58,8 @@ class PatchGD(PatchModel):
         patches_at_once: patches that the encoder sees together at most, all images of the batch counted; by default
             those of an inner step. With fewer, an inner step goes slice by slice and makes each again in its backward:
             the same gradients at less memory, but for BatchNormalization, which has the statistics of a slice.
-        image_shape: `(*extents, C)`, where the head needs to know the size of Z; by default any. Known, training on
-            handles is faster: what the encoder makes of a set need not be made again.
+        image_shape: `(*extents, C)`, where the head needs to know the size of Z; by default any. Known, what
+            the encoder makes of a set of handles is kept, as for tensors, and not made again in the backward.
         source_dtype: element type of images given by handle.
         latent_on_host: whether Z stays in host memory while patches are encoded; by default where there is an
             accelerator and Z is large or of unknown size.
