@@ -85,7 +85,7 @@ def build(method, weights, memory):
     plain.get_layer("strided").set_weights(trained.get_weights())
     if method != "streamed":
         return plain
-    budget = tfbig.Budget(host=memory, device="16MB", disk=0)
+    budget = tfbig.Budget(host=memory, device="32MB", disk=0)
     return tfbig.stream(plain, budget, unsupported="device")
 
 

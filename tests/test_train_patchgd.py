@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 import tfbig
 import train
 from models import encoders, latent, settings
-from models.tasks import images, patchgd, splits, training
+from models.tasks import images, patchgd, splits, training, warm_start
 
 QUICK = [
     *(
@@ -122,11 +122,14 @@ def test_a_backbone_that_was_trained_before(tmp_path, capsys):
 )
 def test_a_warm_start_knows_single_digits(mode, tmp_path, capsys, monkeypatch):
     """The trunk of what is saved is that which learned them; a run that goes on has had them."""
-    monkeypatch.setattr(patchgd, "SINGLE", 320)
-    learned, learn = [], patchgd.single_digit_weights
-    monkeypatch.setattr(
-        patchgd, "single_digit_weights", lambda s: learned.append(learn(s)) or learned[-1]
-    )
+    monkeypatch.setattr(warm_start, "DIGITS", 320)
+    learned, learn = [], warm_start.learn
+
+    def learn_and_note(trunk, *rest):
+        learn(trunk, *rest)
+        learned.append(trunk.get_weights())
+
+    monkeypatch.setattr(warm_start, "learn", learn_and_note)
     flags = ("--mode", mode, "--epochs", "1", "--lr", "1e-12", "--warm-start")
     assert run(tmp_path / "out", *flags, "3") == 0
     told = capsys.readouterr().out

@@ -106,6 +106,11 @@ def image_shape(data):
     return tuple(n if all(s[a] == n for s in shapes) else None for a, n in enumerate(first))
 
 
+def steps(found, settings):
+    """Batches that hold all images; the last may be smaller."""
+    return -(-len(found.labels) // settings.batch_size)
+
+
 def dataset(found, settings, learns=False, first_epoch=0, dense=False, classes=0):
     """Handles of images, or images, and labels.
 

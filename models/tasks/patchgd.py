@@ -1,7 +1,6 @@
 """PatchGD: large images by a latent grid of their patches, approximate and at the memory of a few of them."""
 
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 import keras
@@ -11,7 +10,7 @@ import tensorflow as tf
 import tfbig
 from models import encoders, latent, series
 from models import settings as command_line
-from models.tasks import images, judge, training
+from models.tasks import images, judge, training, warm_start
 from tfbig import SourceError, pictures, runfolder, sources
 from tfbig.patchgd import choosing
 
@@ -26,8 +25,6 @@ EXAMPLE = (
 )
 MAPS = 4
 """Test images whose latent grid is drawn."""
-SINGLE, SINGLE_EPOCHS = 20000, 4
-"""Single digits of a warm start, and its epochs by default."""
 
 
 def add_flags(add_data, add_training):
@@ -84,13 +81,7 @@ def _add_model(add):
         metavar="RUN",
         help="run folder of --mode device whose trunk the encoder starts from",
     )
-    add(
-        "--warm-start",
-        type=command_line.natural,
-        metavar="EPOCHS",
-        help="epochs in which the trunk learns single digits first; 0: it does not (default: "
-        f"{SINGLE_EPOCHS} for UltraMNIST without --backbone, which is hardly learned from its sums alone)",
-    )
+    warm_start.add_flag(add)
 
 
 def _add_patchgd(add):
@@ -136,7 +127,7 @@ def _steps(text):
 
 def train(settings):
     """Data, model, fit, results: a run from its settings."""
-    settings.warm_start = warm_epochs(settings)
+    settings.warm_start = warm_start.epochs(settings)
     data = images.load(settings)
     print(f"mode {settings.mode}, encoder {settings.encoder}, precision {settings.precision}")
     images.print_counts(data)
@@ -154,19 +145,6 @@ def train(settings):
     else:
         measured |= trained(model, twin, data, folder, settings, planned)
     write_results(model, twin, data, folder, settings, measured)
-
-
-def warm_epochs(settings):
-    """Epochs of single digits."""
-    digits = settings.images in images.POOLS
-    if settings.warm_start and not digits:
-        raise SourceError(
-            f"--warm-start {settings.warm_start}: it is by single digits, those of UltraMNIST; for --images "
-            f"{settings.images} give --backbone RUN."
-        )
-    if settings.warm_start is not None:
-        return settings.warm_start
-    return SINGLE_EPOCHS if digits and not settings.backbone else 0
 
 
 def make_model(settings, data):
@@ -255,7 +233,7 @@ def _patchgd(settings, encoder, head, shape):
 
 def compile_both(model, twin, settings, data):
     """One optimizer for both: what is saved is the plain model, and it can be trained on."""
-    steps = steps_of(data.train, settings) * settings.epochs // settings.accumulate
+    steps = images.steps(data.train, settings) * settings.epochs // settings.accumulate
     optimizer = training.make_optimizer(settings, steps)
     soft = settings.augment == "a3"
     loss = (
@@ -274,11 +252,6 @@ def compile_both(model, twin, settings, data):
         twin.load_weights(runfolder.checkpoint(settings.out))
 
 
-def steps_of(data, settings):
-    """Batches that hold all images; the last may be smaller."""
-    return -(-len(data.labels) // settings.batch_size)
-
-
 def print_plan(model, settings, data):
     """The plan of a step, where the model streams."""
     if settings.mode != "offload":
@@ -294,7 +267,7 @@ def trained(model, twin, data, folder, settings, planned):
     if planned:
         runfolder.write_text(folder / "plan.txt", f"{planned}\n")
     if settings.warm_start and not settings.resume:
-        trunk_of(twin, settings).set_weights(single_digit_weights(settings))
+        warm_start.learn(trunk_of(twin, settings), settings, _scale(settings))
     history = fit(model, twin, data, folder, settings)
     _, peak = runfolder.memory_bytes()
     runfolder.save_model(folder / "model.keras", twin)
@@ -310,30 +283,11 @@ def trunk_of(twin, settings):
     return (twin.encoder if settings.mode == "patchgd" else twin).get_layer(settings.encoder)
 
 
-def single_digit_weights(settings):
-    """Weights of a trunk that knows single digits, as the low-memory runs of the paper begin (appendix D)."""
-    digits = images.single_digits(settings, SINGLE)
-    shape, epochs = digits.images[0].shape, settings.warm_start
-    count = len(digits.labels)
-    print(f"warm start: {count} single digits of {shape[0]} x {shape[1]}, {epochs} epochs")
-    encoder = encoders.make(settings.encoder, shape, **_scale(settings))
-    model = keras.Sequential([encoder, keras.layers.Dense(10)])
-    own = Namespace(**vars(settings) | {"batch_size": 64, "augment": None})
-    schedule = keras.optimizers.schedules.CosineDecay(3e-3, steps_of(digits, own) * epochs)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(schedule), loss, metrics=["accuracy"])
-    shown = 1 if sys.stdout.isatty() else 2
-    model.fit(
-        images.dataset(digits, own, True, 0, True), epochs=epochs, shuffle=False, verbose=shown
-    )
-    return encoder.get_weights()
-
-
 def fit(model, twin, data, folder, settings):
     """Trains from the epoch after the last one in the history; gives the history of all epochs."""
     history = runfolder.read_csv(folder / runfolder.HISTORY) if settings.resume else []
     recorder = runfolder.Recorder(folder, twin, history)
-    done, steps = len(history), steps_of(data.train, settings)
+    done, steps = len(history), images.steps(data.train, settings)
     weights = training.class_weights(data) if settings.class_weights else None
     model.fit(
         dataset(data, "train", settings, weights, done),

@@ -1,0 +1,67 @@
+"""A warm start for UltraMNIST: the trunk learns single digits first, as PatchGD's low-memory runs (appendix D)."""
+
+import sys
+from argparse import Namespace
+
+import keras
+
+from models import encoders
+from models import settings as command_line
+from models.tasks import images
+from tfbig import SourceError
+
+DIGITS, EPOCHS = 20000, 4
+"""Single digits, and epochs by default."""
+
+
+def add_flag(add):
+    """How long it takes."""
+    add(
+        "--warm-start",
+        type=command_line.natural,
+        metavar="EPOCHS",
+        help="epochs in which the trunk learns single digits first; 0: it does not (default: "
+        f"{EPOCHS} for UltraMNIST without --backbone, which is hardly learned from its sums alone)",
+    )
+
+
+def epochs(settings):
+    """Epochs of single digits."""
+    digits = settings.images in images.POOLS
+    if settings.warm_start and not digits:
+        raise SourceError(
+            f"--warm-start {settings.warm_start}: it is by single digits, those of UltraMNIST; for --images "
+            f"{settings.images} give --backbone RUN."
+        )
+    if settings.warm_start is not None:
+        return settings.warm_start
+    return EPOCHS if digits and not settings.backbone else 0
+
+
+def learn(trunk, settings, scale):
+    """Gives the trunk weights that know single digits.
+
+    Args:
+        trunk: the network of an encoder, for images or patches of any size.
+        settings: of the run.
+        scale: options of `encoders.make` that say how pixels are scaled.
+    """
+    digits = images.single_digits(settings, DIGITS)
+    shape, count = digits.images[0].shape, len(digits.labels)
+    print(
+        f"warm start: {count} single digits of {shape[0]} x {shape[1]}, {settings.warm_start} epochs"
+    )
+    encoder = encoders.make(settings.encoder, shape, **scale)
+    model = keras.Sequential([encoder, keras.layers.Dense(10)])
+    own = Namespace(**vars(settings) | {"batch_size": 64, "augment": None})
+    steps = images.steps(digits, own) * settings.warm_start
+    schedule = keras.optimizers.schedules.CosineDecay(3e-3, steps)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(schedule), loss, metrics=["accuracy"])
+    model.fit(
+        images.dataset(digits, own, True, 0, True),
+        epochs=settings.warm_start,
+        shuffle=False,
+        verbose=1 if sys.stdout.isatty() else 2,
+    )
+    trunk.set_weights(encoder.get_weights())
