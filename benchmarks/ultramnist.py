@@ -113,6 +113,8 @@ def trained(method, arguments):
     """Accuracy and loss of every epoch, seconds and memory, in this process."""
     import keras
 
+    import tfbig
+
     keras.utils.set_random_seed(arguments.seed)
     model = build(method, arguments.weights, arguments.memory)
     steps = arguments.images // arguments.batch * arguments.epochs
@@ -124,7 +126,10 @@ def trained(method, arguments):
     )
     before, _ = report.memory_bytes()
     if arguments.steps:
-        model.fit(train.take(arguments.steps), shuffle=False, verbose=0)
+        try:
+            model.fit(train.take(arguments.steps), shuffle=False, verbose=0)
+        except tfbig.BudgetError:  # of a streamed step, before it begins
+            return {"above_bytes": math.inf}
         return {"above_bytes": report.memory_bytes()[1] - before}
     test = dataset(arguments.data, method, "test", arguments.tests, 8, 99)
     history, start = [], time.monotonic()
