@@ -173,8 +173,8 @@ def draw(lines, path):
     """Accuracy on unseen images by epoch, and memory."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    accuracy, memory = figure.subplots(1, 2, width_ratios=(1.6, 1))
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    accuracy, memory = figure.subplots(1, 2, width_ratios=(1.3, 1))
     for line in lines:
         curve = [row[3] for row in line["history"]]
         label = f"{line['method']}, batch {line['batch']}"
