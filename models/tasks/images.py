@@ -45,9 +45,9 @@ def add_flags(add):
         "--num-images",
         nargs=3,
         type=number,
-        default=[3000, 200, 500],
+        default=[5000, 200, 500],
         metavar=("TRAIN", "VAL", "TEST"),
-        help="images of UltraMNIST, rounded down to tens (default: 3000 200 500)",
+        help="images of UltraMNIST, rounded down to tens (default: 5000 200 500)",
     )
     add("--canvas", type=number, default=256, help="side of UltraMNIST's images (default: 256)")
     add(

@@ -75,7 +75,7 @@ class Chooser:
         dealt = tf.argsort(numbers)[:, start:stop]
         exact = isinstance(self.count, int) and self.count % self.num_sets == 0
         size = self.count // self.num_sets if exact else None
-        return tf.ensure_shape(dealt, [_static(self.batch), size])
+        return tf.ensure_shape(dealt, [static(self.batch), size])
 
     def _drawn(
         self, step: tf.Tensor, attention: Callable[[], tf.Tensor]
@@ -177,5 +177,6 @@ def check_counts(**counts: int | None) -> None:
             raise ValueError(f"{name}={value!r}: expected a number, 1 or more, or None.")
 
 
-def _static(size: Any) -> int | None:
+def static(size: Any) -> int | None:
+    """A size as far as it is known while tracing."""
     return size if isinstance(size, int) else None

@@ -213,7 +213,7 @@ def shaped(codes: tf.Tensor, patches: Patches, encoder: keras.Model) -> tf.Tenso
     """Codes `[N, n, d]` as Z `[N, *cells, d]`."""
     inside = encoding.code_shape(encoder)
     z = tf.reshape(codes, [patches.batch, *patches.cells, *inside])
-    known = [n if isinstance(n, int) else None for n in (patches.batch, *patches.cells)]
+    known = [choosing.static(n) for n in (patches.batch, *patches.cells)]
     return tf.ensure_shape(z, [*known, *inside])
 
 

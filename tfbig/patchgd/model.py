@@ -188,7 +188,7 @@ class _Step(Filling):
     def run(self) -> tuple[Any, tf.Tensor]:
         """What the last inner step predicted, and the mean of the losses."""
         codes = filled(self.model, self.patches, self.slice, self.seed, self.on_host)
-        batch = _static(self.patches.batch)
+        batch = choosing.static(self.patches.batch)
         nothing, shapes = (
             keras.tree.map_structure(made, self.model._outputs)
             for made in (
@@ -217,7 +217,3 @@ class _Step(Filling):
 
     def _attention(self, codes: tf.Tensor) -> tf.Tensor:
         return self.model.attention_of(self.model.shaped(codes, self.patches))
-
-
-def _static(size: Any) -> int | None:
-    return size if isinstance(size, int) else None
