@@ -1,9 +1,9 @@
 """Peak memory and time of a training step of PatchGD against the side of the image, at patches of one size.
 
-    python benchmarks/patchgd_memory.py [--sides 512 1024 2048 4096 8192 16384 --encoder resnet18 --patch 128]
+    python benchmarks/patchgd_memory.py [--sides 512 1024 2048 4096 8192 16384 --encoder resnet18 --patch 256]
 
-Each side in a process of its own: one UltraMNIST image by handle, Z filled slice by slice, four inner steps of 16
-patches each, which are all that an image of 512 has, eight at once. Writes `patchgd_memory.png` and prints one JSON line
+Each side in a process of its own: one UltraMNIST image by handle, Z filled slice by slice, four inner steps of 4
+patches each, which are all that an image of 512 has, two at once. Writes `patchgd_memory.png` and prints one JSON line
 for each side. Memory is the peak of the whole process.
 """
 
@@ -92,10 +92,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sides", type=int, nargs="+", default=SIDES)
     parser.add_argument("--encoder", default="resnet18")
-    parser.add_argument("--patch", type=int, default=128)
-    parser.add_argument("--sampling", type=int, default=16)
+    parser.add_argument("--patch", type=int, default=256)
+    parser.add_argument("--sampling", type=int, default=4)
     parser.add_argument("--inner-steps", type=int, default=4)
-    parser.add_argument("--patches-at-once", type=int, default=8)
+    parser.add_argument("--patches-at-once", type=int, default=2)
     parser.add_argument("--out", default=str(HERE / "patchgd_memory.png"))
     parser.add_argument("--only", type=int, help="one side, in this process")
     arguments = parser.parse_args()
