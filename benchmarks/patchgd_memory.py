@@ -85,6 +85,8 @@ def draw(lines, path):
         axes.set_xticks(sides, sides)
         axes.minorticks_off()
         axes.grid(alpha=0.3)
+    ticks = [1, 3, 10, 30, 100]
+    seconds.set_yticks(ticks, ticks)
     figure.savefig(path, dpi=110)
 
 
