@@ -17,6 +17,8 @@ setup(
         "numpy>=2",
         "tifffile",
         "imagecodecs",
+        "openslide-python",
+        "openslide-bin",
         "h5py",
         "pillow",
         "scikit-image",
@@ -26,10 +28,12 @@ setup(
         "safetensors",
     ],
     extras_require={
+        "zarr": ["zarr>=3"],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "dev": [
             *("pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"),
             "scikit-learn",  # what metrics are compared with
+            "zarr>=3",
         ],
     },
 )

@@ -4,7 +4,8 @@ A `Source` knows the shape `[H, W, C]` and the dtype of an image and gives any b
 makes one from a path or an array; `Source.crop`, `Grayscale`, `Padded`, `Scaled` and `Upsampled` change one
 into another without reading it. A dataset carries a source's `handle`, a short string, and
 whoever needs rows calls `resolve(handle).read(start, stop)`. A `Bag` is the same for instances
-`[n, ...]`, of which any slice is read; `open_bag` makes one, `Patches` one of an image.
+`[n, ...]`, of which any slice is read; `open_bag` makes one, `Patches` one of an image. A `Slide` is one image at
+several sizes, with the size of its pixels; `open_slide` finds its reader, `Slide.at` gives the source of a resolution.
 """
 
 from tfbig.sources.arrays import ArraySource, RawSource
@@ -12,14 +13,17 @@ from tfbig.sources.augmented import Augmentation, Augmented
 from tfbig.sources.bag_files import FeatureBag, NpyBag, PictureBag, open_bag
 from tfbig.sources.bags import ArrayBag, Bag, Filled, Resized, Subset
 from tfbig.sources.handles import OnDisk, resolve
-from tfbig.sources.opening import open
+from tfbig.sources.opening import SLIDE_SUFFIXES, open, open_slide
 from tfbig.sources.patches import Patches
+from tfbig.sources.resolution import Resolution, read_mpp_table
+from tfbig.sources.slide import Slide
 from tfbig.sources.source import Readable, Source
 from tfbig.sources.tiff import TiffSource
 from tfbig.sources.views import Grayscale, Padded, Scaled, Upsampled
 from tfbig.sources.writing import NpyWriter, write_npy
 
 __all__ = [
+    "SLIDE_SUFFIXES",
     "ArrayBag",
     "ArraySource",
     "Augmentation",
@@ -37,13 +41,17 @@ __all__ = [
     "RawSource",
     "Readable",
     "Resized",
+    "Resolution",
     "Scaled",
+    "Slide",
     "Source",
     "Subset",
     "TiffSource",
     "Upsampled",
     "open",
     "open_bag",
+    "open_slide",
+    "read_mpp_table",
     "resolve",
     "write_npy",
 ]

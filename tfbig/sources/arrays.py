@@ -83,6 +83,15 @@ class RawSource(Source):
         self._file = None
 
 
+def from_array(array: npt.NDArray[Any]) -> Source:
+    """The source of an array, in memory or mapped from a file.
+
+    Raises:
+        SourceError: It is no image, or its file does not hold it row after row.
+    """
+    return from_memmap(array) if is_mapped(array) else ArraySource(array)
+
+
 def is_mapped(array: npt.NDArray[Any]) -> TypeGuard[np.memmap[Any, Any]]:
     """Whether the samples of `array` are pages of a file: arithmetic on a map gives no map."""
     return isinstance(array, np.memmap) and getattr(array, "_mmap", None) is not None

@@ -6,6 +6,7 @@ memory of the process, the kernel's page cache does not. (`pread` is POSIX: Linu
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import weakref
@@ -101,6 +102,14 @@ def still_open(file: File | None, name: str) -> File:
     if file is None:
         raise SourceError(f"{name}: was closed. Open the source again to read from it.")
     return file
+
+
+def optional(module: str) -> tuple[Any, str]:
+    """A module that may not be installed, or None, and why not."""
+    try:
+        return importlib.import_module(module), ""
+    except (ImportError, OSError) as error:  # OSError: a library of the system that it needs
+        return None, str(error)
 
 
 def cannot_open(path: PathLike, error: OSError) -> SourceError:

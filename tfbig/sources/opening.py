@@ -1,25 +1,34 @@
-"""From a path or an array to the source that reads it."""
+"""From a path or an array to the slide or the source that reads it."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from tfbig.errors import SourceError
-from tfbig.sources.arrays import ArraySource, from_memmap, is_mapped, map_npy
+from tfbig.sources.arrays import ArraySource, from_array, from_memmap, map_npy
 from tfbig.sources.files import File, PathLike
+from tfbig.sources.resolution import Resolution
+from tfbig.sources.slide import Slide
 from tfbig.sources.source import Source
 from tfbig.sources.tiff import TiffSource
+from tfbig.sources.vendor import VendorSlide, vendor_of
+from tfbig.sources.zarrs import ZarrSlide
 
 _TIFF_SUFFIXES: Final = frozenset(
     {".tif", ".tiff", ".btf", ".tf8", ".svs", ".ndpi", ".scn", ".bif", ".qptiff"}
 )
+_VENDOR_SUFFIXES: Final = frozenset({".mrxs", ".vms", ".vmu", ".czi", ".dcm", ".svslide"})
 PICTURE_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
+SLIDE_SUFFIXES: Final = _TIFF_SUFFIXES | _VENDOR_SUFFIXES | PICTURE_SUFFIXES | {".npy", ".zarr"}
+"""Endings of files, or folders for zarr, that `open_slide` knows."""
+_BY_TIFFFILE: Final = frozenset({None, "generic-tiff", "aperio"})
+"""Formats, as OpenSlide calls them, of which the pages of TIFF are the image as it is."""
 _CHANNELS: Final = {"L": 1, "LA": 1, "RGB": 3, "RGBA": 3, "P": 3, "CMYK": 3}
 """Of decoded pictures of 8 bits, by the mode of the file."""
 _PICTURE_MODES: Final = frozenset({"1", "L", "LA", "RGB", "RGBA"})
@@ -29,10 +38,10 @@ def open(image: PathLike | npt.NDArray[Any] | Source, level: int = 0) -> Source:
     """The source of whatever image is given.
 
     Args:
-        image: A path: `.npy` (read as it lies), `.tif`, `.svs`, `.ndpi` and other TIFF dialects
-            (decoded by tiles, level 0), `.png`, `.jpg`, `.bmp` (decoded whole, so small ones). Or
+        image: A path: `.npy` (read as it lies), TIFF and the formats of slides that `open_slide` takes
+            (decoded by tiles), `.png`, `.jpg`, `.bmp` (decoded whole, so small ones). Or
             an array `[H, W]` or `[H, W, C]`; of a memory map the file is read. Or a source.
-        level: Of the pyramid of a TIFF file; 0 is full resolution.
+        level: Of the pyramid of a slide; 0 is full resolution.
 
     Returns:
         The source; a source itself.
@@ -44,13 +53,37 @@ def open(image: PathLike | npt.NDArray[Any] | Source, level: int = 0) -> Source:
     if isinstance(image, Source):
         return image
     if isinstance(image, np.ndarray):
-        return from_memmap(image) if is_mapped(image) else ArraySource(image)
+        return from_array(image)
     if not isinstance(image, str | os.PathLike):
         raise TypeError(
             f"an image was given as {type(image).__name__}; expected a path, a NumPy array or a "
             "tfbig.sources.Source. Subclass Source to read another format."
         )
-    return _open_path(image, level)
+    return open_slide(image).level(level)
+
+
+def open_slide(path: PathLike, *, mpp: float | None = None, reader: str | None = None) -> Slide:
+    """The slide, with its levels and the size of its pixels, of a file.
+
+    TIFF, OME-TIFF, GeoTIFF (its pixels) and SVS are read tile by tile from their pages with tifffile; NDPI, MRXS, SCN,
+    BIF, Philips, CZI and DICOM, and SVS that tifffile's codecs do not turn into RGB, by OpenSlide; zarr and OME-Zarr
+    by zarr; `.npy` and pictures have one level.
+
+    Args:
+        path: The file, or the folder of a zarr array.
+        mpp: Micrometres per pixel at level 0; by default what the file says.
+        reader: "tifffile", "openslide" or "zarr"; by default that of the format.
+
+    Raises:
+        SourceError: The file is missing, damaged or of an unknown kind, or is not one image.
+        ValueError: There is no such reader, or `mpp` is no positive number.
+    """
+    if mpp is not None and not 0 < mpp < float("inf"):
+        raise ValueError(f"{path}: was given mpp={mpp}; expected micrometres per pixel, above 0.")
+    slide = _opened(os.fspath(path), reader)
+    if mpp is not None:
+        slide.mpp = (mpp, mpp)
+    return slide
 
 
 def shape_of_file(path: PathLike, level: int = 0) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -72,24 +105,66 @@ def shape_of_file(path: PathLike, level: int = 0) -> tuple[tuple[int, ...], np.d
     return source.shape, source.dtype
 
 
-def _open_path(path: PathLike, level: int) -> Source:
-    file = File(path)  # of whatever kind, it must be there
+@final
+class SourceSlide(Slide):
+    """A slide of one level, or the pages of a TIFF file.
+
+    Args:
+        source: Level 0.
+        reader: What decodes it.
+    """
+
+    def __init__(self, source: Source, reader: str) -> None:
+        rows, columns, channels = source.shape
+        pyramid = source.pyramid if isinstance(source, TiffSource) else None
+        levels = pyramid.levels if pyramid else ((rows, columns),)
+        known = pyramid.resolution if pyramid else Resolution()
+        super().__init__(source.name, levels, channels, source.dtype, known, reader)
+        self._first = source
+
+    def _open(self, level: int) -> Source:
+        return self._first if level == 0 else TiffSource(self.name, level)
+
+
+def _opened(path: str, reader: str | None) -> Slide:
+    """The slide by the reader given, or that of the format."""
+    by_name = {"tifffile": _by_tifffile, "openslide": VendorSlide, "zarr": ZarrSlide}
+    if reader is not None:
+        if reader not in by_name:
+            raise ValueError(f"{path}: reader '{reader}'; expected one of {', '.join(by_name)}.")
+        return by_name[reader](path)
     suffix = Path(path).suffix.lower()
-    if level and suffix not in _TIFF_SUFFIXES:
-        raise SourceError(
-            f"{path}: level {level} was asked for; a '{suffix}' file has one, level 0. Use 0."
-        )
+    if suffix == ".zarr":
+        return ZarrSlide(path)
+    file = File(path)  # of whatever kind, it must be there
     if suffix == ".npy":
-        return from_memmap(map_npy(file))
-    if suffix in _TIFF_SUFFIXES:
-        return TiffSource(path, level)
+        return SourceSlide(from_memmap(map_npy(file)), "numpy")
     if suffix in PICTURE_SUFFIXES:
-        return _open_picture(file.path)
-    known = ", ".join(sorted({".npy"} | _TIFF_SUFFIXES | PICTURE_SUFFIXES))
+        return SourceSlide(_open_picture(path), "pillow")
+    if suffix in _TIFF_SUFFIXES | _VENDOR_SUFFIXES:
+        return _open_scanned(path, suffix)
+    known = ", ".join(sorted(SLIDE_SUFFIXES))
     raise SourceError(
         f"{path}: files named '{suffix}' are not known; expected one of {known}. Use TiffSource or "
         "RawSource if it is such a file under another name, or convert it."
     )
+
+
+def _open_scanned(path: str, suffix: str) -> Slide:
+    """A TIFF file or a slide, by tifffile where its pages are the image, else by OpenSlide."""
+    vendor = vendor_of(path)
+    if vendor not in _BY_TIFFFILE or suffix in _VENDOR_SUFFIXES:
+        return VendorSlide(path)
+    try:
+        return _by_tifffile(path)
+    except SourceError:
+        if vendor != "aperio":
+            raise
+        return VendorSlide(path)
+
+
+def _by_tifffile(path: str) -> Slide:
+    return SourceSlide(TiffSource(path), "tifffile")
 
 
 def _open_picture(path: str) -> ArraySource:

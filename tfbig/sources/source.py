@@ -130,6 +130,10 @@ class Source(Readable):
         shape: `(rows, columns)` or `(rows, columns, channels)`.
         dtype, name: As in `Readable`.
 
+    Attributes:
+        mpp: Micrometres per pixel, of rows and of columns; None where nobody said it. Sources that change another one
+            keep it true.
+
     Raises:
         SourceError: The shape has another number of axes or an empty one, or the dtype is not
             numeric.
@@ -137,6 +141,7 @@ class Source(Readable):
 
     def __init__(self, shape: Sequence[int], dtype: npt.DTypeLike, name: str) -> None:
         super().__init__(_image_shape(shape, name), dtype, name)
+        self.mpp: tuple[float, float] | None = None
 
     def read_window(self, rows: tuple[int, int], columns: tuple[int, int]) -> Rows:
         """Reads a rectangle, decoding no more than it needs.
@@ -186,6 +191,7 @@ class View(Source):
     ) -> None:
         super().__init__(shape, dtype, name)
         self._inner = inner
+        self.mpp = inner.mpp
 
     def _read(self, start: int, stop: int) -> Rows:
         return self._read_window(start, stop, 0, self.shape[1])

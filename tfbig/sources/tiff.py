@@ -36,7 +36,7 @@ class TiffSource(Source):
 
     Attributes:
         level: As given.
-        num_levels: How many levels the file has.
+        pyramid: Sizes of all levels, and the resolution of level 0.
 
     Raises:
         SourceError: There is no such file or level, it is no TIFF, is truncated, is a stack of
@@ -54,7 +54,7 @@ class TiffSource(Source):
     ) -> None:
         file = File(path)
         self.level = level
-        self.num_levels, layout = read_layout(file, level)
+        self.pyramid, layout = read_layout(file, level)
         super().__init__(layout.shape, layout.stored, file.path)
         self._file: File | None = file
         self._layout = layout
@@ -71,7 +71,7 @@ class TiffSource(Source):
         return min(self._max_bytes, self.nbytes)
 
     def describe(self) -> str:
-        level = f"level {self.level} of {self.num_levels}"
+        level = f"level {self.level} of {len(self.pyramid.levels)}"
         return f"{super().describe()}, {level}, {self._layout.facts}"
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ import tifffile
 
 from tfbig.errors import SourceError
 from tfbig.sources.files import File
+from tfbig.sources.resolution import Resolution, of_tiff
 from tfbig.sources.source import in_words
 
 _MAX_BAND_BYTES: Final = 2**30
@@ -74,8 +75,16 @@ class TiffLayout:
         return [start + place for start in first for place in across]
 
 
-def read_layout(file: File, level: int) -> tuple[int, TiffLayout]:
-    """The number of levels of a TIFF file, and the layout of one.
+@dataclass(frozen=True)
+class TiffPyramid:
+    """What a TIFF file says of its first image: rows and columns of each level, and of its pixels."""
+
+    levels: tuple[tuple[int, int], ...]
+    resolution: Resolution
+
+
+def read_layout(file: File, level: int) -> tuple[TiffPyramid, TiffLayout]:
+    """The levels of a TIFF file, and the layout of one.
 
     Raises:
         SourceError: As `TiffSource` says.
@@ -86,6 +95,7 @@ def read_layout(file: File, level: int) -> tuple[int, TiffLayout]:
             page = _page(file.path, levels, level)
             _check_decodable(file.path, page)
             layout = _layout(file.path, page)
+            resolution = of_tiff(tiff)
         _check_segments(file, layout)
     except SourceError:
         raise
@@ -94,7 +104,8 @@ def read_layout(file: File, level: int) -> tuple[int, TiffLayout]:
             f"{file.path}: cannot be read as TIFF ({error}; {file.num_bytes} bytes); expected a "
             "TIFF file or a slide in a TIFF dialect. Check that it is one and was copied whole."
         ) from error
-    return len(levels), layout
+    sizes = tuple((one.keyframe.imagelength, one.keyframe.imagewidth) for one in levels)
+    return TiffPyramid(sizes, resolution), layout
 
 
 def _levels(path: str, tiff: tifffile.TiffFile) -> list[tifffile.TiffPageSeries]:

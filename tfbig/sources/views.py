@@ -10,7 +10,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from tfbig.errors import SourceError
-from tfbig.sources.opening import open
+from tfbig.sources.arrays import from_array
+from tfbig.sources.resolution import Mpp
 from tfbig.sources.source import Rows, Source, View
 
 _LUMA_BLOCK: Final = 2**16  # pixels whose 32-bit sums stay in a core's cache
@@ -80,7 +81,7 @@ class Upsampled(View):
     def __init__(
         self, source: Source | npt.NDArray[Any], factor: int, shape: tuple[int, int]
     ) -> None:
-        small = open(source)
+        small = source if isinstance(source, Source) else from_array(source)
         covered = (small.shape[0] * factor, small.shape[1] * factor)
         if factor < 1 or covered[0] < shape[0] or covered[1] < shape[1]:
             raise SourceError(
@@ -91,6 +92,7 @@ class Upsampled(View):
         name = f"{small.name} enlarged {factor} times"
         super().__init__(small, (shape[0], shape[1], small.shape[2]), small.dtype, name)
         self._factor = factor
+        self.mpp = scaled_mpp(small.mpp, (1 / factor, 1 / factor))
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
         factor = self._factor
@@ -158,7 +160,9 @@ class Scaled(View):
             )
         name = f"{source.name} as {shape[0]} x {shape[1]}"
         super().__init__(source, (*shape, source.shape[2]), source.dtype, name)
-        self._scale = tuple(n / m for n, m in zip(source.shape[:2], shape, strict=True))
+        rows, columns = (n / m for n, m in zip(source.shape[:2], shape, strict=True))
+        self._scale = rows, columns
+        self.mpp = scaled_mpp(source.mpp, self._scale)
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
         ranges = (start, stop), (left, right)
@@ -193,6 +197,11 @@ def _needed(wanted: tuple[int, int], made: int, given: int, scale: float) -> _Ne
     first, last = max(wanted[0] - margin, 0), min(wanted[1] + margin, made)
     begin, end = math.floor(first * scale), math.ceil(last * scale)
     return _Needed((first, last), (max(begin, 0), min(end, given)), scale)
+
+
+def scaled_mpp(mpp: Mpp | None, steps: tuple[float, float]) -> Mpp | None:
+    """Micrometres per pixel where each pixel becomes `steps` of rows and columns."""
+    return None if mpp is None else (mpp[0] * steps[0], mpp[1] * steps[1])
 
 
 def _holds(dtype: np.dtype[Any], value: float) -> bool:
