@@ -1,6 +1,6 @@
-"""Tissue labels of a slide, made as the gigapixel U-Net's were.
+"""Where the tissue of a slide is: labels of every pixel, made as the gigapixel U-Net's were, or a mask to tile by.
 
-Remedios et al., "Exploring shared memory architectures for end-to-end gigapixel deep learning",
+Labels: Remedios et al., "Exploring shared memory architectures for end-to-end gigapixel deep learning",
 MIDL 2023, section 2: "Labels were created by cropping, downsampling by 8, tiling into
 non-overlapping 1 x 1 tiles, thresholding tiles with mean intensity over 230 to 0, conversion to
 grayscale, thresholding non-zero pixels to 255, median blurring, erosion, dilation, hole filling,
@@ -10,18 +10,26 @@ upsampling to the original resolution, re-thresholding values above 0 to 255, an
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
+from skimage import color, filters, morphology
 
 from tfbig.errors import SourceError
-from tfbig.sources import ArraySource, Source, Upsampled
+from tfbig.sources import ArraySource, Slide, Source, Upsampled
 
-__all__ = ["tissue_mask"]
+__all__ = ["Tissue", "find_tissue", "tissue_mask"]
 
-_STRIP_ROWS = 512
+METHODS: Final = ("otsu", "grey")
+GREY: Final = (3, 230)
+"""Grey values of tissue, without the two themselves: the range of the Big-Layers papers (section 4)."""
+MPP: Final = 8.0
+"""Of the picture on which a mask is found, where that of the slide is known; else its longer side has `SIDE` pixels."""
+SIDE: Final = 2048
+_STRIP_ROWS: Final = 512
 
 Mask = npt.NDArray[np.bool_]
 
@@ -77,6 +85,89 @@ def tissue_mask(
     labels = ArraySource(small.astype(np.uint8), name=f"tissue of {source.name}")
     rows, columns = source.shape[:2]
     return Upsampled(labels, factor, (rows, columns))
+
+
+@dataclass(frozen=True)
+class Tissue:
+    """A mask of tissue.
+
+    Attributes:
+        mask: `[h, w]`, over the whole slide.
+        shape: rows and columns of the slide at level 0.
+    """
+
+    mask: Mask
+    shape: tuple[int, int]
+
+    @property
+    def share(self) -> float:
+        """Of the slide that is tissue."""
+        return float(self.mask.mean())
+
+    def shares(self, coords: npt.ArrayLike, size: float) -> npt.NDArray[np.float64]:
+        """Of squares of the slide, how much is tissue.
+
+        Args:
+            coords: x and y of their upper left corners at level 0, `[n, 2]`.
+            size: their sides, in pixels of level 0.
+
+        Returns:
+            `[n]`, from 0 to 1. What is outside the slide is no tissue.
+        """
+        corners = np.asarray(coords, np.float64).reshape(-1, 2)
+        sums = np.zeros([n + 1 for n in self.mask.shape])
+        sums[1:, 1:] = self.mask.cumsum(0).cumsum(1)
+        steps = [n / m for n, m in zip(self.shape, self.mask.shape, strict=True)]
+        at = [[corners[:, 1 - axis] + side for side in (0, size)] for axis in (0, 1)]
+        places = [[p / step for p in pair] for pair, step in zip(at, steps, strict=True)]
+        area = size * size / (steps[0] * steps[1])
+        (top, bottom), (left, right) = places
+        total = _within(sums, bottom, right) - _within(sums, top, right)
+        total -= _within(sums, bottom, left) - _within(sums, top, left)
+        found: npt.NDArray[np.float64] = np.clip(total / area, 0, 1)
+        return found
+
+
+def find_tissue(
+    slide: Slide,
+    method: str = "otsu",
+    *,
+    dark: bool = False,
+    smallest: float = 64.0,
+    holes: float = 64.0,
+) -> Tissue:
+    """Tells tissue from glass, on a picture at 8 um a pixel.
+
+    Args:
+        slide: uint8, of one or three channels.
+        method: "otsu": what is more coloured than Otsu's threshold (1979) of the saturation of HSV, as CAMELYON is
+            tiled (Zhang et al., 2022), of one channel what is darker; "grey": what has a grey value above 3 and below
+            230, as PANDA is.
+        dark: the ground is dark, as in fluorescence: tissue is what is brighter than Otsu's threshold of the grey
+            values.
+        smallest: parts of fewer pixels of the small picture are dirt.
+        holes: holes of fewer are tissue.
+
+    Raises:
+        ValueError: there is no such method, or "grey" is asked for on a dark ground.
+        SourceError: the slide has other samples or channels, or cannot be read.
+    """
+    if method not in METHODS or (dark and method == "grey"):
+        raise ValueError(
+            f"tissue by '{method}'{' on a dark ground' if dark else ''}; expected 'otsu', or 'grey' on a bright one."
+        )
+    if slide.dtype != np.uint8 or slide.shape[2] not in (1, 3):
+        raise SourceError(
+            f"{slide.name}: has {slide.shape[2]} channels of {slide.dtype}; tissue is found on 1 or 3 channels of "
+            "uint8. Convert it first, or tile without a mask (--tissue none)."
+        )
+    small = slide.scaled(_factor(slide))
+    picture = small.read(0, small.shape[0])
+    found = _by_otsu(picture, dark) if method == "otsu" else in_grey_range(picture)
+    cleaned = morphology.remove_small_objects(found, max_size=math.ceil(smallest) - 1)
+    cleaned = morphology.remove_small_holes(cleaned, max_size=math.ceil(holes) - 1)
+    rows, columns = slide.shape[:2]
+    return Tissue(cleaned, (rows, columns))
 
 
 def _check(source: Source, factor: int, sizes: tuple[int, int, int]) -> None:
@@ -140,3 +231,48 @@ def _disk(radius: int) -> Mask:
     rows, columns = np.ogrid[-radius : radius + 1, -radius : radius + 1]
     inside: Mask = rows**2 + columns**2 <= radius**2
     return inside
+
+
+def _factor(slide: Slide) -> float:
+    """How many pixels of level 0 one of the small picture is wide."""
+    if slide.mpp is not None:
+        return max(2 * MPP / sum(slide.mpp), 1.0)
+    return max(max(slide.shape[:2]) / SIDE, 1.0)
+
+
+def _by_otsu(picture: npt.NDArray[Any], dark: bool) -> Mask:
+    if dark or picture.shape[2] == 1:
+        grey = ndimage.median_filter(gray(picture), 3)
+        return np.asarray(grey > _otsu(grey) if dark else grey < _otsu(grey), bool)
+    padding = picture.max(2) <= GREY[0]  # of scanners, black
+    saturation = ndimage.median_filter(np.rint(color.rgb2hsv(picture)[..., 1] * 255), 3)
+    return np.asarray((saturation > _otsu(saturation[~padding])) & ~padding, bool)
+
+
+def _otsu(values: npt.NDArray[Any]) -> float:
+    """Otsu's threshold; that of one value is the value, so nothing is above it."""
+    if not values.size:
+        return 0.0
+    return float(filters.threshold_otsu(values))  # type: ignore[no-untyped-call]
+
+
+def in_grey_range(picture: npt.NDArray[Any]) -> Mask:
+    """Pixels of `[H, W, C]`, uint8, with a grey value above 3 and below 230, `[H, W]`."""
+    values = gray(picture)
+    return (values > GREY[0]) & (values < GREY[1])
+
+
+def gray(picture: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Luma of `[H, W, 3]` (ITU-R BT.601), or the one channel; `[H, W]`."""
+    weights = (0.299, 0.587, 0.114) if picture.shape[-1] == 3 else (1.0,)
+    found: npt.NDArray[np.float32] = picture.astype(np.float32) @ np.array(weights, np.float32)
+    return found
+
+
+def _within(sums: npt.NDArray[Any], rows: Any, columns: Any) -> npt.NDArray[np.float64]:
+    """The sum over the mask above and left of places between its pixels, by linear interpolation: exact."""
+    places = np.stack(
+        [np.clip(p, 0, n - 1) for p, n in zip((rows, columns), sums.shape, strict=True)]
+    )
+    found: npt.NDArray[np.float64] = ndimage.map_coordinates(sums, places, order=1, mode="nearest")
+    return found

@@ -12,6 +12,7 @@ from tfbig.sources.arrays import ArraySource, RawSource
 from tfbig.sources.augmented import Augmentation, Augmented
 from tfbig.sources.bag_files import FeatureBag, NpyBag, PictureBag, open_bag
 from tfbig.sources.bags import ArrayBag, Bag, Filled, Resized, Subset
+from tfbig.sources.coords import Coords, read_coords, write_coords
 from tfbig.sources.handles import OnDisk, resolve
 from tfbig.sources.opening import SLIDE_SUFFIXES, open, open_slide
 from tfbig.sources.patches import Patches
@@ -19,6 +20,7 @@ from tfbig.sources.resolution import Resolution, read_mpp_table
 from tfbig.sources.slide import Slide
 from tfbig.sources.source import Readable, Source
 from tfbig.sources.tiff import TiffSource
+from tfbig.sources.tiles import Tiles
 from tfbig.sources.views import Grayscale, Padded, Scaled, Upsampled
 from tfbig.sources.writing import NpyWriter, write_npy
 
@@ -29,6 +31,7 @@ __all__ = [
     "Augmentation",
     "Augmented",
     "Bag",
+    "Coords",
     "FeatureBag",
     "Filled",
     "Grayscale",
@@ -47,11 +50,14 @@ __all__ = [
     "Source",
     "Subset",
     "TiffSource",
+    "Tiles",
     "Upsampled",
     "open",
     "open_bag",
     "open_slide",
+    "read_coords",
     "read_mpp_table",
     "resolve",
+    "write_coords",
     "write_npy",
 ]

@@ -72,24 +72,31 @@ def patch_grid(
 
 
 def read_patches(image: Readable, grid: PatchGrid, places: npt.ArrayLike) -> Rows:
-    """Patches `[k, *patch, C]` by their numbers; neighbours in a row of the grid are read together.
+    """Patches `[k, *patch, C]` by their numbers.
 
     Raises:
         SourceError: As `Source.read`.
     """
-    numbers = np.asarray(places, np.int64)
-    out: npt.NDArray[Any] = np.empty((len(numbers), *grid.patch, image.shape[-1]), image.dtype)
-    if not len(numbers):
+    return read_rectangles(image, grid.corners(places), grid.patch)
+
+
+def read_rectangles(image: Readable, corners: Indices, size: Sequence[int]) -> Rows:
+    """Parts `[k, *size, C]` of an image by their first pixels `[k, axes]`; neighbours along a row are read together.
+
+    Raises:
+        SourceError: As `Source.read`.
+    """
+    out: npt.NDArray[Any] = np.empty((len(corners), *size, image.shape[-1]), image.dtype)
+    if not len(corners):
         return out
-    corners = grid.corners(numbers)
-    new_row = (np.diff(corners[:, :-1], axis=0) != 0).any(1)
-    apart = np.flatnonzero((np.diff(numbers) != 1) | new_row) + 1
-    for run in np.split(np.arange(len(numbers)), apart):
+    steps = np.diff(corners, axis=0)
+    along = (steps[:, :-1] == 0).all(1) & (steps[:, -1] >= 0) & (steps[:, -1] <= size[-1])
+    for run in np.split(np.arange(len(corners)), np.flatnonzero(~along) + 1):
         first, last = corners[run[0]], corners[run[-1]]
-        window = _read(image, first, last + grid.patch)
+        window = _read(image, first, last + size)
         for place in run:
             begin = int(corners[place, -1] - first[-1])
-            out[place] = window[..., begin : begin + grid.patch[-1], :]
+            out[place] = window[..., begin : begin + size[-1], :]
     return out
 
 

@@ -6,6 +6,7 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +67,11 @@ class Slide(ABC):
     @abstractmethod
     def _open(self, level: int) -> Source:
         """The source of a level that there is."""
+
+    @property
+    def title(self) -> str:
+        """The name of the file without its endings."""
+        return Path(self.name).stem.removesuffix(".ome")
 
     @property
     def downsamples(self) -> tuple[float, ...]:
@@ -135,6 +141,14 @@ class Slide(ABC):
             ValueError: not one of the three is given, or it is no positive number.
             SourceError: the size of the slide's pixels is not known, or they are coarser than those asked for.
         """
+        if level is not None and mpp is None and magnification is None:
+            return self.level(level)
+        return self._scaled(*self._steps_at(mpp, magnification, level))
+
+    def _steps_at(
+        self, mpp: float | None, magnification: float | None, level: int | None
+    ) -> tuple[float, float]:
+        """Pixels of level 0 in one at a resolution, of rows and columns."""
         wanted = {"mpp": mpp, "magnification": magnification, "level": level}
         given = {key: value for key, value in wanted.items() if value is not None}
         if len(given) != 1 or (level is None and not 0 < next(iter(given.values())) < math.inf):
@@ -143,8 +157,22 @@ class Slide(ABC):
                 "a positive number."
             )
         if level is not None:
-            return self.level(level)
-        return self._scaled(*self._steps_for(mpp, magnification))
+            self.level(level)  # or an error that says which there are
+            return self._steps(level)
+        return self._steps_for(mpp, magnification)
+
+    def step(
+        self,
+        *,
+        mpp: float | None = None,
+        magnification: float | None = None,
+        level: int | None = None,
+    ) -> float:
+        """Pixels of level 0 in one at a resolution, the mean of rows and columns.
+
+        Args, Raises: as in `at`.
+        """
+        return sum(self._steps_at(mpp, magnification, level)) / 2
 
     def scaled(self, factor: float) -> Source:
         """The slide `factor` times as small as level 0, from the coarsest level that is fine enough; nothing is read.
