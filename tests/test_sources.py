@@ -1018,7 +1018,7 @@ def test_written_rows_are_numpys(tmp_path: Path, shape: tuple[int, ...], dtype: 
         for start in (20, 0, 10):  # any order
             file.write(start, array[start : start + 10])
         assert not path.exists()
-        assert (tmp_path / "a.npy.part").exists()
+        assert (tmp_path / ".part-a.npy").exists()
     written = np.load(path)
     assert written.dtype == array.dtype
     np.testing.assert_array_equal(written, array)
@@ -1046,7 +1046,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def test_rows_left_out_are_noticed(tmp_path: Path) -> None:
-    message = r"a\.npy\.part: 3 of 10 rows were not written, the first is row 2"
+    message = r"\.part-a\.npy: 3 of 10 rows were not written, the first is row 2"
     with (
         pytest.raises(SourceError, match=message),
         sources.write_npy(tmp_path / "a.npy", (10, 4), np.uint8) as file,
@@ -1100,9 +1100,9 @@ def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_taken_by_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "a.npy.part").mkdir()
+    (tmp_path / ".part-a.npy").mkdir()
     with (
-        pytest.raises(SourceError, match=r"a\.npy\.part: cannot be opened: Is a directory"),
+        pytest.raises(SourceError, match=r"\.part-a\.npy: cannot be opened: Is a directory"),
         sources.write_npy(tmp_path / "a.npy", (2, 2), np.uint8),
     ):
         pass
@@ -1113,7 +1113,7 @@ def test_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError(28, "No space left on device")
 
     with (
-        pytest.raises(SourceError, match=r"a\.npy\.part: writing at byte 128 failed: .*No space"),
+        pytest.raises(SourceError, match=r"\.part-a\.npy: writing at byte 128 failed: .*No space"),
         sources.write_npy(tmp_path / "a.npy", (2, 2), np.uint8) as file,
     ):
         monkeypatch.setattr(os, "pwrite", full)

@@ -88,10 +88,10 @@ SOURCES = [
     "bag_files",
     "patches",
     "tiles",
+    "writing",
     "coords",
     "augmented",
     "handles",
-    "writing",
 ]
 """The same for `tfbig.sources`."""
 

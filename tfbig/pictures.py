@@ -12,9 +12,9 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from tfbig.runfolder import beside
 from tfbig.sources import Bag, Source
 from tfbig.sources.bags import resize
+from tfbig.sources.writing import beside
 
 RIGHT = (0, 158, 115)
 MISSED = (0, 114, 178)

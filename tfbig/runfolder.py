@@ -14,8 +14,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +22,12 @@ import keras
 import yaml
 
 from tfbig.errors import NonFiniteError
+from tfbig.sources.writing import beside
 
 CHECKPOINT = "checkpoint.keras"
 CONFIG = "config.yaml"
 HISTORY = "history.csv"
 METRICS = "metrics.json"
-
-
-@contextmanager
-def beside(path: str | Path) -> Iterator[Path]:
-    """Gives a path in the same folder to write to; renames it to `path` if nothing was raised.
-
-    Args:
-        path: The file. One that exists is replaced, or kept if writing fails.
-
-    Yields:
-        A path with the same ending.
-    """
-    path = Path(path)
-    part = path.with_name(f".part-{path.name}")
-    try:
-        yield part
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import keras
 
-from tfbig.runfolder import beside, save_model
+from tfbig.runfolder import save_model
+from tfbig.sources.writing import beside
 
 
 def chosen(values: Sequence[float], window: int) -> int:

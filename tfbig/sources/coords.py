@@ -15,6 +15,7 @@ from tfbig.errors import SourceError
 from tfbig.sources.files import File, PathLike
 from tfbig.sources.slide import UM_AT_10X, Slide
 from tfbig.sources.tiles import Tiles
+from tfbig.sources.writing import beside
 
 MAX_TILES: Final = 50_000_000
 """More are no tiles of a slide: what a file claims is checked before it is read."""
@@ -67,16 +68,12 @@ def write_coords(path: PathLike, coords: Coords, slide: Slide) -> None:
         slide: whose they are.
     """
     target = Path(path)
-    part = target.with_name(f".part-{target.name}")
     try:
-        with h5py.File(part, "w") as file:
+        with beside(target) as part, h5py.File(part, "w") as file:
             data = file.create_dataset(_COORDS, data=np.asarray(coords.coords, np.int64))
             data.attrs.update(_of_trident(coords, slide, target) | _of_clam(coords, slide, target))
-        part.replace(target)
     except OSError as error:
         raise SourceError(f"{path}: cannot be written: {error}.") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def read_coords(path: PathLike) -> Coords:

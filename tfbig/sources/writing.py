@@ -1,4 +1,4 @@
-"""`.npy` files written by rows."""
+"""Files that appear under their names when they are complete, and `.npy` files written by rows."""
 
 from __future__ import annotations
 
@@ -16,6 +16,26 @@ import numpy.typing as npt
 from tfbig.errors import BudgetError, SourceError
 from tfbig.sources.files import PathLike, cannot_open
 from tfbig.sources.source import Rows, in_words
+
+
+@contextmanager
+def beside(path: PathLike) -> Iterator[Path]:
+    """Gives a path in the same folder to write to; renames it to `path` if nothing was raised.
+
+    Args:
+        path: The file. One that exists is replaced, or kept if writing fails.
+
+    Yields:
+        A path with the same ending.
+    """
+    path = Path(path)
+    part = path.with_name(f".part-{path.name}")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        if part.is_file():
+            part.unlink()
 
 
 @final
@@ -81,7 +101,7 @@ def write_npy(path: PathLike, shape: Sequence[int], dtype: npt.DTypeLike) -> Ite
 
     Args:
         path: The file, `*.npy`; one that exists is replaced in the end. Until then the rows are in
-            `path + ".part"`, in the same folder, which is deleted if anything fails.
+            `.part-NAME` in the same folder, which is deleted if anything fails.
         shape: Shape of the array; the first axis is that of the rows.
         dtype: Its dtype.
 
@@ -99,20 +119,16 @@ def write_npy(path: PathLike, shape: Sequence[int], dtype: npt.DTypeLike) -> Ite
             f"{target}: cannot be written as a .npy file; expected a path that ends in .npy, "
             "by which tfbig.open knows the kind. Change the ending."
         )
-    part = target.with_name(target.name + ".part")
     _check_room(target, math.prod(extents) * np.dtype(dtype).itemsize)
-    try:
-        file = part.open("wb")
-    except OSError as error:
-        raise cannot_open(part, error) from error
-    try:
+    with beside(target) as part:
+        try:
+            file = part.open("wb")
+        except OSError as error:
+            raise cannot_open(part, error) from error
         with file:
             writer = NpyWriter(file, extents, np.dtype(dtype))
             yield writer
             writer._check_complete()
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _check_room(path: Path, num_bytes: int) -> None:
