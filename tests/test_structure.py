@@ -89,6 +89,7 @@ SOURCES = [
     "patches",
     "tiles",
     "writing",
+    "ome",
     "coords",
     "augmented",
     "handles",

@@ -14,6 +14,7 @@ from tfbig.sources.bag_files import FeatureBag, NpyBag, PictureBag, open_bag
 from tfbig.sources.bags import ArrayBag, Bag, Filled, Resized, Subset
 from tfbig.sources.coords import Coords, read_coords, write_coords
 from tfbig.sources.handles import OnDisk, resolve
+from tfbig.sources.ome import write_ome_tiff
 from tfbig.sources.opening import SLIDE_SUFFIXES, open, open_slide
 from tfbig.sources.patches import Patches
 from tfbig.sources.resolution import Resolution, read_mpp_table
@@ -60,4 +61,5 @@ __all__ = [
     "resolve",
     "write_coords",
     "write_npy",
+    "write_ome_tiff",
 ]
