@@ -23,6 +23,7 @@ setup(
         "pillow",
         "scikit-image",
         "scipy",
+        "shapely>=2.1",
         "matplotlib",
         "PyYAML",
         "safetensors",

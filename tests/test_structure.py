@@ -66,6 +66,7 @@ ORDER = [
     "patchgd",
     "tissue",
     "tiling",
+    "geojson",
     "runfolder",
     "windows",
     "pictures",

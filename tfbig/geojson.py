@@ -1,0 +1,185 @@
+"""Results as GeoJSON that QuPath opens: regions as annotations, tiles with scores as detections."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import shapely
+
+from tfbig.errors import SourceError
+from tfbig.sources import Source
+from tfbig.sources.files import PathLike
+from tfbig.sources.writing import beside
+
+COLOURS: Final = (
+    *((0, 158, 115), (213, 94, 0), (0, 114, 178), (204, 121, 167)),
+    *((230, 159, 0), (86, 180, 233), (240, 228, 66), (110, 110, 110)),
+)
+"""Of classes, in turn: those that the colour-blind tell apart (Okabe and Ito)."""
+SIDE: Final = 4096
+"""Longer side of the small image from which outlines are made."""
+SMOOTHING: Final = 0.75
+"""How far, in pixels, an outline may be from the edges of pixels: steps of one pixel become slopes."""
+
+Labels = npt.NDArray[Any]
+
+
+def small_labels(labels: Source, side: int = SIDE) -> tuple[Labels, int]:
+    """Classes of blocks of pixels: the one that most of them have, the lower one of two with as many.
+
+    Args:
+        labels: numbers of classes, an integer dtype, `[H, W, 1]`; read once, strip by strip.
+        side: the longer side of the result at most.
+
+    Returns:
+        `[h, w]`, and how many pixels wide a block is.
+
+    Raises:
+        SourceError: the labels have several channels, are no integers, or cannot be read.
+    """
+    if labels.shape[2] != 1 or labels.dtype.kind not in "bui":
+        raise SourceError(
+            f"{labels.name}: has {labels.shape[2]} channels of {labels.dtype}; expected one of integers, numbers of "
+            "classes."
+        )
+    factor = max(math.ceil(max(labels.shape[:2]) / side), 1)
+    height = max(1024 // factor, 1) * factor
+    starts = range(0, labels.shape[0], height)
+    strips = (labels.read(i, min(i + height, labels.shape[0]))[..., 0] for i in starts)
+    return np.concatenate([_majority(strip, factor) for strip in strips]), factor
+
+
+def regions(
+    labels: Labels, step: float = 1.0, smallest: float = 0.0
+) -> dict[int, shapely.MultiPolygon]:
+    """Outlines of classes, along the edges of pixels and then smoothed by `SMOOTHING`.
+
+    Args:
+        labels: `[h, w]`, integers; 0 is background.
+        step: pixels of the slide in one of `labels`.
+        smallest: parts of fewer pixels of `labels` are left out.
+
+    Returns:
+        Of each class that is there a valid polygon, perhaps of many parts, in pixels of the slide: x and y.
+    """
+    found = {}
+    for number in np.unique(labels):
+        if number:
+            parts = shapely.get_parts(_outline(labels == number))
+            kept = [part for part in parts if part.area >= max(smallest, 1)]
+            if kept:
+                whole = shapely.MultiPolygon(kept).simplify(SMOOTHING, preserve_topology=True)
+                valid = shapely.transform(shapely.make_valid(whole), lambda xy: xy * step)
+                parts = shapely.get_parts(shapely.get_parts(valid))
+                found[int(number)] = shapely.MultiPolygon(
+                    [part for part in parts if part.geom_type == "Polygon"]
+                )
+    return found
+
+
+def region_features(
+    shapes: Mapping[int, shapely.MultiPolygon], names: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """One feature of each part of each class.
+
+    Args:
+        shapes: of `regions`.
+        names: of classes, by their numbers.
+    """
+    for number, shape in shapes.items():
+        for part in shape.geoms:
+            yield _feature(part, "annotation", number, names)
+
+
+def tile_features(
+    coords: npt.ArrayLike,
+    size: float,
+    classes: npt.ArrayLike,
+    names: Sequence[str],
+    measurements: Mapping[str, npt.ArrayLike] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """One feature of each tile.
+
+    Args:
+        coords: x and y of upper left corners at level 0, `[n, 2]`.
+        size: of a tile at level 0.
+        classes: of tiles, `[n]`.
+        names: of classes, by their numbers.
+        measurements: numbers of tiles by name, `[n]` each, such as attention and probabilities.
+    """
+    known = {key: np.asarray(values, float) for key, values in (measurements or {}).items()}
+    places = np.asarray(coords)
+    for index, ((x, y), number) in enumerate(zip(places, np.asarray(classes), strict=True)):
+        square = shapely.box(x, y, x + size, y + size)
+        own = {key: float(values[index]) for key, values in known.items()}
+        yield _feature(square, "detection", int(number), names, own)
+
+
+def write_geojson(path: PathLike, features: Iterable[Mapping[str, Any]]) -> int:
+    """Writes a FeatureCollection, one feature a line; the file appears when it is complete. Gives how many.
+
+    Raises:
+        SourceError: the file cannot be written.
+    """
+    count = 0
+    try:
+        with beside(path) as part, part.open("w", encoding="utf-8") as file:
+            file.write('{"type": "FeatureCollection", "features": [')
+            for feature in features:
+                text = json.dumps(feature, allow_nan=False, separators=(",", ":"))
+                file.write((",\n" if count else "\n") + text)
+                count += 1
+            file.write("\n]}\n")
+    except SourceError:
+        raise
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be written: {error}.") from error
+    return count
+
+
+def _feature(
+    shape: Any,
+    kind: str,
+    number: int,
+    names: Sequence[str],
+    measurements: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """As QuPath writes it: what kind of object it is among the properties."""
+    colour = COLOURS[(number - 1) % len(COLOURS)]
+    properties: dict[str, Any] = {
+        "objectType": kind,
+        "classification": {"name": names[number], "color": list(colour)},
+    }
+    if measurements:
+        finite = {key: value for key, value in measurements.items() if math.isfinite(value)}
+        properties["measurements"] = finite
+    geometry = json.loads(shapely.to_geojson(shape))
+    return {"type": "Feature", "geometry": geometry, "properties": properties}
+
+
+def _outline(mask: npt.NDArray[np.bool_]) -> Any:
+    """The union of the pixels of a mask: of runs of them along rows."""
+    edges = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+    rows, first = np.nonzero(edges == 1)
+    _, last = np.nonzero(edges == -1)
+    return shapely.union_all(shapely.box(first, rows, last, rows + 1))
+
+
+def _majority(rows: Labels, factor: int) -> Labels:
+    """Of blocks of `[r, W]` the class that most pixels have."""
+    if factor == 1:
+        return rows.copy()
+    best = np.zeros((-(-rows.shape[0] // factor), -(-rows.shape[1] // factor)), rows.dtype)
+    most = np.zeros(best.shape, np.int64)
+    for number in np.unique(rows):
+        same = (rows == number).astype(np.int32)
+        down = np.add.reduceat(same, np.arange(0, rows.shape[0], factor), axis=0)
+        counts = np.add.reduceat(down, np.arange(0, rows.shape[1], factor), axis=1)
+        wins = counts > most
+        best[wins], most[wins] = number, counts[wins]
+    return best
