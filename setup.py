@@ -9,7 +9,8 @@ setup(
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    packages=find_packages(include=["tfbig", "tfbig.*"]),
+    packages=find_packages(include=["tfbig", "tfbig.*", "models", "models.*"]),
+    entry_points={"console_scripts": ["tfbig=models.commands.main:main"]},
     python_requires=">=3.11,<3.14",
     install_requires=[
         "tensorflow>=2.21,<2.22",
@@ -24,6 +25,7 @@ setup(
         "scikit-image",
         "scipy",
         "shapely>=2.1",
+        "tqdm",
         "matplotlib",
         "PyYAML",
         "safetensors",

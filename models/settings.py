@@ -151,13 +151,29 @@ def _add_run(add):
         help="continue the run in --out after its last whole epoch, with its settings; "
         "give --epochs to train longer",
     )
+    add_config(add)
+    add("--dry-run", action="store_true", help="print the plan and stop; nothing is written")
+
+
+def add_config(add):
+    """The flag that names a file of flags."""
     add(
         "--config",
         metavar="FILE",
         help="YAML file of flags (device_memory: 512MB), such as config.yaml of a run; flags given "
         "beside it win",
     )
-    add("--dry-run", action="store_true", help="print the plan and stop; nothing is written")
+
+
+def with_config(argv):
+    """A command line `COMMAND FLAGS` with the flags of its `--config` file before its own."""
+    argv = [_dashed(token) for token in argv]
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    add_config(parser.add_argument)
+    known, rest = parser.parse_known_args(argv)
+    if known.config is None or not rest:
+        return argv
+    return [rest[0], *_read(known.config), *rest[1:]]
 
 
 def _stop(message):
@@ -172,6 +188,15 @@ def _dashed(token):
 
 def _read(file):
     """A YAML file as tokens of the command line, so that they are checked alike."""
+    values = read_yaml(file)
+    for name in values:
+        if str(name).replace("-", "_") in _NOT_SAVED:
+            _stop(f"{file}: '{name}' can be given on the command line only")
+    return [token for name, value in values.items() for token in _tokens(name, value)]
+
+
+def read_yaml(file):
+    """The `flag: value` lines of a YAML file."""
     try:
         values = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
@@ -180,10 +205,7 @@ def _read(file):
         _stop(f"{file}: is not YAML: {' '.join(str(error).split())}")
     if not isinstance(values, dict):
         _stop(f"{file}: holds no `flag: value` lines; expected e.g. `epochs: 6`")
-    for name in values:
-        if str(name).replace("-", "_") in _NOT_SAVED:
-            _stop(f"{file}: '{name}' can be given on the command line only")
-    return [token for name, value in values.items() for token in _tokens(name, value)]
+    return values
 
 
 def _tokens(name, value):

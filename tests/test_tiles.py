@@ -90,6 +90,13 @@ def test_tissue_that_cannot_be_found(tmp_path: Path) -> None:
         find_tissue(open_slide(tmp_path / "b.tif"))
 
 
+def test_a_dark_ground_is_not_taken_for_tissue() -> None:
+    with pytest.raises(
+        SourceError, match=r"fluorescence\.ndpi: its ground is dark, .* Pass dark=True"
+    ):
+        find_tissue(open_slide(DAPI))
+
+
 def test_shares_are_those_of_the_pixels() -> None:
     rng = np.random.default_rng(0)
     mask = rng.random((20, 30)) < 0.4

@@ -1,4 +1,4 @@
-"""PNG pictures of a run: the learning curve, masks laid over a slide, attention over a bag, latent grids, confusion."""
+"""PNG pictures: the learning curve, tiles, masks laid over a slide, attention over a bag, latent grids, confusion."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from tfbig.sources import Bag, Source
+from tfbig.sources import Bag, Coords, Slide, Source
 from tfbig.sources.bags import resize
 from tfbig.sources.writing import beside
+from tfbig.tissue import Tissue
 
 RIGHT = (0, 158, 115)
 MISSED = (0, 114, 178)
@@ -223,6 +225,49 @@ def _tile(bag: Bag, index: int, side: int) -> npt.NDArray[Any]:
         return np.full((side, side, 3), 200, np.uint8)
     tile = resize(bag.read(index, index + 1)[0], (side, side))
     return np.broadcast_to(tile[..., :3], (side, side, 3))
+
+
+def tiles(
+    path: str | Path,
+    slide: Slide,
+    coords: Coords,
+    title: str,
+    tissue: Tissue | None = None,
+    max_side: int = 1600,
+) -> None:
+    """Draws where the tiles of a slide lie, and what was taken for tissue.
+
+    Args:
+        path: PNG file to write.
+        slide: The slide, uint8.
+        coords: Of its tiles.
+        title: Line above the picture.
+        tissue: Its outline is drawn.
+        max_side: Most rows and columns of the picture of the slide.
+    """
+    picture = slide.thumbnail(max_side)
+    picture = np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else picture[..., :3].copy()
+    rows, columns = picture.shape[:2]
+    steps = slide.shape[1] / columns, slide.shape[0] / rows
+    inches = 10 / max(rows, columns)
+    figure = Figure(figsize=(max(columns * inches, 4), rows * inches + 0.4), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(picture)
+    if tissue is not None:
+        height, width = tissue.mask.shape
+        across, down = (np.arange(n) + 0.5 for n in (width, height))
+        where = across * columns / width - 0.5, down * rows / height - 0.5
+        axes.contour(*where, tissue.mask, [0.5], colors=[np.array(RIGHT) / 255], linewidths=0.8)
+    side = coords.size_at_level_0
+    corners = np.array([(0, 0), (side, 0), (side, side), (0, side)])
+    squares = (coords.coords[:, None] + corners) / steps - 0.5
+    edges = PolyCollection(
+        squares, facecolors="none", edgecolors=[np.array(FALSE) / 255], linewidths=0.6
+    )
+    axes.add_collection(edges)
+    axes.set_axis_off()
+    axes.set_title(title)
+    _save(figure, path)
 
 
 def confusion(path: str | Path, counts: npt.ArrayLike, names: Sequence[str], title: str) -> None:

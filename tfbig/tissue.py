@@ -29,6 +29,8 @@ GREY: Final = (3, 230)
 MPP: Final = 8.0
 """Of the picture on which a mask is found, where that of the slide is known; else its longer side has `SIDE` pixels."""
 SIDE: Final = 2048
+DARK: Final = 64
+"""Grey value below which the ground of a slide is no glass."""
 _STRIP_ROWS: Final = 512
 
 Mask = npt.NDArray[np.bool_]
@@ -150,7 +152,8 @@ def find_tissue(
 
     Raises:
         ValueError: there is no such method, or "grey" is asked for on a dark ground.
-        SourceError: the slide has other samples or channels, or cannot be read.
+        SourceError: the slide has other samples or channels, cannot be read, or has a dark ground where a bright one
+            is expected.
     """
     if method not in METHODS or (dark and method == "grey"):
         raise ValueError(
@@ -163,7 +166,7 @@ def find_tissue(
         )
     small = slide.scaled(_factor(slide))
     picture = small.read(0, small.shape[0])
-    found = _by_otsu(picture, dark) if method == "otsu" else in_grey_range(picture)
+    found = _by_otsu(picture, dark, slide.name) if method == "otsu" else in_grey_range(picture)
     cleaned = morphology.remove_small_objects(found, max_size=math.ceil(smallest) - 1)
     cleaned = morphology.remove_small_holes(cleaned, max_size=math.ceil(holes) - 1)
     rows, columns = slide.shape[:2]
@@ -240,7 +243,12 @@ def _factor(slide: Slide) -> float:
     return max(max(slide.shape[:2]) / SIDE, 1.0)
 
 
-def _by_otsu(picture: npt.NDArray[Any], dark: bool) -> Mask:
+def _by_otsu(picture: npt.NDArray[Any], dark: bool, name: str) -> Mask:
+    if not dark and np.median(gray(picture)) < DARK:
+        raise SourceError(
+            f"{name}: its ground is dark, with a median grey value of {np.median(gray(picture)):.0f}; tissue is found "
+            "as what is more coloured or darker than a bright one. Pass dark=True (--dark)."
+        )
     if dark or picture.shape[2] == 1:
         grey = ndimage.median_filter(gray(picture), 3)
         return np.asarray(grey > _otsu(grey) if dark else grey < _otsu(grey), bool)

@@ -1,0 +1,151 @@
+"""A command over many slides: one bad slide never ends a run, and what is finished is not done again."""
+
+import sys
+import time
+from pathlib import Path
+
+from tqdm import tqdm
+
+from models import settings as command_line
+from tfbig import SourceError, TfbigError, runfolder, sources
+
+FAILED = "failed.csv"
+
+
+def add_flags(add):
+    """Flags of every command over slides."""
+    add("slides", nargs="+", metavar="SLIDE", help="files, or folders of them")
+    add("--out", required=True, metavar="DIR", help="folder for the results")
+    add(
+        "--mpp-of",
+        metavar="FILE",
+        help="CSV with columns wsi,mpp: file names of slides that do not say how large their pixels are, and "
+        "micrometres per pixel at level 0",
+    )
+    add("--reader", choices=["tifffile", "openslide", "zarr"], help="(default: by the format)")
+    add("--strict", action="store_true", help="stop at the first slide that fails")
+    add("--quiet", action="store_true", help="no progress bars")
+    add("--dry-run", action="store_true", help="say what would be done; nothing is written")
+    command_line.add_config(add)
+
+
+def run(settings, work, finished):
+    """Does `work(path, slide)` for every slide that is not finished; gives the exit code.
+
+    A slide that fails is named on standard error and in `failed.csv`, which is there only if some did.
+
+    Args:
+        settings: of the command.
+        work: gives a line for people.
+        finished: from a path to whether it was done before.
+    """
+    paths = found(settings.slides)
+    sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
+    folder = Path(settings.out)
+    if not settings.dry_run:
+        _claim(folder, settings)
+    failed = []
+    waiting = [path for path in paths if settings.dry_run or not finished(path)]
+    if len(waiting) < len(paths):
+        print(f"{len(paths) - len(waiting)} of {len(paths)} slides are finished")
+    quiet = settings.quiet or not sys.stderr.isatty()
+    for path in tqdm(waiting, unit="slide", disable=quiet):
+        began = time.monotonic()
+        try:
+            slide = sources.open_slide(path, mpp=_mpp(path, sizes), reader=settings.reader)
+            try:
+                line = work(path, slide)
+            finally:
+                slide.close()
+        except (TfbigError, OSError, ValueError, MemoryError) as error:
+            if settings.strict:
+                raise
+            reason = " ".join(str(error).split()).removeprefix(f"{path}: ")
+            failed.append({"slide": str(path), "reason": reason})
+            _tell(f"failed: {path}: {reason}", sys.stderr, quiet)
+            if not settings.dry_run:
+                runfolder.write_csv(folder / FAILED, failed)
+        else:
+            _tell(f"{line} ({time.monotonic() - began:.1f} s)", sys.stdout, quiet)
+    return _ended(folder, paths, failed, settings)
+
+
+def found(given):
+    """The slides among files and folders, by name.
+
+    Raises:
+        SourceError: a folder holds none, or two slides would have results of one name.
+    """
+    paths = []
+    for path in map(Path, given):
+        inside = path.is_dir() and path.suffix.lower() != ".zarr"
+        own = [path]
+        if inside:
+            own = sorted(p for p in path.iterdir() if p.suffix.lower() in sources.SLIDE_SUFFIXES)
+        if not own:
+            known = ", ".join(sorted(sources.SLIDE_SUFFIXES))
+            raise SourceError(f"{path}: holds no slides ({known}). Check the path.")
+        paths += own
+    by_name = {}
+    for path in dict.fromkeys(paths):
+        other = by_name.setdefault(title(path), path)
+        if other != path:
+            raise SourceError(
+                f"{path} and {other} would have results of one name, '{title(path)}'. Rename one, or give each an "
+                "--out of its own."
+            )
+    return list(by_name.values())
+
+
+def title(path):
+    """What results of a slide are named after."""
+    return path.stem.removesuffix(".ome")
+
+
+def _mpp(path, sizes):
+    return sizes.get(path.name, sizes.get(title(path)))
+
+
+def _claim(folder, settings):
+    """Makes the folder, or checks that it holds results of the same settings."""
+    ignored = (
+        "command",
+        "slides",
+        "strict",
+        "quiet",
+        "dry_run",
+        "config",
+        "out",
+        "mpp_of",
+        "reader",
+    )
+    own = {key: value for key, value in vars(settings).items() if key not in ignored}
+    file = folder / f"{settings.command}.yaml"
+    if file.exists():
+        before = command_line.read_yaml(file)
+        other = [key for key in own if before.get(key) != own[key]]
+        if other:
+            raise SourceError(
+                f"{folder}: holds results of other settings: {', '.join(other)}. Give another --out, or those of "
+                f"{file}."
+            )
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    runfolder.write_yaml(file, own)
+
+
+def _tell(line, stream, quiet):
+    if quiet:
+        print(line, file=stream, flush=True)
+    else:
+        tqdm.write(line, file=stream)
+
+
+def _ended(folder, paths, failed, settings):
+    if failed:
+        where = "" if settings.dry_run else f", see {folder / FAILED}"
+        print(f"{len(failed)} of {len(paths)} slides failed{where}", file=sys.stderr)
+        return 3
+    if not settings.dry_run:
+        (folder / FAILED).unlink(missing_ok=True)
+    return 0

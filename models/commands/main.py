@@ -1,0 +1,43 @@
+"""The console command `tfbig`: `tfbig COMMAND --help` says what each takes."""
+
+import argparse
+import sys
+
+import tfbig
+from models import settings as command_line
+from models.commands import doctor, tile
+
+COMMANDS = {"doctor": doctor, "tile": tile}
+CODES = "Exit code: 0 all went well; 1 nothing could be done; 2 wrong flags; 3 some slides failed, see failed.csv."
+
+
+def main(argv=None):
+    """Runs the command line; gives the exit code."""
+    settings = parse(sys.argv[1:] if argv is None else argv)
+    try:
+        return COMMANDS[settings.command].run(settings)
+    except (tfbig.TfbigError, OSError, ValueError) as error:
+        print(f"tfbig {settings.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"tfbig {settings.command}: stopped; what is finished stays", file=sys.stderr)
+        return 130
+
+
+def parse(argv):
+    """Settings from flags, over `--config`, over the defaults."""
+    parser = argparse.ArgumentParser(
+        prog="tfbig",
+        description="Whole-slide images: tiles, training, predictions.",
+        epilog=CODES,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"tfbig {tfbig.__version__}")
+    parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        about = command.__doc__.partition("\n")[0]
+        own = parsers.add_parser(
+            name, help=about, description=about, epilog=CODES, allow_abbrev=False
+        )
+        command.add_flags(own.add_argument)
+    return parser.parse_args(command_line.with_config(argv))

@@ -1,0 +1,218 @@
+"""The console command `tfbig`: what it prints, writes, skips, and how it ends."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import tifffile
+import yaml
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from models.commands import doctor, each_slide, tile
+from models.commands.main import main
+from tfbig import SourceError
+from tfbig.sources import read_coords, vendor
+
+DATA = ROOT / "tests" / "data"
+
+
+def slide(path, side=640, **options):
+    """A bright slide with a purple square in its middle."""
+    base = np.full((side, side, 3), 240, np.uint8)
+    base -= np.random.default_rng(0).integers(0, 5, base.shape, np.uint8)
+    base[side // 4 : -side // 4, side // 4 : -side // 4] = (150, 80, 160)
+    known = {"resolution": (20000, 20000), "resolutionunit": "CENTIMETER"} | options  # 0.5 um
+    tifffile.imwrite(path, base, photometric="rgb", tile=(128, 128), **known)
+    return path
+
+
+@pytest.fixture
+def slides(tmp_path):
+    folder = tmp_path / "slides"
+    folder.mkdir()
+    for name in ("a.tif", "b.ome.tif"):
+        slide(folder / name, **({"metadata": None} if "ome" in name else {}))
+    return folder
+
+
+def failures(out):
+    return list(csv.DictReader((out / "failed.csv").read_text().splitlines()))
+
+
+def test_tiles_of_a_folder(slides, tmp_path, capsys):
+    out = tmp_path / "out"
+    flags = ("--out", str(out), "--size", "64", "--min-tissue", "1.0")
+    assert main(["tile", str(slides), *flags]) == 0
+    told = capsys.readouterr().out
+    assert "a.tif: 16 tiles of 64 pixels, 1 of level 0 each, 24.8% tissue" in told
+    names = {p.name for p in out.iterdir()}
+    assert names == {"a.h5", "a.png", "b.h5", "b.png", "tile.yaml"}
+    coords = read_coords(out / "a.h5")
+    assert len(coords.coords) == 16
+    assert (coords.coords.min(), coords.coords.max()) == (192, 384)
+    assert max(Image.open(out / "a.png").size) > 800
+    assert yaml.safe_load((out / "tile.yaml").read_text())["mpp"] == 0.5
+    stamps = {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
+    assert main(["tile", str(slides), *flags]) == 0
+    assert "2 of 2 slides are finished" in capsys.readouterr().out
+    assert {p.name: p.stat().st_mtime_ns for p in out.iterdir()} == stamps
+    assert main(["tile", str(slides), *flags[:-1], "0.5"]) == 1
+    assert (
+        "holds results of other settings: min_tissue. Give another --out" in capsys.readouterr().err
+    )
+
+
+def test_one_bad_slide_never_ends_a_run(slides, tmp_path, capsys):
+    (slides / "broken.svs").write_bytes((DATA / "broken_not_a_tiff.svs").read_bytes())
+    (slides / "unknown.tif").write_bytes(
+        slide(tmp_path / "u.tif", resolutionunit="NONE").read_bytes()
+    )
+    out = tmp_path / "out"
+    flags = ["--out", str(out), "--size", "64"]
+    assert main(["tile", str(slides), *flags]) == 3
+    told = capsys.readouterr().err
+    assert f"failed: {slides / 'broken.svs'}: cannot be read as TIFF" in told
+    assert f"2 of 4 slides failed, see {out / 'failed.csv'}" in told
+    assert [Path(row["slide"]).name for row in failures(out)] == ["broken.svs", "unknown.tif"]
+    assert (out / "b.h5").exists()
+    assert main(["tile", str(slides), *flags, "--strict"]) == 1
+    assert "tfbig tile: " in capsys.readouterr().err
+    (slides / "broken.svs").unlink()
+    table = tmp_path / "mpp.csv"
+    table.write_text("wsi,mpp\nunknown,0.4\n")
+    assert main(["tile", str(slides), *flags, "--mpp-of", str(table)]) == 0
+    assert "2 of 3 slides are finished" in capsys.readouterr().out
+    assert read_coords(out / "unknown.h5").step == 1.25
+    assert not (out / "failed.csv").exists()
+
+
+def test_a_run_that_has_no_more_failures_has_no_list_of_them(slides, tmp_path):
+    bad = slides / "c.tif"
+    bad.write_bytes(b"no slide")
+    flags = ["tile", str(slides), "--out", str(tmp_path / "out"), "--size", "64"]
+    assert main(flags) == 3
+    slide(bad)
+    assert main(flags) == 0
+    assert not (tmp_path / "out" / "failed.csv").exists()
+
+
+def test_a_dry_run_writes_nothing(slides, tmp_path, capsys):
+    assert main(["tile", str(slides), "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    assert "would be tiled at (640, 640, 3)" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_flags_of_a_file(slides, tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text("size: 128\nmagnification: 10\n")
+    flags = [
+        "--config",
+        str(tmp_path / "c.yaml"),
+        "--out",
+        str(tmp_path / "out"),
+        "--min_tissue=0.1",
+    ]
+    assert main(["tile", str(slides / "a.tif"), *flags, "--tissue", "none"]) == 0
+    coords = read_coords(tmp_path / "out" / "a.h5")
+    assert (coords.size, coords.step, len(coords.coords)) == (128, 2.0, 9)
+    with h5py.File(tmp_path / "out" / "a.h5") as file:
+        assert file["coords"].attrs["target_magnification"] == pytest.approx(10)
+    again = ["--config", str(tmp_path / "out" / "tile.yaml"), "--out", str(tmp_path / "again")]
+    assert main(["tile", str(slides / "a.tif"), *again]) == 0
+    assert len(read_coords(tmp_path / "again" / "a.h5").coords) == 9
+
+
+@pytest.mark.parametrize(
+    ("flags", "count"),
+    [
+        (("--tissue", "grey"), 16),
+        (("--tissue", "grey-tiles"), 16),
+        (("--tissue", "none"), 64),
+        (("--tissue", "none", "--max-pen", "0.5"), 64),
+        (("--tissue", "none", "--min-sharpness", "1"), 48),
+    ],
+)
+def test_what_decides_which_tiles_stay(tmp_path, flags, count):
+    slide(tmp_path / "a.tif")
+    out = tmp_path / "out"
+    own = ("--size", "80", "--min-tissue", "0.9", "--out", str(out))
+    assert main(["tile", str(tmp_path / "a.tif"), *own, *flags]) == 0
+    assert len(read_coords(out / "a.h5").coords) == count
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--mpp", "1", "--level", "0"), "give one of --mpp, --magnification, --level"),
+        (("--size", "64", "--overlap", "64"), "--overlap 64: expected less than --size 64"),
+        (("--mpp-of", "none.csv"), "none.csv: cannot be read as a CSV file"),
+    ],
+)
+def test_flags_that_do_not_go_together(slides, tmp_path, capsys, flags, message):
+    assert main(["tile", str(slides), "--out", str(tmp_path / "out"), *flags]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--size", "0"), ("--min-tissue", "2"), ("--mpp", "-1"), ("--tissue", "all"), ("--siz", "5")],
+)
+def test_wrong_flags(slides, tmp_path, flags):
+    with pytest.raises(SystemExit) as ended:
+        main(["tile", str(slides), "--out", str(tmp_path / "out"), *flags])
+    assert ended.value.code == 2
+
+
+def test_slides_that_cannot_be_told_apart(slides, tmp_path):
+    slide(slides / "b.tif")
+    with pytest.raises(SourceError, match="would have results of one name, 'b'"):
+        each_slide.found([slides])
+    (tmp_path / "none").mkdir()
+    with pytest.raises(SourceError, match=r"none: holds no slides \(\.bif, "):
+        each_slide.found([tmp_path / "none"])
+    assert each_slide.found([slides / "a.tif", slides / "a.tif"]) == [slides / "a.tif"]
+
+
+def test_stopped_by_hand(slides, tmp_path, capsys, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tile, "_tile", stop)
+    assert main(["tile", str(slides), "--out", str(tmp_path / "out")]) == 130
+    assert "stopped; what is finished stays" in capsys.readouterr().err
+
+
+def test_the_doctor(capsys, monkeypatch):
+    assert main(["doctor"]) == 0
+    told = capsys.readouterr().out
+    assert (
+        "accelerators: " in told and "reads NDPI, MRXS, SCN, BIF, Philips, CZI, DICOM: yes" in told
+    )
+    monkeypatch.setattr(vendor, "openslide", None)
+    version = doctor._version
+    monkeypatch.setattr(
+        doctor, "_version", lambda n: None if n in ("openslide-bin", "zarr") else version(n)
+    )
+    assert main(["doctor", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["missing"] == {"openslide-bin": "pip install openslide-bin"}
+    assert found["optional"] == {"zarr": "pip install 'tfbig[zarr]'"}
+    assert found["readers"]["openslide"] is False
+    assert main(["doctor"]) == 1
+    assert "openslide-bin is missing: pip install openslide-bin" in capsys.readouterr().out
+
+
+def test_no_command(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("tfbig 0.1")
