@@ -57,7 +57,8 @@ def test_tiles_of_a_folder(slides, tmp_path, capsys):
     coords = read_coords(out / "a.h5")
     assert len(coords.coords) == 16
     assert (coords.coords.min(), coords.coords.max()) == (192, 384)
-    assert max(Image.open(out / "a.png").size) > 800
+    with Image.open(out / "a.png") as picture:
+        assert max(picture.size) > 800
     assert yaml.safe_load((out / "tile.yaml").read_text())["mpp"] == 0.5
     stamps = {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
     assert main(["tile", str(slides), *flags]) == 0
