@@ -115,7 +115,8 @@ def _add_task(add, tasks):
     )
 
 
-def _add_machine(add):
+def add_memory(add):
+    """Flags of the budget of a streamed model."""
     add(
         "--device-memory",
         type=_bytes,
@@ -130,6 +131,10 @@ def _add_machine(add):
         help="for stored images and gradients, e.g. 32GB (default: what is free); "
         "only --mode offload",
     )
+
+
+def _add_machine(add):
+    add_memory(add)
     add(
         "--precision",
         choices=["float32", "mixed_bfloat16", "float64"],

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 
+from tfbig.geojson import COLOURS
 from tfbig.sources import Bag, Coords, Slide, Source
 from tfbig.sources.bags import resize
 from tfbig.sources.writing import beside
@@ -245,8 +246,7 @@ def tiles(
         tissue: Its outline is drawn.
         max_side: Most rows and columns of the picture of the slide.
     """
-    picture = slide.thumbnail(max_side)
-    picture = np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else picture[..., :3].copy()
+    picture = _thumbnail(slide, max_side)
     rows, columns = picture.shape[:2]
     steps = slide.shape[1] / columns, slide.shape[0] / rows
     inches = 10 / max(rows, columns)
@@ -257,16 +257,57 @@ def tiles(
         height, width = tissue.mask.shape
         across, down = (np.arange(n) + 0.5 for n in (width, height))
         where = across * columns / width - 0.5, down * rows / height - 0.5
-        axes.contour(*where, tissue.mask, [0.5], colors=[np.array(RIGHT) / 255], linewidths=0.8)
+        axes.contour(*where, tissue.mask, [0.5], colors=[_hex(RIGHT)], linewidths=0.8)
     side = coords.size_at_level_0
     corners = np.array([(0, 0), (side, 0), (side, side), (0, side)])
     squares = (coords.coords[:, None] + corners) / steps - 0.5
-    edges = PolyCollection(
-        squares, facecolors="none", edgecolors=[np.array(FALSE) / 255], linewidths=0.6
-    )
+    edges = PolyCollection(squares, facecolors="none", edgecolors=_hex(FALSE), linewidths=0.6)
     axes.add_collection(edges)
     axes.set_axis_off()
     axes.set_title(title)
+    _save(figure, path)
+
+
+def regions(
+    path: str | Path,
+    slide: Slide,
+    labels: npt.NDArray[Any],
+    names: Sequence[str],
+    title: str,
+    max_side: int = 1600,
+) -> None:
+    """Draws a slide with its classes in colour, and the same without.
+
+    Args:
+        path: PNG file to write.
+        slide: The slide, uint8.
+        labels: Classes `[h, w]` over the whole slide; 0 has no colour.
+        names: Of the classes, by their numbers.
+        title: Line above the picture.
+        max_side: Most rows and columns of the picture of the slide.
+    """
+    picture = _thumbnail(slide, max_side)
+    rows, columns = picture.shape[:2]
+    places = [np.arange(n) * m // n for n, m in zip((rows, columns), labels.shape, strict=True)]
+    own = labels[np.ix_(*places)]
+    colours = np.array([(0, 0, 0), *COLOURS], np.float32)
+    number = np.where(own > 0, (own.astype(int) - 1) % len(COLOURS) + 1, 0)
+    tinted = np.where(own[..., None] > 0, 0.55 * picture + 0.45 * colours[number], picture)
+    wide = columns > 1.3 * rows
+    figure = Figure(figsize=_figure_size((rows, columns), wide), layout="constrained")
+    left, right = figure.subplots(*((2, 1) if wide else (1, 2)))
+    left.imshow(picture)
+    left.set_title(title)
+    right.imshow(tinted.astype(np.uint8))
+    share = np.bincount(labels.ravel(), minlength=len(names)) / labels.size
+    handles = [
+        Patch(color=_hex(COLOURS[(n - 1) % len(COLOURS)]), label=f"{name} {share[n]:.1%}")
+        for n, name in enumerate(names)
+        if n
+    ]
+    right.legend(handles=handles, loc="upper right")
+    for axes in (left, right):
+        axes.set_axis_off()
     _save(figure, path)
 
 
@@ -292,6 +333,17 @@ def confusion(path: str | Path, counts: npt.ArrayLike, names: Sequence[str], tit
     axes.set_ylabel("true")
     axes.set_title(title)
     _save(figure, path)
+
+
+def _hex(colour: Sequence[int]) -> str:
+    """`(0, 158, 115)` as `'#009e73'`."""
+    return "#" + bytes(colour).hex()
+
+
+def _thumbnail(slide: Slide, max_side: int) -> npt.NDArray[Any]:
+    """RGB, uint8, `[h, w, 3]`."""
+    picture = slide.thumbnail(max_side)
+    return np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else picture[..., :3]
 
 
 def _figure_size(shape: tuple[int, ...], wide: bool) -> tuple[float, float]:

@@ -5,9 +5,9 @@ import sys
 
 import tfbig
 from models import settings as command_line
-from models.commands import doctor, tile
+from models.commands import doctor, predict, tile
 
-COMMANDS = {"doctor": doctor, "tile": tile}
+COMMANDS = {"doctor": doctor, "tile": tile, "predict": predict}
 CODES = "Exit code: 0 all went well; 1 nothing could be done; 2 wrong flags; 3 some slides failed, see failed.csv."
 
 

@@ -22,7 +22,7 @@ from tfbig.sources.slide import Slide
 from tfbig.sources.source import Readable, Source
 from tfbig.sources.tiff import TiffSource
 from tfbig.sources.tiles import Tiles
-from tfbig.sources.views import Grayscale, Padded, Scaled, Upsampled
+from tfbig.sources.views import Bytes, Classes, Grayscale, Padded, Scaled, Upsampled
 from tfbig.sources.writing import NpyWriter, write_npy
 
 __all__ = [
@@ -32,6 +32,8 @@ __all__ = [
     "Augmentation",
     "Augmented",
     "Bag",
+    "Bytes",
+    "Classes",
     "Coords",
     "FeatureBag",
     "Filled",

@@ -183,6 +183,53 @@ class Scaled(View):
         return np.ascontiguousarray(whole[start - top : stop - top, left - side : right - side])
 
 
+@final
+class Classes(View):
+    """What a network found in each pixel, uint8 `[H, W, 1]`: the channel with the largest number, the first of equals.
+
+    Args:
+        source: Outputs `[H, W, K]`; of one channel the class is 1 above `threshold`, else 0.
+        threshold: 0.5 of probabilities, 0 of logits.
+
+    Raises:
+        SourceError: There are more than 256 channels.
+    """
+
+    def __init__(self, source: Source, threshold: float = 0.5) -> None:
+        if source.shape[2] > 256:
+            raise SourceError(
+                f"{source.name}: has {source.shape[2]} channels; expected 256 classes at most."
+            )
+        shape = (*source.shape[:2], 1)
+        super().__init__(source, shape, np.uint8, f"classes of {source.name}")
+        self._threshold = threshold
+
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+        rows = self._inner.read_window((start, stop), (left, right))
+        if rows.shape[2] == 1:
+            above: Rows = (rows > self._threshold).astype(np.uint8)
+            return above
+        found: Rows = rows.argmax(2)[..., None].astype(np.uint8)
+        return found
+
+
+@final
+class Bytes(View):
+    """Probabilities as uint8, 255 for 1: a quarter of the bytes of float32, to half a 255th.
+
+    Args:
+        source: Real numbers from 0 to 1; what is outside is cut off.
+    """
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source, source.shape, np.uint8, f"probabilities of {source.name}")
+
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+        rows = self._inner.read_window((start, stop), (left, right))
+        found: Rows = np.rint(np.clip(rows, 0, 1) * 255).astype(np.uint8)
+        return found
+
+
 class _Needed(NamedTuple):
     """Of one axis: pixels to make, with a margin that is cut off again, and pixels to read for them."""
 
