@@ -16,7 +16,7 @@ from tfbig.errors import (
 from tfbig.patchgd import PatchGD
 from tfbig.plan import Plan
 from tfbig.rules import rule
-from tfbig.sources import Source, open
+from tfbig.sources import Slide, Source, open, open_slide
 from tfbig.stream import StreamedModel, stream
 
 __version__ = "0.1.0"
@@ -27,6 +27,7 @@ __all__ = [
     "NonFiniteError",
     "PatchGD",
     "Plan",
+    "Slide",
     "Source",
     "SourceError",
     "StreamedModel",
@@ -38,6 +39,7 @@ __all__ = [
     "metrics",
     "mil",
     "open",
+    "open_slide",
     "optimizers",
     "patchgd",
     "rule",
