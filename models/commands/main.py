@@ -5,9 +5,9 @@ import sys
 
 import tfbig
 from models import settings as command_line
-from models.commands import doctor, predict, tile
+from models.commands import dataset, doctor, predict, tile
 
-COMMANDS = {"doctor": doctor, "tile": tile, "predict": predict}
+COMMANDS = {"doctor": doctor, "dataset": dataset, "tile": tile, "predict": predict}
 CODES = "Exit code: 0 all went well; 1 nothing could be done; 2 wrong flags; 3 some slides failed, see failed.csv."
 
 
