@@ -110,6 +110,7 @@ def history(folder):
     return [{k: float(v) for k, v in row.items() if k != "seconds_per_step"} for row in rows]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_and_is_tested_again(tmp_path):
     """As if it had not stopped: optimizer, order and samples of the bags, best epoch so far."""
     flags = ("--schedule", "constant", "--sample", "6")

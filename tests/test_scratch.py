@@ -191,7 +191,10 @@ def test_a_full_directory_is_named_before_the_step(
         learn(big, twin, tf.zeros((2, 61, 47, 3)))
 
 
-@pytest.mark.parametrize("how", ["exit", "error", "interrupt", "kill"])
+@pytest.mark.parametrize(
+    "how",
+    ["exit", *(pytest.param(h, marks=pytest.mark.slow) for h in ("error", "interrupt")), "kill"],
+)
 def test_nothing_is_left_however_a_process_ends(tmp_path: Path, how: str) -> None:
     script = f"""
         import os, signal, sys

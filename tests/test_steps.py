@@ -71,6 +71,7 @@ def test_twenty_sizes_are_traced_once(float64: None) -> None:
     assert_same(found[1:], trained(twin, ragged(images()))[1:], FLOAT64)
 
 
+@pytest.mark.slow
 def test_sizes_that_need_another_plan_are_traced_once_per_plan(float64: None) -> None:
     """Host memory for all images of the small sizes; the large ones make some of theirs again."""
     model, twin = twins()

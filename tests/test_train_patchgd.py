@@ -64,9 +64,10 @@ def history(folder):
         pytest.param(("--code", "vector"), LATENT, marks=pytest.mark.slow),
         pytest.param(("--mode", "device"), set(), marks=pytest.mark.slow),
         pytest.param(("--mode", "offload"), {"plan.txt"}, marks=pytest.mark.slow),
-        (
+        pytest.param(
             ("--head", "transformer", "--sampler", "attention", "--sampling", "3"),
             LATENT | ATTENTION,
+            marks=pytest.mark.slow,
         ),
     ],
 )
