@@ -787,13 +787,17 @@ def test_settings_are_checked_at_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [None, "float16"])
-def test_predictions_go_to_a_file_in_the_type_asked_for(dtype: str | None, tmp_path: Path) -> None:
+def test_predictions_go_to_a_file_as_they_are_converted(dtype: str | None, tmp_path: Path) -> None:
     big, twin = both(segmenter)
     x = np.random.default_rng(0).integers(0, 255, (9, 6, 2)).astype("uint8")
-    found = big.predict_to(x, str(tmp_path / "y.npy"), dtype=dtype)
+    convert = None if dtype is None else lambda rows: rows.astype(dtype)
+    found = big.predict_to(x, str(tmp_path / "y.npy"), convert)
     expected = twin(x[None].astype("float32")).numpy()[0].astype(dtype or "float32")
     assert found.dtype == expected.dtype
     assert_same(np.load(tmp_path / "y.npy"), expected, 2e-3 if dtype else 1e-5)
+    best = big.predict_to(x, str(tmp_path / "z.npy"), lambda rows: rows.argmax(2)[..., None])
+    assert best.shape == (*expected.shape[:2], 1)
+    np.testing.assert_array_equal(best.read(0, 9), found.read(0, 9).argmax(2)[..., None])
 
 
 @pytest.mark.parametrize("build", [classifier, two_maps])

@@ -188,6 +188,20 @@ def test_views_keep_the_size_of_pixels() -> None:
     assert sources.Upsampled(source, 2, (80, 60)).mpp == (0.25, 0.125)
 
 
+def test_channels_of_an_image() -> None:
+    array = image(40, 30, 4)
+    source = sources.ArraySource(array)
+    np.testing.assert_array_equal(sources.Channels(source, 1).read(3, 9), array[3:9, :, 1:])
+    one = sources.Channels(source, 2, 3)
+    assert one.shape == (40, 30, 1)
+    np.testing.assert_array_equal(one.read_window((3, 9), (2, 7)), array[3:9, 2:7, 2:3])
+    for part in ((4, None), (2, 2), (0, 5), (-1, None)):
+        with pytest.raises(
+            SourceError, match="channels .* were asked for, it has 4, counted from 0"
+        ):
+            sources.Channels(source, *part)
+
+
 def test_a_thumbnail_reads_the_coarsest_level_that_is_large_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

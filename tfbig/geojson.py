@@ -174,12 +174,20 @@ def _majority(rows: Labels, factor: int) -> Labels:
     """Of blocks of `[r, W]` the class that most pixels have."""
     if factor == 1:
         return rows.copy()
-    best = np.zeros((-(-rows.shape[0] // factor), -(-rows.shape[1] // factor)), rows.dtype)
+    height, width = rows.shape
+    best = np.zeros((-(-height // factor), -(-width // factor)), rows.dtype)
     most = np.zeros(best.shape, np.int64)
-    for number in np.unique(rows):
-        same = (rows == number).astype(np.int32)
-        down = np.add.reduceat(same, np.arange(0, rows.shape[0], factor), axis=0)
-        counts = np.add.reduceat(down, np.arange(0, rows.shape[1], factor), axis=1)
+    few = (
+        rows.dtype.itemsize == 1 and rows.max() < 16
+    )  # looking for others takes longer than trying them
+    for number in range(int(rows.max()) + 1) if few else np.unique(rows):
+        same = rows == number
+        whole = height // factor * factor
+        down = [same[:whole].reshape(-1, factor, width).sum(1, dtype=np.uint32)]
+        if whole < height:
+            down.append(same[whole:].sum(0, dtype=np.uint32)[None])
+        across = np.arange(0, width, factor)
+        counts = np.add.reduceat(np.concatenate(down), across, axis=1)
         wins = counts > most
         best[wins], most[wins] = number, counts[wins]
     return best

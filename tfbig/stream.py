@@ -280,16 +280,19 @@ class StreamedModel(failures.Unwrapped, keras.Model):
         return self._programs.plan(shape, training, self._compile_loss if streams else None)
 
     @failures.unwrapped
-    def predict_to(self, image: Any, path: str, dtype: str | None = None) -> sources.Source:
+    def predict_to(
+        self, image: Any, path: str, convert: Callable[..., Any] | None = None
+    ) -> sources.Source:
         """Predicts one image of any size into a `.npy` file, strip by strip (at once where not all streams).
 
         Args:
             image: a `Source`, a path or an array `[H, W, C]`.
             path: file to write; it appears under this name only when complete.
-            dtype: element type of the file; that of the model by default.
+            convert: from a strip of the prediction, `[r, W, K]`, to what is written of it, `[r, W, ...]`: of each pixel
+                by itself, such as `lambda rows: rows.astype("float16")`. By default as it is.
 
         Returns:
-            The prediction `[H, W, C]` as a source.
+            The prediction `[H, W, K]`, converted, as a source.
 
         Raises:
             ValueError: the model has several inputs or outputs, or gives no image.
@@ -297,18 +300,21 @@ class StreamedModel(failures.Unwrapped, keras.Model):
         """
         source = sources.open(image)
         with source.lent() as handle:
-            self._predict_to(tf.constant([handle]), source.shape, path, dtype)
+            self._predict_to(tf.constant([handle]), source.shape, path, convert or _as_it_is)
         return sources.open(path)
 
     # --------------------------------------------------------------------- private
 
     def _predict_to(
-        self, handle: tf.Tensor, image_shape: tuple[int, ...], path: str, dtype: str | None
+        self,
+        handle: tf.Tensor,
+        image_shape: tuple[int, ...],
+        path: str,
+        convert: Callable[..., Any],
     ) -> None:
         """As `predict_to`, of an image that has a handle."""
         if self._split is not None:
-            prediction = keras.ops.convert_to_numpy(self(handle, training=False))[0]
-            prediction = prediction.astype(dtype or prediction.dtype)
+            prediction = convert(keras.ops.convert_to_numpy(self(handle, training=False))[0])
             with sources.write_npy(path, prediction.shape, prediction.dtype) as writer:
                 writer.write(0, prediction)
             return
@@ -323,11 +329,13 @@ class StreamedModel(failures.Unwrapped, keras.Model):
         (output,) = program.graph.outputs
         rows, columns = program.graph.extents({program.graph.inputs[0]: image_shape[:2]})[output]
         known = program.graph.values[output]
-        shape = (rows, columns, known.channels)
-        kind = np.dtype(dtype or tf.as_dtype(known.dtype).as_numpy_dtype)
+        kind = tf.as_dtype(known.dtype).as_numpy_dtype
+        pixel = convert(np.zeros((1, 1, known.channels), kind))
         with (
-            sources.write_npy(path, shape, kind) as writer,
-            stores.sink(lambda start, rows: writer.write(start, rows.astype(kind))) as key,
+            sources.write_npy(path, (rows, columns, *pixel.shape[2:]), pixel.dtype) as writer,
+            stores.sink(
+                lambda start, rows: writer.write(start, convert(rows.astype(kind, copy=False)))
+            ) as key,
         ):
             inputs = binding.arguments(program, [handle])
             program.forward(inputs, binding.weights(program), {output: tf.constant(key)})
@@ -474,6 +482,10 @@ class StreamedModel(failures.Unwrapped, keras.Model):
         values = [results[v] for v in step.program.graph.outputs[1:]]
         step.objective.track(values, step.first.shape[0])
         return self.get_metrics_result()
+
+
+def _as_it_is(rows: Any) -> Any:
+    return rows
 
 
 @dataclass(frozen=True)

@@ -114,10 +114,10 @@ class _Network:
         name = each_slide.title(path)
         image = sources.Padded(self._seen(source), settings.stride)
         with tempfile.TemporaryDirectory(prefix=".part-", dir=self.folder) as scratch:
-            found = self.model.predict_to(image, f"{scratch}/outputs.npy")
+            found = self.model.predict_to(image, f"{scratch}/found.npy", self._converted)
             found = found.crop((0, rows), (0, columns))
             found.mpp = source.mpp
-            labels = sources.Classes(found, settings.threshold)
+            labels = sources.Channels(found, 0, 1)
             small, factor = geojson.small_labels(labels)
             step = factor * slide.shape[0] / rows
             shapes = geojson.regions(small, step, settings.smallest)
@@ -127,12 +127,23 @@ class _Network:
             pictures.regions(self.folder / f"{name}.png", slide, small, settings.classes, name)
             if settings.probabilities:
                 path_of = self.folder / f"{name}_probabilities.ome.tif"
-                sources.write_ome_tiff(path_of, sources.Bytes(found))
+                sources.write_ome_tiff(path_of, sources.Channels(found, 1))
             shares = np.bincount(small.ravel(), minlength=len(settings.classes)) / small.size
             self._note(path, source, shares, count)
             sources.write_ome_tiff(self.folder / f"{name}.ome.tif", labels, labels=True)
         told = ", ".join(f"{s:.1%} {n}" for s, n in zip(shares, settings.classes, strict=True))
         return f"{path.name}: {rows} x {columns}, {told}, {count} regions"
+
+    def _converted(self, outputs):
+        """Classes, and where they are wanted probabilities in 255ths, `[r, W, ...]`, uint8."""
+        if self.outputs == 1:
+            classes = (outputs > self.settings.threshold).astype(np.uint8)
+        else:
+            classes = outputs.argmax(2)[..., None].astype(np.uint8)
+        if not self.settings.probabilities:
+            return classes
+        chances = np.rint(np.clip(outputs, 0, 1) * 255).astype(np.uint8)
+        return np.concatenate([classes, chances], axis=2)
 
     def _seen(self, source):
         """What the network sees."""

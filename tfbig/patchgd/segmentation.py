@@ -6,12 +6,13 @@ and gives no results.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfbig import failures, sources
@@ -253,24 +254,28 @@ class PatchGDSegmentation(PatchModel):
         return self.compute_metrics(x, y, masks, sample_weight)
 
     @failures.unwrapped
-    def predict_to(self, image: Any, path: str, dtype: str | None = None) -> sources.Source:
+    def predict_to(
+        self, image: Any, path: str, convert: Callable[..., Any] | None = None
+    ) -> sources.Source:
         """Predicts one image of any size into a `.npy` file, a row of patches at a time; Z is held, the mask is not.
 
         Args:
             image: a `Source`, a path or an array `[H, W, C]`.
             path: file to write; it appears under this name only when complete.
-            dtype: element type of the file; that of the model by default.
+            convert: from rows of the prediction, `[r, W, K]`, to what is written of them, as in
+                `StreamedModel.predict_to`.
 
         Returns:
-            The prediction `[H, W, K]` as a source.
+            The prediction `[H, W, K]`, converted, as a source.
 
         Raises:
             SourceError: the image cannot be read, or the file not written.
         """
         source = sources.open(image)
-        kind = dtype or self.decoder.outputs[0].dtype
-        shape = (*source.shape[:2], self.decoder.outputs[0].shape[-1])
-        with source.lent() as handle, sources.write_npy(path, shape, kind) as writer:
+        convert, made = convert or (lambda rows: rows), self.decoder.outputs[0]
+        pixel = convert(np.zeros((1, 1, made.shape[-1]), made.dtype))
+        shape = (*source.shape[:2], *pixel.shape[2:])
+        with source.lent() as handle, sources.write_npy(path, shape, pixel.dtype) as writer:
             patches = self.patches(tf.constant([handle]))
             codes = encoding.fill(
                 self.encoder, patches.take, patches.places(), self.slice(patches), False
@@ -281,7 +286,7 @@ class PatchGDSegmentation(PatchModel):
                 places = tf.range(row * columns, (row + 1) * columns)[None]
                 masks = encoding.fill(self._mask.cropped, windows.take, places, columns, False)
                 band = assembled(masks, (1, columns), self.patch)[0]
-                writer.write(row * self.patch[0], band.numpy().astype(kind))
+                writer.write(row * self.patch[0], convert(band.numpy()))
         return sources.open(path)
 
     def _labels(self, labels: Any) -> Patches:

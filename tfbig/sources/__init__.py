@@ -22,7 +22,7 @@ from tfbig.sources.slide import Slide
 from tfbig.sources.source import Readable, Source
 from tfbig.sources.tiff import TiffSource
 from tfbig.sources.tiles import Tiles
-from tfbig.sources.views import Bytes, Classes, Grayscale, Padded, Scaled, Upsampled
+from tfbig.sources.views import Channels, Grayscale, Padded, Scaled, Upsampled
 from tfbig.sources.writing import NpyWriter, write_npy
 
 __all__ = [
@@ -32,8 +32,7 @@ __all__ = [
     "Augmentation",
     "Augmented",
     "Bag",
-    "Bytes",
-    "Classes",
+    "Channels",
     "Coords",
     "FeatureBag",
     "Filled",

@@ -184,50 +184,31 @@ class Scaled(View):
 
 
 @final
-class Classes(View):
-    """What a network found in each pixel, uint8 `[H, W, 1]`: the channel with the largest number, the first of equals.
+class Channels(View):
+    """Some channels of an image.
 
     Args:
-        source: Outputs `[H, W, K]`; of one channel the class is 1 above `threshold`, else 0.
-        threshold: 0.5 of probabilities, 0 of logits.
+        source: The image `[H, W, C]`.
+        first: The first one.
+        after: The one after the last; by default all that follow.
 
     Raises:
-        SourceError: There are more than 256 channels.
+        SourceError: The image has none of them.
     """
 
-    def __init__(self, source: Source, threshold: float = 0.5) -> None:
-        if source.shape[2] > 256:
+    def __init__(self, source: Source, first: int, after: int | None = None) -> None:
+        rows, columns, channels = source.shape
+        self._part = slice(first, channels if after is None else after)
+        if not 0 <= self._part.start < self._part.stop <= channels:
             raise SourceError(
-                f"{source.name}: has {source.shape[2]} channels; expected 256 classes at most."
+                f"{source.name}: channels {first} to {after} were asked for, it has {channels}, counted from 0."
             )
-        shape = (*source.shape[:2], 1)
-        super().__init__(source, shape, np.uint8, f"classes of {source.name}")
-        self._threshold = threshold
+        shape = (rows, columns, self._part.stop - self._part.start)
+        super().__init__(source, shape, source.dtype, source.name)
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
         rows = self._inner.read_window((start, stop), (left, right))
-        if rows.shape[2] == 1:
-            above: Rows = (rows > self._threshold).astype(np.uint8)
-            return above
-        found: Rows = rows.argmax(2)[..., None].astype(np.uint8)
-        return found
-
-
-@final
-class Bytes(View):
-    """Probabilities as uint8, 255 for 1: a quarter of the bytes of float32, to half a 255th.
-
-    Args:
-        source: Real numbers from 0 to 1; what is outside is cut off.
-    """
-
-    def __init__(self, source: Source) -> None:
-        super().__init__(source, source.shape, np.uint8, f"probabilities of {source.name}")
-
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
-        rows = self._inner.read_window((start, stop), (left, right))
-        found: Rows = np.rint(np.clip(rows, 0, 1) * 255).astype(np.uint8)
-        return found
+        return np.ascontiguousarray(rows[..., self._part])
 
 
 class _Needed(NamedTuple):
