@@ -197,7 +197,7 @@ def test_channels_of_an_image() -> None:
     np.testing.assert_array_equal(one.read_window((3, 9), (2, 7)), array[3:9, 2:7, 2:3])
     for part in ((4, None), (2, 2), (0, 5), (-1, None)):
         with pytest.raises(
-            SourceError, match="channels .* were asked for, it has 4, counted from 0"
+            SourceError, match=r"channels .* were asked for, it has 4, counted from 0"
         ):
             sources.Channels(source, *part)
 

@@ -78,6 +78,7 @@ SOURCES = [
     "files",
     "arrays",
     "resolution",
+    "georeference",
     "tiff_layout",
     "tiff",
     "views",

@@ -125,12 +125,14 @@ class _Network:
                 self.folder / f"{name}.geojson", geojson.region_features(shapes, settings.classes)
             )
             pictures.regions(self.folder / f"{name}.png", slide, small, settings.classes, name)
+            place = slide.georeference and slide.georeference.scaled(*_steps(slide, source))
             if settings.probabilities:
                 path_of = self.folder / f"{name}_probabilities.ome.tif"
-                sources.write_ome_tiff(path_of, sources.Channels(found, 1))
+                sources.write_ome_tiff(path_of, sources.Channels(found, 1), georeference=place)
             shares = np.bincount(small.ravel(), minlength=len(settings.classes)) / small.size
             self._note(path, source, shares, count)
-            sources.write_ome_tiff(self.folder / f"{name}.ome.tif", labels, labels=True)
+            mask = self.folder / f"{name}.ome.tif"
+            sources.write_ome_tiff(mask, labels, labels=True, georeference=place)
         told = ", ".join(f"{s:.1%} {n}" for s, n in zip(shares, settings.classes, strict=True))
         return f"{path.name}: {rows} x {columns}, {told}, {count} regions"
 
@@ -172,6 +174,11 @@ class _Network:
         else:
             areas = {f"mm2_{n}": None for n in self.settings.classes}
         runfolder.write_csv(table, [*rows, row | areas])
+
+
+def _steps(slide, source):
+    """Rows and columns of level 0 in a pixel of a source of the whole slide."""
+    return [n / m for n, m in zip(slide.shape[:2], source.shape[:2], strict=True)]
 
 
 def _task(folder):

@@ -16,6 +16,7 @@ import tifffile
 from tfbig.errors import SourceError
 from tfbig.sources.arrays import from_memmap, map_npy
 from tfbig.sources.files import File, PathLike
+from tfbig.sources.georeference import Georeference
 from tfbig.sources.source import Rows, Source
 from tfbig.sources.writing import NpyWriter, beside, write_npy
 
@@ -34,6 +35,7 @@ def write_ome_tiff(
     *,
     labels: bool = False,
     compression: str = "deflate",
+    georeference: Georeference | None = None,
     ticked: Ticked | None = None,
 ) -> None:
     """Writes an image as a tiled, compressed BigTIFF pyramid with OME-XML.
@@ -48,6 +50,7 @@ def write_ome_tiff(
         image: what is written, read once for each plane.
         labels: numbers of classes, of which no mean is taken.
         compression: one of `COMPRESSIONS`; jpeg loses a little, and is for uint8 of one or three channels.
+        georeference: of its pixels; the file is then a GeoTIFF too.
         ticked: called with the strips of level 0 that are written, and all of them.
 
     Raises:
@@ -59,7 +62,7 @@ def write_ome_tiff(
         raise ValueError(
             f"{path}: expected a name that ends in .ome.tif, by which programs know OME-TIFF."
         )
-    form = _Form(image, compression)
+    form = _Form(image, compression, georeference)
     try:
         with (
             TemporaryDirectory(prefix=".part-", dir=target.parent) as folder,
@@ -75,7 +78,7 @@ def write_ome_tiff(
 class _Form:
     """How samples lie in the file: gray, RGB, or each channel in a plane of its own."""
 
-    def __init__(self, image: Source, compression: str) -> None:
+    def __init__(self, image: Source, compression: str, georeference: Georeference | None) -> None:
         byte = image.dtype == np.uint8
         self.rgb = byte and image.shape[2] == 3
         self.apart = image.shape[2] > 1 and not self.rgb
@@ -94,6 +97,7 @@ class _Form:
             self.options["planarconfig"] = "separate"
         if compression in ("deflate", "zstd", "lzw") and image.dtype.kind in "ui":
             self.options["predictor"] = 2
+        self.tags = [] if georeference is None else georeference.tags()
         self.axes = "YXS" if self.rgb else "SYX" if self.apart else "YX"
 
     def shape(self, rows: int, columns: int, channels: int) -> tuple[int, ...]:
@@ -146,7 +150,11 @@ def _write(path: Path, levels: _Levels, form: _Form, ticked: Ticked | None) -> N
             facts |= {f"PhysicalSize{axis}": size, f"PhysicalSize{axis}Unit": "\u00b5m"}
     with tifffile.TiffWriter(path, bigtiff=True, ome=True) as writer:
         for level, shape in enumerate(levels.shapes):
-            own: dict[str, Any] = {"subifds": len(levels.shapes) - 1, "metadata": facts}
+            own: dict[str, Any] = {
+                "subifds": len(levels.shapes) - 1,
+                "metadata": facts,
+                "extratags": form.tags,
+            }
             if level:
                 own = {"subfiletype": 1, "metadata": None}
             if mpp is not None:

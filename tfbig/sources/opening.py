@@ -121,6 +121,7 @@ class SourceSlide(Slide):
         known = pyramid.resolution if pyramid else Resolution()
         super().__init__(source.name, levels, channels, source.dtype, known, reader)
         self._first = source
+        self.georeference = pyramid.georeference if pyramid else None
 
     def _open(self, level: int) -> Source:
         return self._first if level == 0 else TiffSource(self.name, level)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig.errors import SourceError
+from tfbig.sources.georeference import Georeference
 from tfbig.sources.resolution import Resolution
 from tfbig.sources.source import Rows, Source
 from tfbig.sources.views import Scaled, scaled_mpp
@@ -44,6 +45,7 @@ class Slide(ABC):
         dtype: NumPy dtype of a sample.
         mpp: micrometres per pixel of rows and columns at level 0, or None where nothing says it.
         magnification: of the objective, or None.
+        georeference: of a GeoTIFF at level 0, or None.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Slide(ABC):
         self.shape = (*self.levels[0], channels)
         self.dtype = np.dtype(dtype)
         self.mpp, self.magnification = resolution.mpp, resolution.magnification
+        self.georeference: Georeference | None = None
         self._sources: dict[int, Source] = {}
         self._closed = False
         self._lock = threading.Lock()

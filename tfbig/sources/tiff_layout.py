@@ -14,6 +14,7 @@ import tifffile
 
 from tfbig.errors import SourceError
 from tfbig.sources.files import File
+from tfbig.sources.georeference import Georeference, of_page
 from tfbig.sources.resolution import Resolution, of_tiff
 from tfbig.sources.source import in_words
 
@@ -81,6 +82,7 @@ class TiffPyramid:
 
     levels: tuple[tuple[int, int], ...]
     resolution: Resolution
+    georeference: Georeference | None
 
 
 def read_layout(file: File, level: int) -> tuple[TiffPyramid, TiffLayout]:
@@ -95,7 +97,7 @@ def read_layout(file: File, level: int) -> tuple[TiffPyramid, TiffLayout]:
             page = _page(file.path, levels, level)
             _check_decodable(file.path, page)
             layout = _layout(file.path, page)
-            resolution = of_tiff(tiff)
+            resolution, georeference = of_tiff(tiff), of_page(levels[0].keyframe)
         _check_segments(file, layout)
     except SourceError:
         raise
@@ -105,7 +107,7 @@ def read_layout(file: File, level: int) -> tuple[TiffPyramid, TiffLayout]:
             "TIFF file or a slide in a TIFF dialect. Check that it is one and was copied whole."
         ) from error
     sizes = tuple((one.keyframe.imagelength, one.keyframe.imagewidth) for one in levels)
-    return TiffPyramid(sizes, resolution), layout
+    return TiffPyramid(sizes, resolution, georeference), layout
 
 
 def _levels(path: str, tiff: tifffile.TiffFile) -> list[tifffile.TiffPageSeries]:
