@@ -8,6 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import tensorflow as tf
 import tifffile
 import yaml
 from PIL import Image
@@ -178,6 +179,20 @@ def test_slides_that_cannot_be_told_apart(slides, tmp_path):
     with pytest.raises(SourceError, match=r"none: holds no slides \(\.bif, "):
         each_slide.found([tmp_path / "none"])
     assert each_slide.found([slides / "a.tif", slides / "a.tif"]) == [slides / "a.tif"]
+
+
+def test_no_memory_for_a_slide_is_a_slide_that_fails(slides, tmp_path, capsys, monkeypatch):
+    tiled = tile._tile
+
+    def work(path, slide, settings):
+        if path.name == "a.tif":
+            raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
+        return tiled(path, slide, settings)
+
+    monkeypatch.setattr(tile, "_tile", work)
+    assert main(["tile", str(slides), "--out", str(tmp_path / "out"), "--size", "64"]) == 3
+    assert f"failed: {slides / 'a.tif'}: out of memory" in capsys.readouterr().err
+    assert (tmp_path / "out" / "b.h5").exists()
 
 
 def test_stopped_by_hand(slides, tmp_path, capsys, monkeypatch):

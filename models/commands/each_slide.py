@@ -4,6 +4,7 @@ import sys
 import time
 from pathlib import Path
 
+import tensorflow as tf
 from tqdm import tqdm
 
 from models import settings as command_line
@@ -57,7 +58,7 @@ def run(settings, work, finished):
                 line = work(path, slide)
             finally:
                 slide.close()
-        except (TfbigError, OSError, ValueError, MemoryError) as error:
+        except (TfbigError, OSError, ValueError, MemoryError, tf.errors.OpError) as error:
             if settings.strict:
                 raise
             reason = " ".join(str(error).split()).removeprefix(f"{path}: ")

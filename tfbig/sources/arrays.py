@@ -105,7 +105,7 @@ def map_npy(file: File) -> np.memmap[Any, Any]:
     """
     try:
         return np.lib.format.open_memmap(file.path, mode="r")
-    except ValueError as error:
+    except Exception as error:  # of its header also SyntaxError, tokenize.TokenError, ...
         raise SourceError(
             f"{file.path}: is not a readable .npy file ({error}; {file.num_bytes} bytes). If it "
             "is truncated, write or copy it again; if it holds objects, save a numeric array."
