@@ -60,6 +60,17 @@ def predict(run, slide, out):
     return found | {"peak_bytes": report.memory_bytes()[1], "before_bytes": before}
 
 
+def thumbnail(slide):
+    """Seconds and bytes of a small picture of the slide, in this process."""
+    import tfbig
+
+    before, _ = report.memory_bytes()
+    began = time.monotonic()
+    tfbig.open_slide(slide).thumbnail(1024)
+    seconds = time.monotonic() - began
+    return {"thumbnail_seconds": seconds, "thumbnail_bytes": report.memory_bytes()[1] - before}
+
+
 def read_alone(slide):
     """Seconds to decode the slide and make it gray, strip by strip."""
     import tfbig
@@ -119,9 +130,12 @@ def main():
     parser.add_argument("--crops", type=int, default=100)
     parser.add_argument("--crop", default="2048x2048")
     parser.add_argument("--run", help="a run folder; nothing is trained")
-    parser.add_argument("--only", metavar="OUT", help="predict, in this process")
+    parser.add_argument("--only", metavar="OUT", help="predict, or a thumbnail, in this process")
     parser.add_argument("--picture", default=str(HERE / "whole_slide.png"))
     arguments = parser.parse_args()
+    if arguments.only == "thumbnail":
+        print(json.dumps(thumbnail(arguments.slide)))
+        return
     if arguments.only:
         print(json.dumps(predict(arguments.run, arguments.slide, Path(arguments.only))))
         return
@@ -133,6 +147,7 @@ def main():
         out = folder / "found"
         flags = [f"--slide={arguments.slide}", f"--run={arguments.run}", f"--only={out}"]
         found = report.in_own_process([__file__, *flags])
+        found |= report.in_own_process([__file__, f"--slide={arguments.slide}", "--only=thumbnail"])
         found["read_seconds"] = read_alone(arguments.slide)
         found["reading_share"] = found["read_seconds"] / found["predict_seconds"]
         found |= checked(arguments.slide, out)
