@@ -206,11 +206,7 @@ def read_yaml(file):
         values = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
         _stop(f"{file}: there is no such file; expected a YAML file of flags")
-    except (
-        yaml.YAMLError,
-        UnicodeDecodeError,
-        ValueError,
-    ) as error:  # ValueError: of a date that is none
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: no text, or a date that is none
         _stop(f"{file}: is not YAML: {' '.join(str(error).split())}")
     if not isinstance(values, dict):
         _stop(f"{file}: holds no `flag: value` lines; expected e.g. `epochs: 6`")

@@ -227,11 +227,13 @@ def test_tables_of_pixel_sizes(tmp_path: Path) -> None:
             SourceError, match=r"mpp\.csv: line \d: has wsi .*expected the file name"
         ):
             read_mpp_table(table)
-    for text in (b"\xff\xfe\x00", b'"' * 3):
-        table.write_bytes(text)
-        if text[0] == 0xFF:
-            with pytest.raises(SourceError, match=r"mpp\.csv: cannot be read as a CSV file"):
-                read_mpp_table(table)
+    table.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SourceError, match=r"mpp\.csv: cannot be read as a CSV file"):
+        read_mpp_table(table)
+    for text in ("", "wsi,mpp\n", '"""'):
+        table.write_text(text)
+        with pytest.raises(SourceError, match=r"mpp\.csv: lists no slides"):
+            read_mpp_table(table)
     with pytest.raises(SourceError, match=r"none\.csv: cannot be read"):
         read_mpp_table(tmp_path / "none.csv")
 

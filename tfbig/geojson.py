@@ -1,4 +1,4 @@
-"""Results as GeoJSON that QuPath opens: regions as annotations, tiles with scores as detections."""
+"""Results as GeoJSON in the form that QuPath writes: regions as annotations, tiles with scores as detections."""
 
 from __future__ import annotations
 

@@ -19,10 +19,7 @@ from tfbig.sources.bags import resize
 from tfbig.sources.writing import beside
 from tfbig.tissue import Tissue
 
-RIGHT = (0, 158, 115)
-MISSED = (0, 114, 178)
-FALSE = (213, 94, 0)
-"""Colours that the colour-blind tell apart (Okabe and Ito)."""
+RIGHT, FALSE, MISSED = COLOURS[:3]
 
 _STRIP_ROWS = 512
 

@@ -16,10 +16,10 @@ def add_flags(add):
     add("name", choices=list(datasets.COLLECTIONS), metavar="NAME", help=known)
     add(
         "folder",
+        nargs="?",
         metavar="FOLDER",
-        help="where it was downloaded to; --expected says what belongs there",
+        help="where it was downloaded to; without one: say what belongs there, and stop",
     )
-    add("--expected", action="store_true", help="say what belongs where, and stop")
     add("--out", metavar="DIR", help="write slides.csv and splits_0.csv, which CLAM reads, there")
     add("--seed", type=int, default=0, help="of splits that are drawn (default: 0)")
 
@@ -27,7 +27,7 @@ def add_flags(add):
 def run(settings):
     """Prints what is there and what is not; 3 if something is missing."""
     collection = datasets.COLLECTIONS[settings.name]
-    if settings.expected:
+    if settings.folder is None:
         print(f"{settings.name}: {collection.about}\n{collection.expected}")
         return 0
     table = datasets.read(settings.name, settings.folder, settings.seed)

@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from models import settings as command_line
 from tfbig import SourceError, TfbigError, runfolder, sources
+from tfbig.sources.slide import title_of
 
 FAILED = "failed.csv"
 
@@ -28,6 +29,33 @@ def add_flags(add):
     add("--quiet", action="store_true", help="no progress bars")
     add("--dry-run", action="store_true", help="say what would be done; nothing is written")
     command_line.add_config(add)
+
+
+def add_resolution(add, of, default):
+    """Flags of the resolution at which slides are seen."""
+    add("--mpp", type=command_line.positive, help=f"of {of}, micrometres per pixel")
+    add("--magnification", type=command_line.positive, help=f"of {of} instead, e.g. 20")
+    add("--level", type=command_line.natural, help=f"of the pyramid instead (default: {default})")
+
+
+def settle_resolution(settings, **default):
+    """Sets the default where none is given.
+
+    Raises:
+        SourceError: several are given.
+    """
+    given = [value for value in resolution(settings).values() if value is not None]
+    if len(given) > 1:
+        raise SourceError(
+            "slides are seen at one resolution: give one of --mpp, --magnification, --level."
+        )
+    if not given:
+        vars(settings).update(default)
+
+
+def resolution(settings):
+    """Arguments of `Slide.at`."""
+    return {key: getattr(settings, key) for key in ("mpp", "magnification", "level")}
 
 
 def run(settings, work, finished):
@@ -89,22 +117,17 @@ def found(given):
         paths += own
     by_name = {}
     for path in dict.fromkeys(paths):
-        other = by_name.setdefault(title(path), path)
+        other = by_name.setdefault(title_of(path), path)
         if other != path:
             raise SourceError(
-                f"{path} and {other} would have results of one name, '{title(path)}'. Rename one, or give each an "
+                f"{path} and {other} would have results of one name, '{title_of(path)}'. Rename one, or give each an "
                 "--out of its own."
             )
     return list(by_name.values())
 
 
-def title(path):
-    """What results of a slide are named after."""
-    return path.stem.removesuffix(".ome")
-
-
 def _mpp(path, sizes):
-    return sizes.get(path.name, sizes.get(title(path)))
+    return sizes.get(path.name, sizes.get(title_of(path)))
 
 
 def _claim(folder, settings):

@@ -3,12 +3,14 @@
 import argparse
 import sys
 
+import tensorflow as tf
+
 import tfbig
 from models import settings as command_line
 from models.commands import dataset, doctor, predict, tile
 
 COMMANDS = {"doctor": doctor, "dataset": dataset, "tile": tile, "predict": predict}
-CODES = "Exit code: 0 all went well; 1 nothing could be done; 2 wrong flags; 3 some slides failed, see failed.csv."
+CODES = "Exit code: 0 all went well; 1 nothing was done; 2 wrong flags; 3 slides failed (failed.csv) or are missing."
 
 
 def main(argv=None):
@@ -16,7 +18,7 @@ def main(argv=None):
     settings = parse(sys.argv[1:] if argv is None else argv)
     try:
         return COMMANDS[settings.command].run(settings)
-    except (tfbig.TfbigError, OSError, ValueError) as error:
+    except (tfbig.TfbigError, OSError, ValueError, tf.errors.OpError) as error:
         print(f"tfbig {settings.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -13,6 +13,7 @@ from models import settings as command_line
 from models.commands import each_slide
 from models.gigapixel_unet import STRIDE
 from tfbig import SourceError, geojson, pictures, progress, runfolder, sources
+from tfbig.sources.slide import title_of
 
 TABLE = "predictions.csv"
 INPUTS = {"rgb": 3, "gray": 1, "inverted-gray": 1}
@@ -27,13 +28,7 @@ def add_flags(add):
         choices=list(INPUTS),
         help="what the network sees; inverted: the white ground is 0 (default: that of the run; else by its channels)",
     )
-    add("--mpp", type=command_line.positive, help="of what it sees, micrometres per pixel")
-    add("--magnification", type=command_line.positive, help="of what it sees instead, e.g. 20")
-    add(
-        "--level",
-        type=command_line.natural,
-        help="of the pyramid instead (default: 0, as train.py takes slides)",
-    )
+    each_slide.add_resolution(add, "what it sees", "--level 0, as train.py takes slides")
     add(
         "--stride",
         type=command_line.count,
@@ -54,20 +49,14 @@ def add_flags(add):
 
 def run(settings):
     """Predicts every slide; gives the exit code."""
-    given = [settings.mpp, settings.magnification, settings.level]
-    if sum(value is not None for value in given) > 1:
-        raise SourceError(
-            "a network sees one resolution: give one of --mpp, --magnification, --level."
-        )
-    if all(value is None for value in given):
-        settings.level = 0
+    each_slide.settle_resolution(settings, level=0)
     if settings.quiet:
         progress.show(False)
     network = _Network(settings)
     folder = Path(settings.out)
 
     def finished(path):
-        return (folder / f"{each_slide.title(path)}.ome.tif").exists()  # written last
+        return (folder / f"{title_of(path)}.ome.tif").exists()  # written last
 
     return each_slide.run(settings, network.predict, finished)
 
@@ -107,11 +96,11 @@ class _Network:
     def predict(self, path, slide):
         """Everything about one slide; gives a line about it."""
         settings = self.settings
-        source = slide.at(**{k: getattr(settings, k) for k in ("mpp", "magnification", "level")})
+        source = slide.at(**each_slide.resolution(settings))
         rows, columns = source.shape[:2]
         if settings.dry_run:
             return f"{slide.describe()}: would be seen at {rows} x {columns}"
-        name = each_slide.title(path)
+        name = title_of(path)
         image = sources.Padded(self._seen(source), settings.stride)
         with tempfile.TemporaryDirectory(prefix=".part-", dir=self.folder) as scratch:
             found = self.model.predict_to(image, f"{scratch}/found.npy", self._converted)

@@ -1,4 +1,4 @@
-"""Finds tissue on slides and the tiles that hold it: coordinates that CLAM and TRIDENT read, and pictures."""
+"""Finds tissue on slides and the tiles that hold it: coordinates as CLAM and TRIDENT have them, and pictures."""
 
 from argparse import ArgumentTypeError
 from pathlib import Path
@@ -7,6 +7,7 @@ from models import settings as command_line
 from models.commands import each_slide
 from tfbig import SourceError, pictures, tiling
 from tfbig.sources import write_coords
+from tfbig.sources.slide import title_of
 from tfbig.tissue import find_tissue
 
 
@@ -21,9 +22,7 @@ def add_flags(add):
         default=0,
         help="of neighbours, pixels of a tile (default: 0)",
     )
-    add("--mpp", type=command_line.positive, help="of tiles, micrometres per pixel (default: 0.5)")
-    add("--magnification", type=command_line.positive, help="of tiles instead, e.g. 20")
-    add("--level", type=command_line.natural, help="of the pyramid instead")
+    each_slide.add_resolution(add, "tiles", "--mpp 0.5")
     add(
         "--tissue",
         choices=["otsu", "grey", "grey-tiles", "none"],
@@ -52,11 +51,7 @@ def add_flags(add):
 
 def run(settings):
     """Tiles every slide; gives the exit code."""
-    given = [settings.mpp, settings.magnification, settings.level]
-    if sum(value is not None for value in given) > 1:
-        raise SourceError("tiles have one resolution: give one of --mpp, --magnification, --level.")
-    if all(value is None for value in given):
-        settings.mpp = 0.5
+    each_slide.settle_resolution(settings, mpp=0.5)
     if settings.overlap >= settings.size:
         raise SourceError(
             f"--overlap {settings.overlap}: expected less than --size {settings.size}."
@@ -64,7 +59,7 @@ def run(settings):
     folder = Path(settings.out)
 
     def finished(path):
-        name = each_slide.title(path)
+        name = title_of(path)
         return (folder / f"{name}.h5").exists()  # written last
 
     return each_slide.run(settings, lambda path, slide: _tile(path, slide, settings), finished)
@@ -72,29 +67,25 @@ def run(settings):
 
 def _tile(path, slide, settings):
     if settings.dry_run:
-        return f"{slide.describe()}: would be tiled at {slide.at(**_resolution(settings)).shape}"
+        return f"{slide.describe()}: would be tiled at {slide.at(**each_slide.resolution(settings)).shape}"
     tissue = None
     if settings.tissue in ("otsu", "grey"):
         tissue = find_tissue(slide, settings.tissue, dark=settings.dark)
     coords = tiling.tile(
         slide,
         settings.size,
-        step=slide.step(**_resolution(settings)),
+        step=slide.step(**each_slide.resolution(settings)),
         overlap=settings.overlap,
         tissue=tissue,
         smallest_share=settings.min_tissue,
         keep=_keep(settings),
     )
-    name, folder = each_slide.title(path), Path(settings.out)
+    name, folder = title_of(path), Path(settings.out)
     count = len(coords.coords)
     pictures.tiles(folder / f"{name}.png", slide, coords, f"{name}: {count} tiles", tissue)
     write_coords(folder / f"{name}.h5", coords, slide)
     share = "" if tissue is None else f", {tissue.share:.1%} tissue"
     return f"{path.name}: {count} tiles of {coords.size} pixels, {coords.step:.4g} of level 0 each{share}"
-
-
-def _resolution(settings):
-    return {key: getattr(settings, key) for key in ("mpp", "magnification", "level")}
 
 
 def _keep(settings):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tfbig.errors import SourceError
 from tfbig.sources.files import File, PathLike
-from tfbig.sources.slide import UM_AT_10X, Slide
+from tfbig.sources.slide import UM_TIMES_POWER, Slide
 from tfbig.sources.tiles import Tiles
 from tfbig.sources.writing import beside
 
@@ -58,7 +58,7 @@ class Coords:
 
 
 def write_coords(path: PathLike, coords: Coords, slide: Slide) -> None:
-    """Writes an HDF5 file that TRIDENT reads, and CLAM where tiles are of a level of the slide.
+    """Writes an HDF5 file with the attributes of TRIDENT, and of CLAM where tiles are of a level of the slide.
 
     It appears under its name when it is complete.
 
@@ -135,7 +135,7 @@ def _of_trident(coords: Coords, slide: Slide, path: Path) -> dict[str, Any]:
     }
     power = slide.magnification
     if power is None and slide.mpp is not None:
-        power = UM_AT_10X * 2 / sum(slide.mpp)
+        power = UM_TIMES_POWER * 2 / sum(slide.mpp)
     if power is not None:
         found["level0_magnification"] = power
         found["target_magnification"] = power / coords.step

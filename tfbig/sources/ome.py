@@ -1,4 +1,4 @@
-"""Pyramidal OME-TIFF, written strip by strip: what QuPath, OMERO and tifffile open."""
+"""Pyramidal OME-TIFF, written strip by strip."""
 
 from __future__ import annotations
 

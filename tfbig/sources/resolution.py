@@ -54,8 +54,8 @@ def of_openslide(properties: Mapping[str, str]) -> Resolution:
     """What OpenSlide's properties say; of its generic TIFF what it makes of the resolution tags."""
     rows, columns = (_positive(properties.get(f"openslide.mpp-{axis}")) for axis in "yx")
     power = _positive(properties.get("openslide.objective-power"))
-    known = rows and columns and not _is_default(properties, (rows, columns))
-    return Resolution((rows, columns) if known and rows and columns else None, power)
+    mpp = (rows, columns) if rows and columns else None
+    return Resolution(None if mpp and _is_default(properties, mpp) else mpp, power)
 
 
 def of_tiff(tiff: tifffile.TiffFile) -> Resolution:
@@ -90,6 +90,10 @@ def read_mpp_table(path: PathLike) -> dict[str, float]:
         raise SourceError(
             f"{path}: cannot be read as a CSV file ({error}); expected columns wsi, mpp."
         ) from error
+    if not rows:
+        raise SourceError(
+            f"{path}: lists no slides; expected lines of wsi,mpp after these two words."
+        )
     found: dict[str, float] = {}
     for line, row in enumerate(rows, start=2):
         name, mpp = (row.get("wsi") or "").strip(), _positive(row.get("mpp"))

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig.errors import SourceError
+from tfbig.sources.files import PathLike
 from tfbig.sources.georeference import Georeference
 from tfbig.sources.resolution import Resolution
 from tfbig.sources.source import Rows, Source
@@ -21,9 +22,14 @@ TOLERANCE = 0.01
 """A level whose pixels differ by no more than this share from those asked for is taken as it is."""
 ENLARGED = 1.25
 """How much finer than level 0 pixels may be asked for: slides of one scanner differ by a few percent."""
-UM_AT_10X = 1.0 * 10
+UM_TIMES_POWER = 10.0
 """Micrometres per pixel times magnification: 0.5 at 20x, 0.25 at 40x."""
 _BLOCK_ROWS = 256
+
+
+def title_of(path: PathLike) -> str:
+    """The name of a file without its endings, after which results are named."""
+    return Path(path).stem.removesuffix(".ome")
 
 
 class Slide(ABC):
@@ -74,7 +80,7 @@ class Slide(ABC):
     @property
     def title(self) -> str:
         """The name of the file without its endings."""
-        return Path(self.name).stem.removesuffix(".ome")
+        return title_of(self.name)
 
     @property
     def downsamples(self) -> tuple[float, ...]:
@@ -238,7 +244,7 @@ class Slide(ABC):
                 f"{self.name}: does not say how large its pixels are; expected OpenSlide's mpp, TIFF's resolution tags "
                 "or OME-XML. Give it: mpp=0.25, on the command line --mpp-of FILE, a CSV with columns wsi,mpp."
             )
-        target = UM_AT_10X / magnification if magnification is not None else mpp
+        target = UM_TIMES_POWER / magnification if magnification is not None else mpp
         assert target is not None
         return target / self.mpp[0], target / self.mpp[1]
 

@@ -35,8 +35,8 @@ class ZarrSlide(Slide):
 
     def __init__(self, path: PathLike) -> None:
         name = os.fspath(path)
-        self._arrays, axes, resolution = _found(name)
-        sources = [_ZarrSource(array, axes, name) for array in self._arrays]
+        arrays, axes, resolution = _found(name)
+        sources = [_ZarrSource(array, axes, name) for array in arrays]
         first = sources[0]
         levels = [(source.shape[0], source.shape[1]) for source in sources]
         super().__init__(name, levels, first.shape[2], first.dtype, resolution, "zarr")
