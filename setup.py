@@ -10,6 +10,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["tfbig", "tfbig.*", "models", "models.*"]),
+    package_data={"tfbig": ["page/*"]},
     entry_points={"console_scripts": ["tfbig=models.commands.main:main"]},
     python_requires=">=3.11,<3.14",
     install_requires=[
@@ -36,6 +37,7 @@ setup(
         "dev": [
             *("pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"),
             "scikit-learn",  # what metrics are compared with
+            "selenium",  # opens reports in a browser
             "zarr>=3",
         ],
     },

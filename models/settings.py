@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from tfbig import runfolder
+from tfbig import report, runfolder
 from tfbig.budget import parse_bytes
 
 _GROUPS = ("data", "training", "machine", "run")
@@ -43,7 +43,15 @@ def open_run(settings):
     """The run folder, with the settings in its `config.yaml`; `--config` takes them back."""
     folder = open_folder(settings)
     runfolder.write_yaml(folder / runfolder.CONFIG, to_save(settings))
+    runfolder.write_versions(folder)
     return folder
+
+
+def tell_results(numbers, folder):
+    """Writes the report of a run that has ended, and says where it is."""
+    page = report.write_report(folder)
+    text = "  ".join(f"{key} {value:.4f}" for key, value in numbers.items())
+    print(f"{text}\nrun folder: {folder}\nreport: {page}")
 
 
 def to_save(settings):

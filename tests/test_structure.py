@@ -69,7 +69,9 @@ ORDER = [
     "geojson",
     "runfolder",
     "windows",
+    "zoom",
     "pictures",
+    "report",
 ]
 """Modules of tfbig, lowest first: each may import those above it in this list."""
 

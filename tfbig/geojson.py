@@ -29,6 +29,11 @@ SMOOTHING: Final = 0.75
 Labels = npt.NDArray[Any]
 
 
+def hex_of(colour: Any) -> str:
+    """`(0, 158, 115)` as `'#009e73'`."""
+    return "#" + bytes(int(part) for part in colour).hex()
+
+
 def small_labels(labels: Source, side: int = SIDE) -> tuple[Labels, int]:
     """Classes of blocks of pixels: the one that most of them have, the lower one of two with as many.
 

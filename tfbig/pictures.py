@@ -13,7 +13,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from tfbig.geojson import COLOURS
+from tfbig.geojson import COLOURS, hex_of
 from tfbig.sources import Bag, Coords, Slide, Source
 from tfbig.sources.bags import resize
 from tfbig.sources.writing import beside
@@ -142,15 +142,10 @@ def attention_map(
         raise ValueError(
             f"{bag.name}: attention of shape {np.shape(attention)} for {count} instances."
         )
-    places, side = _places(bag, max_side)
-    rows, columns = places.max(0) + side
-    canvas = np.full((rows, columns, 3), 255, np.uint8)
-    heat = np.zeros((rows, columns), np.float32)
+    canvas, places, side = instances(bag, max_side)
+    rows, columns = canvas.shape[:2]
     share = np.asarray(attention, np.float32) / max(float(np.max(attention)), 1e-30)
-    for i, (top, left) in enumerate(places):
-        where = np.s_[top : top + side, left : left + side]
-        canvas[where] = _tile(bag, i, side)
-        heat[where] = share[i]
+    heat = np.nan_to_num(by_place(places // side, share)).repeat(side, 0).repeat(side, 1)
     wide = columns > 1.3 * rows
     figure = Figure(figsize=_figure_size((rows, columns), wide), layout="constrained")
     first, second = figure.subplots(*((2, 1) if wide else (1, 2)))
@@ -168,6 +163,33 @@ def attention_map(
             frame.set_edgecolor((RIGHT[0] / 255, RIGHT[1] / 255, RIGHT[2] / 255))
             axes.add_patch(frame)
     _save(figure, path)
+
+
+def instances(
+    bag: Bag, max_side: int = 4096
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], int]:
+    """The instances of a bag where they lie, on white.
+
+    Args:
+        bag: As in `attention_map`.
+        max_side: Most rows and columns of the picture; an instance has at most 64.
+
+    Returns:
+        The picture `[h, w, 3]`, top and left of each instance in it `[n, 2]`, and their side.
+    """
+    places, side = _places(bag, max_side)
+    rows, columns = places.max(0) + side
+    canvas = np.full((rows, columns, 3), 255, np.uint8)
+    for i, (top, left) in enumerate(places):
+        canvas[top : top + side, left : left + side] = _tile(bag, i, side)
+    return canvas, places, side
+
+
+def by_place(places: npt.NDArray[Any], values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Numbers `[n]` at rows and columns `[n, 2]` of a picture `[h, w]`, NaN where there is none."""
+    found = np.full(places.max(0) + 1, np.nan, np.float32)
+    found[tuple(places.T)] = values
+    return found
 
 
 def latent_grid(path: str | Path, image: Source, z: npt.NDArray[Any], title: str) -> None:
@@ -254,11 +276,11 @@ def tiles(
         height, width = tissue.mask.shape
         across, down = (np.arange(n) + 0.5 for n in (width, height))
         where = across * columns / width - 0.5, down * rows / height - 0.5
-        axes.contour(*where, tissue.mask, [0.5], colors=[_hex(RIGHT)], linewidths=0.8)
+        axes.contour(*where, tissue.mask, [0.5], colors=[hex_of(RIGHT)], linewidths=0.8)
     side = coords.size_at_level_0
     corners = np.array([(0, 0), (side, 0), (side, side), (0, side)])
     squares = (coords.coords[:, None] + corners) / steps - 0.5
-    edges = PolyCollection(squares, facecolors="none", edgecolors=_hex(FALSE), linewidths=0.6)
+    edges = PolyCollection(squares, facecolors="none", edgecolors=hex_of(FALSE), linewidths=0.6)
     axes.add_collection(edges)
     axes.set_axis_off()
     axes.set_title(title)
@@ -298,7 +320,7 @@ def regions(
     right.imshow(tinted.astype(np.uint8))
     share = np.bincount(labels.ravel(), minlength=len(names)) / labels.size
     handles = [
-        Patch(color=_hex(COLOURS[(n - 1) % len(COLOURS)]), label=f"{name} {share[n]:.1%}")
+        Patch(color=hex_of(COLOURS[(n - 1) % len(COLOURS)]), label=f"{name} {share[n]:.1%}")
         for n, name in enumerate(names)
         if n
     ]
@@ -330,11 +352,6 @@ def confusion(path: str | Path, counts: npt.ArrayLike, names: Sequence[str], tit
     axes.set_ylabel("true")
     axes.set_title(title)
     _save(figure, path)
-
-
-def _hex(colour: Sequence[int]) -> str:
-    """`(0, 158, 115)` as `'#009e73'`."""
-    return "#" + bytes(colour).hex()
 
 
 def _thumbnail(slide: Slide, max_side: int) -> npt.NDArray[Any]:

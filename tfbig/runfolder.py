@@ -10,11 +10,13 @@ import csv
 import io
 import json
 import math
+import platform
 import resource
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ CHECKPOINT = "checkpoint.keras"
 CONFIG = "config.yaml"
 HISTORY = "history.csv"
 METRICS = "metrics.json"
+VERSIONS = "versions.json"
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -44,6 +47,14 @@ def write_yaml(path: str | Path, values: Mapping[str, Any]) -> None:
 def write_json(path: str | Path, values: Mapping[str, Any]) -> None:
     """Writes `values` as JSON, in their order."""
     write_text(path, json.dumps(values, indent=2) + "\n")
+
+
+def write_versions(folder: str | Path) -> None:
+    """Writes what the run was made with, and when it began."""
+    found = {name: version(name) for name in ("tfbig", "tensorflow", "keras", "numpy")}
+    time_of = time.strftime("%Y-%m-%d %H:%M:%S")
+    python = {"python": platform.python_version(), "system": platform.platform()}
+    write_json(Path(folder) / VERSIONS, {"time": time_of, **found, **python})
 
 
 def write_csv(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:

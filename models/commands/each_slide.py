@@ -156,6 +156,7 @@ def _claim(folder, settings):
         return
     folder.mkdir(parents=True, exist_ok=True)
     runfolder.write_yaml(file, own)
+    runfolder.write_versions(folder)
 
 
 def _tell(line, stream, quiet):

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from models import settings as command_line
-from tfbig import metrics, mil, pictures, roc, runfolder
+from tfbig import metrics, mil, pictures, roc, runfolder, zoom
 
 MAPS = 4
 """Bags whose attention is drawn."""
@@ -44,8 +44,7 @@ def write_results(explain, data, folder, settings, measured):
     means["confusion"] = counts.tolist()
     means["left_out"] = [list(reason) for reason in data.failed]
     runfolder.write_json(folder / runfolder.METRICS, measured | means)
-    text = "  ".join(f"{key} {mean:.4f}" for key, (mean, _) in found.items())
-    print(f"{text}\nrun folder: {folder}")
+    command_line.tell_results({key: mean for key, (mean, _) in found.items()}, folder)
 
 
 def _judged(explain, data, settings, seed):
@@ -131,6 +130,21 @@ def _draw_maps(explain, data, folder):
     test, last = data.test, len(data.classes) - 1
     chosen = [bag for bag, y in zip(test.bags, test.labels, strict=True) if y == last]
     for number, bag in enumerate((chosen or list(test.bags))[:MAPS]):
-        path = folder / f"attention_{number}.png"
         title = f"{bag.name}, {data.classes[last]}" if chosen else bag.name
-        pictures.attention_map(path, bag, explain(bag)["attention"], title)
+        draw_attention(folder, f"attention_{number}", bag, explain(bag)["attention"], title)
+
+
+def draw_attention(folder, name, bag, attention, title):
+    """As a picture, and for the zoomable view of the report.
+
+    Args:
+        folder: of the run.
+        name: of the files.
+        bag: its instances.
+        attention: of each, `[n]`.
+        title: for people.
+    """
+    pictures.attention_map(folder / f"{name}.png", bag, attention, title)
+    canvas, places, side = pictures.instances(bag, zoom.MAX_SIDE)
+    heat = zoom.of_values("attention", pictures.by_place(places // side, attention))
+    zoom.write_view(folder, name, canvas, [heat], title=title)

@@ -337,8 +337,7 @@ def write_results(model, twin, data, folder, settings, measured):
     results["confusion"] = found["confusion"].tolist()
     results["left_out"] = [list(reason) for reason in data.failed]
     runfolder.write_json(folder / runfolder.METRICS, measured | results)
-    text = "  ".join(f"test_{key} {value:.4f}" for key, value in numbers.items())
-    print(f"{text}\nrun folder: {folder}")
+    command_line.tell_results({f"test_{key}": value for key, value in numbers.items()}, folder)
 
 
 def draw_latent(model, table, test, folder):
@@ -350,7 +349,7 @@ def draw_latent(model, table, test, folder):
         pictures.latent_grid(folder / f"latent_{number}.png", image, z[0].numpy(), title)
         if hasattr(model.head, "attention"):
             bag, attention = attention_by_code(model, image, z)
-            pictures.attention_map(folder / f"attention_{number}.png", bag, attention, title)
+            judge.draw_attention(folder, f"attention_{number}", bag, attention, title)
 
 
 def attention_by_code(model, image, z):

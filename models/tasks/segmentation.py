@@ -12,7 +12,7 @@ import tfbig
 from models import settings as command_line
 from models.gigapixel_unet import STRIDE, gigapixel_unet
 from models.tasks import slides
-from tfbig import pictures, runfolder
+from tfbig import pictures, runfolder, zoom
 from tfbig.metrics import Dice
 
 LOSS = "binary_crossentropy"
@@ -195,10 +195,9 @@ def write_results(model, twin, unseen, folder, history, settings, planned_bytes)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         found = predict(model, twin, unseen.padded().image, Path(scratch) / "tissue.npy")
         rows, columns = unseen.image.shape[:2]
-        pictures.overlay(
-            folder / "overlay.png",
-            unseen.image,
-            unseen.labels,
+        draw(
+            folder,
+            unseen,
             found.crop((0, rows), (0, columns)),
             f"{unseen.name}: Dice {last['val_dice']:.4f}",
         )
@@ -208,10 +207,23 @@ def write_results(model, twin, unseen, folder, history, settings, planned_bytes)
     metrics |= planned_bytes | {"peak_bytes": peak}
     metrics |= {"mode": settings.mode, "epochs": len(history)}
     runfolder.write_json(folder / runfolder.METRICS, metrics)
-    print(
-        f"loss {last['loss']:.6f}  val_loss {last['val_loss']:.6f}  val_dice {last['val_dice']:.6f}"
-        f"\nrun folder: {folder}"
+    told = {key: last[key] for key in ("loss", "val_loss", "val_dice")}
+    command_line.tell_results(told, folder)
+
+
+def draw(folder, slide, found, title):
+    """What was found on a slide beside its labels: as a picture, and for the zoomable view of the report."""
+    pictures.overlay(folder / "overlay.png", slide.image, slide.labels, found, title)
+    gray, labels, chances = (
+        pictures.thumbnail(source, zoom.MAX_SIDE) for source in (slide.image, slide.labels, found)
     )
+    found, labels = chances[..., 0] > 0.5, labels[..., 0] > 0
+    compared = found * np.where(labels, 1, 2) + 3 * (labels & ~found)
+    overlays = [
+        zoom.of_classes("found and labels", compared, ("background", "right", "false", "missed")),
+        zoom.of_classes("found", found, ("background", "tissue"), opacity=0.0),
+    ]
+    zoom.write_view(folder, "overlay", 255 - gray, overlays, title=title)
 
 
 def predict(model, twin, image, path):
