@@ -19,7 +19,7 @@ from keras import layers
 from PIL import Image
 
 import tfbig
-from tfbig import SourceError
+from tfbig import SourceError, sources
 from tfbig.sources import (
     ArrayBag,
     Augmentation,
@@ -340,3 +340,41 @@ def test_a_bag_that_does_not_suit_the_model(
         tfbig.stream(bag_model(), strip_rows=2)(tf.constant([s.handle for s in sources]))
     for source in sources:
         source.release()
+
+
+@pytest.mark.parametrize("shape", [(70, 70, 3), (70, 70, 1), (61, 83, 3)])
+@pytest.mark.parametrize("seed", range(6))
+def test_an_image_is_changed_alike_in_all_its_windows(shape, seed):
+    """Any window is that of the whole image changed, blur and turn included."""
+    rng = np.random.default_rng(seed)
+    image = sources.ArraySource(rng.integers(0, 256, shape, np.uint8))
+    changed = sources.AugmentedImage(image, Augmentation.draw(seed))
+    assert changed.change.quarter_turns == 0 or shape[0] == shape[1]
+    whole = changed.change(image.read(0, shape[0]), changed.mean)
+    assert changed.shape == whole.shape == shape
+    np.testing.assert_array_equal(changed.read(0, shape[0]), whole)
+    for _ in range(20):
+        (top, below), (left, right) = (np.sort(rng.choice(n + 1, 2, False)) for n in shape[:2])
+        window = changed.read_window((int(top), int(below)), (int(left), int(right)))
+        np.testing.assert_array_equal(window, whole[top:below, left:right])
+
+
+def test_contrast_of_an_image_keeps_its_mean_luma():
+    image = sources.ArraySource(np.full((900, 40, 3), 100, np.uint8))
+    changed = sources.AugmentedImage(image, Augmentation(brightness=1.2, contrast=0.5))
+    assert changed.mean == pytest.approx(120 / 255)
+    assert (changed.read(0, 900) == 120).all()
+
+
+def test_a_changed_image_has_a_handle_that_nothing_keeps():
+    image = sources.ArraySource(np.random.default_rng(0).integers(0, 256, (30, 30, 3), np.uint8))
+    with image.lent():
+        found = sources.resolve(image.changed_handle(7))
+        expected = sources.AugmentedImage(image, Augmentation.draw(7))
+        np.testing.assert_array_equal(found.read(0, 30), expected.read(0, 30))
+        assert (found.read(0, 30) != image.read(0, 30)).any()
+
+
+def test_images_that_cannot_be_changed_are_refused():
+    with pytest.raises(SourceError, match=r"augmentation takes images \[H, W, 1 or 3\] of uint8"):
+        sources.AugmentedImage(sources.ArraySource(np.ones((4, 4, 2), np.uint8)), Augmentation())

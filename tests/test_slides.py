@@ -347,3 +347,37 @@ def test_readers_by_name(tmp_path: Path) -> None:
         open_slide(REAL[0][0], reader="bioio")
     with pytest.raises(ValueError, match=r"given mpp=-1; expected micrometres per pixel"):
         open_slide(REAL[0][0], mpp=-1)
+
+
+@pytest.mark.parametrize("look", [{"mpp": 1.0}, {"magnification": 10}, {"step": 2.0}, {"level": 1}])
+def test_a_slide_on_disk_is_seen_at_any_resolution(look, tmp_path):
+    """As an open slide, and no file stays open for it."""
+    path = tmp_path / "a.ome.tif"
+    image = np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)
+    source = sources.ArraySource(image)
+    source.mpp = (0.5, 0.5)
+    sources.write_ome_tiff(path, source)
+    lazy = sources.OnDisk(path, **look)
+    slide = sources.open_slide(path)
+    step = look.pop("step", None)
+    seen = slide.at(**look) if step is None else slide.scaled(step)
+    assert lazy.shape == seen.shape == (150, 200, 3)
+    np.testing.assert_array_equal(
+        lazy.read_window((10, 90), (3, 77)), seen.read_window((10, 90), (3, 77))
+    )
+    slide.close()
+
+
+def test_a_slide_on_disk_takes_one_resolution_and_the_size_of_its_pixels(tmp_path):
+    np.save(tmp_path / "a.npy", np.ones((64, 64, 3), np.uint8))
+    with pytest.raises(ValueError, match="one of them"):
+        sources.OnDisk(tmp_path / "a.npy", mpp=1.0, step=2.0)
+    assert sources.OnDisk(tmp_path / "a.npy", mpp=1.0, pixel=0.5).shape == (32, 32, 3)
+
+
+def test_tiles_of_a_slide_on_disk_are_those_of_the_open_slide(tmp_path):
+    np.save(tmp_path / "a.npy", np.random.default_rng(1).integers(0, 256, (90, 130, 3), np.uint8))
+    slide = sources.open_slide(tmp_path / "a.npy")
+    coords = sources.Coords("a", np.array([[0, 0], [40, 20], [70, 50]]), 20, 2.0)
+    lazy = coords.tiles_of(sources.OnDisk(tmp_path / "a.npy", step=2.0), slide.shape)
+    np.testing.assert_array_equal(lazy.read(0, 3), coords.tiles(slide).read(0, 3))

@@ -9,7 +9,7 @@ several sizes, with the size of its pixels; `open_slide` finds its reader, `Slid
 """
 
 from tfbig.sources.arrays import ArraySource, RawSource
-from tfbig.sources.augmented import Augmentation, Augmented
+from tfbig.sources.augmented import Augmentation, Augmented, AugmentedImage
 from tfbig.sources.bag_files import FeatureBag, NpyBag, PictureBag, open_bag
 from tfbig.sources.bags import ArrayBag, Bag, Filled, Resized, Subset
 from tfbig.sources.coords import Coords, read_coords, write_coords
@@ -31,6 +31,7 @@ __all__ = [
     "ArraySource",
     "Augmentation",
     "Augmented",
+    "AugmentedImage",
     "Bag",
     "Channels",
     "Coords",

@@ -1,8 +1,8 @@
-"""Tiles of a slide changed all alike: blur, colours, flips and rotation with one set of numbers for a bag."""
+"""Slides changed alike everywhere: blur, colours, flips and rotation with one set of numbers for a bag or an image."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -12,11 +12,13 @@ from skimage.color import hsv2rgb, rgb2hsv
 
 from tfbig.errors import SourceError
 from tfbig.sources.bags import Bag, Indices
-from tfbig.sources.source import Rows
+from tfbig.sources.source import Rows, Source, View
 
 Image = npt.NDArray[np.float32]
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 """Of ITU-R BT.601."""
+SAMPLED_BANDS = 16
+BAND_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,16 @@ class Augmentation:
             quarter_turns=int(rng.integers(-1, 2)),
         )
 
-    def __call__(self, tile: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def __call__(
+        self, tile: npt.NDArray[np.uint8], mean: float | None = None
+    ) -> npt.NDArray[np.uint8]:
         """A tile `[H, W, C]` changed: blur, brightness, contrast, saturation, hue, flips, rotation, in this order.
 
         Tiles of one channel have neither saturation nor hue.
+
+        Args:
+            tile: of uint8.
+            mean: luma, 0 to 1, that contrast leaves as it is; by default the mean of the tile, made brighter.
         """
         x: Image = tile.astype(np.float32) / np.float32(255)
         if self.sigma:
@@ -70,8 +78,8 @@ class Augmentation:
             )
         x = np.clip(x * self.brightness, 0, 1)
         gray = x @ LUMA if x.shape[-1] == 3 else x[..., 0]
-        mean = gray.mean(dtype=np.float32)
-        x = np.clip(mean + (x - mean) * self.contrast, 0, 1)
+        middle = np.float32(gray.mean(dtype=np.float32) if mean is None else mean)
+        x = np.clip(middle + (x - middle) * self.contrast, 0, 1)
         if x.shape[-1] == 3:
             x = _saturated(x, self.saturation)
             x = _turned(x, self.hue) if self.hue else x
@@ -113,6 +121,64 @@ class Augmented(Bag):
 
     def close(self) -> None:
         self._inner.close()
+
+
+@final
+class AugmentedImage(View):
+    """An image that is changed as it is read, alike everywhere: one set of numbers for a slide.
+
+    Every pixel is what `change` makes of it in the whole image, but that contrast leaves the mean luma of
+    `SAMPLED_BANDS` bands of rows as it is, so that the image is not read whole for it.
+
+    Args:
+        source: `[H, W, 1 or 3]` of uint8.
+        change: what is done; images that are not square are not turned.
+
+    Raises:
+        SourceError: The image is something else.
+    """
+
+    def __init__(self, source: Source, change: Augmentation) -> None:
+        rows, columns, channels = source.shape
+        if source.dtype != np.uint8 or channels not in (1, 3):
+            raise SourceError(
+                f"{source.name}: is {source.shape} {source.dtype}; augmentation takes images [H, W, 1 or 3] of uint8."
+            )
+        super().__init__(source, source.shape, np.uint8, source.name)
+        self.change = change if rows == columns else replace(change, quarter_turns=0)
+        self.mean = _mean_luma(source, change.brightness)
+
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+        rows, columns = self.shape[:2]
+        change = self.change
+        for _ in range(change.quarter_turns % 4):  # back to where the pixels were before the turn
+            start, stop, left, right = left, right, columns - stop, columns - start
+        if change.flip_columns:
+            left, right = columns - right, columns - left
+        if change.flip_rows:
+            start, stop = rows - stop, rows - start
+        halo = 1 if change.sigma else 0
+        top, side = max(start - halo, 0), max(left - halo, 0)
+        below, beyond = min(stop + halo, rows), min(right + halo, columns)
+        window = self._inner.read_window((top, below), (side, beyond))
+        straight = replace(change, flip_rows=False, flip_columns=False, quarter_turns=0)
+        own = np.s_[start - top : stop - top, left - side : right - side]
+        found = straight(window, self.mean)[own]
+        found = found[::-1] if change.flip_rows else found
+        found = found[:, ::-1] if change.flip_columns else found
+        return np.ascontiguousarray(np.rot90(found, change.quarter_turns))
+
+
+def _mean_luma(source: Source, brightness: float) -> float:
+    """Of bands of rows, made brighter, 0 to 1."""
+    rows = source.shape[0]
+    starts = sorted({n * rows // SAMPLED_BANDS for n in range(SAMPLED_BANDS)})
+    total = 0.0
+    for start in starts:
+        band = source.read(start, min(start + BAND_ROWS, rows)).astype(np.float32) / 255
+        band = np.clip(band * brightness, 0, 1)
+        total += float((band @ LUMA if band.shape[-1] == 3 else band).mean())
+    return total / len(starts)
 
 
 def _saturated(x: Image, factor: float) -> Image:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from tfbig.errors import SourceError
 from tfbig.sources.files import File, PathLike
 from tfbig.sources.slide import UM_TIMES_POWER, Slide
+from tfbig.sources.source import Source
 from tfbig.sources.tiles import Tiles
 from tfbig.sources.writing import beside
 
@@ -51,8 +53,22 @@ class Coords:
         Raises:
             SourceError: a tile is not on the slide.
         """
-        image = slide.scaled(self.step)
-        steps = [n / m for n, m in zip(slide.shape, image.shape[:2], strict=False)]
+        return self.tiles_of(slide.scaled(self.step), slide.shape, labels)
+
+    def tiles_of(
+        self, image: Source, shape: Sequence[int], labels: npt.ArrayLike | None = None
+    ) -> Tiles:
+        """The tiles as a bag of an image; nothing is read.
+
+        Args:
+            image: the slide at the resolution of the tiles, for example `OnDisk(path, step=coords.step)`.
+            shape: rows and columns of the slide at level 0.
+            labels: as in `Bag`.
+
+        Raises:
+            SourceError: a tile is not on the slide.
+        """
+        steps = [n / m for n, m in zip(shape, image.shape[:2], strict=False)]
         corners = np.rint(self.coords[:, ::-1] / steps).astype(np.int64)
         return Tiles(image, corners, self.size, self.coords, labels)
 

@@ -182,6 +182,10 @@ class Source(Readable):
         """
         return Cropped(self, rows, columns)
 
+    def changed_handle(self, seed: int) -> str:
+        """The handle of the image changed as `Augmentation.draw(seed)` says, as it is read; none has to be kept."""
+        return f"{self.handle}?seed={seed}"
+
 
 class View(Source):
     """A source that reads another one; subclasses define `_read_window`."""
