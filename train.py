@@ -2,29 +2,9 @@
 
 import sys
 
-import tfbig
-from models import settings as command_line
-from models.tasks import mil, patchgd, segmentation
+from models.commands.train import TASKS, main, settings_of
 
-TASKS = {"segmentation": segmentation, "mil": mil, "patchgd": patchgd}
-
-
-def main(argv=None):
-    """Runs the command line; gives the exit code."""
-    settings = command_line.parse(sys.argv[1:] if argv is None else argv, TASKS)
-    try:
-        TASKS[settings.task].train(settings)
-    except (tfbig.TfbigError, OSError) as error:
-        return _fail(error)
-    except KeyboardInterrupt:
-        return _fail("stopped; --resume with --out continues after the last whole epoch", code=130)
-    return 0
-
-
-def _fail(error, code=1):
-    print(f"train.py: {error}", file=sys.stderr)
-    return code
-
+__all__ = ["TASKS", "main", "settings_of"]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -181,11 +181,7 @@ def _tcga_nsclc(folder, seed):
             )
     if not table.rows:
         table.missing.append("LUAD/ and LUSC/ with TCGA-*-DX*.svs: diagnostic slides")
-    rows = [{**row, "patient": row["case_id"]} for row in table.rows]
-    table.rows = [
-        {key: value for key, value in row.items() if key != "patient"}
-        for row in split_rows(rows, (0.8, 0.0, 0.2), seed)
-    ]
+    table.rows = split_rows(table.rows, (0.8, 0.0, 0.2), seed)
     return table
 
 

@@ -1,6 +1,7 @@
 """Command line of `train.py`: flags, `--config` files, and the settings of a run that is resumed."""
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
@@ -13,22 +14,25 @@ _GROUPS = ("data", "training", "machine", "run")
 _NOT_SAVED = ("config", "resume", "dry_run")
 
 
-def parse(argv, tasks):
+def parse(argv, tasks, prog="train.py"):
     """Settings from flags, over `--config`, over those of the resumed run, over the defaults.
 
     Args:
         argv: The command line.
         tasks: `{name: module}`, see `models.tasks`; the first is the default.
+        prog: What help and errors call the program.
     """
     argv = [_dashed(token) for token in argv]
     first, _ = _first_parser(tasks).parse_known_args(argv)
     if first.resume and first.out is None:
-        _parser(tasks, first.task).error("--resume continues a run: say which with --out FOLDER")
+        _parser(tasks, first.task, prog).error(
+            "--resume continues a run: say which with --out FOLDER"
+        )
     files = [Path(first.out) / runfolder.CONFIG] if first.resume else []
     files += [first.config] if first.config else []
     tokens = [token for file in files for token in _read(file)]
     first, _ = _first_parser(tasks).parse_known_args([*tokens, *argv])
-    return _parser(tasks, first.task).parse_args([*tokens, *argv])
+    return _parser(tasks, first.task, prog).parse_args([*tokens, *argv])
 
 
 def open_folder(settings):
@@ -88,12 +92,13 @@ def _first_parser(tasks):
     return parser
 
 
-def _parser(tasks, name):
+def _parser(tasks, name, prog):
     task = tasks[name]
+    command = f"python {prog}" if prog.endswith(".py") else prog
     parser = argparse.ArgumentParser(
-        prog="train.py",
+        prog=prog,
         description=task.__doc__.partition("\n")[0],
-        epilog=f"Example: {task.EXAMPLE}. With --task NAME --help: the flags of another task.",
+        epilog=f"Example: {command} {task.EXAMPLE}. With --task NAME --help: the flags of another task.",
         allow_abbrev=False,
     )
     groups = {title: parser.add_argument_group(title).add_argument for title in _GROUPS}
@@ -190,7 +195,7 @@ def with_config(argv):
 
 
 def _stop(message):
-    argparse.ArgumentParser(prog="train.py").error(message)
+    argparse.ArgumentParser(prog=Path(sys.argv[0]).name).error(message)
 
 
 def _dashed(token):

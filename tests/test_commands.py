@@ -22,6 +22,8 @@ from tfbig import SourceError
 from tfbig.sources import read_coords, vendor
 
 DATA = ROOT / "tests" / "data"
+RUN = {"report.html", "versions.json", "views"}
+"""What every run leaves."""
 
 
 def slide(path, side=640, **options):
@@ -54,7 +56,7 @@ def test_tiles_of_a_folder(slides, tmp_path, capsys):
     told = capsys.readouterr().out
     assert "a.tif: 16 tiles of 64 pixels, 1 of level 0 each, 24.8% tissue" in told
     names = {p.name for p in out.iterdir()}
-    assert names == {"a.h5", "a.png", "b.h5", "b.png", "tile.yaml"}
+    assert names == {"a.h5", "a.png", "b.h5", "b.png", "tile.yaml", *RUN}
     coords = read_coords(out / "a.h5")
     assert len(coords.coords) == 16
     assert (coords.coords.min(), coords.coords.max()) == (192, 384)

@@ -70,6 +70,7 @@ ORDER = [
     "runfolder",
     "windows",
     "zoom",
+    "heat",
     "pictures",
     "report",
 ]

@@ -26,6 +26,9 @@ FILES = {
     "model.keras",
     "overlay.png",
     "plan.txt",
+    "report.html",
+    "versions.json",
+    "views",
 }
 
 

@@ -49,7 +49,11 @@ class Overlay:
 
 
 def of_classes(
-    name: str, labels: npt.NDArray[Any], names: Sequence[str], opacity: float = 0.5
+    name: str,
+    labels: npt.NDArray[Any],
+    names: Sequence[str],
+    share: float = 1.0,
+    opacity: float = 0.5,
 ) -> Overlay:
     """Classes `[h, w]` in colours; 0, the background, has none."""
     colours = np.zeros((256, 4), np.uint8)
@@ -57,7 +61,7 @@ def of_classes(
     for number in shown:
         colours[number] = (*COLOURS[(number - 1) % len(COLOURS)], 255)
     legend = tuple((hex_of(colours[number, :3]), names[number]) for number in shown)
-    return Overlay(name, colours[labels.astype(np.uint8)], legend, opacity=opacity)
+    return Overlay(name, colours[labels.astype(np.uint8)], legend, share, opacity)
 
 
 def of_values(name: str, values: npt.NDArray[Any], share: float = 1.0) -> Overlay:

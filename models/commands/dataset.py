@@ -1,10 +1,11 @@
 """Reads a public collection of slides as it was downloaded, says what is missing, and writes its table and splits."""
 
 from collections import Counter
-from itertools import zip_longest
 from pathlib import Path
 
 from models import datasets
+from models import settings as command_line
+from models.tasks import splits
 from tfbig import SourceError, runfolder
 
 SHOWN = 10
@@ -20,7 +21,12 @@ def add_flags(add):
         metavar="FOLDER",
         help="where it was downloaded to; without one: say what belongs there, and stop",
     )
-    add("--out", metavar="DIR", help="write slides.csv and splits_0.csv, which CLAM reads, there")
+    add("--out", metavar="DIR", help="write slides.csv and splits_0.csv, as CLAM has them, there")
+    add(
+        "--folds",
+        type=command_line.count,
+        help="write splits_0.csv, splits_1.csv, ... of k-fold cross-validation instead: by case, stratified by label",
+    )
     add("--seed", type=int, default=0, help="of splits that are drawn (default: 0)")
 
 
@@ -46,18 +52,14 @@ def run(settings):
             f"{settings.folder}: has no slide of {settings.name}. Expected there:\n{collection.expected}"
         )
     if settings.out:
-        write(table, Path(settings.out))
+        write(table, Path(settings.out), settings.folds, settings.seed)
     return 3 if table.missing else 0
 
 
-def write(table, folder):
-    """`slides.csv`, and the split in columns, as CLAM has it."""
+def write(table, folder, folds, seed):
+    """`slides.csv`, and the split, or each of the folds, as CLAM has it."""
     folder.mkdir(parents=True, exist_ok=True)
     runfolder.write_csv(folder / "slides.csv", table.rows)
-    splits = ("train", "val", "test")
-    columns = [[row["slide_id"] for row in table.rows if row["split"] == split] for split in splits]
-    rows = [
-        {"": place, **dict(zip(splits, names, strict=True))}
-        for place, names in enumerate(zip_longest(*columns, fillvalue=""))
-    ]
-    runfolder.write_csv(folder / "splits_0.csv", rows)
+    for fold in range(folds or 1):
+        rows = splits.fold_rows(table.rows, folds, fold, seed) if folds else table.rows
+        splits.write_clam_splits(folder / f"splits_{fold}.csv", rows)

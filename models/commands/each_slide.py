@@ -8,7 +8,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from models import settings as command_line
-from tfbig import SourceError, TfbigError, runfolder, sources
+from tfbig import SourceError, TfbigError, report, runfolder, sources, zoom
 from tfbig.sources.slide import title_of
 
 FAILED = "failed.csv"
@@ -96,7 +96,7 @@ def run(settings, work, finished):
                 runfolder.write_csv(folder / FAILED, failed)
         else:
             _tell(f"{line} ({time.monotonic() - began:.1f} s)", sys.stdout, quiet)
-    return _ended(folder, paths, failed, settings)
+    return _ended(folder, paths, failed, settings, changed=bool(waiting))
 
 
 def found(given):
@@ -124,6 +124,13 @@ def found(given):
                 "--out of its own."
             )
     return list(by_name.values())
+
+
+def write_view(settings, path, slide, overlays):
+    """A slide and what was found on it, for the zoomable view of the report."""
+    picture = slide.thumbnail(zoom.MAX_SIDE)
+    mpp = slide.mpp and slide.mpp[1] * slide.shape[1] / picture.shape[1]
+    zoom.write_view(settings.out, title_of(path), picture, overlays, title=path.name, mpp=mpp)
 
 
 def _mpp(path, sizes):
@@ -166,11 +173,15 @@ def _tell(line, stream, quiet):
         tqdm.write(line, file=stream)
 
 
-def _ended(folder, paths, failed, settings):
-    if failed:
-        where = "" if settings.dry_run else f", see {folder / FAILED}"
-        print(f"{len(failed)} of {len(paths)} slides failed{where}", file=sys.stderr)
-        return 3
+def _ended(folder, paths, failed, settings, changed):
     if not settings.dry_run:
-        (folder / FAILED).unlink(missing_ok=True)
-    return 0
+        if not failed:
+            (folder / FAILED).unlink(missing_ok=True)
+        page = folder / report.NAME
+        if changed or not page.exists():
+            print(f"report: {report.write_report(folder)}")
+    if not failed:
+        return 0
+    where = "" if settings.dry_run else f", see {folder / FAILED}"
+    print(f"{len(failed)} of {len(paths)} slides failed{where}", file=sys.stderr)
+    return 3

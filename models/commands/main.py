@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import tfbig
 from models import settings as command_line
-from models.commands import dataset, doctor, predict, tile
+from models.commands import dataset, doctor, predict, tile, train
 
 COMMANDS = {"doctor": doctor, "dataset": dataset, "tile": tile, "predict": predict}
 CODES = "Exit code: 0 all went well; 1 nothing was done; 2 wrong flags; 3 slides failed (failed.csv) or are missing."
@@ -15,7 +15,10 @@ CODES = "Exit code: 0 all went well; 1 nothing was done; 2 wrong flags; 3 slides
 
 def main(argv=None):
     """Runs the command line; gives the exit code."""
-    settings = parse(sys.argv[1:] if argv is None else argv)
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["train"]:  # its flags are those of the task
+        return train.main(argv[1:], "tfbig train")
+    settings = parse(argv)
     try:
         return COMMANDS[settings.command].run(settings)
     except (tfbig.TfbigError, OSError, ValueError, tf.errors.OpError) as error:
@@ -36,10 +39,15 @@ def parse(argv):
     )
     parser.add_argument("--version", action="version", version=f"tfbig {tfbig.__version__}")
     parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parsers.add_parser("train", help=_about(train))
     for name, command in COMMANDS.items():
-        about = command.__doc__.partition("\n")[0]
+        about = _about(command)
         own = parsers.add_parser(
             name, help=about, description=about, epilog=CODES, allow_abbrev=False
         )
         command.add_flags(own.add_argument)
     return parser.parse_args(command_line.with_config(argv))
+
+
+def _about(command):
+    return command.__doc__.partition("\n")[0]

@@ -12,7 +12,7 @@ import tfbig
 from models import settings as command_line
 from models.commands import each_slide
 from models.gigapixel_unet import STRIDE
-from tfbig import SourceError, geojson, pictures, progress, runfolder, sources
+from tfbig import SourceError, geojson, pictures, progress, runfolder, sources, zoom
 from tfbig.sources.slide import title_of
 
 TABLE = "predictions.csv"
@@ -114,6 +114,8 @@ class _Network:
                 self.folder / f"{name}.geojson", geojson.region_features(shapes, settings.classes)
             )
             pictures.regions(self.folder / f"{name}.png", slide, small, settings.classes, name)
+            found_here = zoom.of_classes("found", small, settings.classes)
+            each_slide.write_view(settings, path, slide, [found_here])
             place = slide.georeference and slide.georeference.scaled(*_steps(slide, source))
             if settings.probabilities:
                 path_of = self.folder / f"{name}_probabilities.ome.tif"

@@ -3,9 +3,11 @@
 from argparse import ArgumentTypeError
 from pathlib import Path
 
+import numpy as np
+
 from models import settings as command_line
 from models.commands import each_slide
-from tfbig import SourceError, pictures, tiling
+from tfbig import SourceError, heat, pictures, tiling, zoom
 from tfbig.sources import write_coords
 from tfbig.sources.slide import title_of
 from tfbig.tissue import find_tissue
@@ -83,9 +85,18 @@ def _tile(path, slide, settings):
     name, folder = title_of(path), Path(settings.out)
     count = len(coords.coords)
     pictures.tiles(folder / f"{name}.png", slide, coords, f"{name}: {count} tiles", tissue)
+    each_slide.write_view(settings, path, slide, _overlays(coords, tissue, slide))
     write_coords(folder / f"{name}.h5", coords, slide)
     share = "" if tissue is None else f", {tissue.share:.1%} tissue"
     return f"{path.name}: {count} tiles of {coords.size} pixels, {coords.step:.4g} of level 0 each{share}"
+
+
+def _overlays(coords, tissue, slide):
+    painted, share = heat.paint(coords, np.ones(len(coords.coords)), slide)
+    tiles = zoom.of_classes("tiles", np.isfinite(painted), ("", "tile"), share=share)
+    if tissue is None:
+        return [tiles]
+    return [tiles, zoom.of_classes("tissue", tissue.mask, ("", "tissue"), opacity=0.0)]
 
 
 def _keep(settings):

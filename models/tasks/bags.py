@@ -6,14 +6,17 @@ from pathlib import Path
 import numpy as np
 
 from models import settings as command_line
-from models.tasks import splits
+from models.tasks import cohort, splits
 from models.tasks.splits import SPLITS, Data
 from tfbig import SourceError, mil
 from tfbig.digits import read_digits
 from tfbig.mil import generate
-from tfbig.sources import Filled, Subset
+from tfbig.sources import Filled, Subset, read_coords
+from tfbig.sources.slide import title_of
 
 COLUMNS = ("bag", "label", "split")
+TILE, MPP = 256, 0.5
+"""Of tiles of slides, where nothing is said: those of `tfbig tile`."""
 
 
 def add_flags(add):
@@ -21,11 +24,12 @@ def add_flags(add):
     number, share = command_line.count, command_line.positive
     add(
         "--bags",
-        choices=["shapes", "digits", "pictures", "folder"],
+        choices=["shapes", "digits", "pictures", "folder", "slides"],
         default="shapes",
         help="shapes: drawn tiles, a bag with a ring is positive; digits: QMNIST-bags from the IDX "
         "files of --data; pictures: Imagenette-bags from --data/train/CLASS and --data/val/CLASS; "
-        "folder: --data/bags.csv with columns bag, label, split (default: %(default)s)",
+        "folder: --data/bags.csv with columns bag, label, split; slides: tiles of the slides of --data, a table "
+        "with columns case_id, slide_id, label (default: %(default)s)",
     )
     add("--data", metavar="FOLDER", help="where digits, pictures or bags are")
     add(
@@ -44,7 +48,19 @@ def add_flags(add):
         help="of the instances of a positive bag that are of the key class (default: %(default)s)",
     )
     add("--key", type=int, default=9, help="class of the keys (default: %(default)s)")
-    add("--tile", type=number, help="rows and columns of a composed instance")
+    add("--tile", type=number, help="rows and columns of an instance (default of slides: 256)")
+    add(
+        "--coords",
+        metavar="FOLDER",
+        help="SLIDE.h5 of tfbig tile, CLAM or TRIDENT; without it tiles are found as tfbig tile does",
+    )
+    add(
+        "--min-tissue",
+        type=command_line.positive,
+        default=0.6,
+        help="share of a tile that must be tissue (default: 0.6)",
+    )
+    cohort.add_flags(add)
     add(
         "--foreground",
         type=share,
@@ -63,7 +79,13 @@ def add_flags(add):
 
 def load(settings):
     """The data that `--bags` names."""
-    loaders = {"shapes": _shapes, "digits": _digits, "pictures": _pictures, "folder": _folder}
+    loaders = {
+        "shapes": _shapes,
+        "digits": _digits,
+        "pictures": _pictures,
+        "folder": _folder,
+        "slides": _slides,
+    }
     data = loaders[settings.bags](settings)
     if settings.foreground:
         kept = {split: _foreground(getattr(data, split), settings.foreground) for split in SPLITS}
@@ -189,6 +211,27 @@ def _folder(settings):
         paths = [str(folder / row["bag"]) for row in chosen]
         sets.append(mil.read_bags(paths, [int(row["label"]) for row in chosen], num_classes))
     return Data(*sets, classes=tuple(str(i) for i in range(num_classes)))
+
+
+def _slides(settings):
+    """Tiles of slides; a slide that cannot be read or holds no tissue is left out."""
+    known = cohort.read(settings)
+    if settings.mpp is None and settings.magnification is None and settings.coords is None:
+        settings.mpp = MPP
+    opener = cohort.Opener(settings)
+    found = settings.tile or TILE, settings.min_tissue
+
+    def tiles(path):
+        if settings.coords is None:
+            return opener.tiles(path, found)
+        return opener.tiles(path, read_coords(Path(settings.coords) / f"{title_of(path)}.h5"))
+
+    sets = []
+    for split in SPLITS:
+        bags, labels, failed = cohort.opened(known.of_split(split), tiles)
+        read = mil.read_bags(bags, labels, len(known.classes))
+        sets.append(replace(read, failed=(*failed, *read.failed)))
+    return Data(*sets, classes=known.classes)
 
 
 def _needed(settings):

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from models import settings as command_line
-from models.tasks import splits
+from models.tasks import cohort, splits
 from models.tasks.splits import SPLITS, Data
 from tfbig import SourceError, sources
 from tfbig.digits import drawn_digits, read_digits
@@ -33,12 +33,13 @@ def add_flags(add):
     number = command_line.count
     add(
         "--images",
-        choices=["drawn", "digits", "folder", "pictures", "har"],
+        choices=["drawn", "digits", "folder", "pictures", "har", "slides"],
         default="drawn",
         help="drawn: UltraMNIST of printed digits; digits: UltraMNIST of the IDX files of --data; "
         "folder: --data/images.csv with columns image, label, and split (train, val, test) or "
         "patient, by which it is split 70:10:20; pictures: --data/train/CLASS and --data/val/CLASS; "
-        "har: the folder of UCI HAR (default: %(default)s)",
+        "har: the folder of UCI HAR; slides: those of --data, a table with columns case_id, slide_id, label "
+        "(default: %(default)s)",
     )
     add("--data", metavar="FOLDER", help="where digits, images or signals are")
     add(
@@ -72,10 +73,12 @@ def add_flags(add):
     add("--classes", type=number, help="of images.csv (default: the largest label and 1)")
     add(
         "--augment",
-        choices=["a3"],
+        choices=["a3", "slide"],
         help="a3: random crops, flips, RandAugment, mixup and cutmix of Wightman et al. (2021), A3; "
-        "images in memory",
+        "images in memory. slide: blur, colours, flips and turns, one set for a whole image, anew in every epoch, "
+        "as it is read",
     )
+    cohort.add_flags(add)
 
 
 def load(settings):
@@ -84,7 +87,10 @@ def load(settings):
         "folder": _folder,
         "pictures": _pictures,
         "har": _har,
+        "slides": _slides,
     }
+    if settings.augment == "slide" and settings.images == "har":
+        raise SourceError("--augment slide changes images; signals are none. Leave it out.")
     return loaders[settings.images](settings)
 
 
@@ -122,17 +128,19 @@ def dataset(found, settings, learns=False, first_epoch=0, dense=False, classes=0
         dense: give tensors instead of handles.
         classes: how many, where labels become shares of classes by mixing.
     """
-    handles = np.array([image.handle for image in found.images])
     epochs = count(first_epoch)
+    changes = learns and settings.augment == "slide"
 
     def one_epoch():
         rng = np.random.default_rng([settings.seed, next(epochs)])
-        order = rng.permutation(len(handles)) if learns else np.arange(len(handles))
-        yield from zip(handles[order], found.labels[order], strict=True)
+        order = rng.permutation(len(found.images)) if learns else np.arange(len(found.images))
+        for place in order:
+            image, seed = found.images[place], int(rng.integers(2**31))
+            yield image.changed_handle(seed) if changes else image.handle, found.labels[place]
 
     spec = tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)
     data = tf.data.Dataset.from_generator(one_epoch, output_signature=spec)
-    data = data.apply(tf.data.experimental.assert_cardinality(len(handles)))
+    data = data.apply(tf.data.experimental.assert_cardinality(len(found.images)))
     if dense:
         first = found.images[0]
         shape = [n if settings.batch_size > 1 else None for n in first.shape[:-1]]
@@ -247,6 +255,19 @@ def _folder(settings):
         paths = [folder / row["image"] for row in chosen]
         found.append(_opened(paths, [int(row["label"]) for row in chosen], num_classes, settings))
     return Data(*found, classes=tuple(str(i) for i in range(num_classes)))
+
+
+def _slides(settings):
+    """Whole slides at one resolution; one that cannot be read is left out."""
+    known = cohort.read(settings)
+    opener = cohort.Opener(settings)
+    found = []
+    for split in SPLITS:
+        images, labels, failed = cohort.opened(
+            known.of_split(split), lambda path: _prepared(opener.image(path), settings)
+        )
+        found.append(ImageSet(tuple(images), np.array(labels, np.int64), tuple(failed)))
+    return Data(*found, classes=known.classes)
 
 
 def _pictures(settings):

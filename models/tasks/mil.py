@@ -24,7 +24,7 @@ MODES = {
     "frozen": "the encoder is not trained; its features are made on the fly",
 }
 EXAMPLE = (
-    "python train.py --task mil --model transmil --bags folder --data my_bags --encoder resnet18 "
+    "--task mil --model transmil --bags folder --data my_bags --encoder resnet18 "
     "--mode accumulate --instances-at-once 32 --out runs/mine"
 )
 AGGREGATORS = {

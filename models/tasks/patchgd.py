@@ -20,7 +20,7 @@ MODES = {
     "offload": "the same network streamed, exact, within the memory given",
 }
 EXAMPLE = (
-    "python train.py --task patchgd --images digits --data mnist --canvas 512 --factors 1 9 --patch 128 "
+    "--task patchgd --images digits --data mnist --canvas 512 --factors 1 9 --patch 128 "
     "--encoder mobilenetv2 --out runs/mine"
 )
 MAPS = 4

@@ -21,7 +21,7 @@ MODES = {
     "device": "plain Keras with whole crops, on the same data with the same seed",
 }
 EXAMPLE = (
-    "python train.py --mode offload --data my_slides --crop 16000x64000 --device-memory 1GB "
+    "--mode offload --data my_slides --crop 16000x64000 --device-memory 1GB "
     "--epochs 20 --out runs/mine"
 )
 _DATA = Path(__file__).parents[2] / "examples" / "data"

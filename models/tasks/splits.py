@@ -3,11 +3,12 @@
 import csv
 import sys
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
-from tfbig import SourceError
+from tfbig import SourceError, runfolder
 
 SPLITS = ("train", "val", "test")
 
@@ -29,12 +30,13 @@ class Data:
         return [f for split in SPLITS for f in getattr(self, split).failed]
 
 
-def read_table(path, columns):
+def read_table(path, columns, names=False):
     """Rows of a CSV file; `label` is a class 0, 1, ...
 
     Args:
         path: The file.
         columns: What it must have.
+        names: Labels may be names.
 
     Raises:
         SourceError: It is missing, lacks a column, or a label is no class.
@@ -49,7 +51,7 @@ def read_table(path, columns):
     if missing:
         raise SourceError(f"{path}: has no rows with column '{missing[0]}'; expected {columns}.")
     for number, row in enumerate(rows, start=2):
-        if not row["label"].isdigit():
+        if not (row["label"].strip() if names else row["label"].isdigit()):
             raise SourceError(
                 f"{path}: line {number}: label '{row['label']}' is no class 0, 1, ..."
             )
@@ -69,28 +71,103 @@ def of_split(rows, split, path):
 
 
 def split_rows(rows, shares=(0.7, 0.1, 0.2), seed=0):
-    """Rows with a `split`, stratified by label; all rows of a `patient` are in one split.
+    """Rows with a `split`, stratified by label; all rows of a case are in one split.
 
-    A patient whose rows have several labels counts for the first. Of each class the shares are met to one patient.
+    A case whose rows have several labels counts for the first. Of each class the shares are met to one case.
 
     Args:
-        rows: With `label`, and `patient` where images share one.
+        rows: With `label`, and `case_id` or `patient` where images share one.
         shares: Of training, validation and test.
         seed: Same seed, same split.
     """
-    patients = {}
-    for number, row in enumerate(rows):
-        patients.setdefault(row.get("patient") or f"row {number}", []).append(row)
     rng = np.random.default_rng(seed)
     found = {}
-    for label in sorted({group[0]["label"] for group in patients.values()}):
-        own = [name for name, group in patients.items() if group[0]["label"] == label]
+    for own in _cases_by_label(rows):
         ends = np.round(np.cumsum(shares) / sum(shares) * len(own)).astype(int)
         for place, which in enumerate(rng.permutation(len(own))):
             found[own[which]] = SPLITS[int(np.searchsorted(ends, place, side="right"))]
+    return [{**row, "split": found[case]} for row, case in zip(rows, _cases(rows), strict=True)]
+
+
+def fold_rows(rows, folds, fold, seed=0):
+    """Rows with a `split` of k-fold cross-validation: fold `fold` tests, the next one validates, the others train.
+
+    Every case tests in one fold; classes are dealt evenly, to one case.
+
+    Args:
+        rows: As in `split_rows`.
+        folds: How many, 3 or more.
+        fold: 0 to `folds` - 1.
+        seed: Same seed, same folds.
+
+    Raises:
+        SourceError: There are fewer than 3 folds, or there is no such fold, or there are fewer cases than folds.
+    """
+    if folds < 3 or not 0 <= fold < folds:
+        raise SourceError(
+            f"--folds {folds}, --fold {fold}: expected 3 folds or more (one tests, one validates), and a fold from 0."
+        )
+    rng = np.random.default_rng(seed)
+    dealt = {}
+    for own in _cases_by_label(rows):
+        for which in rng.permutation(len(own)):
+            dealt[own[which]] = (len(dealt) - fold) % folds
+    if len(dealt) < folds:
+        raise SourceError(f"{len(dealt)} cases make no {folds} folds. Give fewer --folds.")
     return [
-        {**row, "split": found[row.get("patient") or f"row {number}"]}
+        {**row, "split": {0: "test", 1: "val"}.get(dealt[case], "train")}
+        for row, case in zip(rows, _cases(rows), strict=True)
+    ]
+
+
+def read_clam_splits(path):
+    """`{slide: split}` of a file `splits_0.csv` of CLAM, with columns `train`, `val` and `test`.
+
+    Raises:
+        SourceError: It is missing, or has not these columns, or a slide is in two of them.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SourceError(f"{path}: cannot be read ({error}). Check --splits.") from error
+    if not rows or any(split not in rows[0] for split in SPLITS):
+        raise SourceError(f"{path}: expected columns {', '.join(SPLITS)}, as CLAM has them.")
+    found = {}
+    for row in rows:
+        for split in SPLITS:
+            name = (row[split] or "").strip()
+            if name and found.setdefault(name, split) != split:
+                raise SourceError(f"{path}: slide {name} is in '{found[name]}' and in '{split}'.")
+    return found
+
+
+def write_clam_splits(path, rows):
+    """The split of rows with `slide_id`, in columns, as CLAM has it."""
+    columns = [[row["slide_id"] for row in rows if row["split"] == split] for split in SPLITS]
+    lines = [
+        {"": place, **dict(zip(SPLITS, names, strict=True))}
+        for place, names in enumerate(zip_longest(*columns, fillvalue=""))
+    ]
+    runfolder.write_csv(path, lines)
+
+
+def _cases(rows):
+    """The case of every row; one without is a case of its own."""
+    return [
+        row.get("case_id") or row.get("patient") or f"row {number}"
         for number, row in enumerate(rows)
+    ]
+
+
+def _cases_by_label(rows):
+    """The cases of each label, which is that of their first row, by label."""
+    labels = {}
+    for row, case in zip(rows, _cases(rows), strict=True):
+        labels.setdefault(case, row["label"])
+    return [
+        [case for case, own in labels.items() if own == label]
+        for label in sorted(set(labels.values()))
     ]
 
 

@@ -1,0 +1,33 @@
+"""Trains a network on slides, bags of their tiles, or large images; as train.py does, with the same flags."""
+
+import sys
+
+import tfbig
+from models import settings as command_line
+from models.tasks import mil, patchgd, segmentation
+
+TASKS = {"segmentation": segmentation, "mil": mil, "patchgd": patchgd}
+
+
+def settings_of(argv, prog="train.py"):
+    """Settings from flags, over `--config`, over those of the resumed run, over the defaults."""
+    return command_line.parse(argv, TASKS, prog)
+
+
+def main(argv=None, prog="train.py"):
+    """Runs the command line; gives the exit code."""
+    settings = settings_of(sys.argv[1:] if argv is None else argv, prog)
+    try:
+        TASKS[settings.task].train(settings)
+    except (tfbig.TfbigError, OSError) as error:
+        return _fail(prog, error)
+    except KeyboardInterrupt:
+        return _fail(
+            prog, "stopped; --resume with --out continues after the last whole epoch", code=130
+        )
+    return 0
+
+
+def _fail(prog, error, code=1):
+    print(f"{prog}: {error}", file=sys.stderr)
+    return code

@@ -1,0 +1,277 @@
+"""Slides of a table: labels, files and splits, and runs of every task that learns from them."""
+
+import csv
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import train
+from models.commands.main import main
+from models.tasks import cohort, splits
+from tfbig import SourceError, sources
+
+FLAGS = {
+    **dict.fromkeys(("slides", "splits", "folds", "magnification", "mpp_of", "reader")),
+    "fold": 0,
+    "seed": 0,
+    "mpp": None,
+}
+
+
+def slide(path, colour, side=320):
+    """Bright, with a square of tissue in its middle."""
+    image = np.full((side, side, 3), 240, np.uint8)
+    image[side // 4 : -side // 4, side // 4 : -side // 4] = colour
+    image -= np.random.default_rng(len(path.name)).integers(0, 30, image.shape, np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    resolution = {"resolution": (20000, 20000), "resolutionunit": "CENTIMETER"}  # 0.5 um
+    tifffile.imwrite(path, image, photometric="rgb", tile=(128, 128), **resolution)
+
+
+def table_of(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Ten slides of two kinds, one of them damaged, and one that is not there."""
+    rows = []
+    for number in range(10):
+        kind = ("purple", "red")[number % 2]
+        path = tmp_path / "data" / f"centre {number % 3}" / f"s{number}.tif"
+        slide(path, (130, 70, 160) if kind == "purple" else (200, 60, 80))
+        split = "train" if number < 6 else "val" if number < 8 else "test"
+        rows.append(
+            {"case_id": f"c{number}", "slide_id": f"s{number}", "label": kind, "split": split}
+        )
+    (tmp_path / "data" / "centre 1" / "s1.tif").write_bytes(b"II*\0 no slide")
+    rows.append({"case_id": "c10", "slide_id": "s10", "label": "red", "split": "train"})
+    return table_of(tmp_path / "data" / "slides.csv", rows)
+
+
+def settings(table, **changes):
+    return Namespace(**FLAGS | {"data": str(table)} | changes)
+
+
+def test_labels_may_be_names_and_slides_are_found_however_deep(data):
+    found = cohort.read(settings(data))
+    assert found.classes == ("purple", "red")
+    assert [row["label"] for row in found.rows] == [0, 1] * 5 + [1]
+    assert found.rows[4]["path"] == data.parent / "centre 1" / "s4.tif"
+    assert found.rows[10]["path"] is None
+    assert len(found.of_split("train")) == 7
+    assert cohort.read(settings(data.parent)).rows == found.rows
+
+
+def test_paths_of_the_table_win_and_numbers_are_classes(data, tmp_path):
+    slide(tmp_path / "elsewhere.tif", (130, 70, 160))
+    rows = [{"slide_id": "s0", "label": 2, "path": tmp_path / "elsewhere.tif"}]
+    rows += [{"slide_id": f"s{n}", "label": n % 2, "path": ""} for n in range(2, 9)]
+    found = cohort.read(settings(table_of(data.parent / "own.csv", rows)))
+    assert found.classes == ("0", "1", "2")
+    assert found.rows[0]["path"] == tmp_path / "elsewhere.tif"
+    assert found.rows[1]["path"].name == "s2.tif"
+    assert {row["split"] for row in found.rows} >= {"train", "test"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": None}, "slides need --data FILE"),
+        ({"data": "none.csv"}, "there is no such file"),
+        ({"slides": "."}, "holds none of the 11 slides"),
+        ({"splits": "none.csv"}, r"cannot be read .* Check --splits"),
+        ({"folds": 2}, "expected 3 folds or more"),
+        ({"folds": 5, "fold": 5}, "a fold from 0"),
+        ({"folds": 30}, "11 cases make no 30 folds"),
+    ],
+)
+def test_tables_and_flags_that_cannot_be_used(change, message, data, tmp_path):
+    if change.get("slides"):
+        change = {"slides": str(tmp_path / "empty")}
+        (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match=message):
+        cohort.read(settings(data, **change))
+
+
+def test_two_files_of_one_slide_are_an_error(data):
+    slide(data.parent / "again" / "s3.tif", (1, 2, 3))
+    with pytest.raises(SourceError, match="are both slide 's3'"):
+        cohort.read(settings(data))
+
+
+def test_a_slide_is_seen_at_one_resolution(data):
+    with pytest.raises(SourceError, match="--mpp or --magnification"):
+        cohort.Opener(settings(data, mpp=1.0, magnification=5))
+    path = data.parent / "centre 0" / "s0.tif"
+    assert cohort.Opener(settings(data)).image(path).shape == (320, 320, 3)
+    assert cohort.Opener(settings(data, mpp=1.0)).image(path).shape == (160, 160, 3)
+    sizes = data.parent / "sizes.csv"
+    sizes.write_text("wsi,mpp\ns0.tif,0.25\n")
+    opener = cohort.Opener(settings(data, mpp=1.0, mpp_of=str(sizes)))
+    assert opener.image(path).shape == (80, 80, 3)
+
+
+def test_folds_test_every_case_once_and_are_stratified():
+    rows = [
+        {"case_id": f"c{n // 2}", "slide_id": f"s{n}", "label": str(n % 2 and n // 40)}
+        for n in range(80)
+    ]
+    rows = [row | {"label": str(int(row["case_id"][1:]) % 4 == 0)} for row in rows]
+    tested = []
+    for fold in range(5):
+        found = splits.fold_rows(rows, 5, fold, seed=3)
+        of_case = {}
+        for row in found:
+            of_case.setdefault(row["case_id"], set()).add(row["split"])
+        assert all(len(own) == 1 for own in of_case.values())
+        held = [case for case, own in of_case.items() if own == {"test"}]
+        assert len(held) == 8
+        assert sum(int(case[1:]) % 4 == 0 for case in held) == 2
+        assert sum(own == {"val"} for own in of_case.values()) == 8
+        tested += held
+    assert sorted(tested) == sorted({row["case_id"] for row in rows})
+    assert splits.fold_rows(rows, 5, 0, seed=4) != splits.fold_rows(rows, 5, 0, seed=3)
+
+
+def test_splits_go_to_clam_and_back(data, tmp_path):
+    rows = splits.fold_rows(list(cohort.read(settings(data)).rows), 4, 2)
+    splits.write_clam_splits(tmp_path / "splits_2.csv", rows)
+    again = cohort.read(settings(data, splits=str(tmp_path / "splits_2.csv")))
+    assert [r["split"] for r in again.rows] == [r["split"] for r in rows]
+    table = list(csv.DictReader((tmp_path / "splits_2.csv").read_text().splitlines()))
+    table_of(tmp_path / "few.csv", [row | {"train": ""} for row in table])
+    fewer = cohort.read(settings(data, splits=str(tmp_path / "few.csv")))
+    assert {row["split"] for row in fewer.rows} == {"val", "test"}
+    twice = [row | {"val": row["train"]} for row in table]
+    with pytest.raises(SourceError, match="is in 'train' and in 'val'"):
+        splits.read_clam_splits(table_of(tmp_path / "twice.csv", twice))
+    with pytest.raises(SourceError, match="expected columns train, val, test"):
+        splits.read_clam_splits(table_of(tmp_path / "other.csv", [{"train": "a"}]))
+
+
+def test_a_collection_in_folds(tmp_path):
+    for number in range(12):
+        kind = ("normal", "tumor")[number % 2]
+        slide(tmp_path / f"{kind}_{number:03}.tif", (130, 70, 160), 64)
+    assert (
+        main(["dataset", "camelyon16", str(tmp_path), "--out", str(tmp_path), "--folds", "4"]) == 3
+    )
+    assert sorted(p.name for p in tmp_path.glob("splits_*")) == [
+        f"splits_{n}.csv" for n in range(4)
+    ]
+    found = splits.read_clam_splits(tmp_path / "splits_3.csv")
+    assert [*found.values()].count("test") == 3
+
+
+def metrics(folder):
+    return json.loads((folder / "metrics.json").read_text())
+
+
+MIL = (
+    *("--task", "mil", "--bags", "slides", "--mpp", "1.0", "--tile", "16", "--min-tissue", "0.5"),
+    *("--epochs", "2", "--instances-at-once", "4"),
+)
+
+
+def test_bags_of_tiles_of_slides(data, tmp_path, capsys):
+    """Found as tfbig tile finds them; slides that cannot be read are named and left out."""
+    assert train.main([*MIL, "--data", str(data), "--augment", "--out", str(tmp_path / "run")]) == 0
+    told = capsys.readouterr()
+    assert "train: 5 bags of 32 to 32 instances (3 purple, 2 red)" in told.out
+    assert "left out s1: " in told.err
+    assert "left out s10: there is no such slide" in told.err
+    found = metrics(tmp_path / "run")
+    assert sorted(name for name, _ in found["left_out"]) == ["s1", "s10"]
+    assert np.sum(found["confusion"]) == 2
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_tiles_of_the_command_are_taken(data, tmp_path, capsys):
+    """`tfbig tile` and then `--coords`: the same bags."""
+    slides = [str(path) for path in sorted(data.parent.rglob("s*.tif"))]
+    flags = (
+        "--size",
+        "16",
+        "--mpp",
+        "1.0",
+        "--min-tissue",
+        "0.5",
+        "--out",
+        str(tmp_path / "tiles"),
+    )
+    assert main(["tile", *slides, *flags]) == 3
+    capsys.readouterr()
+    given = train.settings_of([*MIL, "--data", str(data), "--coords", str(tmp_path / "tiles")])
+    own = train.settings_of([*MIL, "--data", str(data)])
+    for first, second in zip(
+        *(train.TASKS["mil"].bags.load(s).test.bags for s in (given, own)), strict=True
+    ):
+        assert first.name == second.name
+        np.testing.assert_array_equal(
+            first.read(0, first.shape[0]), second.read(0, second.shape[0])
+        )
+        np.testing.assert_array_equal(first.coords, second.coords)
+
+
+@pytest.mark.parametrize("mode", ["patchgd", "offload"])
+def test_whole_slides(mode, data, tmp_path):
+    """By handle, in patches and streamed, with one set of changes for a slide in every epoch."""
+    flags = ("--task", "patchgd", "--mode", mode, "--images", "slides", "--data", str(data))
+    net = (
+        "--patch",
+        "32",
+        "--latent",
+        "8",
+        "--head-width",
+        "8",
+        "--encoder",
+        "small",
+        "--head",
+        "smaller",
+    )
+    more = (
+        "--mpp",
+        "2.0",
+        "--augment",
+        "slide",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "1",
+        "--warm-start",
+        "0",
+    )
+    out = tmp_path / "run"
+    assert train.main([*flags, *net, *more, "--folds", "3", "--out", str(out)]) == 0
+    assert np.sum(metrics(out)["confusion"]) >= 3
+    assert len(metrics(out)["left_out"]) == 2
+
+
+def test_images_are_changed_anew_in_every_epoch(data):
+    flags = ("--task", "patchgd", "--images", "slides", "--data", str(data), "--augment", "slide")
+    found = train.settings_of([*flags, "--batch-size", "1"])
+    images = train.TASKS["patchgd"].images
+    train_set = images.load(found).train
+    seen = images.dataset(train_set, found, learns=True)
+    epochs = [[handle.numpy()[0].decode() for handle, _ in seen] for _ in range(2)]
+    assert all("?seed=" in handle for epoch in epochs for handle in epoch)
+    assert not set(epochs[0]) & set(epochs[1])
+    again = images.dataset(train_set, found, learns=True, first_epoch=1)
+    assert [handle.numpy()[0].decode() for handle, _ in again] == epochs[1]
+    plain = images.dataset(train_set, found)
+    assert not any("?" in handle.numpy()[0].decode() for handle, _ in plain)
+    assert isinstance(sources.resolve(epochs[0][0]), sources.AugmentedImage)
