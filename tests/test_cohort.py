@@ -261,6 +261,85 @@ def test_whole_slides(mode, data, tmp_path):
     assert len(metrics(out)["left_out"]) == 2
 
 
+def rows_of(folder):
+    return list(csv.DictReader((folder / "predictions.csv").read_text().splitlines()))
+
+
+def geojson_of(path):
+    return json.loads(path.read_text())["features"]
+
+
+def test_a_run_on_bags_predicts_slides(data, tmp_path, capsys):
+    """With the tiles, the resolution and the classes of the run; and again nothing is done."""
+    assert train.main([*MIL, "--data", str(data), "--out", str(tmp_path / "run")]) == 0
+    out, folder = tmp_path / "out", data.parent / "centre 1"
+    assert main(["predict", str(tmp_path / "run"), str(folder), "--out", str(out)]) == 3
+    told = capsys.readouterr()
+    assert "32 tiles, attention up to" in told.out
+    assert "s1.tif" in told.err
+    names = {
+        f"{slide}{end}"
+        for slide in ("s4", "s7")
+        for end in (".geojson", ".png", "_attention.ome.tif")
+    }
+    own = {"failed.csv", "predict.yaml", "predictions.csv", "report.html", "versions.json", "views"}
+    assert {p.name for p in out.iterdir()} == names | own
+    first, _ = rows_of(out)
+    assert (first["slide"], first["tiles"], first["mpp_rows"]) == ("s4.tif", "32", "1.0")
+    assert float(first["probability_purple"]) + float(first["probability_red"]) == pytest.approx(1)
+    tiles = geojson_of(out / "s4.geojson")
+    assert {f["properties"]["objectType"] for f in tiles} == {"detection"}
+    numbers = [f["properties"]["measurements"] for f in tiles]
+    assert sum(n["attention"] for n in numbers) == pytest.approx(1, abs=1e-5)
+    assert set(numbers[0]) == {"attention", "probability_purple", "probability_red"}
+    with tifffile.TiffFile(out / "s4_attention.ome.tif") as file:
+        heat = file.asarray()
+        assert heat.shape == (40, 40)  # a quarter of a tile of 16 pixels of 1 um
+        assert 'PhysicalSizeX="4.0"' in file.ome_metadata
+    assert heat.max() == pytest.approx(max(n["attention"] for n in numbers), rel=0.3)
+    assert heat[0, 0] == 0
+    assert main(["predict", str(tmp_path / "run"), str(folder / "s4.tif"), "--out", str(out)]) == 0
+    assert "1 of 1 slides are finished" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mode", ["patchgd", "offload"])
+def test_a_run_on_whole_slides_predicts_slides(mode, data, tmp_path):
+    """As it judged them itself; with a map where the head has attention."""
+    head = "transformer" if mode == "patchgd" else "smaller"
+    flags = ("--task", "patchgd", "--mode", mode, "--images", "slides", "--data", str(data))
+    net = (
+        "--patch",
+        "40",
+        "--latent",
+        "8",
+        "--head-width",
+        "8",
+        "--encoder",
+        "small",
+        "--head",
+        head,
+    )
+    more = ("--mpp", "2.0", "--epochs", "1", "--batch-size", "1", "--warm-start", "0")
+    run, out = tmp_path / "run", tmp_path / "out"
+    assert train.main([*flags, *net, *more, "--out", str(run)]) == 0
+    judged = {row["image"]: row for row in rows_of(run)}
+    paths = list(judged)
+    assert main(["predict", str(run), *paths, "--out", str(out)]) == 0
+    for row, path in zip(rows_of(out), paths, strict=True):
+        assert row["slide"] == Path(path).name
+        assert (row["rows"], row["columns"]) == ("80", "80")
+        key = "probability_red"
+        assert float(row[key]) == pytest.approx(float(judged[path][key]), abs=1e-5)
+    title = Path(paths[0]).stem
+    assert (out / f"{title}_attention.ome.tif").exists() == (mode == "patchgd")
+    if mode == "patchgd":
+        codes = geojson_of(out / f"{title}.geojson")
+        assert len(codes) == 100  # of 2 x 2 patches 5 x 5 codes each
+        assert codes[1]["geometry"]["coordinates"][0][2] == [32, 32]
+        assert codes[1]["properties"]["classification"]["name"] == "region"
+    assert len(list((out / "views").glob("*.json"))) == len(paths)
+
+
 def test_images_are_changed_anew_in_every_epoch(data):
     flags = ("--task", "patchgd", "--images", "slides", "--data", str(data), "--augment", "slide")
     found = train.settings_of([*flags, "--batch-size", "1"])

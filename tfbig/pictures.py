@@ -330,6 +330,52 @@ def regions(
     _save(figure, path)
 
 
+def heat(
+    path: str | Path,
+    slide: Slide,
+    values: npt.NDArray[Any],
+    share: float,
+    title: str,
+    max_side: int = 1600,
+) -> None:
+    """Draws a slide, and beside it numbers over it, such as attention.
+
+    Args:
+        path: PNG file to write.
+        slide: The slide, uint8.
+        values: `[h, w]`, NaN where there is none, see `tfbig.heat.paint`.
+        share: Their columns in shares of the slide's.
+        title: Line above the picture.
+        max_side: Most rows and columns of the picture of the slide.
+    """
+    picture = _thumbnail(slide, max_side)
+    rows, columns = picture.shape[:2]
+    wide = columns > 1.3 * rows
+    figure = Figure(figsize=_figure_size((rows, columns), wide), layout="constrained")
+    left, right = figure.subplots(*((2, 1) if wide else (1, 2)))
+    left.imshow(picture)
+    left.set_title(title)
+    right.imshow(picture)
+    most = max(float(np.nanmax(values)), 1e-30)
+    height = share * columns * values.shape[0] / values.shape[1]
+    image = right.imshow(
+        values,
+        extent=(-0.5, share * columns - 0.5, height - 0.5, -0.5),
+        cmap="inferno",
+        vmin=0,
+        vmax=most,
+        alpha=0.65,
+        interpolation="nearest",
+    )
+    right.set_title(f"attention, largest {most:.3g}")
+    figure.colorbar(image, ax=right, shrink=0.6)
+    for axes in (left, right):
+        axes.set_axis_off()
+        axes.set_xlim(-0.5, columns - 0.5)
+        axes.set_ylim(rows - 0.5, -0.5)
+    _save(figure, path)
+
+
 def confusion(path: str | Path, counts: npt.ArrayLike, names: Sequence[str], title: str) -> None:
     """Draws a confusion matrix.
 

@@ -1,0 +1,187 @@
+"""What every kind of prediction shares: loading, classes, the table, and attention as maps and as detections."""
+
+import csv
+from pathlib import Path
+
+import keras
+import numpy as np
+import yaml
+
+import tfbig
+from models.commands import each_slide
+from models.tasks import judge
+from tfbig import SourceError, geojson, heat, pictures, runfolder, sources, zoom
+from tfbig.sources.slide import title_of
+
+TABLE = "predictions.csv"
+INPUTS = {"rgb": 3, "gray": 1, "inverted-gray": 1}
+
+
+def run_of(path):
+    """`(model, settings)` of a run folder, or of a `.keras` file, which has no settings.
+
+    Raises:
+        SourceError: there is none, or it cannot be loaded.
+    """
+    place = Path(path)
+    if not place.is_dir():
+        return _loaded(place), {}
+    try:
+        config = yaml.safe_load((place / runfolder.CONFIG).read_text(encoding="utf-8"))
+        config["task"]
+    except (OSError, TypeError, KeyError, ValueError, yaml.YAMLError) as error:
+        raise SourceError(
+            f"{place}: is no run folder of train.py ({error}); expected one with {runfolder.CONFIG} and model.keras."
+        ) from error
+    return _loaded(place / "model.keras"), config
+
+
+def _loaded(path):
+    """A `.keras` file, as data: Keras' safe mode runs no code of it."""
+    if not path.exists():
+        raise SourceError(
+            f"{path}: there is no such file; expected a .keras file, or a run folder."
+        )
+    try:
+        return keras.models.load_model(path, compile=False)
+    except Exception as error:  # zip's, HDF5's, JSON's, Keras' own
+        raise SourceError(
+            f"{path}: cannot be loaded as a Keras model ({type(error).__name__}: {error}). Save it with "
+            "model.save('name.keras')."
+        ) from error
+
+
+def settle_input(settings, channels, own=None):
+    """Sets what the network sees where it is not given.
+
+    Raises:
+        SourceError: it has another number of channels.
+    """
+    settings.input = settings.input or own or ("rgb" if channels == 3 else "gray")
+    if INPUTS[settings.input] != channels:
+        raise SourceError(
+            f"{settings.model}: sees {channels} channels; --input {settings.input} has others."
+        )
+
+
+def settle_classes(settings, count, names=None):
+    """Sets the names of classes where they are not given: those of the run, or numbers.
+
+    Raises:
+        SourceError: there are fewer or more.
+    """
+    settings.classes = (
+        settings.classes or names or _classes_of(settings.model) or [*map(str, range(count))]
+    )
+    if len(settings.classes) != count:
+        raise SourceError(
+            f"--classes: {len(settings.classes)} names; the network has {count} classes."
+        )
+
+
+def _classes_of(run):
+    """Of the predictions that the run made of its test data."""
+    table = Path(run) / TABLE
+    if not table.is_file():
+        return None
+    with table.open(newline="", encoding="utf-8") as file:
+        columns = next(csv.reader(file), [])
+    key = "probability_"
+    return [column.removeprefix(key) for column in columns if column.startswith(key)]
+
+
+def settle_resolution(settings, config, **default):
+    """Sets at which resolution slides are seen where it is not given: that of the run, or the default."""
+    of_run = {key: config[key] for key in ("mpp", "magnification") if config.get(key) is not None}
+    each_slide.settle_resolution(settings, **(of_run or default))
+
+
+def budget(settings):
+    """For the streamed model."""
+    return tfbig.Budget(settings.device_memory, settings.host_memory)
+
+
+def seen(source, settings):
+    """What the network sees of an image."""
+    if settings.input == "rgb":
+        return source
+    return sources.Grayscale(source, invert=settings.input == "inverted-gray")
+
+
+def chances(outputs, last):
+    """Probabilities `[K]`, two for one output.
+
+    Args:
+        outputs: of the network, `[K]`.
+        last: its last layer; whose activation is softmax or sigmoid, or which is such a layer, gives probabilities,
+            and others logits.
+    """
+    found = np.asarray(outputs, np.float64)
+    activation = getattr(getattr(last, "activation", None), "__name__", "")
+    known = activation in ("softmax", "sigmoid") or isinstance(last, keras.layers.Softmax)
+    if len(found) == 1:
+        share = found if known else 1 / (1 + np.exp(-found))
+        return np.concatenate([1 - share, share])
+    return found if known else judge.softmax(found)
+
+
+def of_slide(path, source):
+    """The first columns of the table."""
+    mpp = source.mpp or (None, None)
+    row = {"slide": path.name, "rows": source.shape[0], "columns": source.shape[1]}
+    return row | {"mpp_rows": mpp[0], "mpp_columns": mpp[1]}
+
+
+def of_classes(classes, probabilities):
+    """Columns of a class prediction."""
+    shares = {f"probability_{n}": float(p) for n, p in zip(classes, probabilities, strict=True)}
+    return {"predicted": classes[int(np.argmax(probabilities))], **shares}
+
+
+def note(folder, row):
+    """A row of the table, in place of an older one of the same slide."""
+    table = Path(folder) / TABLE
+    rows = [other for other in _noted(table) if other["slide"] != row["slide"]]
+    runfolder.write_csv(table, [*rows, row])
+
+
+def is_noted(folder, path):
+    """Whether the table has a row of a slide."""
+    return any(row["slide"] == path.name for row in _noted(Path(folder) / TABLE))
+
+
+def _noted(table):
+    if not table.exists():
+        return []
+    with table.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def write_attention(settings, path, slide, coords, attention, title, scores=None):
+    """Attention of tiles as detections, a picture, an OME-TIFF, and in the view of the report.
+
+    Args:
+        settings: of the command.
+        path: of the slide.
+        slide: the slide.
+        coords: of the tiles.
+        attention: of each, `[n]`.
+        title: for people.
+        scores: probabilities of each, `[n, classes]`, where the network has some.
+    """
+    folder, name = Path(settings.out), title_of(path)
+    numbers = {"attention": attention}
+    classes, names = np.zeros(len(attention), int), ["region"]
+    if scores is not None:
+        classes, names = scores.argmax(1), settings.classes
+        numbers |= {f"probability_{n}": scores[:, i] for i, n in enumerate(settings.classes)}
+    features = geojson.tile_features(
+        coords.coords, coords.size_at_level_0, classes, names, numbers
+    )
+    geojson.write_geojson(folder / f"{name}.geojson", features)
+    painted, share = heat.paint(coords, attention, slide)
+    pictures.heat(folder / f"{name}.png", slide, painted, share, title)
+    overlay = zoom.of_values("attention", painted, share)
+    each_slide.write_view(settings, path, slide, [overlay])
+    source = heat.as_source(painted, coords, slide)
+    sources.write_ome_tiff(folder / f"{name}_attention.ome.tif", source)
