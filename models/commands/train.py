@@ -28,6 +28,11 @@ def main(argv=None, prog="train.py"):
     return 0
 
 
+def about(doc):
+    """The first line of a module's docstring."""
+    return doc.partition("\n")[0]
+
+
 def _fail(prog, error, code=1):
     print(f"{prog}: {error}", file=sys.stderr)
     return code

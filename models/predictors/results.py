@@ -175,9 +175,7 @@ def write_attention(settings, path, slide, coords, attention, title, scores=None
     if scores is not None:
         classes, names = scores.argmax(1), settings.classes
         numbers |= {f"probability_{n}": scores[:, i] for i, n in enumerate(settings.classes)}
-    features = geojson.tile_features(
-        coords.coords, coords.size_at_level_0, classes, names, numbers
-    )
+    features = geojson.tile_features(coords.coords, coords.size_at_level_0, classes, names, numbers)
     geojson.write_geojson(folder / f"{name}.geojson", features)
     painted, share = heat.paint(coords, attention, slide)
     pictures.heat(folder / f"{name}.png", slide, painted, share, title)

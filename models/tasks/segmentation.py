@@ -24,6 +24,8 @@ EXAMPLE = (
     "--mode offload --data my_slides --crop 16000x64000 --device-memory 1GB "
     "--epochs 20 --out runs/mine"
 )
+STRIP_ROWS = 512
+OVERLAPS = ("dice", "iou", "precision", "sensitivity")
 _DATA = Path(__file__).parents[2] / "examples" / "data"
 
 
@@ -67,6 +69,12 @@ def add_flags(add_data, add_training):
         default=1,
         help="crops of a step (default: %(default)s)",
     )
+    add_training(
+        "--test-only",
+        metavar="RUN",
+        help="nothing is trained: the model of this run folder is judged on all slides of --data; of the folder that "
+        "it learned from on the last, which it never saw",
+    )
 
 
 def crop_size(text):
@@ -87,6 +95,9 @@ def _crop(text):
 
 def train(settings):
     """Data, model, plan, fit, results: a run from its settings."""
+    if settings.test_only:
+        evaluate(settings)
+        return
     size = crop_size(settings.crop)
     training, unseen = slides.open_slides(settings.data)
     crops = slides.random_crops(training, size, settings.crops, settings.seed)
@@ -105,6 +116,57 @@ def train(settings):
     runfolder.write_text(folder / "plan.txt", f"{plan}\n")
     history = fit(model, twin, crops, unseen, folder, settings)
     write_results(model, twin, unseen, folder, history, settings, planned_bytes)
+
+
+def evaluate(settings):
+    """The model of a run on slides with labels: overlap of each, pictures, and the mean."""
+    known = command_line.read_yaml(Path(settings.test_only) / runfolder.CONFIG)
+    found = slides.open_all(settings.data)
+    if Path(known["data"]).resolve() == Path(settings.data).resolve():
+        found = found[-1:]
+    print(f"judges {settings.test_only} on {', '.join(slide.name for slide in found)}", flush=True)
+    if settings.dry_run:
+        return
+    twin = keras.models.load_model(Path(settings.test_only) / "model.keras")
+    model = twin if settings.mode == "device" else stream(twin, settings)
+    folder = command_line.open_run(settings)
+    rows = [judge(model, twin, slide, folder) for slide in found]
+    runfolder.write_csv(folder / "predictions.csv", rows)
+    _, peak = runfolder.memory_bytes()
+    known = {key: [row[key] for row in rows if row[key] is not None] for key in OVERLAPS}
+    means = {key: float(np.mean(numbers)) for key, numbers in known.items() if numbers}
+    metrics = {"mode": settings.mode, **means, "slides": len(rows), "peak_bytes": peak}
+    runfolder.write_json(folder / runfolder.METRICS, metrics)
+    command_line.tell_results(means, folder)
+
+
+def judge(model, twin, slide, folder):
+    """What was found on a slide against its labels, drawn, and as a row of numbers."""
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        rows, columns = slide.image.shape[:2]
+        found = predict(model, twin, slide.padded().image, Path(scratch) / "tissue.npy")
+        found = found.crop((0, rows), (0, columns))
+        row = {"slide": slide.name} | overlaps(slide.labels, found)
+        told = "nothing to find" if row["dice"] is None else f"Dice {row['dice']:.4f}"
+        draw(folder, Path(slide.name).stem, slide, found, f"{slide.name}: {told}")
+    return row
+
+
+def overlaps(labels, found):
+    """Dice, IoU, precision and sensitivity of a probability against labels 0 and 1; None where there is nothing."""
+    true = np.zeros(3, np.int64)  # pixels that are labelled, found, both
+    for start in range(0, labels.shape[0], STRIP_ROWS):
+        strip = start, min(start + STRIP_ROWS, labels.shape[0])
+        real, seen = labels.read(*strip) > 0, found.read(*strip) > 0.5
+        true += [real.sum(), seen.sum(), (real & seen).sum()]
+    labelled, seen, both = map(float, true)
+    shares = {
+        "dice": (2 * both, labelled + seen),
+        "iou": (both, labelled + seen - both),
+        "precision": (both, seen),
+        "sensitivity": (both, labelled),
+    }
+    return {name: part / whole if whole else None for name, (part, whole) in shares.items()}
 
 
 def make_model(settings):
@@ -197,6 +259,7 @@ def write_results(model, twin, unseen, folder, history, settings, planned_bytes)
         rows, columns = unseen.image.shape[:2]
         draw(
             folder,
+            "overlay",
             unseen,
             found.crop((0, rows), (0, columns)),
             f"{unseen.name}: Dice {last['val_dice']:.4f}",
@@ -211,9 +274,9 @@ def write_results(model, twin, unseen, folder, history, settings, planned_bytes)
     command_line.tell_results(told, folder)
 
 
-def draw(folder, slide, found, title):
+def draw(folder, name, slide, found, title):
     """What was found on a slide beside its labels: as a picture, and for the zoomable view of the report."""
-    pictures.overlay(folder / "overlay.png", slide.image, slide.labels, found, title)
+    pictures.overlay(folder / f"{name}.png", slide.image, slide.labels, found, title)
     gray, labels, chances = (
         pictures.thumbnail(source, zoom.MAX_SIDE) for source in (slide.image, slide.labels, found)
     )
@@ -223,7 +286,7 @@ def draw(folder, slide, found, title):
         zoom.of_classes("found and labels", compared, ("background", "right", "false", "missed")),
         zoom.of_classes("found", found, ("background", "tissue"), opacity=0.0),
     ]
-    zoom.write_view(folder, "overlay", 255 - gray, overlays, title=title)
+    zoom.write_view(folder, name, 255 - gray, overlays, title=title)
 
 
 def predict(model, twin, image, path):

@@ -96,15 +96,25 @@ def open_slides(folder):
     Raises:
         SourceError: There are fewer than two slides, or one cannot be used.
     """
+    slides = open_all(folder, least=2)
+    return slides[:-1], slides[-1]
+
+
+def open_all(folder, least=1):
+    """Every slide of a folder, by name, with its labels, as `open_slides` takes them.
+
+    Raises:
+        SourceError: There are fewer slides than `least`, or one cannot be used.
+    """
     files = _images(folder)
-    if len(files) < 2:
+    if len(files) < least:
+        kept = ", of which the last by name is kept for validation" if least > 1 else ""
         raise SourceError(
-            f"{folder}: holds {len(files)} slides ({', '.join(SUFFIXES)}); expected at least 2, of "
-            "which the last by name is kept for validation. Check --data."
+            f"{folder}: holds {len(files)} slides ({', '.join(SUFFIXES)}); expected at least {least}{kept}. "
+            "Check --data."
         )
     masks = {file.stem: file for file in _images(Path(folder) / "masks")}
-    slides = [open_slide(file, masks.get(file.stem)) for file in files]
-    return slides[:-1], slides[-1]
+    return [open_slide(file, masks.get(file.stem)) for file in files]
 
 
 def random_crops(slides, size, count, seed):

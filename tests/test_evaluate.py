@@ -1,0 +1,152 @@
+"""`tfbig evaluate`, `plan`, `report` and `train`: judging and planning what was trained, from the console."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tifffile
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from models.commands.main import main
+from models.tasks import segmentation
+from tfbig.sources import ArraySource
+
+
+def slide(path, seed):
+    """White with a dark square of tissue."""
+    random = np.random.default_rng(seed)
+    image = random.integers(236, 256, (256, 384, 3)).astype(np.uint8)
+    image[60:200, 80:300] = random.integers(90, 170, (140, 220, 3))
+    path.parent.mkdir(exist_ok=True)
+    tifffile.imwrite(path, image, photometric="rgb", tile=(128, 128))
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A segmentation run, by the console command."""
+    for number in range(3):
+        slide(tmp_path / "slides" / f"{number}.tif", number)
+    flags = (
+        "--crop",
+        "128x256",
+        "--crops",
+        "4",
+        "--epochs",
+        "1",
+        "--data",
+        str(tmp_path / "slides"),
+    )
+    assert main(["train", *flags, "--out", str(tmp_path / "run")]) == 0
+    return tmp_path / "run"
+
+
+def metrics(folder):
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def rows_of(folder):
+    return list(csv.DictReader((folder / "predictions.csv").read_text().splitlines()))
+
+
+def test_overlaps_are_those_of_the_counts():
+    labels = np.zeros((1100, 10, 1), np.uint8)
+    labels[:600] = 1
+    found = np.zeros((1100, 10, 1), np.float32)
+    found[400:900] = 0.9
+    known = segmentation.overlaps(ArraySource(labels), ArraySource(found))
+    expected = {"dice": 400 / 1100, "iou": 200 / 900, "precision": 0.4, "sensitivity": 1 / 3}
+    assert known == pytest.approx(expected)
+    nothing = segmentation.overlaps(ArraySource(labels * 0), ArraySource(found * 0))
+    assert set(nothing.values()) == {None}
+
+
+def test_a_segmentation_is_judged_on_the_slide_it_never_saw(run, tmp_path, capsys):
+    assert main(["evaluate", str(run), "--out", str(tmp_path / "own")]) == 0
+    assert [row["slide"] for row in rows_of(tmp_path / "own")] == ["2.tif"]
+    assert "judges" in capsys.readouterr().out
+    found, trained = metrics(tmp_path / "own"), metrics(run)
+    assert found["dice"] == pytest.approx(trained["val_dice"], abs=1e-6)
+    assert (tmp_path / "own" / "report.html").exists()
+
+
+def test_other_slides_are_all_judged(run, tmp_path):
+    for number in range(2):
+        slide(tmp_path / "others" / f"other {number}.tif", 10 + number)
+    out = tmp_path / "judged"
+    assert main(["evaluate", str(run), "--data", str(tmp_path / "others"), "--out", str(out)]) == 0
+    rows = rows_of(out)
+    assert [row["slide"] for row in rows] == ["other 0.tif", "other 1.tif"]
+    assert metrics(out)["iou"] == pytest.approx(np.mean([float(row["iou"]) for row in rows]))
+    assert {"other 0.png", "other 1.png", "versions.json"} <= {p.name for p in out.iterdir()}
+
+
+def test_a_bag_model_is_judged_again_as_it_was(tmp_path):
+    flags = ("--num-bags", "6", "4", "4", "--instances", "8", "--epochs", "1")
+    assert main(["train", "--task", "mil", *flags, "--out", str(tmp_path / "run")]) == 0
+    assert main(["evaluate", str(tmp_path / "run"), "--out", str(tmp_path / "again")]) == 0
+    first, again = (
+        {key: value for key, value in metrics(tmp_path / name).items() if "test" in key}
+        for name in ("run", "again")
+    )
+    assert first == again
+    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "again")
+
+
+def test_what_cannot_be_judged(tmp_path, capsys):
+    assert main(["evaluate", str(tmp_path)]) == 1
+    assert "is no run folder of train" in capsys.readouterr().err
+    assert main(["evaluate"]) == 2
+    assert main(["evaluate", "--help"]) == 0
+    assert "tfbig evaluate RUN" in capsys.readouterr().out
+
+
+def test_a_report_is_written_again(run, capsys):
+    (run / "report.html").unlink()
+    assert main(["report", str(run)]) == 0
+    assert (run / "report.html").exists()
+    assert main(["report", str(run / "views")]) == 1
+    assert "is no folder of a run" in capsys.readouterr().err
+
+
+def test_a_plan_of_a_run_a_file_and_a_known_network(run, tmp_path, capsys):
+    assert main(["plan", str(run), "4096x8192", "--host-memory", "2GB"]) == 0
+    told = capsys.readouterr().out
+    assert "Plan for an image of 1 x 4096 x 8192 x 1" in told
+    assert "It fits: a training step takes" in told
+    assert main(["plan", str(run), str(tmp_path / "slides" / "0.tif"), "--inference"]) == 0
+    told = capsys.readouterr().out
+    assert "1 x 256 x 384 x 1" in told
+    assert "a prediction takes" in told
+    image = keras.Input((None, None, 3))
+    plain = keras.Model(image, keras.layers.Conv2D(2, 3, padding="same")(image))
+    plain.save(tmp_path / "own.keras")
+    assert main(["plan", str(tmp_path / "own.keras"), "512x512", "--batch-size", "2"]) == 0
+    assert "2 x 512 x 512 x 3" in capsys.readouterr().out
+    assert main(["plan", "MobileNet", "256x320", "--inference"]) == 0
+    assert "1 x 256 x 320 x 3" in capsys.readouterr().out
+
+
+def test_a_plan_that_cannot_be(run, tmp_path, capsys):
+    """It says what would make it fit, and what is expected."""
+    assert main(["plan", str(run), "65536x65536", "--host-memory", "100MB", "--disk", "0"]) == 1
+    assert "Raise `host` to" in capsys.readouterr().err
+    assert main(["plan", str(run), "0x12"]) == 1
+    assert "0x12: is no size" in capsys.readouterr().err
+    assert main(["plan", "ResNet5000", "512x512"]) == 1
+    assert "no network of keras.applications: ConvNeXtBase" in capsys.readouterr().err
+
+
+def test_a_plan_of_bags(tmp_path, capsys):
+    flags = ("--num-bags", "6", "4", "4", "--instances", "8", "--epochs", "1")
+    assert main(["train", "--task", "mil", *flags, "--out", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    assert main(["plan", str(tmp_path / "run"), "5000"]) == 0
+    assert "5000" in capsys.readouterr().out
+    assert main(["plan", str(tmp_path / "run"), "512x512"]) == 1
+    assert "expected tiles of a bag" in capsys.readouterr().err
