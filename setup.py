@@ -33,12 +33,14 @@ setup(
     ],
     extras_require={
         "zarr": ["zarr>=3"],
+        "log": ["tensorboard>=2.20"],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "dev": [
             *("pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"),
             "scikit-learn",  # what metrics are compared with
             "selenium",  # opens reports in a browser
             "zarr>=3",
+            "tensorboard>=2.20",
         ],
     },
 )

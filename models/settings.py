@@ -11,7 +11,7 @@ from tfbig import report, runfolder
 from tfbig.budget import parse_bytes
 
 _GROUPS = ("data", "training", "machine", "run")
-_NOT_SAVED = ("config", "resume", "dry_run")
+_NOT_SAVED = ("config", "resume", "dry_run", "quiet")
 
 
 def parse(argv, tasks, prog="train.py"):
@@ -171,6 +171,12 @@ def _add_run(add):
     )
     add_config(add)
     add("--dry-run", action="store_true", help="print the plan and stop; nothing is written")
+    add("--quiet", action="store_true", help="no progress bars")
+    add(
+        "--tensorboard",
+        action="store_true",
+        help="write the history for TensorBoard into the run folder; needs pip install 'tfbig[log]'",
+    )
 
 
 def add_config(add):

@@ -164,3 +164,18 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(data, tmp_path, capsys):
     assert run(data, tmp_path / "out") == 0
     assert run(data, tmp_path / "out") == 1
     assert "--resume" in capsys.readouterr().err
+
+
+def test_a_history_for_tensorboard_and_no_bars(data, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run(data, out, "--tensorboard", "--quiet") == 0
+    events = list((out / "tensorboard").rglob("events.out.tfevents.*"))
+    assert {path.parent.name for path in events} == {"train", "validation"}
+    assert "Epoch 1/2" not in capsys.readouterr().out
+    assert "quiet" not in yaml.safe_load((out / "config.yaml").read_text())
+
+
+def test_without_tensorboard_the_line_that_installs_it(data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert run(data, tmp_path / "out", "--tensorboard") == 1
+    assert "pip install 'tfbig[log]'" in capsys.readouterr().err

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -32,12 +33,12 @@ class Meter:
         self.began = self.printed = clock()
         self.open = False
 
-    def tick(self, what: str, index: int, count: int) -> None:
+    def tick(self, what: str, index: int, count: int, unit: str = "strip") -> None:
         """Strip `index` of `count` is done."""
         now = self.clock()
         if now - self.began > QUIET_SECONDS and now - self.printed > EVERY_SECONDS:
             self.printed, self.open = now, True
-            self._print(f"\r{what}, strip {index + 1}/{count}, {now - self.began:.0f} s ")
+            self._print(f"\r{what}, {unit} {index + 1}/{count}, {now - self.began:.0f} s ")
 
     def begin(self) -> None:
         """A step starts."""
@@ -57,6 +58,16 @@ class Meter:
 
 
 METER = Meter()
+
+
+@contextmanager
+def telling(what: str, unit: str = "strip") -> Iterator[Callable[[int, int], None]]:
+    """Says how far something lasting is: gives what is called with how many parts are done, and of how many."""
+    METER.begin()
+    try:
+        yield lambda done, count: METER.tick(what, done - 1, count, unit)
+    finally:
+        METER.end()
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> tf.Operation:

@@ -25,6 +25,7 @@ def tile(
     smallest_share: float = 0.6,
     keep: Callable[[npt.NDArray[Any]], npt.NDArray[np.bool_]] | None = None,
     at_once: int = 64,
+    ticked: Callable[[int, int], object] | None = None,
 ) -> Coords:
     """Tiles of a slide that hold tissue.
 
@@ -39,6 +40,7 @@ def tile(
         smallest_share: of a tile that must be tissue.
         keep: from tiles `[k, size, size, C]` to which of them stay, `[k]`; for this they are read.
         at_once: tiles that `keep` sees together.
+        ticked: called with how many tiles `keep` has seen, and of how many.
 
     Raises:
         ValueError: `overlap` is not below `size`, or the slide is smaller than a tile.
@@ -57,8 +59,13 @@ def tile(
         shares = tissue.shares(coords.coords, coords.size * coords.step)
         coords = _only(coords, shares >= smallest_share, slide, f"{smallest_share:.0%} tissue")
     if keep is not None:
-        tiles, starts = coords.tiles(slide), range(0, len(coords.coords), at_once)
-        parts = [keep(tiles.read(i, min(i + at_once, tiles.shape[0]))) for i in starts]
+        tiles, parts = coords.tiles(slide), []
+        count = tiles.shape[0]
+        for start in range(0, count, at_once):
+            stop = min(start + at_once, count)
+            parts.append(keep(tiles.read(start, stop)))
+            if ticked is not None:
+                ticked(stop, count)
         coords = _only(coords, np.concatenate(parts), slide, "the quality asked for")
     return coords
 

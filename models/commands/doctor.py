@@ -17,7 +17,7 @@ NEEDED = (
     *("tensorflow", "keras", "numpy", "tifffile", "imagecodecs", "openslide-python"),
     *("openslide-bin", "h5py", "scikit-image", "scipy", "shapely", "matplotlib", "tqdm"),
 )
-OPTIONAL = {"zarr": "pip install 'tfbig[zarr]'"}
+OPTIONAL = {"zarr": "pip install 'tfbig[zarr]'", "tensorboard": "pip install 'tfbig[log]'"}
 FORMATS = {
     "tifffile": "TIFF, OME-TIFF, GeoTIFF, SVS",
     "openslide": "NDPI, MRXS, SCN, BIF, Philips, CZI, DICOM",

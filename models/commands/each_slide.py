@@ -8,7 +8,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from models import settings as command_line
-from tfbig import SourceError, TfbigError, report, runfolder, sources, zoom
+from tfbig import SourceError, TfbigError, progress, report, runfolder, sources, zoom
 from tfbig.sources.slide import title_of
 
 FAILED = "failed.csv"
@@ -78,6 +78,7 @@ def run(settings, work, finished):
     if len(waiting) < len(paths):
         print(f"{len(paths) - len(waiting)} of {len(paths)} slides are finished")
     quiet = settings.quiet or not sys.stderr.isatty()
+    progress.show(False if settings.quiet else None)
     for path in tqdm(waiting, unit="slide", disable=quiet):
         began = time.monotonic()
         try:

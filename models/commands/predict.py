@@ -5,7 +5,6 @@ from models import settings as command_line
 from models.commands import each_slide
 from models.gigapixel_unet import STRIDE
 from models.predictors.results import INPUTS
-from tfbig import progress
 
 
 def add_flags(add):
@@ -55,7 +54,5 @@ def add_flags(add):
 
 def run(settings):
     """Predicts every slide; gives the exit code."""
-    if settings.quiet:
-        progress.show(False)
     predictor = predictors.make(settings)
     return each_slide.run(settings, predictor.predict, predictor.finished)

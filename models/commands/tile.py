@@ -7,7 +7,7 @@ import numpy as np
 
 from models import settings as command_line
 from models.commands import each_slide
-from tfbig import SourceError, heat, pictures, tiling, zoom
+from tfbig import SourceError, heat, pictures, progress, tiling, zoom
 from tfbig.sources import write_coords
 from tfbig.sources.slide import title_of
 from tfbig.tissue import find_tissue
@@ -73,15 +73,17 @@ def _tile(path, slide, settings):
     tissue = None
     if settings.tissue in ("otsu", "grey"):
         tissue = find_tissue(slide, settings.tissue, dark=settings.dark)
-    coords = tiling.tile(
-        slide,
-        settings.size,
-        step=slide.step(**each_slide.resolution(settings)),
-        overlap=settings.overlap,
-        tissue=tissue,
-        smallest_share=settings.min_tissue,
-        keep=_keep(settings),
-    )
+    with progress.telling(path.name, "tile") as ticked:
+        coords = tiling.tile(
+            slide,
+            settings.size,
+            step=slide.step(**each_slide.resolution(settings)),
+            overlap=settings.overlap,
+            tissue=tissue,
+            smallest_share=settings.min_tissue,
+            keep=_keep(settings),
+            ticked=ticked,
+        )
     name, folder = title_of(path), Path(settings.out)
     count = len(coords.coords)
     pictures.tiles(folder / f"{name}.png", slide, coords, f"{name}: {count} tiles", tissue)

@@ -5,6 +5,7 @@ import sys
 import tfbig
 from models import settings as command_line
 from models.tasks import mil, patchgd, segmentation
+from tfbig import progress
 
 TASKS = {"segmentation": segmentation, "mil": mil, "patchgd": patchgd}
 
@@ -17,6 +18,7 @@ def settings_of(argv, prog="train.py"):
 def main(argv=None, prog="train.py"):
     """Runs the command line; gives the exit code."""
     settings = settings_of(sys.argv[1:] if argv is None else argv, prog)
+    progress.show(False if settings.quiet else None)
     try:
         TASKS[settings.task].train(settings)
     except (tfbig.TfbigError, OSError) as error:

@@ -9,7 +9,7 @@ import tfbig
 from models.commands import each_slide
 from models.gigapixel_unet import STRIDE
 from models.predictors import results
-from tfbig import geojson, pictures, sources, zoom
+from tfbig import geojson, pictures, progress, sources, zoom
 from tfbig.sources.slide import title_of
 
 
@@ -67,7 +67,8 @@ class Masks:
             shares = np.bincount(small.ravel(), minlength=len(settings.classes)) / small.size
             self._note(path, source, shares, count)
             mask = self.folder / f"{name}.ome.tif"
-            sources.write_ome_tiff(mask, labels, labels=True, georeference=place)
+            with progress.telling(f"writing {mask.name}") as ticked:
+                sources.write_ome_tiff(mask, labels, labels=True, georeference=place, ticked=ticked)
         told = ", ".join(f"{s:.1%} {n}" for s, n in zip(shares, settings.classes, strict=True))
         return f"{path.name}: {rows} x {columns}, {told}, {count} regions"
 

@@ -1,6 +1,5 @@
 """Multiple instance learning end to end: an encoder and an aggregator, trained on whole bags."""
 
-import sys
 from pathlib import Path
 
 import keras
@@ -214,11 +213,12 @@ def fit(model, twin, data, folder, settings):
         shuffle=False,
         callbacks=[
             recorder,
+            *training.logging(settings, folder),
             *training.callbacks(
                 settings, folder, f"val_{monitor}", history, steps_per_epoch(settings, data)
             ),
         ],
-        verbose=1 if sys.stdout.isatty() else 2,
+        verbose=training.verbosity(settings),
     )
     if settings.keep != "last":
         twin.load_weights(folder / training.KEPT)

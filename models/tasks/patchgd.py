@@ -1,6 +1,5 @@
 """PatchGD: large images by a latent grid of their patches, approximate and at the memory of a few of them."""
 
-import sys
 from pathlib import Path
 
 import keras
@@ -297,9 +296,10 @@ def fit(model, twin, data, folder, settings):
         shuffle=False,
         callbacks=[
             recorder,
+            *training.logging(settings, folder),
             *training.callbacks(settings, folder, f"val_{settings.monitor}", history, steps),
         ],
-        verbose=1 if sys.stdout.isatty() else 2,
+        verbose=training.verbosity(settings),
     )
     if settings.keep != "last":
         twin.load_weights(folder / training.KEPT)

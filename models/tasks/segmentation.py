@@ -1,6 +1,5 @@
 """Trains the gigapixel U-Net to tell tissue from background on whole slides."""
 
-import sys
 import tempfile
 from argparse import ArgumentTypeError
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import tfbig
 from models import settings as command_line
 from models.gigapixel_unet import STRIDE, gigapixel_unet
-from models.tasks import slides
+from models.tasks import slides, training
 from tfbig import pictures, runfolder, zoom
 from tfbig.metrics import Dice
 
@@ -242,8 +241,8 @@ def fit(model, twin, crops, unseen, folder, settings):
         initial_epoch=done,
         epochs=settings.epochs,
         shuffle=False,
-        callbacks=[recorder],
-        verbose=1 if sys.stdout.isatty() else 2,
+        callbacks=[recorder, *training.logging(settings, folder)],
+        verbose=training.verbosity(settings),
     )
     return recorder.history
 

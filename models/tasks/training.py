@@ -1,6 +1,8 @@
 """How classifiers are trained: optimizer, learning rate, the epoch that is kept."""
 
+import importlib.util
 import math
+import sys
 
 import keras
 import numpy as np
@@ -111,6 +113,26 @@ class PerStep(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch, logs=None):
         self.model.optimizer.learning_rate = self.rate(self.epoch + batch / self.steps)
+
+
+def verbosity(settings):
+    """What `fit` prints: a bar in a terminal, else a line an epoch, nothing with `--quiet`."""
+    if settings.quiet:
+        return 0
+    return 1 if sys.stdout.isatty() else 2
+
+
+def logging(settings, folder):
+    """The callback of `--tensorboard`.
+
+    Raises:
+        SourceError: TensorBoard is not installed.
+    """
+    if not settings.tensorboard:
+        return []
+    if importlib.util.find_spec("tensorboard") is None:
+        raise SourceError("--tensorboard: is not installed. Run pip install 'tfbig[log]'.")
+    return [keras.callbacks.TensorBoard(folder / "tensorboard", write_graph=False)]
 
 
 def falling(settings, epochs):

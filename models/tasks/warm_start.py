@@ -1,13 +1,12 @@
 """A warm start for UltraMNIST: the trunk learns single digits first, as PatchGD's low-memory runs (appendix D)."""
 
-import sys
 from argparse import Namespace
 
 import keras
 
 from models import encoders
 from models import settings as command_line
-from models.tasks import images
+from models.tasks import images, training
 from tfbig import SourceError
 
 DIGITS, EPOCHS = 20000, 4
@@ -62,6 +61,6 @@ def learn(trunk, settings, scale):
         images.dataset(digits, own, True, 0, True),
         epochs=settings.warm_start,
         shuffle=False,
-        verbose=1 if sys.stdout.isatty() else 2,
+        verbose=training.verbosity(settings),
     )
     trunk.set_weights(encoder.get_weights())
