@@ -36,6 +36,7 @@ ORDER = [
     "scratch",
     "progress",
     "stores",
+    "reading",
     "rates",
     "labels",
     "kernels",

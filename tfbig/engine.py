@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfbig import progress, scratch, stores, sweeps, tapes
+from tfbig import progress, reading, scratch, stores, sweeps, tapes
 from tfbig.errors import BudgetError
 from tfbig.graph import Graph, Node, Whole, learned
 from tfbig.planner import Planner
@@ -102,7 +102,7 @@ class Program:
         Raises:
             BudgetError: no layout fits.
         """
-        shapes = {v: stores.shape_of(t) for v, t in inputs.items()}
+        shapes = {v: reading.shape_of(t) for v, t in inputs.items()}
         batch = next(iter(shapes.values()))[0]
         sizes = {v: shape[1:-1] for v, shape in shapes.items()}
         best = self.planner.plan(batch, sizes)
@@ -224,7 +224,7 @@ class Program:
         layout = self._layout(images)
         visits = [*layout.sweeps, *layout.replays]
         given = [
-            stores.source_shape(t, self.graph.spatial + 2)
+            reading.source_shape(t, self.graph.spatial + 2)
             if t.dtype == tf.string
             else tf.shape(t, tf.int64)
             for t in images.values()

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig import stores
+from tfbig import reading
 
 map_structure = keras.tree.map_structure
 
@@ -55,8 +55,8 @@ class Labels:
         tensor = tf.convert_to_tensor(tensor)
         if tensor.dtype != tf.string:
             return tensor
-        shape = stores.source_shape(tensor)
-        image = stores.read_source(tensor, 0, shape[1], tf.as_dtype(self.source_dtype))
+        shape = reading.source_shape(tensor)
+        image = reading.read_source(tensor, 0, shape[1], tf.as_dtype(self.source_dtype))
         return tf.ensure_shape(image, [*[None] * (self.rank - 1), channels])
 
     def _pixels(self, target: Any) -> tf.Tensor:

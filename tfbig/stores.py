@@ -12,7 +12,7 @@ strip is written after the one before, none reads what it writes, and what is re
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfbig import scratch, sources
-from tfbig.errors import SourceError
+from tfbig import scratch
 from tfbig.pages import POOL
 from tfbig.progress import METER
 
@@ -191,74 +190,6 @@ def after(tensors: list[tf.Tensor], done: tf.Tensor) -> list[tf.Tensor]:
     """The same tensors, to be used only when `done` has been computed."""
     with tf.control_dependencies([done]):
         return [tf.identity(t) for t in tensors]
-
-
-def shape_of(image: tf.Tensor) -> tuple[int, ...]:
-    """`(N, H, W, C)` of an eager tensor, or of a batch of handles, string `[N]`; `(N, n, ...)` of bags."""
-    shape = _source_shape(image.numpy()) if image.dtype == tf.string else image.shape
-    return tuple(int(n) for n in shape)
-
-
-def check_sources(handles: tf.Tensor, expected: Sequence[int | None], where: str) -> None:
-    """Refuses images and bags, string `[N]`, that an input `[N, ...]` cannot be; nothing where they are not known yet.
-
-    Raises:
-        SourceError: one has another number of axes, or another length along an axis that is given.
-    """
-    if not tf.is_tensor(handles) or not hasattr(handles, "numpy"):
-        return
-    wanted = tuple(expected[1:])
-    for handle in np.ravel(handles.numpy()):
-        source = sources.resolve(handle.decode())
-        same = zip(source.shape, wanted, strict=False)
-        if len(source.shape) != len(wanted) or any(b not in (None, a) for a, b in same):
-            raise SourceError(
-                f"{where}: {source.what} {source.name} is {source.shape}, expected {wanted}. Images [H, W, C] are from "
-                "tfbig.open, bags [n, ...] from tfbig.sources.open_bag."
-            )
-
-
-def source_shape(handles: tf.Tensor, rank: int = 4) -> tf.Tensor:
-    """`[N, H, W, C]` (int64) of a batch of images given by handle, string `[N]`; of bags `[N, n, ...]`.
-
-    Args:
-        handles: string `[N]`.
-        rank: numbers of the shape.
-    """
-    return tf.ensure_shape(tf.numpy_function(_source_shape, [handles], tf.int64), [rank])
-
-
-def _source_shape(handles: np.ndarray) -> np.ndarray:
-    opened = [sources.resolve(h.decode()) for h in np.ravel(handles)]
-    first = opened[0]
-    if any(source.shape != first.shape for source in opened):
-        raise ValueError(
-            f"the {first.what}s of a batch have different shapes {[s.shape for s in opened]}; use batches of one, "
-            "and gradient_accumulation_steps of the optimizer for steps of several."
-        )
-    return np.array([len(opened), *first.shape], np.int64)
-
-
-def read_source(
-    handles: tf.Tensor, start: tf.Tensor, stop: tf.Tensor, dtype: tf.DType
-) -> tf.Tensor:
-    """Rows of a batch of images given by handle, `[N, stop - start, W, C]`."""
-    wanted = dtype.as_numpy_dtype
-    return tf.numpy_function(
-        lambda h, a, b: _read_source(h, a, b, wanted), [handles, start, stop], dtype
-    )
-
-
-def _read_source(handles: np.ndarray, start: int, stop: int, dtype: Any) -> np.ndarray:
-    opened = [sources.resolve(h.decode()) for h in np.ravel(handles)]
-    for source in opened:
-        if source.dtype != dtype:
-            raise SourceError(
-                f"{source.name}: its samples are {source.dtype}, expected {np.dtype(dtype)}. Convert the image, "
-                f"or pass source_dtype='{source.dtype}' to tfbig.stream."
-            )
-    images = [source.read(int(start), int(stop)) for source in opened]
-    return images[0][None] if len(images) == 1 else np.stack(images)
 
 
 _SINKS: dict[int, Callable[[int, np.ndarray], object]] = {}

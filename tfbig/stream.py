@@ -21,6 +21,7 @@ from tfbig import (
     network,
     objective,
     own,
+    reading,
     sources,
     split,
     steps,
@@ -372,7 +373,7 @@ class StreamedModel(failures.Unwrapped, keras.Model):
             raise ValueError(f"'{self.name}': input '{spec.name}' is None; every input is needed.")
         tensor = tf.convert_to_tensor(given)
         if tensor.dtype == tf.string:
-            stores.check_sources(tensor, spec.shape, f"'{self.name}': input '{spec.name}'")
+            reading.check_sources(tensor, spec.shape, f"'{self.name}': input '{spec.name}'")
             return tensor
         rank, channels = len(spec.shape), spec.shape[-1]
         if tensor.shape.rank is None:

@@ -132,9 +132,10 @@ class Strips:
 
         By default the first, the one in the middle and the last are looked at.
 
-        Counted are its images, their gradients in training, and temporaries of the kernels: four times the
-        largest image in training and where a loss and metrics are computed, else once. That is what the loss of
-        a wide output needs; narrower sweeps stay below (measured by `tests/test_memory.py`).
+        Counted are its images, their gradients in training, those from outside twice, as the next are read ahead, and
+        temporaries of the kernels: four times the largest image in training and where a loss and metrics are computed,
+        else once. That is what the loss of a wide output needs; narrower sweeps stay below (measured by
+        `tests/test_memory.py`).
         """
         sweep = self.sweep
         chosen = sorted({0, count // 2, count - 1}) if chosen is None else chosen
@@ -147,6 +148,7 @@ class Strips:
         temporaries = max(tiles.values(), default=0) * (4 if self.training or scored else 1)
         learning = self.learning if self.training else ()
         one = sum(b * (2 if v in learning else 1) for v, b in tiles.items()) + temporaries
+        one += sum(tiles[v] for v in self.graph.inputs if v in tiles)  # read ahead
         return one * min(count, self.graph.at_once)
 
     def _row_bytes(self, value: int) -> int:

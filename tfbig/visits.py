@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfbig import stores
+from tfbig import reading, stores
 from tfbig.graph import Graph, Node, image_positions
 from tfbig.kernels import Rows, Strip, pad, take_rows
 from tfbig.schedule import Sweep
@@ -38,6 +38,7 @@ class Visit:
         self.part = part
         self.kept = kept
         self.row = Row(sweep, part.table[index])
+        self._index = index
 
     def read(self, gradients: Sequence[int] = ()) -> tuple[dict[int, Any], dict[int, Any]]:
         """Tiles of what the sweep reads, and own rows of the gradients of what it wrote."""
@@ -71,8 +72,16 @@ class Visit:
         start, stop = self.row["start", value], self.row["stop", value]
         if image.dtype != tf.string:
             return take_rows(image, start, stop - start)
-        rows = stores.read_source(image, start, stop, tf.as_dtype(known.dtype))
+        ahead = self._ahead(value)
+        rows = reading.read_source(image, start, stop, tf.as_dtype(known.dtype), ahead)
         return tf.ensure_shape(rows, self._shape(value, image.shape[0]))
+
+    def _ahead(self, value: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """Rows of the strip that runs once this one is done; an empty range after the last."""
+        index, last = self._index + self.graph.at_once, tf.shape(self.part.table)[0] - 1
+        row = Row(self.sweep, self.part.table[tf.minimum(index, last)])
+        start, stop = row["start", value], row["stop", value]
+        return start, tf.where(index > last, start, stop)
 
     def _shaped(self, value: int, rows: tf.Tensor) -> tf.Tensor:
         rows = tf.ensure_shape(rows, self._shape(value, self.part.count))

@@ -21,7 +21,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig import stores
+from tfbig import reading
 
 
 def train_step(model: Any, data: Any) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class _Slices:
         self.size = model.instances_at_once
         self.shape = model.instance_shape
         by_handle = bags.dtype == tf.string
-        shape = stores.source_shape(bags, len(self.shape) + 2) if by_handle else tf.shape(bags)
+        shape = reading.source_shape(bags, len(self.shape) + 2) if by_handle else tf.shape(bags)
         self.count = tf.cast(shape[1], tf.int32)
 
     def read(self, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -69,7 +69,7 @@ class _Slices:
         if self.bags.dtype != tf.string:
             return self.bags[:, start:stop], stop
         dtype = tf.as_dtype(self.model.source_dtype)
-        part = stores.read_source(self.bags, start, stop, dtype)
+        part = reading.read_source(self.bags, start, stop, dtype)
         part = tf.ensure_shape(part, [None, None, *self.shape])
         return tf.cast(part, self.model.twin.inputs[0].dtype), stop
 

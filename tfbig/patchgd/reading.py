@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfbig import sources, stores
+from tfbig import reading, sources
 from tfbig.errors import SourceError
 from tfbig.grids import PatchGrid, num_cells
 from tfbig.patchgd.encoding import sizes
@@ -82,7 +82,7 @@ class Patches:
             grids = [self._grid(sources.resolve(h.decode())) for h in np.ravel(handles)]
             return np.array(grids[0].cells, np.int32)
 
-        shape = stores.source_shape(self._images, len(self._patch) + 2)  # refuses unequal sizes
+        shape = reading.source_shape(self._images, len(self._patch) + 2)  # refuses unequal sizes
         with tf.control_dependencies([shape]):
             found = tf.numpy_function(cells, [self._images], tf.int32)
         return tf.ensure_shape(found, [len(self._patch)])
