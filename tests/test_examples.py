@@ -12,6 +12,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 import big_layers_in_fit
 import gigapixel_segmentation
 import patch_generator
+import slides_by_label
 import whole_slide_classifier
 
 
@@ -60,3 +61,11 @@ def test_segmentation_reaches_its_score(tmp_path):
 @pytest.mark.slow
 def test_big_layers_learn():
     assert big_layers_in_fit.main()[0] >= 0.9
+
+
+def test_slides_with_labels_go_to_predictions_and_reports(tmp_path, capsys):
+    rows = slides_by_label.main(tmp_path, epochs=1, side=1024)
+    assert [row["slide"] for row in rows] == [f"{name}.tif" for name in slides_by_label.SLIDES]
+    assert {row["predicted"] for row in rows} <= set(slides_by_label.SLIDES.values())
+    assert all((tmp_path / part / "report.html").exists() for part in ("run", "found"))
+    assert "bags of" in capsys.readouterr().out

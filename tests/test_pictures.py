@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tfbig import pictures
-from tfbig.sources import ArrayBag
+from tfbig.sources import ArrayBag, ArraySource, Tiles
 
 
 def bag(count=6, side=8, **options):
@@ -55,3 +55,19 @@ def test_a_confusion_matrix_is_drawn(tmp_path):
     pictures.confusion(tmp_path / "c.png", [[3, 1], [0, 4]], ("no", "yes"), "8 bags")
     with Image.open(tmp_path / "c.png") as picture:
         assert picture.size[0] == picture.size[1]
+
+
+def test_tiles_that_end_where_the_slide_does_lie_over_their_neighbours(tmp_path):
+    """The last of a row is nearer to the one before; the picture has no gaps for it."""
+    corners = [(row, column) for row in (0, 64, 120) for column in (0, 64, 128, 150)]
+    image = ArraySource(np.full((184, 214, 3), 90, np.uint8))
+    tiled = Tiles(image, corners, 64, np.array(corners)[:, ::-1])
+    canvas, places, side = pictures.instances(tiled, 214)
+    assert side == 64 * 214 // (150 + 64)
+    assert (canvas == 90).all()
+    heat = pictures.by_place(places, side, np.arange(12.0))
+    assert heat.shape == canvas.shape[:2]
+    assert heat[-1, -1] == 11
+    assert np.isfinite(heat).all()
+    lone = bag(12, coords=np.array(corners)[:, ::-1])
+    assert (pictures._places(lone, 214)[0] == places).all()

@@ -48,9 +48,11 @@ def test_an_overlay_of_values_is_brightest_where_they_are_largest():
     overlay = zoom.of_values("attention", values)
     light = overlay.picture[..., :3].sum(-1)
     assert light[0, 0] < light[0, 1] < light[1, 0]
-    assert overlay.picture[..., 3].tolist() == [[255, 255], [255, 0]]
-    assert [text for _, text in overlay.legend] == ["0", "0.4"]
-    assert zoom.of_values("none", np.zeros((2, 2))).legend[1][1] == "0"
+    opacity = overlay.picture[..., 3]
+    assert opacity[0, 0] == round(0.3 * 255) < opacity[0, 1] < opacity[1, 0] == 255
+    assert opacity[1, 1] == 0
+    assert [text for _, text in overlay.legend] == ["0", "0.394 or more"]  # the 99th of 100
+    assert zoom.of_values("none", np.zeros((2, 2))).legend[1][1] == "0 or more"
 
 
 def picture_of(rows, columns):

@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from tfbig.geojson import COLOURS, hex_of
-from tfbig.sources import Bag, Coords, Slide, Source
+from tfbig.sources import Bag, Coords, Slide, Source, Tiles
 from tfbig.sources.bags import resize
 from tfbig.sources.writing import beside
 from tfbig.tissue import Tissue
+from tfbig.zoom import Overlay
 
 RIGHT, FALSE, MISSED = COLOURS[:3]
 
@@ -145,7 +146,7 @@ def attention_map(
     canvas, places, side = instances(bag, max_side)
     rows, columns = canvas.shape[:2]
     share = np.asarray(attention, np.float32) / max(float(np.max(attention)), 1e-30)
-    heat = np.nan_to_num(by_place(places // side, share)).repeat(side, 0).repeat(side, 1)
+    heat = np.nan_to_num(by_place(places, side, share))
     wide = columns > 1.3 * rows
     figure = Figure(figsize=_figure_size((rows, columns), wide), layout="constrained")
     first, second = figure.subplots(*((2, 1) if wide else (1, 2)))
@@ -185,10 +186,13 @@ def instances(
     return canvas, places, side
 
 
-def by_place(places: npt.NDArray[Any], values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Numbers `[n]` at rows and columns `[n, 2]` of a picture `[h, w]`, NaN where there is none."""
-    found = np.full(places.max(0) + 1, np.nan, np.float32)
-    found[tuple(places.T)] = values
+def by_place(
+    places: npt.NDArray[Any], side: int, values: npt.NDArray[Any]
+) -> npt.NDArray[np.float32]:
+    """Numbers of instances `[n]` where `instances` has them, `[h, w]`, NaN where there is none."""
+    found = np.full(places.max(0) + side, np.nan, np.float32)
+    for (top, left), value in zip(places, values, strict=True):
+        found[top : top + side, left : left + side] = value
     return found
 
 
@@ -227,16 +231,23 @@ def latent_grid(path: str | Path, image: Source, z: npt.NDArray[Any], title: str
 
 def _places(bag: Bag, max_side: int) -> tuple[npt.NDArray[Any], int]:
     """Top and left of every instance, `[n, 2]`, and their side, in pixels of the picture."""
-    if bag.coords is None:
+    if isinstance(bag, Tiles):
+        grid = (bag.corners - bag.corners.min(0)) / bag.size
+    elif bag.coords is not None:
+        corners = np.asarray(bag.coords, np.int64)[:, ::-1]  # y, x
+        grid = (corners - corners.min(0)) / _pitch(corners)
+    else:
         columns = int(np.ceil(bag.shape[0] ** 0.5))
         grid = np.stack(np.divmod(np.arange(bag.shape[0]), columns), axis=-1)
-    else:
-        corners = np.asarray(bag.coords, np.int64)[:, ::-1]  # y, x
-        steps = np.concatenate([np.diff(np.unique(axis)) for axis in corners.T])
-        pitch = int(steps.min()) if len(steps) else 1
-        grid = (corners - corners.min(0)) / pitch
     side = max(min(int(max_side // (grid.max() + 1)), 64), 1)
     return np.round(grid * side).astype(np.int64), side
+
+
+def _pitch(corners: npt.NDArray[Any]) -> int:
+    """Most frequent distance of neighbours; the last of a row may be nearer."""
+    steps = np.concatenate([np.diff(np.unique(axis)) for axis in corners.T])
+    found, counts = np.unique(steps, return_counts=True)
+    return int(found[counts.argmax()]) if len(found) else 1
 
 
 def _tile(bag: Bag, index: int, side: int) -> npt.NDArray[Any]:
@@ -330,21 +341,15 @@ def regions(
     _save(figure, path)
 
 
-def heat(
-    path: str | Path,
-    slide: Slide,
-    values: npt.NDArray[Any],
-    share: float,
-    title: str,
-    max_side: int = 1600,
+def overlaid(
+    path: str | Path, slide: Slide, over: Overlay, title: str, max_side: int = 1600
 ) -> None:
-    """Draws a slide, and beside it numbers over it, such as attention.
+    """Draws a slide, and beside it what lies over it, such as attention.
 
     Args:
         path: PNG file to write.
         slide: The slide, uint8.
-        values: `[h, w]`, NaN where there is none, see `tfbig.heat.paint`.
-        share: Their columns in shares of the slide's.
+        over: Colours over the whole slide.
         title: Line above the picture.
         max_side: Most rows and columns of the picture of the slide.
     """
@@ -356,19 +361,12 @@ def heat(
     left.imshow(picture)
     left.set_title(title)
     right.imshow(picture)
-    most = max(float(np.nanmax(values)), 1e-30)
-    height = share * columns * values.shape[0] / values.shape[1]
-    image = right.imshow(
-        values,
-        extent=(-0.5, share * columns - 0.5, height - 0.5, -0.5),
-        cmap="inferno",
-        vmin=0,
-        vmax=most,
-        alpha=0.65,
-        interpolation="nearest",
-    )
-    right.set_title(f"attention, largest {most:.3g}")
-    figure.colorbar(image, ax=right, shrink=0.6)
+    width = over.share * columns
+    height = width * over.picture.shape[0] / over.picture.shape[1]
+    extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+    right.imshow(over.picture, extent=extent, interpolation="nearest")
+    handles = [Patch(color=colour, label=text) for colour, text in over.legend]
+    right.legend(handles=handles, loc="upper right", title=over.name)
     for axes in (left, right):
         axes.set_axis_off()
         axes.set_xlim(-0.5, columns - 0.5)

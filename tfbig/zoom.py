@@ -26,6 +26,10 @@ MAX_SIDE: Final = 4096
 SMOOTH_SIDE: Final = 1024
 """Overlays of fewer rows and columns are enlarged, so that their pixels stay squares when they are zoomed."""
 
+CLEAREST: Final = 0.3
+"""Opacity of the smallest number."""
+TINY: Final = 1e-30
+
 Picture = npt.NDArray[np.uint8]
 
 
@@ -65,18 +69,15 @@ def of_classes(
 
 
 def of_values(name: str, values: npt.NDArray[Any], share: float = 1.0) -> Overlay:
-    """Numbers `[h, w]` from dark to bright, as shares of the largest; NaN has no colour."""
+    """Numbers `[h, w]` from dark and clear to bright and opaque; the largest hundredth is alike. NaN has no colour."""
     known = np.isfinite(values)
-    most = float(values[known].max(initial=0))
-    shares = np.where(known, values, 0) / max(most, np.finfo(np.float64).tiny)
+    most = float(np.percentile(values[known], 99)) if known.any() else 0.0
+    shares = np.clip(np.where(known, values, 0) / max(most, TINY), 0, 1)
     picture = np.rint(colormaps["inferno"](shares) * 255).astype(np.uint8)
-    picture[..., 3] = np.where(known, 255, 0)
-    ends = colormaps["inferno"]((0.0, 1.0))
-    texts = "0", f"{most:.3g}"
-    legend = [
-        (hex_of(np.rint(c[:3] * 255).astype(int)), t) for c, t in zip(ends, texts, strict=True)
-    ]
-    return Overlay(name, picture, tuple(legend), share)
+    picture[..., 3] = np.where(known, np.rint(255 * (CLEAREST + (1 - CLEAREST) * shares)), 0)
+    ends = np.rint(np.array(colormaps["inferno"]([0.0, 1.0]))[:, :3] * 255)
+    legend = tuple(zip(map(hex_of, ends), ("0", f"{most:.3g} or more"), strict=True))
+    return Overlay(name, picture, legend, share, opacity=0.7)
 
 
 def write_view(

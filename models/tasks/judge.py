@@ -146,5 +146,5 @@ def draw_attention(folder, name, bag, attention, title):
     """
     pictures.attention_map(folder / f"{name}.png", bag, attention, title)
     canvas, places, side = pictures.instances(bag, zoom.MAX_SIDE)
-    heat = zoom.of_values("attention", pictures.by_place(places // side, attention))
+    heat = zoom.of_values("attention", pictures.by_place(places, side, attention))
     zoom.write_view(folder, name, canvas, [heat], title=title)

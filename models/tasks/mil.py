@@ -103,7 +103,7 @@ def train(settings):
     bags.print_counts(data)
     model, twin = make_model(settings, data)
     compile_both(model, twin, settings, data)
-    planned = print_plan(model, settings, data)
+    plan, planned = print_plan(model, settings, data)
     if settings.dry_run:
         return
 
@@ -112,14 +112,14 @@ def train(settings):
     if settings.test_only:
         twin.load_weights(Path(settings.test_only) / "model.keras")
     else:
-        measured |= trained(model, twin, data, folder, settings, planned)
+        measured |= trained(model, twin, data, folder, settings, plan) | planned
     judge.write_results(_explainer(model, twin), data, folder, settings, measured)
 
 
-def trained(model, twin, data, folder, settings, planned):
+def trained(model, twin, data, folder, settings, plan):
     """Fits, saves the model and its learning curve; gives what was measured."""
-    if planned:
-        runfolder.write_text(folder / "plan.txt", f"{planned}\n")
+    if plan:
+        runfolder.write_text(folder / "plan.txt", f"{plan}\n")
     history = fit(model, twin, data, folder, settings)
     _, peak = runfolder.memory_bytes()
     runfolder.save_model(folder / "model.keras", twin)
@@ -127,8 +127,7 @@ def trained(model, twin, data, folder, settings, planned):
     labels = {"loss": "loss", accuracy: "accuracy"}
     pictures.learning_curve(folder / "learning_curve.png", history, labels, "validation bags")
     found = {key: history[-1][key] for key in ("loss", "val_loss", "seconds_per_step")}
-    planned_bytes = {"planned_bytes": planned.peak_bytes} if planned else {}
-    return {"epochs": len(history), **found, **planned_bytes, "peak_bytes": peak}
+    return {"epochs": len(history), **found, "peak_bytes": peak}
 
 
 def make_model(settings, data):
@@ -187,13 +186,23 @@ def steps_per_epoch(settings, data):
 
 
 def print_plan(model, settings, data):
-    """The plan of a step on the largest bag, where the model streams."""
+    """The plan of a step on the largest bag, and what it says of memory, where the model streams."""
     if not isinstance(model, mil.MIL):
-        return None
-    sizes = [mil.sample_size(bag, settings.sample) for bag in data.train.bags]
-    plan = model.plan((settings.batch_size, max(sizes), *model.instance_shape))
+        return None, {}
+    plan, validation = (
+        model.plan((batch, largest(found, sample), *model.instance_shape), learns)
+        for batch, found, sample, learns in (
+            (settings.batch_size, data.train, settings.sample, True),
+            (1, data.val, settings.val_sample, False),
+        )
+    )
     print(f"\n{plan}\n", flush=True)
-    return plan
+    return plan, training.planned_bytes(plan, validation)
+
+
+def largest(found, sample):
+    """Instances of the largest bag of a split, or of the largest sample of one."""
+    return max(mil.sample_size(bag, sample) for bag in found.bags)
 
 
 def fit(model, twin, data, folder, settings):

@@ -132,7 +132,7 @@ def train(settings):
     images.print_counts(data)
     model, twin = make_model(settings, data)
     compile_both(model, twin, settings, data)
-    planned = print_plan(model, settings, data)
+    plan, planned = print_plan(model, settings, data)
     if settings.dry_run:
         return
 
@@ -142,7 +142,7 @@ def train(settings):
         twin.optimizer.build(twin.trainable_variables)  # the file has its state
         twin.load_weights(Path(settings.test_only) / "model.keras")
     else:
-        measured |= trained(model, twin, data, folder, settings, planned)
+        measured |= trained(model, twin, data, folder, settings, plan) | planned
     write_results(model, twin, data, folder, settings, measured)
 
 
@@ -252,19 +252,23 @@ def compile_both(model, twin, settings, data):
 
 
 def print_plan(model, settings, data):
-    """The plan of a step, where the model streams."""
+    """The plan of a step on the largest image, and what it says of memory, where the model streams."""
     if settings.mode != "offload":
-        return None
-    largest = max((image.shape for image in data.train.images), key=np.prod)
-    plan = model.plan((settings.batch_size, *largest))
+        return None, {}
+    plan, validation = (
+        model.plan(
+            (settings.batch_size, *max((i.shape for i in found.images), key=np.prod)), learns
+        )
+        for found, learns in ((data.train, True), (data.val, False))
+    )
     print(f"\n{plan}\n", flush=True)
-    return plan
+    return plan, training.planned_bytes(plan, validation)
 
 
-def trained(model, twin, data, folder, settings, planned):
+def trained(model, twin, data, folder, settings, plan):
     """Fits, saves the model and its learning curve; gives what was measured."""
-    if planned:
-        runfolder.write_text(folder / "plan.txt", f"{planned}\n")
+    if plan:
+        runfolder.write_text(folder / "plan.txt", f"{plan}\n")
     if settings.warm_start and not settings.resume:
         warm_start.learn(trunk_of(twin, settings), settings, _scale(settings))
     history = fit(model, twin, data, folder, settings)
@@ -273,8 +277,7 @@ def trained(model, twin, data, folder, settings, planned):
     labels = {"loss": "loss", "accuracy": "accuracy"}
     pictures.learning_curve(folder / "learning_curve.png", history, labels, "validation images")
     found = {key: history[-1][key] for key in ("loss", "val_loss", "seconds_per_step")}
-    planned_bytes = {"planned_bytes": planned.peak_bytes} if planned else {}
-    return {"epochs": len(history), **found, **planned_bytes, "peak_bytes": peak}
+    return {"epochs": len(history), **found, "peak_bytes": peak}
 
 
 def trunk_of(twin, settings):

@@ -98,15 +98,16 @@ def train(settings):
         evaluate(settings)
         return
     size = crop_size(settings.crop)
-    training, unseen = slides.open_slides(settings.data)
-    crops = slides.random_crops(training, size, settings.crops, settings.seed)
-    _print_data(settings, training, unseen)
+    seen, unseen = slides.open_slides(settings.data)
+    crops = slides.random_crops(seen, size, settings.crops, settings.seed)
+    _print_data(settings, seen, unseen)
 
     twin = make_model(settings)
     model = twin if settings.mode == "device" else stream(twin, settings)
     compile_both(model, twin, settings)
     plan = plan_of(twin, model, (settings.batch_size, *size, 1))
-    planned_bytes = plan_bytes(twin, model, plan, unseen)
+    validation = plan_of(twin, model, (1, *unseen.padded().image.shape), training=False)
+    planned_bytes = training.planned_bytes(plan, validation)
     print(f"\n{plan}\n", flush=True)
     if settings.dry_run:
         return
@@ -217,18 +218,6 @@ def plan_of(twin, model, shape, training=True):
     return model.plan(shape, training)
 
 
-def plan_bytes(twin, model, plan, unseen):
-    """Most bytes of the process: what it holds by now, and a training step or the whole slide that validates.
-
-    What one of them takes for images of any size, graphs above all, stays while the other runs.
-    """
-    validation = plan_of(twin, model, (1, *unseen.padded().image.shape), training=False)
-    held, _ = runfolder.memory_bytes()
-    both = plan, validation
-    most = max(p.peak_bytes for p in both) + min(p.fixed_bytes for p in both)
-    return {"base_bytes": held, "planned_bytes": held + most}
-
-
 def fit(model, twin, crops, unseen, folder, settings):
     """Trains from the epoch that the optimizer has reached; gives the history of all epochs."""
     dense = settings.mode == "device"
@@ -297,8 +286,8 @@ def predict(model, twin, image, path):
     return tfbig.open(path)
 
 
-def _print_data(settings, training, unseen):
-    names = ", ".join(slide.name for slide in training)
+def _print_data(settings, seen, unseen):
+    names = ", ".join(slide.name for slide in seen)
     rows, columns = unseen.image.shape[:2]
     print(f"mode {settings.mode}, precision {settings.precision}, seed {settings.seed}")
     print(f"trains on {settings.crops} crops of {settings.crop} from {names}")

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from models import settings as command_line
-from tfbig import SourceError, optimizers
+from tfbig import SourceError, optimizers, runfolder
 from tfbig.windows import BestWindow
 
 OPTIMIZERS = {
@@ -185,6 +185,17 @@ def _keeping(settings, folder, monitor, history):
             )
         ]
     return []
+
+
+def planned_bytes(plan, validation):
+    """Most bytes of the process by plan: what it holds by now, and a training or a validation step.
+
+    What one of them takes for images of any size, graphs above all, stays while the other runs.
+    """
+    held, _ = runfolder.memory_bytes()
+    both = plan, validation
+    most = max(p.peak_bytes for p in both) + min(p.fixed_bytes for p in both)
+    return {"base_bytes": held, "planned_bytes": held + most}
 
 
 def class_weights(data):
