@@ -173,6 +173,11 @@ def _add_run(add):
     add("--dry-run", action="store_true", help="print the plan and stop; nothing is written")
     add("--quiet", action="store_true", help="no progress bars")
     add(
+        "--strict",
+        action="store_true",
+        help="what cannot be read ends the run; else it is left out, named in failed.csv, and the exit code is 3",
+    )
+    add(
         "--tensorboard",
         action="store_true",
         help="write the history for TensorBoard into the run folder; needs pip install 'tfbig[log]'",

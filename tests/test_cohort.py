@@ -189,15 +189,24 @@ MIL = (
 
 def test_bags_of_tiles_of_slides(data, tmp_path, capsys):
     """Found as tfbig tile finds them; slides that cannot be read are named and left out."""
-    assert train.main([*MIL, "--data", str(data), "--augment", "--out", str(tmp_path / "run")]) == 0
+    assert train.main([*MIL, "--data", str(data), "--augment", "--out", str(tmp_path / "run")]) == 3
     told = capsys.readouterr()
     assert "train: 5 bags of 32 to 32 instances (3 purple, 2 red)" in told.out
     assert "left out s1: " in told.err
     assert "left out s10: there is no such slide" in told.err
     found = metrics(tmp_path / "run")
     assert sorted(name for name, _ in found["left_out"]) == ["s1", "s10"]
+    failed = list(csv.DictReader((tmp_path / "run" / "failed.csv").read_text().splitlines()))
+    assert sorted(row["slide"] for row in failed) == ["s1", "s10"]
     assert np.sum(found["confusion"]) == 2
     assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_strictly_the_first_slide_that_cannot_be_used_ends_the_run(data, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert train.main([*MIL, "--data", str(data), "--strict", "--out", str(out)]) == 1
+    assert "s1.tif" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_tiles_of_the_command_are_taken(data, tmp_path, capsys):
@@ -256,7 +265,7 @@ def test_whole_slides(mode, data, tmp_path):
         "0",
     )
     out = tmp_path / "run"
-    assert train.main([*flags, *net, *more, "--folds", "3", "--out", str(out)]) == 0
+    assert train.main([*flags, *net, *more, "--folds", "3", "--out", str(out)]) == 3
     assert np.sum(metrics(out)["confusion"]) >= 3
     assert len(metrics(out)["left_out"]) == 2
 
@@ -271,7 +280,7 @@ def geojson_of(path):
 
 def test_a_run_on_bags_predicts_slides(data, tmp_path, capsys):
     """With the tiles, the resolution and the classes of the run; and again nothing is done."""
-    assert train.main([*MIL, "--data", str(data), "--out", str(tmp_path / "run")]) == 0
+    assert train.main([*MIL, "--data", str(data), "--out", str(tmp_path / "run")]) == 3
     out, folder = tmp_path / "out", data.parent / "centre 1"
     assert main(["predict", str(tmp_path / "run"), str(folder), "--out", str(out)]) == 3
     told = capsys.readouterr()
@@ -321,7 +330,7 @@ def test_a_run_on_whole_slides_predicts_slides(mode, data, tmp_path):
     )
     more = ("--mpp", "2.0", "--epochs", "1", "--batch-size", "1", "--warm-start", "0")
     run, out = tmp_path / "run", tmp_path / "out"
-    assert train.main([*flags, *net, *more, "--out", str(run)]) == 0
+    assert train.main([*flags, *net, *more, "--out", str(run)]) == 3
     judged = {row["image"]: row for row in rows_of(run)}
     paths = list(judged)
     assert main(["predict", str(run), *paths, "--out", str(out)]) == 0

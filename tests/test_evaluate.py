@@ -27,23 +27,24 @@ def slide(path, seed):
     tifffile.imwrite(path, image, photometric="rgb", tile=(128, 128))
 
 
-@pytest.fixture
-def run(tmp_path):
-    """A segmentation run, by the console command."""
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A segmentation run, by the console command; its slides are beside it."""
+    folder = tmp_path_factory.mktemp("segmentation")
     for number in range(3):
-        slide(tmp_path / "slides" / f"{number}.tif", number)
-    flags = (
-        "--crop",
-        "128x256",
-        "--crops",
-        "4",
-        "--epochs",
-        "1",
-        "--data",
-        str(tmp_path / "slides"),
-    )
-    assert main(["train", *flags, "--out", str(tmp_path / "run")]) == 0
-    return tmp_path / "run"
+        slide(folder / "slides" / f"{number}.tif", number)
+    flags = ("--crop", "128x256", "--crops", "4", "--epochs", "1", "--out", str(folder / "run"))
+    assert main(["train", *flags, "--data", str(folder / "slides")]) == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def bags(tmp_path_factory):
+    """A run on bags."""
+    folder = tmp_path_factory.mktemp("bags") / "run"
+    flags = ("--num-bags", "6", "4", "4", "--instances", "8", "--epochs", "1")
+    assert main(["train", "--task", "mil", *flags, "--out", str(folder)]) == 0
+    return folder
 
 
 def metrics(folder):
@@ -86,16 +87,38 @@ def test_other_slides_are_all_judged(run, tmp_path):
     assert {"other 0.png", "other 1.png", "versions.json"} <= {p.name for p in out.iterdir()}
 
 
-def test_a_bag_model_is_judged_again_as_it_was(tmp_path):
-    flags = ("--num-bags", "6", "4", "4", "--instances", "8", "--epochs", "1")
-    assert main(["train", "--task", "mil", *flags, "--out", str(tmp_path / "run")]) == 0
-    assert main(["evaluate", str(tmp_path / "run"), "--out", str(tmp_path / "again")]) == 0
+def test_a_slide_that_cannot_be_read_is_left_out_of_a_segmentation(tmp_path, capsys):
+    for number in (0, 2, 3):
+        slide(tmp_path / "slides" / f"{number}.tif", number)
+    (tmp_path / "slides" / "1.tif").write_bytes(b"II*\0 no slide")
+    flags = (
+        "--crop",
+        "128x256",
+        "--crops",
+        "2",
+        "--epochs",
+        "1",
+        "--data",
+        str(tmp_path / "slides"),
+    )
+    assert main(["train", *flags, "--out", str(tmp_path / "again")]) == 3
+    assert "left out 1.tif" in capsys.readouterr().err
+    assert "1.tif" in (tmp_path / "again" / "failed.csv").read_text()
+    assert main(["train", *flags, "--strict", "--out", str(tmp_path / "strict")]) == 1
+    for number in (2, 3):
+        (tmp_path / "slides" / f"{number}.tif").write_bytes(b"")
+    assert main(["train", *flags, "--out", str(tmp_path / "one")]) == 1
+    assert "holds 1 slides" in capsys.readouterr().err
+
+
+def test_a_bag_model_is_judged_again_as_it_was(bags, tmp_path):
+    assert main(["evaluate", str(bags), "--out", str(tmp_path)]) == 0
     first, again = (
-        {key: value for key, value in metrics(tmp_path / name).items() if "test" in key}
-        for name in ("run", "again")
+        {key: value for key, value in metrics(folder).items() if "test" in key}
+        for folder in (bags, tmp_path)
     )
     assert first == again
-    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "again")
+    assert rows_of(bags) == rows_of(tmp_path)
 
 
 def test_what_cannot_be_judged(tmp_path, capsys):
@@ -119,7 +142,7 @@ def test_a_plan_of_a_run_a_file_and_a_known_network(run, tmp_path, capsys):
     told = capsys.readouterr().out
     assert "Plan for an image of 1 x 4096 x 8192 x 1" in told
     assert "It fits: a training step takes" in told
-    assert main(["plan", str(run), str(tmp_path / "slides" / "0.tif"), "--inference"]) == 0
+    assert main(["plan", str(run), str(run.parent / "slides" / "0.tif"), "--inference"]) == 0
     told = capsys.readouterr().out
     assert "1 x 256 x 384 x 1" in told
     assert "a prediction takes" in told
@@ -142,11 +165,8 @@ def test_a_plan_that_cannot_be(run, tmp_path, capsys):
     assert "no network of keras.applications: ConvNeXtBase" in capsys.readouterr().err
 
 
-def test_a_plan_of_bags(tmp_path, capsys):
-    flags = ("--num-bags", "6", "4", "4", "--instances", "8", "--epochs", "1")
-    assert main(["train", "--task", "mil", *flags, "--out", str(tmp_path / "run")]) == 0
-    capsys.readouterr()
-    assert main(["plan", str(tmp_path / "run"), "5000"]) == 0
+def test_a_plan_of_bags(bags, capsys):
+    assert main(["plan", str(bags), "5000"]) == 0
     assert "5000" in capsys.readouterr().out
-    assert main(["plan", str(tmp_path / "run"), "512x512"]) == 1
+    assert main(["plan", str(bags), "512x512"]) == 1
     assert "expected tiles of a bag" in capsys.readouterr().err

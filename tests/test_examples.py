@@ -64,7 +64,7 @@ def test_big_layers_learn():
 
 
 def test_slides_with_labels_go_to_predictions_and_reports(tmp_path, capsys):
-    rows = slides_by_label.main(tmp_path, epochs=1, side=1024)
+    rows = slides_by_label.main(tmp_path, epochs=1, tile=256, side=1024)
     assert [row["slide"] for row in rows] == [f"{name}.tif" for name in slides_by_label.SLIDES]
     assert {row["predicted"] for row in rows} <= set(slides_by_label.SLIDES.values())
     assert all((tmp_path / part / "report.html").exists() for part in ("run", "found"))

@@ -716,7 +716,8 @@ def test_recompute_factor_counts_rows_made_twice() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_bytes_of_a_plan(training: bool) -> None:
-    """A row takes 2 * 64 * 4 bytes a channel; strips read 10 rows of one channel and make 8 of three.
+    """A row takes 2 * 64 * 4 bytes a channel; strips read 10 rows of one channel, twice as the next are read ahead, and
+    make 8 of three.
 
     In training the gradient of what is made comes on top, and always temporaries: the largest image
     a whole number of times. All that for two strips.
@@ -725,7 +726,7 @@ def test_bytes_of_a_plan(training: bool) -> None:
     graph = read(keras.Model(start, conv(3, "conv")(start)))
     sizes, row = squares(graph, 64), 2 * 64 * 4
     plan = Planner(graph, PLENTY, strip_rows=8, training=training).plan(2, sizes)
-    images = row * (10 + 24 * (2 if training else 1))
+    images = row * (2 * 10 + 24 * (2 if training else 1))
     temporaries, rest = divmod(plan.device_bytes // 2 - images, row * 24)
     assert temporaries >= 1
     assert rest == 0

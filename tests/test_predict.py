@@ -60,6 +60,7 @@ def test_a_mask_is_that_of_the_plain_model(tmp_path, capsys):
         "a_probabilities.ome.tif",
         "predictions.csv",
         "predict.yaml",
+        *("report.html", "versions.json", "views"),
     }
     assert {p.name for p in out.iterdir()} == names
     padded = np.pad(base, ((0, 20), (0, 28), (0, 0)))  # to multiples of 32
@@ -142,17 +143,44 @@ def test_nothing_under_its_name_is_left_of_a_slide_that_fails(tmp_path, monkeypa
     assert len(table(tmp_path / "out")) == 1
 
 
+@pytest.mark.parametrize(
+    ("outputs", "activation"), [(3, None), (3, "softmax"), (1, "sigmoid"), (1, None)]
+)
+def test_a_network_of_classes_is_streamed(outputs, activation, tmp_path):
+    """Probabilities are those of the plain model, made of logits where it gives these."""
+    base = slide(tmp_path / "a.tif")
+    image = keras.Input((None, None, 3))
+    x = layers.GlobalAveragePooling2D()(layers.Conv2D(4, 3, padding="same")(image) / 255)
+    model = keras.Model(image, layers.Dense(outputs, activation)(x))
+    model.save(tmp_path / "m.keras")
+    out = tmp_path / "out"
+    assert (
+        main(["predict", str(tmp_path / "m.keras"), str(tmp_path / "a.tif"), "--out", str(out)])
+        == 0
+    )
+    expected = model.predict(base[None].astype(np.float32), verbose=0)[0]
+    if activation is None:
+        expected = (
+            1 / (1 + np.exp(-expected))
+            if outputs == 1
+            else np.exp(expected) / np.exp(expected).sum()
+        )
+    expected = [1 - expected[0], expected[0]] if outputs == 1 else expected
+    (row,) = table(out)
+    found = [float(row[f"probability_{n}"]) for n in range(len(expected))]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert row["predicted"] == str(np.argmax(expected))
+
+
 def test_models_that_make_no_masks(tmp_path, capsys):
     slide(tmp_path / "a.tif")
     image = keras.Input((None, None, 3))
-    keras.Model(image, layers.Dense(2)(layers.GlobalAveragePooling2D()(image))).save(
-        tmp_path / "m.keras"
-    )
+    keras.Model(image, layers.Conv2D(2, 1)(image)[..., None]).save(tmp_path / "m.keras")
     (tmp_path / "torn.keras").write_bytes(b"torn")
     (tmp_path / "none").mkdir()
     darkness(tmp_path / "gray.keras", channels=1)
     for model, flags, message in (
-        ("m.keras", (), "expected images [N, H, W, C] to masks"),
+        ("m.keras", (), "expected images [N, H, W, C] to masks [N, H, W, K] or to classes"),
         ("torn.keras", (), "torn.keras: cannot be loaded as a Keras model"),
         ("missing.keras", (), "missing.keras: there is no such file"),
         ("none", (), "none: is no run folder of train.py"),

@@ -147,7 +147,7 @@ def test_features_from_files_and_bags_that_cannot_be_used(tmp_path, capsys):
     rows[1] = (3, 1, "train")  # fewer than pseudo-bags
     write_features(data, rows, broken=(4,))
     flags = ("--bags", "folder", "--data", str(data), "--encoder", "none", "--mode", "device")
-    assert run(tmp_path / "out", *flags, "--model", "dtfd", "--width", "8") == 0
+    assert run(tmp_path / "out", *flags, "--model", "dtfd", "--width", "8") == 3
     message = capsys.readouterr().err
     assert "slide4.h5: has no 'coords'" in message
     assert "slide1.h5: has 3 instances, which cannot be split into 4 pseudo-bags" in message

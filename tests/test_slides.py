@@ -353,7 +353,7 @@ def test_readers_by_name(tmp_path: Path) -> None:
 def test_a_slide_on_disk_is_seen_at_any_resolution(look, tmp_path):
     """As an open slide, and no file stays open for it."""
     path = tmp_path / "a.ome.tif"
-    image = np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)
+    image = np.random.default_rng(0).integers(0, 256, (1200, 1600, 3), np.uint8)
     source = sources.ArraySource(image)
     source.mpp = (0.5, 0.5)
     sources.write_ome_tiff(path, source)
@@ -361,7 +361,7 @@ def test_a_slide_on_disk_is_seen_at_any_resolution(look, tmp_path):
     slide = sources.open_slide(path)
     step = look.pop("step", None)
     seen = slide.at(**look) if step is None else slide.scaled(step)
-    assert lazy.shape == seen.shape == (150, 200, 3)
+    assert lazy.shape == seen.shape == (600, 800, 3)
     np.testing.assert_array_equal(
         lazy.read_window((10, 90), (3, 77)), seen.read_window((10, 90), (3, 77))
     )

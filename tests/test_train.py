@@ -124,7 +124,7 @@ def test_a_budget_below_one_strip_ends_in_one_line(data, tmp_path, capsys):
 def test_a_file_that_is_no_image_ends_in_one_line(data, tmp_path, capsys, name, content, message):
     (data / "b.tif").unlink()
     (data / name).write_bytes(content)
-    assert run(data, tmp_path / "out") == 1
+    assert run(data, tmp_path / "out", "--strict") == 1
     error = capsys.readouterr().err.strip()
     assert message in error
     assert "Traceback" not in error
@@ -134,21 +134,21 @@ def test_a_file_that_is_no_image_ends_in_one_line(data, tmp_path, capsys, name, 
 def test_a_truncated_tiff_ends_in_one_line(data, tmp_path, capsys):
     path = data / "b.tif"
     path.write_bytes(path.read_bytes()[:-2000])
-    assert run(data, tmp_path / "out") == 1
+    assert run(data, tmp_path / "out", "--strict") == 1
     assert "b.tif" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_a_slide_smaller_than_the_stride_is_named(data, tmp_path, capsys):
     tifffile.imwrite(data / "b.tif", slide(1)[:100], photometric="rgb")
-    assert run(data, tmp_path / "out") == 1
+    assert run(data, tmp_path / "out", "--strict") == 1
     assert "expected at least 128 x 128, the stride" in capsys.readouterr().err
 
 
 def test_a_mask_of_another_size_is_named(data, tmp_path, capsys):
     (data / "masks").mkdir()
     np.save(data / "masks" / "a.npy", np.ones((256, 200, 1), np.uint8))
-    assert run(data, tmp_path / "out") == 1
+    assert run(data, tmp_path / "out", "--strict") == 1
     error = capsys.readouterr().err
     assert "256 x 200" in error
     assert "256 x 384" in error

@@ -181,7 +181,7 @@ def test_a_folder_of_images(side, tmp_path, capsys):
     (tmp_path / "data" / "3.png").write_bytes(b"no image")
     flags = ("--side", "64") if side else ("--batch-size", "1")
     assert (
-        run(tmp_path / "out", "--images", "folder", "--data", str(tmp_path / "data"), *flags) == 0
+        run(tmp_path / "out", "--images", "folder", "--data", str(tmp_path / "data"), *flags) == 3
     )
     assert "3.png: cannot be decoded" in capsys.readouterr().err
     assert len(metrics(tmp_path / "out")["left_out"]) == 1

@@ -148,7 +148,8 @@ class Strips:
         temporaries = max(tiles.values(), default=0) * (4 if self.training or scored else 1)
         learning = self.learning if self.training else ()
         one = sum(b * (2 if v in learning else 1) for v, b in tiles.items()) + temporaries
-        one += sum(tiles[v] for v in self.graph.inputs if v in tiles)  # read ahead
+        if count > self.graph.at_once:  # else none is left to read ahead
+            one += sum(tiles[v] for v in self.graph.inputs if v in tiles)
         return one * min(count, self.graph.at_once)
 
     def _row_bytes(self, value: int) -> int:

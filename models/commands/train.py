@@ -16,18 +16,17 @@ def settings_of(argv, prog="train.py"):
 
 
 def main(argv=None, prog="train.py"):
-    """Runs the command line; gives the exit code."""
+    """Runs the command line; gives the exit code, 3 if something was left out."""
     settings = settings_of(sys.argv[1:] if argv is None else argv, prog)
     progress.show(False if settings.quiet else None)
     try:
-        TASKS[settings.task].train(settings)
+        return TASKS[settings.task].train(settings)
     except (tfbig.TfbigError, OSError) as error:
         return _fail(prog, error)
     except KeyboardInterrupt:
         return _fail(
             prog, "stopped; --resume with --out continues after the last whole epoch", code=130
         )
-    return 0
 
 
 def about(doc):

@@ -182,4 +182,6 @@ def write_attention(settings, path, slide, coords, attention, title, scores=None
     pictures.overlaid(folder / f"{name}.png", slide, overlay, title)
     each_slide.write_view(settings, path, slide, [overlay])
     source = heat.as_source(painted, coords, slide)
-    sources.write_ome_tiff(folder / f"{name}_attention.ome.tif", source)
+    step = heat.pixel_of(coords)
+    place = slide.georeference and slide.georeference.scaled(step, step)
+    sources.write_ome_tiff(folder / f"{name}_attention.ome.tif", source, georeference=place)

@@ -12,7 +12,7 @@ from models import settings as command_line
 from models.dtfd import DISTILLATIONS, DTFDMIL, PseudoBagLoss
 from models.pooling import ABMIL, MaxPooling, MeanPooling
 from models.self_attention import SelfAttentionMIL
-from models.tasks import bags, judge, training
+from models.tasks import bags, judge, splits, training
 from models.transmil import TransMIL
 from tfbig import mil, pictures, runfolder
 
@@ -96,16 +96,17 @@ def _add_model(add):
 
 
 def train(settings):
-    """Data, model, plan, fit, results: a run from its settings."""
+    """Data, model, plan, fit, results: a run from its settings; gives the exit code."""
     least = settings.pseudo_bags if settings.model == "dtfd" else 1
     data = bags.large_enough(bags.load(settings), least)
     print(f"mode {settings.mode}, model {settings.model}, precision {settings.precision}")
     bags.print_counts(data)
+    splits.check_failed(data.failed, settings.strict)
     model, twin = make_model(settings, data)
     compile_both(model, twin, settings, data)
     plan, planned = print_plan(model, settings, data)
     if settings.dry_run:
-        return
+        return 0
 
     folder = command_line.open_run(settings)
     measured = {"mode": settings.mode}
@@ -113,7 +114,9 @@ def train(settings):
         twin.load_weights(Path(settings.test_only) / "model.keras")
     else:
         measured |= trained(model, twin, data, folder, settings, plan) | planned
+    code = splits.exit_code(data.failed, folder)
     judge.write_results(_explainer(model, twin), data, folder, settings, measured)
+    return code
 
 
 def trained(model, twin, data, folder, settings, plan):

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tfbig
 from models import encoders, latent, series
 from models import settings as command_line
-from models.tasks import images, judge, training, warm_start
+from models.tasks import images, judge, splits, training, warm_start
 from tfbig import SourceError, pictures, runfolder, sources
 from tfbig.patchgd import choosing
 
@@ -125,16 +125,17 @@ def _steps(text):
 
 
 def train(settings):
-    """Data, model, fit, results: a run from its settings."""
+    """Data, model, fit, results: a run from its settings; gives the exit code."""
     settings.warm_start = warm_start.epochs(settings)
     data = images.load(settings)
     print(f"mode {settings.mode}, encoder {settings.encoder}, precision {settings.precision}")
     images.print_counts(data)
+    splits.check_failed(data.failed, settings.strict)
     model, twin = make_model(settings, data)
     compile_both(model, twin, settings, data)
     plan, planned = print_plan(model, settings, data)
     if settings.dry_run:
-        return
+        return 0
 
     folder = command_line.open_run(settings)
     measured = {"mode": settings.mode}
@@ -143,7 +144,9 @@ def train(settings):
         twin.load_weights(Path(settings.test_only) / "model.keras")
     else:
         measured |= trained(model, twin, data, folder, settings, plan) | planned
+    code = splits.exit_code(data.failed, folder)
     write_results(model, twin, data, folder, settings, measured)
+    return code
 
 
 def make_model(settings, data):

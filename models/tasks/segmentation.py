@@ -10,7 +10,7 @@ import numpy as np
 import tfbig
 from models import settings as command_line
 from models.gigapixel_unet import STRIDE, gigapixel_unet
-from models.tasks import slides, training
+from models.tasks import slides, splits, training
 from tfbig import pictures, runfolder, zoom
 from tfbig.metrics import Dice
 
@@ -93,12 +93,12 @@ def _crop(text):
 
 
 def train(settings):
-    """Data, model, plan, fit, results: a run from its settings."""
+    """Data, model, plan, fit, results: a run from its settings; gives the exit code."""
     if settings.test_only:
-        evaluate(settings)
-        return
+        return evaluate(settings)
     size = crop_size(settings.crop)
-    seen, unseen = slides.open_slides(settings.data)
+    (*seen, unseen), failed = slides.open_slides(settings.data, least=2)
+    splits.check_failed(failed, settings.strict)
     crops = slides.random_crops(seen, size, settings.crops, settings.seed)
     _print_data(settings, seen, unseen)
 
@@ -110,23 +110,26 @@ def train(settings):
     planned_bytes = training.planned_bytes(plan, validation)
     print(f"\n{plan}\n", flush=True)
     if settings.dry_run:
-        return
+        return 0
 
     folder = command_line.open_run(settings)
     runfolder.write_text(folder / "plan.txt", f"{plan}\n")
     history = fit(model, twin, crops, unseen, folder, settings)
+    code = splits.exit_code(failed, folder)
     write_results(model, twin, unseen, folder, history, settings, planned_bytes)
+    return code
 
 
 def evaluate(settings):
-    """The model of a run on slides with labels: overlap of each, pictures, and the mean."""
+    """The model of a run on slides with labels: overlap of each, pictures, the mean; gives the exit code."""
     known = command_line.read_yaml(Path(settings.test_only) / runfolder.CONFIG)
-    found = slides.open_all(settings.data)
+    found, failed = slides.open_slides(settings.data)
+    splits.check_failed(failed, settings.strict)
     if Path(known["data"]).resolve() == Path(settings.data).resolve():
         found = found[-1:]
     print(f"judges {settings.test_only} on {', '.join(slide.name for slide in found)}", flush=True)
     if settings.dry_run:
-        return
+        return 0
     twin = keras.models.load_model(Path(settings.test_only) / "model.keras")
     model = twin if settings.mode == "device" else stream(twin, settings)
     folder = command_line.open_run(settings)
@@ -137,7 +140,9 @@ def evaluate(settings):
     means = {key: float(np.mean(numbers)) for key, numbers in known.items() if numbers}
     metrics = {"mode": settings.mode, **means, "slides": len(rows), "peak_bytes": peak}
     runfolder.write_json(folder / runfolder.METRICS, metrics)
+    code = splits.exit_code(failed, folder)
     command_line.tell_results(means, folder)
+    return code
 
 
 def judge(model, twin, slide, folder):

@@ -85,36 +85,37 @@ def open_slide(path, mask=None):
     return Slide(Path(path).name, sources.Grayscale(source, invert=True), labels)
 
 
-def open_slides(folder):
-    """Opens every slide of a folder, by name.
+def open_slides(folder, least=1):
+    """Every slide of a folder, by name, with its labels; those that cannot be used are left out.
 
     A slide `name.tif` takes its labels from `masks/name.*` if the folder has one.
 
+    Args:
+        folder: holds the slides.
+        least: how many are needed.
+
     Returns:
-        `(training, validation)`: all slides but the last by name, and the last.
+        `(slides, failed)`, the latter as `(name, reason)`.
 
     Raises:
-        SourceError: There are fewer than two slides, or one cannot be used.
-    """
-    slides = open_all(folder, least=2)
-    return slides[:-1], slides[-1]
-
-
-def open_all(folder, least=1):
-    """Every slide of a folder, by name, with its labels, as `open_slides` takes them.
-
-    Raises:
-        SourceError: There are fewer slides than `least`, or one cannot be used.
+        SourceError: There are fewer slides that can be used.
     """
     files = _images(folder)
-    if len(files) < least:
-        kept = ", of which the last by name is kept for validation" if least > 1 else ""
-        raise SourceError(
-            f"{folder}: holds {len(files)} slides ({', '.join(SUFFIXES)}); expected at least {least}{kept}. "
-            "Check --data."
-        )
     masks = {file.stem: file for file in _images(Path(folder) / "masks")}
-    return [open_slide(file, masks.get(file.stem)) for file in files]
+    found, failed = [], []
+    for file in files:
+        try:
+            found.append(open_slide(file, masks.get(file.stem)))
+        except (SourceError, OSError, ValueError, MemoryError) as error:
+            failed.append((file.name, str(error)))
+    if len(found) < least:
+        kept = ", of which the last by name is kept for validation" if least > 1 else ""
+        reason = f" {failed[0][1]}" if failed else ""
+        raise SourceError(
+            f"{folder}: holds {len(found)} slides ({', '.join(SUFFIXES)}); expected at least {least}{kept}. "
+            f"Check --data.{reason}"
+        )
+    return found, failed
 
 
 def random_crops(slides, size, count, seed):

@@ -152,6 +152,27 @@ def write_clam_splits(path, rows):
     runfolder.write_csv(path, lines)
 
 
+def check_failed(failed, strict):
+    """With `--strict` what cannot be used ends the run; else it is named on standard error.
+
+    Raises:
+        SourceError: strict, and something failed.
+    """
+    for name, reason in failed:
+        if strict:
+            raise SourceError(f"{name}: {reason}".replace(f"{name}: {name}: ", f"{name}: "))
+        print(f"left out {name}: {reason}", file=sys.stderr)
+
+
+def exit_code(failed, folder):
+    """0, or 3 where something was left out, which `failed.csv` then names."""
+    if not failed:
+        return 0
+    rows = [{"slide": name, "reason": " ".join(reason.split())} for name, reason in failed]
+    runfolder.write_csv(folder / "failed.csv", rows)
+    return 3
+
+
 def _cases(rows):
     """The case of every row; one without is a case of its own."""
     return [
@@ -172,7 +193,7 @@ def _cases_by_label(rows):
 
 
 def print_counts(data, kind, describe):
-    """Items and classes of every split; what was left out goes to standard error.
+    """Prints items and classes of every split.
 
     Args:
         data: Of the run.
@@ -184,5 +205,3 @@ def print_counts(data, kind, describe):
         counts = np.bincount(found.labels, minlength=len(data.classes))
         kinds = ", ".join(f"{n} {name}" for n, name in zip(counts, data.classes, strict=True))
         print(f"{split}: {len(found.labels)} {kind} {describe(found)} ({kinds})")
-    for name, reason in data.failed:
-        print(f"left out {name}: {reason}", file=sys.stderr)
