@@ -19,7 +19,18 @@ from models.tasks import cohort, splits
 from tfbig import SourceError, sources
 
 FLAGS = {
-    **dict.fromkeys(("slides", "splits", "folds", "magnification", "mpp_of", "reader")),
+    **dict.fromkeys(
+        (
+            "slides",
+            "splits",
+            "folds",
+            "magnification",
+            "mpp_of",
+            "reader",
+            "class_names",
+            "test_only",
+        )
+    ),
     "fold": 0,
     "seed": 0,
     "mpp": None,
@@ -79,11 +90,13 @@ def test_labels_may_be_names_and_slides_are_found_however_deep(data):
 def test_paths_of_the_table_win_and_numbers_are_classes(data, tmp_path):
     slide(tmp_path / "elsewhere.tif", (130, 70, 160))
     rows = [{"slide_id": "s0", "label": 2, "path": tmp_path / "elsewhere.tif"}]
+    rows += [{"slide_id": "s9", "label": 0, "path": "centre 0/s9.tif"}]  # beside the table
     rows += [{"slide_id": f"s{n}", "label": n % 2, "path": ""} for n in range(2, 9)]
     found = cohort.read(settings(table_of(data.parent / "own.csv", rows)))
     assert found.classes == ("0", "1", "2")
     assert found.rows[0]["path"] == tmp_path / "elsewhere.tif"
-    assert found.rows[1]["path"].name == "s2.tif"
+    assert found.rows[1]["path"] == data.parent / "centre 0" / "s9.tif"
+    assert found.rows[2]["path"].name == "s2.tif"
     assert {row["split"] for row in found.rows} >= {"train", "test"}
 
 
@@ -107,7 +120,22 @@ def test_tables_and_flags_that_cannot_be_used(change, message, data, tmp_path):
         cohort.read(settings(data, **change))
 
 
-def test_two_files_of_one_slide_are_an_error(data):
+def test_classes_of_a_run_hold_for_other_tables(data):
+    """A table with one of them, or with one that is none."""
+    known = settings(data)
+    cohort.read(known)
+    assert known.class_names == ["purple", "red"]
+    fewer = table_of(data.parent / "fewer.csv", [{"slide_id": "s3", "label": "red"}])
+    assert cohort.read(settings(fewer, class_names=known.class_names)).rows[0]["label"] == 1
+    other = table_of(data.parent / "other.csv", [{"slide_id": "s3", "label": "blue"}])
+    with pytest.raises(SourceError, match="slide s3 has label 'blue'; expected one of purple, red"):
+        cohort.read(settings(other, class_names=known.class_names))
+
+
+def test_two_files_of_one_slide_are_an_error_if_it_is_asked_for(data):
+    slide(data.parent / "again" / "other.tif", (1, 2, 3))
+    slide(data.parent / "other.tif", (1, 2, 3))
+    cohort.read(settings(data))
     slide(data.parent / "again" / "s3.tif", (1, 2, 3))
     with pytest.raises(SourceError, match="are both slide 's3'"):
         cohort.read(settings(data))
@@ -225,6 +253,7 @@ def test_tiles_of_the_command_are_taken(data, tmp_path, capsys):
     assert main(["tile", *slides, *flags]) == 3
     capsys.readouterr()
     given = train.settings_of([*MIL, "--data", str(data), "--coords", str(tmp_path / "tiles")])
+    given.mpp = None
     own = train.settings_of([*MIL, "--data", str(data)])
     for first, second in zip(
         *(train.TASKS["mil"].bags.load(s).test.bags for s in (given, own)), strict=True
@@ -234,6 +263,7 @@ def test_tiles_of_the_command_are_taken(data, tmp_path, capsys):
             first.read(0, first.shape[0]), second.read(0, second.shape[0])
         )
         np.testing.assert_array_equal(first.coords, second.coords)
+    assert given.mpp == own.mpp == 1.0
 
 
 @pytest.mark.parametrize("mode", ["patchgd", "offload"])
@@ -309,6 +339,23 @@ def test_a_run_on_bags_predicts_slides(data, tmp_path, capsys):
     assert heat[0, 0] == 0
     assert main(["predict", str(tmp_path / "run"), str(folder / "s4.tif"), "--out", str(out)]) == 0
     assert "1 of 1 slides are finished" in capsys.readouterr().out
+
+
+def test_a_run_is_judged_on_all_of_another_table(data, tmp_path, capsys):
+    """Also if that has one class alone; and on its own table on what it never saw."""
+    run = tmp_path / "run"
+    assert train.main([*MIL, "--data", str(data), "--folds", "3", "--out", str(run)]) == 3
+    rows = [{"slide_id": f"s{n}", "label": "red"} for n in (3, 5, 7)]
+    other = table_of(data.parent / "other.csv", rows)
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--data", str(other), "--out", str(tmp_path / "a")]) == 0
+    told = capsys.readouterr().out
+    assert "test: 3 bags of 32 to 32 instances (0 purple, 3 red)" in told
+    assert "train" not in told
+    assert np.shape(metrics(tmp_path / "a")["confusion"]) == (2, 2)
+    assert [row["label"] for row in rows_of(tmp_path / "a")] == ["1", "1", "1"]
+    assert main(["evaluate", str(run), "--out", str(tmp_path / "b")]) in (0, 3)
+    assert rows_of(tmp_path / "b") == rows_of(run)
 
 
 @pytest.mark.parametrize("mode", ["patchgd", "offload"])

@@ -33,7 +33,7 @@ class Bags:
                 f"{settings.model}: its last layer '{plain.layers[-1].name}' has no method attention."
             )
         results.settle_input(settings, channels)
-        results.settle_classes(settings, plain.outputs[0].shape[-1])
+        results.settle_classes(settings, plain.outputs[0].shape[-1], config.get("class_names"))
         results.settle_resolution(settings, config, mpp=0.5)
         if settings.min_tissue is None:
             settings.min_tissue = config.get("min_tissue", 0.6)

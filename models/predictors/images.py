@@ -30,7 +30,7 @@ class Images:
         head = plain.head if self.by_patches else plain
         self.last = getattr(head, "layers", [head])[-1]
         results.settle_input(settings, whole.inputs[0].shape[-1])
-        results.settle_classes(settings, max(_outputs(plain), 2))
+        results.settle_classes(settings, max(_outputs(plain), 2), config.get("class_names"))
         results.settle_resolution(settings, config, level=config.get("level", 0))
         self.model = plain if self.by_patches else tfbig.stream(plain, results.budget(settings))
 

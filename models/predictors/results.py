@@ -70,24 +70,11 @@ def settle_classes(settings, count, names=None):
     Raises:
         SourceError: there are fewer or more.
     """
-    settings.classes = (
-        settings.classes or names or _classes_of(settings.model) or [*map(str, range(count))]
-    )
+    settings.classes = settings.classes or names or [*map(str, range(count))]
     if len(settings.classes) != count:
         raise SourceError(
             f"--classes: {len(settings.classes)} names; the network has {count} classes."
         )
-
-
-def _classes_of(run):
-    """Of the predictions that the run made of its test data."""
-    table = Path(run) / TABLE
-    if not table.is_file():
-        return None
-    with table.open(newline="", encoding="utf-8") as file:
-        columns = next(csv.reader(file), [])
-    key = "probability_"
-    return [column.removeprefix(key) for column in columns if column.startswith(key)]
 
 
 def settle_resolution(settings, config, **default):

@@ -88,8 +88,7 @@ def load(settings):
     }
     data = loaders[settings.bags](settings)
     if settings.foreground:
-        kept = {split: _foreground(getattr(data, split), settings.foreground) for split in SPLITS}
-        data = replace(data, **kept)
+        data = data.mapped(lambda found: _foreground(found, settings.foreground))
     if settings.fill and settings.sample and settings.sample >= 1:
         data = replace(data, train=_filled(data.train, int(settings.sample)))
     return data
@@ -111,7 +110,7 @@ def large_enough(data, least):
         kept = tuple(bag for bag, fit in zip(found.bags, fits, strict=True) if fit)
         return mil.BagSet(kept, found.labels[fits], (*found.failed, *small))
 
-    return replace(data, **{split: checked(getattr(data, split)) for split in SPLITS})
+    return data.mapped(checked)
 
 
 def print_counts(data):
@@ -205,6 +204,7 @@ def _folder(settings):
     table = folder / "bags.csv"
     rows = splits.read_table(table, COLUMNS)
     num_classes = settings.classes or max(int(row["label"]) for row in rows) + 1
+    settings.classes = num_classes  # saved, so that a run judges other bags by its own classes
     sets = []
     for split in SPLITS:
         chosen = splits.of_split(rows, split, table)
@@ -226,12 +226,16 @@ def _slides(settings):
             return opener.tiles(path, found)
         return opener.tiles(path, read_coords(Path(settings.coords) / f"{title_of(path)}.h5"))
 
-    sets = []
-    for split in SPLITS:
-        bags, labels, failed = cohort.opened(known.of_split(split), tiles)
+    def opened(rows):
+        bags, labels, failed = cohort.opened(rows, tiles)
         read = mil.read_bags(bags, labels, len(known.classes))
-        sets.append(replace(read, failed=(*failed, *read.failed)))
-    return Data(*sets, classes=known.classes)
+        return replace(read, failed=(*failed, *read.failed))
+
+    data = cohort.load(settings, known, opened)
+    mpp = data.train.bags[0].mpp
+    if settings.coords and mpp:
+        settings.mpp = round(sum(mpp) / 2, 6)  # saved, so that predictions see the same
+    return data
 
 
 def _needed(settings):

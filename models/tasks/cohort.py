@@ -5,7 +5,7 @@ from pathlib import Path
 
 from models import settings as command_line
 from models.tasks import splits
-from tfbig import SourceError, sources, tiling
+from tfbig import SourceError, runfolder, sources, tiling
 from tfbig.errors import TfbigError
 from tfbig.sources.slide import title_of
 from tfbig.tissue import find_tissue
@@ -43,6 +43,12 @@ def add_flags(add):
         metavar="FOLDER",
         help="where the slides of slides.csv are, however deep (default: beside it; its column path wins)",
     )
+    add(
+        "--class-names",
+        nargs="+",
+        metavar="NAME",
+        help="labels that there are, in order (default: those of the table, sorted)",
+    )
     add("--splits", metavar="FILE", help="splits_0.csv of CLAM: columns train, val, test")
     add(
         "--folds",
@@ -76,19 +82,37 @@ def read(settings):
     table = Path(settings.data)
     table = table / TABLE if table.is_dir() else table
     rows = splits.read_table(table, COLUMNS, names=True)
-    labels, classes = _numbered([row["label"] for row in rows])
-    rows = [row | {"label": label} for row, label in zip(rows, labels, strict=True)]
+    classes = tuple(settings.class_names or _classes([row["label"] for row in rows]))
+    settings.class_names = list(
+        classes
+    )  # saved, so that a run judges other slides by its own classes
     folder = Path(settings.slides or table.parent)
-    files = _by_title(folder)
-    for row in rows:
-        own = row.get("path") or files.get(title_of(row["slide_id"])) or files.get(row["slide_id"])
-        row["path"] = Path(own) if own else None
+    files = _Files(folder)
+    rows = [
+        row | {"label": _number(row, classes, table), "path": _path(row, table, files)}
+        for row in rows
+    ]
     if all(row["path"] is None for row in rows):
         raise SourceError(
             f"{folder}: holds none of the {len(rows)} slides of {table}, the first is {rows[0]['slide_id']}. "
             "Check --slides."
         )
-    return Cohort(tuple(_split(rows, settings)), classes)
+    return Cohort(tuple(_split(rows, settings, table)), classes)
+
+
+def load(settings, known, opened_split):
+    """The splits of a run: a set of each, or, where a run is judged, that of the test slides alone.
+
+    Args:
+        settings: of the run.
+        known: the cohort.
+        opened_split: from the rows of a split to its set.
+    """
+    if settings.test_only:
+        test = opened_split(known.of_split("test"))
+        return splits.Data(test, test, test, known.classes)
+    sets = (opened_split(known.of_split(split)) for split in splits.SPLITS)
+    return splits.Data(*sets, known.classes)
 
 
 class Opener:
@@ -151,35 +175,68 @@ def opened(rows, opener):
     return items, labels, failed
 
 
-def _numbered(labels):
-    """Labels as numbers, and the names of the classes: numbers are their own names."""
+def _classes(labels):
+    """Names of the classes: numbers are their own names, and go from 0."""
     if all(label.isdigit() for label in labels):
-        numbers = [int(label) for label in labels]
-        return numbers, tuple(map(str, range(max(numbers) + 1)))
-    classes = tuple(sorted(set(labels)))
-    return [classes.index(label) for label in labels], classes
+        return map(str, range(max(map(int, labels)) + 1))
+    return sorted(set(labels))
 
 
-def _by_title(folder):
-    """Files of a folder, however deep, by title.
+def _number(row, classes, table):
+    """The class of a row.
 
     Raises:
-        SourceError: two have the same.
+        SourceError: it is none of those.
     """
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in sources.SLIDE_SUFFIXES:
-            other = found.setdefault(title_of(path), path)
-            if other != path:
-                raise SourceError(
-                    f"{path} and {other} are both slide '{title_of(path)}'. Rename one, or name the paths in a "
-                    "column path of the table."
-                )
-    return found
+    if row["label"] not in classes:
+        raise SourceError(
+            f"{table}: slide {row['slide_id']} has label '{row['label']}'; expected one of {', '.join(classes)} "
+            "(--class-names)."
+        )
+    return classes.index(row["label"])
 
 
-def _split(rows, settings):
-    """Rows with their split; slides that a file of splits does not name are left out."""
+def _path(row, table, files):
+    """The file of a row: of its column `path`, as it is or beside the table, or of that name; None if there is none."""
+    if row.get("path"):
+        own = Path(row["path"])
+        return own if own.exists() else table.parent / own
+    return files.of(row["slide_id"])
+
+
+class _Files:
+    """Slides of a folder, however deep, by title; looked for when the first is asked for."""
+
+    def __init__(self, folder):
+        self.folder, self._found = folder, None
+
+    def of(self, slide):
+        """The file of a slide, or None.
+
+        Raises:
+            SourceError: there are two.
+        """
+        if self._found is None:
+            self._found = {}
+            for path in sorted(self.folder.rglob("*")):
+                if path.suffix.lower() in sources.SLIDE_SUFFIXES:
+                    self._found.setdefault(title_of(path), []).append(path)
+        found = self._found.get(title_of(slide)) or self._found.get(slide) or [None]
+        if len(found) > 1:
+            raise SourceError(
+                f"{found[0]} and {found[1]} are both slide '{slide}'. Rename one, or name the paths in a column path "
+                "of the table."
+            )
+        return found[0]
+
+
+def _split(rows, settings, table):
+    """Rows with their split; slides that a file of splits does not name are left out.
+
+    A table that a run is judged on and did not learn from is all to test with, but for what its own column says.
+    """
+    if _is_other(settings, table):
+        return [{"split": "test"} | row for row in rows]
     if settings.splits:
         known = splits.read_clam_splits(Path(settings.splits))
         return [row | {"split": known[row["slide_id"]]} for row in rows if row["slide_id"] in known]
@@ -188,3 +245,11 @@ def _split(rows, settings):
     if "split" in rows[0]:
         return rows
     return splits.split_rows(rows, seed=settings.seed)
+
+
+def _is_other(settings, table):
+    """Whether a run is judged on another table than it learned from."""
+    if not settings.test_only:
+        return False
+    known = command_line.read_yaml(Path(settings.test_only) / runfolder.CONFIG).get("data")
+    return known is None or Path(known).resolve() not in (table.resolve(), table.parent.resolve())

@@ -249,6 +249,7 @@ def _folder(settings):
     if "split" not in rows[0]:
         rows = splits.split_rows(rows, seed=settings.seed)
     num_classes = settings.classes or max(int(row["label"]) for row in rows) + 1
+    settings.classes = num_classes  # saved, so that a run judges other images by its own classes
     found = []
     for split in SPLITS:
         chosen = splits.of_split(rows, split, table)
@@ -261,13 +262,14 @@ def _slides(settings):
     """Whole slides at one resolution; one that cannot be read is left out."""
     known = cohort.read(settings)
     opener = cohort.Opener(settings)
-    found = []
-    for split in SPLITS:
+
+    def opened(rows):
         images, labels, failed = cohort.opened(
-            known.of_split(split), lambda path: _prepared(opener.image(path), settings)
+            rows, lambda path: _prepared(opener.image(path), settings)
         )
-        found.append(ImageSet(tuple(images), np.array(labels, np.int64), tuple(failed)))
-    return Data(*found, classes=known.classes)
+        return ImageSet(tuple(images), np.array(labels, np.int64), tuple(failed))
+
+    return cohort.load(settings, known, opened)
 
 
 def _pictures(settings):

@@ -25,9 +25,15 @@ class Data:
     test: Any
     classes: tuple[str, ...]
 
+    def mapped(self, change):
+        """The same with each of its sets changed."""
+        sets = [getattr(self, split) for split in SPLITS]
+        changed = {id(found): change(found) for found in {id(s): s for s in sets}.values()}
+        return Data(*(changed[id(found)] for found in sets), self.classes)
+
     @property
     def failed(self):
-        return [f for split in SPLITS for f in getattr(self, split).failed]
+        return list(dict.fromkeys(f for split in SPLITS for f in getattr(self, split).failed))
 
 
 def read_table(path, columns, names=False):
@@ -200,7 +206,7 @@ def print_counts(data, kind, describe):
         kind: What an item is.
         describe: From a split to a few words on its items.
     """
-    for split in SPLITS:
+    for split in SPLITS if data.train is not data.test else ("test",):
         found = getattr(data, split)
         counts = np.bincount(found.labels, minlength=len(data.classes))
         kinds = ", ".join(f"{n} {name}" for n, name in zip(counts, data.classes, strict=True))

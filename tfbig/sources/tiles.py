@@ -25,6 +25,9 @@ class Tiles(Bag):
         size: Rows and columns of a tile.
         coords, labels: As in `Bag`.
 
+    Attributes:
+        mpp: Of the image.
+
     Raises:
         SourceError: There are no tiles, or one has no pixel of the image.
     """
@@ -39,6 +42,7 @@ class Tiles(Bag):
     ) -> None:
         self.corners: Indices = np.asarray(corners, np.int64).reshape(-1, 2)
         self.size = size
+        self.mpp = image.mpp
         extents = np.array(image.shape[:2])
         outside = ((self.corners >= extents) | (self.corners + size <= 0)).any(1)
         if outside.any():
