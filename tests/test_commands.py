@@ -16,7 +16,8 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from models.commands import doctor, each_slide, tile
+from models import each_slide
+from models.commands import doctor, tile
 from models.commands.main import main
 from tfbig import SourceError
 from tfbig.sources import read_coords, vendor

@@ -1,8 +1,7 @@
 """What a network finds on slides of any size: masks, classes and attention for QuPath, pictures, and a table."""
 
-from models import predictors
+from models import each_slide, predictors
 from models import settings as command_line
-from models.commands import each_slide
 from models.gigapixel_unet import STRIDE
 from models.predictors.results import INPUTS
 

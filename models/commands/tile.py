@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from models import each_slide
 from models import settings as command_line
-from models.commands import each_slide
 from tfbig import SourceError, heat, pictures, progress, tiling, zoom
 from tfbig.sources import write_coords
 from tfbig.sources.slide import title_of

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.commands import each_slide
+from models import each_slide
 from models.predictors import results
 from models.tasks import judge
 from tfbig import SourceError, mil, sources, tiling

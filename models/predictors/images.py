@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfbig
-from models.commands import each_slide
+from models import each_slide
 from models.predictors import results
 from models.tasks import patchgd
 from tfbig import sources

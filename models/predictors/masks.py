@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 import tfbig
-from models.commands import each_slide
+from models import each_slide
 from models.gigapixel_unet import STRIDE
 from models.predictors import results
 from tfbig import geojson, pictures, progress, sources, zoom

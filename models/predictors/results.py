@@ -8,7 +8,7 @@ import numpy as np
 import yaml
 
 import tfbig
-from models.commands import each_slide
+from models import each_slide
 from models.tasks import judge
 from tfbig import SourceError, geojson, heat, pictures, runfolder, sources, zoom
 from tfbig.sources.slide import title_of
