@@ -76,6 +76,15 @@ def test_an_error_ahead_is_raised_where_the_rows_are_asked_for(image):
     rows(image, 20, 30)
 
 
+def test_rows_that_a_failed_step_left_are_forgotten_by_the_next(image):
+    """They might be those of before the image was changed."""
+    handles = tf.constant([image.handle])
+    rows(image, 0, 10, (20, 30))
+    image.array = image.array[::-1].copy()
+    assert reading.source_shape(handles).numpy().tolist() == [1, 64, 16, 3]
+    rows(image, 20, 30)
+
+
 def test_a_step_asks_for_every_strip_ahead_but_the_first(float64):
     """And trains as on the tensor."""
     array = np.random.default_rng(1).integers(0, 256, (96, 16, 3), np.uint8)

@@ -47,11 +47,18 @@ def check_sources(handles: tf.Tensor, expected: Sequence[int | None], where: str
 def source_shape(handles: tf.Tensor, rank: int = 4) -> tf.Tensor:
     """`[N, H, W, C]` (int64) of a batch of images given by handle, string `[N]`; of bags `[N, n, ...]`.
 
+    A step begins with it: rows that a step before it did not come for, as it failed, are forgotten.
+
     Args:
         handles: string `[N]`.
         rank: numbers of the shape.
     """
-    return tf.ensure_shape(tf.numpy_function(_source_shape, [handles], tf.int64), [rank])
+
+    def shape(names: np.ndarray) -> np.ndarray:
+        AHEAD.forget(_names(names))
+        return _source_shape(names)
+
+    return tf.ensure_shape(tf.numpy_function(shape, [handles], tf.int64), [rank])
 
 
 def _source_shape(handles: np.ndarray) -> np.ndarray:
@@ -92,7 +99,7 @@ def read_source(
 def _read_source(
     handles: np.ndarray, rows: Sequence[int], soon: Sequence[int], dtype: Any
 ) -> np.ndarray:
-    names = tuple(h.decode() for h in np.ravel(handles))
+    names = _names(handles)
     for name in names:
         source = sources.resolve(name)
         if source.dtype != dtype:
@@ -105,6 +112,10 @@ def _read_source(
     if next_stop > next_start:
         AHEAD.begin(names, next_start, next_stop)
     return _read_rows(names, start, stop) if found is None else found.result()
+
+
+def _names(handles: np.ndarray) -> tuple[str, ...]:
+    return tuple(h.decode() for h in np.ravel(handles))
 
 
 def _read_rows(names: tuple[str, ...], start: int, stop: int) -> np.ndarray:
@@ -140,6 +151,12 @@ class Ahead:
         """Rows that were begun, once; None for others."""
         with self._lock:
             return self._begun.pop((names, start, stop), None)
+
+    def forget(self, names: tuple[str, ...]) -> None:
+        """Rows of images that nobody comes for."""
+        with self._lock:
+            for key in [key for key in self._begun if key[0] == names]:
+                self._begun.pop(key).cancel()
 
 
 AHEAD = Ahead()

@@ -60,12 +60,12 @@ def of_classes(
     opacity: float = 0.5,
 ) -> Overlay:
     """Classes `[h, w]` in colours; 0, the background, has none."""
-    colours = np.zeros((256, 4), np.uint8)
+    colours = np.zeros((max(len(names), int(labels.max(initial=0)) + 1), 4), np.uint8)
     shown = range(1, len(names))
     for number in shown:
         colours[number] = (*COLOURS[(number - 1) % len(COLOURS)], 255)
     legend = tuple((hex_of(colours[number, :3]), names[number]) for number in shown)
-    return Overlay(name, colours[labels.astype(np.uint8)], legend, share, opacity)
+    return Overlay(name, colours[labels.astype(np.int64)], legend, share, opacity)
 
 
 def of_values(name: str, values: npt.NDArray[Any], share: float = 1.0) -> Overlay:
