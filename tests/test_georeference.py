@@ -1,6 +1,7 @@
 """GeoTIFF: what is written from a georeferenced image is where that image is."""
 
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ sys.path.insert(0, str(ROOT))
 from test_predict import darkness
 
 from models.commands.main import main
-from tfbig.sources import ArraySource, open_slide, write_ome_tiff
+from models.predictors import results
+from tfbig.sources import ArraySource, Coords, open_slide, write_ome_tiff
 from tfbig.sources.georeference import PIXEL_SCALE, TIEPOINTS, TRANSFORMATION
 
 UTM = [
@@ -96,3 +98,22 @@ def test_a_mask_of_a_scene_is_where_the_scene_is(tmp_path):
     )
     assert mask.georeference == scene_place
     assert mask.mpp is None
+
+
+def test_a_map_of_attention_is_where_the_image_is(tmp_path):
+    """Of tiles of 60 pixels, four pixels of the map along each."""
+    scene(tmp_path / "a.tif", SCALED)
+    slide = open_slide(tmp_path / "a.tif")
+    coords = Coords("a", np.array([[60, 120], [300, 240]]), 60, 1.0)
+    settings = Namespace(out=tmp_path, classes=["no", "yes"])
+    results.write_attention(settings, tmp_path / "a.tif", slide, coords, np.array([0.2, 0.8]), "a")
+    slide.close()
+    with (
+        tifffile.TiffFile(tmp_path / "a.tif") as before,
+        tifffile.TiffFile(tmp_path / "a_attention.ome.tif") as after,
+    ):
+        heat = after.asarray()
+        row, column = np.argwhere(heat == heat.max())[0]
+        assert (row * 15, column * 15) == (240, 300)
+        expected = coordinates(before.pages.first.tags, 240, 300)
+        assert coordinates(after.pages.first.tags, row, column) == pytest.approx(expected)
