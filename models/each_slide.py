@@ -162,6 +162,8 @@ def _claim(folder, settings):
                 f"{file}."
             )
         return
+    if folder.exists() and not folder.is_dir():
+        raise SourceError(f"{folder}: is a file; --out is the folder for the results.")
     folder.mkdir(parents=True, exist_ok=True)
     runfolder.write_yaml(file, own)
     runfolder.write_versions(folder)

@@ -11,6 +11,9 @@ from tfbig import report, runfolder
 from tfbig.budget import parse_bytes
 
 _GROUPS = ("data", "training", "machine", "run")
+_PATHS = (
+    *("data", "slides", "coords", "splits", "mpp_of", "encoder_weights", "backbone", "test_only"),
+)
 _NOT_SAVED = ("config", "resume", "dry_run", "quiet")
 
 
@@ -59,8 +62,12 @@ def tell_results(numbers, folder):
 
 
 def to_save(settings):
-    """What `config.yaml` of the run holds."""
-    return {key: value for key, value in vars(settings).items() if key not in _NOT_SAVED}
+    """What `config.yaml` of the run holds; paths hold from wherever it is read."""
+    values = {key: value for key, value in vars(settings).items() if key not in _NOT_SAVED}
+    return {
+        key: str(Path(value).resolve()) if key in _PATHS and value else value
+        for key, value in values.items()
+    }
 
 
 def count(text):
@@ -218,6 +225,11 @@ def _dashed(token):
 def _read(file):
     """A YAML file as tokens of the command line, so that they are checked alike."""
     values = read_yaml(file)
+    return tokens_of(values, file)
+
+
+def tokens_of(values, file):
+    """Settings of a file as tokens of the command line."""
     for name in values:
         if str(name).replace("-", "_") in _NOT_SAVED:
             _stop(f"{file}: '{name}' can be given on the command line only")

@@ -132,6 +132,43 @@ def test_classes_of_a_run_hold_for_other_tables(data):
         cohort.read(settings(other, class_names=known.class_names))
 
 
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("s0,red\ns2,purple\ns0,purple", "slide s0 is in lines 2 and 4"),
+        ("s0,red\ns2,", "line 3: has no label"),
+        ("s0,red\ns2,red", "has one label alone: red"),
+        ("s0,red\ns2,1", "has numbers and names: 1, red"),
+    ],
+)
+def test_tables_that_are_most_likely_wrong(lines, message, data):
+    table = data.parent / "wrong.csv"
+    table.write_text(f"slide_id,label\n{lines}\n")
+    with pytest.raises(SourceError, match=message):
+        cohort.read(settings(table))
+
+
+def test_tables_of_a_spreadsheet(data):
+    """A mark of the byte order before the first column, and line ends of Windows."""
+    table = data.parent / "sheet.csv"
+    table.write_bytes(b"\xef\xbb\xbf" + data.read_bytes().replace(b"\n", b"\r\n"))
+    assert cohort.read(settings(table)).rows == cohort.read(settings(data)).rows
+
+
+def test_few_slides_make_no_splits(data):
+    rows = [{"slide_id": f"s{n}", "label": n % 2} for n in range(2)]
+    found = cohort.read(settings(table_of(data.parent / "few.csv", rows)))
+    with pytest.raises(SourceError, match=r"of 2 slides none is in split 'val': .* --folds"):
+        found.of_split("val")
+
+
+def test_results_are_no_slides(data):
+    (data.parent / "tiles").mkdir()
+    (data.parent / "tiles" / "tile.yaml").write_text("size: 16\n")
+    slide(data.parent / "tiles" / "s3.tif", (1, 2, 3))
+    assert cohort.read(settings(data)).rows[3]["path"] == data.parent / "centre 0" / "s3.tif"
+
+
 def test_two_files_of_one_slide_are_an_error_if_it_is_asked_for(data):
     slide(data.parent / "again" / "other.tif", (1, 2, 3))
     slide(data.parent / "other.tif", (1, 2, 3))
@@ -266,6 +303,51 @@ def test_tiles_of_the_command_are_taken(data, tmp_path, capsys):
     assert given.mpp == own.mpp == 1.0
 
 
+def test_a_run_is_judged_from_wherever_and_without_its_tiles(data, tmp_path, monkeypatch):
+    """Paths of its settings hold from another directory; tiles of its slides are not those of other slides."""
+    slides = [str(path) for path in sorted(data.parent.rglob("s*.tif"))]
+    tiled = (
+        "--size",
+        "16",
+        "--mpp",
+        "1.0",
+        "--min-tissue",
+        "0.5",
+        "--out",
+        str(tmp_path / "tiles"),
+    )
+    assert main(["tile", *slides, *tiled]) == 3
+    monkeypatch.chdir(tmp_path)
+    flags = (
+        "--task",
+        "mil",
+        "--bags",
+        "slides",
+        "--data",
+        "data",
+        "--coords",
+        "tiles",
+        "--epochs",
+        "1",
+    )
+    assert train.main([*flags, "--out", "run"]) == 3
+    learned = list(csv.DictReader((tmp_path / "run" / "slides.csv").read_text().splitlines()))
+    assert [row["split"] for row in learned].count("train") == 7
+    monkeypatch.chdir("/")
+    assert main(["evaluate", str(tmp_path / "run"), "--out", str(tmp_path / "again")]) in (0, 3)
+    assert rows_of(tmp_path / "again") == rows_of(tmp_path / "run")
+    slide(tmp_path / "other" / "new.tif", (200, 60, 80))
+    other = table_of(tmp_path / "other" / "slides.csv", [{"slide_id": "new", "label": "red"}])
+    assert (
+        main(
+            ["evaluate", str(tmp_path / "run"), "--data", str(other), "--out", str(tmp_path / "b")]
+        )
+        == 0
+    )
+    assert [row["bag"] for row in rows_of(tmp_path / "b")] == ["new"]
+    assert np.isfinite(metrics(tmp_path / "b")["test_accuracy"])
+
+
 @pytest.mark.parametrize("mode", ["patchgd", "offload"])
 def test_whole_slides(mode, data, tmp_path):
     """By handle, in patches and streamed, with one set of changes for a slide in every epoch."""
@@ -345,17 +427,26 @@ def test_a_run_is_judged_on_all_of_another_table(data, tmp_path, capsys):
     """Also if that has one class alone; and on its own table on what it never saw."""
     run = tmp_path / "run"
     assert train.main([*MIL, "--data", str(data), "--folds", "3", "--out", str(run)]) == 3
-    rows = [{"slide_id": f"s{n}", "label": "red"} for n in (3, 5, 7)]
-    other = table_of(data.parent / "other.csv", rows)
+    rows = [{"slide_id": f"new{n}", "label": "red"} for n in range(3)]
+    for row in rows:
+        slide(tmp_path / "other" / f"{row['slide_id']}.tif", (200, 60, 80))
+    other = table_of(tmp_path / "other" / "slides.csv", rows)
     capsys.readouterr()
     assert main(["evaluate", str(run), "--data", str(other), "--out", str(tmp_path / "a")]) == 0
     told = capsys.readouterr().out
     assert "test: 3 bags of 32 to 32 instances (0 purple, 3 red)" in told
     assert "train" not in told
     assert np.shape(metrics(tmp_path / "a")["confusion"]) == (2, 2)
-    assert [row["label"] for row in rows_of(tmp_path / "a")] == ["1", "1", "1"]
+    assert [row["label"] for row in rows_of(tmp_path / "a")] == ["red", "red", "red"]
     assert main(["evaluate", str(run), "--out", str(tmp_path / "b")]) in (0, 3)
     assert rows_of(tmp_path / "b") == rows_of(run)
+    copy = data.parent / "copy.csv"
+    copy.write_text(data.read_text())
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--data", str(copy), "--out", str(tmp_path / "c")]) in (0, 3)
+    assert rows_of(tmp_path / "c") == rows_of(run)  # never what it learned from
+    assert main(["evaluate", str(run), "--folds", "4"]) == 1
+    assert "--folds: is for training" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("mode", ["patchgd", "offload"])
@@ -390,8 +481,8 @@ def test_a_run_on_whole_slides_predicts_slides(mode, data, tmp_path):
     assert (out / f"{title}_attention.ome.tif").exists() == (mode == "patchgd")
     if mode == "patchgd":
         codes = geojson_of(out / f"{title}.geojson")
-        assert len(codes) == 100  # of 2 x 2 patches 5 x 5 codes each
-        assert codes[1]["geometry"]["coordinates"][0][2] == [32, 32]
+        assert len(codes) == 4  # of 2 x 2 patches
+        assert codes[0]["geometry"]["coordinates"][0][2] == [0, 160]
         assert codes[1]["properties"]["classification"]["name"] == "region"
     assert len(list((out / "views").glob("*.json"))) == len(paths)
 

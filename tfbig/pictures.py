@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -366,7 +367,8 @@ def overlaid(
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
     right.imshow(over.picture, extent=extent, interpolation="nearest")
     handles = [Patch(color=colour, label=text) for colour, text in over.legend]
-    right.legend(handles=handles, loc="upper right", title=over.name)
+    right.set_title(over.name)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     for axes in (left, right):
         axes.set_axis_off()
         axes.set_xlim(-0.5, columns - 0.5)
@@ -413,5 +415,6 @@ def _figure_size(shape: tuple[int, ...], wide: bool) -> tuple[float, float]:
 
 
 def _save(figure: Figure, path: str | Path) -> None:
-    with beside(path) as part:
+    with beside(path) as part, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # of names in other scripts
         figure.savefig(part, dpi=120)

@@ -91,6 +91,8 @@ def create(path: str | Path) -> Path:
         raise FileExistsError(
             f"{folder}: holds a run already. Continue it with --resume, or give another --out."
         )
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder}: is a file; expected the folder of a run. Check --out.")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

@@ -89,7 +89,7 @@ def streamed(plain, budget, store):
     if len(plain.inputs[0].shape) == 5:
         encoder, aggregator = plain.get_layer("instances").model, plain.layers[-1]
         return mil.MIL(encoder, aggregator, budget=budget, store=store)
-    return tfbig.stream(plain, budget, store=store)
+    return tfbig.stream(plain, budget, store=store, unsupported="device")
 
 
 def extents(size, plain):

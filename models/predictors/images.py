@@ -32,7 +32,11 @@ class Images:
         results.settle_input(settings, whole.inputs[0].shape[-1])
         results.settle_classes(settings, max(_outputs(plain), 2), config.get("class_names"))
         results.settle_resolution(settings, config, level=config.get("level", 0))
-        self.model = plain if self.by_patches else tfbig.stream(plain, results.budget(settings))
+        self.model = (
+            plain
+            if self.by_patches
+            else tfbig.stream(plain, results.budget(settings), unsupported="device")
+        )
 
     def finished(self, path):
         """Whether the slide was done before: its row is written last."""

@@ -90,6 +90,11 @@ def budget(settings):
 
 def seen(source, settings):
     """What the network sees of an image."""
+    wanted = (3,) if settings.input == "rgb" else (1, 3)
+    if source.shape[2] not in wanted:
+        raise SourceError(
+            f"{source.name}: has {source.shape[2]} channels; the network sees {settings.input}. Convert the slide."
+        )
     if settings.input == "rgb":
         return source
     return sources.Grayscale(source, invert=settings.input == "inverted-gray")

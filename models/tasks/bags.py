@@ -233,8 +233,9 @@ def _slides(settings):
 
     data = cohort.load(settings, known, opened)
     mpp = data.train.bags[0].mpp
+    settings.tile = data.train.bags[0].size  # saved, so that predictions see the same
     if settings.coords and mpp:
-        settings.mpp = round(sum(mpp) / 2, 6)  # saved, so that predictions see the same
+        settings.mpp = round(sum(mpp) / 2, 6)
     return data
 
 

@@ -12,6 +12,8 @@ from tfbig.tissue import find_tissue
 
 TABLE = "slides.csv"
 COLUMNS = ("slide_id", "label")
+RESULTS = ("tile.yaml", "predict.yaml", runfolder.CONFIG)
+"""Files of folders in which nothing is a slide."""
 UNREADABLE = (TfbigError, OSError, ValueError, MemoryError)
 
 
@@ -33,7 +35,26 @@ class Cohort:
         Raises:
             SourceError: there are none.
         """
-        return splits.of_split(self.rows, split, "the table of slides")
+        found = [row for row in self.rows if row["split"] == split]
+        if not found:
+            raise SourceError(
+                f"of {len(self.rows)} slides none is in split '{split}': they are too few for the splits asked for, or "
+                "the column split does not have it. Give more slides, a column split (train, val, test), or --folds."
+            )
+        return found
+
+    def table(self, *wanted):
+        """Rows of some splits, as a run keeps them."""
+        return tuple(
+            {
+                "slide_id": row["slide_id"],
+                "label": self.classes[row["label"]],
+                "split": row["split"],
+            }
+            | {"path": "" if row["path"] is None else str(row["path"].resolve())}
+            for row in self.rows
+            if row["split"] in wanted
+        )
 
 
 def add_flags(add):
@@ -82,10 +103,9 @@ def read(settings):
     table = Path(settings.data)
     table = table / TABLE if table.is_dir() else table
     rows = splits.read_table(table, COLUMNS, names=True)
-    classes = tuple(settings.class_names or _classes([row["label"] for row in rows]))
-    settings.class_names = list(
-        classes
-    )  # saved, so that a run judges other slides by its own classes
+    _check_once(rows, table)
+    classes = tuple(settings.class_names or _classes([row["label"] for row in rows], table))
+    settings.class_names = list(classes)  # saved: a run judges other slides by its own classes
     folder = Path(settings.slides or table.parent)
     files = _Files(folder)
     rows = [
@@ -97,7 +117,7 @@ def read(settings):
             f"{folder}: holds none of the {len(rows)} slides of {table}, the first is {rows[0]['slide_id']}. "
             "Check --slides."
         )
-    return Cohort(tuple(_split(rows, settings, table)), classes)
+    return Cohort(tuple(_split(rows, settings)), classes)
 
 
 def load(settings, known, opened_split):
@@ -110,9 +130,9 @@ def load(settings, known, opened_split):
     """
     if settings.test_only:
         test = opened_split(known.of_split("test"))
-        return splits.Data(test, test, test, known.classes)
-    sets = (opened_split(known.of_split(split)) for split in splits.SPLITS)
-    return splits.Data(*sets, known.classes)
+        return splits.Data(test, test, test, known.classes, known.table("test"))
+    sets = [opened_split(known.of_split(split)) for split in splits.SPLITS]
+    return splits.Data(*sets, known.classes, known.table(*splits.SPLITS))
 
 
 class Opener:
@@ -175,11 +195,35 @@ def opened(rows, opener):
     return items, labels, failed
 
 
-def _classes(labels):
-    """Names of the classes: numbers are their own names, and go from 0."""
-    if all(label.isdigit() for label in labels):
-        return map(str, range(max(map(int, labels)) + 1))
-    return sorted(set(labels))
+def _check_once(rows, table):
+    """Every slide has one line.
+
+    Raises:
+        SourceError: one has two.
+    """
+    lines = {}
+    for number, row in enumerate(rows, start=2):
+        before = lines.setdefault(row["slide_id"], number)
+        if before != number:
+            raise SourceError(
+                f"{table}: slide {row['slide_id']} is in lines {before} and {number}. Take one out."
+            )
+
+
+def _classes(labels, table):
+    """Names of the classes: numbers are their own names, and go from 0.
+
+    Raises:
+        SourceError: there is one alone, or some labels are numbers and others names.
+    """
+    kinds = sorted(set(labels))
+    numbers = [label for label in kinds if label.isdigit()]
+    if len(kinds) == 1 or 0 < len(numbers) < len(kinds):
+        what = "numbers and names" if numbers and len(kinds) > 1 else "one label alone"
+        raise SourceError(
+            f"{table}: has {what}: {', '.join(kinds[:10])}. Check the labels, or name all with --class-names."
+        )
+    return map(str, range(max(map(int, kinds)) + 1)) if numbers else kinds
 
 
 def _number(row, classes, table):
@@ -205,7 +249,7 @@ def _path(row, table, files):
 
 
 class _Files:
-    """Slides of a folder, however deep, by title; looked for when the first is asked for."""
+    """Slides of a folder, however deep, by title, but not results; looked for when the first is asked for."""
 
     def __init__(self, folder):
         self.folder, self._found = folder, None
@@ -218,25 +262,32 @@ class _Files:
         """
         if self._found is None:
             self._found = {}
-            for path in sorted(self.folder.rglob("*")):
-                if path.suffix.lower() in sources.SLIDE_SUFFIXES:
+            paths = sorted(self.folder.rglob("*"))
+            results = {path.parent for path in paths if path.name in RESULTS}
+            for path in paths:
+                if path.suffix.lower() in sources.SLIDE_SUFFIXES and not results & {*path.parents}:
                     self._found.setdefault(title_of(path), []).append(path)
         found = self._found.get(title_of(slide)) or self._found.get(slide) or [None]
         if len(found) > 1:
             raise SourceError(
-                f"{found[0]} and {found[1]} are both slide '{slide}'. Rename one, or name the paths in a column path "
-                "of the table."
+                f"{found[0]} and {found[1]} are both slide '{slide}'. Say with --slides where the slides are, or name "
+                "the paths in a column path of the table."
             )
         return found[0]
 
 
-def _split(rows, settings, table):
+def _split(rows, settings):
     """Rows with their split; slides that a file of splits does not name are left out.
 
-    A table that a run is judged on and did not learn from is all to test with, but for what its own column says.
+    Where a run is judged, slides that it knows stay in the split that they were in; others are to test with, but for
+    what their column says.
     """
-    if _is_other(settings, table):
-        return [{"split": "test"} | row for row in rows]
+    if settings.test_only:
+        before = _splits_of_run(Path(settings.test_only))
+        return [
+            {"split": "test"} | row | ({"split": before[path]} if path in before else {})
+            for row, path in ((row, row["path"] and row["path"].resolve()) for row in rows)
+        ]
     if settings.splits:
         known = splits.read_clam_splits(Path(settings.splits))
         return [row | {"split": known[row["slide_id"]]} for row in rows if row["slide_id"] in known]
@@ -247,9 +298,10 @@ def _split(rows, settings, table):
     return splits.split_rows(rows, seed=settings.seed)
 
 
-def _is_other(settings, table):
-    """Whether a run is judged on another table than it learned from."""
-    if not settings.test_only:
-        return False
-    known = command_line.read_yaml(Path(settings.test_only) / runfolder.CONFIG).get("data")
-    return known is None or Path(known).resolve() not in (table.resolve(), table.parent.resolve())
+def _splits_of_run(run):
+    """`{path: split}` of the slides of a run."""
+    table = run / TABLE
+    if not table.exists():
+        return {}
+    rows = splits.read_table(table, COLUMNS, names=True)
+    return {Path(row["path"]): row["split"] for row in rows if row["path"]}

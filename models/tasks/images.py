@@ -105,10 +105,12 @@ def print_counts(data):
     splits.print_counts(data, "images", of)
 
 
-def image_shape(data):
-    """`(*extents, C)` of all images; None where they differ."""
+def image_shape(data, any_size=False):
+    """`(*extents, C)` of all images; None where they differ, or everywhere but of the channels."""
     shapes = {i.shape for split in SPLITS for i in getattr(data, split).images}
     first = next(iter(shapes))
+    if any_size:
+        return (*[None] * (len(first) - 1), first[-1])
     return tuple(n if all(s[a] == n for s in shapes) else None for a, n in enumerate(first))
 
 
@@ -263,10 +265,16 @@ def _slides(settings):
     known = cohort.read(settings)
     opener = cohort.Opener(settings)
 
+    first = []
+
+    def image(path):
+        found = _prepared(opener.image(path), settings)
+        first.append(found) if not first else None
+        _check_alike(found, first[0], path)
+        return found
+
     def opened(rows):
-        images, labels, failed = cohort.opened(
-            rows, lambda path: _prepared(opener.image(path), settings)
-        )
+        images, labels, failed = cohort.opened(rows, image)
         return ImageSet(tuple(images), np.array(labels, np.int64), tuple(failed))
 
     return cohort.load(settings, known, opened)
@@ -330,12 +338,7 @@ def _opened(paths, labels, num_classes, settings):
     for path, label in zip(paths, labels, strict=True):
         try:
             image = _prepared(sources.OnDisk(path, settings.level), settings)
-            first = images[0] if images else image
-            if (image.shape[-1], image.dtype) != (first.shape[-1], first.dtype):
-                raise SourceError(
-                    f"{path}: has {image.shape[-1]} channels of {image.dtype}, the others have "
-                    f"{first.shape[-1]} of {first.dtype}."
-                )
+            _check_alike(image, images[0] if images else image, path)
             if label >= num_classes:
                 raise SourceError(f"{path}: label {label} is none of {num_classes} classes.")
         except SourceError as error:
@@ -346,6 +349,14 @@ def _opened(paths, labels, num_classes, settings):
     if not images:
         raise SourceError(f"none of {len(paths)} images can be used. The first: {failed[0][1]}")
     return ImageSet(tuple(images), np.array(known, np.int64), tuple(failed))
+
+
+def _check_alike(image, first, path):
+    if (image.shape[-1], image.dtype) != (first.shape[-1], first.dtype):
+        raise SourceError(
+            f"{path}: has {image.shape[-1]} channels of {image.dtype}, the others have "
+            f"{first.shape[-1]} of {first.dtype}."
+        )
 
 
 def _prepared(image, settings):

@@ -117,8 +117,8 @@ def rows(known, labels, probabilities, classes):
     return [
         {
             **item,
-            "label": int(label),
-            "predicted": int(p.argmax()),
+            "label": classes[int(label)],
+            "predicted": classes[int(p.argmax())],
             **{f"probability_{name}": float(x) for name, x in zip(classes, p, strict=True)},
         }
         for item, label, p in zip(known, labels, probabilities, strict=True)

@@ -109,12 +109,12 @@ def train(settings):
         return 0
 
     folder = command_line.open_run(settings)
+    code = splits.write_notes(data, folder)
     measured = {"mode": settings.mode}
     if settings.test_only:
         twin.load_weights(Path(settings.test_only) / "model.keras")
     else:
         measured |= trained(model, twin, data, folder, settings, plan) | planned
-    code = splits.exit_code(data.failed, folder)
     judge.write_results(_explainer(model, twin), data, folder, settings, measured)
     return code
 

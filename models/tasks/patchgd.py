@@ -65,8 +65,8 @@ def _add_model(add):
     add(
         "--code",
         choices=["vector", "map"],
-        default="map",
-        help="of a patch: one, pooled, as published; map: that of the network without its pooling (default: map)",
+        help="of a patch: one, pooled, as published; map: that of the network without its pooling (default: map; of "
+        "slides vector, as a head over all of their maps takes too long)",
     )
     add(
         "--head",
@@ -138,13 +138,13 @@ def train(settings):
         return 0
 
     folder = command_line.open_run(settings)
+    code = splits.write_notes(data, folder)
     measured = {"mode": settings.mode}
     if settings.test_only:
         twin.optimizer.build(twin.trainable_variables)  # the file has its state
         twin.load_weights(Path(settings.test_only) / "model.keras")
     else:
         measured |= trained(model, twin, data, folder, settings, plan) | planned
-    code = splits.exit_code(data.failed, folder)
     write_results(model, twin, data, folder, settings, measured)
     return code
 
@@ -153,7 +153,7 @@ def make_model(settings, data):
     """What is trained, and what is saved: the same but for a streamed model, of which the plain one is."""
     keras.config.set_dtype_policy(settings.precision)
     keras.utils.set_random_seed(settings.seed)
-    shape = images.image_shape(data)
+    shape = images.image_shape(data, any_size=settings.images == "slides" and not settings.side)
     if settings.encoder == "series":
         return _series(settings, shape, len(data.classes))
     scale = _scale(settings)
@@ -164,10 +164,10 @@ def make_model(settings, data):
         )
         if settings.mode == "device":
             return plain, plain
-        return tfbig.stream(
-            plain, tfbig.Budget(settings.device_memory, settings.host_memory)
-        ), plain
+        budget = tfbig.Budget(settings.device_memory, settings.host_memory)
+        return tfbig.stream(plain, budget, unsupported="device"), plain  # heads that do not stream
     patch = (settings.patch, settings.patch, shape[-1])
+    settings.code = settings.code or ("vector" if settings.images == "slides" else "map")
     pooled = settings.code == "vector"
     encoder = encoders.make(settings.encoder, patch, latent=settings.latent, pooled=pooled, **scale)
     if settings.backbone:

@@ -2,7 +2,7 @@
 
 import csv
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -17,19 +17,24 @@ SPLITS = ("train", "val", "test")
 class Data:
     """Bags or images of a run, by split, and the names of the classes.
 
-    Each split has `labels` and `failed`, `(name, reason)` of what was left out.
+    Each split has `labels` and `failed`, `(name, reason)` of what was left out. Rows of `table`, where there is one,
+    say which slide is in which split.
     """
 
     train: Any
     val: Any
     test: Any
     classes: tuple[str, ...]
+    table: tuple[dict, ...] = ()
 
     def mapped(self, change):
         """The same with each of its sets changed."""
         sets = [getattr(self, split) for split in SPLITS]
         changed = {id(found): change(found) for found in {id(s): s for s in sets}.values()}
-        return Data(*(changed[id(found)] for found in sets), self.classes)
+        return replace(
+            self,
+            **{split: changed[id(found)] for split, found in zip(SPLITS, sets, strict=True)},
+        )
 
     @property
     def failed(self):
@@ -51,13 +56,17 @@ def read_table(path, columns, names=False):
         raise SourceError(
             f"{path}: there is no such file; expected columns {', '.join(columns)}. Check --data."
         )
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
     missing = [name for name in columns if not rows or name not in rows[0]]
     if missing:
         raise SourceError(f"{path}: has no rows with column '{missing[0]}'; expected {columns}.")
     for number, row in enumerate(rows, start=2):
-        if not (row["label"].strip() if names else row["label"].isdigit()):
+        if not (row["label"] or "").strip():
+            raise SourceError(
+                f"{path}: line {number}: has no label. Give it one, or take the line out."
+            )
+        if not names and not row["label"].isdigit():
             raise SourceError(
                 f"{path}: line {number}: label '{row['label']}' is no class 0, 1, ..."
             )
@@ -168,6 +177,13 @@ def check_failed(failed, strict):
         if strict:
             raise SourceError(f"{name}: {reason}".replace(f"{name}: {name}: ", f"{name}: "))
         print(f"left out {name}: {reason}", file=sys.stderr)
+
+
+def write_notes(data, folder):
+    """Writes which slide is in which split, `slides.csv`, and what was left out, `failed.csv`; gives the exit code."""
+    if data.table:
+        runfolder.write_csv(folder / "slides.csv", data.table)
+    return exit_code(data.failed, folder)
 
 
 def exit_code(failed, folder):
