@@ -122,9 +122,7 @@ def test_tables_and_flags_that_cannot_be_used(change, message, data, tmp_path):
 
 def test_classes_of_a_run_hold_for_other_tables(data):
     """A table with one of them, or with one that is none."""
-    known = settings(data)
-    cohort.read(known)
-    assert known.class_names == ["purple", "red"]
+    known = settings(data, class_names=["purple", "red"])
     fewer = table_of(data.parent / "fewer.csv", [{"slide_id": "s3", "label": "red"}])
     assert cohort.read(settings(fewer, class_names=known.class_names)).rows[0]["label"] == 1
     other = table_of(data.parent / "other.csv", [{"slide_id": "s3", "label": "blue"}])

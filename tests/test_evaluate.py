@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tifffile
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -113,6 +114,10 @@ def test_a_slide_that_cannot_be_read_is_left_out_of_a_segmentation(tmp_path, cap
 
 def test_a_bag_model_is_judged_again_as_it_was(bags, tmp_path):
     assert main(["evaluate", str(bags), "--out", str(tmp_path)]) == 0
+    assert yaml.safe_load((bags / "config.yaml").read_text())["class_names"] == [
+        "negative",
+        "positive",
+    ]
     first, again = (
         {key: value for key, value in metrics(folder).items() if "test" in key}
         for folder in (bags, tmp_path)

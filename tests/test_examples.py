@@ -63,6 +63,7 @@ def test_big_layers_learn():
     assert big_layers_in_fit.main()[0] >= 0.9
 
 
+@pytest.mark.slow
 def test_slides_with_labels_go_to_predictions_and_reports(tmp_path, capsys):
     rows = slides_by_label.main(tmp_path, epochs=1, tile=256, side=1024)
     assert [row["slide"] for row in rows] == [f"{name}.tif" for name in slides_by_label.SLIDES]

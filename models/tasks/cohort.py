@@ -105,7 +105,6 @@ def read(settings):
     rows = splits.read_table(table, COLUMNS, names=True)
     _check_once(rows, table)
     classes = tuple(settings.class_names or _classes([row["label"] for row in rows], table))
-    settings.class_names = list(classes)  # saved: a run judges other slides by its own classes
     folder = Path(settings.slides or table.parent)
     files = _Files(folder)
     rows = [

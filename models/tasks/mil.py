@@ -101,6 +101,7 @@ def train(settings):
     data = bags.large_enough(bags.load(settings), least)
     print(f"mode {settings.mode}, model {settings.model}, precision {settings.precision}")
     bags.print_counts(data)
+    settings.class_names = list(data.classes)  # saved: others are judged and predicted by these
     splits.check_failed(data.failed, settings.strict)
     model, twin = make_model(settings, data)
     compile_both(model, twin, settings, data)

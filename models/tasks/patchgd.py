@@ -130,6 +130,7 @@ def train(settings):
     data = images.load(settings)
     print(f"mode {settings.mode}, encoder {settings.encoder}, precision {settings.precision}")
     images.print_counts(data)
+    settings.class_names = list(data.classes)  # saved: others are judged and predicted by these
     splits.check_failed(data.failed, settings.strict)
     model, twin = make_model(settings, data)
     compile_both(model, twin, settings, data)
