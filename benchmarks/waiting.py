@@ -3,9 +3,10 @@
     python benchmarks/waiting.py --slide SLIDE [--steps 3]
 
 Trains the gigapixel U-Net on a whole compressed slide, decoded as it is read, with labels made from it by a threshold,
-and again with the same image decoded before, in memory, each in a process of its own; prints one JSON line.
+and again with the same image decoded before, in memory, and with strips that are read when they are asked for and not
+before, each in a process of its own; prints one JSON line.
 `seconds` and `idle_share`, that of the cores' time in which nothing was done, are medians of the steps without the
-first, `memory_...` those with the image in memory. `waiting_share` is the difference of the idle shares: what the
+first, `memory_...` those with the image in memory, `late_...` those without reading ahead. `waiting_share` is the difference of the idle shares: what the
 engine waits for rows. `asked_seconds` is the time of a step between asking for rows and having them, in which other
 strips are worked on.
 """
@@ -65,6 +66,8 @@ def trained(arguments):
     keras.utils.set_random_seed(0)
     slide = open_slide(arguments.slide).padded()
     image, labels = slide.image, slide.labels
+    if arguments.only == "late":
+        reading.AHEAD.begin = lambda *rows: None
     if arguments.only == "memory":
         image = tfbig.sources.ArraySource(image.read(0, image.shape[0]))
     big = tfbig.stream(gigapixel_unet())
@@ -86,16 +89,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--slide", required=True)
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--only", choices=["file", "memory"], help="in this process")
+    parser.add_argument("--only", choices=["file", "memory", "late"], help="in this process")
     arguments = parser.parse_args()
     if arguments.only:
         print(json.dumps(trained(arguments)))
         return
     flags = [__file__, f"--slide={arguments.slide}", f"--steps={arguments.steps}"]
-    found, memory = (report.in_own_process([*flags, f"--only={o}"]) for o in ("file", "memory"))
+    found, memory, late = (
+        report.in_own_process([*flags, f"--only={only}"]) for only in ("file", "memory", "late")
+    )
     size = found.pop("size")
     found["waiting_share"] = found["idle_share"] - memory["idle_share"]
     found |= {f"memory_{key}": memory[key] for key in ("seconds", "idle_share", "peak_bytes")}
+    found |= {f"late_{key}": late[key] for key in ("seconds", "idle_share")}
     print(report.line("waiting", size, steps=arguments.steps, **found))
 
 
