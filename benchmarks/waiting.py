@@ -6,9 +6,9 @@ Trains the gigapixel U-Net on a whole compressed slide, decoded as it is read, w
 and again with the same image decoded before, in memory, and with strips that are read when they are asked for and not
 before, each in a process of its own; prints one JSON line.
 `seconds` and `idle_share`, that of the cores' time in which nothing was done, are medians of the steps without the
-first, `memory_...` those with the image in memory, `late_...` those without reading ahead. `waiting_share` is the difference of the idle shares: what the
-engine waits for rows. `asked_seconds` is the time of a step between asking for rows and having them, in which other
-strips are worked on.
+first, `memory_...` those with the image in memory, `late_...` those without reading ahead. `waiting_share` is the
+difference of the idle shares of the first two: what the engine waits for rows. `asked_seconds` is the time of a step
+between asking for rows and having them, in which other strips are worked on.
 """
 
 from __future__ import annotations

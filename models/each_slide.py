@@ -11,8 +11,6 @@ from models import settings as command_line
 from tfbig import SourceError, TfbigError, progress, report, runfolder, sources, zoom
 from tfbig.sources.slide import title_of
 
-FAILED = "failed.csv"
-
 
 def add_flags(add):
     """Flags of every command over slides."""
@@ -94,7 +92,7 @@ def run(settings, work, finished):
             failed.append({"slide": str(path), "reason": reason})
             _tell(f"failed: {path}: {reason}", sys.stderr, quiet)
             if not settings.dry_run:
-                runfolder.write_csv(folder / FAILED, failed)
+                runfolder.write_csv(folder / runfolder.FAILED, failed)
         else:
             _tell(f"{line} ({time.monotonic() - began:.1f} s)", sys.stdout, quiet)
     return _ended(folder, paths, failed, settings, changed=bool(waiting))
@@ -179,12 +177,12 @@ def _tell(line, stream, quiet):
 def _ended(folder, paths, failed, settings, changed):
     if not settings.dry_run:
         if not failed:
-            (folder / FAILED).unlink(missing_ok=True)
+            (folder / runfolder.FAILED).unlink(missing_ok=True)
         page = folder / report.NAME
         if changed or not page.exists():
             print(f"report: {report.write_report(folder)}")
     if not failed:
         return 0
-    where = "" if settings.dry_run else f", see {folder / FAILED}"
+    where = "" if settings.dry_run else f", see {folder / runfolder.FAILED}"
     print(f"{len(failed)} of {len(paths)} slides failed{where}", file=sys.stderr)
     return 3

@@ -72,7 +72,7 @@ def write_report(folder: str | Path, max_views: int = MAX_VIEWS) -> Path:
 
 def _parts(place: Path, config: Sequence[Path], max_views: int) -> Iterable[str]:
     metrics = _json(place / runfolder.METRICS)
-    predictions = _rows(place / "predictions.csv")
+    predictions = _rows(place / runfolder.PREDICTIONS)
     versions = _json(place / runfolder.VERSIONS)
     yield f'<p class="about">{html.escape(_about(metrics, versions))}</p>'
     yield from _results(metrics, predictions)
@@ -85,7 +85,7 @@ def _parts(place: Path, config: Sequence[Path], max_views: int) -> Iterable[str]
     yield from _pictures(place)
     if predictions:
         yield _section("Predictions", _table(predictions))
-    failed = _rows(place / "failed.csv") + [
+    failed = _rows(place / runfolder.FAILED) + [
         {"name": name, "reason": reason} for name, reason in metrics.get("left_out", ())
     ]
     if failed:

@@ -30,6 +30,8 @@ CHECKPOINT = "checkpoint.keras"
 CONFIG = "config.yaml"
 HISTORY = "history.csv"
 METRICS = "metrics.json"
+PREDICTIONS = "predictions.csv"
+FAILED = "failed.csv"
 VERSIONS = "versions.json"
 
 

@@ -13,7 +13,6 @@ from models.tasks import judge
 from tfbig import SourceError, geojson, heat, pictures, runfolder, sources, zoom
 from tfbig.sources.slide import title_of
 
-TABLE = "predictions.csv"
 INPUTS = {"rgb": 3, "gray": 1, "inverted-gray": 1}
 
 
@@ -132,14 +131,14 @@ def of_classes(classes, probabilities):
 
 def note(folder, row):
     """A row of the table, in place of an older one of the same slide."""
-    table = Path(folder) / TABLE
+    table = Path(folder) / runfolder.PREDICTIONS
     rows = [other for other in _noted(table) if other["slide"] != row["slide"]]
     runfolder.write_csv(table, [*rows, row])
 
 
 def is_noted(folder, path):
     """Whether the table has a row of a slide."""
-    return any(row["slide"] == path.name for row in _noted(Path(folder) / TABLE))
+    return any(row["slide"] == path.name for row in _noted(Path(folder) / runfolder.PREDICTIONS))
 
 
 def _noted(table):

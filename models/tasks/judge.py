@@ -32,7 +32,7 @@ def write_results(explain, data, folder, settings, measured):
         measured: numbers to keep beside the metrics.
     """
     repeats = [_judged(explain, data, settings, seed) for seed in range(settings.eval_repeats)]
-    runfolder.write_csv(folder / "predictions.csv", _rows(repeats, data))
+    runfolder.write_csv(folder / runfolder.PREDICTIONS, _rows(repeats, data))
     counts = np.sum([r["confusion"] for r in repeats], axis=0)
     title = f"{len(data.test.bags)} test bags" + (f" x {len(repeats)}" if len(repeats) > 1 else "")
     pictures.confusion(folder / "confusion.png", counts, data.classes, title)

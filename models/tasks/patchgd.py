@@ -334,7 +334,7 @@ def write_results(model, twin, data, folder, settings, measured):
     found = judge.scores(test.labels, judge.softmax(logits), len(data.classes))
     known = [{"image": image.name} for image in test.images]
     table = judge.rows(known, test.labels, found["probabilities"], data.classes)
-    runfolder.write_csv(folder / "predictions.csv", table)
+    runfolder.write_csv(folder / runfolder.PREDICTIONS, table)
     title = f"{len(test.labels)} test images"
     pictures.confusion(folder / "confusion.png", found["confusion"], data.classes, title)
     if settings.mode == "patchgd" and settings.encoder != "series":

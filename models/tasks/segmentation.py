@@ -134,7 +134,7 @@ def evaluate(settings):
     model = twin if settings.mode == "device" else stream(twin, settings)
     folder = command_line.open_run(settings)
     rows = [judge(model, twin, slide, folder) for slide in found]
-    runfolder.write_csv(folder / "predictions.csv", rows)
+    runfolder.write_csv(folder / runfolder.PREDICTIONS, rows)
     _, peak = runfolder.memory_bytes()
     known = {key: [row[key] for row in rows if row[key] is not None] for key in OVERLAPS}
     means = {key: float(np.mean(numbers)) for key, numbers in known.items() if numbers}

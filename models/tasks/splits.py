@@ -175,7 +175,7 @@ def check_failed(failed, strict):
     """
     for name, reason in failed:
         if strict:
-            raise SourceError(f"{name}: {reason}".replace(f"{name}: {name}: ", f"{name}: "))
+            raise SourceError(reason if name in reason else f"{name}: {reason}")
         print(f"left out {name}: {reason}", file=sys.stderr)
 
 
@@ -191,7 +191,7 @@ def exit_code(failed, folder):
     if not failed:
         return 0
     rows = [{"slide": name, "reason": " ".join(reason.split())} for name, reason in failed]
-    runfolder.write_csv(folder / "failed.csv", rows)
+    runfolder.write_csv(folder / runfolder.FAILED, rows)
     return 3
 
 
