@@ -294,3 +294,44 @@ def test_pullback_comes_in_the_type_of_the_numbers() -> None:
     found = moments.pullback(x, one, one, one, tf.constant(2, tf.int64))
     assert found.dtype == tf.bfloat16
     np.testing.assert_array_equal(found, [[0.5, 1.5]])
+
+
+# ---------------------------------------------------------------------------------- narrow images
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_narrow_images_are_scaled_in_float32_and_rounded_once(dtype: str) -> None:
+    rng = np.random.default_rng(5)
+    x = tf.cast(rng.normal(size=[2, 5, 7, 3]), dtype)
+    slope, offset = (tf.constant(rng.normal(size=3)) for _ in range(2))
+    assert moments.fuses(x, slope)
+    wide = tf.cast(x, tf.float32) * tf.cast(slope, tf.float32) + tf.cast(offset, tf.float32)
+    found = tf.cast(moments.scale(x, slope, offset), tf.float32)
+    # One rounding, and that of the product, which the fused operation may leave out.
+    unit = {"bfloat16": 2.0**-8, "float16": 2.0**-11}[dtype]
+    room = unit * np.abs(wide) + 4 * UNIT32 * (np.abs(wide) + np.abs(offset))
+    assert (np.abs(found - wide) <= room).all()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_gradients_of_narrow_images_are_summed_wide(dtype: str) -> None:
+    """Ones, more than the narrow type can count: 257 and 2049 are the first integers that it has not."""
+    x, dy = (tf.ones([1, 60, 50, 2], dtype) for _ in range(2))
+    dx, d_slope, d_offset = moments.scale_gradient(x, tf.constant([2.0, 3.0], tf.float64), dy)
+    assert dx.dtype == x.dtype
+    np.testing.assert_array_equal(tf.cast(dx[0, 0, 0], tf.float32), [2, 3])
+    np.testing.assert_allclose(d_slope, [3000, 3000], rtol=1e-6)
+    np.testing.assert_allclose(d_offset, [3000, 3000], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "slope"),
+    [
+        ([1, 4, 4, 3], "float32", [3]),  # exact by rows instead
+        ([1, 4, 3], "bfloat16", [3]),
+        ([1, 4, 2, 3], "bfloat16", [1, 1, 2, 1]),  # a number for each group of channels
+        ([2, 4, 4, 3], "bfloat16", [2, 1, 1, 3]),  # and for each image
+    ],
+)
+def test_other_images_are_not_fused(shape: list[int], dtype: str, slope: list[int]) -> None:
+    assert not moments.fuses(tf.zeros(shape, dtype), tf.zeros(slope))
