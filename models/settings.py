@@ -7,14 +7,21 @@ from pathlib import Path
 
 import yaml
 
-from tfbig import report, runfolder
+import tfbig
+from tfbig import SourceError, report, runfolder, unified
 from tfbig.budget import parse_bytes
 
 _GROUPS = ("data", "training", "machine", "run")
 _PATHS = (
     *("data", "slides", "coords", "splits", "mpp_of", "encoder_weights", "backbone", "test_only"),
 )
-_NOT_SAVED = ("config", "resume", "dry_run", "quiet")
+_NOT_SAVED = ("config", "resume", "dry_run", "quiet", "beside")
+_SIDE_BY_SIDE = (
+    *("mode", "loss", "val_loss", "seconds_per_step"),
+    *("planned_bytes", "peak_bytes", "device_peak_bytes"),
+)
+UNIFIED = "as device, with memory shared between host and accelerator, see --oversubscription"
+"""What `--mode unified` is, for every task."""
 
 
 def parse(argv, tasks, prog="train.py"):
@@ -52,6 +59,39 @@ def open_run(settings):
     runfolder.write_yaml(folder / runfolder.CONFIG, to_save(settings))
     runfolder.write_versions(folder)
     return folder
+
+
+def is_plain(settings):
+    """Whether the mode is plain Keras, with whole tensors."""
+    return settings.mode in ("device", "unified")
+
+
+def prepare(settings):
+    """What has to be known or set before anything uses a device.
+
+    Raises:
+        SourceError: the run of `--beside` has not ended.
+        UnifiedMemoryError: `--mode unified` cannot be had.
+    """
+    if settings.beside and not (Path(settings.beside) / runfolder.METRICS).exists():
+        raise SourceError(
+            f"--beside {settings.beside}: has no {runfolder.METRICS}; expected the folder of a run that has ended."
+        )
+    if settings.mode == "unified":
+        print(tfbig.unified_memory(settings.oversubscription))
+
+
+def write_metrics(folder, settings, metrics):
+    """Writes what was measured, beside that of another run where one was named."""
+    device = unified.peak_bytes()
+    metrics = metrics if device is None else metrics | {"device_peak_bytes": device}
+    if settings.beside:
+        other = runfolder.read_json(Path(settings.beside) / runfolder.METRICS)
+        beside = {key: other[key] for key in _SIDE_BY_SIDE if key in other}
+        if "loss" in metrics and "loss" in other:
+            beside["loss_difference"] = abs(metrics["loss"] - other["loss"])
+        metrics = metrics | {"beside": {"run": str(Path(settings.beside).resolve()), **beside}}
+    runfolder.write_json(folder / runfolder.METRICS, metrics)
 
 
 def tell_results(numbers, folder):
@@ -156,10 +196,19 @@ def add_memory(add):
 def _add_machine(add):
     add_memory(add)
     add(
+        "--oversubscription",
+        type=_above_one,
+        default=4.0,
+        metavar="TIMES",
+        help="memory for tensors over that of the accelerator, with its host's; only --mode unified "
+        "(default: %(default)s)",
+    )
+    add(
         "--precision",
-        choices=["float32", "mixed_bfloat16", "float64"],
+        choices=["float32", "mixed_bfloat16", "mixed_float16", "float64"],
         default="float32",
-        help="mixed_bfloat16 halves what is stored, float64 is for checks (default: %(default)s)",
+        help="mixed_bfloat16 halves what is stored, mixed_float16 too and scales the loss, float64 is for checks "
+        "(default: %(default)s)",
     )
 
 
@@ -177,6 +226,12 @@ def _add_run(add):
         "give --epochs to train longer",
     )
     add_config(add)
+    add(
+        "--beside",
+        metavar="RUN",
+        help="run folder of another mode on the same data: its loss, time and memory stand beside those of this one "
+        "in metrics.json and the report",
+    )
     add("--dry-run", action="store_true", help="print the plan and stop; nothing is written")
     add("--quiet", action="store_true", help="no progress bars")
     add(
@@ -257,6 +312,13 @@ def _tokens(name, value):
     if isinstance(value, list):
         return [flag, *map(str, value)]
     return [flag] if value is True else [f"{flag}={value}"]
+
+
+def _above_one(text):
+    number = float(text)
+    if not 1 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' must be above 1")
+    return number
 
 
 def _bytes(text):

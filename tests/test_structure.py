@@ -38,6 +38,7 @@ ORDER = [
     "stores",
     "reading",
     "rates",
+    "unified",
     "labels",
     "kernels",
     "phase",

@@ -89,6 +89,29 @@ def test_both_modes_train_alike_and_leave_a_whole_folder(data, tmp_path):
     assert loaded.count_params() == 4492
 
 
+def test_unified_stands_beside_offload(data, tmp_path, capsys):
+    """The same data and seed: the same loss, with time and memory of both in metrics and report."""
+    offload, unified = tmp_path / "offload", tmp_path / "unified"
+    assert run(data, offload, "--mode", "offload", "--device-memory", "1MB") == 0
+    assert run(data, unified, "--mode", "unified", "--beside", str(offload)) == 0
+    assert "unified memory on" in capsys.readouterr().out
+    a, b = metrics(offload), metrics(unified)
+    assert {p.name for p in unified.iterdir()} == FILES
+    assert b["beside"]["loss_difference"] == abs(a["loss"] - b["loss"]) <= 1e-5
+    for key in ("mode", "loss", "seconds_per_step", "peak_bytes"):
+        assert b["beside"][key] == a[key]
+    page = (unified / "report.html").read_text()
+    assert "Beside another run" in page
+    assert f"{a['loss']:.6f}" in page
+    assert f"{b['loss']:.6f}" in page
+
+
+def test_beside_a_run_that_has_not_ended_is_an_error(data, tmp_path, capsys):
+    assert run(data, tmp_path / "out", "--beside", str(tmp_path / "none")) == 1
+    assert "has no metrics.json" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_resume_continues_after_the_last_epoch(data, tmp_path):
     assert run(data, tmp_path / "out") == 0
     before = history(tmp_path / "out")

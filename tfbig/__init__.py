@@ -11,6 +11,7 @@ from tfbig.errors import (
     NonFiniteError,
     SourceError,
     TfbigError,
+    UnifiedMemoryError,
     UnsupportedLayerError,
 )
 from tfbig.patchgd import PatchGD
@@ -18,6 +19,7 @@ from tfbig.plan import Plan
 from tfbig.rules import rule
 from tfbig.sources import Slide, Source, open, open_slide
 from tfbig.stream import StreamedModel, stream
+from tfbig.unified import UnifiedMemory, unified_memory
 
 __version__ = "0.1.0"
 
@@ -32,6 +34,8 @@ __all__ = [
     "SourceError",
     "StreamedModel",
     "TfbigError",
+    "UnifiedMemory",
+    "UnifiedMemoryError",
     "UnsupportedLayerError",
     "backend",
     "layers",
@@ -45,4 +49,5 @@ __all__ = [
     "rule",
     "sources",
     "stream",
+    "unified_memory",
 ]

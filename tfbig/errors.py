@@ -27,3 +27,7 @@ class SourceError(TfbigError, OSError):
 
 class NonFiniteError(TfbigError, ArithmeticError):
     """Raised when a loss, a statistic or a gradient is NaN or infinite."""
+
+
+class UnifiedMemoryError(TfbigError, RuntimeError):
+    """Raised when memory cannot be shared between host and accelerator, or it is too late to ask for it."""

@@ -71,14 +71,15 @@ def write_report(folder: str | Path, max_views: int = MAX_VIEWS) -> Path:
 
 
 def _parts(place: Path, config: Sequence[Path], max_views: int) -> Iterable[str]:
-    metrics = _json(place / runfolder.METRICS)
+    metrics = runfolder.read_json(place / runfolder.METRICS)
     predictions = _rows(place / runfolder.PREDICTIONS)
-    versions = _json(place / runfolder.VERSIONS)
+    versions = runfolder.read_json(place / runfolder.VERSIONS)
     yield f'<p class="about">{html.escape(_about(metrics, versions))}</p>'
     yield from _results(metrics, predictions)
     yield from _slides(zoom.read_views(place), max_views)
     yield from _curves(place)
     yield from _memory(metrics)
+    yield from _beside(metrics)
     plan = place / "plan.txt"
     if plan.exists():
         yield _section("Plan", f"<pre>{html.escape(plan.read_text(encoding='utf-8'))}</pre>")
@@ -201,6 +202,29 @@ def _memory(metrics: Mapping[str, Any]) -> Iterable[str]:
     yield _section("Memory of the process", f'<div class="bars">{bars}</div>')
 
 
+def _beside(metrics: Mapping[str, Any]) -> Iterable[str]:
+    """This run and another, each a line."""
+    other = metrics.get("beside")
+    if not other:
+        return
+    keys = [key for key in other if key not in ("run", "loss_difference")]
+    names = "".join(f"<th>{key.removesuffix('_bytes').replace('_', ' ')}</th>" for key in keys)
+    lines = [f"<thead><tr><th>run</th>{names}</tr></thead>"]
+    for name, run in (("this", metrics), (Path(other["run"]).name, other)):
+        cells = "".join(f'<td class="number">{_exact(key, run.get(key))}</td>' for key in keys)
+        lines.append(f"<tr><th>{html.escape(name)}</th>{cells}</tr>")
+    body = f"<table>{''.join(lines)}</table>"
+    if "loss_difference" in other:
+        body += f'<p class="about">The losses differ by {other["loss_difference"]:.1e}.</p>'
+    yield _section("Beside another run", body)
+
+
+def _exact(key: str, value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return html.escape(value or "")
+    return format_bytes(value) if key.endswith("_bytes") else f"{value:.6f}"
+
+
 def _pictures(place: Path) -> Iterable[str]:
     """Those that have no place of their own."""
     viewed = {view["file"].stem for view in zoom.read_views(place)}
@@ -263,11 +287,6 @@ def _url(picture: zoom.Picture, form: str) -> str:
 
 def _asset(name: str) -> str:
     return files("tfbig").joinpath("page", name).read_text(encoding="utf-8")
-
-
-def _json(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -51,6 +51,13 @@ def write_json(path: str | Path, values: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(values, indent=2) + "\n")
 
 
+def read_json(path: str | Path) -> dict[str, Any]:
+    """What `write_json` wrote; nothing if there is no such file."""
+    path = Path(path)
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
 def write_versions(folder: str | Path) -> None:
     """Writes what the run was made with, and when it began."""
     found = {name: version(name) for name in ("tfbig", "tensorflow", "keras", "numpy")}

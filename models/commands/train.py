@@ -20,6 +20,7 @@ def main(argv=None, prog="train.py"):
     settings = settings_of(sys.argv[1:] if argv is None else argv, prog)
     progress.show(False if settings.quiet else None)
     try:
+        command_line.prepare(settings)
         return TASKS[settings.task].train(settings)
     except (tfbig.TfbigError, OSError) as error:
         return _fail(prog, error)

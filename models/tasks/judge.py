@@ -43,7 +43,7 @@ def write_results(explain, data, folder, settings, measured):
         means |= {f"{key}_std": std for key, (_, std) in found.items()}
     means["confusion"] = counts.tolist()
     means["left_out"] = [list(reason) for reason in data.failed]
-    runfolder.write_json(folder / runfolder.METRICS, measured | means)
+    command_line.write_metrics(folder, settings, measured | means)
     command_line.tell_results({key: mean for key, (mean, _) in found.items()}, folder)
 
 

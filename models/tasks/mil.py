@@ -20,6 +20,7 @@ MODES = {
     "accumulate": "exact gradients, accumulated over slices of --instances-at-once instances",
     "offload": "the same, with slices and stores that the planner chooses within the memory given",
     "device": "plain Keras with whole bags, on the same data with the same seed",
+    "unified": command_line.UNIFIED,
     "frozen": "the encoder is not trained; its features are made on the fly",
 }
 EXAMPLE = (
@@ -152,12 +153,12 @@ def make_model(settings, data):
     model = mil.MIL(
         encoder,
         aggregator,
-        None if settings.mode in ("offload", "device") else settings.instances_at_once,
+        settings.instances_at_once if settings.mode in ("accumulate", "frozen") else None,
         norm=settings.norm if has_norm else "frozen",
         mode="published" if settings.published else "exact",
         budget=tfbig.Budget(settings.device_memory, settings.host_memory),
     )
-    return (model.twin if settings.mode == "device" else model), model.twin
+    return (model.twin if command_line.is_plain(settings) else model), model.twin
 
 
 def compile_both(model, twin, settings, data):
@@ -240,7 +241,7 @@ def fit(model, twin, data, folder, settings):
 
 def dataset(found, settings, sample=None, learns=False, weights=None, first_epoch=0):
     """Bags of a split for `fit`, with a weight for each where classes have some."""
-    dense = settings.mode == "device" or settings.encoder == "none"
+    dense = command_line.is_plain(settings) or settings.encoder == "none"
     data = mil.dataset(
         found.bags,
         found.labels,

@@ -17,6 +17,7 @@ MODES = {
     "patchgd": "a latent grid of patches, of which a share learns at a time",
     "device": "plain Keras on whole images, with the same trunk and head, on the same data",
     "offload": "the same network streamed, exact, within the memory given",
+    "unified": command_line.UNIFIED,
 }
 EXAMPLE = (
     "--task patchgd --images digits --data mnist --canvas 512 --factors 1 9 --patch 128 "
@@ -163,7 +164,7 @@ def make_model(settings, data):
         plain = latent.baseline(
             settings.encoder, shape, len(data.classes), settings.head, **options
         )
-        if settings.mode == "device":
+        if command_line.is_plain(settings):
             return plain, plain
         budget = tfbig.Budget(settings.device_memory, settings.host_memory)
         return tfbig.stream(plain, budget, unsupported="device"), plain  # heads that do not stream
@@ -316,7 +317,7 @@ def fit(model, twin, data, folder, settings):
 def dataset(data, split, settings, weights=None, first_epoch=0):
     """Images of a split; labels become shares of classes where augmentation mixes them."""
     learns, count = split == "train", len(data.classes)
-    dense = settings.mode == "device" or settings.augment == "a3"
+    dense = command_line.is_plain(settings) or settings.augment == "a3"
     found = images.dataset(
         getattr(data, split), settings, learns, first_epoch, dense, classes=count
     )
@@ -343,7 +344,7 @@ def write_results(model, twin, data, folder, settings, measured):
     results = {"test_" + key: value for key, value in numbers.items()}
     results["confusion"] = found["confusion"].tolist()
     results["left_out"] = [list(reason) for reason in data.failed]
-    runfolder.write_json(folder / runfolder.METRICS, measured | results)
+    command_line.write_metrics(folder, settings, measured | results)
     command_line.tell_results({f"test_{key}": value for key, value in numbers.items()}, folder)
 
 

@@ -18,6 +18,7 @@ LOSS = "binary_crossentropy"
 MODES = {
     "offload": "strip by strip, images stay in host memory or on disk",
     "device": "plain Keras with whole crops, on the same data with the same seed",
+    "unified": command_line.UNIFIED,
 }
 EXAMPLE = (
     "--mode offload --data my_slides --crop 16000x64000 --device-memory 1GB "
@@ -103,7 +104,7 @@ def train(settings):
     _print_data(settings, seen, unseen)
 
     twin = make_model(settings)
-    model = twin if settings.mode == "device" else stream(twin, settings)
+    model = twin if command_line.is_plain(settings) else stream(twin, settings)
     compile_both(model, twin, settings)
     plan = plan_of(twin, model, (settings.batch_size, *size, 1))
     validation = plan_of(twin, model, (1, *unseen.padded().image.shape), training=False)
@@ -131,7 +132,7 @@ def evaluate(settings):
     if settings.dry_run:
         return 0
     twin = keras.models.load_model(Path(settings.test_only) / "model.keras")
-    model = twin if settings.mode == "device" else stream(twin, settings)
+    model = twin if command_line.is_plain(settings) else stream(twin, settings)
     folder = command_line.open_run(settings)
     rows = [judge(model, twin, slide, folder) for slide in found]
     runfolder.write_csv(folder / runfolder.PREDICTIONS, rows)
@@ -139,7 +140,7 @@ def evaluate(settings):
     known = {key: [row[key] for row in rows if row[key] is not None] for key in OVERLAPS}
     means = {key: float(np.mean(numbers)) for key, numbers in known.items() if numbers}
     metrics = {"mode": settings.mode, **means, "slides": len(rows), "peak_bytes": peak}
-    runfolder.write_json(folder / runfolder.METRICS, metrics)
+    command_line.write_metrics(folder, settings, metrics)
     code = splits.exit_code(failed, folder)
     command_line.tell_results(means, folder)
     return code
@@ -225,7 +226,7 @@ def plan_of(twin, model, shape, training=True):
 
 def fit(model, twin, crops, unseen, folder, settings):
     """Trains from the epoch that the optimizer has reached; gives the history of all epochs."""
-    dense = settings.mode == "device"
+    dense = command_line.is_plain(settings)
     done = int(model.optimizer.iterations) // steps_per_epoch(settings)
     history = runfolder.read_csv(folder / runfolder.HISTORY)[:done]
     recorder = runfolder.Recorder(folder, twin, history)
@@ -262,7 +263,7 @@ def write_results(model, twin, unseen, folder, history, settings, planned_bytes)
     }
     metrics |= planned_bytes | {"peak_bytes": peak}
     metrics |= {"mode": settings.mode, "epochs": len(history)}
-    runfolder.write_json(folder / runfolder.METRICS, metrics)
+    command_line.write_metrics(folder, settings, metrics)
     told = {key: last[key] for key in ("loss", "val_loss", "val_dice")}
     command_line.tell_results(told, folder)
 
