@@ -63,6 +63,39 @@ def test_what_is_made_again_is_the_same(float64: None, share: float) -> None:
     assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
 
 
+def stem() -> keras.Model:
+    """As networks begin: the first image is the largest, and pooled at once."""
+    start = keras.Input((None, None, 3))
+    x = layers.Conv2D(8, 5, strides=2, padding="same", use_bias=False)(start)
+    x = layers.MaxPooling2D(3, 2, padding="same")(layers.ReLU()(layers.BatchNormalization()(x)))
+    for _ in range(2):
+        x = layers.Conv2D(4, 3, padding="same", use_bias=False)(x)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
+    return keras.Model(start, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
+
+
+def repeated(plan: tfbig.Plan) -> set[str]:
+    """Layers that several sweeps run although that is not cheap."""
+    names = [n.layer for s in plan.sweeps for n in s.locals if not n.op.cheap]
+    return {name for name in names if names.count(name) > 1}
+
+
+def test_what_every_sweep_makes_again_is_the_same(float64: None) -> None:
+    """The first convolution is not stored, nor its gradient, although BatchNormalization asks for all of it."""
+    twin = stem()
+    x = tf.random.stateless_normal((2, 61, 47, 3), (1, 2), dtype=tf.float64)
+    free = tfbig.stream(twin, tfbig.Budget(device="1MB", disk=0)).plan(x.shape)
+    first = 2 * 31 * 24 * 8 * 8  # bytes of its output
+    host = free.total_bytes - first
+    big = tfbig.stream(twin, tfbig.Budget(device="1MB", host=host, disk=0))
+    plan = big.plan(x.shape)
+    assert not repeated(free)
+    assert repeated(plan) == {twin.layers[1].name}
+    assert plan.total_bytes <= host
+    assert free.recompute_factor < plan.recompute_factor
+    assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
+
+
 @pytest.mark.parametrize(
     ("store", "bound"),
     [pytest.param("float32", 2**-24, marks=pytest.mark.slow), ("bfloat16", 2**-9)],

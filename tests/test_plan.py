@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 
 import keras
@@ -16,7 +18,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from keras import layers
 
-from tfbig import cuts, losses, network, phase, segments
+from tfbig import cuts, layouts, losses, network, phase, segments
 from tfbig.budget import DEFAULT_STRIPS, parse_bytes
 from tfbig.cost import bytes_of, itemsize, sweep_limit
 from tfbig.errors import BudgetError
@@ -609,9 +611,9 @@ def test_printed_plan() -> None:
     graph = mse(chain())
     sweeps = schedule(graph)
     costs = (
-        SweepCost(21, 51, 2, 3_900_000, 160_000_000, 150_000_000, 0),
-        SweepCost(128, 10, 2, 2**22, 12_340_000_000, 11_000_000_000, 0),
-        SweepCost(1, 1024, 0, 0, 0, 0, 0),
+        SweepCost(21, 51, 2, 3_900_000, 160_000_000, 150_000_000, 0, 0),
+        SweepCost(128, 10, 2, 2**22, 12_340_000_000, 11_000_000_000, 0, 0),
+        SweepCost(1, 1024, 0, 0, 0, 0, 0, 0),
     )
     first, second = (sweep.writes[0] for sweep in sweeps[:2])
     layout = Layout(tuple(sweeps), spilled=frozenset([Store("image", first)]))
@@ -629,6 +631,7 @@ def test_printed_plan() -> None:
         limit_bytes=2**23,
         fixed_bytes=RUNTIME_BYTES,
         model_bytes=1000,
+        repeated_operations=0,
         training=True,
         rates=Rates(1e10, 1e12, 1e9, 2e8, 1e8),
     )
@@ -643,14 +646,16 @@ def test_printed_plan() -> None:
 
 def test_operations_of_a_plan() -> None:
     """A pixel takes conv1 72 and moments 4; normalise 8, conv2 1152 and moments 4; normalise 32. Sweep 1 normalises
-    2 rows again at each seam."""
+    2 rows again at each seam, and its backward once more; that of sweep 2 runs with its forward."""
     graph = mse(chain())
     plan = Planner(graph, PLENTY, strip_rows=8).plan(2, squares(graph, 64))
     pixels = 2 * 64**2
     again = 7 * 2 * (2 * 64) * 8
     assert [c.operations for c in plan.costs] == [76 * pixels, 1164 * pixels + again, 32 * pixels]
     assert [c.exact_operations for c in plan.costs] == [76 * pixels, 1164 * pixels, 32 * pixels]
-    assert plan.operations == 3 * ((76 + 1164 + 32) * pixels + again)
+    normalised = 8 * pixels + again
+    assert [c.again_operations for c in plan.costs][:2] == [0, normalised]
+    assert plan.operations == 3 * ((76 + 1164 + 32) * pixels + again) + normalised
     assert plan.recompute_factor == 1 + again / ((76 + 1164 + 32) * pixels)
 
 
@@ -708,7 +713,7 @@ def test_recompute_factor_counts_rows_made_twice() -> None:
     assert len(plan.sweeps) == 1
     assert plan.recompute_factor == (64 + 14 + 64) / 128
     flops = 2 * 9 * 64  # multiply-adds of 3 x 3 taps per row of 64 pixels
-    assert plan.operations == 3 * flops * (64 + 14 + 64)
+    assert plan.operations == 3 * flops * (64 + 14 + 64) + flops * (64 + 14)  # the first made again
     predicted = Planner(graph, PLENTY, strip_rows=64, training=False).plan(1, squares(graph, 64))
     assert predicted.operations == flops * 128
     assert predicted.recompute_factor == 1.0
@@ -906,6 +911,22 @@ def test_less_host_memory_means_more_operations() -> None:
         factors.append(plan.recompute_factor)
     assert factors == sorted(factors)
     assert factors[-1] < 1.45  # a forward more, a third of the step, and the halos
+
+
+def test_what_sweeps_make_again_is_never_made_from_another() -> None:
+    """Every second convolution at most, the largest first: else work would grow with the square of the depth."""
+    graph = read(deep(12))
+    stored = {v: 4 * prod(e) for v, e in graph.extents(squares(graph, 64)).items()}
+    written = {v for sweep in schedule(graph) for v in sweep.writes}
+    ways = list(layouts._remats(graph, frozenset(), stored, lambda node: node.op.operations))
+    assert [len(way) for way in ways] == [1, 2, 4]
+    for way in ways:
+        assert way <= written
+        sweeps = schedule(graph, remat=way)
+        assert not way & {v for sweep in sweeps for v in sweep.writes}
+        runs = Counter(n.output for sweep in sweeps for n in sweep.locals if not n.op.cheap)
+        assert all(runs[v] == 2 for v in way)
+        assert all(n == 1 for v, n in runs.items() if v not in way)
 
 
 @given(st.integers(1, 12), st.data())

@@ -39,13 +39,21 @@ def heights_of(sweep: Sweep, table: np.ndarray, value: int) -> np.ndarray:
 
 def operations_of(
     sweep: Sweep, batch: int, extents: Mapping[int, Size], heights: dict[int, np.ndarray]
-) -> tuple[int, int]:
-    done = exact = 0
+) -> tuple[int, int, int]:
+    """Operations of a sweep: with its halo, without, and of these with it those that its backward does again.
+
+    The backward needs no output that only goes into a store: where a layer ends a sweep, nothing is made again.
+    """
+    used = {i for n in sweep.locals for i in n.inputs}
+    used |= {i for n in sweep.reductions for i in n.inputs if i not in sweep.writes}
+    done = exact = again = 0
     for node in sweep.nodes:
         if isinstance(node.op, Whole):
             continue
         value = node.output if isinstance(node.op, Local) else node.inputs[0]
         per_row = batch * prod(extents[value][1:]) * node.op.operations
-        done += per_row * int(heights[value].sum())
+        rows = per_row * int(heights[value].sum())
+        done += rows
         exact += per_row * extents[value][0]
-    return done, exact
+        again += rows if isinstance(node.op, Local) and value in used else 0
+    return done, exact, again

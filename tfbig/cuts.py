@@ -167,11 +167,9 @@ class _Case:
         table = table[np.searchsorted(lines, chosen)]
         heights = {v: heights_of(sweep, table, v) for v in sweep.images}
         moved = sum(bytes_of(graph, v, 1, extents) for v in (*sweep.writes, *sweep.reads))
-        work, _ = operations_of(sweep, 1, extents, heights)
+        work, _, again = operations_of(sweep, 1, extents, heights)
         if not self.training:
             return work / rates.operations + moved / rates.copies
-        inner = replace(sweep, nodes=tuple(n for n in sweep.locals if n.output not in sweep.writes))
-        again, _ = operations_of(inner, 1, extents, heights)
         return (3 * work + again) / rates.operations + 2 * moved / rates.copies
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from tfbig import segments
-from tfbig.graph import Graph
+from tfbig.graph import Graph, Local, Node, Reduce
 from tfbig.lifetimes import Timeline
-from tfbig.schedule import SHORT_DEPTH, Layout, Store, Sweep, schedule
+from tfbig.schedule import REMAT_DEPTH, SHORT_DEPTH, Layout, Store, Sweep, made_from, schedule
 
 
 def keeping_less(
@@ -17,23 +17,59 @@ def keeping_less(
     cuts: frozenset[int],
     stored: Mapping[int, int],
     worth: Callable[[Sweep], float],
+    effort: Callable[[Node], int],
 ) -> Iterator[Layout]:
-    """Fewer and fewer cuts; with each, segments of several lengths, of which more and more are replayed.
+    """Fewer and fewer cuts, or more and more images that are made again in the strip; with each, segments of several
+    lengths, of which more and more are replayed.
 
     Args:
         graph: what runs.
         cuts: see `tfbig.schedule.schedule`.
         stored: bytes of every image.
         worth: of a replay; the best come first.
+        effort: operations of a node.
     """
-    for some in _fewer(graph, cuts, stored):
-        for sweeps in (schedule(graph, some), schedule(graph, some, SHORT_DEPTH)):
+    ways = [(some, frozenset[int]()) for some in _fewer(graph, cuts, stored)]
+    ways += [(cuts, remat) for remat in _remats(graph, cuts, stored, effort)]
+    for some, remat in ways:
+        for depth in (REMAT_DEPTH, SHORT_DEPTH):
+            sweeps = schedule(graph, some, depth, remat)
             yield Layout(tuple(sweeps))
             for way in segments.partitions(graph, sweeps, stored):
                 made = [segments.replay(graph, sweeps, segment) for segment in way[:-1]]
                 replays = sorted((s for s in made if s is not None), key=worth, reverse=True)
                 for count in _counts(len(replays)):
                     yield Layout(tuple(sweeps), tuple(replays[:count]))
+
+
+def _remats(
+    graph: Graph,
+    cuts: frozenset[int],
+    stored: Mapping[int, int],
+    effort: Callable[[Node], int],
+) -> Iterator[frozenset[int]]:
+    """1, 2, 4, ... of the images that barriers ask for, the largest first, of equal ones those of the least work.
+
+    None is made again from another: the work would grow with the square of the chain.
+    """
+    written = {v for sweep in schedule(graph, cuts) for v in sweep.writes}
+    summed = {i for n in graph.nodes if isinstance(n.op, Reduce) for i in n.inputs}
+    choices = written & summed - cuts - {*graph.outputs}
+    makers = [n for n in graph.nodes if isinstance(n.op, Local) and n.output in choices]
+    makers.sort(key=lambda n: (-stored[n.output], effort(n)))
+    chosen: set[int] = set()
+    for node in makers:
+        tried = chosen | {node.output}
+        if all(_alone(graph, value, written, tried) for value in tried):
+            chosen = tried
+            if len(chosen) & (len(chosen) - 1) == 0:
+                yield frozenset(chosen)
+
+
+def _alone(graph: Graph, value: int, written: set[int], remat: set[int]) -> bool:
+    """Whether an image is made from what is stored without any other that is made again."""
+    nodes, _ = made_from(graph, {value}, lambda v: v in written - remat)
+    return all(n.output == value or n.output not in remat for n in nodes)
 
 
 def _counts(most: int) -> Iterator[int]:

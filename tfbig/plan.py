@@ -28,6 +28,7 @@ class SweepCost:
         device_bytes: largest working set of the strips that are worked on at once.
         operations: floating-point operations of the forward sweep, halo included.
         exact_operations: the same without the rows made twice.
+        again_operations: of `operations`, those that a backward does again.
         made_bytes: of all images that the layers of the sweep make, strip by strip.
     """
 
@@ -37,6 +38,7 @@ class SweepCost:
     device_bytes: int
     operations: int
     exact_operations: int
+    again_operations: int
     made_bytes: int
 
 
@@ -77,6 +79,7 @@ class Plan:
         limit_bytes: the device budget that was asked for, if any.
         fixed_bytes: what does not depend on the image: TensorFlow's own, graphs, gradients of the weights.
         model_bytes: what the model takes between steps: weights, state of the optimiser.
+        repeated_operations: of forward sweeps, on whole images, those that an earlier one has done.
         training: whether a backward follows.
         rates: of the machine.
     """
@@ -94,6 +97,7 @@ class Plan:
     limit_bytes: int | None
     fixed_bytes: int
     model_bytes: int
+    repeated_operations: int
     training: bool
     rates: Rates
 
@@ -128,7 +132,7 @@ class Plan:
 
     @property
     def operations(self) -> int:
-        """Floating-point operations of a step (a backward counts twice its forward)."""
+        """Floating-point operations of a step (a backward counts twice its forward, and what it makes again)."""
         return sum(self._operations(m) for m in self.timeline.moments)
 
     @property
@@ -144,7 +148,7 @@ class Plan:
     @property
     def recompute_factor(self) -> float:
         """Operations of a training step over those on whole images: 1.0 means that nothing is made twice."""
-        exact = 3 * sum(c.exact_operations for c in self.costs)
+        exact = 3 * (sum(c.exact_operations for c in self.costs) - self.repeated_operations)
         done = 3 * sum(c.operations for c in self.costs)
         return (done + sum(c.operations for c in self.replay_costs)) / max(exact, 1)
 
@@ -156,7 +160,9 @@ class Plan:
         return next(cost for sweep, cost in pairs if sweep.index == moment.sweep)
 
     def _operations(self, moment: Moment) -> int:
-        return _TIMES[moment.what] * self.cost_of(moment).operations
+        cost = self.cost_of(moment)
+        again = cost.again_operations if moment.what == "backward" else 0
+        return _TIMES[moment.what] * cost.operations + again
 
     def _moved(self, moment: Moment) -> tuple[int, int]:
         """Bytes to and from host memory, images from outside among them, and the file."""

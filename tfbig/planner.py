@@ -15,7 +15,7 @@ from tfbig import cuts, layouts, lifetimes
 from tfbig.budget import DEFAULT_STRIPS, HOST_SHARE
 from tfbig.cost import bytes_of, itemsize, operations_of
 from tfbig.errors import BudgetError
-from tfbig.graph import Graph
+from tfbig.graph import Graph, Node
 from tfbig.plan import RUNTIME_BYTES, SWEEP_BYTES, Plan, Rates, SweepCost, format_bytes
 from tfbig.schedule import Layout, Size, Sweep, schedule
 from tfbig.strips import Strips, learning
@@ -188,10 +188,13 @@ class Planner:
         def worth(replay: Sweep) -> float:
             """Bytes that it frees, per operation that it takes."""
             heights = {v: np.array([extents[v][0]]) for v in replay.images}
-            operations, _ = operations_of(replay, batch, extents, heights)
+            operations, *_ = operations_of(replay, batch, extents, heights)
             return sum(stored[v] for v in replay.writes) / max(operations, 1)
 
-        return layouts.keeping_less(self.graph, self._cuts, stored, worth)
+        def effort(node: Node) -> int:
+            return self._effort(node, batch, extents)
+
+        return layouts.keeping_less(self.graph, self._cuts, stored, worth, effort)
 
     def _straight(self) -> Layout:
         """Everything is kept in memory: the fastest."""
@@ -232,9 +235,22 @@ class Planner:
             limit_bytes=self.device_bytes if self.firm else None,
             fixed_bytes=self._fixed_bytes,
             model_bytes=self.model_bytes,
+            repeated_operations=self._repeated(batch, extents, layout),
             training=self.training,
             rates=self.rates,
         )
+
+    def _repeated(self, batch: int, extents: dict[int, Size], layout: Layout) -> int:
+        """Operations of what a sweep runs that an earlier one has run, but for what is cheap."""
+        nodes = [n for sweep in layout.sweeps for n in sweep.locals if not n.op.cheap]
+        seen = {id(n): n for n in nodes}.values()
+        return sum(self._effort(n, batch, extents) for n in nodes) - sum(
+            self._effort(n, batch, extents) for n in seen
+        )
+
+    def _effort(self, node: Node, batch: int, extents: dict[int, Size]) -> int:
+        """Operations of a node on whole images."""
+        return batch * prod(extents[node.output]) * int(node.op.operations)
 
     def _spilled(self, plan: Plan) -> Plan | None:
         """The plan with as much in a file as the host budget asks for, if that is not more than the disk takes."""

@@ -3,7 +3,7 @@
     level(node) = max(level(inputs)) + (1 if the input crosses a barrier or is stored else 0)
 
 All nodes of one level run in one sweep over the image. What a later sweep needs is stored, unless making it again
-from what is stored anyway is cheap.
+from what is stored anyway is cheap, or memory is dear.
 """
 
 from __future__ import annotations
@@ -150,7 +150,10 @@ class Sweep:
 
 
 def schedule(
-    graph: Graph, cuts: frozenset[int] = frozenset(), depth: int = REMAT_DEPTH
+    graph: Graph,
+    cuts: frozenset[int] = frozenset(),
+    depth: int = REMAT_DEPTH,
+    remat: frozenset[int] = frozenset(),
 ) -> list[Sweep]:
     """Sweeps of a graph.
 
@@ -158,9 +161,10 @@ def schedule(
         cuts: images that are stored although no barrier asks for it, so that the halo of what follows
             starts anew.
         depth: longest chain of cheap nodes that is made again.
+        remat: images that every sweep makes again which needs them, at any cost.
     """
     levels = _levels(graph, cuts)
-    stored = _stored(graph, levels, cuts, depth)
+    stored = _stored(graph, levels, cuts, depth, remat)
     last = max(levels.values(), default=0)
     return [_sweep(graph, p, levels, stored) for p in range(last + 1)]
 
@@ -180,7 +184,13 @@ def _levels(graph: Graph, cuts: frozenset[int]) -> dict[int, int]:
     return levels
 
 
-def _stored(graph: Graph, levels: dict[int, int], cuts: frozenset[int], most: int) -> set[int]:
+def _stored(
+    graph: Graph,
+    levels: dict[int, int],
+    cuts: frozenset[int],
+    most: int,
+    remat: frozenset[int],
+) -> set[int]:
     """Images that are written: outputs, cuts, and what crosses a level and is not cheap to make again."""
     images = {v.id for v in graph.values if v.image}
     stored = {v for v in (*graph.outputs, *cuts) if v in images and v not in graph.inputs}
@@ -192,7 +202,9 @@ def _stored(graph: Graph, levels: dict[int, int], cuts: frozenset[int], most: in
         above = [depth[i] for i in node.inputs if i in images]
         cheap = isinstance(node.op, Local) and node.op.cheap and max(above) < most
         crosses = any(levels[n.output] > levels[value] for n in graph.consumers(value))
-        if value in stored or (crosses and not cheap):
+        if value in remat and value not in stored:
+            depth[value] = max(above)
+        elif value in stored or (crosses and not cheap):
             stored.add(value)
             depth[value] = 0
         else:

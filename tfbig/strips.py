@@ -52,7 +52,7 @@ class Strips:
         sweep, count = self.sweep, self._count()
         table = sweep.table(self._rows, count)
         heights = {v: heights_of(sweep, table, v) for v in sweep.images}
-        operations, exact = operations_of(sweep, self.batch, self.extents, heights)
+        operations, exact, again = operations_of(sweep, self.batch, self.extents, heights)
         shares = {v: -(-self.extents[v][0] // count) for v in sweep.reads}
         return SweepCost(
             count,
@@ -61,6 +61,7 @@ class Strips:
             self._working_set(count, range(count)),
             operations,
             exact,
+            again,
             sum(int(heights[n.output].sum()) * self._row_bytes(n.output) for n in sweep.locals),
         )
 
