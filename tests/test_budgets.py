@@ -136,7 +136,7 @@ def test_what_stays_on_the_device_is_the_same(float64: None, device: str) -> Non
     """Nothing, the deep images, and all of them but the outputs; a device of its own is asked for by name."""
     twin = residual()
     x = tf.random.stateless_normal((2, 61, 47, 3), (1, 2), dtype=tf.float64)
-    big = tfbig.stream(twin, tfbig.Budget(device=device), device="/CPU:0")
+    big = tfbig.stream(twin, tfbig.Budget(device=device), devices="/CPU:0")
     plan = big.plan(x.shape)
     assert plan.device_bytes <= big.budget.device_bytes
     stored = {s.value for s in plan.timeline.spans}
@@ -150,7 +150,7 @@ def test_what_stays_on_the_device_is_the_same(float64: None, device: str) -> Non
 def test_another_size_keeps_other_images_on_the_device(float64: None) -> None:
     """The layout of a small image keeps all; a large one, in the same data set, gets one of its own."""
     twin = residual()
-    big = tfbig.stream(twin, tfbig.Budget(device="3MB"), device="/CPU:0")
+    big = tfbig.stream(twin, tfbig.Budget(device="3MB"), devices="/CPU:0")
     kept = []
     for rows in (8, 61, 30):
         x = tf.random.stateless_normal((2, rows, 47, 3), (1, 2), dtype=tf.float64)

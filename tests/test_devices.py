@@ -1,4 +1,4 @@
-"""With two logical CPU devices, the second playing the accelerator: nothing above the budget is placed on it."""
+"""With logical CPU devices, some playing accelerators: what is placed on them, and that several give what one gives."""
 
 from __future__ import annotations
 
@@ -60,6 +60,28 @@ def test_two_devices_give_the_bits_of_one(measured: dict[str, Any]) -> None:
     assert measured["weights from two devices"] == measured["weights from one device"]
 
 
+def test_devices_that_share_strips_give_the_bits_of_one(measured: dict[str, Any]) -> None:
+    assert measured["weights from three sharing"] == measured["weights from one device"]
+
+
+def test_every_device_computes(measured: dict[str, Any]) -> None:
+    """Convolutions of the forward, and of the gradient of the weights, ran on each in turn of the strips."""
+    for kind in ("Conv2D", "Conv2DBackpropFilter"):
+        counts = measured["shared"][kind]
+        assert set(counts) == {"CPU:1", "CPU:2"}
+        assert abs(counts["CPU:1"] - counts["CPU:2"]) <= measured["shared sweeps"]
+
+
+def test_several_devices_are_exact(measured: dict[str, Any]) -> None:
+    """Normalisation, in float64: after two steps every weight and statistic is that of the plain model."""
+    assert measured["error of several"] <= 1e-10
+    assert measured["strips of several"] >= 3
+
+
+def test_a_prediction_to_a_file_comes_in_the_order_of_its_rows(measured: dict[str, Any]) -> None:
+    assert measured["error of prediction"] <= 1e-10
+
+
 # ------------------------------------------------------------------- the program that is measured
 
 
@@ -69,14 +91,16 @@ def main() -> None:
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]
-    two = [tf.config.LogicalDeviceConfiguration()] * 2
-    tf.config.set_logical_device_configuration(cpu, two)
+    four = [tf.config.LogicalDeviceConfiguration()] * 4
+    tf.config.set_logical_device_configuration(cpu, four)
     keras.config.disable_traceback_filtering()
 
     result: dict[str, Any] = {
         "weights from one device": integer_step(None),
         "weights from two devices": integer_step("/CPU:1"),
+        "weights from three sharing": integer_step(["/CPU:1", "/CPU:2", "/CPU:3"]),
     }
+    result |= several()
     with tempfile.TemporaryDirectory() as folder:
         tf.debugging.experimental.enable_dump_debug_info(
             folder, tensor_debug_mode="SHAPE", circular_buffer_size=-1
@@ -84,10 +108,73 @@ def main() -> None:
         plan = step("/CPU:1").plan(SHAPE)
         tf.debugging.experimental.disable_dump_debug_info()
         result |= read(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        tf.debugging.experimental.enable_dump_debug_info(
+            folder, tensor_debug_mode="SHAPE", circular_buffer_size=-1
+        )
+        shared = step(["/CPU:1", "/CPU:2"]).plan(SHAPE)
+        tf.debugging.experimental.disable_dump_debug_info()
+        result |= {"shared": places(folder), "shared sweeps": len(shared.sweeps)}
     print(json.dumps({**result, "planned": plan.device_bytes, "strips": plan.strips}))
 
 
-def step(device: str) -> Any:
+def several() -> dict[str, Any]:
+    """How far a model on three devices is from the plain one."""
+    import keras
+    import numpy as np
+    from keras import layers
+
+    import tfbig
+
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    inputs = keras.Input((None, None, 3))
+    x = layers.Conv2D(6, 5, strides=2, padding="same", use_bias=False)(inputs)
+    x = layers.MaxPooling2D(3, 2, padding="same")(layers.ReLU()(layers.BatchNormalization()(x)))
+    y = layers.BatchNormalization()(layers.Conv2D(6, 3, padding="same")(x))
+    y = layers.GroupNormalization(2)(layers.Add()([x, y]))
+    y = layers.Conv2DTranspose(1, 4, strides=4, padding="same")(y)
+    plain = keras.Model(inputs, y)
+    copied = keras.models.clone_model(plain)
+    copied.set_weights(plain.get_weights())
+    budget = tfbig.Budget(device=400_000, host="1GB")
+    big = tfbig.stream(copied, budget, devices=["CPU:3", "CPU:1", "CPU:2"])
+    random = np.random.default_rng(0)
+    image, label = (random.random((2, 64, 48, channels)) for channels in (3, 1))
+    for model in (plain, big):
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        for _ in range(2):
+            model.train_on_batch(image, label)
+    pairs = zip(plain.get_weights(), big.get_weights(), strict=True)
+    error = max(float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-3)) for a, b in pairs)
+    with tempfile.TemporaryDirectory() as folder:
+        found = big.predict_to(tfbig.open(np.uint8(image[0] * 255)), f"{folder}/found.npy")
+        rows = found.read(0, 64)
+        expected = plain(np.uint8(image[:1] * 255), training=False)[0]
+        predicted = float(np.abs(rows - expected).max())
+    strips = min(c.strips for c in big.plan(image.shape).costs)
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+    return {
+        "error of several": error,
+        "strips of several": strips,
+        "error of prediction": predicted,
+    }
+
+
+def places(folder: str) -> dict[str, Counter[str]]:
+    """How often operations of each type ran on each device."""
+    from tensorflow.python.debug.lib import debug_events_reader
+
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    with debug_events_reader.DebugDataReader(folder) as reader:
+        reader.update()
+        for trace in reader.graph_execution_traces():
+            found[trace.op_type][trace.device_name.split("device:")[-1]] += 1
+    return found
+
+
+def step(device: str | list[str]) -> Any:
     """A streamed model with BatchNormalization, after a training step."""
     import keras
     import numpy as np
@@ -99,14 +186,14 @@ def step(device: str) -> Any:
     x = layers.Conv2D(8, 3, padding="same")(inputs)
     x = layers.ReLU()(layers.BatchNormalization()(x))
     model = keras.Model(inputs, layers.Conv2D(1, 3, padding="same", activation="sigmoid")(x))
-    big = tfbig.stream(model, tfbig.Budget(device=BUDGET, host="1GB"), device=device)
+    big = tfbig.stream(model, tfbig.Budget(device=BUDGET, host="1GB"), devices=device)
     big.compile("adam", "mse")
     random = np.random.default_rng(0)
     big.train_on_batch(*(random.random((*SHAPE[:3], c)).astype("float32") for c in (3, 1)))
     return big
 
 
-def integer_step(device: str | None) -> list[list[float]]:
+def integer_step(device: str | list[str] | None) -> list[list[float]]:
     """The weights after a step whose every sum is exact: of integers, divided by powers of two."""
     import keras
     from conftest import integers
@@ -118,7 +205,7 @@ def integer_step(device: str | None) -> list[list[float]]:
     x = layers.MaxPooling2D(2)(layers.Conv2D(2, 3, padding="same")(inputs))
     model = keras.Model(inputs, layers.Conv2DTranspose(1, 2, strides=2)(x))
     model.set_weights([integers(w.shape, seed=n, top=1) for n, w in enumerate(model.weights)])
-    big = tfbig.stream(model, tfbig.Budget(device=20_000, host="1GB"), device=device)
+    big = tfbig.stream(model, tfbig.Budget(device=20_000, host="1GB"), devices=device)
     big.compile(keras.optimizers.SGD(2.0**-4), "mse")
     shape = (*SHAPE[:3], 1)
     assert big.plan(shape).strips > 4

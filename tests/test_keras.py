@@ -771,11 +771,17 @@ SETTINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "store": ({"store": "int8"}, ValueError, "store='int8': expected None or one of"),
     "source": ({"source_dtype": "rgb"}, ValueError, "source_dtype='rgb': expected one of bool"),
     "device": (
-        {"device": "GPU:99"},
+        {"devices": "GPU:99"},
         ValueError,
-        "device='GPU:99': there is none; TensorFlow knows",
+        "devices='GPU:99': there is none; TensorFlow knows",
     ),
-    "no device": ({"device": "fast"}, ValueError, "device='fast': there is none"),
+    "no devices": ({"devices": []}, ValueError, "expected one device or several different ones"),
+    "a device twice": (
+        {"devices": ["CPU:0", "/CPU:0"]},
+        ValueError,
+        "expected one device or several different ones",
+    ),
+    "no device": ({"devices": "fast"}, ValueError, "devices='fast': there is none"),
 }
 
 

@@ -20,7 +20,7 @@ from keras import layers
 
 from tfbig import cuts, layouts, losses, network, phase, segments
 from tfbig.budget import DEFAULT_STRIPS, parse_bytes
-from tfbig.cost import bytes_of, itemsize, sweep_limit
+from tfbig.cost import bytes_of, heights_of, itemsize, sweep_limit
 from tfbig.errors import BudgetError
 from tfbig.geometry import SAME, Interval, Resize, Transposed, Window, partition
 from tfbig.graph import Graph, Local, Node, Reduce, Whole, axes_of, image_positions
@@ -29,7 +29,7 @@ from tfbig.plan import RUNTIME_BYTES, Plan, Rates, SweepCost, format_bytes, laye
 from tfbig.planner import Planner
 from tfbig.ranges import aligned
 from tfbig.schedule import REMAT_DEPTH, Layout, Store, Sweep, foldable, schedule
-from tfbig.strips import learning
+from tfbig.strips import KERNEL_ELEMENTS, learning
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -927,6 +927,41 @@ def test_what_sweeps_make_again_is_never_made_from_another() -> None:
         runs = Counter(n.output for sweep in sweeps for n in sweep.locals if not n.op.cheap)
         assert all(runs[v] == 2 for v in way)
         assert all(n == 1 for v, n in runs.items() if v not in way)
+
+
+def test_no_tensor_has_more_numbers_than_kernels_take() -> None:
+    """Whatever the memory: 16000 x 64000 of 3 channels are more than 2**31 - 1 numbers."""
+    graph = read(chain())
+    (image,) = graph.inputs
+    plan = Planner(graph, 2**60).plan(1, {image: (16000, 64000)})
+    widest = max(graph.values[v].channels for sweep in plan.sweeps for v in sweep.images)
+    assert 16000 * 64000 * widest > KERNEL_ELEMENTS
+    for sweep, cost in zip(plan.sweeps, plan.costs, strict=True):
+        table = sweep.table(dict.fromkeys(sweep.images, 16000), cost.strips)
+        for value in sweep.images:
+            rows = int(heights_of(sweep, table, value).max())
+            assert rows * 64000 * graph.values[value].channels <= KERNEL_ELEMENTS
+
+
+def test_a_row_of_too_many_numbers_is_refused() -> None:
+    graph = read(chain())
+    (image,) = graph.inputs
+    with pytest.raises(BudgetError, match=r"has \d+ numbers, TensorFlow's kernels take 2147483647"):
+        Planner(graph, 2**60).plan(1, {image: (4, 2**30)})
+
+
+@pytest.mark.parametrize("devices", [2, 3, 8])
+def test_strips_are_shared_by_devices(devices: int) -> None:
+    """Each has one at least, and the budget to itself; what computes takes a share of the time."""
+    graph = mse(chain())
+    one = Planner(graph, PLENTY).plan(1, squares(graph, 64))
+    several = Planner(graph, PLENTY, devices=devices).plan(1, squares(graph, 64))
+    assert [c.strips for c in one.costs] == [1] * len(one.costs)
+    assert [c.strips for c in several.costs] == [devices] * len(one.costs)
+    assert several.device_bytes < one.device_bytes
+    assert several.seconds < one.seconds
+    small = 2 * one.device_bytes // 3
+    assert Planner(graph, small, devices=devices).plan(1, squares(graph, 64)).device_bytes <= small
 
 
 @given(st.integers(1, 12), st.data())

@@ -405,6 +405,25 @@ def test_learns_in_mixed_precision_as_the_plain_model() -> None:
     assert {w.dtype for w in model.weights} == {"float32"}
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_stored_images_are_not_overwritten(float64: None, dtype: str, swapped: bool) -> None:
+    """A sum may take the memory of one of its inputs; not that of rows which the next strip reads."""
+    keras.config.set_floatx(dtype)
+    keras.config.set_dtype_policy(dtype)
+    start = keras.Input((None, None, 3))
+    x = layers.Conv2D(6, 5, strides=2, padding="same")(start)
+    x = layers.MaxPooling2D(3, 2, padding="same")(layers.ReLU()(layers.BatchNormalization()(x)))
+    y = layers.BatchNormalization()(layers.Conv2D(6, 3, padding="same")(x))
+    twin = keras.Model(start, layers.Add()([y, x] if swapped else [x, y]))
+    image = tf.random.stateless_normal((1, 64, 48, 3), (1, 2), dtype=dtype)
+    budget = tfbig.Budget(device={"float32": 200_000, "float64": 400_000}[dtype])
+    big = tfbig.stream(twin, budget, strip_rows=16)
+    assert len(big.plan(image.shape, training=False).sweeps) == 2  # one stores what the other adds
+    room = {"float32": 1e-5, "float64": FLOAT64}[dtype]
+    assert_same(big(image, training=False), twin(image, training=False), room)
+
+
 def test_dropout_does_not_depend_on_the_strips(float64: None) -> None:
     def build() -> keras.Model:
         inputs = keras.Input((None, None, 2))

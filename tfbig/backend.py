@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 
 def check() -> None:
@@ -34,16 +35,29 @@ def accelerator() -> str | None:
     return "/GPU:0" if tf.config.list_logical_devices("GPU") else None
 
 
-def check_device(name: str | None) -> None:
-    """Checks that a device exists.
+def devices_of(asked: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Where strips are worked on: what was asked for, else the first accelerator, if any.
+
+    Raises:
+        ValueError: there is none of a name, or one is named twice.
+    """
+    if asked is None:
+        return () if accelerator() is None else (str(accelerator()),)
+    names = (asked,) if isinstance(asked, str) else tuple(asked)
+    found = [check_device(name) for name in names]
+    if not found or len({*found}) < len(found):
+        raise ValueError(f"devices={asked!r}: expected one device or several different ones.")
+    return names
+
+
+def check_device(name: str) -> tuple[str, int]:
+    """Kind and number of a device.
 
     Raises:
         ValueError: there is none of this name.
     """
     import tensorflow as tf
 
-    if name is None:
-        return
     known = [d.name for d in tf.config.list_logical_devices()]
     try:
         wanted = tf.DeviceSpec.from_string(name if name.startswith("/") else f"/{name}")
@@ -51,8 +65,10 @@ def check_device(name: str | None) -> None:
         wanted = tf.DeviceSpec(device_type="?")
     specs = [tf.DeviceSpec.from_string(each) for each in known]
     kinds = [(d.device_type, d.device_index) for d in specs]
-    if (wanted.device_type, wanted.device_index or 0) not in kinds:
-        raise ValueError(f"device={name!r}: there is none; TensorFlow knows {', '.join(known)}.")
+    found = (wanted.device_type, wanted.device_index or 0)
+    if found not in kinds:
+        raise ValueError(f"devices={name!r}: there is none; TensorFlow knows {', '.join(known)}.")
+    return found
 
 
 def accelerator_bytes() -> int:

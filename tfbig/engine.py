@@ -38,16 +38,20 @@ class Program:
     Args:
         graph: what to run.
         planner: how.
-        device: where strips are worked on; None leaves it to TensorFlow.
+        devices: where strips are worked on; None leaves it to TensorFlow.
         folder: directory for stores in a file.
     """
 
     def __init__(
-        self, graph: Graph, planner: Planner, device: str | None = None, folder: str = "."
+        self,
+        graph: Graph,
+        planner: Planner,
+        devices: Sequence[str | None] = (None,),
+        folder: str = ".",
     ) -> None:
         self.graph = graph
         self.planner = planner
-        self.device = device
+        self.devices = devices
         self.folder = folder
         after = {n.output for s in planner.sweeps for n in s.wholes}
         self.before = [n for n in graph.nodes if isinstance(n.op, Whole) and n.output not in after]
@@ -382,7 +386,7 @@ class Program:
         """A function of `tfbig.sweeps`, traced once for sweeps that do the same."""
 
         def run(part: Part) -> Any:
-            return function(known.graph, known.sweep, part, self.device, *options)
+            return function(known.graph, known.sweep, part, self.devices, *options)
 
         return self._functions.call((function.__name__, known.key, *options), run, part)
 
@@ -458,6 +462,10 @@ class Program:
         stored = [v for v in targets if v not in state.layout.kept]
         fresh = [v for v in stored if v not in state.d_images]
         state.d_images |= self._allocate(state, "gradient", fresh)
+        if fresh and len(self.devices) > 1:  # strips add to the same rows in any order
+            zeros = stores.zero([state.d_images[v] for v in fresh], state.done)
+            state.d_images |= dict(zip(fresh, zeros, strict=True))
+            fresh = []
         known, part = self._part(sweep, state, label, state.tables[sweep.index])
         part.stores = {known.place[v]: state.d_images[v] for v in stored}
         part.d_images = {

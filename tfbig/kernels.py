@@ -50,12 +50,16 @@ class Strip:
     inputs: tuple[Any, ...]
 
 
-def take_rows(x: tf.Tensor, start: Any, size: Any, rows: Any = None) -> tf.Tensor:
+def take_rows(
+    x: tf.Tensor, start: Any, size: Any, rows: Any = None, copy: bool = False
+) -> tf.Tensor:
     """`x[:, start : start + size]`; without a copy where N is known to be 1.
 
     Args:
         rows: rows of `x`, where they are known without it: its gradient then does not depend on `x`, so that an
             operation whose value nothing else needs is pruned from a backward sweep.
+        copy: make one in any case, of memory that is not TensorFlow's. That it never overwrites, but may overwrite the
+            last slice of it, which says that it owns its memory (`SubBuffer` in `tensor.cc`).
     """
     rows = tf.shape(x)[1] if rows is None else rows
 
@@ -64,7 +68,7 @@ def take_rows(x: tf.Tensor, start: Any, size: Any, rows: Any = None) -> tf.Tenso
         def gradient(dy: tf.Tensor) -> tf.Tensor:
             return pad(dy, (start, rows - start - size), *[(0, 0)] * (dy.shape.rank - 3))
 
-        return _slice_rows(x, start, size), gradient
+        return x[:, start : start + size] if copy else _slice_rows(x, start, size), gradient
 
     return take(x)
 

@@ -97,7 +97,7 @@ class Streamed:
             name=self.name,  # type: ignore[attr-defined]
             max_elements=self.max_elements or MAX_ELEMENTS,
         )
-        return Program(graph, planner, backend.accelerator())
+        return Program(graph, planner, [backend.accelerator()])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         shape = keras.tree.map_structure(lambda t: t.shape, args[0])

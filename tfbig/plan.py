@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from tfbig.graph import AT_ONCE
@@ -59,6 +59,15 @@ class Rates:
     copies: float = 1e10
     mapped: float = 3e9
     disk: float = 5e8
+
+    def times(self, devices: int) -> Rates:
+        """Of several devices of one machine: each computes, and has its way to the host; there is one disk."""
+        return replace(
+            self,
+            operations=self.operations * devices,
+            passes=self.passes * devices,
+            copies=self.copies * devices,
+        )
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ class Planner:
         model_bytes: what it takes between steps: weights, state of the optimiser.
         keeps: whether whole images may stay on the device, where single strips do.
         rates: of the machine.
+        devices: how many share the strips of a sweep, each with `device_bytes`.
         store: element type of stored images that are wider, such as "bfloat16"; their own by default.
 
     Attributes:
@@ -60,8 +61,10 @@ class Planner:
         model_bytes: int = 0,
         keeps: bool = False,
         rates: Rates | None = None,
+        devices: int = 1,
     ) -> None:
-        self.rates = rates or Rates()
+        self.rates = (rates or Rates()).times(devices)
+        self.devices = devices
         self.graph = graph
         self.firm = firm
         self.shared = shared
@@ -363,6 +366,7 @@ class Planner:
             firm=self.firm,
             fixed=-(-extents[first][0] // self.strip_rows) if self.strip_rows else None,
             max_elements=self.max_elements,
+            devices=self.devices,
             training=self.training and not sweep.again,
             learning=self._learning,
             name=self.name,

@@ -31,7 +31,7 @@ class Settings:
 
     budget: Budget
     strip_rows: int | None
-    device: str | None
+    devices: tuple[str, ...]
     source_dtype: str
     store: str | None
 
@@ -48,14 +48,13 @@ class Settings:
             raise ValueError(
                 f"source_dtype={self.source_dtype!r}: expected one of {', '.join(ITEMSIZE)}."
             )
-        backend.check_device(self.device)
 
     @property
     def strip_bytes(self) -> tuple[int, bool]:
         """Bytes for strips, and whether they are a limit."""
         if self.budget.device_bytes is not None:
             return self.budget.device_bytes, True
-        if self.device and "GPU" in self.device:
+        if any("GPU" in name for name in self.devices):
             return int(0.8 * backend.accelerator_bytes()), True
         return min(DEFAULT_STRIPS, self.budget.host_bytes // HOST_SHARE), False
 
@@ -198,13 +197,14 @@ class Programs:
         return self._kept[key]
 
     def _runs(self, graph: Graph, training: bool) -> Program:
-        device, folder = self.settings.device, self.settings.budget.folder
-        return Program(graph, self._planner(graph, training), device, folder)
+        devices, folder = self.settings.devices or (None,), self.settings.budget.folder
+        return Program(graph, self._planner(graph, training), devices, folder)
 
     def _planner(self, graph: Graph, training: bool) -> Planner:
         settings, budget = self.settings, self.settings.budget
         kind = Planner if self.cut is None else partial(split.SplitPlanner, self.cut)
         strips, firm = settings.strip_bytes
+        devices = settings.devices
         return kind(
             graph,
             strips,
@@ -215,10 +215,11 @@ class Programs:
             name=self.model.name,
             store=settings.store,
             firm=firm,
-            shared=settings.device is None,
+            shared=not devices,
             model_bytes=self.model_bytes(),
-            keeps=settings.device is not None,
-            rates=rates.of(settings.device, budget.scratch),
+            keeps=len(devices) == 1,
+            rates=rates.of(devices[0] if devices else None, budget.scratch),
+            devices=max(len(devices), 1),
         )
 
     def _trained(self) -> tuple[bool, ...]:

@@ -83,6 +83,28 @@ def read(wanted: list[Rows]) -> list[tf.Tensor]:
     return tf.numpy_function(_read, flat, [store.dtype for store, _, _ in wanted])
 
 
+def staged(rows: tf.Tensor) -> tf.Tensor:
+    """A copy of rows on the host, for an accelerator.
+
+    TensorFlow makes what an operation gives to an accelerator in page-locked memory, from which copies run beside
+    arithmetic; memory of stores is none.
+    """
+    with tf.device("/CPU:0"):
+        return tf.ensure_shape(tf.raw_ops.DeepCopy(x=rows), rows.shape)
+
+
+def zero(images: list[tf.Tensor], after: tf.Tensor) -> list[tf.Tensor]:
+    """The same stores, filled with zeros once `after` is known."""
+
+    def fill(_: np.ndarray, *images: np.ndarray) -> None:
+        for image in images:
+            image[...] = 0
+
+    filled = tf.numpy_function(fill, [after, *images], [])
+    with tf.control_dependencies([filled]):
+        return [tf.identity(image) for image in images]
+
+
 def _read(*flat: np.ndarray) -> list[np.ndarray]:
     wanted = list(_grouped(flat, 3))
     for store, start, stop in wanted:

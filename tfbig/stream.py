@@ -46,7 +46,7 @@ def stream(
     budget: Budget | None = None,
     strip_rows: int | None = None,
     *,
-    device: str | None = None,
+    devices: str | Sequence[str] | None = None,
     source_dtype: str = "uint8",
     store: str | None = None,
     upto: str | None = None,
@@ -59,10 +59,10 @@ def stream(
             variables.
         budget: bytes allowed; by default what the machine has.
         strip_rows: fixes the strip height in rows of the input, for tests and tuning.
-        device: where strips are worked on, for example "GPU:0"; by default the first accelerator, if any.
+        devices: where strips are worked on, "GPU:0" or ["GPU:0", "GPU:1"]: each has a part of the strips of a sweep, and
+            the budget's `device` bytes. By default the first accelerator, if any.
         source_dtype: element type of images given by handle.
-        store: element type in which images and their gradients are kept between sweeps, such as "bfloat16", which
-            halves them; sums stay as they are. By default their own, which is exact.
+        store: element type of images kept between sweeps, such as "bfloat16", half the bytes. By default their own: exact.
         upto: name of the last layer that streams; what does not lead to it runs on whole tensors, as plain Keras.
             By default all of the model streams.
         unsupported: "device": from the first layer on that cannot stream, the model runs on whole tensors;
@@ -95,7 +95,7 @@ def stream(
         model,
         budget,
         strip_rows,
-        device=device,
+        devices=devices,
         source_dtype=source_dtype,
         store=store,
         upto=upto,
@@ -113,7 +113,7 @@ class StreamedModel(failures.Unwrapped, keras.Model):
         budget: Budget | None = None,
         strip_rows: int | None = None,
         *,
-        device: str | None = None,
+        devices: str | Sequence[str] | None = None,
         source_dtype: str = "uint8",
         store: str | None = None,
         upto: str | None = None,
@@ -132,8 +132,8 @@ class StreamedModel(failures.Unwrapped, keras.Model):
         self.twin = model
         self.budget = Budget() if budget is None else budget
         self.strip_rows = strip_rows
-        self.device = device or backend.accelerator()
-        self._asked_device = device
+        self.devices = backend.devices_of(devices)
+        self._asked_devices = devices if devices is None or isinstance(devices, str) else [*devices]
         self.source_dtype = source_dtype
         self.store = store
         self.upto = upto
@@ -142,7 +142,7 @@ class StreamedModel(failures.Unwrapped, keras.Model):
         self.autocast = False  # every layer has its own element type
         self.supports_jit = False  # strips come from the host
         self._split = split.find(self._functional_twin, upto, unsupported)
-        settings = Settings(self.budget, strip_rows, self.device, source_dtype, store)
+        settings = Settings(self.budget, strip_rows, self.devices, source_dtype, store)
         self._programs = Programs(
             self.name, model, self._functional_twin, self._split, settings, self._model_bytes
         )
@@ -176,7 +176,7 @@ class StreamedModel(failures.Unwrapped, keras.Model):
             direct = self._split.direct
             dense = self._programs.labels.dense
             inputs = [dense(t) if i in direct else t for i, t in enumerate(tensors)]
-            with tf.device(self.device):
+            with tf.device(self.devices[0] if self.devices else None):
                 outputs = self._split.outputs(inputs, outputs, training)
         outputs = split.shaped(outputs, self._functional_twin.outputs)
         return keras.tree.pack_sequence_as(self._functional_twin._outputs_struct, outputs)
@@ -235,7 +235,7 @@ class StreamedModel(failures.Unwrapped, keras.Model):
             "model": keras.saving.serialize_keras_object(self.twin),
             "budget": self.budget.get_config(),
             "strip_rows": self.strip_rows,
-            "device": self._asked_device,  # by default that of the machine that reads this
+            "devices": self._asked_devices,  # by default that of the machine that reads this
             "source_dtype": self.source_dtype,
             "store": self.store,
             "upto": self.upto,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
 from tfbig.cost import bytes_of, heights_of, operations_of, sweep_limit
 from tfbig.errors import BudgetError
 from tfbig.graph import Graph, Local
 from tfbig.plan import SweepCost, format_bytes, layers_of
 from tfbig.schedule import Size, Sweep
+
+KERNEL_ELEMENTS = 2**31 - 1
+"""Most elements of a tensor; above, kernels fail or give wrong results (tensorflow issues 60330, 8471, 124949)."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Strips:
         firm: whether `device_bytes` is a limit; else the smallest strip may take more.
         fixed: a number of strips to take whatever the bytes.
         max_elements: most elements of a strip of what the sweep reads, instead of `device_bytes`.
+        devices: how many share the strips.
         name: of the model, for messages.
     """
 
@@ -41,6 +45,7 @@ class Strips:
     firm: bool = True
     fixed: int | None = None
     max_elements: int | None = None
+    devices: int = 1
     name: str = "model"
 
     def cost(self) -> SweepCost:
@@ -50,6 +55,7 @@ class Strips:
             BudgetError: strips of one row do not fit.
         """
         sweep, count = self.sweep, self._count()
+        self._check_kernels(count)
         table = sweep.table(self._rows, count)
         heights = {v: heights_of(sweep, table, v) for v in sweep.images}
         operations, exact, again = operations_of(sweep, self.batch, self.extents, heights)
@@ -88,9 +94,10 @@ class Strips:
             return max(min(self.fixed, most), 1)
         if not self._fits(most):
             return self._smallest(most)
-        if self._fits(1):
-            return 1  # two are worked on at once, and take more than the whole
-        low, high = min(2, most), most
+        least = min(self.devices, most)
+        if self._fits(least):
+            return least  # two on a device are worked on at once, and take more than one
+        low, high = min(least + 1, most), most
         while low < high:  # the smallest number that fits
             middle = (low + high) // 2
             if self._fits(middle):
@@ -104,6 +111,8 @@ class Strips:
         return low
 
     def _fits(self, count: int, chosen: Sequence[int] | None = None) -> bool:
+        if max(self._elements(count, chosen).values(), default=0) > KERNEL_ELEMENTS:
+            return False
         if self.max_elements is None:
             return self._working_set(count, chosen) <= self.device_bytes
         return count == sweep_limit(self.sweep, self.extents) or self.max_elements >= max(
@@ -116,6 +125,7 @@ class Strips:
 
     def _smallest(self, count: int) -> int:
         """Strips of a single row although they take more than asked for."""
+        self._check_kernels(count)
         if not self.firm:
             return count
         least = self._working_set(count, range(count))
@@ -139,19 +149,39 @@ class Strips:
         `tests/test_memory.py`).
         """
         sweep = self.sweep
-        chosen = sorted({0, count // 2, count - 1}) if chosen is None else chosen
-        table = sweep.table(self._rows, count, chosen)
-        tiles = {
-            v: int(heights_of(sweep, table, v).max(initial=0)) * self._row_bytes(v)
-            for v in sweep.images
-        }
+        tiles = {v: rows * self._row_bytes(v) for v, rows in self._tallest(count, chosen).items()}
         scored = any(n.op.together is not None for n in sweep.reductions)
         temporaries = max(tiles.values(), default=0) * (4 if self.training or scored else 1)
         learning = self.learning if self.training else ()
         one = sum(b * (2 if v in learning else 1) for v, b in tiles.items()) + temporaries
-        if count > self.graph.at_once:  # else none is left to read ahead
+        each = -(-count // self.devices)
+        if each > self.graph.at_once:  # else none is left to read ahead
             one += sum(tiles[v] for v in self.graph.inputs if v in tiles)
-        return one * min(count, self.graph.at_once)
+        return one * min(each, self.graph.at_once)
+
+    def _tallest(self, count: int, chosen: Sequence[int] | None = None) -> dict[int, int]:
+        """Most rows of each image among the strips chosen."""
+        chosen = sorted({0, count // 2, count - 1}) if chosen is None else chosen
+        table = self.sweep.table(self._rows, count, chosen)
+        return {v: int(heights_of(self.sweep, table, v).max(initial=0)) for v in self.sweep.images}
+
+    def _elements(self, count: int, chosen: Sequence[int] | None = None) -> dict[int, int]:
+        """The same in numbers."""
+        return {
+            v: rows * self.batch * prod(self.extents[v][1:]) * self.graph.values[v].channels
+            for v, rows in self._tallest(count, chosen).items()
+        }
+
+    def _check_kernels(self, count: int) -> None:
+        elements = self._elements(count)
+        if max(elements.values(), default=0) > KERNEL_ELEMENTS:
+            value = max(elements, key=lambda v: elements[v])
+            raise BudgetError(
+                f"sweep {self.sweep.index} of '{self.name}' ({layers_of(self.sweep)}): a strip of "
+                f"'{self.graph.values[value].name}' has {elements[value]} numbers, TensorFlow's kernels take "
+                f"{KERNEL_ELEMENTS}. Use lower strips, narrower images (now {self.extents[value][1:]} beside the rows) "
+                f"or a smaller batch (now {self.batch})."
+            )
 
     def _row_bytes(self, value: int) -> int:
         return bytes_of(self.graph, value, self.batch, self.extents) // self.extents[value][0]

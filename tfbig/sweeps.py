@@ -1,8 +1,14 @@
-"""Runs one sweep over its strips, forward or backward, in one loop."""
+"""Runs one sweep over its strips, forward or backward, in one loop on each device.
+
+Of several devices each has a run of neighbouring strips, and its own weights and sums; the sums are added up once the
+sweep has ended. Stores are in host memory, which all devices share.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import tensorflow as tf
@@ -14,12 +20,15 @@ from tfbig.schedule import Sweep
 from tfbig.state import Part, Structure
 from tfbig.visits import Visit
 
+Devices = Sequence[str | None]
+"""Where strips are worked on; None leaves it to TensorFlow."""
+
 FOLD_BYTES = 2**22
 """Bytes of an image that a step of `fold` takes: few enough for the cache."""
 
 
 def forward(
-    graph: Graph, sweep: Sweep, part: Part, device: str | None, kept: frozenset[int]
+    graph: Graph, sweep: Sweep, part: Part, devices: Devices, kept: frozenset[int]
 ) -> tuple[Any, Structure]:
     """Fills the stores of what the sweep writes.
 
@@ -32,10 +41,10 @@ def forward(
     total = tf.shape(part.table)[0]
     whole: dict[int, tf.Tensor] = {}
 
-    def body(i: tf.Tensor, before: tf.Tensor, partials: Structure) -> Structure:
-        visit = Visit(graph, sweep, part, i, kept)
-        tiles, _ = visit.read()
-        with tf.device(device):
+    def body(run: _Run, i: tf.Tensor, before: tf.Tensor, partials: Structure) -> Structure:
+        visit = Visit(graph, sweep, run.part, i, run.last, kept)
+        tiles, _ = visit.read(stage=_is_gpu(run.device))
+        with tf.device(run.device):
             owned = visit.owned(visit.values(tiles))
             partials = visit.merge(owned, partials)
             written = {v: tf.cast(owned[v], s.dtype) for v, s in part.stores.items()}
@@ -47,10 +56,21 @@ def forward(
             done.append(stores.write(changes, part.label, i, total))
         return _after(i, done), partials
 
+    def join(a: Structure, b: Structure) -> Structure:
+        return _merged(sweep, a, b)
+
     start = [n.op.init(part.batch) for n in sweep.reductions]
-    single = bool(kept.intersection(sweep.writes))
-    done, partials = _loop(total, graph, part, body, start, single)
+    if kept.intersection(sweep.writes):
+        done, partials = _once(part, body, start, devices[0])
+    else:  # a sink takes rows in their order
+        some = devices[:1] if part.sinks else devices
+        done, partials = _loop(total, graph, part, body, start, some, join)
     return done, (partials, whole)
+
+
+def _merged(sweep: Sweep, a: Structure, b: Structure) -> Structure:
+    """Partial sums of two devices."""
+    return [n.op.merge(x, y) for n, x, y in zip(sweep.reductions, a, b, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -73,7 +93,7 @@ class Backward:
 
 
 def backward(
-    graph: Graph, sweep: Sweep, part: Part, device: str | None, how: Backward
+    graph: Graph, sweep: Sweep, part: Part, devices: Devices, how: Backward
 ) -> tuple[Any, Structure, Structure]:
     """Adds gradients of what the sweep read to their stores.
 
@@ -85,14 +105,16 @@ def backward(
     targets = [*stored, *(v for v in sweep.reads if v in how.kept and v in how.learned)]
     whole: dict[int, tf.Tensor] = {}
     needed = {i for n in sweep.locals for i in n.inputs if i in how.learned}
-    inner = {i: t for i, t in part.wholes.items() if i in needed}
-    weights = {p: part.weights[p] for p in how.trained}
 
-    def body(i: tf.Tensor, before: tf.Tensor, sums: Structure) -> Structure:
-        visit = Visit(graph, sweep, part, i, how.kept)
-        tiles, given = visit.read(list(part.d_images))
-        with tf.device(device):
-            sources = ({v: tiles[v] for v in targets}, inner, weights)
+    def sources_of(part: Part) -> tuple[Structure, Structure]:
+        inner = {i: t for i, t in part.wholes.items() if i in needed}
+        return inner, {p: part.weights[p] for p in how.trained}
+
+    def body(run: _Run, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> Structure:
+        visit = Visit(graph, sweep, run.part, i, run.last, how.kept)
+        tiles, given = visit.read(list(part.d_images), stage=_is_gpu(run.device))
+        with tf.device(run.device):
+            sources = ({v: tiles[v] for v in targets}, *sources_of(run.part))
             with tf.GradientTape() as tape:
                 tape.watch(tapes.floats(sources))
                 owned = visit.owned(visit.values(tiles))
@@ -107,10 +129,18 @@ def backward(
             done = stores.add(changes, part.label, i, total)
         return _after(i, [done]), sums
 
+    def join(a: Structure, b: Structure) -> Structure:
+        partials = _merged(sweep, a[2], b[2]) if how.together else []
+        return tapes.add(a[0], b[0]), tapes.add(a[1], b[1]), partials
+
+    inner, weights = sources_of(part)
     zeros = tf.nest.map_structure(tapes.zeros, inner)
     start = [n.op.init(part.batch) for n in sweep.reductions] if how.together else []
     first = (zeros, {p: tf.zeros_like(w) for p, w in weights.items()}, start)
-    done, sums = _loop(total, graph, part, body, first, single=len(targets) > len(stored))
+    if len(targets) > len(stored):
+        done, sums = _once(part, body, first, devices[0])
+    else:
+        done, sums = _loop(total, graph, part, body, first, devices, join)
     return done, sums, whole
 
 
@@ -122,7 +152,7 @@ def _edges(visit: Visit, value: int, fresh: bool) -> tuple[tf.Tensor, tf.Tensor,
     return start, visit.row["covered", value], visit.row["until", value]
 
 
-def fold(graph: Graph, sweep: Sweep, part: Part, device: str | None, chunk: int) -> Any:
+def fold(graph: Graph, sweep: Sweep, part: Part, devices: Devices, chunk: int) -> Any:
     """Adds the gradients of statistics to the gradient of the stored image that these are of; gives `done`.
 
     It is a pass of its own so that the image is free before the gradients of the sweep's inputs are made.
@@ -140,16 +170,17 @@ def fold(graph: Graph, sweep: Sweep, part: Part, device: str | None, chunk: int)
     total = -(-rows // step)
     shape = [part.count, *[None] * graph.spatial, graph.values[value].channels]
 
-    def body(i: tf.Tensor, before: tf.Tensor, _: Structure) -> Structure:
+    def body(run: _Run, i: tf.Tensor, before: tf.Tensor, _: Structure) -> Structure:
         start, stop = i * step, tf.minimum((i + 1) * step, rows)
         found = stores.read([(image, start, stop), (gradient, start, stop)])
-        with tf.device(device):
+        with tf.device(run.device):
             x, summed = (
                 tf.cast(tf.ensure_shape(t, shape), graph.values[value].dtype) for t in found
             )
             for node in sweep.reductions:
-                result, cotangent = part.wholes[node.output], part.d_wholes[node.output]
-                weights = [part.weights[w] for w in node.weights]
+                known = run.part
+                result, cotangent = known.wholes[node.output], known.d_wholes[node.output]
+                weights = [known.weights[w] for w in node.weights]
                 strip = Strip(start, stop, rows, ())
                 (pulled,) = node.op.pullback([x], weights, strip, result, cotangent)
                 summed += pulled
@@ -158,32 +189,93 @@ def fold(graph: Graph, sweep: Sweep, part: Part, device: str | None, chunk: int)
             done = stores.write([(gradient, start, summed)], part.label, i, total)
         return _after(i, [done]), ()
 
-    return _loop(total, graph, part, body, ())[0]
+    return _loop(total, graph, part, body, (), devices, lambda a, b: a)[0]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The strips of one device.
+
+    Args:
+        device: where they are worked on.
+        part: what the sweep works with, small tensors on this device.
+        last: its last strip.
+    """
+
+    device: str | None
+    part: Part
+    last: tf.Tensor
+
+
+Body = Callable[[_Run, tf.Tensor, tf.Tensor, Structure], Structure]
 
 
 def _loop(
-    count: tf.Tensor, graph: Graph, part: Part, body: Any, start: Structure, single: bool = False
+    count: tf.Tensor,
+    graph: Graph,
+    part: Part,
+    body: Body,
+    start: Structure,
+    devices: Devices,
+    join: Callable[[Structure, Structure], Structure],
 ) -> Any:
-    """Runs `body(strip, changes of the one before, sums)` over all strips, `graph.at_once` of them at a time.
+    """Runs `body(run, strip, changes of the one before, sums)` over all strips, `graph.at_once` of them at a time on
+    each device; gives `(done, sums)`.
 
     Two fill the cores: one is read, written or in the tail of a convolution while the other computes (ResNet-50: a
     tenth less time). Changes of stores are made in order.
 
     Args:
-        single: there is one strip, and the body may give more than its sums.
+        join: adds the sums of two devices.
     """
-    first = (tf.constant(0), part.before, start)
-    if single:
-        done, result = body(*first)
-        return stores.finish(done), result
-    _, done, result = tf.while_loop(
-        lambda i, *_: i < count,
-        lambda i, before, sums: (i + 1, *body(i, before, sums)),
-        first,
-        shape_invariants=tf.nest.map_structure(lambda t: t.shape, first),
+    ends = []
+    for position, device in enumerate(devices):
+        first, stop = (count * n // len(devices) for n in (position, position + 1))
+        run = _Run(device, _local(part, device) if len(devices) > 1 else part, stop - 1)
+        ends.append(_strips(run, first, stop, graph, body, start))
+    with tf.control_dependencies([done for done, _ in ends]):
+        done = tf.identity(ends[0][0])
+    return stores.finish(done), reduce(join, [sums for _, sums in ends])
+
+
+def _strips(
+    run: _Run, first: tf.Tensor, stop: tf.Tensor, graph: Graph, body: Body, start: Structure
+) -> tuple[tf.Tensor, Structure]:
+    """The loop over the strips of one device."""
+    state = (first, run.part.before, start)
+    _, done, sums = tf.while_loop(
+        lambda i, *_: i < stop,
+        lambda i, before, sums: (i + 1, *body(run, i, before, sums)),
+        state,
+        shape_invariants=tf.nest.map_structure(lambda t: t.shape, state),
         parallel_iterations=graph.at_once,
     )
-    return stores.finish(done), result
+    return done, sums
+
+
+def _once(part: Part, body: Body, start: Structure, device: str | None) -> Any:
+    """The same for a single strip, of which the body may give more than its sums."""
+    done, sums = body(_Run(device, part, tf.constant(0)), tf.constant(0), part.before, start)
+    return stores.finish(done), sums
+
+
+def _local(part: Part, device: str | None) -> Part:
+    """What strips need of statistics and weights, on their device."""
+
+    def here(structure: Structure) -> Structure:
+        with tf.device(device):
+            return tf.nest.map_structure(tf.identity, structure)
+
+    return replace(
+        part,
+        wholes=here(part.wholes),
+        weights=here(part.weights),
+        d_wholes=here(part.d_wholes),
+    )
+
+
+def _is_gpu(device: str | None) -> bool:
+    return device is not None and "GPU" in device
 
 
 def _after(i: tf.Tensor, done: list[tf.Operation]) -> tf.Tensor:

@@ -22,6 +22,7 @@ class Visit:
         sweep: what runs.
         part: what it works with.
         index: of the strip.
+        last: the last strip that is worked on where this one is.
         kept: images, and their gradients, that are tensors instead of stores.
     """
 
@@ -31,6 +32,7 @@ class Visit:
         sweep: Sweep,
         part: Part,
         index: tf.Tensor,
+        last: tf.Tensor,
         kept: frozenset[int] = frozenset(),
     ) -> None:
         self.graph = graph
@@ -39,9 +41,17 @@ class Visit:
         self.kept = kept
         self.row = Row(sweep, part.table[index])
         self._index = index
+        self._last = last
 
-    def read(self, gradients: Sequence[int] = ()) -> tuple[dict[int, Any], dict[int, Any]]:
-        """Tiles of what the sweep reads, and own rows of the gradients of what it wrote."""
+    def read(
+        self, gradients: Sequence[int] = (), stage: bool = False
+    ) -> tuple[dict[int, Any], dict[int, Any]]:
+        """Tiles of what the sweep reads, and own rows of the gradients of what it wrote.
+
+        Args:
+            gradients: of which images.
+            stage: put rows into memory from which an accelerator copies while it computes.
+        """
         row, part = self.row, self.part
         wanted = {
             ("image", v): (part.images[v], row["start", v], row["stop", v])
@@ -53,11 +63,13 @@ class Visit:
             for v in gradients
         }
         stored = [key for key in wanted if key[1] not in self.kept]
-        found = dict(zip(stored, stores.read([wanted[key] for key in stored]), strict=True))
+        rows = stores.read([wanted[key] for key in stored])
+        found = dict(zip(stored, map(stores.staged, rows) if stage else rows, strict=True))
         for key, (image, start, stop) in wanted.items():
             if key[1] in self.kept:
                 found[key] = take_rows(image, start, stop - start)
-        tiles = {v: self._given(v) for v in self.sweep.reads if v in self.graph.inputs}
+        given = {v: self._given(v) for v in self.sweep.reads if v in self.graph.inputs}
+        tiles = {v: stores.staged(t) if stage else t for v, t in given.items()}
         tiles |= {v: self._shaped(v, t) for (kind, v), t in found.items() if kind == "image"}
         return tiles, {v: self._shaped(v, found["gradient", v]) for v in gradients}
 
@@ -78,10 +90,10 @@ class Visit:
 
     def _ahead(self, value: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Rows of the strip that runs once this one is done; an empty range after the last."""
-        index, last = self._index + self.graph.at_once, tf.shape(self.part.table)[0] - 1
-        row = Row(self.sweep, self.part.table[tf.minimum(index, last)])
+        index = self._index + self.graph.at_once
+        row = Row(self.sweep, self.part.table[tf.minimum(index, self._last)])
         start, stop = row["start", value], row["stop", value]
-        return start, tf.where(index > last, start, stop)
+        return start, tf.where(index > self._last, start, stop)
 
     def _shaped(self, value: int, rows: tf.Tensor) -> tf.Tensor:
         rows = tf.ensure_shape(rows, self._shape(value, self.part.count))
@@ -122,9 +134,14 @@ class Visit:
         value, row = node.inputs[p], self.row
         if self.sweep.uses[value] == 1:
             return values[value]
-        start = row["start", node.output, p]
+        start, stop = row["start", node.output, p], row["stop", node.output, p]
+        return self._cut(values, value, start, stop)
+
+    def _cut(self, values: dict[int, tf.Tensor], value: int, start: Any, stop: Any) -> tf.Tensor:
+        """Some rows of a tile; a copy where the tile is a store's own memory."""
+        is_store = value in self.sweep.reads and value not in self.kept
         return take_rows(
-            values[value], start - row["start", value], row["stop", node.output, p] - start
+            values[value], start - self.row["start", value], stop - start, copy=is_store
         )
 
     def owned(self, values: dict[int, tf.Tensor]) -> dict[int, tf.Tensor]:
@@ -133,9 +150,7 @@ class Visit:
         for v in self.sweep.observed:
             start, stop = row["own start", v], row["own stop", v]
             alone = self.sweep.uses[v] == 1
-            owned[v] = (
-                values[v] if alone else take_rows(values[v], start - row["start", v], stop - start)
-            )
+            owned[v] = values[v] if alone else self._cut(values, v, start, stop)
         return owned
 
     def _own_strip(self, node: Node) -> Strip:

@@ -66,7 +66,7 @@ class MIL(StreamedModel):
             "per_slice": statistics of each slice, as in ABMIL-ACC, so that results depend on `instances_at_once`.
         mode: "exact", or "published": the loop of ABMIL-ACC as it was published, see `tfbig.mil.published`, for
             comparison.
-        budget, device, source_dtype, store: as in `tfbig.stream`.
+        budget, devices, source_dtype, store: as in `tfbig.stream`.
 
     Inputs are tensors `[N, n, ...]`, or handles `[N]` of bags (`tfbig.sources.Bag.handle`), which are read slice by
     slice. Bags of a batch have one size; for steps over bags of several sizes give the optimizer
@@ -101,7 +101,7 @@ class MIL(StreamedModel):
         norm: str = "exact",
         mode: str = "exact",
         budget: Budget | None = None,
-        device: str | None = None,
+        devices: str | Sequence[str] | None = None,
         source_dtype: str = "uint8",
         store: str | None = None,
         **kwargs: Any,
@@ -129,7 +129,7 @@ class MIL(StreamedModel):
             twin,
             budget,
             instances_at_once,
-            device=device,
+            devices=devices,
             source_dtype=source_dtype,
             store=store,
             **kwargs,
