@@ -16,9 +16,9 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.dirname(HERE), HERE]
+sys.path[0] = os.path.dirname(HERE)
 
-import report
+from benchmarks import report
 
 FEATURES = 512
 MODELS = ("blockwise", "transmil")

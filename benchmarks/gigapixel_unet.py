@@ -18,14 +18,14 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+sys.path[0] = str(ROOT)
 
 import keras
 import numpy as np
-import report
 import tensorflow as tf
 
 import tfbig
+from benchmarks import report
 from models.gigapixel_unet import gigapixel_unet
 from tfbig import tissue
 

@@ -25,10 +25,11 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE)]
+sys.path[0] = str(HERE.parent)
 
 import numpy as np
-import report
+
+from benchmarks import report
 
 LENGTH, CHUNK, CLASSES, RATE_HZ = 128, 16, 6, 50
 

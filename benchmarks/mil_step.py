@@ -21,9 +21,9 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.dirname(HERE), HERE]
+sys.path[0] = os.path.dirname(HERE)
 
-import report
+from benchmarks import report
 
 
 def model(arguments):

@@ -18,9 +18,9 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE)]
+sys.path[0] = str(HERE.parent)
 
-import report
+from benchmarks import report
 
 SIDES = [512, 1024, 2048, 4096, 8192, 16384]
 

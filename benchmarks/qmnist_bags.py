@@ -20,9 +20,9 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE)]
+sys.path[0] = str(HERE.parent)
 
-import report
+from benchmarks import report
 
 FIGURES = ("test_accuracy", "test_auc", "test_instance_auc")
 RECIPE = HERE.parent / "recipes" / "qmnist-bags-small.yaml"

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def memory_bytes() -> tuple[int, int]:
@@ -18,9 +23,7 @@ def memory_bytes() -> tuple[int, int]:
 
 
 def machine() -> str:
-    """Processor and number of cores that this process may use."""
-    import os
-
+    """Processor, number of cores that this process may use, accelerator."""
     name = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as file:
@@ -29,27 +32,44 @@ def machine() -> str:
             )
     except (OSError, StopIteration):
         pass
-    return f"{name}, {len(os.sched_getaffinity(0))} cores"
+    cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    models = [card.read_text().partition("Model:")[2].split("\n")[0].strip() for card in cards]
+    return ", ".join([name, f"{len(os.sched_getaffinity(0))} cores", *models])
 
 
 def commit() -> str:
     """The revision that is measured."""
     found = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+        ["git", "describe", "--always", "--dirty"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return found.stdout.strip() or "unknown"
 
 
+def versions() -> dict[str, str]:
+    """Of what computes."""
+    found = {"python": platform.python_version()}
+    for name in ("tensorflow", "keras", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
 def line(case: str, size: list[int], **figures: Any) -> str:
     """One JSON line."""
-    return json.dumps(
-        {"case": case, "commit": commit(), "machine": machine(), "size": size, **figures}
-    )
+    about = {"commit": commit(), "machine": machine(), "versions": versions()}
+    return json.dumps({"case": case, **about, "size": size, **figures})
 
 
-def in_own_process(arguments: list[str]) -> dict[str, Any]:
+def in_own_process(arguments: list[Any], python: str = sys.executable) -> dict[str, Any]:
     """Runs a benchmark in a process of its own and gives the figures of its last line."""
     found = subprocess.run(
-        [sys.executable, *arguments], stdout=subprocess.PIPE, text=True, check=True
+        [python, *map(str, arguments)], stdout=subprocess.PIPE, text=True, check=True
     )
-    return json.loads(found.stdout.strip().splitlines()[-1])
+    figures: dict[str, Any] = json.loads(found.stdout.strip().splitlines()[-1])
+    return figures

@@ -19,10 +19,11 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.dirname(HERE), HERE]
+sys.path[0] = os.path.dirname(HERE)
 
 import numpy as np
-import report
+
+from benchmarks import report
 
 SIDES = [1024, 1280, 1536, 1792, 2048, 2560, 4096]
 STAGES = ["plain", "0", "1", "2", "3", "4"]

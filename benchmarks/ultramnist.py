@@ -28,10 +28,11 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE)]
+sys.path[0] = str(HERE.parent)
 
 import numpy as np
-import report
+
+from benchmarks import report
 
 SIDE, PATCH, LATENT, FACTORS, COUNTS = 512, 256, 64, (1, 1), (3,)
 SINGLE = 64

@@ -23,13 +23,13 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+sys.path[0] = str(ROOT)
 
 import keras
-import report
 import tensorflow as tf
 
 import tfbig
+from benchmarks import report
 from models.gigapixel_unet import gigapixel_unet
 from models.tasks.slides import open_slide
 from tfbig import reading

@@ -12,9 +12,11 @@ ROOT = Path(__file__).resolve().parent.parent
 CHILD = """
 import json, os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-sys.path[:0] = [ROOT, ROOT + "/benchmarks"]
+sys.path[:0] = [ROOT]
 import keras, numpy as np, tensorflow as tf
-import conv_chain, report, tfbig
+import tfbig
+from benchmarks import report
+from benchmarks.networks import conv_chain
 from models.gigapixel_unet import gigapixel_unet
 from tfbig.pages import POOL
 
@@ -31,7 +33,7 @@ if kind == "unet":
 else:
     shape = (side, side, 3)
     x = tf.constant(rng.random((1, *shape), np.float32))
-    model, loss, y = conv_chain.chain(), "mse", tf.ones((1, 1))
+    model, loss, y = conv_chain(), "mse", tf.ones((1, 1))
     if kind == "segmentation":
         image = z = keras.Input((None, None, 3))
         for _ in range(3):

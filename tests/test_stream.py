@@ -322,6 +322,22 @@ def test_a_step_on_each_loss_equals_that_of_the_plain_model(
     assert_same(*results, FLOAT64)
 
 
+def test_xla_is_off_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a plain model: `jit_compile=False`. Without, losses of large images are compiled."""
+    compiled: list[Any] = []
+    monkeypatch.setattr(losses, "XLA_NUMBERS", 1)
+    monkeypatch.setattr(losses, "_compiled", lambda f: compiled.append(f) or (lambda s, *t: f(*t)))
+    big, _ = both(segmenter)
+    x, y = np.ones((1, 8, 8, 2), "float32"), np.ones((1, 8, 8, 1), "float32")
+    found = []
+    for options in ({"jit_compile": False}, {}):
+        big.compile(keras.optimizers.SGD(0.0), "mse", **options)
+        found.append((float(big.train_on_batch(x, y)), len(compiled)))
+    (off, none), (on, one) = found
+    assert (none, one) == (0, 1)
+    assert off == on
+
+
 def two_maps() -> keras.Model:
     """Two image outputs of different sizes, and weights that are regularised."""
     inputs = keras.Input((None, None, 2))

@@ -144,6 +144,7 @@ class Graph:
         instance_shapes: `{value id: shape}`: of images whose rows are the instances of a bag, the shape of one as the
             layers have it, `[..., C]`.
         at_once: strips that are worked on at the same time; a slice of a bag fills the cores alone.
+        xla: whether losses may be compiled.
         norm_slice: how many instances at a time BatchNormalization has the statistics of; None: of all.
     """
 
@@ -160,6 +161,7 @@ class Graph:
     instance_shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     at_once: int = AT_ONCE
     norm_slice: int | None = None
+    xla: bool = True
 
     def turned(self, items: Sequence[Item]) -> tuple[Item, ...]:
         """One item per spatial axis, from the order of the model to that of the graph."""

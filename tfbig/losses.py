@@ -113,7 +113,7 @@ def add(
         return _add_ratio(graph, op, inputs, loss, weight, sample_weight)
     counted = _counted(graph, loss, inputs)
     divided = counted is not None
-    op = _mean(loss, 1.0 if divided else weight, tail, metrics, divided, graph.spatial)
+    op = _mean(loss, 1.0 if divided else weight, tail, metrics, divided, graph.spatial, graph.xla)
     result = graph.reduce(loss.name, replace(op, pixelwise=pixelwise), inputs)
     if counted is None:
         return result
@@ -306,6 +306,7 @@ def _mean(
     metrics: Metrics | None,
     summed: bool,
     spatial: int,
+    xla: bool,
 ) -> Reduce:
     """Sum over strips of their part of a loss; of the sum of pixels if `summed`, else of their mean."""
     dtype = tf.as_dtype(loss.dtype)
@@ -337,8 +338,8 @@ def _mean(
         _observe(metrics, x, y_pred, strip)
         return (loss_share,)
 
-    known = type(loss) in vars(keras.losses).values()
-    run = _compiled(with_gradient) if known else lambda strip, *tensors: with_gradient(*tensors)
+    compiles = xla and type(loss) in vars(keras.losses).values()
+    run = _compiled(with_gradient) if compiles else lambda strip, *tensors: with_gradient(*tensors)
 
     def pulled(x: list[tf.Tensor], strip: Any, cotangent: tf.Tensor) -> Any:
         loss_share, gradient, *y_pred = run(strip, x[0], x[1], part(strip), cotangent, *x[2:])

@@ -155,6 +155,12 @@ class Plan:
         return sum(self._seconds(m) for m in self.timeline.moments)
 
     @property
+    def exact_operations(self) -> int:
+        """Operations of a step on whole images, with nothing made twice."""
+        forward = sum(c.exact_operations for c in self.costs) - self.repeated_operations
+        return (3 if self.training else 1) * forward
+
+    @property
     def recompute_factor(self) -> float:
         """Operations of a training step over those on whole images: 1.0 means that nothing is made twice."""
         exact = 3 * (sum(c.exact_operations for c in self.costs) - self.repeated_operations)

@@ -76,6 +76,7 @@ class Programs:
         images_out: whether every output of what streams is an image.
         bags: whether its images are bags of instances.
         labels: how its labels are read.
+        xla: whether losses may be compiled.
 
     Raises:
         UnsupportedLayerError: a layer has no rule, or needs the whole image at once.
@@ -96,6 +97,7 @@ class Programs:
         self.settings = settings
         self.model_bytes = model_bytes
         self.order: tuple[int, ...] | None = None
+        self.xla = True
         self._kept: dict[Any, Any] = {}
         self._owner: Any = None
         graph = self.read(training=True)
@@ -182,6 +184,7 @@ class Programs:
 
         def build() -> tuple[Program, objective.Objective, list[int]]:
             graph = self.read(training, [self._dtype(t) for t in tensors])
+            graph.xla = self.xla
             loss, metrics = owners
             goal = objective.read(loss, metrics, self._output_specs(graph), targets, weights)
             taken = goal.add_to(graph, labels.flatten(targets), labels.flatten(weights))

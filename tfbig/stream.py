@@ -59,10 +59,10 @@ def stream(
             variables.
         budget: bytes allowed; by default what the machine has.
         strip_rows: fixes the strip height in rows of the input, for tests and tuning.
-        devices: where strips are worked on, "GPU:0" or ["GPU:0", "GPU:1"]: each has a part of the strips of a sweep, and
+        devices: where strips are worked on, "GPU:0" or ["GPU:0", "GPU:1"]: each has a part of every sweep and
             the budget's `device` bytes. By default the first accelerator, if any.
         source_dtype: element type of images given by handle.
-        store: element type of images kept between sweeps, such as "bfloat16", half the bytes. By default their own: exact.
+        store: element type of images kept between sweeps, such as "bfloat16"; by default their own, which is exact.
         upto: name of the last layer that streams; what does not lead to it runs on whole tensors, as plain Keras.
             By default all of the model streams.
         unsupported: "device": from the first layer on that cannot stream, the model runs on whole tensors;
@@ -159,6 +159,11 @@ class StreamedModel(failures.Unwrapped, keras.Model):
     def output_names(self) -> list[str]:
         """By these `compile` knows the outputs."""
         return list(self._functional_twin.output_names)
+
+    def compile(self, *arguments: Any, jit_compile: bool | str = "auto", **options: Any) -> None:
+        """As `keras.Model.compile`; with `jit_compile=False` XLA compiles nothing, else the losses of large images."""
+        self._programs.xla = jit_compile is not False
+        super().compile(*arguments, jit_compile=jit_compile, **options)
 
     def build(self, input_shape: Any = None) -> None:
         self.built = True

@@ -1,0 +1,178 @@
+"""One training step of a network in several ways, each in a process of its own, in turn.
+
+    python benchmarks/compare.py [--network resnet18 --side 2048 --ways plain streamed --rounds 3]
+
+Prints one JSON line for each way: medians, and the ratios of time and memory to the first way, of processes that ran
+one after the other. `--torch PYTHON` names a Python with PyTorch, for the ways of `torch_step.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[0] = str(ROOT)
+
+from benchmarks import report
+
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "remat": {"remat": "activations"},
+    "unified": {"unified": True},
+    "streamed": {"budget": {}},
+    "streamed-small": {"budget": {"host": True}},
+    "bfloat16-stores": {"budget": {}, "store": "bfloat16"},
+    "bfloat16-stores-small": {"budget": {"host": True}, "store": "bfloat16"},
+    "plain-bfloat16": {"policy": "mixed_bfloat16"},
+    "bfloat16": {"budget": {}, "policy": "mixed_bfloat16"},
+}
+"""`budget`: streamed, within `--host` if that is asked for; `remat`: of `keras.RematScope`; `policy`: of Keras."""
+
+PEERS = ("torch", "torch-checkpoint", "torch-save_on_cpu", "lightstream")
+"""See `torch_step.py`."""
+
+
+def main() -> None:
+    given = parsed()
+    if given.only:
+        print(measured(given))
+        return
+    words = ["--network", given.network, "--side", given.side, "--steps", given.steps]
+    words += ["--warmup", given.warmup, "--optimizer", given.optimizer]
+    own = ["--device", given.device] if given.device else []
+    own += ["--host", given.host] if given.host else []
+    own += ["--policy", given.policy] if given.policy else []
+    runs: dict[str, list[dict[str, Any]]] = {way: [] for way in given.ways}
+    for _ in range(given.rounds):
+        for way, found in runs.items():
+            if way in PEERS:
+                script = [str(ROOT / "benchmarks/torch_step.py"), *words, "--only", way]
+                found.append(report.in_own_process(script, given.torch))
+            else:
+                found.append(report.in_own_process([__file__, *words, *own, "--only", way]))
+    for way, found in runs.items():
+        print(compared(given, way, found, runs[given.ways[0]]), flush=True)
+
+
+def parsed() -> argparse.Namespace:
+    from benchmarks.networks import NETWORKS
+
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--network", default="resnet18", choices=list(NETWORKS))
+    parser.add_argument("--side", type=int, default=2048, help="rows and columns of the image")
+    parser.add_argument("--steps", type=int, default=3, help="timed, of a process")
+    parser.add_argument("--warmup", type=int, default=1, help="steps before")
+    parser.add_argument("--rounds", type=int, default=3, help="processes of each way, in turn")
+    parser.add_argument("--ways", nargs="+", default=["plain", "streamed"], choices=[*WAYS, *PEERS])
+    parser.add_argument("--device", help="bytes for strips")
+    parser.add_argument("--host", help="bytes of host memory of ways that are small")
+    parser.add_argument("--policy", help="of Keras, for all ways that have none of their own")
+    parser.add_argument("--optimizer", default="adam", choices=["adam", "adamw"])
+    parser.add_argument("--torch", default=sys.executable, help="a Python that has PyTorch")
+    parser.add_argument("--only", choices=list(WAYS), help="one way, in this process")
+    return parser.parse_args()
+
+
+def measured(given: argparse.Namespace) -> str:
+    """Trains in this process: seconds of the median step but those of the warm-up, and memory above the imports."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import tfbig
+    from tfbig import rates, unified
+
+    way = WAYS[given.only]
+    if way.get("unified"):
+        print(tfbig.unified_memory(), file=sys.stderr)
+    keras.utils.set_random_seed(0)
+    keras.config.set_dtype_policy(way.get("policy") or given.policy or "float32")
+    base, _ = report.memory_bytes()
+    image = tf.constant(np.random.default_rng(0).random((1, given.side, given.side, 3), np.float32))
+    model, plan = made(given, way)
+    floor = plan.exact_operations / rates.of(tfbig.backend.accelerator()).operations
+    held, _ = report.memory_bytes()
+    seconds, loss = [], 0.0
+    for _ in range(given.warmup + given.steps):
+        began = time.perf_counter()
+        loss = float(model.train_on_batch(image, tf.ones((1, 1))))
+        seconds.append(time.perf_counter() - began)
+    return report.line(
+        given.only,
+        [given.side],
+        seconds=statistics.median(seconds[given.warmup :]),
+        first_seconds=seconds[0],
+        floor_seconds=floor,
+        predicted_seconds=plan.seconds if "budget" in way else None,
+        base_bytes=base,
+        peak_bytes=report.memory_bytes()[1],
+        planned_bytes=held + plan.peak_bytes if "budget" in way else None,
+        device_peak_bytes=unified.peak_bytes(),
+        loss=loss,
+    )
+
+
+def made(given: argparse.Namespace, way: dict[str, Any]) -> tuple[Any, Any]:
+    """The compiled model of a way, and the plan of its step; of what is not streamed that of one strip."""
+    import keras
+
+    import tfbig
+    from benchmarks.networks import NETWORKS
+
+    shape = (1, given.side, given.side, 3)
+    remat = way.get("remat")
+    with keras.RematScope(mode=remat) if remat else contextlib.nullcontext():
+        plain = NETWORKS[given.network]()
+    kinds = {"adam": lambda: "adam", "adamw": lambda: keras.optimizers.AdamW(1e-5, 1e-4)}
+    if "budget" not in way:
+        plain.compile(kinds[given.optimizer](), "mse", jit_compile=False)
+        whole = tfbig.stream(NETWORKS[given.network](), tfbig.Budget("900TB", "900TB", disk=0))
+        return plain, whole.plan(shape)
+    host = given.host if way["budget"].get("host") else None
+    big = tfbig.stream(plain, tfbig.Budget(given.device, host), store=way.get("store"))
+    big.compile(kinds[given.optimizer](), "mse")
+    big.optimizer.build(big.trainable_variables)
+    print(big.plan(shape), file=sys.stderr)
+    return big, big.plan(shape)
+
+
+def compared(
+    given: argparse.Namespace, way: str, ours: list[dict[str, Any]], first: list[dict[str, Any]]
+) -> str:
+    """Medians, and the median of the ratios to the first way in the same round."""
+
+    def middle(key: str) -> Any:
+        known = [run[key] for run in ours if run.get(key) is not None]
+        return statistics.median(known) if known else None
+
+    def above(run: dict[str, Any]) -> float:
+        return float(run["peak_bytes"] - run["base_bytes"])
+
+    pairs = list(zip(ours, first, strict=True))
+    figures = {
+        "seconds_ratio": round(statistics.median(a["seconds"] / b["seconds"] for a, b in pairs), 3),
+        "memory_ratio": round(statistics.median(above(a) / above(b) for a, b in pairs), 3),
+        "seconds": round(middle("seconds"), 3),
+        "above_base_bytes": int(statistics.median(map(above, ours))),
+    }
+    keys = ("first_seconds", "floor_seconds", "predicted_seconds", "planned_bytes", "base_bytes")
+    figures |= {key: middle(key) for key in (*keys, "peak_bytes", "device_peak_bytes", "loss")}
+    known = {key: value for key, value in figures.items() if value is not None}
+    size = [given.side, given.side, 3]
+    settings = {"host": given.host} if way.endswith("-small") else {}
+    settings |= {"policy": given.policy} if given.policy else {}
+    return report.line(
+        given.network, size, way=way, to=given.ways[0], rounds=len(ours), **settings, **known
+    )
+
+
+if __name__ == "__main__":
+    main()

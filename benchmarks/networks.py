@@ -1,0 +1,55 @@
+"""The networks that benchmarks train, each with one output, for images of any size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def conv_chain() -> Any:
+    """Five conv-BatchNorm-ReLU of 64 channels, the first with stride 2."""
+    import keras
+
+    image = x = keras.Input((None, None, 3))
+    for depth in range(5):
+        strides = 2 if depth == 0 else 1
+        x = keras.layers.Conv2D(64, 3, strides=strides, padding="same", use_bias=False)(x)
+        x = keras.layers.BatchNormalization()(x)
+        x = keras.layers.ReLU()(x)
+    return _ended(image, keras.layers.GlobalAveragePooling2D()(x))
+
+
+def resnet18() -> Any:
+    """That of torchvision."""
+    from models import resnet
+
+    encoder = resnet.resnet18(include_top=False, pooling="avg")
+    return _ended(encoder.input, encoder.output)
+
+
+def resnet18_frozen() -> Any:
+    """What lightstream is made for: all BatchNorm frozen, so that no barrier is inside the network."""
+    import keras
+
+    model = resnet18()
+    for layer in model.layers:
+        layer.trainable = not isinstance(layer, keras.layers.BatchNormalization)
+    return model
+
+
+def resnet50() -> Any:
+    """That of `keras.applications`."""
+    import keras
+
+    encoder = keras.applications.ResNet50(
+        weights=None, include_top=False, pooling="avg", input_shape=(None, None, 3)
+    )
+    return _ended(encoder.input, encoder.output)
+
+
+def _ended(image: Any, vector: Any) -> Any:
+    import keras
+
+    return keras.Model(image, keras.layers.Dense(1, dtype="float32")(vector))
+
+
+NETWORKS = {build.__name__: build for build in (conv_chain, resnet18, resnet18_frozen, resnet50)}

@@ -1,0 +1,221 @@
+"""Runs benchmarks by name, keeps what they print, and draws tables and plots of it.
+
+    python benchmarks/run.py --list
+    python benchmarks/run.py modes-2048 unet [--torch PYTHON]
+    python benchmarks/run.py --report
+
+Lines go to `results.jsonl`, with the command that prints them again. `--report` needs no benchmark: it writes
+`benchmarks/README.md` and `modes.png` from what is there, the last line of each case and size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+HERE = ROOT / "benchmarks"
+RESULTS = HERE / "results.jsonl"
+sys.path[0] = str(ROOT)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One benchmark.
+
+    Args:
+        about: what it answers.
+        words: script and its arguments.
+        torch: whether it can compare with PyTorch.
+        gpu: whether it needs a GPU.
+    """
+
+    about: str
+    words: str
+    torch: bool = False
+    gpu: bool = False
+
+
+_MODES = "plain remat unified streamed streamed-small bfloat16-stores plain-bfloat16 bfloat16"
+_TORCH = "torch torch-checkpoint torch-save_on_cpu"
+_GPU = "--optimizer adamw --policy mixed_float16 --warmup 5 --steps 10 --rounds 1"
+
+CASES = {
+    "modes-2048": Case(
+        "ResNet-18 at 2048 x 2048 in all modes",
+        f"compare.py --network resnet18 --side 2048 --host 1.2GB --ways {_MODES}",
+        torch=True,
+    ),
+    "modes-4096": Case(
+        "ResNet-18 at 4096 x 4096 in all modes",
+        "compare.py --network resnet18 --side 4096 --host 4.2GB --rounds 2 --steps 2 --ways "
+        "plain unified streamed streamed-small plain-bfloat16 bfloat16",
+    ),
+    "resnet50-2048": Case(
+        "ResNet-50 at 2048 x 2048, and with less memory",
+        "compare.py --network resnet50 --side 2048 --device 96MB --host 2GB --ways "
+        "plain streamed bfloat16-stores bfloat16-stores-small remat",
+    ),
+    "chain": Case(
+        "five convolutions with BatchNormalization at 3072 x 3072",
+        "compare.py --network conv_chain --side 3072 --device 96MB",
+    ),
+    "frozen": Case(
+        "ResNet-18 with frozen BatchNormalization at 2240 x 2240, what lightstream is made for",
+        "compare.py --network resnet18_frozen --side 2240 --device 128MB --host 1.1GB --ways "
+        "plain streamed streamed-small",
+        torch=True,
+    ),
+    "precision": Case("gradients in bfloat16 against float64", "precision.py"),
+    "unet": Case("one gigapixel through the U-Net, a training step", "gigapixel_unet.py"),
+    "gigapixel-resnet18": Case(
+        "one gigapixel through ResNet-18 with BatchNormalization, a training step",
+        "huge.py resnet18 32768 --host 18GB --disk 50GB --strips 1.5GB --store bfloat16",
+    ),
+    "scaling": Case(
+        "how time grows with the area, by stages that stream", "scaling.py --plot scaling.png"
+    ),
+    "mil": Case(
+        "a step on a bag of 500 tiles",
+        "mil_step.py --instances 500 --side 84 --at-once 125 --norm none",
+    ),
+    "patchgd": Case("memory of PatchGD over the side of the image", "patchgd_memory.py"),
+    "profile": Case("where the time of a step goes", "profile.py --network resnet18 --side 2048"),
+    **{
+        f"gpu-{network}-{side}": Case(
+            f"{network} at {side} x {side} on a GPU, as the paper measures",
+            f"compare.py --network {network} --side {side} --ways {ways} {_GPU}",
+            torch=True,
+            gpu=True,
+        )
+        for network in ("resnet18", "resnet50")
+        for side, ways in (
+            (4096, "plain streamed"),
+            (8192, "plain streamed"),
+            (16384, "streamed"),
+            (32768, "streamed"),
+        )
+    },
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("cases", nargs="*", choices=[*CASES, []], metavar="CASE")
+    parser.add_argument("--list", action="store_true", help="say what there is")
+    parser.add_argument("--report", action="store_true", help="write tables and plots")
+    parser.add_argument("--torch", help="a Python with PyTorch; its ways run too")
+    given = parser.parse_args()
+    if given.list:
+        for name, case in CASES.items():
+            print(f"{name:20} {case.about}{' (needs a GPU)' if case.gpu else ''}")
+    for name in given.cases:
+        run(name, CASES[name], given.torch)
+    if given.report or given.cases:
+        write_report()
+
+
+def run(name: str, case: Case, torch: str | None) -> None:
+    """Runs a case and keeps its lines."""
+    script, *words = case.words.split()
+    if torch and case.torch:
+        at = words.index("--ways") + 1
+        at += next(
+            (i for i, word in enumerate(words[at:]) if word.startswith("--")), len(words) - at
+        )
+        words = [*words[:at], *_TORCH.split(), *words[at:], "--torch", torch]
+    print(f"{name}: {script} {' '.join(words)}", file=sys.stderr, flush=True)
+    with subprocess.Popen(
+        [sys.executable, str(HERE / script), *words], stdout=subprocess.PIPE, text=True, cwd=HERE
+    ) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            if line.startswith("{"):
+                found = json.loads(line) | {"how": f"python benchmarks/run.py {name}"}
+                with RESULTS.open("a") as file:
+                    file.write(json.dumps(found) + "\n")
+            print(line, end="", flush=True)
+    if running.returncode:
+        sys.exit(f"{name} failed: {script} ended with {running.returncode}")
+
+
+# ------------------------------------------------------------------------------------- report
+
+
+def results() -> list[dict[str, Any]]:
+    """The last line of every case, way and size."""
+    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    last = {(x["case"], x.get("way"), str(x.get("size"))): x for x in lines}
+    return list(last.values())
+
+
+def write_report() -> None:
+    """`README.md` of the benchmarks, and the plot of the modes."""
+    found = [x for x in results() if "memory_ratio" in x]
+    text = [
+        "# Benchmarks",
+        "",
+        "Made by `python benchmarks/run.py --report` from `results.jsonl`. Ratios are medians over pairs of processes "
+        "that ran in turn, to the first way of the case; memory is what a process takes above its imports. "
+        "`python benchmarks/run.py --list` says what else there is.",
+        "",
+        *table(found),
+    ]
+    (HERE / "README.md").write_text("\n".join(text) + "\n")
+    modes = [x for x in found if x["case"] == "resnet18"]
+    if modes:
+        plot(modes, HERE / "modes.png")
+
+
+def table(found: Iterable[dict[str, Any]]) -> list[str]:
+    """Lines of a table in Markdown."""
+    head = ["network", "size", "way", "time ratio", "memory ratio", "seconds", "GB", "floor, s"]
+    rows = [[*head, "machine", "commit", "how"], ["---"] * (len(head) + 3)]
+    for x in sorted(found, key=lambda x: (x["case"], x["size"])):
+        floor = x.get("floor_seconds")
+        numbers = [x["seconds_ratio"], x["memory_ratio"], f"{x['seconds']:.2f}"]
+        numbers += [f"{x['above_base_bytes'] / 1e9:.2f}", f"{floor:.2f}" if floor else ""]
+        size = " x ".join(map(str, x["size"][:2]))
+        how = f"`{x.get('how', 'compare.py')}`"
+        rows.append([x["case"], size, x["way"], *numbers, x["machine"], x["commit"], how])
+    return ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+
+
+def plot(found: Sequence[dict[str, Any]], path: Path) -> None:
+    """Time over memory, both as ratios to the plain model, each way a point."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    sides = sorted({x["size"][0] for x in found})
+    figure, axes = pyplot.subplots(1, len(sides), figsize=(6 * len(sides), 4.8), squeeze=False)
+    for side, axis in zip(sides, axes[0], strict=True):
+        here = sorted((x for x in found if x["size"][0] == side), key=lambda x: x["memory_ratio"])
+        for n, x in enumerate(here):
+            kind = "s" if x["way"].startswith(("torch", "light")) else "o"
+            streams = "stream" in x["way"] or x["way"].startswith("bfloat16")
+            color = "tab:red" if streams else "tab:gray"
+            axis.plot(x["memory_ratio"], x["seconds_ratio"], kind, color=color)
+            place = (6, 6 if n % 2 else -12)
+            at = (x["memory_ratio"], x["seconds_ratio"])
+            axis.annotate(x["way"], at, xytext=place, textcoords="offset points", fontsize=8)
+        axis.axhline(1, color="black", linewidth=0.5)
+        axis.axvline(1, color="black", linewidth=0.5)
+        axis.set(title=f"ResNet-18, {side} x {side}, one training step", xlim=0, ylim=0)
+        axis.set(xlabel="memory, plain = 1", ylabel="time, plain = 1")
+        axis.set_xlim(right=max(x["memory_ratio"] for x in here) * 1.25)
+        axis.set_ylim(top=max(x["seconds_ratio"] for x in here) * 1.15)
+        axis.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The step of `compare.py` by PyTorch and lightstream, in a Python that has them; needs none of tfbig.
+
+    python benchmarks/torch_step.py --network resnet18 --side 2048 --only torch-checkpoint
+
+Ways: torch, all activations kept; torch-checkpoint, every residual block made again in the backward
+(`torch.utils.checkpoint`); torch-save_on_cpu, what the backward needs kept in host memory; lightstream, tiles of the
+forward and backward with all BatchNorm frozen. Channels last, which is the faster on a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import sys
+import time
+from typing import Any
+
+import torch
+import torchvision
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument(
+        "--network", default="resnet18", choices=["resnet18", "resnet18_frozen", "resnet50"]
+    )
+    parser.add_argument("--side", type=int, default=2048)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--warmup", type=int, default=1)
+    parser.add_argument("--optimizer", default="adam", choices=["adam", "adamw"])
+    parser.add_argument("--only", default="torch")
+    given = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    base = peak_bytes()
+    image = torch.rand(1, 3, given.side, given.side, device=device)
+    image = image.contiguous(memory_format=torch.channels_last)
+    network = given.network.removesuffix("_frozen")
+    model = getattr(torchvision.models, network)(num_classes=1).to(device)
+    model = model.to(memory_format=torch.channels_last).train()
+    if given.network.endswith("_frozen"):
+        freeze(model)
+    kind = torch.optim.Adam if given.optimizer == "adam" else torch.optim.AdamW
+    optimizer = kind([p for p in model.parameters() if p.requires_grad], lr=1e-5)
+    step = made(given.only, model, given.side)
+    seconds, loss = [], 0.0
+    for _ in range(given.warmup + given.steps):
+        began = time.perf_counter()
+        optimizer.zero_grad()
+        loss = step(image)
+        optimizer.step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    figures = {"seconds": statistics.median(seconds[given.warmup :]), "first_seconds": seconds[0]}
+    if device == "cuda":
+        figures["device_peak_bytes"] = torch.cuda.max_memory_allocated()
+    figures |= {"base_bytes": base, "peak_bytes": peak_bytes(), "loss": loss}
+    print(json.dumps({"case": given.only, "versions": {"torch": torch.__version__}, **figures}))
+
+
+def peak_bytes() -> int:
+    """Most resident memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def freeze(model: Any) -> None:
+    """BatchNorm with moving statistics and without gradients."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.eval()
+            module.requires_grad_(False)
+
+
+def mse(found: Any) -> Any:
+    return ((found - 1) ** 2).mean()
+
+
+def made(way: str, model: Any, side: int) -> Any:
+    """A function of the image that leaves gradients and gives the loss."""
+    if way == "lightstream":
+        return lightstream(model, side)
+    if way == "torch-checkpoint":
+        for stage in (model.layer1, model.layer2, model.layer3, model.layer4):
+            for block in stage:
+                block.forward = checkpointed(block.forward)
+
+    def step(image: Any) -> float:
+        if way == "torch-save_on_cpu":
+            with torch.autograd.graph.save_on_cpu(pin_memory=image.is_cuda):
+                loss = mse(model(image))
+        else:
+            loss = mse(model(image))
+        loss.backward()
+        return float(loss.detach())
+
+    return step
+
+
+def checkpointed(forward: Any) -> Any:
+    from torch.utils.checkpoint import checkpoint
+
+    return lambda x: checkpoint(forward, x, use_reentrant=False)
+
+
+def lightstream(model: Any, side: int) -> Any:
+    """Its streaming of the network up to the pooling, with tiles of half the side, at most 1600."""
+    if not torch.cuda.is_available():
+        sys.exit("lightstream moves the network to a GPU, whatever is asked for, and there is none")
+    from lightstream.core.constructor import StreamingConstructor
+
+    layers = [*model.children()]
+    encoder, pool, linear = torch.nn.Sequential(*layers[:-2]), layers[-2], layers[-1]
+    tile = min(side // 2 // 32 * 32, 1600)
+    device = next(model.parameters()).device
+    constructor = StreamingConstructor(
+        encoder,
+        tile,
+        verbose=False,
+        copy_to_gpu=True,
+        normalize_on_gpu=False,
+        add_keep_modules=[torch.nn.BatchNorm2d],
+    )
+    streaming = constructor.prepare_streaming_model()
+    streaming.device = device
+
+    def step(image: Any) -> float:
+        found = streaming(image)
+        found.requires_grad_(True)
+        loss = mse(linear(torch.flatten(pool(found), 1)))
+        loss.backward()
+        streaming.backward(image, found.grad)
+        return float(loss.detach())
+
+    return step
+
+
+if __name__ == "__main__":
+    sys.exit(main())
