@@ -10,6 +10,7 @@ from functools import cache
 from itertools import pairwise
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -927,6 +928,24 @@ def test_what_sweeps_make_again_is_never_made_from_another() -> None:
         runs = Counter(n.output for sweep in sweeps for n in sweep.locals if not n.op.cheap)
         assert all(runs[v] == 2 for v in way)
         assert all(n == 1 for v, n in runs.items() if v not in way)
+
+
+@pytest.mark.parametrize(
+    ("copies", "again"), [(1e9, True), (1e16, False)], ids=["slow copies", "fast copies"]
+)
+def test_an_accelerator_makes_again_what_takes_longer_to_copy(copies: float, again: bool) -> None:
+    """Found from the rates of the machine, although all fits; the memory that is shared has no copies to save."""
+    graph = read(deep(6))
+    sizes = squares(graph, 512)
+    small = Planner(graph, PLENTY).plan(1, sizes).device_bytes // 8
+    rates = Rates(operations=1e14, passes=1e13, copies=copies)
+
+    def stored(**options: Any) -> int:
+        plan = Planner(graph, small, rates=rates, **options).plan(1, sizes)
+        return sum(len(sweep.writes) for sweep in plan.sweeps)
+
+    assert (stored(keeps=True) < stored()) == again
+    assert stored(keeps=True, training=False) == stored(training=False)
 
 
 def test_no_tensor_has_more_numbers_than_kernels_take() -> None:

@@ -42,6 +42,22 @@ def keeping_less(
                     yield Layout(tuple(sweeps), tuple(replays[:count]))
 
 
+def making_again(
+    graph: Graph,
+    cuts: frozenset[int],
+    stored: Mapping[int, int],
+    effort: Callable[[Node], int],
+) -> Iterator[Layout]:
+    """More and more images that are made again in the strip, for machines that compute faster than they copy.
+
+    Args:
+        As in `keeping_less`.
+    """
+    for remat in _remats(graph, cuts, stored, effort):
+        for depth in (REMAT_DEPTH, SHORT_DEPTH):
+            yield Layout(tuple(schedule(graph, cuts, depth, remat)))
+
+
 def _remats(
     graph: Graph,
     cuts: frozenset[int],

@@ -153,11 +153,12 @@ class Planner:
         except BudgetError as error:
             raise self._too_large(batch, extents, error) from None
         best = _placed(self._keeping(straight, batch, extents))
-        if self._inside(best):
+        fits = self._inside(best)
+        if fits and not (self.keeps and self.training):
             return best
         found = [best]
         if self.training:
-            for way in self._keeping_less(batch, extents):
+            for way in self._ways(batch, extents, fits):
                 with suppress(BudgetError):  # a sweep of many layers may have too large a strip
                     plan = self._plan(batch, extents, way, known)
                     found.append(self._keeping(plan, batch, extents))
@@ -185,7 +186,8 @@ class Planner:
             return placed
         return self._spilled(plan) if self.disk_bytes else None
 
-    def _keeping_less(self, batch: int, extents: dict[int, Size]) -> Iterator[Layout]:
+    def _ways(self, batch: int, extents: dict[int, Size], fits: bool) -> Iterator[Layout]:
+        """Layouts that keep less; where all fits, those that an accelerator may be faster with."""
         stored = self._image_bytes(batch, extents)
 
         def worth(replay: Sweep) -> float:
@@ -197,6 +199,8 @@ class Planner:
         def effort(node: Node) -> int:
             return self._effort(node, batch, extents)
 
+        if fits:
+            return layouts.making_again(self.graph, self._cuts, stored, effort)
         return layouts.keeping_less(self.graph, self._cuts, stored, worth, effort)
 
     def _straight(self) -> Layout:

@@ -231,7 +231,7 @@ def _loop(
     ends = []
     for position, device in enumerate(devices):
         first, stop = (count * n // len(devices) for n in (position, position + 1))
-        run = _Run(device, _local(part, device) if len(devices) > 1 else part, stop - 1)
+        run = _Run(device, _local(part, device), stop - 1)
         ends.append(_strips(run, first, stop, graph, body, start))
     with tf.control_dependencies([done for done, _ in ends]):
         done = tf.identity(ends[0][0])
@@ -260,7 +260,9 @@ def _once(part: Part, body: Body, start: Structure, device: str | None) -> Any:
 
 
 def _local(part: Part, device: str | None) -> Part:
-    """What strips need of statistics and weights, on their device."""
+    """What strips need of statistics and weights, on their device: copied once a sweep, not once a strip."""
+    if device is None:
+        return part
 
     def here(structure: Structure) -> Structure:
         with tf.device(device):
