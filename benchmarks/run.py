@@ -49,7 +49,7 @@ _GPU = "--optimizer adamw --policy mixed_float16 --warmup 5 --steps 10 --rounds 
 CASES = {
     "modes-2048": Case(
         "ResNet-18 at 2048 x 2048 in all modes",
-        f"compare.py --network resnet18 --side 2048 --host 1.2GB --ways {_MODES}",
+        f"compare.py --network resnet18 --side 2048 --host 1.13GB --rounds 2 --ways {_MODES}",
         torch=True,
     ),
     "modes-4096": Case(
