@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import os
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -52,12 +53,17 @@ def main() -> None:
     own += ["--policy", given.policy] if given.policy else []
     runs: dict[str, list[dict[str, Any]]] = {way: [] for way in given.ways}
     for _ in range(given.rounds):
-        for way, found in runs.items():
-            if way in PEERS:
-                script = [str(ROOT / "benchmarks/torch_step.py"), *words, "--only", way]
-                found.append(report.in_own_process(script, given.torch))
-            else:
-                found.append(report.in_own_process([__file__, *words, *own, "--only", way]))
+        for way in list(runs):
+            peer = way in PEERS
+            script = (
+                [str(ROOT / "benchmarks/torch_step.py"), *words] if peer else [__file__, *words]
+            )
+            script += ["--only", way] if peer else [*own, "--only", way]
+            try:
+                runs[way].append(report.in_own_process(script, given.torch if peer else None))
+            except subprocess.CalledProcessError as error:
+                del runs[way]  # the others have taken minutes
+                print(f"{way} is left out: it ended with {error.returncode}", file=sys.stderr)
     for way, found in runs.items():
         print(compared(given, way, found, runs[given.ways[0]]), flush=True)
 

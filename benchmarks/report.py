@@ -66,10 +66,13 @@ def line(case: str, size: list[int], **figures: Any) -> str:
     return json.dumps({"case": case, **about, "size": size, **figures})
 
 
-def in_own_process(arguments: list[Any], python: str = sys.executable) -> dict[str, Any]:
-    """Runs a benchmark in a process of its own and gives the figures of its last line."""
+def in_own_process(arguments: list[Any], python: str | None = None) -> dict[str, Any]:
+    """Runs a benchmark in a process of its own, by default with this Python; gives the figures of its last line."""
     found = subprocess.run(
-        [python, *map(str, arguments)], stdout=subprocess.PIPE, text=True, check=True
+        [python or sys.executable, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     figures: dict[str, Any] = json.loads(found.stdout.strip().splitlines()[-1])
     return figures

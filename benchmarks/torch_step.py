@@ -17,6 +17,8 @@ import sys
 import time
 from typing import Any
 
+del sys.path[0]  # or PyTorch takes profile.py of this folder for Python's own
+
 import torch
 import torchvision
 

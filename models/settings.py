@@ -70,7 +70,7 @@ def prepare(settings):
     """What has to be known or set before anything uses a device.
 
     Raises:
-        SourceError: the run of `--beside` has not ended.
+        SourceError: the run of `--beside` has not ended, or there is no such device.
         UnifiedMemoryError: `--mode unified` cannot be had.
     """
     if settings.beside and not (Path(settings.beside) / runfolder.METRICS).exists():
@@ -79,6 +79,10 @@ def prepare(settings):
         )
     if settings.mode == "unified":
         print(tfbig.unified_memory(settings.oversubscription))
+    try:
+        tfbig.backend.devices_of(settings.devices)
+    except ValueError as error:
+        raise SourceError(f"--devices: {error}") from error
 
 
 def write_metrics(folder, settings, metrics):
@@ -195,6 +199,13 @@ def add_memory(add):
 
 def _add_machine(add):
     add_memory(add)
+    add(
+        "--devices",
+        nargs="+",
+        metavar="NAME",
+        help="that share the strips of an image, such as GPU:0 GPU:1 (default: the first accelerator, if any); only "
+        "--mode offload",
+    )
     add(
         "--oversubscription",
         type=_above_one,

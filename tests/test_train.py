@@ -106,6 +106,12 @@ def test_unified_stands_beside_offload(data, tmp_path, capsys):
     assert f"{b['loss']:.6f}" in page
 
 
+def test_devices_are_named(data, tmp_path, capsys):
+    assert run(data, tmp_path / "one", "--dry-run", "--devices", "CPU:0") == 0
+    assert run(data, tmp_path / "none", "--dry-run", "--devices", "GPU:99") == 1
+    assert "--devices: devices='GPU:99': there is none" in capsys.readouterr().err
+
+
 def test_beside_a_run_that_has_not_ended_is_an_error(data, tmp_path, capsys):
     assert run(data, tmp_path / "out", "--beside", str(tmp_path / "none")) == 1
     assert "has no metrics.json" in capsys.readouterr().err

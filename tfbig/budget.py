@@ -45,7 +45,7 @@ class Budget:
     """Bytes that a streamed model may take.
 
     Args:
-        device: for the strips of a sweep, on the accelerator or, without one, in host memory. Default: 80 % of the
+        device: for the strips of a sweep, on each accelerator or, without one, in host memory. Default: 80 % of the
             accelerator's free memory; without one 256 MiB, a 16th of `host` where that is less, more where a single
             row takes more.
         host: for stored images and their gradients. Default: what the machine has available.

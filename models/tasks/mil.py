@@ -157,6 +157,7 @@ def make_model(settings, data):
         norm=settings.norm if has_norm else "frozen",
         mode="published" if settings.published else "exact",
         budget=tfbig.Budget(settings.device_memory, settings.host_memory),
+        devices=settings.devices,
     )
     return (model.twin if command_line.is_plain(settings) else model), model.twin
 

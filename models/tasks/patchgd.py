@@ -167,7 +167,8 @@ def make_model(settings, data):
         if command_line.is_plain(settings):
             return plain, plain
         budget = tfbig.Budget(settings.device_memory, settings.host_memory)
-        return tfbig.stream(plain, budget, unsupported="device"), plain  # heads that do not stream
+        big = tfbig.stream(plain, budget, devices=settings.devices, unsupported="device")
+        return big, plain  # heads that do not stream are on whole tensors
     patch = (settings.patch, settings.patch, shape[-1])
     settings.code = settings.code or ("vector" if settings.images == "slides" else "map")
     pooled = settings.code == "vector"

@@ -186,7 +186,8 @@ def make_model(settings):
 
 def stream(twin, settings):
     """The same model strip by strip, sharing the variables."""
-    return tfbig.stream(twin, tfbig.Budget(settings.device_memory, settings.host_memory))
+    budget = tfbig.Budget(settings.device_memory, settings.host_memory)
+    return tfbig.stream(twin, budget, devices=settings.devices)
 
 
 def compile_both(model, twin, settings):
