@@ -55,9 +55,9 @@ class Strips:
             BudgetError: strips of one row do not fit.
         """
         sweep, count = self.sweep, self._count()
-        self._check_kernels(count)
         table = sweep.table(self._rows, count)
         heights = {v: heights_of(sweep, table, v) for v in sweep.images}
+        self._check_kernels({v: int(rows.max()) for v, rows in heights.items()})
         operations, exact, again = operations_of(sweep, self.batch, self.extents, heights)
         shares = {v: -(-self.extents[v][0] // count) for v in sweep.reads}
         return SweepCost(
@@ -111,10 +111,13 @@ class Strips:
         return low
 
     def _fits(self, count: int, chosen: Sequence[int] | None = None) -> bool:
-        if max(self._elements(count, chosen).values(), default=0) > KERNEL_ELEMENTS:
-            return False
         if self.max_elements is None:
-            return self._working_set(count, chosen) <= self.device_bytes
+            if self._working_set(count, chosen) > self.device_bytes:
+                return False
+            # No number has less than a byte.
+            return (
+                self.device_bytes <= KERNEL_ELEMENTS or self._most(count, chosen) <= KERNEL_ELEMENTS
+            )
         return count == sweep_limit(self.sweep, self.extents) or self.max_elements >= max(
             -(-self.extents[v][0] // count)
             * self.batch
@@ -125,7 +128,7 @@ class Strips:
 
     def _smallest(self, count: int) -> int:
         """Strips of a single row although they take more than asked for."""
-        self._check_kernels(count)
+        self._check_kernels(self._tallest(count))
         if not self.firm:
             return count
         least = self._working_set(count, range(count))
@@ -165,15 +168,17 @@ class Strips:
         table = self.sweep.table(self._rows, count, chosen)
         return {v: int(heights_of(self.sweep, table, v).max(initial=0)) for v in self.sweep.images}
 
-    def _elements(self, count: int, chosen: Sequence[int] | None = None) -> dict[int, int]:
-        """The same in numbers."""
-        return {
-            v: rows * self.batch * prod(self.extents[v][1:]) * self.graph.values[v].channels
-            for v, rows in self._tallest(count, chosen).items()
-        }
+    def _most(self, count: int, chosen: Sequence[int] | None) -> int:
+        """Numbers of the largest image among the strips chosen."""
+        return max(self._elements(v, n) for v, n in self._tallest(count, chosen).items())
 
-    def _check_kernels(self, count: int) -> None:
-        elements = self._elements(count)
+    def _elements(self, value: int, rows: int) -> int:
+        size = self.batch * rows * prod(self.extents[value][1:])
+        return size * self.graph.values[value].channels
+
+    def _check_kernels(self, rows: Mapping[int, int]) -> None:
+        """Refuses strips of so many rows of each image if one has more numbers than kernels take."""
+        elements = {v: self._elements(v, n) for v, n in rows.items()}
         if max(elements.values(), default=0) > KERNEL_ELEMENTS:
             value = max(elements, key=lambda v: elements[v])
             raise BudgetError(
