@@ -119,7 +119,7 @@ def test_memory_is_not_a_disk(tmp_path: Path) -> None:
 
 
 def spilling(twin: keras.Model, shape: tuple[int, ...], share: float, folder: Path) -> keras.Model:
-    """A streamed model whose host budget is a share of what its images take; recomputing costs too much."""
+    """A streamed model whose host budget is a share of what its images take: less than making them again could save."""
     free = tfbig.stream(twin, tfbig.Budget(device=800_000)).plan(shape)
     host = free.total_bytes - int((1 - share) * free.host_bytes)
     return tfbig.stream(
@@ -127,7 +127,7 @@ def spilling(twin: keras.Model, shape: tuple[int, ...], share: float, folder: Pa
     )
 
 
-@pytest.mark.parametrize("share", [0.6, 0.5])
+@pytest.mark.parametrize("share", [0.5, 0.35])
 def test_what_goes_through_a_file_is_the_same(float64: None, tmp_path: Path, share: float) -> None:
     twin = residual()
     x = tf.random.stateless_normal((2, 61, 47, 3), (1, 2), dtype=tf.float64)
@@ -185,7 +185,7 @@ def test_a_full_directory_is_named_before_the_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twin = residual()
-    big = spilling(twin, (2, 61, 47, 3), 0.6, tmp_path)
+    big = spilling(twin, (2, 61, 47, 3), 0.5, tmp_path)
     monkeypatch.setattr(scratch, "free_bytes", lambda folder: 1000)
     with pytest.raises(tfbig.BudgetError, match=f"'{tmp_path}' is too full: .* 1000 are free"):
         learn(big, twin, tf.zeros((2, 61, 47, 3)))

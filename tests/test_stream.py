@@ -546,7 +546,7 @@ def test_is_saved_and_loaded_and_goes_on_training(tmp_path: Any) -> None:
     big.save(tmp_path / "big.keras")
     again = keras.saving.load_model(tmp_path / "big.keras")
     assert type(again) is tfbig.StreamedModel
-    for setting in ("name", "budget", "strip_rows", "device", "source_dtype"):
+    for setting in ("name", "budget", "strip_rows", "devices", "source_dtype"):
         assert again.get_config()[setting] == big.get_config()[setting]
     assert_same(again.get_weights(), big.get_weights())
     logs = [model.fit(x, y, verbose=0).history for model in (big, again)]

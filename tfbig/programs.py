@@ -160,8 +160,9 @@ class Programs:
 
         return self._once(key, build)
 
-    def keep_for(self, owner: Any) -> None:
+    def keep_for(self, owner: Any, xla: bool) -> None:
         """Reads the model again after another `compile`, which makes another loss: layers may have changed."""
+        self.xla = xla
         if owner is not self._owner:
             self._owner, self._kept = owner, {}
 

@@ -160,10 +160,8 @@ class StreamedModel(failures.Unwrapped, keras.Model):
         """By these `compile` knows the outputs."""
         return list(self._functional_twin.output_names)
 
-    def compile(self, *arguments: Any, jit_compile: bool | str = "auto", **options: Any) -> None:
-        """As `keras.Model.compile`; with `jit_compile=False` XLA compiles nothing, else the losses of large images."""
-        self._programs.xla = jit_compile is not False
-        super().compile(*arguments, jit_compile=jit_compile, **options)
+    def _resolve_auto_jit_compile(self) -> None:
+        """What `compile(jit_compile="auto")` leaves: not False, with which XLA compiles no losses either."""
 
     def build(self, input_shape: Any = None) -> None:
         self.built = True
@@ -349,7 +347,7 @@ class StreamedModel(failures.Unwrapped, keras.Model):
     def _settle(self, tensors: list[tf.Tensor]) -> None:
         """Before programs are asked for: which axis they cut, and for which `compile` they are."""
         self._programs.turn(tensors)
-        self._programs.keep_for(getattr(self, "_compile_loss", None))
+        self._programs.keep_for(getattr(self, "_compile_loss", None), self.jit_compile is not False)
 
     def _model_bytes(self) -> int:
         """Of weights, and of the optimiser where there is one."""
