@@ -44,6 +44,7 @@ class Case:
 
 _MODES = "plain remat unified streamed streamed-small bfloat16-stores plain-bfloat16 bfloat16"
 _TORCH = "torch torch-checkpoint torch-save_on_cpu"
+PEERS = (*_TORCH.split(), "lightstream")
 _GPU = "--optimizer adamw --policy mixed_float16 --warmup 5 --steps 10 --rounds 1"
 
 CASES = {
@@ -197,24 +198,35 @@ def plot(found: Sequence[dict[str, Any]], path: Path) -> None:
     sides = sorted({x["size"][0] for x in found})
     figure, axes = pyplot.subplots(1, len(sides), figsize=(6 * len(sides), 4.8), squeeze=False)
     for side, axis in zip(sides, axes[0], strict=True):
-        here = sorted((x for x in found if x["size"][0] == side), key=lambda x: x["memory_ratio"])
-        for n, x in enumerate(here):
-            kind = "s" if x["way"].startswith(("torch", "light")) else "o"
+        here = sorted((x for x in found if x["size"][0] == side), key=lambda x: -x["seconds_ratio"])
+        right = max(x["memory_ratio"] for x in here) * 1.3
+        top = max(x["seconds_ratio"] for x in here) * 1.15
+        told: list[tuple[float, float]] = []
+        for x in here:
             streams = "stream" in x["way"] or x["way"].startswith("bfloat16")
+            place = x["memory_ratio"], x["seconds_ratio"]
             color = "tab:red" if streams else "tab:gray"
-            axis.plot(x["memory_ratio"], x["seconds_ratio"], kind, color=color)
-            place = (6, 6 if n % 2 else -12)
-            at = (x["memory_ratio"], x["seconds_ratio"])
-            axis.annotate(x["way"], at, xytext=place, textcoords="offset points", fontsize=8)
+            axis.plot(*place, "s" if x["way"] in PEERS else "o", color=color)
+            told.append(_free(place[0] + 0.03 * right, place[1], told, right, top))
+            line = {"arrowstyle": "-", "linewidth": 0.4}
+            axis.annotate(x["way"], place, told[-1], fontsize=8, va="center", arrowprops=line)
         axis.axhline(1, color="black", linewidth=0.5)
         axis.axvline(1, color="black", linewidth=0.5)
-        axis.set(title=f"ResNet-18, {side} x {side}, one training step", xlim=0, ylim=0)
+        axis.set(title=f"ResNet-18, {side} x {side}, one training step")
         axis.set(xlabel="memory, plain = 1", ylabel="time, plain = 1")
-        axis.set_xlim(right=max(x["memory_ratio"] for x in here) * 1.25)
-        axis.set_ylim(top=max(x["seconds_ratio"] for x in here) * 1.15)
+        axis.set(xlim=(0, right), ylim=(0, top))
         axis.grid(alpha=0.3)
     figure.tight_layout()
     figure.savefig(path, dpi=130)
+
+
+def _free(
+    x: float, y: float, told: Sequence[tuple[float, float]], right: float, top: float
+) -> tuple[float, float]:
+    """The place at or below one that is not beside those of other names."""
+    while any(abs(x - a) < 0.25 * right and abs(y - b) < 0.035 * top for a, b in told):
+        y -= 0.01 * top
+    return x, y
 
 
 if __name__ == "__main__":
