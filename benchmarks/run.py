@@ -24,6 +24,8 @@ HERE = ROOT / "benchmarks"
 RESULTS = HERE / "results.jsonl"
 sys.path[0] = str(ROOT)
 
+from benchmarks.compare import PEERS
+
 
 @dataclass(frozen=True)
 class Case:
@@ -44,7 +46,6 @@ class Case:
 
 _MODES = "plain remat unified streamed streamed-small bfloat16-stores plain-bfloat16 bfloat16"
 _TORCH = "torch torch-checkpoint torch-save_on_cpu"
-PEERS = (*_TORCH.split(), "lightstream")
 _GPU = "--optimizer adamw --policy mixed_float16 --warmup 5 --steps 10 --rounds 1"
 
 CASES = {
@@ -176,11 +177,12 @@ def write_report() -> None:
 
 def table(found: Iterable[dict[str, Any]]) -> list[str]:
     """Lines of a table in Markdown."""
-    head = ["network", "size", "way", "time ratio", "memory ratio", "seconds", "GB", "floor, s"]
+    head = ["network", "size", "way", "time ratio", "memory ratio", "pairs", "seconds", "GB"]
+    head += ["floor, s"]
     rows = [[*head, "machine", "commit", "how"], ["---"] * (len(head) + 3)]
     for x in sorted(found, key=lambda x: (x["case"], x["size"])):
         floor = x.get("floor_seconds")
-        numbers = [x["seconds_ratio"], x["memory_ratio"], f"{x['seconds']:.2f}"]
+        numbers = [x["seconds_ratio"], x["memory_ratio"], x["rounds"], f"{x['seconds']:.2f}"]
         numbers += [f"{x['above_base_bytes'] / 1e9:.2f}", f"{floor:.2f}" if floor else ""]
         size = " x ".join(map(str, x["size"][:2]))
         how = f"`{x.get('how', 'compare.py')}`"

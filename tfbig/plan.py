@@ -157,13 +157,16 @@ class Plan:
     @property
     def exact_operations(self) -> int:
         """Operations of a step on whole images, with nothing made twice."""
-        forward = sum(c.exact_operations for c in self.costs) - self.repeated_operations
-        return (3 if self.training else 1) * forward
+        return (3 if self.training else 1) * self._exact_forward
+
+    @property
+    def _exact_forward(self) -> int:
+        return sum(c.exact_operations for c in self.costs) - self.repeated_operations
 
     @property
     def recompute_factor(self) -> float:
         """Operations of a training step over those on whole images: 1.0 means that nothing is made twice."""
-        exact = 3 * (sum(c.exact_operations for c in self.costs) - self.repeated_operations)
+        exact = 3 * self._exact_forward
         done = 3 * sum(c.operations for c in self.costs)
         return (done + sum(c.operations for c in self.replay_costs)) / max(exact, 1)
 
