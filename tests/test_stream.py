@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from conftest import FLOAT64, assert_same, gradients, integer_weights, integers
 from keras import layers
 
 import tfbig
-from tfbig import losses
+from tfbig import losses, stores
 from tfbig.metrics import Dice
 
 # ------------------------------------------------------------------------------------- models
@@ -456,6 +457,28 @@ def test_dropout_does_not_depend_on_the_strips(float64: None) -> None:
         results.append([run(x, like(big(x))) for _ in range(2)])
     assert_same(results[1:], [results[0]] * 2, FLOAT64)
     assert not np.array_equal(results[0][0][0], results[0][1][0])
+
+
+def test_two_strips_are_worked_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first strip of the second sweep is not stored before the second is read: else it would wait in vain."""
+    second, met, reads = threading.Event(), list[bool](), list[int]()
+    read, tick = stores._read, stores.METER.tick
+
+    def seen(*rows: np.ndarray) -> list[np.ndarray]:
+        reads.append(1)
+        if len(reads) == 2:
+            second.set()
+        return read(*rows)
+
+    def waiting(label: str, index: int, count: int) -> None:
+        if label.startswith("forward 2/") and index == 0:
+            met.append(second.wait(timeout=20))
+        tick(label, index, count)
+
+    monkeypatch.setattr(stores, "_read", seen)
+    monkeypatch.setattr(stores.METER, "tick", waiting)
+    tfbig.stream(residual(), strip_rows=8)(tf.ones([1, 32, 32, 3]), training=True)
+    assert met == [True]
 
 
 def test_images_of_all_sizes_in_one_epoch_trace_once() -> None:

@@ -371,6 +371,7 @@ class Planner:
             fixed=-(-extents[first][0] // self.strip_rows) if self.strip_rows else None,
             max_elements=self.max_elements,
             devices=self.devices,
+            shares=self.training and not self.keeps,
             training=self.training and not sweep.again,
             learning=self._learning,
             name=self.name,

@@ -93,7 +93,7 @@ def read_source(
     def read(names: np.ndarray, *rows: int) -> np.ndarray:
         return _read_source(names, rows[0:2], rows[2:4], wanted)
 
-    return tf.numpy_function(read, [handles, start, stop, *soon], dtype)
+    return tf.numpy_function(read, [handles, start, stop, *soon], dtype, stateful=False)
 
 
 def _read_source(

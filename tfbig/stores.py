@@ -4,9 +4,10 @@ A store is a tensor `[N, H, W, C]` over memory that we own (see `tfbig.pages`), 
 goes with the last reference to the tensor. TensorFlow's own tensors cannot be changed in place inside a loop without a
 copy; these can, because `tf.numpy_function` hands them over without one.
 
-Order is kept by the caller. TensorFlow does not order calls to Python among themselves; in the loops of the engine a
-strip is written after the one before, none reads what it writes, and what is read after a loop depends on its end
-(`after`).
+Order is kept by the caller, through tensors: what changes a store takes one that says that the change before has been
+asked for, and gives the next; what is read after a loop depends on its end (`after`). Inside a loop the calls to Python
+are stateless in the eyes of TensorFlow. The others end an iteration before the next begins, so that only one strip is
+worked on at a time.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def read(wanted: list[Rows]) -> list[tf.Tensor]:
     if not wanted:
         return []
     flat = [t for rows in wanted for t in rows]
-    return tf.numpy_function(_read, flat, [store.dtype for store, _, _ in wanted])
+    return tf.numpy_function(_read, flat, [store.dtype for store, _, _ in wanted], stateful=False)
 
 
 def staged(rows: tf.Tensor) -> tf.Tensor:
@@ -119,15 +120,16 @@ def _grouped(flat: tuple[Any, ...], size: int) -> Iterator[tuple[Any, ...]]:
 
 
 def write(
-    changes: list[Rows], label: tf.Tensor, index: tf.Tensor, count: tf.Tensor
-) -> tf.Operation:
-    """Puts rows into stores, once `finish` has run, and reports progress.
+    changes: list[Rows], before: tf.Tensor, label: tf.Tensor, index: tf.Tensor, count: tf.Tensor
+) -> tf.Tensor:
+    """Puts rows into stores, once `finish` has run, and reports progress; gives `before` of the next change.
 
     Args:
         changes: `(store, first row, rows)` each.
+        before: int32 scalar, known once the change before has been asked for.
         label, index, count: which sweep, which strip of how many.
     """
-    return _change(_write, changes, label, index, count)
+    return _change(_write, changes, before, label, index, count)
 
 
 def _write(store: np.ndarray, start: int, rows: np.ndarray) -> tuple[int, int]:
@@ -137,16 +139,20 @@ def _write(store: np.ndarray, start: int, rows: np.ndarray) -> tuple[int, int]:
 
 
 def add(
-    changes: list[tuple[Any, ...]], label: tf.Tensor, index: tf.Tensor, count: tf.Tensor
-) -> tf.Operation:
-    """Adds rows to stores, once `finish` has run, and reports progress.
+    changes: list[tuple[Any, ...]],
+    before: tf.Tensor,
+    label: tf.Tensor,
+    index: tf.Tensor,
+    count: tf.Tensor,
+) -> tf.Tensor:
+    """Adds rows to stores, once `finish` has run, and reports progress; gives `before` of the next change.
 
     Args:
         changes: `(store, rows, start, covered, until)` each. Rows before `covered` hold sums already; from it on the
             store has any content, which is replaced. Rows from the last added one to `until` become zero.
-        label, index, count: as in `write`.
+        before, label, index, count: as in `write`.
     """
-    return _change(_add, changes, label, index, count)
+    return _change(_add, changes, before, label, index, count)
 
 
 def _add(
@@ -162,15 +168,22 @@ def _add(
 
 
 def _change(
-    copy: Callable[..., tuple[int, int]], changes: list[Any], label: Any, index: Any, count: Any
-) -> tf.Operation:
+    copy: Callable[..., tuple[int, int]], changes: list[Any], before: Any, *strip: Any
+) -> tf.Tensor:
     size = len(changes[0]) if changes else 1
 
-    def run(label: bytes, index: int, count: int, *flat: np.ndarray) -> None:
+    def run(_: int, label: bytes, index: np.ndarray, count: int, *flat: np.ndarray) -> np.ndarray:
         _later(copy, list(_grouped(flat, size)))
         METER.tick(label.decode(), int(index), int(count))
+        return index
 
-    return tf.numpy_function(run, [label, index, count, *(t for c in changes for t in c)], [])
+    return _in_loop(run, [before, *strip, *(t for c in changes for t in c)])
+
+
+def _in_loop(function: Callable[..., Any], inputs: list[Any]) -> tf.Tensor:
+    """Calls Python for what it does; the int32 scalar that it gives must be used, or it is not called."""
+    done = tf.numpy_function(function, inputs, tf.int32, stateful=False)
+    return tf.ensure_shape(done, [])
 
 
 _COPIES = ThreadPoolExecutor(1, "tfbig-copies")
@@ -228,10 +241,11 @@ def sink(writer: Callable[[int, np.ndarray], object]) -> Iterator[int]:
         del _SINKS[key]
 
 
-def write_sink(key: tf.Tensor, start: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
-    """Gives rows `[1, r, W, C]` to a registered writer."""
-    return tf.numpy_function(_write_sink, [key, start, rows], [])
+def write_sink(key: tf.Tensor, start: tf.Tensor, rows: tf.Tensor, before: tf.Tensor) -> tf.Tensor:
+    """Gives rows `[1, r, W, C]` to a registered writer; `before` as in `write`."""
+    return _in_loop(_write_sink, [key, start, rows, before])
 
 
-def _write_sink(key: int, start: int, rows: np.ndarray) -> None:
+def _write_sink(key: int, start: np.ndarray, rows: np.ndarray, _: int) -> np.ndarray:
     _SINKS[int(key)](int(start), rows[0])
+    return start

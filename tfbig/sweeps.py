@@ -51,10 +51,9 @@ def forward(
         whole.update({v: owned[v] for v in sweep.writes if v in kept})
         starts = {v: visit.row["own start", v] for v in sweep.writes}
         changes = [(s, starts[v], written[v]) for v, s in part.stores.items()]
-        with tf.control_dependencies([before]):
-            done = [stores.write_sink(k, starts[v], owned[v]) for v, k in part.sinks.items()]
-            done.append(stores.write(changes, part.label, i, total))
-        return _after(i, done), partials
+        for v, key in part.sinks.items():
+            before = stores.write_sink(key, starts[v], owned[v], before)
+        return stores.write(changes, before, part.label, i, total), partials
 
     def join(a: Structure, b: Structure) -> Structure:
         return _merged(sweep, a, b)
@@ -125,9 +124,7 @@ def backward(
             added = {v: tf.cast(d_tiles[v], part.stores[v].dtype) for v in stored}
             whole.update({v: visit.widened(v, d_tiles[v]) for v in targets if v in how.kept})
         changes = [(part.stores[v], added[v], *_edges(visit, v, v in how.fresh)) for v in stored]
-        with tf.control_dependencies([before]):
-            done = stores.add(changes, part.label, i, total)
-        return _after(i, [done]), sums
+        return stores.add(changes, before, part.label, i, total), sums
 
     def join(a: Structure, b: Structure) -> Structure:
         partials = _merged(sweep, a[2], b[2]) if how.together else []
@@ -185,9 +182,7 @@ def fold(graph: Graph, sweep: Sweep, part: Part, devices: Devices, chunk: int) -
                 (pulled,) = node.op.pullback([x], weights, strip, result, cotangent)
                 summed += pulled
             summed = tf.cast(summed, gradient.dtype)
-        with tf.control_dependencies([before]):
-            done = stores.write([(gradient, start, summed)], part.label, i, total)
-        return _after(i, [done]), ()
+        return stores.write([(gradient, start, summed)], before, part.label, i, total), ()
 
     return _loop(total, graph, part, body, (), devices, lambda a, b: a)[0]
 
@@ -278,9 +273,3 @@ def _local(part: Part, device: str | None) -> Part:
 
 def _is_gpu(device: str | None) -> bool:
     return device is not None and "GPU" in device
-
-
-def _after(i: tf.Tensor, done: list[tf.Operation]) -> tf.Tensor:
-    """What says that a strip has been asked to be stored. (Graphs do not order Python calls by themselves.)"""
-    with tf.control_dependencies(done):
-        return tf.identity(i)
