@@ -51,12 +51,12 @@ _GPU = "--optimizer adamw --policy mixed_float16 --warmup 5 --steps 10 --rounds 
 CASES = {
     "modes-2048": Case(
         "ResNet-18 at 2048 x 2048 in all modes",
-        f"compare.py --network resnet18 --side 2048 --host 1.13GB --rounds 3 --steps 2 --ways {_MODES}",
+        f"compare.py --network resnet18 --side 2048 --host 1.1GB --rounds 3 --steps 2 --ways {_MODES}",
         torch=True,
     ),
     "modes-4096": Case(
         "ResNet-18 at 4096 x 4096 in all modes",
-        "compare.py --network resnet18 --side 4096 --host 4.1GB --rounds 2 --steps 2 --ways "
+        "compare.py --network resnet18 --side 4096 --host 3.8GB --rounds 2 --steps 2 --ways "
         "plain unified streamed streamed-small plain-bfloat16 bfloat16",
     ),
     "resnet50-2048": Case(
