@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections import Counter
+from pathlib import Path
 
 import keras
 import pytest
 import tensorflow as tf
 from conftest import FLOAT64, assert_same
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 import tfbig
+from benchmarks import profile
 from tfbig.plan import Plan
 
 layers = keras.layers
@@ -144,6 +150,25 @@ def test_what_stays_on_the_device_is_the_same(float64: None, device: str) -> Non
     assert (plan.layout.kept == stored) == (device == "40MB")
     assert (plan.host_bytes == 0) == (device == "40MB")
     assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
+
+
+def test_what_stays_on_the_device_is_not_made_again_for_its_statistics() -> None:
+    """Of two convolutions, both with their gradients, each runs once."""
+    inputs = keras.Input((None, None, 3))
+    x = layers.Conv2D(8, 3, padding="same")(inputs)
+    x = layers.ReLU()(layers.BatchNormalization()(x))
+    twin = keras.Model(inputs, layers.Conv2D(1, 3, padding="same")(x))
+    big = tfbig.stream(twin, tfbig.Budget(device="1GB", host="1GB"), devices="/CPU:0")
+    big.compile("sgd", "mse")
+    pair = [tf.random.stateless_normal((1, 64, 64, n), (1, n)) for n in (3, 1)]
+    assert big.plan((1, 64, 64, 3)).host_bytes == 0
+    big.train_on_batch(*pair)
+    counts = Counter(kind for *_, kind in profile.traced(lambda: big.train_on_batch(*pair)))
+    forward, filters = (
+        sum(n for kind, n in counts.items() if kind.endswith(name))
+        for name in ("Conv2D", "Conv2DBackpropFilter")
+    )
+    assert (forward, filters) == (2, 2)
 
 
 @pytest.mark.slow

@@ -456,8 +456,11 @@ class Program:
     def _backward(self, sweep: Sweep, state: State, together: bool = False) -> None:
         """Runs a sweep backward: adds to `d_images`, `d_wholes` and `d_weights`."""
         label = f"backward {sweep.index + 1}/{len(state.sweeps)}"
+        again: set[int] = set()
         if not together:
+            whole = sweep
             sweep = self._folded(sweep, state, label)
+            again = _summed(sweep, state) - _summed(whole.without(sweep.nodes), state)
         targets = [v for v in sweep.reads if v in state.learned]
         stored = [v for v in targets if v not in state.layout.kept]
         fresh = [v for v in stored if v not in state.d_images]
@@ -471,6 +474,7 @@ class Program:
         part.d_images = {
             known.place[v]: state.d_images[v] for v in sweep.writes if v in state.d_images
         }
+        part.written = known.named({v: state.images[v] for v in sweep.writes if v in again})
         made = {n.output for n in sweep.reductions}
         part.d_wholes = known.named({v: d for v, d in state.d_wholes.items() if v in made})
         part.wholes |= known.named({v: t for v, t in state.wholes.items() if v in made})
@@ -517,6 +521,11 @@ class Program:
             state.done = self._call(sweeps.fold, known, part, chunk)
             (state.d_images[value],) = stores.after([state.d_images[value]], state.done)
         return sweep.without(nodes)
+
+
+def _summed(sweep: Sweep, state: State) -> set[int]:
+    """Images whose reduction has a gradient."""
+    return {v for n in sweep.reductions if n.output in state.d_wholes for v in n.inputs}
 
 
 def _once(gradients: list[Any]) -> list[Any]:

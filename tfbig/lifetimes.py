@@ -142,6 +142,8 @@ def _backward(graph: Graph, layout: Layout, fused: bool, seen: _Recorder) -> Non
             seen.touch_kept(folded)
             seen.touch("gradient", [*folded, *folded])
             seen.drop_kept(folded)
+            summed = {v for n in sweep.reductions for v in n.inputs}
+            seen.touch_kept(v for v in sweep.writes if v in summed.difference(folded))
         reads = _stored(graph, sweep)
         seen.make("gradient", reads)
         seen.touch("gradient", [*reads, *sweep.writes])

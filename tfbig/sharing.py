@@ -116,7 +116,7 @@ def _trace(function: Any, fields: dict[str, Any], specs: list[tf.TensorSpec]) ->
 
 def _specs(name: str, field: Structure) -> Structure:
     """Images of all sizes share a trace: of their shape only N and C count."""
-    images = name in ("images", "stores", "d_images")
+    images = name in ("images", "stores", "written", "d_images")
 
     def spec(t: tf.Tensor) -> tf.TensorSpec:
         shape = t.shape

@@ -87,6 +87,7 @@ class Part:
         wholes: whole values that it reads, and the results of its reductions where they are known.
         weights: tensors.
         sinks: as in `State`.
+        written: what it wrote, where that is asked for again.
         d_images: gradients of what it wrote.
         d_wholes: gradients of the results of its reductions.
     """
@@ -100,6 +101,7 @@ class Part:
     wholes: dict[int, Structure] = field(default_factory=dict)
     weights: list[tf.Tensor] = field(default_factory=list)
     sinks: dict[int, tf.Tensor] = field(default_factory=dict)
+    written: dict[int, tf.Tensor] = field(default_factory=dict)
     d_images: dict[int, tf.Tensor] = field(default_factory=dict)
     d_wholes: dict[int, Structure] = field(default_factory=dict)
 

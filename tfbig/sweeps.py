@@ -43,7 +43,7 @@ def forward(
 
     def body(run: _Run, i: tf.Tensor, before: tf.Tensor, partials: Structure) -> Structure:
         visit = Visit(graph, sweep, run.part, i, run.last, kept)
-        tiles, _ = visit.read(stage=_is_gpu(run.device))
+        tiles, *_ = visit.read(_is_gpu(run.device))
         with tf.device(run.device):
             owned = visit.owned(visit.values(tiles))
             partials = visit.merge(owned, partials)
@@ -111,13 +111,13 @@ def backward(
 
     def body(run: _Run, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> Structure:
         visit = Visit(graph, sweep, run.part, i, run.last, how.kept)
-        tiles, given = visit.read(list(part.d_images), stage=_is_gpu(run.device))
+        tiles, written, given = visit.read(_is_gpu(run.device))
         with tf.device(run.device):
             sources = ({v: tiles[v] for v in targets}, *sources_of(run.part))
             with tf.GradientTape() as tape:
                 tape.watch(tapes.floats(sources))
                 owned = visit.owned(visit.values(tiles))
-            partials, pulled = visit.pull(owned, sums[2] if how.together else None)
+            partials, pulled = visit.pull(owned | written, sums[2] if how.together else None)
             outputs, seeds = tapes.sum_seeds(owned, [given, *pulled])
             d_tiles, d_wholes, d_weights = tapes.gradients(tape, outputs, seeds, sources)
             sums = (tapes.add(sums[0], d_wholes), tapes.add(sums[1], d_weights), partials)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -43,13 +42,10 @@ class Visit:
         self._index = index
         self._last = last
 
-    def read(
-        self, gradients: Sequence[int] = (), stage: bool = False
-    ) -> tuple[dict[int, Any], dict[int, Any]]:
-        """Tiles of what the sweep reads, and own rows of the gradients of what it wrote.
+    def read(self, stage: bool = False) -> tuple[dict[int, Any], dict[int, Any], dict[int, Any]]:
+        """Tiles of what the sweep reads; own rows of what it wrote, and of the gradients of that.
 
         Args:
-            gradients: of which images.
             stage: put rows into memory from which an accelerator copies while it computes.
         """
         row, part = self.row, self.part
@@ -58,20 +54,23 @@ class Visit:
             for v in self.sweep.reads
             if v not in self.graph.inputs
         }
-        wanted |= {
-            ("gradient", v): (part.d_images[v], row["own start", v], row["own stop", v])
-            for v in gradients
-        }
+        for kind, images in (("written", part.written), ("gradient", part.d_images)):
+            own = {v: (t, row["own start", v], row["own stop", v]) for v, t in images.items()}
+            wanted |= {(kind, v): rows for v, rows in own.items()}
         stored = [key for key in wanted if key[1] not in self.kept]
         rows = stores.read([wanted[key] for key in stored])
         found = dict(zip(stored, map(stores.staged, rows) if stage else rows, strict=True))
         for key, (image, start, stop) in wanted.items():
             if key[1] in self.kept:
                 found[key] = take_rows(image, start, stop - start)
+        shaped = {key: self._shaped(key[1], t) for key, t in found.items()}
+        tiles, written, gradients = (
+            {v: t for (kind, v), t in shaped.items() if kind == each}
+            for each in ("image", "written", "gradient")
+        )
         given = {v: self._given(v) for v in self.sweep.reads if v in self.graph.inputs}
-        tiles = {v: stores.staged(t) if stage else t for v, t in given.items()}
-        tiles |= {v: self._shaped(v, t) for (kind, v), t in found.items() if kind == "image"}
-        return tiles, {v: self._shaped(v, found["gradient", v]) for v in gradients}
+        tiles |= {v: stores.staged(t) if stage else t for v, t in given.items()}
+        return tiles, written, gradients
 
     def widened(self, value: int, rows: tf.Tensor) -> tf.Tensor:
         """The gradient of a whole image from that of the rows that the strip read."""
