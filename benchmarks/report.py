@@ -38,15 +38,15 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """The revision that is measured."""
-    found = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.stdout.strip() or "unknown"
+    """The revision that is measured; "-dirty" where more than results has changed since."""
+    own = [f":!benchmarks/{name}" for name in ("results.jsonl", "README.md", "modes.png")]
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *own)
+    return f"{_git('describe', '--always')}{'-dirty' if changed else ''}" or "unknown"
+
+
+def _git(*words: str) -> str:
+    found = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return found.stdout.strip()
 
 
 def versions() -> dict[str, str]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,12 @@ def test_every_device_computes(measured: dict[str, Any]) -> None:
         assert abs(counts["CPU:1"] - counts["CPU:2"]) <= measured["shared sweeps"]
 
 
+def test_what_stays_on_an_accelerator_does_not_pass_the_host(measured: dict[str, Any]) -> None:
+    """Nothing there is larger than the image that came from it."""
+    assert measured["kept in host memory"] == 0
+    assert measured["largest if kept"] == 4 * 64 * 64 * 3 < measured["largest image"]
+
+
 def test_several_devices_are_exact(measured: dict[str, Any]) -> None:
     """Normalisation, in float64: after two steps every weight and statistic is that of the plain model."""
     assert measured["error of several"] <= 1e-10
@@ -101,21 +108,25 @@ def main() -> None:
         "weights from three sharing": integer_step(["/CPU:1", "/CPU:2", "/CPU:3"]),
     }
     result |= several()
-    with tempfile.TemporaryDirectory() as folder:
-        tf.debugging.experimental.enable_dump_debug_info(
-            folder, tensor_debug_mode="SHAPE", circular_buffer_size=-1
-        )
-        plan = step("/CPU:1").plan(SHAPE)
-        tf.debugging.experimental.disable_dump_debug_info()
-        result |= read(folder)
-    with tempfile.TemporaryDirectory() as folder:
-        tf.debugging.experimental.enable_dump_debug_info(
-            folder, tensor_debug_mode="SHAPE", circular_buffer_size=-1
-        )
-        shared = step(["/CPU:1", "/CPU:2"]).plan(SHAPE)
-        tf.debugging.experimental.disable_dump_debug_info()
-        result |= {"shared": places(folder), "shared sweeps": len(shared.sweeps)}
+    plan, found = dumped(lambda: step("/CPU:1").plan(SHAPE), read)
+    shared, runs = dumped(lambda: step(["/CPU:1", "/CPU:2"]).plan(SHAPE), places)
+    result |= {**found, "shared": runs, "shared sweeps": len(shared.sweeps)}
+    kept, found = dumped(lambda: step("/CPU:1", 2**30).plan(SHAPE), read)
+    result |= {"kept in host memory": kept.host_bytes, "largest if kept": found["largest image"]}
     print(json.dumps({**result, "planned": plan.device_bytes, "strips": plan.strips}))
+
+
+def dumped(work: Callable[[], Any], reader: Callable[[str], Any]) -> tuple[Any, Any]:
+    """What `work` gives, and what a reader finds in TensorFlow's dump of all that ran meanwhile."""
+    import tensorflow as tf
+
+    with tempfile.TemporaryDirectory() as folder:
+        tf.debugging.experimental.enable_dump_debug_info(
+            folder, tensor_debug_mode="SHAPE", circular_buffer_size=-1
+        )
+        done = work()
+        tf.debugging.experimental.disable_dump_debug_info()
+        return done, reader(folder)
 
 
 def several() -> dict[str, Any]:
@@ -174,10 +185,11 @@ def places(folder: str) -> dict[str, Counter[str]]:
     return found
 
 
-def step(device: str | list[str]) -> Any:
+def step(device: str | list[str], budget: int = BUDGET) -> Any:
     """A streamed model with BatchNormalization, after a training step."""
     import keras
     import numpy as np
+    import tensorflow as tf
     from keras import layers
 
     import tfbig
@@ -186,10 +198,12 @@ def step(device: str | list[str]) -> Any:
     x = layers.Conv2D(8, 3, padding="same")(inputs)
     x = layers.ReLU()(layers.BatchNormalization()(x))
     model = keras.Model(inputs, layers.Conv2D(1, 3, padding="same", activation="sigmoid")(x))
-    big = tfbig.stream(model, tfbig.Budget(device=BUDGET, host="1GB"), devices=device)
+    big = tfbig.stream(model, tfbig.Budget(device=budget, host="1GB"), devices=device)
     big.compile("adam", "mse")
     random = np.random.default_rng(0)
-    big.train_on_batch(*(random.random((*SHAPE[:3], c)).astype("float32") for c in (3, 1)))
+    pair = [random.random((*SHAPE[:3], c)).astype("float32") for c in (3, 1)]
+    with tf.device(big.devices[0]):  # as beside a GPU, where all runs that does not say otherwise
+        big.train_on_batch(*pair)
     return big
 
 

@@ -13,7 +13,7 @@ sweep the value of a stored tile comes from its store, so the operation that mad
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,9 @@ from tfbig.planner import Planner
 from tfbig.schedule import Layout, Store, Sweep, foldable
 from tfbig.sharing import Canonical, Functions
 from tfbig.state import KINDS, Part, State, Structure
+
+HOST = "/CPU:0"
+"""Where stores are, and what is small."""
 
 GOOD_ENOUGH = 1.1
 """A layout that has been traced is used again where another would not be faster than by this factor."""
@@ -61,7 +64,7 @@ class Program:
         self._layouts: list[Layout] = []
         self._using: Layout | None = None
         self._canonical: dict[Sweep, Canonical] = {}
-        self._functions = Functions()
+        self._functions = Functions(inline=any(devices))
 
     def run(
         self, inputs: dict[int, tf.Tensor], weights: Sequence[tf.Tensor], wanted: Sequence[int] = ()
@@ -136,17 +139,22 @@ class Program:
     ) -> Any:
         """Calls a method inside a graph: stores are changed in place, which eager tensors do not allow."""
         if not tf.executing_eagerly():
-            return tf.autograph.experimental.do_not_convert(function)(inputs, *others)
+            with self._beside_devices():
+                return tf.autograph.experimental.do_not_convert(function)(inputs, *others)
         layout = self.choose({i: t for i, t in inputs.items() if self.graph.values[i].image})
 
         def run(*arguments: Any) -> Any:
-            with self.using(layout):
+            with self.using(layout), self._beside_devices():
                 return function(*arguments)
 
         key = function, layout, self._trained
         if key not in self._compiled:
             self._compiled[key] = tf.function(run, autograph=False, reduce_retracing=True)
         return self._compiled[key](inputs, *others)
+
+    def _beside_devices(self) -> AbstractContextManager[Any]:
+        """Where stores are: what does not say otherwise would run on an accelerator, and take whole images there."""
+        return tf.device(HOST) if any(self.devices) else nullcontext()
 
     def _run(
         self, inputs: dict[int, tf.Tensor], weights: list[tf.Tensor], wanted: tuple[int, ...]
@@ -166,10 +174,11 @@ class Program:
             def gradient(*cotangents: tf.Tensor) -> list[Any]:
                 # A state of its own: under an eager tape this is traced twice.
                 back = replace(state, d_images={}, d_wholes={}, d_weights={})
-                self._seed(back, structure, cotangents)
-                progress.begin(back.done)
-                self._backward_all(back.sweeps, back)
-                progress.end(back.done)
+                with self._beside_devices():
+                    self._seed(back, structure, cotangents)
+                    progress.begin(back.done)
+                    self._backward_all(back.sweeps, back)
+                    progress.end(back.done)
                 found = back.d_wholes | back.d_images
                 floats = {key for key, t in inputs.items() if tapes.is_float(t)}
                 d_inputs = [found.get(key) if key in floats else None for key in keys]

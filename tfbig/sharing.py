@@ -81,9 +81,15 @@ class Canonical:
 
 
 class Functions:
-    """Functions of a `Part`, each traced once for parts of the same kind."""
+    """Functions of a `Part`, each traced once for parts of the same kind.
 
-    def __init__(self) -> None:
+    Args:
+        inline: make one graph of all calls. By itself a function takes its arguments to the device that it runs on,
+            images of another device among them; without, every call would be optimised and placed again.
+    """
+
+    def __init__(self, inline: bool = False) -> None:
+        self._inline = inline
         self._traced: dict[Any, tuple[Any, list[Structure]]] = {}
 
     def call(self, key: Any, function: Callable[[Part], Structure], part: Part) -> Structure:
@@ -94,14 +100,14 @@ class Functions:
         shape = repr(tf.nest.map_structure(lambda _: 0, fields))
         whole = (key, shape, tuple(map(repr, specs)))
         if whole not in self._traced:
-            self._traced[whole] = _trace(function, fields, specs)
+            self._traced[whole] = _trace(function, fields, specs, self._inline)
         traced, structure = self._traced[whole]
         with record.stop_recording():  # gradients are the engine's own
             found = traced(*flat)
         return tf.nest.pack_sequence_as(structure[0], tf.nest.flatten(found))
 
 
-def _trace(function: Any, fields: dict[str, Any], specs: list[tf.TensorSpec]) -> Any:
+def _trace(function: Any, fields: dict[str, Any], specs: list[tf.TensorSpec], inline: bool) -> Any:
     structure: list[Structure] = []
 
     def run(*flat: tf.Tensor) -> list[tf.Tensor]:
@@ -109,8 +115,8 @@ def _trace(function: Any, fields: dict[str, Any], specs: list[tf.TensorSpec]) ->
         structure[:] = [found]
         return tf.nest.flatten(found)
 
-    # Not inlined, or every call would be optimised and placed again.
-    traced = tf.function(run, autograph=False, experimental_attributes={"_noinline": True})
+    attributes = {} if inline else {"_noinline": True}
+    traced = tf.function(run, autograph=False, experimental_attributes=attributes)
     return traced.get_concrete_function(*specs), structure
 
 

@@ -42,8 +42,8 @@ def forward(
     whole: dict[int, tf.Tensor] = {}
 
     def body(run: _Run, i: tf.Tensor, before: tf.Tensor, partials: Structure) -> Structure:
-        visit = Visit(graph, sweep, run.part, i, run.last, kept)
-        tiles, *_ = visit.read(_is_gpu(run.device))
+        visit = Visit(graph, sweep, run.part, i, run.last, kept, run.device)
+        tiles, *_ = visit.read()
         with tf.device(run.device):
             owned = visit.owned(visit.values(tiles))
             partials = visit.merge(owned, partials)
@@ -110,8 +110,8 @@ def backward(
         return inner, {p: part.weights[p] for p in how.trained}
 
     def body(run: _Run, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> Structure:
-        visit = Visit(graph, sweep, run.part, i, run.last, how.kept)
-        tiles, written, given = visit.read(_is_gpu(run.device))
+        visit = Visit(graph, sweep, run.part, i, run.last, how.kept, run.device)
+        tiles, written, given = visit.read()
         with tf.device(run.device):
             sources = ({v: tiles[v] for v in targets}, *sources_of(run.part))
             with tf.GradientTape() as tape:
@@ -227,7 +227,7 @@ def _loop(
     for position, device in enumerate(devices):
         first, stop = (count * n // len(devices) for n in (position, position + 1))
         run = _Run(device, _local(part, device), stop - 1)
-        ends.append(_strips(run, first, stop, graph, body, start))
+        ends.append(_strips(run, first, stop, graph, body, _here(start, device)))
     with tf.control_dependencies([done for done, _ in ends]):
         done = tf.identity(ends[0][0])
     return stores.finish(done), reduce(join, [sums for _, sums in ends])
@@ -256,20 +256,17 @@ def _once(part: Part, body: Body, start: Structure, device: str | None) -> Any:
 
 def _local(part: Part, device: str | None) -> Part:
     """What strips need of statistics and weights, on their device: copied once a sweep, not once a strip."""
-    if device is None:
-        return part
-
-    def here(structure: Structure) -> Structure:
-        with tf.device(device):
-            return tf.nest.map_structure(tf.identity, structure)
-
     return replace(
         part,
-        wholes=here(part.wholes),
-        weights=here(part.weights),
-        d_wholes=here(part.d_wholes),
+        wholes=_here(part.wholes, device),
+        weights=_here(part.weights, device),
+        d_wholes=_here(part.d_wholes, device),
     )
 
 
-def _is_gpu(device: str | None) -> bool:
-    return device is not None and "GPU" in device
+def _here(structure: Structure, device: str | None) -> Structure:
+    """The same tensors on a device. (A variable of a loop stays where the tensor is that it begins with.)"""
+    if device is None:
+        return structure
+    with tf.device(device):
+        return tf.nest.map_structure(tf.identity, structure)

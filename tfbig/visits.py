@@ -23,6 +23,7 @@ class Visit:
         index: of the strip.
         last: the last strip that is worked on where this one is.
         kept: images, and their gradients, that are tensors instead of stores.
+        device: where the strip is worked on.
     """
 
     def __init__(
@@ -33,21 +34,19 @@ class Visit:
         index: tf.Tensor,
         last: tf.Tensor,
         kept: frozenset[int] = frozenset(),
+        device: str | None = None,
     ) -> None:
         self.graph = graph
         self.sweep = sweep
         self.part = part
         self.kept = kept
+        self.device = device
         self.row = Row(sweep, part.table[index])
         self._index = index
         self._last = last
 
-    def read(self, stage: bool = False) -> tuple[dict[int, Any], dict[int, Any], dict[int, Any]]:
-        """Tiles of what the sweep reads; own rows of what it wrote, and of the gradients of that.
-
-        Args:
-            stage: put rows into memory from which an accelerator copies while it computes.
-        """
+    def read(self) -> tuple[dict[int, Any], dict[int, Any], dict[int, Any]]:
+        """Tiles of what the sweep reads; own rows of what it wrote, and of the gradients of that."""
         row, part = self.row, self.part
         wanted = {
             ("image", v): (part.images[v], row["start", v], row["stop", v])
@@ -59,18 +58,25 @@ class Visit:
             wanted |= {(kind, v): rows for v, rows in own.items()}
         stored = [key for key in wanted if key[1] not in self.kept]
         rows = stores.read([wanted[key] for key in stored])
-        found = dict(zip(stored, map(stores.staged, rows) if stage else rows, strict=True))
-        for key, (image, start, stop) in wanted.items():
-            if key[1] in self.kept:
-                found[key] = take_rows(image, start, stop - start)
-        shaped = {key: self._shaped(key[1], t) for key, t in found.items()}
+        found = dict(zip(stored, map(self._staged, rows), strict=True))
+        with tf.device(self.device):
+            for key, (image, start, stop) in wanted.items():
+                if key[1] in self.kept:
+                    found[key] = take_rows(image, start, stop - start)
+        with tf.device(self.device):
+            shaped = {key: self._shaped(key[1], t) for key, t in found.items()}
         tiles, written, gradients = (
             {v: t for (kind, v), t in shaped.items() if kind == each}
             for each in ("image", "written", "gradient")
         )
         given = {v: self._given(v) for v in self.sweep.reads if v in self.graph.inputs}
-        tiles |= {v: stores.staged(t) if stage else t for v, t in given.items()}
+        tiles |= {v: self._staged(t) for v, t in given.items()}
         return tiles, written, gradients
+
+    def _staged(self, rows: tf.Tensor) -> tf.Tensor:
+        """Rows in memory from which a GPU copies while it computes."""
+        is_gpu = self.device is not None and "GPU" in self.device
+        return stores.staged(rows) if is_gpu else rows
 
     def widened(self, value: int, rows: tf.Tensor) -> tf.Tensor:
         """The gradient of a whole image from that of the rows that the strip read."""
