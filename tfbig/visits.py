@@ -63,7 +63,6 @@ class Visit:
             for key, (image, start, stop) in wanted.items():
                 if key[1] in self.kept:
                     found[key] = take_rows(image, start, stop - start)
-        with tf.device(self.device):
             shaped = {key: self._shaped(key[1], t) for key, t in found.items()}
         tiles, written, gradients = (
             {v: t for (kind, v), t in shaped.items() if kind == each}
