@@ -15,8 +15,8 @@ enough that a strip is still warm when its backward needs it. ResNet-50 at 2048 
 11.7 s with twice as much, 11.1 s with 96 MB; ResNet-18, VGG16 and MobileNetV2 take as long with twice as much."""
 
 HOST_SHARE = 8
-"""Of the host budget, one part in so many is for strips by default. ResNet-18 at 2048 x 2048 within 1.16 GB takes 3.5 s a
-step with it (one process), 3.5 to 3.7 s with a 16th (three): what lower strips cost, more images do not save."""
+"""Of the host budget, one part in so many is for strips by default. ResNet-18 at 2048 x 2048 within 1.16 GB takes 3.5 s
+a step with it (one process), 3.5 to 3.7 s with a 16th (three): what lower strips cost, more images do not save."""
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
