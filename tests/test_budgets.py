@@ -59,10 +59,10 @@ def test_what_is_made_again_is_the_same(float64: None, share: float) -> None:
     twin = residual()
     x = tf.random.stateless_normal((2, 61, 47, 3), (1, 2), dtype=tf.float64)
     device = 800_000
-    free = tfbig.stream(twin, tfbig.Budget(device=device)).plan(x.shape)
+    free = tfbig.stream(twin, tfbig.Budget(device=device, disk=0)).plan(x.shape)
     assert not free.layout.replays
     host = free.total_bytes - int((1 - share) * free.host_bytes)
-    big = tfbig.stream(twin, tfbig.Budget(device=device, host=host))
+    big = tfbig.stream(twin, tfbig.Budget(device=device, host=host, disk=0))
     plan = big.plan(x.shape)
     assert plan.layout.replays
     assert plan.total_bytes <= host
@@ -137,18 +137,24 @@ def test_narrow_stores_leave_images_of_the_same_width_alone() -> None:
     assert_same(found, expected)
 
 
-@pytest.mark.parametrize("device", ["700KB", "3MB", "40MB"])
-def test_what_stays_on_the_device_is_the_same(float64: None, device: str) -> None:
-    """Nothing, the deep images, and all of them but the outputs; a device of its own is asked for by name."""
+@pytest.mark.parametrize(
+    ("device", "strip_rows"), [("700KB", None), ("1.2MB", None), ("40MB", None), ("40MB", 9)]
+)
+def test_what_stays_on_the_device_is_the_same(
+    float64: None, device: str, strip_rows: int | None
+) -> None:
+    """Nothing, some images, and all of them, of one strip or of several; a device of its own is asked for by name."""
     twin = residual()
     x = tf.random.stateless_normal((2, 61, 47, 3), (1, 2), dtype=tf.float64)
-    big = tfbig.stream(twin, tfbig.Budget(device=device), devices="/CPU:0")
+    budget = tfbig.Budget(device=device)
+    big = tfbig.stream(twin, budget, devices="/CPU:0", strip_rows=strip_rows)
     plan = big.plan(x.shape)
-    assert plan.device_bytes <= big.budget.device_bytes
+    assert plan.device_bytes <= budget.device_bytes
     stored = {s.value for s in plan.timeline.spans}
     assert bool(plan.layout.kept) == (device != "700KB")
     assert (plan.layout.kept == stored) == (device == "40MB")
     assert (plan.host_bytes == 0) == (device == "40MB")
+    assert (plan.strips > 1) == (device != "40MB" or strip_rows is not None)
     assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
 
 

@@ -612,9 +612,9 @@ def test_printed_plan() -> None:
     graph = mse(chain())
     sweeps = schedule(graph)
     costs = (
-        SweepCost(21, 51, 2, 3_900_000, 160_000_000, 150_000_000, 0, 0),
-        SweepCost(128, 10, 2, 2**22, 12_340_000_000, 11_000_000_000, 0, 0),
-        SweepCost(1, 1024, 0, 0, 0, 0, 0, 0),
+        SweepCost(21, 51, 2, 3_900_000, 160_000_000, 150_000_000, 0, 0, 0),
+        SweepCost(128, 10, 2, 2**22, 12_340_000_000, 11_000_000_000, 0, 0, 0),
+        SweepCost(1, 1024, 0, 0, 0, 0, 0, 0, 0),
     )
     first, second = (sweep.writes[0] for sweep in sweeps[:2])
     layout = Layout(tuple(sweeps), spilled=frozenset([Store("image", first)]))
@@ -948,6 +948,25 @@ def test_an_accelerator_makes_again_what_takes_longer_to_copy(copies: float, aga
     assert stored(keeps=True, training=False) == stored(training=False)
 
 
+def test_lower_strips_leave_room_for_images_on_an_accelerator() -> None:
+    """With strips as high as they can be nothing fits beside them; what stays need not be copied."""
+    graph = read(deep(6))
+    sizes = squares(graph, 1024)
+    rates = Rates(operations=1e14, passes=1e13, copies=1e9)
+    free = Planner(graph, PLENTY).plan(1, sizes)
+    budget = 3 * sum(free.image_bytes[v] for sweep in free.sweeps for v in sweep.writes) // 2
+    plan = Planner(graph, budget, rates=rates, keeps=True).plan(1, sizes)
+    beside = Planner(graph, budget, rates=rates).plan(1, sizes)
+    assert plan.device_bytes <= budget
+    assert max(c.device_bytes for c in plan.costs) < max(c.device_bytes for c in beside.costs) / 2
+    assert plan.strips > beside.strips
+    assert plan.moved_bytes < beside.moved_bytes / 4
+    assert plan.seconds < beside.seconds / 4
+    again = Planner(graph, budget, rates=rates, keeps=True).plan(1, sizes, plan.layout)
+    assert [c.strips for c in again.costs] == [c.strips for c in plan.costs]
+    assert again.device_bytes == plan.device_bytes
+
+
 def test_no_tensor_has_more_numbers_than_kernels_take() -> None:
     """Whatever the memory: 16000 x 64000 of 3 channels are more than 2**31 - 1 numbers."""
     graph = read(chain())
@@ -974,7 +993,7 @@ def test_a_row_of_too_many_numbers_is_refused() -> None:
     [
         (1, {}, AT_ONCE),
         (1, {"training": False}, 1),  # no gradients that run at once
-        (1, {"keeps": True}, 1),  # images stay on an accelerator only where there is one strip
+        (1, {"keeps": True}, 1),  # an accelerator is busy with one kernel
         (12, {}, 1),  # too many rows twice
     ],
 )

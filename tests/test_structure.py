@@ -41,6 +41,7 @@ ORDER = [
     "unified",
     "labels",
     "kernels",
+    "resident",
     "phase",
     "rules",
     "instances",

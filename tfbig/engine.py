@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfbig import progress, reading, scratch, stores, sweeps, tapes
+from tfbig import progress, reading, resident, scratch, stores, sweeps, tapes
 from tfbig.errors import BudgetError
 from tfbig.graph import Graph, Node, Whole, learned
 from tfbig.planner import Planner
@@ -356,19 +356,23 @@ class Program:
         made = self._allocate(state, "again" if sweep.again else "image", stored)
         known, part = self._part(sweep, state, label, table)
         part.stores = known.named(made)
+        part.pages = known.named(self._pages(state, sweep.writes))
         part.sinks = known.named({v: k for v, k in state.sinks.items() if v in sweep.writes})
-        state.done, (partials, whole) = self._call(
-            sweeps.forward, known, part, self._kept(known, state)
-        )
+        state.done, (partials, pages) = self._call(sweeps.forward, known, part)
         state.images |= dict(
             zip(stored, stores.after([made[v] for v in stored], state.done), strict=True)
         )
-        state.images |= {known.ids[p]: image for p, image in whole.items()}
+        state.images |= {known.ids[p]: image for p, image in pages.items()}
         return partials
 
-    def _kept(self, known: Canonical, state: State) -> frozenset[int]:
-        """Images that stay on the device, by position in a sweep."""
-        return frozenset(known.place[v] for v in state.layout.kept if v in known.place)
+    def _pages(self, state: State, values: Sequence[int]) -> dict[int, tf.Tensor]:
+        """Empty images on the device, of those values that stay there."""
+        kept = [v for v in values if v in state.layout.kept]
+        with tf.device(self.devices[0]):
+            return {
+                v: resident.allocate(tf.cast(state.shapes[v], tf.int32), self.graph.values[v].dtype)
+                for v in kept
+            }
 
     def _part(
         self, sweep: Sweep, state: State, label: str, table: tf.Tensor
@@ -385,6 +389,7 @@ class Program:
             table,
             tf.gather(state.extents, known.ids),
             known.named({v: state.images[v] for v in sweep.reads}),
+            state.batch,
             wholes=known.named(wholes),
             weights=[state.weights[w] for w in known.slots],
         )
@@ -472,14 +477,10 @@ class Program:
             again = _summed(sweep, state) - _summed(whole.without(sweep.nodes), state)
         targets = [v for v in sweep.reads if v in state.learned]
         stored = [v for v in targets if v not in state.layout.kept]
-        fresh = [v for v in stored if v not in state.d_images]
-        state.d_images |= self._allocate(state, "gradient", fresh)
-        if fresh and len(self.devices) > 1:  # strips add to the same rows in any order
-            zeros = stores.zero([state.d_images[v] for v in fresh], state.done)
-            state.d_images |= dict(zip(fresh, zeros, strict=True))
-            fresh = []
+        fresh = self._begin(targets, state)
         known, part = self._part(sweep, state, label, state.tables[sweep.index])
         part.stores = {known.place[v]: state.d_images[v] for v in stored}
+        part.pages = {known.place[v]: state.d_images[v] for v in targets if v not in stored}
         part.d_images = {
             known.place[v]: state.d_images[v] for v in sweep.writes if v in state.d_images
         }
@@ -490,17 +491,15 @@ class Program:
         options = sweeps.Backward(
             frozenset(known.place[v] for v in fresh),
             together,
-            self._kept(known, state),
             frozenset(known.place[v] for v in state.learned if v in known.place),
             tuple(p for p, slot in enumerate(known.slots) if slot in state.trained),
         )
-        state.done, (d_wholes, d_weights, partials), whole = self._call(
+        state.done, (d_wholes, d_weights, partials, pages) = self._call(
             sweeps.backward, known, part, options
         )
         added = stores.after([state.d_images[v] for v in stored], state.done)
         state.d_images.update(zip(stored, added, strict=True))
-        for p, d in whole.items():
-            tapes.accumulate(state.d_images, known.ids[p], d)
+        state.d_images |= {known.ids[p]: image for p, image in pages.items()}
         for v in sweep.writes:
             state.d_images.pop(v, None)
         for p, d in d_wholes.items():
@@ -509,6 +508,18 @@ class Program:
             tapes.accumulate(state.d_weights, known.slots[p], d)
         if together:
             self._finalize(sweep, state, partials)
+
+    def _begin(self, values: list[int], state: State) -> list[int]:
+        """Makes room for gradients of images that have none yet; those whose rows do not count until they are set."""
+        fresh = [v for v in values if v not in state.d_images]
+        state.d_images |= self._pages(state, fresh)
+        stored = [v for v in fresh if v not in state.d_images]
+        state.d_images |= self._allocate(state, "gradient", stored)
+        if stored and len(self.devices) > 1:  # strips add to the same rows in any order
+            zeros = stores.zero([state.d_images[v] for v in stored], state.done)
+            state.d_images |= dict(zip(stored, zeros, strict=True))
+            return []
+        return stored
 
     def _folded(self, sweep: Sweep, state: State, label: str) -> Sweep:
         """The sweep without the reductions whose gradient has joined that of a stored image."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,9 +16,12 @@ from tfbig.budget import DEFAULT_STRIPS, HOST_SHARE
 from tfbig.cost import bytes_of, itemsize, operations_of
 from tfbig.errors import BudgetError
 from tfbig.graph import Graph, Node
-from tfbig.plan import RUNTIME_BYTES, SWEEP_BYTES, Plan, Rates, SweepCost, format_bytes
+from tfbig.plan import PAGES, RUNTIME_BYTES, SWEEP_BYTES, Plan, Rates, SweepCost, format_bytes
 from tfbig.schedule import Layout, Size, Sweep, schedule
 from tfbig.strips import Strips, learning
+
+LOWER = (4, 16)
+"""Strips of so small parts of an accelerator are tried too: each reads its halo again, but images have the room."""
 
 
 class Planner:
@@ -36,7 +39,7 @@ class Planner:
         firm: whether `device_bytes` is a limit; else a sweep whose smallest strip takes more may have that.
         shared: whether strips live in host memory too; `host_bytes` then is for all that the model takes.
         model_bytes: what it takes between steps: weights, state of the optimiser.
-        keeps: whether whole images may stay on the device, where single strips do.
+        keeps: whether whole images may stay on the device.
         rates: of the machine.
         devices: how many share the strips of a sweep, each with `device_bytes`.
         store: element type of stored images that are wider, such as "bfloat16"; their own by default.
@@ -131,38 +134,67 @@ class Planner:
         visits += zip(plan.layout.replays, plan.replay_costs, strict=True)
         return [sweep.table(rows, cost.strips) for sweep, cost in visits]
 
-    def _image_bytes(
-        self, batch: int, extents: dict[int, Size], kept: frozenset[int] = frozenset()
-    ) -> dict[int, int]:
-        """Bytes of every image in a store; of those kept on the device as the layers made them."""
-        return {
-            v: bytes_of(self.graph, v, batch, extents, None if v in kept else self.stored_dtype(v))
-            for v in extents
-        }
+    def _image_bytes(self, batch: int, extents: dict[int, Size]) -> dict[int, int]:
+        """Bytes of every image in a store."""
+        return {v: bytes_of(self.graph, v, batch, extents, self.stored_dtype(v)) for v in extents}
 
     def _make(self, batch: int, sizes: dict[int, Size], layout: Layout | None) -> Plan:
         extents = self.graph.extents(sizes)
         known: dict[object, SweepCost] = {}
         if layout is not None:
-            plan = _placed(self._checked(self._plan(batch, extents, layout, known)))
-            if self._inside(plan):
-                return plan
-            raise self._refused([plan])
+            return self._of_layout(layout, batch, extents)
         try:
-            straight = self._plan(batch, extents, self._straight(), known)
+            found = list(self._plans_of(self._straight(), batch, extents, known))
         except BudgetError as error:
             raise self._too_large(batch, extents, error) from None
-        best = _placed(self._keeping(straight, batch, extents))
-        fits = self._inside(best)
-        if fits and not (self.keeps and self.training):
-            return best
-        found = [best]
-        if self.training:
+        fits = any(self._inside(_placed(plan)) for plan in found)
+        if self.training and (self.keeps or not fits):
             for way in self._ways(batch, extents, fits):
                 with suppress(BudgetError):  # a sweep of many layers may have too large a strip
-                    plan = self._plan(batch, extents, way, known)
-                    found.append(self._keeping(plan, batch, extents))
+                    found += self._plans_of(way, batch, extents, known)
         return self._fastest(found)
+
+    def _plans_of(
+        self, layout: Layout, batch: int, extents: dict[int, Size], known: dict[object, SweepCost]
+    ) -> Iterator[Plan]:
+        """The plan of a layout; on an accelerator, with strips of several heights, and images beside them.
+
+        Raises:
+            BudgetError: the smallest strip of a sweep is above the budget.
+        """
+        for plan in self._heights(layout, batch, extents, known):
+            if self.keeps:
+                yield from self._keeping(plan)
+            else:
+                yield plan
+
+    def _heights(
+        self, layout: Layout, batch: int, extents: dict[int, Size], known: dict[object, SweepCost]
+    ) -> Iterator[Plan]:
+        """The plan of a layout, with strips as high as they can be, and lower where that leaves room for images."""
+        yield self._plan(layout, batch, extents, self.device_bytes, known)
+        for share in LOWER if self.keeps else ():
+            with suppress(BudgetError):
+                yield self._plan(layout, batch, extents, self.device_bytes // share, known)
+
+    def _of_layout(self, layout: Layout, batch: int, extents: dict[int, Size]) -> Plan:
+        """The plan of a layout that was chosen for another size, or for this one.
+
+        Raises:
+            BudgetError: it does not fit.
+        """
+        found = list(self._heights(layout, batch, extents, {}))
+        fit = [plan for plan in found if not layout.kept or plan.device_bytes <= self.device_bytes]
+        if not fit:
+            least = min(plan.device_bytes for plan in found)
+            raise BudgetError(
+                f"'{self.name}': images that another size leaves on the device need {format_bytes(least)} of it, "
+                f"{format_bytes(self.device_bytes)} are allowed. Use images of one size."
+            )
+        plan = _placed(min(fit, key=lambda p: p.seconds))
+        if self._inside(plan):
+            return plan
+        raise self._refused([plan])
 
     def _fastest(self, found: list[Plan]) -> Plan:
         """The fastest of these plans that fits, with as much in a file as it has to; a file makes no plan faster."""
@@ -209,32 +241,34 @@ class Planner:
 
     def _plan(
         self,
+        layout: Layout,
         batch: int,
         extents: dict[int, Size],
-        layout: Layout,
+        device_bytes: int,
         known: dict[object, SweepCost],
     ) -> Plan:
-        """The plan of a layout, its stores not yet placed.
+        """The plan of a layout with strips of so many bytes, its stores not yet placed.
 
         Args:
             known: costs of sweeps that other layouts have too.
         """
 
         def cost(sweep: Sweep) -> SweepCost:
-            key = (sweep.again, sweep.reads, sweep.writes, *map(id, sweep.nodes))
+            key = (device_bytes, sweep.again, sweep.reads, sweep.writes, *map(id, sweep.nodes))
             if key not in known:
-                known[key] = self._cost(sweep, batch, extents)
+                known[key] = self._cost(sweep, batch, extents, device_bytes)
             return known[key]
 
         costs, replay_costs = (tuple(map(cost, s)) for s in (layout.sweeps, layout.replays))
         first = next(i for i in self.graph.inputs if self.graph.values[i].image)
-        return Plan(
+        bare = replace(layout, kept=frozenset())
+        plan = Plan(
             shape=(batch, *extents[first], self.graph.values[first].channels),
-            layout=layout,
+            layout=bare,
             costs=costs,
             replay_costs=replay_costs,
-            timeline=lifetimes.timeline(self.graph, layout, self.training, self.fused),
-            image_bytes=self._image_bytes(batch, extents, layout.kept),
+            timeline=lifetimes.timeline(self.graph, bare, self.training, self.fused),
+            image_bytes=self._image_bytes(batch, extents),
             places={},
             device_bytes=max(c.device_bytes for c in (*costs, *replay_costs)),
             host_bytes=0,
@@ -246,6 +280,7 @@ class Planner:
             training=self.training,
             rates=self.rates,
         )
+        return self._with(plan, layout.kept)
 
     def _repeated(self, batch: int, extents: dict[int, Size], layout: Layout) -> int:
         """Operations of what a sweep runs that an earlier one has run, but for what is cheap."""
@@ -271,36 +306,47 @@ class Planner:
             limit -= tried.host_bytes - self._room(tried)
         return None
 
-    def _keeping(self, plan: Plan, batch: int, extents: dict[int, Size]) -> Plan:
-        """The plan with images left on the device that its budget holds beside the strips, the smallest first."""
-        if not self.keeps:
+    def _keeping(self, plan: Plan) -> Iterator[Plan]:
+        """The plan with images left on the device, as many as there is room for beside the strips: the smallest, or the
+        largest first."""
+        written = {v for sweep in plan.sweeps for v in sweep.writes} - set(self.graph.outputs)
+        order = sorted(written, key=lambda v: plan.image_bytes[v])
+        for some in (order, order[::-1]):
+            yield self._with(plan, self._fitting(plan, some))
+
+    def _fitting(self, plan: Plan, order: Sequence[int]) -> frozenset[int]:
+        """Of images in order, each for which the device has room beside the strips and those before it."""
+        whole = self._with(plan, frozenset(order))
+        line, sizes = whole.timeline, whole.image_bytes
+        stores = defaultdict(list)
+        for store in line.spans:
+            stores[store.value].append(store)
+        free = self.device_bytes - _strip_bytes(whole)
+        found = set()
+        for value in order:
+            taken = line.live_bytes(stores[value], sizes)
+            if (taken <= free).all():
+                free -= taken
+                found.add(value)
+        return frozenset(found)
+
+    def _with(self, plan: Plan, kept: frozenset[int]) -> Plan:
+        """A plan that leaves nothing on the device, with these images left there.
+
+        They are as the layers made them, in pages of which each strip may hold one as it was before.
+        """
+        if not kept:
             return plan
-        found = _touched_in_one_strip(plan) - set(self.graph.outputs)
-        order = sorted(found, key=lambda v: plan.image_bytes[v])
-
-        def keeping(count: int) -> Plan:
-            layout = replace(plan.layout, kept=frozenset(order[:count]))
-            line = lifetimes.timeline(self.graph, layout, self.training, self.fused)
-            sizes = self._image_bytes(batch, extents, layout.kept)
-            made = replace(plan, layout=layout, timeline=line, image_bytes=sizes)
-            return replace(made, device_bytes=_device_bytes(made))
-
-        most = bisect_right(
-            range(1, len(order) + 1), self.device_bytes, key=lambda n: keeping(n).device_bytes
-        )
-        return keeping(most) if most else plan
-
-    def _checked(self, plan: Plan) -> Plan:
-        """The plan of a layout that was made for another size, if it keeps nothing that has several strips here."""
-        if plan.layout.kept:
-            most = _device_bytes(plan)
-            if most > self.device_bytes or not plan.layout.kept <= _touched_in_one_strip(plan):
-                raise BudgetError(
-                    f"'{self.name}': images that another size leaves on the device need {format_bytes(most)} of it, "
-                    f"{format_bytes(self.device_bytes)} are allowed. Use images of one size."
-                )
-            return replace(plan, device_bytes=most)
-        return plan
+        layout, sizes = replace(plan.layout, kept=kept), dict(plan.image_bytes)
+        for v in kept:
+            wide = itemsize(self.graph.values[v].dtype)
+            size = sizes[v] // itemsize(self.stored_dtype(v)) * wide
+            sizes[v] = size + size * plan.strips // PAGES
+        line = lifetimes.timeline(self.graph, layout, self.training, self.fused)
+        made = replace(plan, layout=layout, timeline=line, image_bytes=sizes)
+        stores = [s for s in line.spans if s.value in kept]
+        most = line.live_bytes(stores, sizes) + _strip_bytes(made)
+        return replace(made, device_bytes=int(most.max()))
 
     def _room(self, plan: Plan) -> float:
         """Bytes that stores may take in host memory."""
@@ -339,7 +385,7 @@ class Planner:
         """Of the sweeps with too large a smallest strip, the one that needs most."""
         for sweep in self.sweeps:
             try:
-                self._cost(sweep, batch, extents)
+                self._cost(sweep, batch, extents, self.device_bytes)
             except BudgetError as found:
                 error = max(error, found, key=lambda e: e.need_bytes)
         return error
@@ -359,14 +405,16 @@ class Planner:
         graphs = len(self.sweeps) * SWEEP_BYTES
         return RUNTIME_BYTES + graphs + (2 * weights if self.training else 0)
 
-    def _cost(self, sweep: Sweep, batch: int, extents: dict[int, Size]) -> SweepCost:
+    def _cost(
+        self, sweep: Sweep, batch: int, extents: dict[int, Size], device_bytes: int
+    ) -> SweepCost:
         first = next(i for i in self.graph.inputs if self.graph.values[i].image)
         strips = Strips(
             graph=self.graph,
             sweep=sweep,
             batch=batch,
             extents=extents,
-            device_bytes=self.device_bytes,
+            device_bytes=device_bytes,
             firm=self.firm,
             fixed=-(-extents[first][0] // self.strip_rows) if self.strip_rows else None,
             max_elements=self.max_elements,
@@ -379,23 +427,9 @@ class Planner:
         return strips.cost()
 
 
-def _touched_in_one_strip(plan: Plan) -> frozenset[int]:
-    """Images that only sweeps of a single strip make or read."""
-    sweeps = [*zip(plan.sweeps, plan.costs, strict=True)]
-    sweeps += zip(plan.layout.replays, plan.replay_costs, strict=True)
-    made = {v for sweep, _ in sweeps for v in sweep.writes}
-    for sweep, cost in sweeps:
-        if cost.strips > 1:
-            made -= {*sweep.writes, *sweep.reads}
-    return frozenset(made)
-
-
-def _device_bytes(plan: Plan) -> int:
-    """Most bytes of the device at any moment: strips, and images that stay there."""
-    stores = [s for s in plan.timeline.spans if plan.layout.where(s) == "device"]
-    live = plan.timeline.live_bytes(stores, plan.image_bytes)
-    costs = [plan.cost_of(m).device_bytes for m in plan.timeline.moments]
-    return int((live + np.array(costs, np.int64)).max())
+def _strip_bytes(plan: Plan) -> np.ndarray:
+    """Bytes of strips at every moment."""
+    return np.array([plan.cost_of(m).device_bytes for m in plan.timeline.moments], np.int64)
 
 
 def _placed(plan: Plan) -> Plan:

@@ -271,8 +271,7 @@ class Layout:
         sweeps: what runs, in order.
         replays: sweeps that make a segment again (see `tfbig.segments`); the index is that of its last sweep.
         spilled: stores in a file.
-        kept: images that stay where strips are worked on, and their gradients: every sweep that makes or reads one
-            has a single strip. All other stores are in host memory.
+        kept: images that stay where strips are worked on, and their gradients. All other stores are in host memory.
     """
 
     sweeps: tuple[Sweep, ...] = ()

@@ -87,6 +87,8 @@ class Part:
         wholes: whole values that it reads, and the results of its reductions where they are known.
         weights: tensors.
         sinks: as in `State`.
+        pages: images that stay on the device (`tfbig.resident`), which it changes.
+        batch: N, int32 scalar.
         written: what it wrote, where that is asked for again.
         d_images: gradients of what it wrote.
         d_wholes: gradients of the results of its reductions.
@@ -97,7 +99,9 @@ class Part:
     table: tf.Tensor
     extents: tf.Tensor
     images: dict[int, tf.Tensor]
+    batch: tf.Tensor
     stores: dict[int, tf.Tensor] = field(default_factory=dict)
+    pages: dict[int, tf.Tensor] = field(default_factory=dict)
     wholes: dict[int, Structure] = field(default_factory=dict)
     weights: list[tf.Tensor] = field(default_factory=list)
     sinks: dict[int, tf.Tensor] = field(default_factory=dict)
@@ -110,12 +114,6 @@ class Part:
         """N where it is known while tracing."""
         tensors = [*self.images.values(), *self.stores.values()]
         return next((t.shape[0] for t in tensors if t.shape.rank), None)
-
-    @property
-    def batch(self) -> tf.Tensor:
-        """N, int32 scalar."""
-        tensors = [*self.images.values(), *self.stores.values()]
-        return tf.shape(tensors[0])[0]
 
 
 class Row:

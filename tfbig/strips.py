@@ -75,6 +75,7 @@ class Strips:
             exact,
             again,
             sum(int(heights[n.output].sum()) * self._row_bytes(n.output) for n in sweep.locals),
+            -(-count // self.devices) * len(sweep.nodes),
         )
 
     def about(self, least: int) -> int:

@@ -27,44 +27,33 @@ FOLD_BYTES = 2**22
 """Bytes of an image that a step of `fold` takes: few enough for the cache."""
 
 
-def forward(
-    graph: Graph, sweep: Sweep, part: Part, devices: Devices, kept: frozenset[int]
-) -> tuple[Any, Structure]:
+def forward(graph: Graph, sweep: Sweep, part: Part, devices: Devices) -> tuple[Any, Structure]:
     """Fills the stores of what the sweep writes.
 
-    Args:
-        kept: images that stay on the device; then there is one strip, and those written are given as they are.
-
     Returns:
-        `(done, (partial sums of the reductions, images written and kept))`.
+        `(done, (partial sums of the reductions, images that stay on the device))`.
     """
     total = tf.shape(part.table)[0]
-    whole: dict[int, tf.Tensor] = {}
 
-    def body(run: _Run, i: tf.Tensor, before: tf.Tensor, partials: Structure) -> Structure:
-        visit = Visit(graph, sweep, run.part, i, run.last, kept, run.device)
+    def body(run: _Run, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> Structure:
+        visit = Visit(graph, sweep, run.part, i, run.last, run.device)
         tiles, *_ = visit.read()
         with tf.device(run.device):
             owned = visit.owned(visit.values(tiles))
-            partials = visit.merge(owned, partials)
+            sums = visit.merge(owned, sums[0]), visit.changed(sums[1], owned, "own start")
             written = {v: tf.cast(owned[v], s.dtype) for v, s in part.stores.items()}
-        whole.update({v: owned[v] for v in sweep.writes if v in kept})
         starts = {v: visit.row["own start", v] for v in sweep.writes}
         changes = [(s, starts[v], written[v]) for v, s in part.stores.items()]
         for v, key in part.sinks.items():
             before = stores.write_sink(key, starts[v], owned[v], before)
-        return stores.write(changes, before, part.label, i, total), partials
+        return stores.write(changes, before, part.label, i, total), sums
 
     def join(a: Structure, b: Structure) -> Structure:
-        return _merged(sweep, a, b)
+        return _merged(sweep, a[0], b[0]), a[1]  # of several devices none has images of its own
 
-    start = [n.op.init(part.batch) for n in sweep.reductions]
-    if kept.intersection(sweep.writes):
-        done, partials = _once(part, body, start, devices[0])
-    else:  # a sink takes rows in their order
-        some = devices[:1] if part.sinks else devices
-        done, partials = _loop(total, graph, part, body, start, some, join)
-    return done, (partials, whole)
+    start = ([n.op.init(part.batch) for n in sweep.reductions], part.pages)
+    some = devices[:1] if part.sinks else devices  # a sink takes rows in their order
+    return _loop(total, graph, part, body, start, some, join)
 
 
 def _merged(sweep: Sweep, a: Structure, b: Structure) -> Structure:
@@ -79,30 +68,25 @@ class Backward:
     Args:
         fresh: stores whose content does not count yet.
         together: whether the forward runs in the same pass (`Reduce.together`).
-        kept: images that stay on the device; then there is one strip, and gradients of those read are given.
         learned: values that need a gradient.
         trained: weights that need one.
     """
 
     fresh: frozenset[int]
     together: bool
-    kept: frozenset[int]
     learned: frozenset[int]
     trained: tuple[int, ...]
 
 
 def backward(
     graph: Graph, sweep: Sweep, part: Part, devices: Devices, how: Backward
-) -> tuple[Any, Structure, Structure]:
+) -> tuple[Any, Structure]:
     """Adds gradients of what the sweep read to their stores.
 
     Returns:
-        `(done, (gradients of the wholes, of the weights, partial sums), gradients of images read and kept)`.
+        `(done, (gradients of the wholes, of the weights, partial sums, gradients that stay on the device))`.
     """
     total = tf.shape(part.table)[0]
-    stored = list(part.stores)
-    targets = [*stored, *(v for v in sweep.reads if v in how.kept and v in how.learned)]
-    whole: dict[int, tf.Tensor] = {}
     needed = {i for n in sweep.locals for i in n.inputs if i in how.learned}
 
     def sources_of(part: Part) -> tuple[Structure, Structure]:
@@ -110,35 +94,31 @@ def backward(
         return inner, {p: part.weights[p] for p in how.trained}
 
     def body(run: _Run, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> Structure:
-        visit = Visit(graph, sweep, run.part, i, run.last, how.kept, run.device)
+        visit = Visit(graph, sweep, run.part, i, run.last, run.device)
         tiles, written, given = visit.read()
         with tf.device(run.device):
-            sources = ({v: tiles[v] for v in targets}, *sources_of(run.part))
+            sources = ({v: tiles[v] for v in (*part.stores, *part.pages)}, *sources_of(run.part))
             with tf.GradientTape() as tape:
                 tape.watch(tapes.floats(sources))
                 owned = visit.owned(visit.values(tiles))
             partials, pulled = visit.pull(owned | written, sums[2] if how.together else None)
             outputs, seeds = tapes.sum_seeds(owned, [given, *pulled])
             d_tiles, d_wholes, d_weights = tapes.gradients(tape, outputs, seeds, sources)
-            sums = (tapes.add(sums[0], d_wholes), tapes.add(sums[1], d_weights), partials)
-            added = {v: tf.cast(d_tiles[v], part.stores[v].dtype) for v in stored}
-            whole.update({v: visit.widened(v, d_tiles[v]) for v in targets if v in how.kept})
-        changes = [(part.stores[v], added[v], *_edges(visit, v, v in how.fresh)) for v in stored]
+            pages = visit.changed(sums[3], d_tiles, "start")
+            sums = tapes.add(sums[0], d_wholes), tapes.add(sums[1], d_weights), partials, pages
+            added = {v: tf.cast(d_tiles[v], s.dtype) for v, s in part.stores.items()}
+        changes = [(s, added[v], *_edges(visit, v, v in how.fresh)) for v, s in part.stores.items()]
         return stores.add(changes, before, part.label, i, total), sums
 
     def join(a: Structure, b: Structure) -> Structure:
         partials = _merged(sweep, a[2], b[2]) if how.together else []
-        return tapes.add(a[0], b[0]), tapes.add(a[1], b[1]), partials
+        return tapes.add(a[0], b[0]), tapes.add(a[1], b[1]), partials, a[3]
 
     inner, weights = sources_of(part)
     zeros = tf.nest.map_structure(tapes.zeros, inner)
     start = [n.op.init(part.batch) for n in sweep.reductions] if how.together else []
-    first = (zeros, {p: tf.zeros_like(w) for p, w in weights.items()}, start)
-    if len(targets) > len(stored):
-        done, sums = _once(part, body, first, devices[0])
-    else:
-        done, sums = _loop(total, graph, part, body, first, devices, join)
-    return done, sums, whole
+    first = (zeros, {p: tf.zeros_like(w) for p, w in weights.items()}, start, part.pages)
+    return _loop(total, graph, part, body, first, devices, join)
 
 
 def _edges(visit: Visit, value: int, fresh: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -246,12 +226,6 @@ def _strips(
         parallel_iterations=graph.at_once,
     )
     return done, sums
-
-
-def _once(part: Part, body: Body, start: Structure, device: str | None) -> Any:
-    """The same for a single strip, of which the body may give more than its sums."""
-    done, sums = body(_Run(device, part, tf.constant(0)), tf.constant(0), part.before, start)
-    return stores.finish(done), sums
 
 
 def _local(part: Part, device: str | None) -> Part:

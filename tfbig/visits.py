@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfbig import reading, stores
+from tfbig import reading, resident, stores
 from tfbig.graph import Graph, Node, image_positions
-from tfbig.kernels import Rows, Strip, pad, take_rows
+from tfbig.kernels import Rows, Strip, take_rows
 from tfbig.schedule import Sweep
 from tfbig.state import Part, Row, Structure
 
@@ -22,7 +22,6 @@ class Visit:
         part: what it works with.
         index: of the strip.
         last: the last strip that is worked on where this one is.
-        kept: images, and their gradients, that are tensors instead of stores.
         device: where the strip is worked on.
     """
 
@@ -33,13 +32,11 @@ class Visit:
         part: Part,
         index: tf.Tensor,
         last: tf.Tensor,
-        kept: frozenset[int] = frozenset(),
         device: str | None = None,
     ) -> None:
         self.graph = graph
         self.sweep = sweep
         self.part = part
-        self.kept = kept
         self.device = device
         self.row = Row(sweep, part.table[index])
         self._index = index
@@ -56,13 +53,14 @@ class Visit:
         for kind, images in (("written", part.written), ("gradient", part.d_images)):
             own = {v: (t, row["own start", v], row["own stop", v]) for v, t in images.items()}
             wanted |= {(kind, v): rows for v, rows in own.items()}
-        stored = [key for key in wanted if key[1] not in self.kept]
+        stored = [key for key, (image, *_) in wanted.items() if not resident.is_list(image)]
         rows = stores.read([wanted[key] for key in stored])
         found = dict(zip(stored, map(self._staged, rows), strict=True))
         with tf.device(self.device):
             for key, (image, start, stop) in wanted.items():
-                if key[1] in self.kept:
-                    found[key] = take_rows(image, start, stop - start)
+                if key not in found:
+                    dtype = self.graph.values[key[1]].dtype
+                    found[key] = resident.read(image, self._whole_shape(key[1]), dtype, start, stop)
             shaped = {key: self._shaped(key[1], t) for key, t in found.items()}
         tiles, written, gradients = (
             {v: t for (kind, v), t in shaped.items() if kind == each}
@@ -77,10 +75,25 @@ class Visit:
         is_gpu = self.device is not None and "GPU" in self.device
         return stores.staged(rows) if is_gpu else rows
 
-    def widened(self, value: int, rows: tf.Tensor) -> tf.Tensor:
-        """The gradient of a whole image from that of the rows that the strip read."""
-        before, after = self.row["start", value], self._extent(value) - self.row["stop", value]
-        return pad(rows, (before, after), *[(0, 0)] * (self.graph.spatial - 1))
+    def changed(
+        self, pages: dict[int, tf.Tensor], rows: dict[int, tf.Tensor], first: str
+    ) -> dict[int, tf.Tensor]:
+        """Images that stay on the device, with rows added.
+
+        Args:
+            pages: the images.
+            rows: what is added to each.
+            first: name of the column that says from which row on.
+        """
+        return {
+            v: resident.add(image, self._whole_shape(v), self.row[first, v], rows[v])
+            for v, image in pages.items()
+        }
+
+    def _whole_shape(self, value: int) -> tf.Tensor:
+        """`[N, H, ..., C]` of a whole image."""
+        channels = self.graph.values[value].channels
+        return tf.concat([[self.part.batch], self.part.extents[value], [channels]], 0)
 
     def _given(self, value: int) -> tf.Tensor:
         """Rows of an image from outside: a tensor, or files behind handles."""
@@ -143,7 +156,8 @@ class Visit:
 
     def _cut(self, values: dict[int, tf.Tensor], value: int, start: Any, stop: Any) -> tf.Tensor:
         """Some rows of a tile; a copy where the tile is a store's own memory."""
-        is_store = value in self.sweep.reads and value not in self.kept
+        read = self.part.images.get(value)
+        is_store = read is not None and not resident.is_list(read)
         return take_rows(
             values[value], start - self.row["start", value], stop - start, copy=is_store
         )

@@ -1,0 +1,66 @@
+"""Images as lists of pages: what is read is what was added, wherever strips are cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfbig import resident
+from tfbig.geometry import partition
+
+
+@tf.function(reduce_retracing=True)
+def summed(x: tf.Tensor, starts: tf.Tensor, stops: tf.Tensor) -> tf.Tensor:
+    """An image to which the rows `starts[i]` to `stops[i]` of `x` were added, in a loop over i."""
+    shape = tf.shape(x)
+    image = resident.allocate(shape, x.dtype)
+
+    def body(i: tf.Tensor, image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        rows = x[:, starts[i] : stops[i]]
+        return i + 1, resident.add(image, shape, starts[i], rows)
+
+    _, image = tf.while_loop(lambda i, _: i < tf.size(starts), body, (0, image))
+    return resident.read(image, shape, x.dtype, 0, shape[1])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.sampled_from([1, 7, 255, 256, 257, 1000]),
+    batch=st.integers(1, 2),
+    strips=st.integers(1, 9),
+    halo=st.integers(0, 5),
+)
+def test_strips_add_up(rows: int, batch: int, strips: int, halo: int) -> None:
+    x = np.random.default_rng(rows).integers(-99, 99, (batch, rows, 3, 2)).astype("float32")
+    own = partition(rows, min(strips, rows), np.arange(min(strips, rows)))
+    starts, stops = np.maximum(own.start - halo, 0), np.minimum(own.stop + halo, rows)
+    expected = np.zeros_like(x)
+    for start, stop in zip(starts, stops, strict=True):
+        expected[:, start:stop] += x[:, start:stop]
+    found = summed(x, tf.constant(starts, tf.int32), tf.constant(stops, tf.int32))
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("shape", [(2, 300, 3), (1, 300, 4, 3), (1, 300, 2, 2, 3)])
+def test_any_rows_are_read(shape: tuple[int, ...]) -> None:
+    """Of images of every rank; rows that nothing was added to are zero."""
+    x = tf.random.stateless_uniform(shape, (1, 2), dtype=tf.float32)
+    whole = tf.constant(shape)
+    image = resident.add(resident.allocate(whole, x.dtype), whole, 100, x[:, 100:200])
+    expected = np.array(x)
+    expected[:, :100] = expected[:, 200:] = 0
+    for start, stop in ((0, 300), (99, 101), (150, 151), (199, 300), (260, 270)):
+        found = resident.read(image, whole, x.dtype, start, stop)
+        np.testing.assert_array_equal(found, expected[:, start:stop])
+
+
+def test_what_was_read_does_not_change() -> None:
+    whole = tf.constant([1, 8, 1, 1])
+    first = resident.add(resident.allocate(whole, tf.float32), whole, 0, tf.ones([1, 8, 1, 1]))
+    resident.add(first, whole, 2, tf.ones([1, 3, 1, 1]))
+    np.testing.assert_array_equal(
+        resident.read(first, whole, tf.float32, 0, 8), np.ones([1, 8, 1, 1])
+    )
