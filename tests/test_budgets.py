@@ -16,7 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import tfbig
 from benchmarks import profile
-from tfbig.plan import Plan
+from tfbig import rates
+from tfbig.plan import Plan, Rates
 
 layers = keras.layers
 
@@ -155,6 +156,33 @@ def test_what_stays_on_the_device_is_the_same(
     assert (plan.layout.kept == stored) == (device == "40MB")
     assert (plan.host_bytes == 0) == (device == "40MB")
     assert (plan.strips > 1) == (device != "40MB" or strip_rows is not None)
+    assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
+
+
+def test_a_batch_of_any_size_leaves_nothing_on_the_device(float64: None) -> None:
+    """What there is room for is not known while a step is traced."""
+    twin = residual()
+    big = tfbig.stream(twin, tfbig.Budget(device="1MB"), devices="/CPU:0")
+    x = tf.random.stateless_normal((4, 24, 16, 3), (1, 2), dtype=tf.float64)
+    assert big.plan((1, 24, 16, 3)).layout.kept
+    step = tf.function(big, input_signature=[tf.TensorSpec((None, 24, 16, 3), x.dtype)])
+    for batch in (1, 4):
+        assert_same([step(x[:batch])], [twin(x[:batch])], FLOAT64)
+
+
+def test_what_is_made_again_on_the_device_is_the_same(
+    float64: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where copies are slow segments are replayed beside images that stay, the images that they make among them."""
+    monkeypatch.setattr(rates, "of", lambda *_: Rates(operations=1e14, passes=1e13, copies=1e8))
+    twin = residual()
+    x = tf.random.stateless_normal((2, 61, 47, 3), (1, 2), dtype=tf.float64)
+    big = tfbig.stream(twin, tfbig.Budget(device="1.8MB"), devices="/CPU:0")
+    plan = big.plan(x.shape)
+    assert plan.strips > 1
+    assert plan.host_bytes == 0
+    assert plan.layout.replays
+    assert plan.layout.inner <= plan.layout.kept
     assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
 
 

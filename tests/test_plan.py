@@ -26,7 +26,7 @@ from tfbig.errors import BudgetError
 from tfbig.geometry import SAME, Interval, Resize, Transposed, Window, partition
 from tfbig.graph import AT_ONCE, Graph, Local, Node, Reduce, Whole, axes_of, image_positions
 from tfbig.lifetimes import timeline
-from tfbig.plan import RUNTIME_BYTES, Plan, Rates, SweepCost, format_bytes, layers_of
+from tfbig.plan import PAGE_ELEMENTS, RUNTIME_BYTES, Plan, Rates, SweepCost, format_bytes, layers_of
 from tfbig.planner import Planner
 from tfbig.ranges import aligned
 from tfbig.schedule import REMAT_DEPTH, Layout, Store, Sweep, foldable, schedule
@@ -948,6 +948,38 @@ def test_an_accelerator_makes_again_what_takes_longer_to_copy(copies: float, aga
     assert stored(keeps=True, training=False) == stored(training=False)
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_signal_is_planned_and_refused_as_an_image_is(keeps: bool) -> None:
+    """A tenth of the budget would be too little for the smallest strip; an error names no columns."""
+    start = keras.Input((None, 2))
+    x = layers.Conv1D(16, 5, padding="same")(start)
+    graph = read(keras.Model(start, layers.BatchNormalization()(x)))
+    sizes = {graph.inputs[0]: (4096,)}
+    assert Planner(graph, 12_000, keeps=keeps).plan(1, sizes).device_bytes <= 12_000
+    with pytest.raises(
+        BudgetError, match=r"Raise `device` to .*, or use a smaller batch \(now 1\)"
+    ):
+        Planner(graph, 1_000, keeps=keeps).plan(1, sizes)
+
+
+@pytest.mark.parametrize("share", [0.6, 0.9, 1.2, 2.0])
+def test_more_of_an_accelerator_makes_no_plan_slower(share: float) -> None:
+    """Nor a plan slower than the one that copies all."""
+    graph = read(deep(4))
+    sizes = squares(graph, 512)
+    rates = Rates(operations=1e14, passes=1e13, copies=1e9)
+    free = Planner(graph, PLENTY).plan(1, sizes)
+    stored = sum(free.image_bytes[v] for sweep in free.sweeps for v in sweep.writes)
+
+    def seconds(budget: float, keeps: bool = True) -> float:
+        plan = Planner(graph, int(budget * stored), rates=rates, keeps=keeps).plan(1, sizes)
+        assert plan.device_bytes <= budget * stored
+        return plan.seconds
+
+    assert seconds(1.25 * share) <= 1.02 * seconds(share)
+    assert seconds(share) <= seconds(share, keeps=False)
+
+
 def test_lower_strips_leave_room_for_images_on_an_accelerator() -> None:
     """With strips as high as they can be nothing fits beside them; what stays need not be copied."""
     graph = read(deep(6))
@@ -967,18 +999,22 @@ def test_lower_strips_leave_room_for_images_on_an_accelerator() -> None:
     assert again.device_bytes == plan.device_bytes
 
 
-def test_no_tensor_has_more_numbers_than_kernels_take() -> None:
-    """Whatever the memory: 16000 x 64000 of 3 channels are more than 2**31 - 1 numbers."""
+@pytest.mark.parametrize("pages", [0, 2])
+def test_no_tensor_has_more_numbers_than_kernels_take(pages: int) -> None:
+    """Whatever the memory: 16000 x 64000 of 3 channels are more than 2**31 - 1 numbers. A strip of an image that stays
+    on an accelerator comes with the pages around it."""
     graph = read(chain())
     (image,) = graph.inputs
-    plan = Planner(graph, 2**60).plan(1, {image: (16000, 64000)})
+    plan = Planner(graph, 2**60, keeps=pages > 0).plan(1, {image: (16000, 64000)})
+    assert bool(plan.layout.kept) == bool(pages)
     widest = max(graph.values[v].channels for sweep in plan.sweeps for v in sweep.images)
     assert 16000 * 64000 * widest > KERNEL_ELEMENTS
     for sweep, cost in zip(plan.sweeps, plan.costs, strict=True):
         table = sweep.table(dict.fromkeys(sweep.images, 16000), cost.strips)
         for value in sweep.images:
             rows = int(heights_of(sweep, table, value).max())
-            assert rows * 64000 * graph.values[value].channels <= KERNEL_ELEMENTS
+            elements = rows * 64000 * graph.values[value].channels
+            assert elements + pages * PAGE_ELEMENTS <= KERNEL_ELEMENTS
 
 
 def test_a_row_of_too_many_numbers_is_refused() -> None:

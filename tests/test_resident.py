@@ -44,12 +44,18 @@ def test_strips_add_up(rows: int, batch: int, strips: int, halo: int) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("shape", [(2, 300, 3), (1, 300, 4, 3), (1, 300, 2, 2, 3)])
-def test_any_rows_are_read(shape: tuple[int, ...]) -> None:
-    """Of images of every rank; rows that nothing was added to are zero."""
+@pytest.mark.parametrize("most", [resident.PAGE_ELEMENTS, 30, 1])
+@pytest.mark.parametrize("shape", [(2, 600, 3), (1, 600, 4, 3), (1, 600, 2, 2, 3)])
+def test_any_rows_are_read(
+    shape: tuple[int, ...], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of images of every rank, whatever a page may hold; rows that nothing was added to are zero."""
+    monkeypatch.setattr(resident, "PAGE_ELEMENTS", most)
     x = tf.random.stateless_uniform(shape, (1, 2), dtype=tf.float32)
     whole = tf.constant(shape)
     image = resident.add(resident.allocate(whole, x.dtype), whole, 100, x[:, 100:200])
+    rows = {resident.PAGE_ELEMENTS: 3, 30: {3: 3, 4: 2, 5: 2}[len(shape)], 1: 1}[most]
+    assert tf.raw_ops.TensorListLength(input_handle=image) == -(-600 // rows)
     expected = np.array(x)
     expected[:, :100] = expected[:, 200:] = 0
     for start, stop in ((0, 300), (99, 101), (150, 151), (199, 300), (260, 270)):

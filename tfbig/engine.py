@@ -23,16 +23,13 @@ import tensorflow as tf
 from tfbig import progress, reading, resident, scratch, stores, sweeps, tapes
 from tfbig.errors import BudgetError
 from tfbig.graph import Graph, Node, Whole, learned
-from tfbig.planner import Planner
+from tfbig.planner import GOOD_ENOUGH, Planner
 from tfbig.schedule import Layout, Store, Sweep, foldable
 from tfbig.sharing import Canonical, Functions
 from tfbig.state import KINDS, Part, State, Structure
 
 HOST = "/CPU:0"
 """Where stores are, and what is small."""
-
-GOOD_ENOUGH = 1.1
-"""A layout that has been traced is used again where another would not be faster than by this factor."""
 
 
 class Program:
@@ -278,14 +275,18 @@ class Program:
         return state
 
     def _layout(self, images: dict[int, tf.Tensor]) -> Layout:
-        """What is kept, decided while tracing where sizes are known; what does not fit is then said at once."""
+        """What is kept, decided while tracing where sizes are known; what does not fit is then said at once.
+
+        Of a batch of any size nothing stays on the device: there may be no room for a larger one.
+        """
         if self._using is not None:
             return self._using
         sizes = {v: tuple(t.shape[1:-1]) for v, t in images.items() if t.shape.rank != 1}
         if len(sizes) < len(images) or any(None in size for size in sizes.values()):
             return Layout(tuple(self.planner.sweeps))
         batch = next(iter(images.values())).shape[0]
-        return self.planner.plan(batch or 1, sizes).layout
+        layout = self.planner.plan(batch or 1, sizes).layout
+        return layout if batch else replace(layout, kept=frozenset())
 
     def _geometry(
         self, keys: list[int], layout: Layout

@@ -17,8 +17,11 @@ SWEEP_BYTES = 4 * 2**20
 """The graph of a sweep, forward and backward (measured: 4.2 MB each for the 50 of ResNet-50)."""
 
 PAGES = 256
-"""Most pages of an image that stays on the device (`tfbig.resident`). A strip shares its first and last with others,
-and holds those that these have changed since until all of its own have gone."""
+"""Pages of an image that stays on the device (`tfbig.resident`), or more. A strip shares its first and last with
+others, and holds those that these have changed since until all of its own have gone."""
+
+PAGE_ELEMENTS = 2**26
+"""Most numbers of such a page, if it is more than a row: with two of them a strip is not too large for kernels."""
 
 START_SECONDS = 1e-4
 """Of a layer on a strip, however small: its kernels are started. ResNet-18 at 64 x 64 takes 0.064 s a step with 18

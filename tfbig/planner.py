@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -20,7 +20,10 @@ from tfbig.plan import PAGES, RUNTIME_BYTES, SWEEP_BYTES, Plan, Rates, SweepCost
 from tfbig.schedule import Layout, Size, Sweep, schedule
 from tfbig.strips import Strips, learning
 
-LOWER = (4, 16)
+GOOD_ENOUGH = 1.1
+"""No more is looked for, nor traced, where nothing could be faster than by this factor."""
+
+LOWER = (2, 4, 8, 16)
 """Strips of so small parts of an accelerator are tried too: each reads its halo again, but images have the room."""
 
 
@@ -144,34 +147,44 @@ class Planner:
         if layout is not None:
             return self._of_layout(layout, batch, extents)
         try:
-            found = list(self._plans_of(self._straight(), batch, extents, known))
+            straight = self._plan(self._straight(), batch, extents, self.device_bytes, known)
         except BudgetError as error:
             raise self._too_large(batch, extents, error) from None
-        fits = any(self._inside(_placed(plan)) for plan in found)
-        if self.training and (self.keeps or not fits):
-            for way in self._ways(batch, extents, fits):
+        if self.keeps:
+            return self._on_device(straight, batch, extents, known)
+        found = [straight]
+        if self.training and not self._inside(_placed(straight)):
+            for way in self._ways(batch, extents):
                 with suppress(BudgetError):  # a sweep of many layers may have too large a strip
-                    found += self._plans_of(way, batch, extents, known)
+                    found.append(self._plan(way, batch, extents, self.device_bytes, known))
         return self._fastest(found)
 
-    def _plans_of(
-        self, layout: Layout, batch: int, extents: dict[int, Size], known: dict[object, SweepCost]
-    ) -> Iterator[Plan]:
-        """The plan of a layout; on an accelerator, with strips of several heights, and images beside them.
-
-        Raises:
-            BudgetError: the smallest strip of a sweep is above the budget.
-        """
-        for plan in self._heights(layout, batch, extents, known):
-            if self.keeps:
-                yield from self._keeping(plan)
-            else:
-                yield plan
+    def _on_device(
+        self, straight: Plan, batch: int, extents: dict[int, Size], known: dict[object, SweepCost]
+    ) -> Plan:
+        """The fastest plan on an accelerator: strips of several heights, images that stay there, others made again."""
+        found: list[Plan] = []
+        most, enough = inf, GOOD_ENOUGH * self._with(straight, self._inner(straight)).seconds
+        ways = self._ways(batch, extents) if self.training else ()
+        for layout in (straight.layout, *ways):
+            if most <= enough:
+                break
+            with suppress(BudgetError):
+                heights = self._heights(layout, batch, extents, known)
+                for plan in self._keeping(heights, most):
+                    found.append(plan)
+                    if plan.seconds < most and (placed := self._fitted(plan)):
+                        most = min(most, placed.seconds)
+        return self._fastest(found)
 
     def _heights(
         self, layout: Layout, batch: int, extents: dict[int, Size], known: dict[object, SweepCost]
     ) -> Iterator[Plan]:
-        """The plan of a layout, with strips as high as they can be, and lower where that leaves room for images."""
+        """The plan of a layout, with strips as high as they can be, and lower where that leaves room for images.
+
+        Raises:
+            BudgetError: the smallest strip of a sweep is above the budget.
+        """
         yield self._plan(layout, batch, extents, self.device_bytes, known)
         for share in LOWER if self.keeps else ():
             with suppress(BudgetError):
@@ -218,8 +231,8 @@ class Planner:
             return placed
         return self._spilled(plan) if self.disk_bytes else None
 
-    def _ways(self, batch: int, extents: dict[int, Size], fits: bool) -> Iterator[Layout]:
-        """Layouts that keep less; where all fits, those that an accelerator may be faster with."""
+    def _ways(self, batch: int, extents: dict[int, Size]) -> Iterator[Layout]:
+        """Layouts that keep less; those that an accelerator may be faster with come first there."""
         stored = self._image_bytes(batch, extents)
 
         def worth(replay: Sweep) -> float:
@@ -231,9 +244,9 @@ class Planner:
         def effort(node: Node) -> int:
             return self._effort(node, batch, extents)
 
-        if fits:
-            return layouts.making_again(self.graph, self._cuts, stored, effort)
-        return layouts.keeping_less(self.graph, self._cuts, stored, worth, effort)
+        if self.keeps:
+            yield from layouts.making_again(self.graph, self._cuts, stored, effort)
+        yield from layouts.keeping_less(self.graph, self._cuts, stored, worth, effort)
 
     def _straight(self) -> Layout:
         """Everything is kept in memory: the fastest."""
@@ -306,17 +319,44 @@ class Planner:
             limit -= tried.host_bytes - self._room(tried)
         return None
 
-    def _keeping(self, plan: Plan) -> Iterator[Plan]:
-        """The plan with images left on the device, as many as there is room for beside the strips: the smallest, or the
-        largest first."""
-        written = {v for sweep in plan.sweeps for v in sweep.writes} - set(self.graph.outputs)
-        order = sorted(written, key=lambda v: plan.image_bytes[v])
-        for some in (order, order[::-1]):
-            yield self._with(plan, self._fitting(plan, some))
+    def _keeping(self, heights: Iterable[Plan], most: float) -> Iterator[Plan]:
+        """Plans of a layout with images left on the device, as many as there is room for: the smallest, or the largest
+        first. None that must take longer than `most` seconds.
 
-    def _fitting(self, plan: Plan, order: Sequence[int]) -> frozenset[int]:
-        """Of images in order, each for which the device has room beside the strips and those before it."""
-        whole = self._with(plan, frozenset(order))
+        What there is no room for is copied twice at least, and lower strips compute no less.
+
+        Args:
+            heights: plans that leave none there, from high strips to low ones.
+        """
+        for plan in heights:
+            whole = self._with(plan, self._inner(plan))
+            strips = _strip_bytes(whole)
+            images = _kept_bytes(whole)
+            without, beside = (
+                max(int(n.max()) - self.device_bytes, 0) for n in (images, images + strips)
+            )
+            if whole.seconds + 2 * without / self.rates.copies >= most:
+                return
+            if not beside:
+                yield whole
+                return
+            if whole.seconds + 2 * beside / self.rates.copies < most:
+                order = sorted(whole.layout.kept, key=lambda v: plan.image_bytes[v])
+                for some in (order, order[::-1]):
+                    yield self._with(plan, self._fitting(whole, some))
+
+    def _inner(self, plan: Plan) -> frozenset[int]:
+        """Images that sweeps give to each other."""
+        return frozenset(v for sweep in plan.sweeps for v in sweep.writes).difference(
+            self.graph.outputs
+        )
+
+    def _fitting(self, whole: Plan, order: Sequence[int]) -> frozenset[int]:
+        """Of images in order, each for which the device has room beside the strips and those before it.
+
+        Args:
+            whole: the plan that leaves all of them there.
+        """
         line, sizes = whole.timeline, whole.image_bytes
         stores = defaultdict(list)
         for store in line.spans:
@@ -344,9 +384,7 @@ class Planner:
             sizes[v] = size + size * plan.strips // PAGES
         line = lifetimes.timeline(self.graph, layout, self.training, self.fused)
         made = replace(plan, layout=layout, timeline=line, image_bytes=sizes)
-        stores = [s for s in line.spans if s.value in kept]
-        most = line.live_bytes(stores, sizes) + _strip_bytes(made)
-        return replace(made, device_bytes=int(most.max()))
+        return replace(made, device_bytes=int((_kept_bytes(made) + _strip_bytes(made)).max()))
 
     def _room(self, plan: Plan) -> float:
         """Bytes that stores may take in host memory."""
@@ -375,10 +413,12 @@ class Planner:
         disk = f", and {format_bytes(self.disk_bytes)} of disk" if self.disk_bytes else ""
         more = ", or `disk`" if self.disk_bytes else ""
         allowed = format_bytes((self.host_bytes or 0) + self.taken_bytes)
+        less = "or a smaller batch" if self.store else "a smaller batch or store='bfloat16'"
+        comma = "" if self.store else ","
         return BudgetError(
             f"'{self.name}' on {shape}: a step needs {least} of host memory at least ({parts}), "
             f"{allowed} are allowed{disk}. Raise `host` to {least}{more}, or use smaller "
-            "images, a smaller batch or store='bfloat16'."
+            f"images{comma} {less}."
         )
 
     def _too_large(self, batch: int, extents: dict[int, Size], error: BudgetError) -> BudgetError:
@@ -419,7 +459,7 @@ class Planner:
             fixed=-(-extents[first][0] // self.strip_rows) if self.strip_rows else None,
             max_elements=self.max_elements,
             devices=self.devices,
-            shares=self.training and not self.keeps,
+            keeps=self.keeps,
             training=self.training and not sweep.again,
             learning=self._learning,
             name=self.name,
@@ -430,6 +470,12 @@ class Planner:
 def _strip_bytes(plan: Plan) -> np.ndarray:
     """Bytes of strips at every moment."""
     return np.array([plan.cost_of(m).device_bytes for m in plan.timeline.moments], np.int64)
+
+
+def _kept_bytes(plan: Plan) -> np.ndarray:
+    """Bytes of images that stay on the device at every moment."""
+    line = plan.timeline
+    return line.live_bytes([s for s in line.spans if s.value in plan.layout.kept], plan.image_bytes)
 
 
 def _placed(plan: Plan) -> Plan:

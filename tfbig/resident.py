@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.kernels import pad, take_rows
-from tfbig.plan import PAGES
+from tfbig.plan import PAGE_ELEMENTS, PAGES
 
 
 def is_list(image: tf.Tensor) -> bool:
@@ -56,7 +56,10 @@ def add(image: tf.Tensor, shape: tf.Tensor, start: Any, rows: tf.Tensor) -> tf.T
 
 
 def _page(shape: tf.Tensor) -> tf.Tensor:
-    return tf.concat([shape[:1], [-(-shape[1] // PAGES)], shape[2:]], 0)
+    row = tf.reduce_prod(shape[:1]) * tf.reduce_prod(shape[2:])
+    most = tf.maximum(PAGE_ELEMENTS // tf.maximum(row, 1), 1)
+    rows = tf.minimum(-(-shape[1] // PAGES), most)
+    return tf.concat([shape[:1], [rows], shape[2:]], 0)
 
 
 def _joined(image: tf.Tensor, shape: tf.Tensor, dtype: Any, first: Any, last: Any) -> tf.Tensor:

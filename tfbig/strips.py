@@ -11,7 +11,7 @@ import numpy as np
 from tfbig.cost import bytes_of, heights_of, operations_of, sweep_limit
 from tfbig.errors import BudgetError
 from tfbig.graph import Graph, Local
-from tfbig.plan import SweepCost, format_bytes, layers_of
+from tfbig.plan import PAGE_ELEMENTS, SweepCost, format_bytes, layers_of
 from tfbig.schedule import Size, Sweep
 
 KERNEL_ELEMENTS = 2**31 - 1
@@ -37,7 +37,8 @@ class Strips:
         fixed: a number of strips to take whatever the bytes.
         max_elements: most elements of a strip of what the sweep reads, instead of `device_bytes`.
         devices: how many share the strips.
-        shares: whether a strip that fits alone may be parted among those that are worked on at once.
+        keeps: whether the device is an accelerator on which images may stay. One kernel is enough for it; elsewhere a
+            strip that fits alone may be parted among those that are worked on at once.
         name: of the model, for messages.
     """
 
@@ -52,7 +53,7 @@ class Strips:
     fixed: int | None = None
     max_elements: int | None = None
     devices: int = 1
-    shares: bool = False
+    keeps: bool = False
     name: str = "model"
 
     def cost(self) -> SweepCost:
@@ -120,7 +121,8 @@ class Strips:
         instead of 0.12 for each of the last four convolutions of ResNet-18 at 2048 x 2048.
         """
         more = min(count * self.graph.at_once, most)
-        if not self.shares or self.max_elements is not None or not self._fits(more):
+        parts = self.training and not self.keeps
+        if not parts or self.max_elements is not None or not self._fits(more):
             return count
         found = operations_of(self.sweep, self.batch, self.extents, self._heights(more))
         return more if found[0] <= TWICE * found[1] else count
@@ -129,10 +131,9 @@ class Strips:
         if self.max_elements is None:
             if self._working_set(count, chosen) > self.device_bytes:
                 return False
+            limit = KERNEL_ELEMENTS - (2 * PAGE_ELEMENTS if self.keeps else 0)
             # No number has less than a byte.
-            return (
-                self.device_bytes <= KERNEL_ELEMENTS or self._most(count, chosen) <= KERNEL_ELEMENTS
-            )
+            return self.device_bytes <= limit or self._most(count, chosen) <= limit
         return count == sweep_limit(self.sweep, self.extents) or self.max_elements >= max(
             -(-self.extents[v][0] // count)
             * self.batch
@@ -148,13 +149,17 @@ class Strips:
             return count
         least = self._working_set(count, range(count))
         need = format_bytes(least)
-        width = max(self.extents[v][1] for v in self.sweep.images)
         raise BudgetError(
             f"sweep {self.sweep.index} of '{self.name}' ({layers_of(self.sweep)}): the smallest strip needs {need} "
             f"on the device, {format_bytes(self.device_bytes)} are allowed. Raise `device` to {need}, or use "
-            f"narrower images (now {width} columns) or a smaller batch (now {self.batch}).",
+            f"{self._narrower()}a smaller batch (now {self.batch}).",
             least,
         )
+
+    def _narrower(self) -> str:
+        """What would make the smallest strip smaller; the row of a signal has one width."""
+        widths = [self.extents[v][1] for v in self.sweep.images if len(self.extents[v]) > 1]
+        return f"narrower images (now {max(widths)} columns) or " if widths else ""
 
     def _working_set(self, count: int, chosen: Sequence[int] | None = None) -> int:
         """Bytes of as many strips as are worked on at once, of the largest of those chosen.
