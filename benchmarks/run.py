@@ -204,12 +204,13 @@ def plot(found: Sequence[dict[str, Any]], path: Path) -> None:
         right = max(x["memory_ratio"] for x in here) * 1.3
         top = max(x["seconds_ratio"] for x in here) * 1.15
         told: list[tuple[float, float]] = []
+        points = [(x["memory_ratio"], x["seconds_ratio"]) for x in here]
         for x in here:
             streams = "stream" in x["way"] or x["way"].startswith("bfloat16")
             place = x["memory_ratio"], x["seconds_ratio"]
             color = "tab:red" if streams else "tab:gray"
             axis.plot(*place, "s" if x["way"] in PEERS else "o", color=color)
-            told.append(_free(place[0] + 0.03 * right, place[1], told, right, top))
+            told.append(_free(place[0] + 0.03 * right, place[1], told, points, right, top))
             line = {"arrowstyle": "-", "linewidth": 0.4}
             axis.annotate(x["way"], place, told[-1], fontsize=8, va="center", arrowprops=line)
         axis.axhline(1, color="black", linewidth=0.5)
@@ -223,10 +224,17 @@ def plot(found: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def _free(
-    x: float, y: float, told: Sequence[tuple[float, float]], right: float, top: float
+    x: float,
+    y: float,
+    told: Sequence[tuple[float, float]],
+    points: Sequence[tuple[float, float]],
+    right: float,
+    top: float,
 ) -> tuple[float, float]:
-    """The place at or below one that is not beside those of other names."""
-    while any(abs(x - a) < 0.25 * right and abs(y - b) < 0.035 * top for a, b in told):
+    """The place at or below one where a name hides no point, and no other name."""
+    while any(abs(x - a) < 0.25 * right and abs(y - b) < 0.035 * top for a, b in told) or any(
+        0 < a - x < 0.2 * right and abs(y - b) < 0.025 * top for a, b in points
+    ):
         y -= 0.01 * top
     return x, y
 
