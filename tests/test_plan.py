@@ -964,20 +964,22 @@ def test_a_signal_is_planned_and_refused_as_an_image_is(keeps: bool) -> None:
 
 @pytest.mark.parametrize("share", [0.6, 0.9, 1.2, 2.0])
 def test_more_of_an_accelerator_makes_no_plan_slower(share: float) -> None:
-    """Nor a plan slower than the one that copies all."""
+    """Nor more of the host, and none is slower than the one that copies all."""
     graph = read(deep(4))
     sizes = squares(graph, 512)
     rates = Rates(operations=1e14, passes=1e13, copies=1e9)
     free = Planner(graph, PLENTY).plan(1, sizes)
     stored = sum(free.image_bytes[v] for sweep in free.sweeps for v in sweep.writes)
 
-    def seconds(budget: float, keeps: bool = True) -> float:
-        plan = Planner(graph, int(budget * stored), rates=rates, keeps=keeps).plan(1, sizes)
+    def seconds(budget: float, keeps: bool = True, host: int | None = None) -> float:
+        planner = Planner(graph, int(budget * stored), host, rates=rates, keeps=keeps)
+        plan = planner.plan(1, sizes)
         assert plan.device_bytes <= budget * stored
         return plan.seconds
 
     assert seconds(1.25 * share) <= 1.02 * seconds(share)
     assert seconds(share) <= seconds(share, keeps=False)
+    assert seconds(share) <= seconds(share, host=stored)
 
 
 def test_lower_strips_leave_room_for_images_on_an_accelerator() -> None:
