@@ -196,18 +196,21 @@ class Planner:
         Raises:
             BudgetError: it does not fit.
         """
-        found = list(self._heights(layout, batch, extents, {}))
-        fit = [plan for plan in found if not layout.kept or plan.device_bytes <= self.device_bytes]
-        if not fit:
+        found = []
+        for plan in self._heights(layout, batch, extents, {}):
+            found.append(plan)
+            if not layout.kept or plan.device_bytes <= self.device_bytes:
+                break
+        else:
             least = min(plan.device_bytes for plan in found)
             raise BudgetError(
                 f"'{self.name}': images that another size leaves on the device need {format_bytes(least)} of it, "
                 f"{format_bytes(self.device_bytes)} are allowed. Use images of one size."
             )
-        plan = _placed(min(fit, key=lambda p: p.seconds))
-        if self._inside(plan):
-            return plan
-        raise self._refused([plan])
+        placed = _placed(found[-1])
+        if self._inside(placed):
+            return placed
+        raise self._refused([placed])
 
     def _fastest(self, found: list[Plan]) -> Plan:
         """The fastest of these plans that fits, with as much in a file as it has to; a file makes no plan faster."""
