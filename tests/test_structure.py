@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "tfbig"
 ORDER = [
     "backend",
     "errors",
+    "stopping",
     "own",
     "budget",
     "geometry",
@@ -62,6 +63,7 @@ ORDER = [
     "binding",
     "layers",
     "failures",
+    "halves",
     "programs",
     "steps",
     "stream",
@@ -105,7 +107,17 @@ SOURCES = [
 """The same for `tfbig.sources`."""
 
 PURE = [
-    *("errors", "budget", "geometry", "grids", "graph", "schedule", "segments", "ranges"),
+    *(
+        "errors",
+        "stopping",
+        "budget",
+        "geometry",
+        "grids",
+        "graph",
+        "schedule",
+        "segments",
+        "ranges",
+    ),
     *("lifetimes", "plan", "cost", "strips", "cuts", "layouts", "planner", "sources"),
 ]
 """What runs without TensorFlow and Keras."""

@@ -31,3 +31,7 @@ class NonFiniteError(TfbigError, ArithmeticError):
 
 class UnifiedMemoryError(TfbigError, RuntimeError):
     """Raised when memory cannot be shared between host and accelerator, or it is too late to ask for it."""
+
+
+class Stopped(TfbigError):
+    """Raised where long work ends because it was asked to, see `tfbig.stopping`."""

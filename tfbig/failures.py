@@ -46,7 +46,10 @@ class Unwrapped:
 
 def _quoted(message: str) -> Exception | None:
     """The error of ours that a message of TensorFlow quotes, with its traceback after it."""
-    ours = (errors.BudgetError, errors.SourceError, errors.NonFiniteError, ValueError)
+    ours = (
+        *(errors.BudgetError, errors.SourceError, errors.NonFiniteError, errors.Stopped),
+        ValueError,
+    )
     for kind in ours:
         _, name, text = message.partition(f"{kind.__name__}: ")
         if name and "/tfbig/" in message.replace(os.sep, "/"):

@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfbig import stopping
+
 QUIET_SECONDS = 4.0
 EVERY_SECONDS = 0.5
 
@@ -34,7 +36,12 @@ class Meter:
         self.open = False
 
     def tick(self, what: str, index: int, count: int, unit: str = "strip") -> None:
-        """Strip `index` of `count` is done."""
+        """Strip `index` of `count` is done.
+
+        Raises:
+            Stopped: the work was asked to end.
+        """
+        stopping.check()
         now = self.clock()
         if now - self.began > QUIET_SECONDS and now - self.printed > EVERY_SECONDS:
             self.printed, self.open = now, True

@@ -17,6 +17,7 @@ from tfbig import (
     backend,
     binding,
     failures,
+    halves,
     labels,
     network,
     objective,
@@ -186,14 +187,21 @@ class StreamedModel(failures.Unwrapped, keras.Model):
 
     @_do_not_convert
     def train_step(self, data: Any) -> dict[str, Any]:
+        if not self.trainable_variables:
+            warnings.warn("The model does not have any trainable weights.", stacklevel=2)
+            return self.compute_gradients(data)[1]
+        return halves.whole(self, data)
+
+    @_do_not_convert
+    def compute_gradients(self, data: Any) -> halves.Gradients:
+        """The gradients of a batch and its logs, see `tfbig.halves`."""
         if not self.spatial:
-            return super().train_step(self._dense_targets(data))
+            return halves.plain(self, self._dense_targets(data))
         step = self._loss_step(data, training=True)
         program, weights = step.program, binding.weights(step.program)
         if not self.trainable_variables:
-            warnings.warn("The model does not have any trainable weights.", stacklevel=2)
             results = program.forward(step.inputs, weights)
-            return self._finish(step, results, self._penalty(step.loss(results).dtype))
+            return [], self._finish(step, results, self._penalty(step.loss(results).dtype))
         scale = self.optimizer.scale_loss(tf.constant(1.0))
         results, gradients = program.loss_and_gradients(step.inputs, weights, scale)
         with tf.GradientTape() as tape:
@@ -203,13 +211,13 @@ class StreamedModel(failures.Unwrapped, keras.Model):
         penalties = tape.gradient(scaled, variables)
         slots = objective.learning(program.graph)
         found = {id(program.graph.weights[s]): gradients[s] for s in slots}
-        pairs = []
-        for variable, extra in zip(self.trainable_variables, penalties, strict=True):
-            both = [g for g in (found.get(id(variable)), extra) if g is not None]
-            pairs.append((tf.add_n(both) if both else None, variable))
-        self.optimizer.apply_gradients(pairs)
+        both = [
+            [g for g in (found.get(id(variable)), extra) if g is not None]
+            for variable, extra in zip(self.trainable_variables, penalties, strict=True)
+        ]
         binding.update(program, results)
-        return self._finish(step, results, penalty)
+        logs = self._finish(step, results, penalty)
+        return [tf.add_n(terms) if terms else None for terms in both], logs
 
     @_do_not_convert
     def test_step(self, data: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfbig import binding, failures, sources, split
+from tfbig import binding, failures, halves, sources, split
 from tfbig.budget import Budget
 from tfbig.instances import Instances
 from tfbig.mil import published
@@ -159,11 +159,11 @@ class MIL(StreamedModel):
 
     # ------------------------------------------------------------------ keras.Model
 
-    def train_step(self, data: Any) -> dict[str, Any]:
+    def compute_gradients(self, data: Any) -> halves.Gradients:
         data = self._of_outputs(data)
         if self.mode == "published":
-            return published.train_step(self, data)
-        return super().train_step(data)
+            return published.gradients(self, data)
+        return super().compute_gradients(data)
 
     def test_step(self, data: Any) -> dict[str, Any]:
         return super().test_step(self._of_outputs(data))

@@ -21,11 +21,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig import reading
+from tfbig import halves, reading
 
 
-def train_step(model: Any, data: Any) -> dict[str, Any]:
-    """One step; `model` is a `tfbig.mil.MIL`, `data` as Keras has it."""
+def gradients(model: Any, data: Any) -> halves.Gradients:
+    """Those of one step; `model` is a `tfbig.mil.MIL`, `data` as Keras has it."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     slices = _Slices(model, x)
     features = slices.features()
@@ -44,12 +44,11 @@ def train_step(model: Any, data: Any) -> dict[str, Any]:
     encoder = [v._value for v in model.encoder.trainable_variables]
     summed = slices.gradients(encoder, of_slice)
     found = {v.ref(): g for v, g in zip(encoder, summed, strict=True)}
-    gradients = [
+    both = [
         g + found[v.ref()] if v.ref() in found else g for v, g in zip(variables, whole, strict=True)
     ]
-    model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-    model._loss_tracker.update_state(loss, sample_weight=tf.shape(features)[0])
-    return model.compute_metrics(x, y, predicted, sample_weight)
+    model._loss_tracker.update_state(halves.unscaled(loss), sample_weight=tf.shape(features)[0])
+    return both, model.compute_metrics(x, y, predicted, sample_weight)
 
 
 class _Slices:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig import backend, failures, grids
+from tfbig import backend, failures, grids, halves
 from tfbig.patchgd import choosing, encoding
 from tfbig.patchgd.latent import FILLINGS, check_encoder, shaped, slice_size
 from tfbig.patchgd.reading import Patches
@@ -73,6 +73,26 @@ class PatchModel(failures.Unwrapped, choosing.Counted, keras.Model):
 
     def build(self, input_shape: Any = None) -> None:
         self.built = True
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        return halves.whole(self, data) if self.accumulate is None else self._stepped(data)[1]
+
+    def compute_gradients(self, data: Any) -> halves.Gradients:
+        """The gradients of a batch and its logs, see `tfbig.halves`.
+
+        Raises:
+            ValueError: the optimizer steps between inner steps, so that a step has no halves.
+        """
+        if self.accumulate is not None:
+            raise ValueError(
+                f"'{self.name}': with accumulate={self.accumulate} the optimizer steps inside a training step, which "
+                "has no gradients of its own; pass accumulate=None."
+            )
+        return self._stepped(data)
+
+    def _stepped(self, data: Any) -> halves.Gradients:
+        """All inner steps; gradients are those that were not applied in between."""
+        raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
         parts = {

@@ -17,14 +17,15 @@ def run(model: keras.Model, total: Any, inner: Inner, state: Any, shapes: Any) -
 
     Args:
         model: has `optimizer`, `trainable_variables`, and `accumulate`: after so many inner steps the optimizer applies
-            the mean of their gradients; None: after all.
+            the mean of their gradients; None: it does not, and the mean of all is given.
         total: how many inner steps.
         inner: one of them.
         state: tensors that go from one to the next, `[Z, ...]` and so on.
         shapes: what is known of their shapes in all of them.
 
     Returns:
-        The state after the last, and the mean of the losses.
+        The mean of the gradients (None for a variable without one, or for all that were applied), the state after the
+        last, and the mean of the losses.
 
     Raises:
         ValueError: the optimizer would step inside the loop under a distribution strategy, which cannot add up the
@@ -50,24 +51,31 @@ class _Run:
             with tf.init_scope():
                 model.optimizer.build(model.trainable_variables)
         if model.accumulate is None:
-            losses, state = self._group(tf.constant(0), total, nothing, state)
-        else:
+            means, losses, state = self._means(tf.constant(0), total, nothing, state)
+            return self._learned(means), state, losses / tf.cast(total, losses.dtype)
 
-            def one(step: tf.Tensor, losses: tf.Tensor, state: Any) -> Any:
-                last = tf.minimum(step + model.accumulate, total)
-                return (last, *self._group(step, last, losses, state))
+        def one(step: tf.Tensor, losses: tf.Tensor, state: Any) -> Any:
+            last = tf.minimum(step + model.accumulate, total)
+            means, losses, state = self._means(step, last, losses, state)
+            pairs = zip(self._learned(means), model.trainable_variables, strict=True)
+            model.optimizer.apply_gradients(pairs)
+            return last, losses, state
 
-            _, losses, state = tf.while_loop(
-                lambda step, *_: step < total,
-                one,
-                (tf.constant(0), nothing, state),
-                (tf.TensorShape([]), tf.TensorShape([]), self.shapes),
-                parallel_iterations=1,
-            )
-        return state, losses / tf.cast(total, losses.dtype)
+        _, losses, state = tf.while_loop(
+            lambda step, *_: step < total,
+            one,
+            (tf.constant(0), nothing, state),
+            (tf.TensorShape([]), tf.TensorShape([]), self.shapes),
+            parallel_iterations=1,
+        )
+        return [None] * len(self.variables), state, losses / tf.cast(total, losses.dtype)
 
-    def _group(self, first: tf.Tensor, last: tf.Tensor, losses: tf.Tensor, state: Any) -> Any:
-        """Inner steps `first` to `last`, then one step of the optimizer; the sum of losses and the state."""
+    def _learned(self, means: list[Any]) -> list[Any]:
+        """Gradients, None where there are none."""
+        return [mean if learns else None for mean, learns in zip(means, self.learns, strict=True)]
+
+    def _means(self, first: tf.Tensor, last: tf.Tensor, losses: tf.Tensor, state: Any) -> Any:
+        """Inner steps `first` to `last`: the mean of their gradients, the sum of losses and the state."""
         if self.model.accumulate == 1:
             sums, losses, state = self._one(first, losses, state)
         else:
@@ -85,11 +93,7 @@ class _Run:
                 (tf.TensorShape([]), sizes, tf.TensorShape([]), self.shapes),
                 parallel_iterations=1,
             )
-        means = [s / tf.cast(last - first, s.dtype) for s in sums]
-        learned = zip(means, self.model.trainable_variables, self.learns, strict=True)
-        pairs = [(g if learns else None, v) for g, v, learns in learned]
-        self.model.optimizer.apply_gradients(pairs)
-        return losses, state
+        return [s / tf.cast(last - first, s.dtype) for s in sums], losses, state
 
     def _one(self, step: tf.Tensor, losses: tf.Tensor, state: Any) -> Any:
         """Gradients of one inner step, 0 where there are none, the sum of losses, and the state."""

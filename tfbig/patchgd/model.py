@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfbig import halves
 from tfbig.patchgd import choosing, encoding, loop
 from tfbig.patchgd.base import Filling, PatchModel
 from tfbig.patchgd.latent import filled, patch_model, replaced, side_by_side
@@ -170,12 +171,12 @@ class PatchGD(PatchModel):
         """Codes `[N, n, ...]` as Z `[N, *cells, d]`, maps of them side by side."""
         return side_by_side(super().shaped(codes, patches), len(self.patch))
 
-    def train_step(self, data: Any) -> dict[str, Any]:
+    def _stepped(self, data: Any) -> halves.Gradients:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         step = _Step(self, x, y, sample_weight)
-        predicted, loss = step.run()
-        self._loss_tracker.update_state(loss, sample_weight=step.patches.batch)
-        return self.compute_metrics(x, y, predicted, sample_weight)
+        gradients, predicted, loss = step.run()
+        self._loss_tracker.update_state(halves.unscaled(loss), sample_weight=step.patches.batch)
+        return gradients, self.compute_metrics(x, y, predicted, sample_weight)
 
 
 class _Step(Filling):
@@ -185,8 +186,8 @@ class _Step(Filling):
         super().__init__(model, x, model.encoder_scale)
         self.model, self.data = model, (x, y, sample_weight)
 
-    def run(self) -> tuple[Any, tf.Tensor]:
-        """What the last inner step predicted, and the mean of the losses."""
+    def run(self) -> tuple[list[Any], Any, tf.Tensor]:
+        """Gradients that were not applied, what the last inner step predicted, and the mean of the losses."""
         codes = filled(self.model, self.patches, self.slice, self.seed, self.on_host)
         batch = choosing.static(self.patches.batch)
         nothing, shapes = (
@@ -196,10 +197,10 @@ class _Step(Filling):
                 lambda t: tf.TensorShape([batch, *t.shape[1:]]),
             )
         )
-        state, loss = loop.run(
+        gradients, state, loss = loop.run(
             self.model, self.total, self._inner, (codes, nothing), (codes.shape, shapes)
         )
-        return state[1], loss
+        return gradients, state[1], loss
 
     def _inner(self, step: tf.Tensor, state: Any) -> tuple[list[Any], tf.Tensor, Any]:
         """One inner step: gradients, the loss, Z and predictions."""

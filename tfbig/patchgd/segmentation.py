@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfbig import failures, sources
+from tfbig import failures, halves, sources
 from tfbig.patchgd import choosing, encoding, loop
 from tfbig.patchgd.base import Filling, PatchModel
 from tfbig.patchgd.latent import LatentGrid, filled, interleaved, replaced, side_by_side
@@ -235,13 +235,13 @@ class PatchGDSegmentation(PatchModel):
         codes = encoding.encode(self.encoder, patches.take, patches.places(), size, bool(training))
         return self._mask(self.shaped(codes, patches), training=training)
 
-    def train_step(self, data: Any) -> dict[str, Any]:
+    def _stepped(self, data: Any) -> halves.Gradients:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         step = _Step(self, x, y, sample_weight)
-        found, loss = step.run()
-        self._loss_tracker.update_state(loss, sample_weight=step.patches.batch)
+        gradients, found, loss = step.run()
+        self._loss_tracker.update_state(halves.unscaled(loss), sample_weight=step.patches.batch)
         labels, masks = step.compared(*found)
-        return self.compute_metrics(x, labels, masks, sample_weight)
+        return gradients, self.compute_metrics(x, labels, masks, sample_weight)
 
     def test_step(self, data: Any) -> dict[str, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -303,8 +303,8 @@ class _Step(Filling):
         self.model, self.x, self.sample_weight = model, x, sample_weight
         self.labels = model._labels(y)
 
-    def run(self) -> tuple[Any, tf.Tensor]:
-        """`(places, masks)` of what was compared last, and the mean of the losses."""
+    def run(self) -> tuple[list[Any], Any, tf.Tensor]:
+        """Gradients that were not applied, `(places, masks)` of what was compared last, the mean of the losses."""
         model = self.model
         codes = filled(model, self.patches, self.slice, self.seed, self.on_host)
         every = self.patches.places()
@@ -322,8 +322,9 @@ class _Step(Filling):
             tf.TensorShape([batch, known]),
             tf.TensorShape([batch, known, *masks.shape[2:]]),
         )
-        state, loss = loop.run(model, self.total, self._inner, (codes, places, masks), shapes)
-        return state[1:], loss
+        state = codes, places, masks
+        gradients, state, loss = loop.run(model, self.total, self._inner, state, shapes)
+        return gradients, state[1:], loss
 
     def compared(self, places: tf.Tensor, masks: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Labels and predictions as images: the whole ones, or patches of a set one below the other."""

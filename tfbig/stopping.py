@@ -1,0 +1,87 @@
+"""Ends long work on request, after the strip that it is at: Ctrl-C, SIGTERM of a scheduler, or `request`.
+
+A step of a large image takes minutes to hours inside TensorFlow, and meanwhile Python handles no signal in its main
+thread. So a thread of its own waits for signals, and what reports the progress of a step asks whether to go on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tfbig.errors import Stopped
+
+_asked: int | None = None
+
+
+def request(number: int = signal.SIGINT) -> None:
+    """Asks running work to end, as the signal of this number does."""
+    global _asked
+    _asked = number
+
+
+def check() -> None:
+    """Ends the work that calls this if it was asked to.
+
+    Raises:
+        Stopped: it was.
+    """
+    if _asked is not None:
+        raise Stopped(f"stopped by {signal.Signals(_asked).name}")
+
+
+def asked() -> int | None:
+    """The signal that asked to end, or None."""
+    return _asked
+
+
+def exit_code() -> int:
+    """What a shell reports of a process that was ended so: 130 for Ctrl-C, 143 for SIGTERM."""
+    return 128 + (signal.SIGINT if _asked is None else _asked)
+
+
+@contextmanager
+def on_signals(told: str) -> Iterator[None]:
+    """Within it, Ctrl-C and SIGTERM ask running work to end; a second one ends the process at once.
+
+    Outside the main thread, where Python sets no handlers, it does nothing.
+
+    Args:
+        told: what the first signal prints.
+    """
+    global _asked
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    wanted = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: None) for number in wanted}
+    woken = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    watcher = threading.Thread(target=_watch, args=(reader, told), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(woken)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(writer)
+        watcher.join()
+        os.close(reader)
+        _asked = None
+
+
+def _watch(reader: int, told: str) -> None:
+    """Waits for signals, whose numbers come as bytes, until nobody writes any more."""
+    while found := os.read(reader, 1):
+        if found[0] not in (signal.SIGINT, signal.SIGTERM):
+            continue
+        if asked() is not None:
+            os._exit(exit_code())
+        request(found[0])
+        print(f"\n{told}", file=sys.stderr, flush=True)
