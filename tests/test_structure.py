@@ -74,6 +74,7 @@ ORDER = [
     "geojson",
     "runfolder",
     "windows",
+    "training",
     "zoom",
     "heat",
     "pictures",

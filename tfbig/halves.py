@@ -6,6 +6,8 @@ up before the optimizer steps; and a batch that fails, or is stopped, leaves the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -15,15 +17,10 @@ Gradients = tuple[list[Any], dict[str, Any]]
 """One for each trainable variable, None where there is none, in the scale of the optimizer's loss; and the logs."""
 
 
-def gradients(model: keras.Model, data: Any) -> Gradients:
-    """The first half of a step of any Keras model: its own `compute_gradients`, or that of Keras' `train_step`.
-
-    Args:
-        model: compiled.
-        data: a batch, as `train_step` takes it.
-    """
-    own = getattr(model, "compute_gradients", None)
-    return plain(model, data) if own is None else own(data)
+def first(model: keras.Model) -> Callable[[Any], Gradients]:
+    """The first half of a step on data: the model's own `compute_gradients`, or that of Keras' `train_step`."""
+    own: Any = getattr(model, "compute_gradients", None)
+    return own or partial(plain, model)
 
 
 def plain(model: keras.Model, data: Any) -> Gradients:
@@ -46,6 +43,6 @@ def unscaled(loss: tf.Tensor) -> tf.Tensor:
 
 def whole(model: keras.Model, data: Any) -> dict[str, Any]:
     """Both halves: a `train_step`; gives the logs."""
-    found, logs = gradients(model, data)
+    found, logs = first(model)(data)
     model.optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
     return logs

@@ -7,6 +7,8 @@ which handles do not show and which a graph need not know: so it is chosen befor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -20,8 +22,78 @@ Find = Callable[[Any], tuple[Program, dict[int, tf.Tensor]]]
 """From the data of a step to the program that it runs and the images that this is given."""
 
 
-class Steps:
+class Traced:
     """What Keras calls with an iterator over data, `steps` times a call.
+
+    Args:
+        step: a step on data; its outputs.
+        steps: most steps a call.
+        jit_compile: whether XLA compiles it.
+    """
+
+    def __init__(
+        self, step: Callable[[Any], Any], steps: int = 1, jit_compile: bool | None = None
+    ) -> None:
+        self.step = step
+        self.steps = steps
+        self.jit_compile = jit_compile
+        self._traced: dict[Any, Any] = {}
+
+    def __call__(self, iterator: Iterable[Any]) -> Any:
+        specs = getattr(iterator, "element_spec", None)  # of a dataset: what Keras would trace for
+        done = [self.one(data, specs) for data in islice(iterator, self.steps)]
+        if not done:
+            raise StopIteration
+        return done[-1]
+
+    def one(self, data: Any, specs: Any = None) -> Any:
+        """Runs one step on data, of which `specs` may know less."""
+        return self.ready(data, specs)()
+
+    def ready(self, data: Any, specs: Any = None) -> Callable[[], Any]:
+        """The same, traced and not yet run."""
+        specs = keras.tree.map_structure(_spec, data if specs is None else specs)
+        data = keras.tree.map_structure(_tensor, data)
+        layout = self._layout(data)
+        tensors = [t for t in keras.tree.flatten(data) if t is not None]
+        specs = [
+            tf.TensorSpec(self._shape(s.shape), s.dtype)
+            for s in keras.tree.flatten(specs)
+            if s is not None
+        ]
+        key = (*layout, repr(keras.tree.map_structure(lambda t: t is None, data)), *specs)
+        if key not in self._traced:
+            self._traced[key] = self._trace(layout, data, specs)
+        return partial(self._traced[key], *tensors)
+
+    def _trace(self, layout: Any, data: Any, specs: Sequence[tf.TensorSpec]) -> Any:
+        empty = keras.tree.map_structure(lambda t: None if t is None else 0, data)
+
+        def run(*tensors: tf.Tensor) -> Any:
+            left = iter(tensors)
+            filled = keras.tree.map_structure(lambda t: None if t is None else next(left), empty)
+            with self._using(*layout):
+                return self.step(filled)
+
+        function = tf.function(
+            run, input_signature=specs, autograph=False, jit_compile=self.jit_compile
+        )
+        return function.get_concrete_function()
+
+    def _layout(self, data: Any) -> tuple[Any, ...]:
+        """What a trace serves besides the kinds of its tensors."""
+        return ()
+
+    def _using(self, *layout: Any) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def _shape(self, shape: tf.TensorShape) -> Any:
+        """What a trace may know of the shape of a tensor."""
+        return shape
+
+
+class Steps(Traced):
+    """The same for a model that streams.
 
     Args:
         step: a step on data; its outputs.
@@ -37,48 +109,20 @@ class Steps:
         shape: Callable[[tf.TensorShape], Sequence[int | None]],
         steps: int,
     ) -> None:
-        self.step = step
+        super().__init__(step, steps)
         self.find = find
         self.shape = shape
-        self.steps = steps
-        self._traced: dict[Any, Any] = {}
 
-    def __call__(self, iterator: Iterable[Any]) -> Any:
-        specs = getattr(iterator, "element_spec", None)  # of a dataset: what Keras would trace for
-        done = [self.one(data, specs) for data in islice(iterator, self.steps)]
-        if not done:
-            raise StopIteration
-        return done[-1]
-
-    def one(self, data: Any, specs: Any = None) -> Any:
-        """Runs one step on data, of which `specs` may know less."""
-        specs = keras.tree.map_structure(_spec, data if specs is None else specs)
-        data = keras.tree.map_structure(_tensor, data)
+    def _layout(self, data: Any) -> tuple[Program, Layout]:
         program, images = self.find(data)
-        layout = program.choose(images)
-        tensors = [t for t in keras.tree.flatten(data) if t is not None]
-        specs = [
-            tf.TensorSpec(self.shape(s.shape), s.dtype)
-            for s in keras.tree.flatten(specs)
-            if s is not None
-        ]
-        key = (program, layout, repr(keras.tree.map_structure(lambda t: t is None, data)), *specs)
-        if key not in self._traced:
-            self._traced[key] = self._trace(program, layout, data, specs)
-        return self._traced[key](*tensors)
+        return program, program.choose(images)
 
-    def _trace(
-        self, program: Program, layout: Layout, data: Any, specs: Sequence[tf.TensorSpec]
-    ) -> Any:
-        empty = keras.tree.map_structure(lambda t: None if t is None else 0, data)
+    def _using(self, *layout: Any) -> AbstractContextManager[Any]:
+        program, chosen = layout
+        return program.using(chosen)
 
-        def run(*tensors: tf.Tensor) -> Any:
-            left = iter(tensors)
-            filled = keras.tree.map_structure(lambda t: None if t is None else next(left), empty)
-            with program.using(layout):
-                return self.step(filled)
-
-        return tf.function(run, input_signature=specs, autograph=False)
+    def _shape(self, shape: tf.TensorShape) -> Any:
+        return self.shape(shape)
 
 
 def _tensor(part: Any) -> Any:

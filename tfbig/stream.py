@@ -231,15 +231,18 @@ class StreamedModel(failures.Unwrapped, keras.Model):
         """What `fit` and `evaluate` call with an iterator; Keras' own under a distribution strategy."""
         if self.run_eagerly or self._distribute_strategy is not None:
             return super()._make_function(step_function)
-        training = step_function == self.train_step
+        return failures.unwrapped(self.traced(step_function))
+
+    def traced(self, step_function: Callable[[Any], Any]) -> steps.Traced:
+        """A step of this model (`train_step`, `test_step`, `compute_gradients`), traced once for every layout."""
+        training = step_function != self.test_step
 
         def find(data: Any) -> tuple[Program, dict[int, tf.Tensor]]:
             return self._found(data, training)
 
-        made = steps.Steps(
+        return steps.Steps(
             _do_not_convert(step_function), find, self._known, self.steps_per_execution
         )
-        return failures.unwrapped(made)
 
     def get_config(self) -> dict[str, Any]:
         return {

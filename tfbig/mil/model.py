@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfbig import binding, failures, halves, sources, split
+from tfbig import binding, failures, halves, sources, split, steps
 from tfbig.budget import Budget
 from tfbig.instances import Instances
 from tfbig.mil import published
@@ -172,6 +172,11 @@ class MIL(StreamedModel):
         if self.mode == "published" and step_function == self.train_step:
             return failures.unwrapped(keras.Model._make_function(self, step_function))
         return super()._make_function(step_function)
+
+    def traced(self, step_function: Any) -> steps.Traced:
+        if self.mode == "published" and step_function != self.test_step:
+            return steps.Traced(step_function)
+        return super().traced(step_function)
 
     def _build_trackers(self, data: Any) -> None:
         super()._build_trackers(self._of_outputs(data))

@@ -1,0 +1,264 @@
+"""The training loop: as `fit`, and as if nothing had happened when it ends anywhere and goes on."""
+
+from contextlib import suppress
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import FLOAT64, assert_same
+from keras import layers
+
+import tfbig
+from models.pooling import ABMIL
+from tfbig import stopping
+from tfbig.training.checkpoints import Checkpoints
+from tfbig.training.loop import Epochs, Loop
+
+SIDE, IMAGES = 16, 5
+
+
+def network(kind="classes"):
+    """A network with dropout and BatchNormalization; every call makes the same."""
+    keras.utils.set_random_seed(3)
+    image = keras.Input((None, None, 1))
+    x = layers.Conv2D(3, 3, padding="same", activation="elu")(image)
+    x = layers.BatchNormalization(momentum=0.9)(x)
+    x = layers.SpatialDropout2D(0.2, seed=5)(x)
+    if kind == "masks":
+        return keras.Model(image, layers.Conv2D(1, 1, activation="sigmoid")(x))
+    x = layers.GlobalAveragePooling2D()(x)
+    return keras.Model(image, layers.Dense(2)(layers.Dropout(0.3, seed=6)(x)))
+
+
+def pictures(kind="classes"):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(IMAGES, SIDE, SIDE, 1)).astype(keras.config.floatx())
+    y = (x > 0.5).astype("uint8") if kind == "masks" else random.integers(0, 2, IMAGES)
+    return x, y
+
+
+def epochs(x, y, batch_size=1):
+    """Batches in another order each epoch."""
+
+    def batches(epoch, first):
+        order = np.random.default_rng(epoch).permutation(len(x))
+        data = tf.data.Dataset.from_tensor_slices((x[order], y[order]))
+        return data.batch(batch_size).skip(first)
+
+    return Epochs(-(-len(x) // batch_size), batches)
+
+
+def plain(kind="classes"):
+    model = network(kind)
+    compile_(model, kind)
+    return model
+
+
+def streamed(kind="classes"):
+    model = tfbig.stream(network(kind), strip_rows=6)
+    compile_(model, kind)
+    return model
+
+
+def of_bags():
+    keras.utils.set_random_seed(3)
+    encoder = keras.Sequential(
+        [
+            keras.Input((SIDE, 1)),
+            layers.Conv1D(4, 3),
+            layers.BatchNormalization(),
+            layers.Dropout(0.2, seed=4),
+            layers.GlobalAveragePooling1D(),
+        ]
+    )
+    model = tfbig.mil.MIL(encoder, ABMIL(2, 4), instances_at_once=5)
+    compile_(model)
+    return model
+
+
+def by_patches(accumulate=None):
+    keras.utils.set_random_seed(3)
+    patch = keras.Input((4, 4, 1))
+    x = layers.BatchNormalization()(layers.Conv2D(4, 3, activation="elu")(patch))
+    encoder = keras.Model(patch, layers.GlobalAveragePooling2D()(x))
+    head = keras.Sequential([layers.Flatten(), layers.Dropout(0.2, seed=8), layers.Dense(2)])
+    shape = (SIDE, SIDE, 1)
+    model = tfbig.PatchGD(encoder, head, 4, accumulate=accumulate, image_shape=shape, seed=1)
+    compile_(model)
+    return model
+
+
+def compile_(model, kind="classes"):
+    entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    loss = "binary_crossentropy" if kind == "masks" else entropy
+    optimizer = keras.optimizers.Adam(0.02, global_clipnorm=1.0)
+    model.compile(optimizer, loss, metrics=["accuracy"])
+
+
+class Rows(keras.callbacks.Callback):
+    """A history that is remembered; fails after so many batches."""
+
+    def __init__(self, fail_after=None):
+        super().__init__()
+        self.rows, self.left = [], fail_after
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                stopping.request()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.rows.append({"epoch": epoch, **logs})
+
+    def remembered(self):
+        return self.rows
+
+    def remember(self, rows):
+        self.rows = rows
+
+
+MODELS = {
+    "plain": plain,
+    "streamed": streamed,
+    "masks": lambda: streamed("masks"),
+    "bags": of_bags,
+    "patches": by_patches,
+    "patches that step inside": lambda: by_patches(2),
+}
+
+
+def train(model, folder=None, callback=None, accumulate=1, num_epochs=2, **options):
+    x, y = pictures("masks" if model.loss == "binary_crossentropy" else "classes")
+    checkpoints = None if folder is None else Checkpoints(folder, "a run", lambda _: None)
+    loop = Loop(
+        model,
+        epochs(x, y),
+        tf.data.Dataset.from_tensor_slices((x, y)).batch(2),
+        num_epochs,
+        callbacks=[callback or Rows()],
+        checkpoints=checkpoints,
+        accumulate=accumulate,
+        **options,
+    )
+    loop.run()
+    return loop
+
+
+def values(model):
+    return [v.numpy() for v in (*model.variables, *model.optimizer.variables)]
+
+
+@pytest.mark.parametrize(
+    ("name", "accumulate"),
+    [*((name, 1) for name in MODELS), ("plain", 2), ("masks", 3), ("patches", 2)],
+)
+def test_stopped_after_some_batches_it_goes_on_as_if_nothing_had_happened(
+    name, accumulate, tmp_path
+):
+    whole, rows = MODELS[name](), Rows()
+    train(whole, callback=rows, accumulate=accumulate)
+    again, seen = None, Rows()
+    for _ in range(4):  # after 3, 6 and 9 batches of 10
+        again, seen = MODELS[name](), Rows(fail_after=3)
+        with stopping.on_signals(""), suppress(tfbig.Stopped):
+            train(again, tmp_path, seen, accumulate)
+            break
+    assert_same(values(again), values(whole))
+    assert seen.rows == rows.rows
+
+
+@pytest.mark.parametrize("name", ["plain", "streamed", "masks", "bags"])
+def test_it_trains_as_fit_does(name):
+    loop, fitted = MODELS[name](), MODELS[name]()
+    rows = Rows()
+    train(loop, callback=rows)
+    x, y = pictures("masks" if name == "masks" else "classes")
+    history = {}
+    for epoch in range(2):
+        found = fitted.fit(
+            epochs(x, y).batches(epoch, 0),
+            validation_data=tf.data.Dataset.from_tensor_slices((x, y)).batch(2),
+            shuffle=False,
+            verbose=0,
+        )
+        history = {key: value[-1] for key, value in found.history.items()}
+    assert_same(values(loop), values(fitted), rtol=0 if name != "plain" else 1e-5)
+    assert rows.rows[-1] == pytest.approx({"epoch": 1, **history}, rel=1e-5)
+
+
+@pytest.mark.parametrize("accumulate", [2, 5])
+def test_accumulated_batches_are_one_large_batch(accumulate, float64):
+    """Without BatchNormalization and dropout, which see batches."""
+
+    def make():
+        keras.utils.set_random_seed(3)
+        image = keras.Input((None, None, 1))
+        x = layers.GlobalAveragePooling2D()(layers.Conv2D(3, 3, activation="relu")(image))
+        model = tfbig.stream(keras.Model(image, layers.Dense(2)(x)), strip_rows=6)
+        compile_(model)
+        return model
+
+    small, large = make(), make()
+    x, y = pictures()
+    Loop(small, epochs(x, y), epochs=3, accumulate=accumulate).run()
+    Loop(large, epochs(x, y, accumulate), epochs=3).run()
+    assert_same(values(small), values(large), rtol=FLOAT64)
+    assert small.optimizer.iterations == 3 * -(-IMAGES // accumulate)
+
+
+@pytest.mark.parametrize("name", ["plain", "streamed", "masks", "bags", "patches"])
+def test_a_batch_that_fails_leaves_the_model_as_it_was(name, tmp_path, monkeypatch):
+    model = MODELS[name]()
+    train(model, tmp_path, num_epochs=1)
+    before = values(model)
+    x, y = pictures("masks" if name == "masks" else "classes")
+    x[2] = np.nan
+    loop = Loop(model, epochs(x, y), epochs=2, checkpoints=Checkpoints(tmp_path, "a run"))
+    loop.training.batches(1, 0)
+    with pytest.raises(tfbig.NonFiniteError, match=r"epoch 2: the loss is nan.*Lower the learning"):
+        loop.run()
+    place = int(np.flatnonzero(np.random.default_rng(1).permutation(IMAGES) == 2)[0])
+    assert (loop.epoch, loop.step) == (1, place)
+    assert all(np.isfinite(v).all() for v in values(model))
+    if place == 0:
+        assert_same(values(model), before)
+    kept = Checkpoints(tmp_path, "a run").newest()
+    assert (kept.values["epoch"], kept.values["step"]) == (1, place)
+
+
+def test_steps_without_halves_do_not_add_up():
+    x, y = pictures()
+    with pytest.raises(ValueError, match=r"accumulate=2: .* steps inside a training step"):
+        Loop(by_patches(1), epochs(x, y), accumulate=2)
+
+
+def test_two_callbacks_of_a_kind_cannot_both_be_remembered():
+    x, y = pictures()
+    with pytest.raises(ValueError, match="expected one of a kind"):
+        Loop(plain(), epochs(x, y), callbacks=[Rows(), Rows()])
+
+
+def test_a_model_of_another_shape_is_refused(tmp_path):
+    train(plain(), tmp_path)
+    with pytest.raises(
+        tfbig.SourceError, match="has 24 variables, the model and its optimizer have 23"
+    ):
+        train(plain("masks"), tmp_path)
+
+
+def test_a_checkpoint_within_an_epoch_every_so_many_seconds(tmp_path):
+    now = [0.0]
+
+    def clock():
+        now[0] += 1.0
+        return now[0]
+
+    written = []
+    kept = Checkpoints(tmp_path, "a run")
+    write = kept.write
+    kept.write = lambda number, *state: (written.append(number), write(number, *state))
+    x, y = pictures()
+    Loop(plain(), epochs(x, y), checkpoints=kept, every_seconds=2.0, clock=clock).run()
+    assert written == [2, 4, 5]

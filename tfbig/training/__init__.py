@@ -1,0 +1,1 @@
+"""Training that can be stopped and gone on with: steps, checkpoints, workers."""
