@@ -8,7 +8,17 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from models import settings as command_line
-from tfbig import SourceError, TfbigError, progress, report, runfolder, sources, zoom
+from tfbig import (
+    SourceError,
+    Stopped,
+    TfbigError,
+    progress,
+    report,
+    runfolder,
+    sources,
+    stopping,
+    zoom,
+)
 from tfbig.sources.slide import title_of
 
 
@@ -78,6 +88,7 @@ def run(settings, work, finished):
     quiet = settings.quiet or not sys.stderr.isatty()
     progress.show(False if settings.quiet else None)
     for path in tqdm(waiting, unit="slide", disable=quiet):
+        stopping.check()
         began = time.monotonic()
         try:
             slide = sources.open_slide(path, mpp=_mpp(path, sizes), reader=settings.reader)
@@ -85,6 +96,8 @@ def run(settings, work, finished):
                 line = work(path, slide)
             finally:
                 slide.close()
+        except Stopped:
+            raise
         except (TfbigError, OSError, ValueError, MemoryError, tf.errors.OpError) as error:
             if settings.strict:
                 raise

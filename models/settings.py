@@ -233,8 +233,16 @@ def _add_run(add):
     add(
         "--resume",
         action="store_true",
-        help="continue the run in --out after its last whole epoch, with its settings; "
+        help="continue the run in --out from its last checkpoint, with its settings, as if it had not ended; "
         "give --epochs to train longer",
+    )
+    add(
+        "--checkpoint-minutes",
+        type=positive,
+        default=10.0,
+        metavar="MINUTES",
+        help="between checkpoints within an epoch; one follows every epoch, Ctrl-C, SIGTERM and every error "
+        "(default: %(default)s)",
     )
     add_config(add)
     add(

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -19,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 from models import each_slide
 from models.commands import doctor, tile
 from models.commands.main import main
-from tfbig import SourceError
+from tfbig import SourceError, stopping
 from tfbig.sources import read_coords, vendor
 
 DATA = ROOT / "tests" / "data"
@@ -199,12 +200,22 @@ def test_no_memory_for_a_slide_is_a_slide_that_fails(slides, tmp_path, capsys, m
 
 
 def test_stopped_by_hand(slides, tmp_path, capsys, monkeypatch):
-    def stop(*_):
-        raise KeyboardInterrupt
+    tiled = tile._tile
+
+    def stop(*given):
+        stopping.request(signal.SIGTERM)
+        return tiled(*given)
 
     monkeypatch.setattr(tile, "_tile", stop)
-    assert main(["tile", str(slides), "--out", str(tmp_path / "out")]) == 130
-    assert "stopped; what is finished stays" in capsys.readouterr().err
+    command = ["tile", str(slides), "--out", str(tmp_path / "out"), "--size", "64"]
+    assert main([*command, "--min-sharpness", "1"]) == 143  # in the first slide, which is read
+    assert not (tmp_path / "out" / "a.h5").exists()
+    assert "tfbig tile: stopped by SIGTERM; what is finished stays" in capsys.readouterr().err
+    assert main([*command, "--out", str(tmp_path / "other")]) == 143  # after it
+    assert [p.name for p in (tmp_path / "other").glob("*.h5")] == ["a.h5"]
+    monkeypatch.undo()
+    assert main([*command, "--out", str(tmp_path / "other")]) == 0
+    assert (tmp_path / "other" / "b.h5").exists()
 
 
 def test_the_doctor(capsys, monkeypatch):

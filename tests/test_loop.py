@@ -118,6 +118,9 @@ class Rows(keras.callbacks.Callback):
     def remember(self, rows):
         self.rows = rows
 
+    def written(self):
+        pass
+
 
 MODELS = {
     "plain": plain,
@@ -135,7 +138,7 @@ def train(model, folder=None, callback=None, accumulate=1, num_epochs=2, **optio
     loop = Loop(
         model,
         epochs(x, y),
-        tf.data.Dataset.from_tensor_slices((x, y)).batch(2),
+        lambda epoch: tf.data.Dataset.from_tensor_slices((x, y)).batch(2),
         num_epochs,
         callbacks=[callback or Rows()],
         checkpoints=checkpoints,

@@ -23,7 +23,7 @@ from models.tasks.splits import SPLITS
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 QUICK = ["--task", "mil", "--num-bags", "6", "4", "4", "--instances", "8", "--epochs", "2"]
 FILES = {
-    *("checkpoint.keras", "config.yaml", "history.csv", "kept.weights.h5", "learning_curve.png"),
+    *("checkpoints", "config.yaml", "history.csv", "kept.weights.h5", "learning_curve.png"),
     *("metrics.json", "model.keras", "plan.txt", "predictions.csv", "confusion.png"),
     *("attention_0.png", "attention_1.png", "report.html", "versions.json", "views"),
 }

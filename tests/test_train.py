@@ -18,7 +18,7 @@ import train
 
 QUICK = ["--crop", "128x256", "--crops", "3", "--epochs", "2", "--seed", "4"]
 FILES = {
-    "checkpoint.keras",
+    "checkpoints",
     "config.yaml",
     "history.csv",
     "learning_curve.png",

@@ -37,7 +37,7 @@ QUICK = [
     *("--encoder", "small", "--head", "smaller", "--warm-start", "0"),
 ]
 FILES = {
-    *("checkpoint.keras", "config.yaml", "history.csv", "kept.weights.h5", "learning_curve.png"),
+    *("checkpoints", "config.yaml", "history.csv", "kept.weights.h5", "learning_curve.png"),
     *("metrics.json", "model.keras", "predictions.csv", "confusion.png"),
     *("report.html", "versions.json"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 
 import keras
@@ -156,6 +157,64 @@ def test_the_file_is_that_of_the_choice_after_every_epoch(seed, ending, tmp_path
     assert callback.values == values
 
 
+def test_a_window_of_one_is_the_best_epoch(tmp_path):
+    path = tmp_path / "best.weights.h5"
+    fit([3.0, 1.0, 2.0, 1.0], BestWindow(path, window=1))
+    assert weight(path) == 1
+    fit([3.0, 1.0, 4.0, 4.0], BestWindow(path, window=1, mode="max"))
+    assert weight(path) == 2
+
+
+class Checkpointing(keras.callbacks.Callback):
+    """Checkpoints after every epoch, as a loop writes them; the last two."""
+
+    def __init__(self, callback):
+        super().__init__()
+        self.callback, self.kept = callback, []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.kept = [*self.kept, json.dumps(self.callback.remembered())][-2:]
+        self.callback.written()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_it_goes_on_from_either_of_the_last_two_checkpoints(seed, tmp_path):
+    """Killed after every epoch; the newest checkpoint may be torn."""
+    values = [float(v) for v in np.random.default_rng(seed).integers(0, 30, 9)]
+    path = tmp_path / "best.weights.h5"
+    for done in range(1, len(values), 2):
+        for torn in (False, True):
+            callback = BestWindow(path, window=4, folder=tmp_path / "checkpoints")
+            checkpoints = Checkpointing(callback)
+            fit(values[:done], callback, checkpoints)
+            found = json.loads(checkpoints.kept[0 if torn else -1])
+            again = BestWindow(path, window=4, folder=tmp_path / "checkpoints")
+            again.remember(found)
+            data, model = np.zeros((1, 1), "float32"), tiny()
+            model.fit(
+                data,
+                data,
+                initial_epoch=len(found["values"]),
+                epochs=len(values),
+                verbose=0,
+                callbacks=[Scripted(values), again, Checkpointing(again)],
+            )
+            assert weight(path) == brute_force(values, 4)
+            assert len(list((tmp_path / "checkpoints").iterdir())) <= 7
+
+
+def test_an_epoch_whose_file_is_gone_is_no_choice(tmp_path):
+    path = tmp_path / "best.weights.h5"
+    again = BestWindow(path, window=1)
+    again.remember({"values": [0.5, 0.7]})
+    again.on_train_begin()
+    again.set_model(tiny())
+    again.model.set_weights([np.full((1, 1), 2.0)])
+    again.on_epoch_end(2, {"val_loss": 0.6})
+    assert weight(path) == 2
+    assert again.values[1:] == [0.7, 0.6]
+
+
 def test_epochs_of_nan_are_no_choice(tmp_path):
     path = tmp_path / "best.weights.h5"
     fit([1.0, np.nan, 5.0, 4.0, np.nan], BestWindow(path, window=2))
@@ -192,6 +251,8 @@ def test_refuses(tmp_path):
         BestWindow("best.h5")
     with pytest.raises(ValueError, match="window is 0, expected an integer of 1 or more"):
         BestWindow("best.keras", window=0)
+    with pytest.raises(ValueError, match="mode is 'auto', expected 'min' or 'max'"):
+        BestWindow("best.keras", mode="auto")
     data = np.zeros((1, 1))
     with pytest.raises(
         ValueError, match=r"an epoch have \['loss'\], expected 'val_loss'\. Give fit"

@@ -9,12 +9,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import platform
 import resource
 import statistics
 import sys
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -23,10 +23,9 @@ from typing import Any
 import keras
 import yaml
 
-from tfbig.errors import NonFiniteError
 from tfbig.sources.writing import beside
 
-CHECKPOINT = "checkpoint.keras"
+CHECKPOINTS = "checkpoints"
 CONFIG = "config.yaml"
 HISTORY = "history.csv"
 METRICS = "metrics.json"
@@ -59,11 +58,17 @@ def read_json(path: str | Path) -> dict[str, Any]:
 
 
 def write_versions(folder: str | Path) -> None:
-    """Writes what the run was made with, and when it began."""
+    """Writes what the run was made with, when it began, and by which its files know it."""
     found = {name: version(name) for name in ("tfbig", "tensorflow", "keras", "numpy")}
     time_of = time.strftime("%Y-%m-%d %H:%M:%S")
     python = {"python": platform.python_version(), "system": platform.platform()}
-    write_json(Path(folder) / VERSIONS, {"time": time_of, **found, **python})
+    run = read_json(Path(folder) / VERSIONS).get("run") or uuid.uuid4().hex
+    write_json(Path(folder) / VERSIONS, {"run": run, "time": time_of, **found, **python})
+
+
+def identity(folder: str | Path) -> str:
+    """By which the checkpoints of a run know that they are of this one."""
+    return str(read_json(Path(folder) / VERSIONS)["run"])
 
 
 def write_csv(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -106,21 +111,6 @@ def create(path: str | Path) -> Path:
     return folder
 
 
-def checkpoint(path: str | Path) -> Path:
-    """The checkpoint of a run that was stopped.
-
-    Raises:
-        FileNotFoundError: There is no such run, or it was stopped before its first epoch ended.
-    """
-    file = Path(path) / CHECKPOINT
-    if not file.exists():
-        raise FileNotFoundError(
-            f"{path}: there is no {CHECKPOINT} to resume from; a run writes one after each epoch. "
-            "Check --out, or start the run again without --resume."
-        )
-    return file
-
-
 def memory_bytes() -> tuple[int, int]:
     """Resident memory of this process: `(now, peak so far)` in bytes."""
     status = Path("/proc/self/status")
@@ -134,54 +124,44 @@ def memory_bytes() -> tuple[int, int]:
 
 
 class Recorder(keras.callbacks.Callback):
-    """Writes history and checkpoint after each epoch, times the steps, stops at a loss of NaN.
+    """Writes the history after each epoch, and times the steps.
 
     Args:
         folder: The run folder.
-        twin: The plain model that is saved; it must hold the optimizer too.
-        history: Rows of the epochs before, when a run is resumed.
         clock: Seconds.
 
     Attributes:
         history: A row `{epoch, loss, ..., val_loss, ..., seconds_per_step}` for each epoch.
-
-    Raises:
-        NonFiniteError: The loss of a step is NaN or infinite.
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        twin: keras.Model,
-        history: Sequence[Mapping[str, float]] = (),
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, folder: str | Path, clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__()
         self.folder = Path(folder)
-        self.twin = twin
-        self.history: list[Mapping[str, Any]] = list(history)
+        self.history: list[Mapping[str, Any]] = []
         self._clock = clock
         self._began = 0.0
         self._seconds: list[float] = []
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._seconds = []
+    def remembered(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"history": self.history, "seconds": self._seconds}
+
+    def remember(self, found: Mapping[str, Any]) -> None:
+        """Goes on from there."""
+        self.history, self._seconds = list(found["history"]), list(found["seconds"])
+
+    def written(self) -> None:
+        """Nothing is left to do."""
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._began = self._clock()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._seconds.append(self._clock() - self._began)
-        if not math.isfinite(logs["loss"]):
-            raise NonFiniteError(
-                f"step {batch + 1} of epoch {len(self.history) + 1}: the loss is {logs['loss']}, "
-                f"expected a finite number. Lower the learning rate (now "
-                f"{float(self.twin.optimizer.learning_rate):g}), or use --precision float32."
-            )
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         numbers = {key: float(value) for key, value in logs.items()}
         seconds = statistics.median(self._seconds)
         self.history.append({"epoch": epoch + 1, **numbers, "seconds_per_step": seconds})
+        self._seconds = []
         write_csv(self.folder / HISTORY, self.history)
-        save_model(self.folder / CHECKPOINT, self.twin)

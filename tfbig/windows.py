@@ -69,44 +69,95 @@ class BestWindow(keras.callbacks.Callback):
     bad ones does not win. See `chosen` for the rule.
 
     After each epoch `path` is the choice among the epochs so far, whole whenever a run is stopped.
-    Epochs that a later window may choose are kept beside it, as `.epoch-<number>-<name>`, and
+    Epochs that a later window may choose are kept in `folder`, as `.epoch-<number>-<name>`, and
     deleted as soon as no future could choose them (`may_be_chosen`): at most `window` files and one,
     mostly two for a loss that falls with noise. No number that does not grow with `window` would do:
     after 1, 9, 2, 9, 3, 9 each low epoch may be the lowest of a best window to come. None are left when
-    training ends. Each `fit` chooses among its own epochs only.
+    `fit` ends, and each `fit` chooses among its own epochs only. A `tfbig.training.Loop` that goes on from a checkpoint
+    chooses among all of its epochs; what the two kept checkpoints need stays.
 
     Args:
         path: Where the choice is written, `*.weights.h5` (weights) or `*.keras` (model and
             optimiser).
         monitor: What is lowest in a good epoch, a key of the logs of `fit`.
-        window: Epochs of a window. A run of fewer epochs is one window.
+        window: Epochs of a window; with 1 the best epoch is chosen. A run of fewer epochs is one window.
+        mode: "min", or "max" where what is monitored is highest in a good epoch.
+        folder: Where epochs are kept that a later window may choose; by default that of `path`.
 
     Attributes:
-        values: The monitored value of each epoch of this `fit`.
+        values: The monitored value of each epoch of this `fit`, negative with "max".
 
     Raises:
-        ValueError: `path` has another ending, `window` is no positive integer, or the logs have no
-            `monitor`.
+        ValueError: `path` has another ending, `window` is no positive integer, `mode` is neither, or the
+            logs have no `monitor`.
     """
 
-    def __init__(self, path: str | Path, monitor: str = "val_loss", window: int = 15) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        monitor: str = "val_loss",
+        window: int = 15,
+        mode: str = "min",
+        folder: str | Path | None = None,
+    ) -> None:
         super().__init__()
         self.path = Path(path)
         if not self.path.name.endswith((".weights.h5", ".keras")):
             raise ValueError(f"BestWindow: path is {path}, expected *.weights.h5 or *.keras.")
         if not isinstance(window, int) or window < 1:
             raise ValueError(f"BestWindow: window is {window!r}, expected an integer of 1 or more.")
+        if mode not in ("min", "max"):
+            raise ValueError(f"BestWindow: mode is {mode!r}, expected 'min' or 'max'.")
         self.monitor = monitor
         self.window = window
+        self.mode = mode
+        self.folder = self.path.parent if folder is None else Path(folder)
         self.values: list[float] = []
         self._kept: set[int] = set()
         self._chosen: int | None = None
+        self._goes_on = False
+        self._checkpoints: int | None = None  # that were written; None where there are none
+        self._doomed: list[tuple[int, int]] = []
+
+    def remembered(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        self._checkpoints = self._checkpoints or 0
+        return {"values": self.values}
+
+    def remember(self, found: Mapping[str, Any]) -> None:
+        """Goes on from there; an epoch whose file is gone can be chosen no more."""
+        self.values, self._chosen = [float(v) for v in found["values"]], None
+        self._goes_on, self._checkpoints = True, 0
+        for epoch in range(len(self.values)):
+            if may_be_chosen(epoch, self.values, self.window):
+                self._kept.add(epoch)
+        missing = {epoch for epoch in self._kept if not self._candidate(epoch).exists()}
+        for epoch in missing:
+            self.values[epoch] = math.inf
+        self._kept -= missing
+
+    def written(self) -> None:
+        """A checkpoint has been written: files that neither of the last two needs go."""
+        self._checkpoints = (self._checkpoints or 0) + 1
+        due = [epoch for epoch, number in self._doomed if number + 2 <= self._checkpoints]
+        self._doomed = [(e, n) for e, n in self._doomed if e not in due]
+        for epoch in due:
+            self._candidate(epoch).unlink(missing_ok=True)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self.values, self._kept, self._chosen = [], set(), None
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        for file in list(self.path.parent.iterdir()):
-            if re.fullmatch(rf"\.epoch-\d+-{re.escape(self.path.name)}", file.name):
+        if not self._goes_on:
+            self.values, self._kept, self._chosen = [], set(), None
+        self._goes_on = False
+        for folder in (self.path.parent, self.folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        for file in list(self.folder.iterdir()):
+            found = re.fullmatch(rf"\.epoch-(\d+)-{re.escape(self.path.name)}", file.name)
+            epoch = int(found[1]) - 1 if found else None
+            if epoch is None or epoch in self._kept:
+                continue
+            if epoch < len(self.values):
+                self._doomed.append((epoch, 0))  # the checkpoint before may need it
+            else:
                 file.unlink()  # of a run that was killed
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
@@ -120,6 +171,8 @@ class BestWindow(keras.callbacks.Callback):
                 self._delete(kept)
 
     def on_train_end(self, logs: Any = None) -> None:
+        if self._checkpoints is not None:
+            return  # from them training may go on
         for kept in sorted(self._kept):
             self._delete(kept)
 
@@ -129,10 +182,11 @@ class BestWindow(keras.callbacks.Callback):
                 f"BestWindow: the logs of an epoch have {sorted(logs)}, expected '{self.monitor}'. "
                 "Give fit validation_data, or monitor= one of these."
             )
-        return float(logs[self.monitor])
+        value = float(logs[self.monitor])
+        return -value if self.mode == "max" else value
 
     def _candidate(self, epoch: int) -> Path:
-        return self.path.with_name(f".epoch-{epoch + 1}-{self.path.name}")
+        return self.folder / f".epoch-{epoch + 1}-{self.path.name}"
 
     def _save(self, epoch: int) -> None:
         path = self._candidate(epoch)
@@ -145,11 +199,14 @@ class BestWindow(keras.callbacks.Callback):
 
     def _copy_choice(self) -> None:
         choice = chosen(self.values, self.window)
-        if choice != self._chosen:
+        if choice != self._chosen and choice in self._kept:
             with beside(self.path) as part:
                 shutil.copyfile(self._candidate(choice), part)
             self._chosen = choice
 
     def _delete(self, epoch: int) -> None:
-        self._candidate(epoch).unlink()
         self._kept.remove(epoch)
+        if self._checkpoints is None:
+            self._candidate(epoch).unlink()
+        else:
+            self._doomed.append((epoch, self._checkpoints))

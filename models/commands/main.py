@@ -8,6 +8,7 @@ import tensorflow as tf
 import tfbig
 from models import settings as command_line
 from models.commands import dataset, doctor, evaluate, plan, predict, report, tile, train
+from tfbig import stopping
 
 COMMANDS = {
     "doctor": doctor,
@@ -31,17 +32,18 @@ def main(argv=None):
     """Runs the command line; gives the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     name = argv[0] if argv else ""
-    try:
-        if name in OF_TASKS:
-            return OF_TASKS[name][1](argv[1:])
-        settings = parse(argv)
-        return COMMANDS[settings.command].run(settings)
-    except (tfbig.TfbigError, OSError, ValueError, tf.errors.OpError) as error:
-        print(f"tfbig {name}: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"tfbig {name}: stopped; what is finished stays", file=sys.stderr)
-        return 130
+    with stopping.on_signals("stops after this strip; once more ends it at once"):
+        try:
+            if name in OF_TASKS:
+                return OF_TASKS[name][1](argv[1:])
+            settings = parse(argv)
+            return COMMANDS[settings.command].run(settings)
+        except tfbig.Stopped as stopped:
+            print(f"tfbig {name}: {stopped}; what is finished stays", file=sys.stderr)
+            return stopping.exit_code()
+        except (tfbig.TfbigError, OSError, ValueError, tf.errors.OpError) as error:
+            print(f"tfbig {name}: {error}", file=sys.stderr)
+            return 1
 
 
 def parse(argv):

@@ -5,7 +5,7 @@ import sys
 import tfbig
 from models import settings as command_line
 from models.tasks import mil, patchgd, segmentation
-from tfbig import progress
+from tfbig import progress, stopping
 
 TASKS = {"segmentation": segmentation, "mil": mil, "patchgd": patchgd}
 
@@ -19,15 +19,15 @@ def main(argv=None, prog="train.py"):
     """Runs the command line; gives the exit code, 3 if something was left out."""
     settings = settings_of(sys.argv[1:] if argv is None else argv, prog)
     progress.show(False if settings.quiet else None)
-    try:
-        command_line.prepare(settings)
-        return TASKS[settings.task].train(settings)
-    except (tfbig.TfbigError, OSError) as error:
-        return _fail(prog, error)
-    except KeyboardInterrupt:
-        return _fail(
-            prog, "stopped; --resume with --out continues after the last whole epoch", code=130
-        )
+    with stopping.on_signals("stops after this strip and saves; once more ends it at once"):
+        try:
+            command_line.prepare(settings)
+            return TASKS[settings.task].train(settings)
+        except tfbig.Stopped as stopped:
+            told = f"{stopped}; --resume with --out goes on from here"
+            return _fail(prog, told, code=stopping.exit_code())
+        except (tfbig.TfbigError, OSError) as error:
+            return _fail(prog, error)
 
 
 def about(doc):

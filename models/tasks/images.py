@@ -119,37 +119,46 @@ def steps(found, settings):
     return -(-len(found.labels) // settings.batch_size)
 
 
-def dataset(found, settings, learns=False, first_epoch=0, dense=False, classes=0):
-    """Handles of images, or images, and labels.
+def dataset(found, settings, learns=False, epoch=0, dense=False, classes=0, first_batch=0):
+    """Handles of images, or images, and labels: the batches of an epoch, and of the next each time they are asked for.
 
     Args:
         found: an `ImageSet`.
         settings: of the run.
-        learns: in every epoch another order, and augmentation.
-        first_epoch: epochs that were seen before.
+        learns: whether images are shuffled and augmented, in every epoch otherwise.
+        epoch: from 0.
         dense: give tensors instead of handles.
         classes: how many, where labels become shares of classes by mixing.
+        first_batch: batches of this epoch that are left out, as they were seen before.
     """
-    epochs = count(first_epoch)
+    mixes = learns and settings.augment == "a3"
     changes = learns and settings.augment == "slide"
+    seen = 0 if mixes else first_batch * settings.batch_size  # what mixes draws batch after batch
+
+    epochs = count(epoch)
 
     def one_epoch():
-        rng = np.random.default_rng([settings.seed, next(epochs)])
+        number = next(epochs)
+        rng = np.random.default_rng([settings.seed, number])
         order = rng.permutation(len(found.images)) if learns else np.arange(len(found.images))
-        for place in order:
-            image, seed = found.images[place], int(rng.integers(2**31))
+        seeds = [int(rng.integers(2**31)) for _ in order]
+        first = seen if number == epoch else 0
+        for place, seed in zip(order[first:], seeds[first:], strict=True):
+            image = found.images[place]
             yield image.changed_handle(seed) if changes else image.handle, found.labels[place]
 
     spec = tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)
     data = tf.data.Dataset.from_generator(one_epoch, output_signature=spec)
-    data = data.apply(tf.data.experimental.assert_cardinality(len(found.images)))
+    if not seen:
+        data = data.apply(tf.data.experimental.assert_cardinality(len(found.images)))
     if dense:
         first = found.images[0]
         shape = [n if settings.batch_size > 1 else None for n in first.shape[:-1]]
         data = data.map(lambda h, y: (_read(h, [*shape, first.shape[-1]], first.dtype), y))
     data = data.batch(settings.batch_size)
-    if learns and settings.augment == "a3":
-        data = data.map(_a3(first.shape, classes, settings.seed))
+    if mixes:
+        own = int(np.random.default_rng([settings.seed, epoch, 1]).integers(2**31))
+        data = data.map(_a3(found.images[0].shape, classes, own)).skip(first_batch)
     return data.prefetch(1) if dense else data
 
 
@@ -177,7 +186,7 @@ def _a3(shape, classes, seed):
         for layer in change:
             x = layer(x, training=True)
         both = {"images": x, "labels": tf.one_hot(y, classes)}
-        either = tf.random.uniform([]) < 0.5
+        either = tf.random.uniform([], seed=seed) < 0.5
         both = tf.cond(either, lambda: mixed[0](both), lambda: mixed[1](both))
         return both["images"], both["labels"]
 

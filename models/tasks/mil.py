@@ -15,6 +15,7 @@ from models.self_attention import SelfAttentionMIL
 from models.tasks import bags, judge, splits, training
 from models.transmil import TransMIL
 from tfbig import mil, pictures, runfolder
+from tfbig.training import Epochs
 
 MODES = {
     "accumulate": "exact gradients, accumulated over slices of --instances-at-once instances",
@@ -164,8 +165,7 @@ def make_model(settings, data):
 
 def compile_both(model, twin, settings, data):
     """One optimizer for both: what is saved is the plain model, and it can be trained on."""
-    steps = steps_per_epoch(settings, data) * settings.epochs // settings.accumulate
-    optimizer = training.make_optimizer(settings, steps)
+    optimizer = training.make_optimizer(settings, steps_per_epoch(settings, data))
     entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     metrics = ["accuracy", tfbig.metrics.QuadraticWeightedKappa(len(data.classes))]
     weight = float(settings.accumulate if settings.sum else 1)
@@ -176,9 +176,6 @@ def compile_both(model, twin, settings, data):
         metrics = {"bag": metrics}
     for each in dict.fromkeys((twin, model)):
         each.compile(optimizer, loss, loss_weights=weights, metrics=metrics)
-    if settings.resume:
-        optimizer.build(twin.trainable_variables)  # else its state would be left out
-        twin.load_weights(runfolder.checkpoint(settings.out))
 
 
 def _of_bag(settings):
@@ -212,36 +209,30 @@ def largest(found, sample):
 
 
 def fit(model, twin, data, folder, settings):
-    """Trains from the epoch after the last one in the history; gives the history of all epochs."""
-    history = runfolder.read_csv(folder / runfolder.HISTORY) if settings.resume else []
-    recorder = runfolder.Recorder(folder, twin, history)
+    """Trains from where the checkpoints are; gives the history of all epochs."""
     weights = training.class_weights(data) if settings.class_weights else None
-    done = len(history)
     monitor = "loss" if settings.monitor == "loss" else _of_bag(settings) + settings.monitor
-    model.fit(
-        dataset(
-            data.train, settings, settings.sample, learns=True, weights=weights, first_epoch=done
-        ),
-        validation_data=dataset(data.val, settings, settings.val_sample, first_epoch=done),
-        initial_epoch=done,
-        epochs=settings.epochs,
-        shuffle=False,
-        callbacks=[
-            recorder,
-            *training.logging(settings, folder),
-            *training.callbacks(
-                settings, folder, f"val_{monitor}", history, steps_per_epoch(settings, data)
-            ),
-        ],
-        verbose=training.verbosity(settings),
+    steps = steps_per_epoch(settings, data)
+
+    def batches(epoch, first):
+        place = {"first_epoch": epoch, "first_batch": first}
+        return dataset(data.train, settings, settings.sample, True, weights, **place)
+
+    history = training.fit(
+        model,
+        settings,
+        folder,
+        Epochs(steps, batches),
+        lambda epoch: dataset(data.val, settings, settings.val_sample, first_epoch=epoch),
+        training.callbacks(settings, folder, f"val_{monitor}", steps),
     )
     if settings.keep != "last":
         twin.load_weights(folder / training.KEPT)
-    return recorder.history
+    return history
 
 
-def dataset(found, settings, sample=None, learns=False, weights=None, first_epoch=0):
-    """Bags of a split for `fit`, with a weight for each where classes have some."""
+def dataset(found, settings, sample=None, learns=False, weights=None, first_epoch=0, first_batch=0):
+    """Bags of a split, with a weight for each where classes have some."""
     dense = command_line.is_plain(settings) or settings.encoder == "none"
     data = mil.dataset(
         found.bags,
@@ -252,6 +243,7 @@ def dataset(found, settings, sample=None, learns=False, weights=None, first_epoc
         augment=learns and settings.augment,
         seed=settings.seed,
         first_epoch=first_epoch,
+        first_batch=first_batch,
         dense=dense,
     )
     both = dense and settings.model == "dtfd"  # plain Keras wants a label for each output

@@ -1,5 +1,6 @@
 """PatchGD: large images by a latent grid of their patches, approximate and at the memory of a few of them."""
 
+import shutil
 from pathlib import Path
 
 import keras
@@ -12,6 +13,7 @@ from models import settings as command_line
 from models.tasks import images, judge, splits, training, warm_start
 from tfbig import SourceError, pictures, runfolder, sources
 from tfbig.patchgd import choosing
+from tfbig.training import Epochs
 
 MODES = {
     "patchgd": "a latent grid of patches, of which a share learns at a time",
@@ -169,6 +171,11 @@ def make_model(settings, data):
         budget = tfbig.Budget(settings.device_memory, settings.host_memory)
         big = tfbig.stream(plain, budget, devices=settings.devices, unsupported="device")
         return big, plain  # heads that do not stream are on whole tensors
+    if settings.accumulate > 1 and settings.inner_accumulate != "all":
+        raise SourceError(
+            f"--accumulate {settings.accumulate}: gradients of several steps are added up, but with --inner-accumulate "
+            f"{settings.inner_accumulate} the optimizer steps inside each. Use --inner-accumulate all."
+        )
     patch = (settings.patch, settings.patch, shape[-1])
     settings.code = settings.code or ("vector" if settings.images == "slides" else "map")
     pooled = settings.code == "vector"
@@ -238,8 +245,7 @@ def _patchgd(settings, encoder, head, shape):
 
 def compile_both(model, twin, settings, data):
     """One optimizer for both: what is saved is the plain model, and it can be trained on."""
-    steps = images.steps(data.train, settings) * settings.epochs // settings.accumulate
-    optimizer = training.make_optimizer(settings, steps)
+    optimizer = training.make_optimizer(settings, images.steps(data.train, settings))
     soft = settings.augment == "a3"
     loss = (
         keras.losses.CategoricalCrossentropy if soft else keras.losses.SparseCategoricalCrossentropy
@@ -252,9 +258,6 @@ def compile_both(model, twin, settings, data):
             loss_weights=[float(settings.accumulate if settings.sum else 1)],
             metrics=metrics[: 1 if soft else 2],
         )
-    if settings.resume:
-        optimizer.build(twin.trainable_variables)  # else its state would be left out
-        twin.load_weights(runfolder.checkpoint(settings.out))
 
 
 def print_plan(model, settings, data):
@@ -275,9 +278,10 @@ def trained(model, twin, data, folder, settings, plan):
     """Fits, saves the model and its learning curve; gives what was measured."""
     if plan:
         runfolder.write_text(folder / "plan.txt", f"{plan}\n")
-    if settings.warm_start and not settings.resume:
-        warm_start.learn(trunk_of(twin, settings), settings, _scale(settings))
+    if settings.warm_start and not any((folder / runfolder.CHECKPOINTS).glob("step-*")):
+        warm_start.learn(trunk_of(twin, settings), settings, folder, _scale(settings))
     history = fit(model, twin, data, folder, settings)
+    shutil.rmtree(folder / warm_start.CHECKPOINTS, ignore_errors=True)
     _, peak = runfolder.memory_bytes()
     runfolder.save_model(folder / "model.keras", twin)
     labels = {"loss": "loss", "accuracy": "accuracy"}
@@ -292,36 +296,31 @@ def trunk_of(twin, settings):
 
 
 def fit(model, twin, data, folder, settings):
-    """Trains from the epoch after the last one in the history; gives the history of all epochs."""
-    history = runfolder.read_csv(folder / runfolder.HISTORY) if settings.resume else []
-    recorder = runfolder.Recorder(folder, twin, history)
-    done, steps = len(history), images.steps(data.train, settings)
+    """Trains from where the checkpoints are; gives the history of all epochs."""
     weights = training.class_weights(data) if settings.class_weights else None
-    model.fit(
-        dataset(data, "train", settings, weights, done),
-        validation_data=dataset(data, "val", settings),
-        initial_epoch=done,
-        epochs=settings.epochs,
-        shuffle=False,
-        callbacks=[
-            recorder,
-            *training.logging(settings, folder),
-            *training.callbacks(settings, folder, f"val_{settings.monitor}", history, steps),
-        ],
-        verbose=training.verbosity(settings),
+    steps = images.steps(data.train, settings)
+
+    def batches(epoch, first):
+        return dataset(data, "train", settings, weights, epoch, first)
+
+    history = training.fit(
+        model,
+        settings,
+        folder,
+        Epochs(steps, batches),
+        lambda epoch: dataset(data, "val", settings),
+        training.callbacks(settings, folder, f"val_{settings.monitor}", steps),
     )
     if settings.keep != "last":
         twin.load_weights(folder / training.KEPT)
-    return recorder.history
+    return history
 
 
-def dataset(data, split, settings, weights=None, first_epoch=0):
+def dataset(data, split, settings, weights=None, epoch=0, first_batch=0):
     """Images of a split; labels become shares of classes where augmentation mixes them."""
     learns, count = split == "train", len(data.classes)
     dense = command_line.is_plain(settings) or settings.augment == "a3"
-    found = images.dataset(
-        getattr(data, split), settings, learns, first_epoch, dense, classes=count
-    )
+    found = images.dataset(getattr(data, split), settings, learns, epoch, dense, count, first_batch)
     if settings.augment == "a3" and not learns:
         return found.map(lambda x, y: (x, tf.one_hot(y, count)))
     if weights is not None:

@@ -13,6 +13,7 @@ from models.gigapixel_unet import STRIDE, gigapixel_unet
 from models.tasks import slides, splits, training
 from tfbig import pictures, runfolder, zoom
 from tfbig.metrics import Dice
+from tfbig.training import Epochs
 
 LOSS = "binary_crossentropy"
 MODES = {
@@ -115,7 +116,7 @@ def train(settings):
 
     folder = command_line.open_run(settings)
     runfolder.write_text(folder / "plan.txt", f"{plan}\n")
-    history = fit(model, twin, crops, unseen, folder, settings)
+    history = fit(model, crops, unseen, folder, settings)
     code = splits.exit_code(failed, folder)
     write_results(model, twin, unseen, folder, history, settings, planned_bytes)
     return code
@@ -176,9 +177,7 @@ def overlaps(labels, found):
 
 
 def make_model(settings):
-    """The plain model: new from the seed, or with weights and optimizer of the resumed run."""
-    if settings.resume:
-        return keras.models.load_model(runfolder.checkpoint(settings.out))
+    """The plain model, new from the seed."""
     keras.config.set_dtype_policy(settings.precision)
     keras.utils.set_random_seed(settings.seed)
     return gigapixel_unet()
@@ -192,8 +191,7 @@ def stream(twin, settings):
 
 def compile_both(model, twin, settings):
     """One optimizer for both: what is saved is the plain model, and it can be trained on."""
-    optimizer = twin.optimizer if settings.resume else make_optimizer(settings)
-    optimizer.learning_rate = schedule(settings)
+    optimizer = make_optimizer(settings)
     twin.compile(optimizer, LOSS)
     model.compile(optimizer, LOSS, metrics=[Dice()])
 
@@ -225,22 +223,16 @@ def plan_of(twin, model, shape, training=True):
     return model.plan(shape, training)
 
 
-def fit(model, twin, crops, unseen, folder, settings):
-    """Trains from the epoch that the optimizer has reached; gives the history of all epochs."""
+def fit(model, crops, unseen, folder, settings):
+    """Trains from where the checkpoints are; gives the history of all epochs."""
     dense = command_line.is_plain(settings)
-    done = int(model.optimizer.iterations) // steps_per_epoch(settings)
-    history = runfolder.read_csv(folder / runfolder.HISTORY)[:done]
-    recorder = runfolder.Recorder(folder, twin, history)
-    model.fit(
-        slides.dataset(crops, settings.batch_size, dense),
-        validation_data=slides.dataset([unseen.padded()], 1, dense),
-        initial_epoch=done,
-        epochs=settings.epochs,
-        shuffle=False,
-        callbacks=[recorder, *training.logging(settings, folder)],
-        verbose=training.verbosity(settings),
-    )
-    return recorder.history
+
+    def batches(epoch, first):
+        return slides.dataset(crops[first * settings.batch_size :], settings.batch_size, dense)
+
+    validation = slides.dataset([unseen.padded()], 1, dense)
+    epochs = Epochs(steps_per_epoch(settings), batches)
+    return training.fit(model, settings, folder, epochs, lambda epoch: validation)
 
 
 def write_results(model, twin, unseen, folder, history, settings, planned_bytes):

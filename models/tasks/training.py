@@ -9,6 +9,7 @@ import numpy as np
 
 from models import settings as command_line
 from tfbig import SourceError, optimizers, runfolder
+from tfbig.training import Checkpoints, Loop
 from tfbig.windows import BestWindow
 
 OPTIMIZERS = {
@@ -66,34 +67,59 @@ def add_flags(add, batch_size=1, epochs=10, help_batch="bags of a step, all of o
         choices=["last", "best", "window"],
         default="best",
         help="epoch that is tested: the last; the best by --monitor; or the best of the window of "
-        "--window epochs with the best average, of those since a resume (default: %(default)s)",
+        "--window epochs with the best average (default: %(default)s)",
     )
     add("--monitor", default="loss", choices=["loss", "accuracy", "qwk"], help="of validation")
     add("--window", type=number, default=15, help="epochs (default: %(default)s)")
 
 
-def make_optimizer(settings, steps):
+def make_optimizer(settings, batches):
     """That of `--optimizer`.
 
     Args:
-        steps: of the whole run, after which DEMON has no momentum left.
+        batches: of an epoch. After the steps of all epochs DEMON has no momentum left.
     """
+    steps = -(-batches // settings.accumulate) * settings.epochs
     options = {"global_clipnorm": settings.clip}
-    if settings.accumulate > 1:
-        options["gradient_accumulation_steps"] = settings.accumulate
     return OPTIMIZERS[settings.optimizer](settings, settings.demon_steps or steps, options)
 
 
-def callbacks(settings, folder, monitor, history, steps=1):
+def callbacks(settings, folder, monitor, steps=1):
     """What sets the learning rate and keeps an epoch.
 
     Args:
         folder: of the run; the weights kept are its file `KEPT`.
         monitor: the column of the history that `--keep` compares.
-        history: rows of the epochs before a resume.
         steps: of an epoch.
     """
-    return [_schedule(settings, steps), *_keeping(settings, folder, monitor, history)]
+    return [_schedule(settings, steps), *_keeping(settings, folder, monitor)]
+
+
+def fit(model, settings, folder, epochs, validation, callbacks=()):
+    """Trains from where the checkpoints of the run are; gives the history of all epochs.
+
+    Args:
+        model: compiled.
+        settings: of the run.
+        folder: of the run.
+        epochs: `tfbig.training.Epochs`.
+        validation: dataset.
+        callbacks: besides those of every run.
+    """
+    recorder = runfolder.Recorder(folder)
+    loop = Loop(
+        model,
+        epochs,
+        validation,
+        settings.epochs,
+        callbacks=[recorder, *logging(settings, folder), *callbacks],
+        checkpoints=Checkpoints(folder / runfolder.CHECKPOINTS, runfolder.identity(folder)),
+        accumulate=getattr(settings, "accumulate", 1),
+        every_seconds=60 * settings.checkpoint_minutes,
+        verbose=verbosity(settings),
+    )
+    loop.run()
+    return recorder.history
 
 
 class PerStep(keras.callbacks.Callback):
@@ -167,24 +193,13 @@ def _schedule(settings, steps):
     return keras.callbacks.LearningRateScheduler(rates[settings.schedule])
 
 
-def _keeping(settings, folder, monitor, history):
-    """The callback that keeps the weights of the epoch that `--keep` asks for, those before a resume included."""
-    if settings.keep == "window":
-        return [BestWindow(folder / KEPT, monitor, settings.window)]
-    if settings.keep == "best":
-        mode, best = ("min", min) if settings.monitor == "loss" else ("max", max)
-        before = best((row[monitor] for row in history), default=None)
-        return [
-            keras.callbacks.ModelCheckpoint(
-                folder / KEPT,
-                monitor,
-                mode=mode,
-                save_best_only=True,
-                save_weights_only=True,
-                initial_value_threshold=before,
-            )
-        ]
-    return []
+def _keeping(settings, folder, monitor):
+    """The callback that keeps the weights of the epoch that `--keep` asks for."""
+    if settings.keep == "last":
+        return []
+    window = settings.window if settings.keep == "window" else 1
+    mode = "min" if settings.monitor == "loss" else "max"
+    return [BestWindow(folder / KEPT, monitor, window, mode, folder / runfolder.CHECKPOINTS)]
 
 
 def planned_bytes(plan, validation):

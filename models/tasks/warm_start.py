@@ -7,10 +7,13 @@ import keras
 from models import encoders
 from models import settings as command_line
 from models.tasks import images, training
-from tfbig import SourceError
+from tfbig import SourceError, runfolder
+from tfbig.training import Checkpoints, Epochs, Loop
 
 DIGITS, EPOCHS = 20000, 4
 """Single digits, and epochs by default."""
+CHECKPOINTS = "warm-start"
+"""Folder of the run with the checkpoints of the warm start, while it lasts."""
 
 
 def add_flag(add):
@@ -37,12 +40,13 @@ def epochs(settings):
     return EPOCHS if digits and not settings.backbone else 0
 
 
-def learn(trunk, settings, scale):
+def learn(trunk, settings, folder, scale):
     """Gives the trunk weights that know single digits.
 
     Args:
         trunk: the network of an encoder, for images or patches of any size.
         settings: of the run.
+        folder: of the run, which keeps checkpoints of the warm start until it has ended.
         scale: options of `encoders.make` that say how pixels are scaled.
     """
     digits = images.single_digits(settings, DIGITS)
@@ -53,14 +57,19 @@ def learn(trunk, settings, scale):
     encoder = encoders.make(settings.encoder, shape, **scale)
     model = keras.Sequential([encoder, keras.layers.Dense(10)])
     own = Namespace(**vars(settings) | {"batch_size": 64, "augment": None})
-    steps = images.steps(digits, own) * settings.warm_start
-    schedule = keras.optimizers.schedules.CosineDecay(3e-3, steps)
+    steps = images.steps(digits, own)
+    schedule = keras.optimizers.schedules.CosineDecay(3e-3, steps * settings.warm_start)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(schedule), loss, metrics=["accuracy"])
-    model.fit(
-        images.dataset(digits, own, True, 0, True),
+    kept = Checkpoints(folder / CHECKPOINTS, runfolder.identity(folder))
+    Loop(
+        model,
+        Epochs(
+            steps, lambda epoch, first: images.dataset(digits, own, True, epoch, True, 0, first)
+        ),
         epochs=settings.warm_start,
-        shuffle=False,
+        checkpoints=kept,
+        every_seconds=60 * settings.checkpoint_minutes,
         verbose=training.verbosity(settings),
-    )
+    ).run()
     trunk.set_weights(encoder.get_weights())

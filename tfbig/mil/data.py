@@ -114,6 +114,7 @@ def dataset(
     augment: bool = False,
     seed: int = 0,
     first_epoch: int = 0,
+    first_batch: int = 0,
     dense: bool = False,
 ) -> tf.data.Dataset:
     """Handles of bags, or bags, and labels, for `fit`, `evaluate` and `predict`.
@@ -128,7 +129,7 @@ def dataset(
         augment: tiles are blurred, coloured, flipped and turned, all of a bag alike, anew in every epoch; see
             `tfbig.sources.Augmentation`.
         seed: same seed, same samples and orders.
-        first_epoch: epochs that were seen before, where training goes on.
+        first_epoch, first_batch: epochs, and batches of the next one, that were seen before.
         dense: give tensors `[N, n, ...]` instead of handles `[N]`, for plain models.
 
     Raises:
@@ -143,17 +144,22 @@ def dataset(
     for bag in bags:
         _check_alike(bag, bags[0])
     epochs = count(first_epoch)
+    seen = first_batch * batch_size
 
     def one_epoch() -> Iterator[tuple[str, Any]]:
-        rng = np.random.default_rng([seed, next(epochs)])
+        epoch = next(epochs)
+        rng = np.random.default_rng([seed, epoch])
         order = rng.permutation(len(bags)) if shuffle else np.arange(len(bags))
-        for i in order:
-            yield _handle(bags[i], sample, int(rng.integers(2**31)), augment), labels[i]
+        seeds = [int(rng.integers(2**31)) for _ in order]
+        first = seen if epoch == first_epoch else 0
+        for i, own in zip(order[first:], seeds[first:], strict=True):
+            yield _handle(bags[i], sample, own, augment), labels[i]
 
     label = tf.TensorSpec(labels.shape[1:], labels.dtype)
     spec = tf.TensorSpec([], tf.string), label
     data = tf.data.Dataset.from_generator(one_epoch, output_signature=spec)
-    data = data.apply(tf.data.experimental.assert_cardinality(len(bags)))
+    if not seen:
+        data = data.apply(tf.data.experimental.assert_cardinality(len(bags)))
     if dense:
         shape, dtype = [None, *bags[0].shape[1:]], tf.as_dtype(bags[0].dtype)
         data = data.map(lambda handle, y: (_dense(handle, shape, dtype), y))

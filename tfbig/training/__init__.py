@@ -1,1 +1,6 @@
-"""Training that can be stopped and gone on with: steps, checkpoints, workers."""
+"""Training that ends anywhere and goes on as if nothing had happened: the loop, and its checkpoints."""
+
+from tfbig.training.checkpoints import Checkpoints
+from tfbig.training.loop import Epochs, Loop
+
+__all__ = ["Checkpoints", "Epochs", "Loop"]

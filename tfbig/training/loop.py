@@ -46,10 +46,9 @@ class Loop:
     Args:
         model: compiled.
         training: what it learns from.
-        validation: dataset of the batches that validate each epoch, or None.
+        validation: from the number of an epoch to the dataset that validates it; by default nothing does.
         epochs: in all.
-        callbacks: Keras' and own. Those with methods `remembered()`, which gives what JSON can hold, and
-            `remember(values)` go on where they were; one of a kind.
+        callbacks: Keras' and own. Those that are `Remembering` go on where they were; one of a kind.
         checkpoints: where they are; by default none are written.
         accumulate: batches of a step of the optimizer.
         every_seconds: of a checkpoint within an epoch.
@@ -67,7 +66,7 @@ class Loop:
         self,
         model: keras.Model,
         training: Epochs,
-        validation: tf.data.Dataset | None = None,
+        validation: Callable[[int], tf.data.Dataset] | None = None,
         epochs: int = 1,
         *,
         callbacks: Sequence[keras.callbacks.Callback] = (),
@@ -96,8 +95,8 @@ class Loop:
         self.worker = Single(model)
         if accumulate > 1 and not self.worker.splits:
             raise ValueError(
-                f"accumulate={accumulate}: the optimizer of '{model.name}' steps inside a training step, so gradients of "
-                "several cannot be added up; pass the model accumulate=None."
+                f"accumulate={accumulate}: the optimizer of '{model.name}' steps inside a training step, so gradients "
+                "of several cannot be added up; pass the model accumulate=None."
             )
         self._remembering = state.remembering(callbacks)
         self._sums = Sums()
@@ -192,8 +191,9 @@ class Loop:
         self.model.reset_metrics()
         self.callbacks.on_test_begin()
         logs: dict[str, Any] = {}
-        specs = self.validation.element_spec
-        for number, batch in enumerate(self.validation):
+        batches = self.validation(self.epoch)
+        specs = batches.element_spec
+        for number, batch in enumerate(batches):
             stopping.check()
             self.callbacks.on_test_batch_begin(number)
             logs = self.worker.test(batch, specs)
@@ -226,6 +226,8 @@ class Loop:
             "generators": state.generators(),
         }
         self.checkpoints.write(self.epoch * self.training.steps + self.step, arrays, values)
+        for callback in self._remembering.values():
+            callback.written()
         self._saved = self._clock()
 
     def _go_on(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import keras
 import numpy as np
@@ -93,9 +93,27 @@ def set_generators(found: Mapping[str, Any]) -> None:
     np.random.set_state(found["numpy"])  # noqa: NPY002
 
 
-def remembering(callbacks: Iterable[Any]) -> dict[str, Any]:
-    """Callbacks that remember something, by the name of their class: they have `remembered` and `remember`."""
-    found = [c for c in callbacks if hasattr(c, "remembered")]
+@runtime_checkable
+class Remembering(Protocol):
+    """A callback that goes on where it was."""
+
+    def remembered(self) -> Any:
+        """What a checkpoint keeps, as JSON can hold it."""
+
+    def remember(self, found: Any) -> None:
+        """Goes on from there."""
+
+    def written(self) -> None:
+        """A checkpoint has been written."""
+
+
+def remembering(callbacks: Iterable[Any]) -> dict[str, Remembering]:
+    """Callbacks that remember something, by the name of their class.
+
+    Raises:
+        ValueError: there are two of a kind.
+    """
+    found = [c for c in callbacks if isinstance(c, Remembering)]
     named = {type(c).__name__: c for c in found}
     if len(named) < len(found):
         raise ValueError(f"callbacks {[type(c).__name__ for c in found]}: expected one of a kind.")
