@@ -161,6 +161,10 @@ def _claim(folder, settings):
         "out",
         "mpp_of",
         "reader",
+        "device_memory",
+        "host_memory",
+        "disk",
+        "scratch",
     )
     own = {key: value for key, value in vars(settings).items() if key not in ignored}
     file = folder / f"{settings.command}.yaml"

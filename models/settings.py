@@ -7,9 +7,8 @@ from pathlib import Path
 
 import yaml
 
-import tfbig
+from models import machine
 from tfbig import SourceError, report, runfolder, unified
-from tfbig.budget import parse_bytes
 
 _GROUPS = ("data", "training", "machine", "run")
 _PATHS = (
@@ -20,8 +19,6 @@ _SIDE_BY_SIDE = (
     *("mode", "loss", "val_loss", "seconds_per_step"),
     *("planned_bytes", "peak_bytes", "device_peak_bytes"),
 )
-UNIFIED = "as device, with memory shared between host and accelerator, see --oversubscription"
-"""What `--mode unified` is, for every task."""
 
 
 def parse(argv, tasks, prog="train.py"):
@@ -58,12 +55,8 @@ def open_run(settings):
     folder = open_folder(settings)
     runfolder.write_yaml(folder / runfolder.CONFIG, to_save(settings))
     runfolder.write_versions(folder)
+    machine.write_rates(folder)
     return folder
-
-
-def is_plain(settings):
-    """Whether the mode is plain Keras, with whole tensors."""
-    return settings.mode in ("device", "unified")
 
 
 def prepare(settings):
@@ -77,12 +70,7 @@ def prepare(settings):
         raise SourceError(
             f"--beside {settings.beside}: has no {runfolder.METRICS}; expected the folder of a run that has ended."
         )
-    if settings.mode == "unified":
-        print(tfbig.unified_memory(settings.oversubscription))
-    try:
-        tfbig.backend.devices_of(settings.devices)
-    except ValueError as error:
-        raise SourceError(f"--devices: {error}") from error
+    machine.prepare(settings)
 
 
 def write_metrics(folder, settings, metrics):
@@ -165,7 +153,7 @@ def _parser(tasks, name, prog):
     groups["training"](
         "--seed", type=int, default=0, help="of weights and data (default: %(default)s)"
     )
-    _add_machine(groups["machine"])
+    machine.add_flags(groups["machine"])
     _add_run(groups["run"])
     return parser
 
@@ -176,50 +164,6 @@ def _add_task(add, tasks):
         choices=list(tasks),
         default=next(iter(tasks)),
         help="what is trained (default: %(default)s)",
-    )
-
-
-def add_memory(add):
-    """Flags of the budget of a streamed model."""
-    add(
-        "--device-memory",
-        type=_bytes,
-        metavar="BYTES",
-        help="for strips on the accelerator, or beside the images without one, e.g. 512MB "
-        "(default: 80 %% of the accelerator's free memory, or 256 MiB); only --mode offload",
-    )
-    add(
-        "--host-memory",
-        type=_bytes,
-        metavar="BYTES",
-        help="for stored images and gradients, e.g. 32GB (default: what is free); "
-        "only --mode offload",
-    )
-
-
-def _add_machine(add):
-    add_memory(add)
-    add(
-        "--devices",
-        nargs="+",
-        metavar="NAME",
-        help="that share the strips of an image, such as GPU:0 GPU:1 (default: the first accelerator, if any); only "
-        "--mode offload",
-    )
-    add(
-        "--oversubscription",
-        type=_above_one,
-        default=4.0,
-        metavar="TIMES",
-        help="memory for tensors over that of the accelerator, with its host's; only --mode unified "
-        "(default: %(default)s)",
-    )
-    add(
-        "--precision",
-        choices=["float32", "mixed_bfloat16", "mixed_float16", "float64"],
-        default="float32",
-        help="mixed_bfloat16 halves what is stored, mixed_float16 too and scales the loss, float64 is for checks "
-        "(default: %(default)s)",
     )
 
 
@@ -331,18 +275,3 @@ def _tokens(name, value):
     if isinstance(value, list):
         return [flag, *map(str, value)]
     return [flag] if value is True else [f"{flag}={value}"]
-
-
-def _above_one(text):
-    number = float(text)
-    if not 1 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}' must be above 1")
-    return number
-
-
-def _bytes(text):
-    try:
-        parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text

@@ -25,7 +25,7 @@ QUICK = ["--task", "mil", "--num-bags", "6", "4", "4", "--instances", "8", "--ep
 FILES = {
     *("checkpoints", "config.yaml", "history.csv", "kept.weights.h5", "learning_curve.png"),
     *("metrics.json", "model.keras", "plan.txt", "predictions.csv", "confusion.png"),
-    *("attention_0.png", "attention_1.png", "report.html", "versions.json", "views"),
+    *("attention_0.png", "attention_1.png", "rates.json", "report.html", "versions.json", "views"),
 }
 
 

@@ -26,6 +26,7 @@ FILES = {
     "model.keras",
     "overlay.png",
     "plan.txt",
+    "rates.json",
     "report.html",
     "versions.json",
     "views",

@@ -35,6 +35,16 @@ def of(device: str | None, scratch: str | None = None) -> Rates:
     return _known[key]
 
 
+def known() -> dict[str, dict[str, float]]:
+    """The rates that plans of this process were made with, by machine, device and folder."""
+    return {key: asdict(found) for key, found in _known.items()}
+
+
+def use(found: dict[str, dict[str, float]]) -> None:
+    """Makes plans with the rates that `known` gave, so that they are those of another process on this machine."""
+    _known.update({key: Rates(**numbers) for key, numbers in found.items()})
+
+
 def file() -> Path:
     """Where rates are kept; removing it has them measured again."""
     folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

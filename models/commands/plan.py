@@ -6,6 +6,7 @@ from pathlib import Path
 import keras
 
 import tfbig
+from models import machine
 from models import settings as command_line
 from models.predictors.results import run_of
 from tfbig import SourceError, mil, sources
@@ -29,13 +30,7 @@ def add_flags(add):
     )
     add("--batch-size", type=command_line.count, default=1, help="(default: 1)")
     add("--inference", action="store_true", help="plan predictions instead of training steps")
-    command_line.add_memory(add)
-    add(
-        "--disk",
-        metavar="BYTES",
-        help="for what host memory does not hold (default: 90 %% of what is free)",
-    )
-    add("--scratch", metavar="FOLDER", help="where that file is (default: for temporary files)")
+    machine.add_memory(add)
     add(
         "--store",
         choices=["bfloat16", "float16"],
@@ -46,10 +41,7 @@ def add_flags(add):
 def run(settings):
     """Prints the plan; an error says what would make it fit."""
     plain = model_of(settings.model)
-    budget = tfbig.Budget(
-        settings.device_memory, settings.host_memory, settings.disk, settings.scratch
-    )
-    big = streamed(plain, budget, settings.store)
+    big = streamed(plain, machine.budget(settings), settings.store)
     if not settings.inference:
         big.compile("adam", _loss(plain))
     plan = big.plan((settings.batch_size, *extents(settings.size, plain)), not settings.inference)

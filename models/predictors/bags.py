@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models import each_slide
+from models import each_slide, machine
 from models.predictors import results
 from models.tasks import judge
 from tfbig import SourceError, mil, sources, tiling
@@ -39,7 +39,7 @@ class Bags:
             settings.min_tissue = config.get("min_tissue", 0.6)
         encoder = plain.get_layer("instances").model
         self.model = mil.MIL(
-            encoder, plain.layers[-1], norm="frozen", budget=results.budget(settings)
+            encoder, plain.layers[-1], norm="frozen", budget=machine.budget(settings)
         )
 
     def finished(self, path):

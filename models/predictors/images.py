@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfbig
-from models import each_slide
+from models import each_slide, machine
 from models.predictors import results
 from models.tasks import patchgd
 from tfbig import sources
@@ -35,7 +35,7 @@ class Images:
         self.model = (
             plain
             if self.by_patches
-            else tfbig.stream(plain, results.budget(settings), unsupported="device")
+            else tfbig.stream(plain, machine.budget(settings), unsupported="device")
         )
 
     def finished(self, path):

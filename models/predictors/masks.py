@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 import tfbig
-from models import each_slide
+from models import each_slide, machine
 from models.gigapixel_unet import STRIDE
 from models.predictors import results
 from tfbig import geojson, pictures, progress, sources, zoom
@@ -31,7 +31,7 @@ class Masks:
         names = ["background", "tissue"] if own else None
         results.settle_classes(settings, max(self.outputs, 2), names)
         each_slide.settle_resolution(settings, level=0)
-        self.model = tfbig.stream(plain, results.budget(settings))
+        self.model = tfbig.stream(plain, machine.budget(settings))
 
     def finished(self, path):
         """Whether the slide was done before: the mask is written last."""

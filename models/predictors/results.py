@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import yaml
 
-import tfbig
 from models import each_slide
 from models.tasks import judge
 from tfbig import SourceError, geojson, heat, pictures, runfolder, sources, zoom
@@ -80,11 +79,6 @@ def settle_resolution(settings, config, **default):
     """Sets at which resolution slides are seen where it is not given: that of the run, or the default."""
     of_run = {key: config[key] for key in ("mpp", "magnification") if config.get(key) is not None}
     each_slide.settle_resolution(settings, **(of_run or default))
-
-
-def budget(settings):
-    """For the streamed model."""
-    return tfbig.Budget(settings.device_memory, settings.host_memory)
 
 
 def seen(source, settings):

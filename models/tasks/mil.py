@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfbig
-from models import encoders
+from models import encoders, machine
 from models import settings as command_line
 from models.dtfd import DISTILLATIONS, DTFDMIL, PseudoBagLoss
 from models.pooling import ABMIL, MaxPooling, MeanPooling
@@ -21,7 +21,7 @@ MODES = {
     "accumulate": "exact gradients, accumulated over slices of --instances-at-once instances",
     "offload": "the same, with slices and stores that the planner chooses within the memory given",
     "device": "plain Keras with whole bags, on the same data with the same seed",
-    "unified": command_line.UNIFIED,
+    "unified": machine.UNIFIED,
     "frozen": "the encoder is not trained; its features are made on the fly",
 }
 EXAMPLE = (
@@ -157,10 +157,10 @@ def make_model(settings, data):
         settings.instances_at_once if settings.mode in ("accumulate", "frozen") else None,
         norm=settings.norm if has_norm else "frozen",
         mode="published" if settings.published else "exact",
-        budget=tfbig.Budget(settings.device_memory, settings.host_memory),
+        budget=machine.budget(settings),
         devices=settings.devices,
     )
-    return (model.twin if command_line.is_plain(settings) else model), model.twin
+    return (model.twin if machine.is_plain(settings) else model), model.twin
 
 
 def compile_both(model, twin, settings, data):
@@ -233,7 +233,7 @@ def fit(model, twin, data, folder, settings):
 
 def dataset(found, settings, sample=None, learns=False, weights=None, first_epoch=0, first_batch=0):
     """Bags of a split, with a weight for each where classes have some."""
-    dense = command_line.is_plain(settings) or settings.encoder == "none"
+    dense = machine.is_plain(settings) or settings.encoder == "none"
     data = mil.dataset(
         found.bags,
         found.labels,

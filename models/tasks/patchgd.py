@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfbig
-from models import encoders, latent, series
+from models import encoders, latent, machine, series
 from models import settings as command_line
 from models.tasks import images, judge, splits, training, warm_start
 from tfbig import SourceError, pictures, runfolder, sources
@@ -19,7 +19,7 @@ MODES = {
     "patchgd": "a latent grid of patches, of which a share learns at a time",
     "device": "plain Keras on whole images, with the same trunk and head, on the same data",
     "offload": "the same network streamed, exact, within the memory given",
-    "unified": command_line.UNIFIED,
+    "unified": machine.UNIFIED,
 }
 EXAMPLE = (
     "--task patchgd --images digits --data mnist --canvas 512 --factors 1 9 --patch 128 "
@@ -166,9 +166,9 @@ def make_model(settings, data):
         plain = latent.baseline(
             settings.encoder, shape, len(data.classes), settings.head, **options
         )
-        if command_line.is_plain(settings):
+        if machine.is_plain(settings):
             return plain, plain
-        budget = tfbig.Budget(settings.device_memory, settings.host_memory)
+        budget = machine.budget(settings)
         big = tfbig.stream(plain, budget, devices=settings.devices, unsupported="device")
         return big, plain  # heads that do not stream are on whole tensors
     if settings.accumulate > 1 and settings.inner_accumulate != "all":
@@ -319,7 +319,7 @@ def fit(model, twin, data, folder, settings):
 def dataset(data, split, settings, weights=None, epoch=0, first_batch=0):
     """Images of a split; labels become shares of classes where augmentation mixes them."""
     learns, count = split == "train", len(data.classes)
-    dense = command_line.is_plain(settings) or settings.augment == "a3"
+    dense = machine.is_plain(settings) or settings.augment == "a3"
     found = images.dataset(getattr(data, split), settings, learns, epoch, dense, count, first_batch)
     if settings.augment == "a3" and not learns:
         return found.map(lambda x, y: (x, tf.one_hot(y, count)))

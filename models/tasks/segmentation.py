@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 import tfbig
+from models import machine
 from models import settings as command_line
 from models.gigapixel_unet import STRIDE, gigapixel_unet
 from models.tasks import slides, splits, training
@@ -19,7 +20,7 @@ LOSS = "binary_crossentropy"
 MODES = {
     "offload": "strip by strip, images stay in host memory or on disk",
     "device": "plain Keras with whole crops, on the same data with the same seed",
-    "unified": command_line.UNIFIED,
+    "unified": machine.UNIFIED,
 }
 EXAMPLE = (
     "--mode offload --data my_slides --crop 16000x64000 --device-memory 1GB "
@@ -105,7 +106,7 @@ def train(settings):
     _print_data(settings, seen, unseen)
 
     twin = make_model(settings)
-    model = twin if command_line.is_plain(settings) else stream(twin, settings)
+    model = twin if machine.is_plain(settings) else stream(twin, settings)
     compile_both(model, twin, settings)
     plan = plan_of(twin, model, (settings.batch_size, *size, 1))
     validation = plan_of(twin, model, (1, *unseen.padded().image.shape), training=False)
@@ -133,7 +134,7 @@ def evaluate(settings):
     if settings.dry_run:
         return 0
     twin = keras.models.load_model(Path(settings.test_only) / "model.keras")
-    model = twin if command_line.is_plain(settings) else stream(twin, settings)
+    model = twin if machine.is_plain(settings) else stream(twin, settings)
     folder = command_line.open_run(settings)
     rows = [judge(model, twin, slide, folder) for slide in found]
     runfolder.write_csv(folder / runfolder.PREDICTIONS, rows)
@@ -185,7 +186,7 @@ def make_model(settings):
 
 def stream(twin, settings):
     """The same model strip by strip, sharing the variables."""
-    budget = tfbig.Budget(settings.device_memory, settings.host_memory)
+    budget = machine.budget(settings)
     return tfbig.stream(twin, budget, devices=settings.devices)
 
 
@@ -225,7 +226,7 @@ def plan_of(twin, model, shape, training=True):
 
 def fit(model, crops, unseen, folder, settings):
     """Trains from where the checkpoints are; gives the history of all epochs."""
-    dense = command_line.is_plain(settings)
+    dense = machine.is_plain(settings)
 
     def batches(epoch, first):
         return slides.dataset(crops[first * settings.batch_size :], settings.batch_size, dense)
