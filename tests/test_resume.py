@@ -22,9 +22,9 @@ from tfbig import mil, sources
 
 RUNS = {
     "segmentation": ["--crops", "30", "--crop", "256x256", "--epochs", "6"],
-    "segmentation, spilled": [
-        *("--crops", "12", "--crop", "512x512", "--epochs", "3"),
-        *("--device-memory", "8MB", "--host-memory", "24MB"),
+    "mil, offload": [
+        *("--task", "mil", "--mode", "offload", "--num-bags", "40", "10", "10", "--epochs", "3"),
+        *("--instances", "8", "--optimizer", "lookahead_radam", "--keep", "last"),
     ],
     "mil": [
         *("--task", "mil", "--num-bags", "60", "10", "10", "--instances", "8", "--epochs", "4"),
@@ -58,6 +58,7 @@ KILLS = 50
 def start(flags, out, *more):
     command = [sys.executable, str(ROOT / "train.py"), *flags, *ALWAYS, "--out", str(out), *more]
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    del environment["XDG_CACHE_HOME"]  # rates are measured once
     return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
 
