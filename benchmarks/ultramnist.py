@@ -107,7 +107,7 @@ def dataset(data, method, part, number, batch, seed):
     found = images.ImageSet(made, labels)
     settings = argparse.Namespace(seed=seed, batch_size=batch, augment=None)
     dense = method in ("plain", "downscaled")
-    return images.dataset(found, settings, part == "train", 0, dense).prefetch(tf.data.AUTOTUNE)
+    return images.dataset(found, settings, part == "train", dense=dense).prefetch(tf.data.AUTOTUNE)
 
 
 def trained(method, arguments):

@@ -17,6 +17,7 @@ import train
 from models.commands.main import main
 from models.tasks import cohort, splits
 from tfbig import SourceError, sources
+from tfbig.parts import Part
 
 FLAGS = {
     **dict.fromkeys(
@@ -494,7 +495,7 @@ def test_images_are_changed_anew_in_every_epoch(data):
     epochs = [[handle.numpy()[0].decode() for handle, _ in seen] for _ in range(2)]
     assert all("?seed=" in handle for epoch in epochs for handle in epoch)
     assert not set(epochs[0]) & set(epochs[1])
-    again = images.dataset(train_set, found, learns=True, epoch=1)
+    again = images.dataset(train_set, found, learns=True, part=Part(1))
     assert [handle.numpy()[0].decode() for handle, _ in again] == epochs[1]
     plain = images.dataset(train_set, found)
     assert not any("?" in handle.numpy()[0].decode() for handle, _ in plain)

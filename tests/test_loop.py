@@ -12,6 +12,7 @@ from keras import layers
 import tfbig
 from models.pooling import ABMIL
 from tfbig import stopping
+from tfbig.parts import Part
 from tfbig.training.checkpoints import Checkpoints
 from tfbig.training.loop import Epochs, Loop
 
@@ -41,12 +42,22 @@ def pictures(kind="classes"):
 def epochs(x, y, batch_size=1):
     """Batches in another order each epoch."""
 
-    def batches(epoch, first):
-        order = np.random.default_rng(epoch).permutation(len(x))
-        data = tf.data.Dataset.from_tensor_slices((x[order], y[order]))
-        return data.batch(batch_size).skip(first)
+    def batches(part):
+        order = np.random.default_rng(part.epoch).permutation(len(x))
+        own = order[part.items(len(x), batch_size)]
+        return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(batch_size)
 
     return Epochs(-(-len(x) // batch_size), batches)
+
+
+def in_order(x, y):
+    """What validates: pairs of images."""
+
+    def batches(part):
+        own = part.items(len(x), 2)
+        return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(2)
+
+    return Epochs(-(-len(x) // 2), batches)
 
 
 def plain(kind="classes"):
@@ -138,7 +149,7 @@ def train(model, folder=None, callback=None, accumulate=1, num_epochs=2, **optio
     loop = Loop(
         model,
         epochs(x, y),
-        lambda epoch: tf.data.Dataset.from_tensor_slices((x, y)).batch(2),
+        in_order(x, y),
         num_epochs,
         callbacks=[callback or Rows()],
         checkpoints=checkpoints,
@@ -181,8 +192,8 @@ def test_it_trains_as_fit_does(name):
     history = {}
     for epoch in range(2):
         found = fitted.fit(
-            epochs(x, y).batches(epoch, 0),
-            validation_data=tf.data.Dataset.from_tensor_slices((x, y)).batch(2),
+            epochs(x, y).batches(Part(epoch)),
+            validation_data=in_order(x, y).batches(Part()),
             shuffle=False,
             verbose=0,
         )
@@ -219,7 +230,6 @@ def test_a_batch_that_fails_leaves_the_model_as_it_was(name, tmp_path, monkeypat
     x, y = pictures("masks" if name == "masks" else "classes")
     x[2] = np.nan
     loop = Loop(model, epochs(x, y), epochs=2, checkpoints=Checkpoints(tmp_path, "a run"))
-    loop.training.batches(1, 0)
     with pytest.raises(tfbig.NonFiniteError, match=r"epoch 2: the loss is nan.*Lower the learning"):
         loop.run()
     place = int(np.flatnonzero(np.random.default_rng(1).permutation(IMAGES) == 2)[0])

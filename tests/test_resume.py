@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 import train
 from models.tasks import images, slides
 from tfbig import mil, sources
+from tfbig.parts import Part
 
 RUNS = {
     "segmentation": ["--crops", "30", "--crop", "256x256", "--epochs", "6"],
@@ -163,19 +164,20 @@ def test_the_rest_of_an_epoch_of_images(flags):
 
     def epoch(first):
         dense = "--mode" in flags or "--augment" in flags
-        return arrays(images.dataset(found, settings, True, 3, dense, 10, first))
+        return arrays(images.dataset(found, settings, True, Part(3, first), dense, 10))
 
     whole = epoch(0)
     assert_rest(whole, epoch(5), 5)
-    other = arrays(images.dataset(found, settings, True, 4, bool(flags), 10))
+    other = arrays(images.dataset(found, settings, True, Part(4), bool(flags), 10))
     assert any((a != b).any() for a, b in zip(whole[0], other[0], strict=True))
 
 
 def test_the_rest_of_an_epoch_of_bags():
     bags = [sources.ArrayBag(np.full((9, 4), i, np.float32)) for i in range(7)]
-    options = {"sample": 5, "shuffle": True, "first_epoch": 2, "dense": True}
-    whole = arrays(mil.dataset(bags, np.arange(7), 2, **options))
-    assert_rest(whole, arrays(mil.dataset(bags, np.arange(7), 2, first_batch=1, **options)), 1)
+    options = {"sample": 5, "shuffle": True, "dense": True}
+    whole = arrays(mil.dataset(bags, np.arange(7), 2, part=Part(2), **options))
+    rest = arrays(mil.dataset(bags, np.arange(7), 2, part=Part(2, 1), **options))
+    assert_rest(whole, rest, 1)
 
 
 def test_the_rest_of_an_epoch_of_crops():

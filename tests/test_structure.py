@@ -14,6 +14,7 @@ ORDER = [
     "backend",
     "errors",
     "stopping",
+    "parts",
     "own",
     "budget",
     "geometry",

@@ -14,6 +14,7 @@ from tfbig.errors import (
     TfbigError,
     UnifiedMemoryError,
     UnsupportedLayerError,
+    WorkerError,
 )
 from tfbig.patchgd import PatchGD
 from tfbig.plan import Plan
@@ -39,6 +40,7 @@ __all__ = [
     "UnifiedMemory",
     "UnifiedMemoryError",
     "UnsupportedLayerError",
+    "WorkerError",
     "backend",
     "layers",
     "losses",

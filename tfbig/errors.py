@@ -35,3 +35,7 @@ class UnifiedMemoryError(TfbigError, RuntimeError):
 
 class Stopped(TfbigError):
     """Raised where long work ends because it was asked to, see `tfbig.stopping`."""
+
+
+class WorkerError(TfbigError, RuntimeError):
+    """Raised on a worker when another one has failed or is gone."""

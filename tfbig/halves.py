@@ -14,7 +14,11 @@ import keras
 import tensorflow as tf
 
 Gradients = tuple[list[Any], dict[str, Any]]
-"""One for each trainable variable, None where there is none, in the scale of the optimizer's loss; and the logs."""
+"""One for each trainable variable, None where there is none, and the logs.
+
+They are in the scale of the optimizer's loss, and divided by the number of replicas, as Keras' are: those of all
+replicas add up.
+"""
 
 
 def first(model: keras.Model) -> Callable[[Any], Gradients]:
@@ -38,7 +42,12 @@ def plain(model: keras.Model, data: Any) -> Gradients:
 
 def unscaled(loss: tf.Tensor) -> tf.Tensor:
     """The loss of a replica, which Keras divides by their number."""
-    return loss * tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, loss.dtype)
+    return loss * tf.cast(replicas(), loss.dtype)
+
+
+def replicas() -> int:
+    """How many replicas of a model there are where this is called."""
+    return int(tf.distribute.get_strategy().num_replicas_in_sync)
 
 
 def whole(model: keras.Model, data: Any) -> dict[str, Any]:

@@ -285,7 +285,9 @@ def read(compiled: Any, metrics: Any, outputs: Any, targets: Any, weights: Any) 
 
     specs = [s for s in (outputs, known, weights) if s is not None]
     flat = [spec for structure in specs for spec in keras.tree.flatten(structure)]
-    tf.function(trace, autograph=False).get_concrete_function(*flat)
+    # Symbolic: variables of metrics are made when it has ended, which a strategy of tf.distribute needs.
+    symbols = [keras.KerasTensor(spec.shape, spec.dtype.name) for spec in flat]
+    keras.src.backend.compute_output_spec(trace, *symbols)
     return found[-1]
 
 

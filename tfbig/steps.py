@@ -52,42 +52,41 @@ class Traced:
 
     def ready(self, data: Any, specs: Any = None) -> Callable[[], Any]:
         """The same, traced and not yet run."""
+        flat, kinds, empty = self.flat(data, specs)
+        layout = self.layout(keras.tree.map_structure(_tensor, data))
+        key = (*layout, repr(empty), *kinds)
+        if key not in self._traced:
+
+            def run(*tensors: tf.Tensor) -> Any:
+                with self.using(*layout):
+                    return self.step(filled(empty, tensors))
+
+            function = tf.function(
+                run, input_signature=kinds, autograph=False, jit_compile=self.jit_compile
+            )
+            self._traced[key] = function.get_concrete_function()
+        return partial(self._traced[key], *flat)
+
+    def flat(self, data: Any, specs: Any = None) -> tuple[list[Any], list[tf.TensorSpec], Any]:
+        """The tensors of data, what a trace may know of them, and their structure, with None for what is missing."""
         specs = keras.tree.map_structure(_spec, data if specs is None else specs)
         data = keras.tree.map_structure(_tensor, data)
-        layout = self._layout(data)
         tensors = [t for t in keras.tree.flatten(data) if t is not None]
-        specs = [
-            tf.TensorSpec(self._shape(s.shape), s.dtype)
+        kinds = [
+            tf.TensorSpec(self.known(s.shape), s.dtype)
             for s in keras.tree.flatten(specs)
             if s is not None
         ]
-        key = (*layout, repr(keras.tree.map_structure(lambda t: t is None, data)), *specs)
-        if key not in self._traced:
-            self._traced[key] = self._trace(layout, data, specs)
-        return partial(self._traced[key], *tensors)
+        return tensors, kinds, keras.tree.map_structure(lambda t: None if t is None else 0, data)
 
-    def _trace(self, layout: Any, data: Any, specs: Sequence[tf.TensorSpec]) -> Any:
-        empty = keras.tree.map_structure(lambda t: None if t is None else 0, data)
-
-        def run(*tensors: tf.Tensor) -> Any:
-            left = iter(tensors)
-            filled = keras.tree.map_structure(lambda t: None if t is None else next(left), empty)
-            with self._using(*layout):
-                return self.step(filled)
-
-        function = tf.function(
-            run, input_signature=specs, autograph=False, jit_compile=self.jit_compile
-        )
-        return function.get_concrete_function()
-
-    def _layout(self, data: Any) -> tuple[Any, ...]:
+    def layout(self, data: Any) -> tuple[Any, ...]:
         """What a trace serves besides the kinds of its tensors."""
         return ()
 
-    def _using(self, *layout: Any) -> AbstractContextManager[Any]:
+    def using(self, *layout: Any) -> AbstractContextManager[Any]:
         return nullcontext()
 
-    def _shape(self, shape: tf.TensorShape) -> Any:
+    def known(self, shape: tf.TensorShape) -> Any:
         """What a trace may know of the shape of a tensor."""
         return shape
 
@@ -113,16 +112,22 @@ class Steps(Traced):
         self.find = find
         self.shape = shape
 
-    def _layout(self, data: Any) -> tuple[Program, Layout]:
+    def layout(self, data: Any) -> tuple[Program, Layout]:
         program, images = self.find(data)
         return program, program.choose(images)
 
-    def _using(self, *layout: Any) -> AbstractContextManager[Any]:
+    def using(self, *layout: Any) -> AbstractContextManager[Any]:
         program, chosen = layout
         return program.using(chosen)
 
-    def _shape(self, shape: tf.TensorShape) -> Any:
+    def known(self, shape: tf.TensorShape) -> Any:
         return self.shape(shape)
+
+
+def filled(empty: Any, tensors: Sequence[tf.Tensor]) -> Any:
+    """Data of the structure that `Traced.flat` gave."""
+    left = iter(tensors)
+    return keras.tree.map_structure(lambda t: None if t is None else next(left), empty)
 
 
 def _tensor(part: Any) -> Any:

@@ -202,11 +202,11 @@ class StreamedModel(failures.Unwrapped, keras.Model):
         if not self.trainable_variables:
             results = program.forward(step.inputs, weights)
             return [], self._finish(step, results, self._penalty(step.loss(results).dtype))
-        scale = self.optimizer.scale_loss(tf.constant(1.0))
+        scale = self.optimizer.scale_loss(tf.constant(1.0 / halves.replicas()))
         results, gradients = program.loss_and_gradients(step.inputs, weights, scale)
         with tf.GradientTape() as tape:
             penalty = self._penalty(step.loss(results).dtype)
-            scaled = self.optimizer.scale_loss(penalty)
+            scaled = self.optimizer.scale_loss(penalty / halves.replicas())
         variables = [v._value for v in self.trainable_variables]
         penalties = tape.gradient(scaled, variables)
         slots = objective.learning(program.graph)

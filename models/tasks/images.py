@@ -1,6 +1,6 @@
 """Images with one label each for `--task patchgd`: UltraMNIST, a folder with its `images.csv`, class folders, HAR."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from models.tasks import cohort, splits
 from models.tasks.splits import SPLITS, Data
 from tfbig import SourceError, sources
 from tfbig.digits import drawn_digits, read_digits
+from tfbig.parts import ALL
 from tfbig.patchgd.ultramnist import ultramnist
 
 SIGNALS = [f"{kind}_{axis}" for kind in ("total_acc", "body_acc", "body_gyro") for axis in "xyz"]
@@ -119,46 +120,46 @@ def steps(found, settings):
     return -(-len(found.labels) // settings.batch_size)
 
 
-def dataset(found, settings, learns=False, epoch=0, dense=False, classes=0, first_batch=0):
+def dataset(found, settings, learns=False, part=ALL, dense=False, classes=0):
     """Handles of images, or images, and labels: the batches of an epoch, and of the next each time they are asked for.
 
     Args:
         found: an `ImageSet`.
         settings: of the run.
         learns: whether images are shuffled and augmented, in every epoch otherwise.
-        epoch: from 0.
+        part: which batches, of which epoch on.
         dense: give tensors instead of handles.
         classes: how many, where labels become shares of classes by mixing.
-        first_batch: batches of this epoch that are left out, as they were seen before.
     """
     mixes = learns and settings.augment == "a3"
     changes = learns and settings.augment == "slide"
-    seen = 0 if mixes else first_batch * settings.batch_size  # what mixes draws batch after batch
-
-    epochs = count(epoch)
+    total, times = len(found.images), count()
+    read = replace(part, first=0) if mixes else part  # what mixes draws batch after batch
 
     def one_epoch():
-        number = next(epochs)
-        rng = np.random.default_rng([settings.seed, number])
-        order = rng.permutation(len(found.images)) if learns else np.arange(len(found.images))
+        now = read.later(next(times))
+        rng = np.random.default_rng([settings.seed, now.epoch])
+        order = rng.permutation(total) if learns else np.arange(total)
         seeds = [int(rng.integers(2**31)) for _ in order]
-        first = seen if number == epoch else 0
-        for place, seed in zip(order[first:], seeds[first:], strict=True):
-            image = found.images[place]
-            yield image.changed_handle(seed) if changes else image.handle, found.labels[place]
+        for place in now.items(total, settings.batch_size):
+            image = found.images[order[place]]
+            handle = image.changed_handle(seeds[place]) if changes else image.handle
+            yield handle, found.labels[order[place]]
 
     spec = tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)
     data = tf.data.Dataset.from_generator(one_epoch, output_signature=spec)
-    if not seen:
-        data = data.apply(tf.data.experimental.assert_cardinality(len(found.images)))
+    if read.first == 0:
+        known = len(read.items(total, settings.batch_size))
+        data = data.apply(tf.data.experimental.assert_cardinality(known))
     if dense:
         first = found.images[0]
         shape = [n if settings.batch_size > 1 else None for n in first.shape[:-1]]
         data = data.map(lambda h, y: (_read(h, [*shape, first.shape[-1]], first.dtype), y))
     data = data.batch(settings.batch_size)
     if mixes:
-        own = int(np.random.default_rng([settings.seed, epoch, 1]).integers(2**31))
-        data = data.map(_a3(found.images[0].shape, classes, own)).skip(first_batch)
+        drawn = np.random.default_rng([settings.seed, part.epoch, 1, part.own.start])
+        data = data.map(_a3(found.images[0].shape, classes, int(drawn.integers(2**31))))
+        data = data.skip(part.first // part.replicas * len(part.own))
     return data.prefetch(1) if dense else data
 
 

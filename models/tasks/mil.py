@@ -15,6 +15,7 @@ from models.self_attention import SelfAttentionMIL
 from models.tasks import bags, judge, splits, training
 from models.transmil import TransMIL
 from tfbig import mil, pictures, runfolder
+from tfbig.parts import ALL
 from tfbig.training import Epochs
 
 MODES = {
@@ -214,16 +215,18 @@ def fit(model, twin, data, folder, settings):
     monitor = "loss" if settings.monitor == "loss" else _of_bag(settings) + settings.monitor
     steps = steps_per_epoch(settings, data)
 
-    def batches(epoch, first):
-        place = {"first_epoch": epoch, "first_batch": first}
-        return dataset(data.train, settings, settings.sample, True, weights, **place)
+    def batches(part):
+        return dataset(data.train, settings, settings.sample, True, weights, part)
 
     history = training.fit(
         model,
         settings,
         folder,
         Epochs(steps, batches),
-        lambda epoch: dataset(data.val, settings, settings.val_sample, first_epoch=epoch),
+        Epochs(
+            len(data.val.bags),
+            lambda part: dataset(data.val, settings, settings.val_sample, part=part),
+        ),
         training.callbacks(settings, folder, f"val_{monitor}", steps),
     )
     if settings.keep != "last":
@@ -231,7 +234,7 @@ def fit(model, twin, data, folder, settings):
     return history
 
 
-def dataset(found, settings, sample=None, learns=False, weights=None, first_epoch=0, first_batch=0):
+def dataset(found, settings, sample=None, learns=False, weights=None, part=ALL):
     """Bags of a split, with a weight for each where classes have some."""
     dense = machine.is_plain(settings) or settings.encoder == "none"
     data = mil.dataset(
@@ -242,8 +245,7 @@ def dataset(found, settings, sample=None, learns=False, weights=None, first_epoc
         shuffle=learns,
         augment=learns and settings.augment,
         seed=settings.seed,
-        first_epoch=first_epoch,
-        first_batch=first_batch,
+        part=part,
         dense=dense,
     )
     both = dense and settings.model == "dtfd"  # plain Keras wants a label for each output

@@ -12,6 +12,7 @@ from models import encoders, latent, machine, series
 from models import settings as command_line
 from models.tasks import images, judge, splits, training, warm_start
 from tfbig import SourceError, pictures, runfolder, sources
+from tfbig.parts import ALL
 from tfbig.patchgd import choosing
 from tfbig.training import Epochs
 
@@ -300,15 +301,17 @@ def fit(model, twin, data, folder, settings):
     weights = training.class_weights(data) if settings.class_weights else None
     steps = images.steps(data.train, settings)
 
-    def batches(epoch, first):
-        return dataset(data, "train", settings, weights, epoch, first)
+    def batches(part):
+        return dataset(data, "train", settings, weights, part)
 
     history = training.fit(
         model,
         settings,
         folder,
         Epochs(steps, batches),
-        lambda epoch: dataset(data, "val", settings),
+        Epochs(
+            images.steps(data.val, settings), lambda part: dataset(data, "val", settings, part=part)
+        ),
         training.callbacks(settings, folder, f"val_{settings.monitor}", steps),
     )
     if settings.keep != "last":
@@ -316,11 +319,11 @@ def fit(model, twin, data, folder, settings):
     return history
 
 
-def dataset(data, split, settings, weights=None, epoch=0, first_batch=0):
+def dataset(data, split, settings, weights=None, part=ALL):
     """Images of a split; labels become shares of classes where augmentation mixes them."""
     learns, count = split == "train", len(data.classes)
     dense = machine.is_plain(settings) or settings.augment == "a3"
-    found = images.dataset(getattr(data, split), settings, learns, epoch, dense, count, first_batch)
+    found = images.dataset(getattr(data, split), settings, learns, part, dense, count)
     if settings.augment == "a3" and not learns:
         return found.map(lambda x, y: (x, tf.one_hot(y, count)))
     if weights is not None:

@@ -228,12 +228,16 @@ def fit(model, crops, unseen, folder, settings):
     """Trains from where the checkpoints are; gives the history of all epochs."""
     dense = machine.is_plain(settings)
 
-    def batches(epoch, first):
-        return slides.dataset(crops[first * settings.batch_size :], settings.batch_size, dense)
+    def batches(part):
+        own = [crops[i] for i in part.items(len(crops), settings.batch_size)]
+        return slides.dataset(own, settings.batch_size, dense)
 
-    validation = slides.dataset([unseen.padded()], 1, dense)
+    whole = [unseen.padded()]
+    validation = Epochs(
+        1, lambda part: slides.dataset([whole[i] for i in part.items(1, 1)], 1, dense)
+    )
     epochs = Epochs(steps_per_epoch(settings), batches)
-    return training.fit(model, settings, folder, epochs, lambda epoch: validation)
+    return training.fit(model, settings, folder, epochs, validation)
 
 
 def write_results(model, twin, unseen, folder, history, settings, planned_bytes):

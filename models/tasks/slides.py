@@ -154,7 +154,8 @@ def dataset(slides, batch_size=1, dense=False):
         batch_size: Images of a batch.
         dense: Give uint8 tensors `[N, H, W, 1]` instead of handles `[N]`.
     """
-    pairs = [slide.image.handle for slide in slides], [slide.labels.handle for slide in slides]
+    handles = [[s.image.handle for s in slides], [s.labels.handle for s in slides]]
+    pairs = tuple(tf.constant(h, tf.string, [len(slides)]) for h in handles)
     data = tf.data.Dataset.from_tensor_slices(pairs)
     if dense:
         data = data.map(lambda x, y: (_dense(x), _dense(y)))

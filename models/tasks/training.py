@@ -102,8 +102,7 @@ def fit(model, settings, folder, epochs, validation, callbacks=()):
         model: compiled.
         settings: of the run.
         folder: of the run.
-        epochs: `tfbig.training.Epochs`.
-        validation: dataset.
+        epochs, validation: `tfbig.training.Epochs`.
         callbacks: besides those of every run.
     """
     recorder = runfolder.Recorder(folder)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfbig import sources
 from tfbig.errors import SourceError
+from tfbig.parts import ALL, Part
 from tfbig.sources import Bag, Subset
 from tfbig.sources.augmented import LUMA
 
@@ -113,8 +114,7 @@ def dataset(
     shuffle: bool = False,
     augment: bool = False,
     seed: int = 0,
-    first_epoch: int = 0,
-    first_batch: int = 0,
+    part: Part = ALL,
     dense: bool = False,
 ) -> tf.data.Dataset:
     """Handles of bags, or bags, and labels, for `fit`, `evaluate` and `predict`.
@@ -129,7 +129,7 @@ def dataset(
         augment: tiles are blurred, coloured, flipped and turned, all of a bag alike, anew in every epoch; see
             `tfbig.sources.Augmentation`.
         seed: same seed, same samples and orders.
-        first_epoch, first_batch: epochs, and batches of the next one, that were seen before.
+        part: which batches, of which epoch on, where training goes on or is shared.
         dense: give tensors `[N, n, ...]` instead of handles `[N]`, for plain models.
 
     Raises:
@@ -143,23 +143,23 @@ def dataset(
         raise ValueError(f"sample={sample}: expected a number of instances, or a share below 1.")
     for bag in bags:
         _check_alike(bag, bags[0])
-    epochs = count(first_epoch)
-    seen = first_batch * batch_size
+    times = count()
 
     def one_epoch() -> Iterator[tuple[str, Any]]:
-        epoch = next(epochs)
-        rng = np.random.default_rng([seed, epoch])
+        now = part.later(next(times))
+        rng = np.random.default_rng([seed, now.epoch])
         order = rng.permutation(len(bags)) if shuffle else np.arange(len(bags))
         seeds = [int(rng.integers(2**31)) for _ in order]
-        first = seen if epoch == first_epoch else 0
-        for i, own in zip(order[first:], seeds[first:], strict=True):
-            yield _handle(bags[i], sample, own, augment), labels[i]
+        for place in now.items(len(bags), batch_size):
+            i = order[place]
+            yield _handle(bags[i], sample, seeds[place], augment), labels[i]
 
     label = tf.TensorSpec(labels.shape[1:], labels.dtype)
     spec = tf.TensorSpec([], tf.string), label
     data = tf.data.Dataset.from_generator(one_epoch, output_signature=spec)
-    if not seen:
-        data = data.apply(tf.data.experimental.assert_cardinality(len(bags)))
+    if part.first == 0:
+        known = len(part.items(len(bags), batch_size))
+        data = data.apply(tf.data.experimental.assert_cardinality(known))
     if dense:
         shape, dtype = [None, *bags[0].shape[1:]], tf.as_dtype(bags[0].dtype)
         data = data.map(lambda handle, y: (_dense(handle, shape, dtype), y))

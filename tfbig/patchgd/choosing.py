@@ -103,7 +103,7 @@ class Counted:
             dtype="int32",
             initializer="zeros",
             trainable=False,
-            aggregation="only_first_replica",
+            aggregation="none",
             name="draws",
         )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,12 @@ import keras
 import tensorflow as tf
 
 from tfbig import stopping
-from tfbig.errors import NonFiniteError
+from tfbig.errors import NonFiniteError, Stopped, WorkerError
+from tfbig.parts import Part
 from tfbig.training import state
 from tfbig.training.checkpoints import Checkpoints
-from tfbig.training.single import Single
+from tfbig.training.replicas import Replicas
+from tfbig.training.single import Single, as_numbers
 from tfbig.training.sums import Sums
 
 
@@ -24,19 +27,21 @@ class Epochs:
     """The batches of every epoch.
 
     Args:
-        steps: batches of an epoch.
-        batches: from the number of an epoch and that of a batch, both from 0, to a dataset that begins with this
-            batch. The same numbers give the same batches, in whichever process.
+        steps: batches of an epoch, those of all workers.
+        batches: from a part of an epoch to a dataset of its batches. The same part gives the same batches, in whichever
+            process.
     """
 
     steps: int
-    batches: Callable[[int, int], tf.data.Dataset]
+    batches: Callable[[Part], tf.data.Dataset]
 
 
 class Loop:
     """Trains a model, as `fit` does, with the same callbacks; besides,
 
-    - gradients of `accumulate` batches are averaged, weighted by their items, before the optimizer steps; the last
+    - a model made in the scope of a strategy of tf.distribute trains in rounds, a batch for each replica, as one model
+      with all of their batches;
+    - gradients of `accumulate` rounds are averaged, weighted by their items, before the optimizer steps; the last
       group of an epoch may be smaller;
     - everything that training changes is written to checkpoints: after every epoch, every so many seconds, and when it
       is stopped or fails. A loop with the same arguments goes on from the newest, in the middle of an epoch too, and
@@ -46,11 +51,11 @@ class Loop:
     Args:
         model: compiled.
         training: what it learns from.
-        validation: from the number of an epoch to the dataset that validates it; by default nothing does.
+        validation: what validates each epoch; by default nothing does.
         epochs: in all.
         callbacks: Keras' and own. Those that are `Remembering` go on where they were; one of a kind.
         checkpoints: where they are; by default none are written.
-        accumulate: batches of a step of the optimizer.
+        accumulate: rounds of a step of the optimizer.
         every_seconds: of a checkpoint within an epoch.
         verbose: what is printed, as in `fit`: 0, 1 or 2.
         clock: seconds.
@@ -66,7 +71,7 @@ class Loop:
         self,
         model: keras.Model,
         training: Epochs,
-        validation: Callable[[int], tf.data.Dataset] | None = None,
+        validation: Epochs | None = None,
         epochs: int = 1,
         *,
         callbacks: Sequence[keras.callbacks.Callback] = (),
@@ -92,14 +97,15 @@ class Loop:
             epochs=epochs,
             steps=training.steps,
         )
-        self.worker = Single(model)
+        distributed = getattr(model, "_distribute_strategy", None) is not None
+        self.worker: Single | Replicas = Replicas(model) if distributed else Single(model)
         if accumulate > 1 and not self.worker.splits:
             raise ValueError(
                 f"accumulate={accumulate}: the optimizer of '{model.name}' steps inside a training step, so gradients "
                 "of several cannot be added up; pass the model accumulate=None."
             )
         self._remembering = state.remembering(callbacks)
-        self._sums = Sums()
+        self._rounds = 0
         self._logs: dict[str, float] = {}
         self._pending: list[
             Any
@@ -115,6 +121,7 @@ class Loop:
             Stopped: it was asked to end (`tfbig.stopping`); a checkpoint has been written.
             NonFiniteError: a loss is NaN or infinite; the weights are those before it.
             SourceError: an image cannot be read, or a checkpoint not be written or none be used.
+            WorkerError: another worker has failed, or is gone.
         """
         self._go_on()
         self.model.stop_training = False
@@ -142,42 +149,101 @@ class Loop:
         self._save()
 
     def _train(self) -> None:
-        batches = self.training.batches(self.epoch, self.step)
-        specs = batches.element_spec
-        for batch in batches:
-            stopping.check()
+        left = self._dealt(self.training, self.step)
+        logs: dict[str, float] = {}
+        while self.step < self.training.steps:
             self.callbacks.on_train_batch_begin(self.step)
-            self._learn(batch, specs)
-            self.callbacks.on_train_batch_end(self.step - 1, self._logs)
-            if self._clock() - self._saved >= self.every_seconds:
+            logs = self._learn(left) or logs
+            self.callbacks.on_train_batch_end(self.step - 1, logs)
+            due = self.worker.chief and self._clock() - self._saved >= self.every_seconds
+            due, stops = self._agree(due, stopping.asked() is not None)
+            if self.step == self.training.steps:
+                self._logs = self.worker.results()
+            if stops:
+                self._stop()
+            if due:
                 self._save()
-        stopping.check()
 
-    def _learn(self, batch: Any, specs: Any) -> None:
-        """One batch; every so many of them the optimizer steps."""
-        run = self.worker.ready(batch, specs)
-        self._set_metrics()
-        before = state.Kept(state.others_of(self.model))
-        self._whole = self.worker.splits
+    def _dealt(self, epochs: Epochs, step: int) -> Iterator[tuple[Any, Any]]:
+        """The batches of this worker from a step on, each with what its dataset says of all."""
+        part = Part(self.epoch, step, self.worker.own, self.worker.replicas)
+        batches = epochs.batches(part)
+        return ((batch, batches.element_spec) for batch in batches)
+
+    def _next(self, left: Iterator[tuple[Any, Any]], remaining: int) -> tuple[list[Any], Any]:
+        """The batches of this worker in a round, of so many that are left for all."""
+        count = sum(replica < remaining for replica in self.worker.own)
+        found = [next(left) for _ in range(count)]
+        return [batch for batch, _ in found], found[0][1] if found else None
+
+    def _learn(self, left: Iterator[tuple[Any, Any]]) -> dict[str, float]:
+        """A round; every so many of them the optimizer steps."""
+        before: list[state.Kept] = []
+
+        def half() -> dict[str, float]:
+            stopping.check()
+            batches, specs = self._next(left, self.training.steps - self.step)
+            run = self.worker.ready(batches, specs)
+            self._set_metrics()
+            before.append(state.Kept(state.others_of(self.model)))
+            self._whole = self.worker.splits
+            logs = as_numbers(run())
+            self._check(logs)
+            return logs
+
         try:
-            gradients, logs = run()
-            found = self.worker.results(logs)
-            self._check(found)
+            logs = self._together(half)
         except BaseException:
-            before.restore()
+            for kept in before:
+                kept.restore()
             raise
         self._whole = False
-        items = next(t for t in keras.tree.flatten(batch) if t is not None).shape[0]
-        sums = self._sums.with_more(gradients, items)
-        last = self.step + 1 == self.training.steps
-        if last or sums.batches == self.accumulate:
-            self.worker.apply(sums.means())
-            sums = Sums()
-        self._sums, self._logs, self.step = sums, found, self.step + 1
+        self.worker.keep()
+        self.step = min(self.step + self.worker.replicas, self.training.steps)
+        self._rounds += 1
+        if self.step == self.training.steps or self._rounds == self.accumulate:
+            self.worker.apply()
+            self._rounds = 0
         self._whole = True
+        return logs
+
+    def _together(self, work: Callable[[], Any]) -> Any:
+        """What the work of this worker gives, if that of no other fails.
+
+        Raises:
+            WorkerError: another one has failed.
+            Stopped: another one was stopped in the middle.
+        """
+        failed: BaseException | None = None
+        found = None
+        try:
+            found = work()
+        except BaseException as error:
+            failed = error
+        stopped = isinstance(failed, Stopped)
+        any_failed, any_stopped = self._agree(failed is not None and not stopped, stopped)
+        if failed is not None:
+            raise failed
+        if any_failed:
+            raise WorkerError("another worker has failed; its own messages say why.")
+        if any_stopped:
+            self._stop()
+        return found
+
+    def _agree(self, *flags: bool) -> tuple[bool, ...]:
+        """Each flag: whether any worker has it. Whoever has lost the others cannot save."""
+        whole, self._whole = self._whole, False
+        found = self.worker.agree(*flags)
+        self._whole = whole
+        return found
+
+    def _stop(self) -> None:
+        """Ends as all workers do where one was asked to."""
+        stopping.check()
+        raise Stopped("stopped, as another worker was")
 
     def _check(self, logs: dict[str, float]) -> None:
-        if not math.isfinite(logs["loss"]):
+        if not math.isfinite(logs.get("loss", 0.0)):
             raise NonFiniteError(
                 f"step {self.step + 1} of epoch {self.epoch + 1}: the loss is {logs['loss']}, expected a finite "
                 f"number. Lower the learning rate (now {float(self.model.optimizer.learning_rate):g}), or use "
@@ -190,17 +256,19 @@ class Loop:
             return {}
         self.model.reset_metrics()
         self.callbacks.on_test_begin()
-        logs: dict[str, Any] = {}
-        batches = self.validation(self.epoch)
-        specs = batches.element_spec
-        for number, batch in enumerate(batches):
-            stopping.check()
-            self.callbacks.on_test_batch_begin(number)
-            logs = self.worker.test(batch, specs)
-            self.callbacks.on_test_batch_end(number, logs)
-        found = self.worker.results(logs)
+        self._together(lambda: self._test(self.validation))
+        found = self.worker.results()
         self.callbacks.on_test_end(found)
         return {f"val_{name}": value for name, value in found.items()}
+
+    def _test(self, epochs: Any) -> None:
+        left = self._dealt(epochs, 0)
+        for step in range(0, epochs.steps, self.worker.replicas):
+            stopping.check()
+            self.callbacks.on_test_batch_begin(step)
+            batches, specs = self._next(left, epochs.steps - step)
+            logs = self.worker.test(batches, specs)
+            self.callbacks.on_test_batch_end(step, as_numbers(logs))
 
     # ---------------------------------------------------------------- checkpoints
 
@@ -208,42 +276,50 @@ class Loop:
         """Writes everything that goes on changing."""
         if self.checkpoints is None:
             return
-        model = self.model
-        arrays = state.arrays(
-            {
-                **state.variables_of(model),
-                **state.metrics_of(model),
-                **{f"{state.SUM}{i:05d}": g for i, g in enumerate(self._sums.gradients)},
-            }
-        )
+        sums = self.worker.sums()
+        named = {
+            **state.variables_of(self.model),
+            **self.worker.values(state.metrics_of(self.model)),
+            **{f"{state.SUM}{i:05d}": g for i, g in enumerate(sums.gradients)},
+        }
+        self._saved = self._clock()
+        if not self.worker.chief:
+            return
         values = {
             "epoch": self.epoch,
             "step": self.step,
-            "batches": self._sums.batches,
-            "items": self._sums.items,
+            "rounds": self._rounds,
+            "batches": sums.batches,
+            "items": sums.items,
             "logs": self._logs,
             "callbacks": {name: c.remembered() for name, c in self._remembering.items()},
             "generators": state.generators(),
         }
-        self.checkpoints.write(self.epoch * self.training.steps + self.step, arrays, values)
+        number = self.epoch * self.training.steps + self.step
+        self.checkpoints.write(number, state.arrays(named), values)
         for callback in self._remembering.values():
             callback.written()
-        self._saved = self._clock()
 
     def _go_on(self) -> None:
-        """From the newest checkpoint, if there is one."""
-        known = state.variables_of(self.model)
+        """From the newest checkpoint, if there is one; all workers from that which the chief reads."""
         if self.checkpoints is None:
             return
-        found = self.checkpoints.newest(lambda found: state.check(known, found))
-        if found is None:
+        known = state.variables_of(self.model)
+        found = None
+        if self.worker.chief:
+            found = self.checkpoints.newest(lambda found: state.check(known, found))
+        text, arrays = self.worker.shared(
+            json.dumps(found and found.values), dict(found.arrays) if found else {}
+        )
+        values = json.loads(text)
+        if values is None:
             return
-        arrays, values = found.arrays, found.values
         rest = [n for n in arrays if not n.startswith((state.METRIC, state.SUM))]
         state.assign(known, [arrays[name] for name in rest])
         self._pending = [arrays[n] for n in arrays if n.startswith(state.METRIC)]
         self.epoch, self.step, self._logs = values["epoch"], values["step"], values["logs"]
-        self._sums = self._kept_sums(arrays, values)
+        self._rounds = values["rounds"]
+        self.worker.set_sums(self._kept_sums(arrays, values))
         for name, remembered in values["callbacks"].items():
             if name in self._remembering:
                 self._remembering[name].remember(remembered)

@@ -30,7 +30,7 @@ class Sums:
         """With those of one more batch."""
         if self.batches:
             more = _times(gradients, items)
-            gradients = [_sum(a, b) for a, b in zip(self._weighted(), more, strict=True)]
+            gradients = [_sum(a, b) for a, b in zip(self.weighted(), more, strict=True)]
         return Sums(gradients, self.batches + 1, self.items + items)
 
     def means(self) -> Sequence[Any]:
@@ -39,7 +39,8 @@ class Sums:
             return self.gradients
         return [None if g is None else g / tf.cast(self.items, g.dtype) for g in self.gradients]
 
-    def _weighted(self) -> Sequence[Any]:
+    def weighted(self) -> Sequence[Any]:
+        """Sums over items."""
         return self.gradients if self.batches > 1 else _times(self.gradients, self.items)
 
 

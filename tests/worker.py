@@ -1,0 +1,174 @@
+"""One worker of a training run, as a process: `python worker.py SETTINGS`, in JSON, leaves its weights and history.
+
+strategy: "none", "mirrored" (several CPU devices of one process) or "multiworker" (`TF_CONFIG` says which it is)
+replicas: devices of "mirrored"
+model: see `MODELS`; float64
+norm: "none", "replica" or "all": whose statistics BatchNormalization has
+accumulate, epochs, images: numbers
+out: folder; `weights-<worker>.npz`, `rows-<worker>.json`, and `checkpoints`
+die_at: batch before which the worker kills itself
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent)]
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+import tfbig
+from models.pooling import ABMIL
+from tfbig.training import Checkpoints, Epochs, Loop
+
+SIDE = 12
+
+
+def strategy_of(settings):
+    kind = settings["strategy"]
+    if kind == "mirrored":
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        count = settings["replicas"]
+        each = [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
+        tf.config.set_logical_device_configuration(cpu, each)
+        return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)])
+    return tf.distribute.MultiWorkerMirroredStrategy() if kind == "multiworker" else None
+
+
+def norm(settings):
+    if settings["norm"] == "none":
+        return lambda x: x
+    return layers.BatchNormalization(momentum=0.9, synchronized=settings["norm"] == "all")
+
+
+def classes(settings):
+    image = keras.Input((None, None, 1))
+    x = layers.Conv2D(3, 3, padding="same")(image)
+    x = layers.Activation("elu")(norm(settings)(x))
+    x = norm(settings)(layers.Conv2D(3, 3, strides=2)(x))
+    x = layers.GlobalAveragePooling2D()(x)
+    return keras.Model(image, layers.Dense(2)(x))
+
+
+def masks(settings):
+    image = keras.Input((None, None, 1))
+    x = norm(settings)(layers.Conv2D(3, 3, padding="same")(image))
+    x = layers.Activation("elu")(x)
+    return keras.Model(image, layers.Conv2D(1, 1, activation="sigmoid")(x))
+
+
+def bags(settings):
+    encoder = keras.Sequential([keras.Input((SIDE, 1)), layers.Conv1D(4, 3)])
+    encoder.add(layers.Activation("elu"))
+    if settings["norm"] != "none":
+        encoder.add(norm(settings))
+    encoder.add(layers.GlobalAveragePooling1D())
+    return tfbig.mil.MIL(encoder, ABMIL(2, 4), instances_at_once=5)
+
+
+def patches(settings):
+    patch = keras.Input((4, 4, 1))
+    x = layers.Conv2D(4, 3, activation="elu")(patch)
+    encoder = keras.Model(patch, layers.GlobalAveragePooling2D()(x))
+    head = keras.Sequential([layers.Flatten(), layers.Dense(2)])
+    shape = (SIDE, SIDE, 1)
+    return tfbig.PatchGD(encoder, head, 4, sampling=1.0, accumulate=None, image_shape=shape, seed=1)
+
+
+MODELS = {
+    "plain": classes,
+    "streamed": lambda s: tfbig.stream(classes(s), strip_rows=4),
+    "masks": lambda s: tfbig.stream(masks(s), strip_rows=4),
+    "bags": bags,
+    "patches": patches,
+}
+
+
+def compiled(settings):
+    keras.utils.set_random_seed(3)
+    model = MODELS[settings["model"]](settings)
+    entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    loss = "binary_crossentropy" if settings["model"] == "masks" else entropy
+    optimizer = keras.optimizers.AdamW(0.02, weight_decay=0.01, global_clipnorm=0.1)
+    model.compile(optimizer, loss, metrics=["accuracy"])
+    return model
+
+
+def data(settings):
+    random = np.random.default_rng(0)
+    count = settings["images"]
+    x = random.normal(size=(count, SIDE, SIDE, 1))
+    y = (x > 0.5).astype("uint8") if settings["model"] == "masks" else random.integers(0, 2, count)
+
+    def batches(part):
+        order = np.random.default_rng(part.epoch).permutation(count)
+        own = order[part.items(count, 1)]
+        return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(1)
+
+    def in_order(part):
+        own = part.items(count, 1)
+        return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(1)
+
+    return Epochs(count, batches), Epochs(count, in_order)
+
+
+class Rows(keras.callbacks.Callback):
+    """The history, and the end of a worker."""
+
+    def __init__(self, die_at):
+        super().__init__()
+        self.rows, self.die_at = [], die_at
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if (len(self.rows), batch) == self.die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.rows.append({"epoch": epoch, **logs})
+
+    def remembered(self):
+        return self.rows
+
+    def remember(self, rows):
+        self.rows = rows
+
+    def written(self):
+        pass
+
+
+def main(settings):
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    strategy = strategy_of(settings) or tf.distribute.get_strategy()
+    out = Path(settings["out"])
+    worker = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0}}'))["task"]["index"]
+    with strategy.scope():
+        model = compiled(settings)
+    die_at = tuple(settings["die_at"]) if settings.get("die_at") else None
+    rows = Rows(die_at)
+    training, validation = data(settings)
+    loop = Loop(
+        model,
+        training,
+        validation,
+        settings["epochs"],
+        callbacks=[rows],
+        checkpoints=Checkpoints(out / "checkpoints", "a run"),
+        accumulate=settings["accumulate"],
+        every_seconds=0,
+    )
+    loop.run()
+    variables = [*model.variables, *model.optimizer.variables]
+    np.savez(out / f"weights-{worker}.npz", *(v.numpy() for v in variables))
+    (out / f"rows-{worker}.json").write_text(json.dumps(rows.rows))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
