@@ -103,20 +103,20 @@ def compiled(settings):
 
 def data(settings):
     random = np.random.default_rng(0)
-    count = settings["images"]
+    count, batch = settings["images"], settings["batch"]
     x = random.normal(size=(count, SIDE, SIDE, 1))
     y = (x > 0.5).astype("uint8") if settings["model"] == "masks" else random.integers(0, 2, count)
 
     def batches(part):
         order = np.random.default_rng(part.epoch).permutation(count)
-        own = order[part.items(count, 1)]
-        return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(1)
+        own = order[part.items(count, batch)]
+        return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(batch)
 
     def in_order(part):
         own = part.items(count, 1)
         return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(1)
 
-    return Epochs(count, batches), Epochs(count, in_order)
+    return Epochs(-(-count // batch), batches), Epochs(count, in_order)
 
 
 class Rows(keras.callbacks.Callback):

@@ -14,7 +14,7 @@ into strips, but in the last places of float64, and is nearer to the exact sum t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -126,6 +126,47 @@ def merge(a: Moments, b: Moments) -> Moments:
 def finalize(moments: Moments) -> tuple[tf.Tensor, tf.Tensor]:
     """Mean and biased variance."""
     return moments.mean, moments.m2 / tf.cast(moments.count, tf.float64)
+
+
+def of_replicas(
+    mean: tf.Tensor, variance: tf.Tensor, count: tf.Tensor, items: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and biased variance over all replicas of a strategy of tf.distribute, from those of this one.
+
+        n        = sum(count)
+        mean     = sum(mean * count / n)
+        variance = sum((variance + (mean - mean of all)**2) * count / n)
+
+    Differentiable. What other replicas make of the statistics counts by their items: gradients of the mean loss of each
+    replica, times its items, add up to those of the sum of all losses.
+
+    Args:
+        mean, variance, count: those of this replica.
+        items: images of its batch, or a number that is as many times as large in all.
+    """
+    if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+        return mean, variance
+    own = tf.cast(count, tf.float64)
+    share = own / _summed(tf.expand_dims(own, 0), items)[0]
+    together = _summed(mean * share, items)
+    spread = variance + tf.math.squared_difference(mean, together)
+    return together, _summed(spread * share, items)
+
+
+def _summed(x: tf.Tensor, items: tf.Tensor) -> tf.Tensor:
+    """The sum over replicas."""
+    sums = tf.distribute.ReduceOp.SUM
+
+    @tf.custom_gradient
+    def summed(x: tf.Tensor) -> Any:
+        context = tf.distribute.get_replica_context()
+
+        def gradient(dy: tf.Tensor) -> tf.Tensor:
+            return context.all_reduce(sums, tf.identity(dy * items)) / items
+
+        return context.all_reduce(sums, tf.identity(x)), gradient
+
+    return summed(x)
 
 
 def pullback(

@@ -32,7 +32,8 @@ def _moments(shape: Callable[[Any], Any], axes: list[int], fold: Any) -> Reduce:
         return [tf.reshape(dx, tf.shape(x[0]))]
 
     def finalize(partial: moments.Moments, pixels: Any) -> tuple[Any, ...]:
-        return (*moments.finalize(moments.Moments(*partial)), partial[0])
+        items = tf.cast(partial[0] // pixels, tf.float64)
+        return (*moments.finalize(moments.Moments(*partial)), partial[0], items)
 
     return Reduce(
         lambda batch: moments.init(shape(batch)),
@@ -62,6 +63,10 @@ def batch_normalization(call: Call) -> int:
         axes = list(range(call.rank - 1))
         op = _moments(lambda batch: [call.channels], axes, lambda x: x)
         statistics = graph.reduce(f"{layer.name}/moments", op, call.inputs)
+        if layer.synchronized:
+            statistics = call.whole(
+                lambda x, w: moments.of_replicas(*x[0]), [statistics], [], "of replicas"
+            )
         _moving(call, statistics)
     else:
         moving = [layer.moving_mean, layer.moving_variance]

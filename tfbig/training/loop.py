@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -40,7 +40,8 @@ class Loop:
     """Trains a model, as `fit` does, with the same callbacks; besides,
 
     - a model made in the scope of a strategy of tf.distribute trains in rounds, a batch for each replica, as one model
-      with all of their batches;
+      with all of their batches. With `BatchNormalization(synchronized=True)` the last round of an epoch is left out if
+      it has none for some replica;
     - gradients of `accumulate` rounds are averaged, weighted by their items, before the optimizer steps; the last
       group of an epoch may be smaller;
     - everything that training changes is written to checkpoints: after every epoch, every so many seconds, and when it
@@ -61,7 +62,8 @@ class Loop:
         clock: seconds.
 
     Raises:
-        ValueError: two callbacks of a kind, or `accumulate` with a model whose optimizer steps inside.
+        ValueError: two callbacks of a kind, `accumulate` with a model whose optimizer steps inside, or fewer batches
+            than replicas.
 
     Attributes:
         epoch, step: how many epochs, and batches of the next one, are done.
@@ -105,6 +107,8 @@ class Loop:
                 "of several cannot be added up; pass the model accumulate=None."
             )
         self._remembering = state.remembering(callbacks)
+        if self.worker.replicas > 1 and _synchronized(model):
+            self.training = replace(training, steps=self._whole_rounds(training.steps))
         self._rounds = 0
         self._logs: dict[str, float] = {}
         self._pending: list[
@@ -113,6 +117,16 @@ class Loop:
         self._whole = True  # whether the model is that of the last batch that was done
         self._clock = clock
         self._saved = clock()
+
+    def _whole_rounds(self, steps: int) -> int:
+        """Batches of the rounds of an epoch in which every replica has one."""
+        replicas = self.worker.replicas
+        if steps < replicas:
+            raise ValueError(
+                f"{replicas} replicas with BatchNormalization(synchronized=True) need as many batches in an epoch, there "
+                f"are {steps}. Use fewer workers."
+            )
+        return steps - steps % replicas
 
     def run(self) -> None:
         """Trains until all epochs are done.
@@ -338,3 +352,9 @@ class Loop:
         if self._pending and self.step > 0:
             state.assign(state.metrics_of(self.model), self._pending)
         self._pending = []
+
+
+def _synchronized(model: keras.Model) -> bool:
+    """Whether statistics of a layer are those of all replicas."""
+    layers = model._flatten_layers(include_self=False)
+    return any(getattr(layer, "synchronized", False) for layer in layers)
