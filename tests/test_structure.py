@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "tfbig"
 
 ORDER = [
     "backend",
+    "replication",
     "errors",
     "stopping",
     "parts",

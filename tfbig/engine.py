@@ -12,6 +12,7 @@ sweep the value of a stored tile comes from its store, so the operation that mad
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -59,7 +60,7 @@ class Program:
         self.results = list(dict.fromkeys([*graph.outputs, *extra]))
         self._compiled: dict[tuple[Any, ...], Any] = {}
         self._layouts: list[Layout] = []
-        self._using: Layout | None = None
+        self._chosen = threading.local()
         self._canonical: dict[Sweep, Canonical] = {}
         self._functions = Functions(inline=any(devices))
 
@@ -120,11 +121,16 @@ class Program:
     @contextmanager
     def using(self, layout: Layout) -> Iterator[None]:
         """What is traced inside keeps its images in this way."""
-        before, self._using = self._using, layout
+        before, self._chosen.layout = self._using, layout
         try:
             yield
         finally:
-            self._using = before
+            self._chosen.layout = before
+
+    @property
+    def _using(self) -> Layout | None:
+        """Of this thread: replicas are traced in threads that take turns."""
+        return getattr(self._chosen, "layout", None)
 
     @property
     def _trained(self) -> frozenset[int]:

@@ -20,7 +20,7 @@ import keras
 import tensorflow as tf
 from keras.src.backend import in_stateless_scope
 
-from tfbig import backend, binding, network
+from tfbig import backend, binding, network, replication
 from tfbig.budget import DEFAULT_STRIPS
 from tfbig.engine import Program
 from tfbig.graph import Graph
@@ -36,6 +36,7 @@ class Streamed:
 
     def __init__(self, *args: Any, max_elements: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        replication.check()
         if max_elements is not None and not (isinstance(max_elements, int) and max_elements > 0):
             raise ValueError(
                 "Invalid value for argument `max_elements`. Expected a positive integer or None. "

@@ -104,6 +104,7 @@ class Plan:
         repeated_operations: of forward sweeps, on whole images, those that an earlier one has done.
         training: whether a backward follows.
         rates: of the machine.
+        replicas: of the model on this machine, each with a plan such as this.
     """
 
     shape: tuple[int, ...]
@@ -122,6 +123,7 @@ class Plan:
     repeated_operations: int
     training: bool
     rates: Rates
+    replicas: int = 1
 
     @property
     def sweeps(self) -> tuple[Sweep, ...]:
@@ -279,6 +281,18 @@ class Plan:
             f"the model {format_bytes(self.model_bytes)}",
             f"{self.operations / 1e9:.1f} GFLOP a step, recompute factor {self.recompute_factor:.3f}, "
             f"{format_bytes(self.moved_bytes)} moved, predicted {self.seconds:.1f} s",
+            *self._together(),
+        ]
+
+    def _together(self) -> list[str]:
+        """What the replicas of a machine take."""
+        if self.replicas == 1:
+            return []
+        disk = f", disk {format_bytes(self.replicas * self.disk_bytes)}" if self.disk_bytes else ""
+        return [
+            f"each of {self.replicas} replicas on this machine: together host "
+            f"{format_bytes(self.replicas * self.host_bytes)}{disk}, all with the models "
+            f"{format_bytes(self.replicas * self.total_bytes)}"
         ]
 
 

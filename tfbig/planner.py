@@ -45,6 +45,7 @@ class Planner:
         keeps: whether whole images may stay on the device.
         rates: of the machine.
         devices: how many share the strips of a sweep, each with `device_bytes`.
+        replicas: of the model on this machine, each with a plan of its own.
         store: element type of stored images that are wider, such as "bfloat16"; their own by default.
 
     Attributes:
@@ -68,7 +69,9 @@ class Planner:
         keeps: bool = False,
         rates: Rates | None = None,
         devices: int = 1,
+        replicas: int = 1,
     ) -> None:
+        self.replicas = replicas
         self.rates = (rates or Rates()).times(devices)
         self.devices = devices
         self.graph = graph
@@ -295,6 +298,7 @@ class Planner:
             repeated_operations=self._repeated(batch, extents, layout),
             training=self.training,
             rates=self.rates,
+            replicas=self.replicas,
         )
         return self._with(plan, layout.kept)
 

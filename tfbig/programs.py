@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig import backend, labels, network, objective, phase, rates, split
+from tfbig import backend, labels, network, objective, phase, rates, replication, split
 from tfbig.budget import DEFAULT_STRIPS, HOST_SHARE, Budget
 from tfbig.cost import ITEMSIZE
 from tfbig.engine import Program
@@ -27,13 +27,14 @@ STORES = ("bfloat16", "float16", "float32")
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model streams, see `tfbig.stream`."""
+    """How a model streams, see `tfbig.stream`; `replicas` share the memory and the disk of the machine."""
 
     budget: Budget
     strip_rows: int | None
     devices: tuple[str, ...]
     source_dtype: str
     store: str | None
+    replicas: int = 1
 
     def __post_init__(self) -> None:
         """Refuses what no image could stream with."""
@@ -56,7 +57,7 @@ class Settings:
             return self.budget.device_bytes, True
         if any("GPU" in name for name in self.devices):
             return int(0.8 * backend.accelerator_bytes()), True
-        return min(DEFAULT_STRIPS, self.budget.host_bytes // HOST_SHARE), False
+        return min(DEFAULT_STRIPS, self.budget.host_bytes // self.replicas // HOST_SHARE), False
 
 
 class Programs:
@@ -151,7 +152,7 @@ class Programs:
 
     def forward(self, training: bool | None, tensors: Sequence[tf.Tensor]) -> Program:
         """What computes the outputs of inputs of these element types; `training` as in `network.read`."""
-        key = (training, self.order, self._trained(), *(t.dtype for t in tensors))
+        key = (training, self.order, self._trained(), self.devices, *(t.dtype for t in tensors))
 
         def build() -> Program:
             graph = self.read(training, [self._dtype(t) for t in tensors])
@@ -181,7 +182,8 @@ class Programs:
             None if s is None else map_structure(self.labels.spec, s) for s in given
         )
         types = (t.dtype for t in tensors)
-        key = ("loss", training, self.order, self._trained(), *types, repr((targets, weights)))
+        known = self.order, self._trained(), self.devices
+        key = ("loss", training, *known, *types, repr((targets, weights)))
 
         def build() -> tuple[Program, objective.Objective, list[int]]:
             graph = self.read(training, [self._dtype(t) for t in tensors])
@@ -201,19 +203,25 @@ class Programs:
         return self._kept[key]
 
     def _runs(self, graph: Graph, training: bool) -> Program:
-        devices, folder = self.settings.devices or (None,), self.settings.budget.folder
-        return Program(graph, self._planner(graph, training), devices, folder)
+        folder = self.settings.budget.folder
+        return Program(graph, self._planner(graph, training), self.devices or (None,), folder)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Where strips are worked on: under a strategy, each replica has its own."""
+        own = replication.device()
+        return self.settings.devices if own is None else (own,)
 
     def _planner(self, graph: Graph, training: bool) -> Planner:
         settings, budget = self.settings, self.settings.budget
         kind = Planner if self.cut is None else partial(split.SplitPlanner, self.cut)
         strips, firm = settings.strip_bytes
-        devices = settings.devices
+        devices, replicas = self.devices, settings.replicas
         return kind(
             graph,
             strips,
-            budget.host_bytes,
-            budget.disk_bytes,
+            budget.host_bytes // replicas,
+            budget.disk_bytes // replicas,
             settings.strip_rows,
             training,
             name=self.model.name,
@@ -224,6 +232,7 @@ class Programs:
             keeps=len(devices) == 1,
             rates=rates.of(devices[0] if devices else None, budget.scratch),
             devices=max(len(devices), 1),
+            replicas=replicas,
         )
 
     def _trained(self) -> tuple[bool, ...]:

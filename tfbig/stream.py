@@ -23,6 +23,7 @@ from tfbig import (
     objective,
     own,
     reading,
+    replication,
     sources,
     split,
     steps,
@@ -58,7 +59,7 @@ def stream(
     Args:
         model: functional or Sequential, channels last; images of 1, 2 or 3 dimensions. It stays usable: both share
             variables.
-        budget: bytes allowed; by default what the machine has.
+        budget: bytes allowed; by default what the machine has. Replicas on one machine share it.
         strip_rows: fixes the strip height in rows of the input, for tests and tuning.
         devices: where strips are worked on, "GPU:0" or ["GPU:0", "GPU:1"]: each has a part of every sweep and
             the budget's `device` bytes. By default the first accelerator, if any.
@@ -133,6 +134,13 @@ class StreamedModel(failures.Unwrapped, keras.Model):
         self.twin = model
         self.budget = Budget() if budget is None else budget
         self.strip_rows = strip_rows
+        replication.check()
+        replicas = replication.on_machine()
+        if devices is not None and replicas > 1:
+            raise ValueError(
+                f"devices={devices!r} under a strategy with {replicas} replicas on this machine, each of which has a "
+                "device; leave it out."
+            )
         self.devices = backend.devices_of(devices)
         self._asked_devices = devices if devices is None or isinstance(devices, str) else [*devices]
         self.source_dtype = source_dtype
@@ -143,7 +151,7 @@ class StreamedModel(failures.Unwrapped, keras.Model):
         self.autocast = False  # every layer has its own element type
         self.supports_jit = False  # strips come from the host
         self._split = split.find(self._functional_twin, upto, unsupported)
-        settings = Settings(self.budget, strip_rows, self.devices, source_dtype, store)
+        settings = Settings(self.budget, strip_rows, self.devices, source_dtype, store, replicas)
         self._programs = Programs(
             self.name, model, self._functional_twin, self._split, settings, self._model_bytes
         )
@@ -180,7 +188,8 @@ class StreamedModel(failures.Unwrapped, keras.Model):
             direct = self._split.direct
             dense = self._programs.labels.dense
             inputs = [dense(t) if i in direct else t for i, t in enumerate(tensors)]
-            with tf.device(self.devices[0] if self.devices else None):
+            devices = self._programs.devices
+            with tf.device(devices[0] if devices else None):
                 outputs = self._split.outputs(inputs, outputs, training)
         outputs = split.shaped(outputs, self._functional_twin.outputs)
         return keras.tree.pack_sequence_as(self._functional_twin._outputs_struct, outputs)
@@ -415,6 +424,7 @@ class StreamedModel(failures.Unwrapped, keras.Model):
 
     def _build_optimizer(self) -> None:
         """Makes its variables: a step that has to make any is traced twice."""
+        replication.check(self.optimizer)
         if not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
 

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig import backend, failures, grids, halves
+from tfbig import backend, failures, grids, halves, replication
 from tfbig.patchgd import choosing, encoding
 from tfbig.patchgd.latent import FILLINGS, check_encoder, shaped, slice_size
 from tfbig.patchgd.reading import Patches
@@ -52,6 +52,7 @@ class PatchModel(failures.Unwrapped, choosing.Counted, keras.Model):
     ) -> None:
         options.setdefault("name", f"patchgd_{encoder.name}")
         super().__init__(dtype=encoder.dtype_policy, **options)
+        replication.check()
         check_encoder(encoder)
         choosing.check(sampling, sampler, scale)
         choosing.check_counts(

@@ -123,8 +123,8 @@ class Loop:
         replicas = self.worker.replicas
         if steps < replicas:
             raise ValueError(
-                f"{replicas} replicas with BatchNormalization(synchronized=True) need as many batches in an epoch, there "
-                f"are {steps}. Use fewer workers."
+                f"{replicas} replicas with BatchNormalization(synchronized=True) need as many batches in an epoch, "
+                f"there are {steps}. Use fewer workers."
             )
         return steps - steps % replicas
 

@@ -22,7 +22,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfbig import failures, halves, steps
+from tfbig import failures, halves, replication, steps
 from tfbig.errors import WorkerError
 from tfbig.training.single import Batches, as_numbers, items, traced
 from tfbig.training.sums import Sums
@@ -50,6 +50,8 @@ class Replicas:
                 f"'{model.name}': with accumulate={model.accumulate} the optimizer steps inside a training step, where "
                 "replicas cannot add up their gradients; pass accumulate=None."
             )
+        with self.strategy.scope():
+            replication.check(model.optimizer)
         self.replicas = self.strategy.num_replicas_in_sync
         ids = [int(i) for i in self._local(self.strategy.run(_number))]
         self.own = range(ids[0], ids[-1] + 1)
@@ -242,12 +244,18 @@ class _Traced:
     def __init__(self, inner: steps.Traced, strategy: tf.distribute.Strategy, first: int) -> None:
         self.inner, self.strategy, self.first = inner, strategy, first
         self._known: dict[Any, Any] = {}
+        with strategy.scope():
+            count = len(strategy.extended.worker_devices)
+            self._devices = [replication.accelerator_of(place) for place in range(count)]
 
     def ready(self, batches: Batches, specs: Any) -> Callable[[], list[Any]]:
         inner = self.inner
         flat, kinds, empty = zip(*(inner.flat(b, specs) for b in batches), strict=True)
-        layouts = tuple(inner.layout(steps.filled(e, t)) for e, t in zip(empty, flat, strict=True))
-        key = layouts, repr(empty), repr(kinds)
+        layouts = []
+        for place, (structure, own) in enumerate(zip(empty, flat, strict=True)):
+            with replication.on(self._devices[place]):
+                layouts.append(inner.layout(steps.filled(structure, own)))
+        key = tuple(layouts), repr(empty), repr(kinds)
         tensors = [t for own in flat for t in own]
         if key not in self._known:
             sizes = [len(own) for own in flat]
@@ -264,7 +272,7 @@ class _Traced:
                     return  # nothing is left for this replica
                 begin = sum(sizes[:place])
                 data = steps.filled(empty[place], tensors[begin : begin + sizes[place]])
-                with self.inner.using(*layouts[place]):
+                with replication.on(self._devices[place]), self.inner.using(*layouts[place]):
                     found[place] = self.inner.step(data)
 
             self.strategy.run(one)

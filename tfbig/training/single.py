@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfbig import failures, halves, steps
+from tfbig import failures, halves, replication, steps
 from tfbig.training.sums import Sums
 
 Gradients = Sequence[Any]
@@ -40,6 +40,7 @@ class Single:
     own = range(1)
 
     def __init__(self, model: keras.Model) -> None:
+        replication.check()
         self.model = model
         self.splits = getattr(model, "accumulate", None) is None
         self._first = traced(model, halves.first(model) if self.splits else model.train_step)

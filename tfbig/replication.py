@@ -1,0 +1,78 @@
+"""Replicas of a model under a strategy of tf.distribute: how many share this machine, and where each of them runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+_device: ContextVar[str | None] = ContextVar("device", default=None)
+
+
+def on_machine() -> int:
+    """Replicas on this machine under the strategy of the current scope: they share its memory and its disk."""
+    if not tf.distribute.has_strategy():
+        return 1
+    strategy = tf.distribute.get_strategy()
+    own = len(strategy.extended.worker_devices)
+    resolver = strategy.cluster_resolver
+    spec = resolver.cluster_spec().as_dict() if resolver is not None else {}
+    workers = [*spec.get("chief", []), *spec.get("worker", [])]
+    if len(workers) < 2:
+        return own
+    here = spec[resolver.task_type][resolver.task_id].rpartition(":")[0]
+    return own * sum(address.rpartition(":")[0] == here for address in workers)
+
+
+def accelerator_of(place: int) -> str | None:
+    """The accelerator of a replica of this process, as "/GPU:1"; None where it has none, or there is one replica."""
+    devices = tf.distribute.get_strategy().extended.worker_devices
+    spec = tf.DeviceSpec.from_string(devices[place])
+    known = len(devices) > 1 and spec.device_type not in (None, "CPU")
+    return f"/{spec.device_type}:{spec.device_index}" if known else None
+
+
+def device() -> str | None:
+    """The accelerator of the replica that is being traced, or worked for; None leaves it to the model."""
+    own = _device.get()
+    context = tf.distribute.get_replica_context()
+    if own is not None or context is None or not tf.distribute.has_strategy():
+        return own
+    strategy = tf.distribute.get_strategy()
+    count = len(strategy.extended.worker_devices)
+    number = context.replica_id_in_sync_group
+    return accelerator_of(int(tf.get_static_value(number)) % count if count > 1 else 0)
+
+
+@contextmanager
+def on(place: str | None) -> Iterator[None]:
+    """Within it, `device` gives this one."""
+    token = _device.set(place)
+    try:
+        yield
+    finally:
+        _device.reset(token)
+
+
+def check(optimizer: Any = None) -> None:
+    """Refuses what looks as if it distributed training and does not, or fails in the middle.
+
+    Raises:
+        ValueError: a `keras.distribution` is set, which Keras' TensorFlow backend ignores; or the optimizer
+            accumulates gradients under a strategy (https://github.com/keras-team/keras/issues/20582).
+    """
+    if keras.distribution.distribution() is not None:
+        raise ValueError(
+            "a keras.distribution is set, which does nothing with TensorFlow: every process would train alone. Call "
+            "keras.distribution.set_distribution(None), and make the model in the scope of a strategy of tf.distribute."
+        )
+    steps = getattr(optimizer, "gradient_accumulation_steps", None)
+    if steps and tf.distribute.has_strategy():
+        raise ValueError(
+            f"the optimizer has gradient_accumulation_steps={steps}, with which Keras' steps fail under a strategy of "
+            "tf.distribute. Leave it out, and give tfbig.training.Loop accumulate=, or train.py --accumulate."
+        )
