@@ -1,12 +1,15 @@
 """What a run may take of the machine: flags, the budget of a streamed model, and what makes a run repeatable."""
 
 import argparse
+import os
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 
+import keras
 import tensorflow as tf
 
 import tfbig
-from tfbig import SourceError, rates, runfolder
+from tfbig import SourceError, progress, rates, runfolder
 from tfbig.budget import parse_bytes
 
 UNIFIED = "as device, with memory shared between host and accelerator, see --oversubscription"
@@ -68,6 +71,19 @@ def add_flags(add):
         action="store_true",
         help="the same settings on the same machine give the same weights, bit by bit, resumed or not; slower on a GPU",
     )
+    add(
+        "--strategy",
+        choices=["none", "mirrored", "multiworker"],
+        default="none",
+        help="mirrored: a replica of the model on each accelerator of this machine; multiworker: one on those of each "
+        "machine, which TF_CONFIG or SLURM name, with --out on a file system of all; each replica has --batch-size and "
+        "--accumulate of its own (default: %(default)s)",
+    )
+    add(
+        "--sync-norm",
+        action="store_true",
+        help="statistics of BatchNormalization are those of the batches of all replicas, exactly",
+    )
 
 
 def is_plain(settings):
@@ -86,11 +102,23 @@ def prepare(settings):
     """What has to be set before anything uses a device.
 
     Raises:
-        SourceError: there is no such device, or no such folder.
+        SourceError: there is no such device, or no cluster.
         UnifiedMemoryError: `--mode unified` cannot be had.
     """
+    global _strategy
+    _strategy = None  # a second run in one process
     if settings.mode == "unified":
         print(tfbig.unified_memory(settings.oversubscription))
+    if settings.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    if settings.strategy != "none" and settings.devices:
+        raise SourceError(
+            f"--devices goes with --strategy none; with {settings.strategy} each replica has a device of its own."
+        )
+    if settings.strategy == "mirrored":
+        _strategy = tf.distribute.MirroredStrategy()
+    elif settings.strategy == "multiworker":
+        _strategy = _multi_worker()
     try:
         tfbig.backend.devices_of(settings.devices)
     except ValueError as error:
@@ -98,8 +126,78 @@ def prepare(settings):
     if settings.resume:
         rates.use(runfolder.read_json(Path(settings.out) / RATES))
     if settings.deterministic:
-        tf.config.experimental.enable_op_determinism()
         _fix(settings)
+
+
+_strategy = None
+"""Of this process: there can be one."""
+
+
+def scope():
+    """Where models are made and compiled."""
+    return nullcontext() if _strategy is None else _strategy.scope()
+
+
+def is_chief():
+    """Whether this process writes files and messages."""
+    resolver = _strategy and _strategy.cluster_resolver
+    if not resolver:
+        return True
+    chiefs = resolver.cluster_spec().as_dict().get("chief")
+    return resolver.task_type == "chief" or (resolver.task_id == 0 and not chiefs)
+
+
+@contextmanager
+def telling():
+    """Within it only the chief prints; errors are for all."""
+    with ExitStack() as stack:
+        if not is_chief():
+            stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
+            progress.show(False)
+        yield
+
+
+def alone(made, make, folder):
+    """Model and twin of a run that has ended, without the strategy that trained them, to be judged by the chief.
+
+    Args:
+        made: those that were trained.
+        make: makes the same anew.
+        folder: of the run, with what was trained.
+    """
+    global _strategy
+    if _strategy is None:
+        return made
+    _strategy = None
+    model, twin = make()
+    twin.load_weights(folder / "model.keras")
+    return model, twin
+
+
+def of_all_replicas(settings, model):
+    """Has the statistics of a model be those of all replicas, with `--sync-norm`."""
+    for layer in model._flatten_layers(include_self=False):
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.synchronized = settings.sync_norm
+    return model
+
+
+def _multi_worker():
+    """The strategy of a cluster, which must be made before anything else.
+
+    Raises:
+        SourceError: nothing says which machines there are.
+    """
+    resolver = None
+    if "TF_CONFIG" not in os.environ:
+        if "SLURM_PROCID" not in os.environ:
+            raise SourceError(
+                "--strategy multiworker: neither TF_CONFIG nor SLURM say which workers there are. Start every worker "
+                'with TF_CONFIG=\'{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", '
+                '"index": 0}}\', or by srun.'
+            )
+        resolver = tf.distribute.cluster_resolver.SlurmClusterResolver()
+    return tf.distribute.MultiWorkerMirroredStrategy(resolver)
 
 
 def write_rates(folder):

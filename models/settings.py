@@ -1,7 +1,10 @@
 """Command line of `train.py`: flags, `--config` files, and the settings of a run that is resumed."""
 
 import argparse
+import atexit
+import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -35,24 +38,39 @@ def parse(argv, tasks, prog="train.py"):
         _parser(tasks, first.task, prog).error(
             "--resume continues a run: say which with --out FOLDER"
         )
-    files = [Path(first.out) / runfolder.CONFIG] if first.resume else []
+    kept = Path(first.out or "") / runfolder.CONFIG
+    files = [kept] if first.resume and kept.exists() else []
+    if first.resume and not files:
+        _begin(argv, first.out)
     files += [first.config] if first.config else []
     tokens = [token for file in files for token in _read(file)]
     first, _ = _first_parser(tasks).parse_known_args([*tokens, *argv])
     return _parser(tasks, first.task, prog).parse_args([*tokens, *argv])
 
 
+def _begin(argv, folder):
+    """With --resume a run may be begun, if flags say which: so a scheduler starts it and starts it again alike."""
+    flags = {token.partition("=")[0] for token in argv if token.startswith("--")}
+    if not flags - {"--resume", "--out", "--epochs", "--quiet"}:
+        _stop(f"{folder}: holds no run to resume. Check --out, or give the flags of a new run.")
+    print(f"{folder}: holds no run yet; it begins")
+
+
 def open_folder(settings):
     """The run folder, by default named after task, mode and time."""
-    if settings.resume:
+    if settings.resume and (Path(settings.out) / runfolder.CONFIG).exists():
         return Path(settings.out)
     name = f"{settings.task}-{settings.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
     return runfolder.create(settings.out or Path("runs") / name)
 
 
 def open_run(settings):
-    """The run folder, with the settings in its `config.yaml`; `--config` takes them back."""
-    folder = open_folder(settings)
+    """The run folder, with the settings in its `config.yaml`; `--config` takes them back. The chief makes it."""
+    if machine.is_chief():
+        folder = open_folder(settings)
+    else:  # what the others write is thrown away
+        folder = Path(tempfile.mkdtemp(prefix="tfbig-worker-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     runfolder.write_yaml(folder / runfolder.CONFIG, to_save(settings))
     runfolder.write_versions(folder)
     machine.write_rates(folder)
@@ -177,8 +195,8 @@ def _add_run(add):
     add(
         "--resume",
         action="store_true",
-        help="continue the run in --out from its last checkpoint, with its settings, as if it had not ended; "
-        "give --epochs to train longer",
+        help="continue the run in --out from its last checkpoint, with its settings, as if it had not ended (give "
+        "--epochs to train longer); if there is none, begin it",
     )
     add(
         "--checkpoint-minutes",

@@ -111,6 +111,18 @@ def test_accumulation_over_bags_of_several_sizes(float64: None) -> None:
     assert_same(models[0].get_weights(), models[1].get_weights(), FLOAT64)
 
 
+def test_float64_by_policy_alone() -> None:
+    """As `--precision float64` has it: `floatx` stays float32, to which no weight may be rounded."""
+    keras.config.set_dtype_policy("float64")
+    model = mil.MIL(encoder(), ABMIL(2), 3, instance_shape=(SIDE, SIDE, 3))
+    bag = np.random.default_rng(0).normal(size=(1, 7, SIDE, SIDE, 3))
+    found = model(bag, training=False)
+    keras.config.set_floatx("float64")  # plain Keras rounds epsilons to it
+    expected = model.twin(bag, training=False)
+    keras.config.set_floatx("float32")
+    assert_same(found, expected, FLOAT64)
+
+
 def test_batches_of_bags_of_one_size(float64: None) -> None:
     models = both(AGGREGATORS["abmil"], lambda: keras.optimizers.SGD(0.1))
     train(models, batch_size=2, sample=4, shuffle=True)

@@ -26,6 +26,7 @@ from keras import layers
 
 import tfbig
 from models.pooling import ABMIL
+from tfbig.parts import ALL
 from tfbig.training import Checkpoints, Epochs, Loop
 
 SIDE = 12
@@ -96,7 +97,8 @@ def compiled(settings):
     model = MODELS[settings["model"]](settings)
     entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     loss = "binary_crossentropy" if settings["model"] == "masks" else entropy
-    optimizer = keras.optimizers.AdamW(0.02, weight_decay=0.01, global_clipnorm=0.1)
+    clip = settings.get("clip", 0.1)
+    optimizer = keras.optimizers.AdamW(0.02, weight_decay=0.01, global_clipnorm=clip)
     model.compile(optimizer, loss, metrics=["accuracy"])
     return model
 
@@ -154,6 +156,9 @@ def main(settings):
     die_at = tuple(settings["die_at"]) if settings.get("die_at") else None
     rows = Rows(die_at)
     training, validation = data(settings)
+    if settings.get("fit"):
+        model.fit(training.batches(ALL), epochs=1, shuffle=False, verbose=0, callbacks=[rows])
+        return leave(model, rows, out, worker)
     loop = Loop(
         model,
         training,
@@ -165,6 +170,10 @@ def main(settings):
         every_seconds=0,
     )
     loop.run()
+    return leave(model, rows, out, worker)
+
+
+def leave(model, rows, out, worker):
     variables = [*model.variables, *model.optimizer.variables]
     np.savez(out / f"weights-{worker}.npz", *(v.numpy() for v in variables))
     (out / f"rows-{worker}.json").write_text(json.dumps(rows.rows))

@@ -3,6 +3,7 @@
 import sys
 
 import tfbig
+from models import machine
 from models import settings as command_line
 from models.tasks import mil, patchgd, segmentation
 from tfbig import progress, stopping
@@ -22,7 +23,8 @@ def main(argv=None, prog="train.py"):
     with stopping.on_signals("stops after this strip and saves; once more ends it at once"):
         try:
             command_line.prepare(settings)
-            return TASKS[settings.task].train(settings)
+            with machine.telling():
+                return TASKS[settings.task].train(settings)
         except tfbig.Stopped as stopped:
             told = f"{stopped}; --resume with --out goes on from here"
             return _fail(prog, told, code=stopping.exit_code())

@@ -106,9 +106,10 @@ def train(settings):
     bags.print_counts(data)
     settings.class_names = list(data.classes)  # saved: others are judged and predicted by these
     splits.check_failed(data.failed, settings.strict)
-    model, twin = make_model(settings, data)
-    compile_both(model, twin, settings, data)
-    plan, planned = print_plan(model, settings, data)
+    with machine.scope():
+        model, twin = make_model(settings, data)
+        compile_both(model, twin, settings, data)
+        plan, planned = print_plan(model, settings, data)
     if settings.dry_run:
         return 0
 
@@ -119,6 +120,10 @@ def train(settings):
         twin.load_weights(Path(settings.test_only) / "model.keras")
     else:
         measured |= trained(model, twin, data, folder, settings, plan) | planned
+        if not machine.is_chief():
+            return code
+        made = model, twin
+        model, twin = machine.alone(made, lambda: make_model(settings, data), folder)
     judge.write_results(_explainer(model, twin), data, folder, settings, measured)
     return code
 
@@ -161,6 +166,7 @@ def make_model(settings, data):
         budget=machine.budget(settings),
         devices=settings.devices,
     )
+    machine.of_all_replicas(settings, model.twin)
     return (model.twin if machine.is_plain(settings) else model), model.twin
 
 
@@ -229,7 +235,7 @@ def fit(model, twin, data, folder, settings):
         ),
         training.callbacks(settings, folder, f"val_{monitor}", steps),
     )
-    if settings.keep != "last":
+    if settings.keep != "last" and machine.is_chief():
         twin.load_weights(folder / training.KEPT)
     return history
 

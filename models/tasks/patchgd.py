@@ -1,6 +1,5 @@
 """PatchGD: large images by a latent grid of their patches, approximate and at the memory of a few of them."""
 
-import shutil
 from pathlib import Path
 
 import keras
@@ -136,9 +135,10 @@ def train(settings):
     images.print_counts(data)
     settings.class_names = list(data.classes)  # saved: others are judged and predicted by these
     splits.check_failed(data.failed, settings.strict)
-    model, twin = make_model(settings, data)
-    compile_both(model, twin, settings, data)
-    plan, planned = print_plan(model, settings, data)
+    with machine.scope():
+        model, twin = make_model(settings, data)
+        compile_both(model, twin, settings, data)
+        plan, planned = print_plan(model, settings, data)
     if settings.dry_run:
         return 0
 
@@ -150,8 +150,20 @@ def train(settings):
         twin.load_weights(Path(settings.test_only) / "model.keras")
     else:
         measured |= trained(model, twin, data, folder, settings, plan) | planned
+        if not machine.is_chief():
+            return code
+        made = model, twin
+        model, twin = machine.alone(made, lambda: _built(settings, data), folder)
     write_results(model, twin, data, folder, settings, measured)
     return code
+
+
+def _built(settings, data):
+    """The same model again, compiled: the file of its weights has the state of the optimizer."""
+    model, twin = make_model(settings, data)
+    compile_both(model, twin, settings, data)
+    twin.optimizer.build(twin.trainable_variables)
+    return model, twin
 
 
 def make_model(settings, data):
@@ -167,6 +179,7 @@ def make_model(settings, data):
         plain = latent.baseline(
             settings.encoder, shape, len(data.classes), settings.head, **options
         )
+        machine.of_all_replicas(settings, plain)
         if machine.is_plain(settings):
             return plain, plain
         budget = machine.budget(settings)
@@ -189,6 +202,7 @@ def make_model(settings, data):
         settings.head, len(data.classes), cells, settings.latent, settings.head_width
     )
     model = _patchgd(settings, encoder, head, shape)
+    machine.of_all_replicas(settings, model)
     return model, model
 
 
@@ -279,10 +293,9 @@ def trained(model, twin, data, folder, settings, plan):
     """Fits, saves the model and its learning curve; gives what was measured."""
     if plan:
         runfolder.write_text(folder / "plan.txt", f"{plan}\n")
-    if settings.warm_start and not any((folder / runfolder.CHECKPOINTS).glob("step-*")):
+    if settings.warm_start:
         warm_start.learn(trunk_of(twin, settings), settings, folder, _scale(settings))
     history = fit(model, twin, data, folder, settings)
-    shutil.rmtree(folder / warm_start.CHECKPOINTS, ignore_errors=True)
     _, peak = runfolder.memory_bytes()
     runfolder.save_model(folder / "model.keras", twin)
     labels = {"loss": "loss", "accuracy": "accuracy"}
@@ -314,7 +327,7 @@ def fit(model, twin, data, folder, settings):
         ),
         training.callbacks(settings, folder, f"val_{settings.monitor}", steps),
     )
-    if settings.keep != "last":
+    if settings.keep != "last" and machine.is_chief():
         twin.load_weights(folder / training.KEPT)
     return history
 

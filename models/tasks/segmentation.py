@@ -105,11 +105,11 @@ def train(settings):
     crops = slides.random_crops(seen, size, settings.crops, settings.seed)
     _print_data(settings, seen, unseen)
 
-    twin = make_model(settings)
-    model = twin if machine.is_plain(settings) else stream(twin, settings)
-    compile_both(model, twin, settings)
-    plan = plan_of(twin, model, (settings.batch_size, *size, 1))
-    validation = plan_of(twin, model, (1, *unseen.padded().image.shape), training=False)
+    with machine.scope():
+        model, twin = make_both(settings)
+        compile_both(model, twin, settings)
+        plan = plan_of(twin, model, (settings.batch_size, *size, 1))
+        validation = plan_of(twin, model, (1, *unseen.padded().image.shape), training=False)
     planned_bytes = training.planned_bytes(plan, validation)
     print(f"\n{plan}\n", flush=True)
     if settings.dry_run:
@@ -119,6 +119,10 @@ def train(settings):
     runfolder.write_text(folder / "plan.txt", f"{plan}\n")
     history = fit(model, crops, unseen, folder, settings)
     code = splits.exit_code(failed, folder)
+    runfolder.save_model(folder / "model.keras", twin)
+    if not machine.is_chief():
+        return code
+    model, twin = machine.alone((model, twin), lambda: make_both(settings), folder)
     write_results(model, twin, unseen, folder, history, settings, planned_bytes)
     return code
 
@@ -184,6 +188,12 @@ def make_model(settings):
     return gigapixel_unet()
 
 
+def make_both(settings):
+    """What is trained, and the plain model that is saved."""
+    twin = machine.of_all_replicas(settings, make_model(settings))
+    return (twin if machine.is_plain(settings) else stream(twin, settings)), twin
+
+
 def stream(twin, settings):
     """The same model strip by strip, sharing the variables."""
     budget = machine.budget(settings)
@@ -243,7 +253,6 @@ def fit(model, crops, unseen, folder, settings):
 def write_results(model, twin, unseen, folder, history, settings, planned_bytes):
     """Model, pictures, and last the metrics, which say that the run has ended."""
     _, peak = runfolder.memory_bytes()  # of the steps: pictures are not in the plan
-    runfolder.save_model(folder / "model.keras", twin)
     pictures.learning_curve(folder / "learning_curve.png", history)
     last = history[-1]
     with tempfile.TemporaryDirectory(dir=folder) as scratch:

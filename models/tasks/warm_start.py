@@ -4,7 +4,7 @@ from argparse import Namespace
 
 import keras
 
-from models import encoders
+from models import encoders, machine
 from models import settings as command_line
 from models.tasks import images, training
 from tfbig import SourceError, runfolder
@@ -13,7 +13,7 @@ from tfbig.training import Checkpoints, Epochs, Loop
 DIGITS, EPOCHS = 20000, 4
 """Single digits, and epochs by default."""
 CHECKPOINTS = "warm-start"
-"""Folder of the run with the checkpoints of the warm start, while it lasts."""
+"""Folder of the run with the checkpoints of the warm start; a run that is resumed ends it at once."""
 
 
 def add_flag(add):
@@ -46,7 +46,7 @@ def learn(trunk, settings, folder, scale):
     Args:
         trunk: the network of an encoder, for images or patches of any size.
         settings: of the run.
-        folder: of the run, which keeps checkpoints of the warm start until it has ended.
+        folder: of the run.
         scale: options of `encoders.make` that say how pixels are scaled.
     """
     digits = images.single_digits(settings, DIGITS)
@@ -54,13 +54,14 @@ def learn(trunk, settings, folder, scale):
     print(
         f"warm start: {count} single digits of {shape[0]} x {shape[1]}, {settings.warm_start} epochs"
     )
-    encoder = encoders.make(settings.encoder, shape, **scale)
-    model = keras.Sequential([encoder, keras.layers.Dense(10)])
     own = Namespace(**vars(settings) | {"batch_size": 64, "augment": None})
     steps = images.steps(digits, own)
     schedule = keras.optimizers.schedules.CosineDecay(3e-3, steps * settings.warm_start)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(schedule), loss, metrics=["accuracy"])
+    with machine.scope():
+        encoder = encoders.make(settings.encoder, shape, **scale)
+        model = keras.Sequential([encoder, keras.layers.Dense(10)])
+        model.compile(keras.optimizers.Adam(schedule), loss, metrics=["accuracy"])
     kept = Checkpoints(folder / CHECKPOINTS, runfolder.identity(folder))
     Loop(
         model,

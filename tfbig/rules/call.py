@@ -215,9 +215,9 @@ class Call:
         elif isinstance(self.layer, keras.Layer):
             # As in Keras, `training` of the model's call overrides that of a layer's call.
             kwargs = {**kwargs, "training": self.training}
-        state = list(state)
-        # Inside a model of mixed precision the values would be cast when the scope takes them.
-        with AutocastScope(None), keras.StatelessScope(state, collect_losses=True) as scope:
+        with AutocastScope(None), keras.StatelessScope(collect_losses=True) as scope:
+            # Given to the scope, values would be cast: to the type of mixed precision, or without that to `floatx`.
+            scope.state_mapping.update({id(variable): value for variable, value in state})
             result = function(*args, **kwargs)
         if scope.losses:
             self.refuse("adds a loss of its own, which cannot run strip by strip.")

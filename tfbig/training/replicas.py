@@ -89,8 +89,10 @@ class Replicas:
         if not self._built:
             self._built = True
             with self.strategy.scope():
-                self._first.inner.layout(batch)
-                self.model._maybe_symbolic_build(data_batch=batch)
+                if hasattr(self.model, "traced"):
+                    self._first.inner.layout(batch)
+                else:
+                    self.model._maybe_symbolic_build(data_batch=batch)
 
     def _nothing(self) -> dict[str, Any]:
         self._found = list(self._sums)
@@ -291,10 +293,13 @@ def _place() -> int:
 
 def _all_reduced(tensors: Sequence[Any]) -> list[tf.Tensor]:
     """Sums over replicas. An argument of a function has no device, which a worker with one replica goes by."""
-    if not tensors:
-        return []
-    own = [tf.identity(t) for t in tensors]
-    return tf.distribute.get_replica_context().all_reduce(SUM, own)
+    context, found = tf.distribute.get_replica_context(), {}
+    for dtype in dict.fromkeys(
+        t.dtype for t in tensors
+    ):  # what is exchanged together is of one type
+        own = {i: tf.identity(t) for i, t in enumerate(tensors) if t.dtype == dtype}
+        found |= zip(own, context.all_reduce(SUM, list(own.values())), strict=True)
+    return [found[i] for i in range(len(tensors))]
 
 
 def _number() -> tf.Tensor:

@@ -1,0 +1,217 @@
+"""Data parallel training in real processes: workers end identical, and equal to one with all of their batches."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import tfbig
+from tfbig import replication
+from tfbig.parts import Part
+
+HERE = Path(__file__).resolve().parent
+SETTINGS = {"model": "streamed", "norm": "none", "accumulate": 1, "epochs": 2, "images": 6}
+
+
+def free_ports(count):
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("localhost", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def start(out, ports=(), index=0, **settings):
+    out.mkdir(exist_ok=True)
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    if ports:
+        workers = [f"localhost:{port}" for port in ports]
+        task = {"type": "worker", "index": index}
+        environment["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+    text = json.dumps({"strategy": "none", "batch": 1} | SETTINGS | settings | {"out": str(out)})
+    command = [sys.executable, str(HERE / "worker.py"), text]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def ended(processes, seconds=240):
+    """Exit codes and what was said last."""
+    found = []
+    for process in processes:
+        with process:
+            _, told = process.communicate(timeout=seconds)
+        found.append((process.returncode, told[-3000:]))
+    return found
+
+
+def run(out, count=1, **settings):
+    """Trains to the end on so many workers."""
+    several = settings.get("strategy") == "multiworker"
+    ports = free_ports(count) if several else ()
+    for code, told in ended([start(out, ports, i, **settings) for i in range(count)]):
+        assert code == 0, told
+
+
+def left(out, worker=0):
+    with np.load(out / f"weights-{worker}.npz") as file:
+        weights = [file[name] for name in file.files]
+    return weights, json.loads((out / f"rows-{worker}.json").read_text())
+
+
+def assert_equal(found, expected, rtol=1e-10, draws=False):
+    (weights, rows), (others, expected_rows) = found, expected
+    assert len(weights) == len(others)
+    for a, b in zip(weights, others, strict=True):
+        if not (draws and a.dtype.kind == "i"):  # each of two replicas draws half as often
+            scale = max(abs(b).max(initial=0), 1)
+            np.testing.assert_allclose(a, b, rtol=0, atol=rtol * scale)
+    for row, other in zip(rows, expected_rows, strict=True):
+        assert row == pytest.approx(other, rel=rtol)
+
+
+def as_one(norm, count, images=6):
+    """One worker with the batches of so many: one after another, or together where statistics are."""
+    if norm == "all":
+        return {"batch": count, "images": images}
+    return {"accumulate": count, "images": images}
+
+
+slow = pytest.mark.slow
+EVERY = [
+    *[(model, "none") for model in ("plain", "masks", "bags", "patches")],
+    *[(model, "all") for model in ("plain", "streamed", "masks", "bags")],
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "norm"),
+    [("streamed", "none"), *(pytest.param(*each, marks=slow) for each in EVERY)],
+)
+def test_two_replicas_are_one_with_the_batches_of_both(model, norm, tmp_path):
+    images = 6 if norm == "all" else 7  # of seven, one replica has none in the last round
+    given = {"model": model, "norm": norm, "images": images}
+    run(tmp_path / "one", **given | as_one(norm, 2, images))
+    run(tmp_path / "mirrored", strategy="mirrored", replicas=2, **given)
+    run(tmp_path / "workers", 2, strategy="multiworker", **given)
+    expected, draws = left(tmp_path / "one"), model == "patches"
+    assert_equal(left(tmp_path / "mirrored"), expected, draws=draws)
+    assert_equal(left(tmp_path / "workers"), expected, draws=draws)
+    assert_equal(left(tmp_path / "workers", 1), left(tmp_path / "workers"), rtol=0)
+
+
+@slow
+@pytest.mark.parametrize("norm", ["none", "all"])
+def test_four_workers_that_accumulate(norm, tmp_path):
+    given = {"norm": norm, "images": 16}
+    alone = {"batch": 4, "accumulate": 2} if norm == "all" else {"accumulate": 8}
+    run(tmp_path / "one", **given | alone)
+    run(tmp_path / "workers", 4, strategy="multiworker", accumulate=2, **given)
+    for worker in range(4):
+        assert_equal(left(tmp_path / "workers", worker), left(tmp_path / "one"))
+
+
+@slow
+def test_statistics_of_each_replica_are_averaged(tmp_path):
+    """Not those of the whole batch, and the same on all workers."""
+    run(tmp_path / "workers", 2, strategy="multiworker", norm="replica")
+    run(tmp_path / "mirrored", strategy="mirrored", replicas=2, norm="replica")
+    assert_equal(left(tmp_path / "workers", 1), left(tmp_path / "workers"), rtol=0)
+    assert_equal(left(tmp_path / "mirrored"), left(tmp_path / "workers"))
+
+
+@slow
+@pytest.mark.parametrize(
+    ("model", "norm"), [("streamed", "none"), ("streamed", "all"), ("masks", "none")]
+)
+def test_fit_on_several_devices(model, norm, tmp_path):
+    """Keras clips the gradients of each replica before it adds them up; nothing is clipped here."""
+    given = {"model": model, "norm": norm, "fit": True, "batch": 2, "clip": None}
+    run(tmp_path / "one", **given)
+    run(tmp_path / "mirrored", strategy="mirrored", replicas=2, **given)
+    assert_equal(left(tmp_path / "mirrored"), left(tmp_path / "one"))
+
+
+@slow
+@pytest.mark.parametrize("norm", ["none", "all"])
+@pytest.mark.parametrize("dies", [0, 1])
+def test_a_worker_that_is_killed_and_started_again(dies, norm, tmp_path):
+    """The others say that they lost it; from the last checkpoint all go on as if nothing had happened."""
+    given = {"strategy": "multiworker", "norm": norm, "images": 8}
+    run(tmp_path / "whole", 2, **given)
+    ports, out = free_ports(2), tmp_path / "killed"
+    workers = [
+        start(out, ports, i, die_at=(1, 4) if i == dies else None, **given) for i in range(2)
+    ]
+    began = time.monotonic()
+    codes = ended(workers)
+    assert codes[dies][0] == -9
+    code, told = codes[1 - dies]
+    assert code == 1
+    assert "WorkerError: lost the other workers" in told
+    assert time.monotonic() - began < 120
+    run(out, 2, **given)
+    for worker in range(2):
+        assert_equal(left(out, worker), left(tmp_path / "whole", worker), rtol=0)
+
+
+@slow
+def test_more_workers_go_on_where_fewer_ended(tmp_path):
+    """Two of four epochs on two workers, the rest on four; with two batches a round of two, and one of four."""
+    run(tmp_path / "one", accumulate=4, images=8, epochs=4)
+    out = tmp_path / "workers"
+    run(out, 2, strategy="multiworker", accumulate=2, images=8, epochs=2)
+    run(out, 4, strategy="multiworker", images=8, epochs=4)
+    assert_equal(left(out), left(tmp_path / "one"))
+
+
+def test_batches_are_dealt_in_rounds():
+    parts = [Part(0, 2, range(2 * i, 2 * i + 2), 6) for i in range(3)]
+    dealt = [[n for n in range(10) if part.has(n)] for part in parts]
+    assert dealt == [[2, 3, 8, 9], [4, 5], [6, 7]]
+    assert [part.count(10) for part in parts] == [4, 2, 2]
+    assert parts[0].items(19, 2) == [4, 5, 6, 7, 16, 17, 18]
+    assert parts[0].later(1) == Part(1, 0, range(2), 6)
+
+
+def test_a_distribution_of_keras_is_refused():
+    image = keras.Input((None, None, 1))
+    model = keras.Model(image, keras.layers.Conv2D(1, 1)(image))
+    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=["cpu:0"]))
+    try:
+        for make in (lambda: tfbig.stream(model), lambda: tfbig.layers.BigConv2D(1, 1)):
+            with pytest.raises(ValueError, match=r"keras.distribution is set, which does nothing"):
+                make()
+    finally:
+        keras.distribution.set_distribution(None)
+
+
+def test_an_optimizer_that_accumulates_is_refused_under_a_strategy(monkeypatch):
+    monkeypatch.setattr("tensorflow.distribute.has_strategy", lambda: True)
+    with pytest.raises(ValueError, match=r"gradient_accumulation_steps=2, with which Keras' steps"):
+        replication.check(keras.optimizers.SGD(gradient_accumulation_steps=2))
+
+
+def test_the_plan_counts_the_replicas_of_a_machine(monkeypatch):
+    image = keras.Input((None, None, 1))
+    x = keras.layers.BatchNormalization()(keras.layers.Conv2D(4, 3)(image))
+    model = keras.Model(image, keras.layers.Conv2D(1, 1)(x))
+
+    def plan(replicas):
+        monkeypatch.setattr(replication, "on_machine", lambda: replicas)
+        big = tfbig.stream(model, tfbig.Budget(device="300KB", host="400MB", disk=0))
+        big.compile("sgd", "mse")
+        return big.plan((1, 64, 64, 1))
+
+    alone, both = plan(1), plan(2)
+    assert "replicas" not in str(alone)
+    assert "each of 2 replicas on this machine: together host" in str(both)
+    assert both.replicas == 2
+    with pytest.raises(tfbig.BudgetError, match=r"19\.1 MiB are allowed"):
+        plan(20)
