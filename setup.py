@@ -34,6 +34,7 @@ setup(
     extras_require={
         "zarr": ["zarr>=3"],
         "log": ["tensorboard>=2.20"],
+        "dask": ["distributed"],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "dev": [
             *("pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"),
@@ -41,6 +42,7 @@ setup(
             "selenium",  # opens reports in a browser
             "zarr>=3",
             "tensorboard>=2.20",
+            "distributed",
         ],
     },
 )

@@ -1,5 +1,6 @@
 """A command over many slides: one bad slide never ends a run, and what is finished is not done again."""
 
+import argparse
 import sys
 import time
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import tensorflow as tf
 from tqdm import tqdm
 
+from models import by_dask
 from models import settings as command_line
 from tfbig import (
     SourceError,
@@ -33,6 +35,19 @@ def add_flags(add):
         "micrometres per pixel at level 0",
     )
     add("--reader", choices=["tifffile", "openslide", "zarr"], help="(default: by the format)")
+    add(
+        "--shard",
+        type=_shard,
+        metavar="I/N",
+        help="only every N-th slide, from the I-th on (0 to N - 1), e.g. for job arrays: "
+        "$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT; shards share --out",
+    )
+    add(
+        "--dask",
+        metavar="ADDRESS",
+        help="slides are tasks of the Dask cluster with this scheduler, or 'local' for the cores of this machine; "
+        "needs pip install 'tfbig[dask]'",
+    )
     add("--strict", action="store_true", help="stop at the first slide that fails")
     add("--quiet", action="store_true", help="no progress bars")
     add("--dry-run", action="store_true", help="say what would be done; nothing is written")
@@ -66,49 +81,78 @@ def resolution(settings):
     return {key: getattr(settings, key) for key in ("mpp", "magnification", "level")}
 
 
-def run(settings, work, finished):
-    """Does `work(path, slide)` for every slide that is not finished; gives the exit code.
+def run(settings, make):
+    """Does the work of a command for every slide that is not finished; gives the exit code.
 
     A slide that fails is named on standard error and in `failed.csv`, which is there only if some did.
 
     Args:
         settings: of the command.
-        work: gives a line for people.
-        finished: from a path to whether it was done before.
+        make: from settings to `(work, finished)`: `work(path, slide)` gives a line for people, `finished(path)` says
+            whether a slide was done before.
     """
-    paths = found(settings.slides)
+    work, finished = make(settings)
+    every = found(settings.slides)
+    paths = of_shard(every, settings.shard)
     sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
     folder = Path(settings.out)
     if not settings.dry_run:
         _claim(folder, settings)
-    failed = []
+        _forget(folder, every)
+    failed = 0
     waiting = [path for path in paths if settings.dry_run or not finished(path)]
     if len(waiting) < len(paths):
         print(f"{len(paths) - len(waiting)} of {len(paths)} slides are finished")
     quiet = settings.quiet or not sys.stderr.isatty()
     progress.show(False if settings.quiet else None)
-    for path in tqdm(waiting, unit="slide", disable=quiet):
-        stopping.check()
-        began = time.monotonic()
-        try:
-            slide = sources.open_slide(path, mpp=_mpp(path, sizes), reader=settings.reader)
-            try:
-                line = work(path, slide)
-            finally:
-                slide.close()
-        except Stopped:
-            raise
-        except (TfbigError, OSError, ValueError, MemoryError, tf.errors.OpError) as error:
-            if settings.strict:
-                raise
-            reason = " ".join(str(error).split()).removeprefix(f"{path}: ")
-            failed.append({"slide": str(path), "reason": reason})
+    tasks = [(path, _mpp(path, sizes)) for path in waiting]
+    ended = (
+        by_dask.each(settings, make, tasks) if settings.dask else _in_turn(settings, work, tasks)
+    )
+    for path, line, reason, seconds in tqdm(ended, total=len(tasks), unit="slide", disable=quiet):
+        if reason is not None:
+            failed += 1
             _tell(f"failed: {path}: {reason}", sys.stderr, quiet)
-            if not settings.dry_run:
-                runfolder.write_csv(folder / runfolder.FAILED, failed)
         else:
-            _tell(f"{line} ({time.monotonic() - began:.1f} s)", sys.stdout, quiet)
+            _tell(f"{line} ({seconds:.1f} s)", sys.stdout, quiet)
+        if not settings.dry_run:
+            row = None if reason is None else {"slide": str(path), "reason": reason}
+            runfolder.replace_row(folder / runfolder.FAILED, "slide", str(path), row)
     return _ended(folder, paths, failed, settings, changed=bool(waiting))
+
+
+def _in_turn(settings, work, tasks):
+    """Slide after slide: `(path, line, reason, seconds)`, the reason where it failed."""
+    for path, mpp in tasks:
+        stopping.check()
+        yield path, *one(settings, work, path, mpp)
+
+
+def one(settings, work, path, mpp):
+    """The work on a slide: `(line, None, seconds)`, or `(None, reason, seconds)` where it failed."""
+    began = time.monotonic()
+    try:
+        slide = sources.open_slide(path, mpp=mpp, reader=settings.reader)
+        try:
+            line = work(path, slide)
+        finally:
+            slide.close()
+    except Stopped:
+        raise
+    except (TfbigError, OSError, ValueError, MemoryError, tf.errors.OpError) as error:
+        if settings.strict:
+            raise
+        reason = " ".join(str(error).split()).removeprefix(f"{path}: ")
+        return None, reason, time.monotonic() - began
+    return line, None, time.monotonic() - began
+
+
+def of_shard(paths, shard):
+    """The slides of a shard `"I/N"`, or all."""
+    if shard is None:
+        return paths
+    index, count = map(int, shard.split("/"))
+    return paths[index::count]
 
 
 def found(given):
@@ -161,6 +205,8 @@ def _claim(folder, settings):
         "out",
         "mpp_of",
         "reader",
+        "shard",
+        "dask",
         "device_memory",
         "host_memory",
         "disk",
@@ -184,6 +230,14 @@ def _claim(folder, settings):
     runfolder.write_versions(folder)
 
 
+def _forget(folder, paths):
+    """Failures of slides that are not asked for any more."""
+    known = {str(path) for path in paths}
+    for row in runfolder.read_rows(folder / runfolder.FAILED):
+        if row["slide"] not in known:
+            runfolder.replace_row(folder / runfolder.FAILED, "slide", row["slide"], None)
+
+
 def _tell(line, stream, quiet):
     if quiet:
         print(line, file=stream, flush=True)
@@ -192,14 +246,19 @@ def _tell(line, stream, quiet):
 
 
 def _ended(folder, paths, failed, settings, changed):
-    if not settings.dry_run:
-        if not failed:
-            (folder / runfolder.FAILED).unlink(missing_ok=True)
-        page = folder / report.NAME
-        if changed or not page.exists():
+    page = folder / report.NAME
+    if not settings.dry_run and (changed or not page.exists()):
+        with runfolder.alone_in(folder):  # shards end at any time
             print(f"report: {report.write_report(folder)}")
     if not failed:
         return 0
     where = "" if settings.dry_run else f", see {folder / runfolder.FAILED}"
-    print(f"{len(failed)} of {len(paths)} slides failed{where}", file=sys.stderr)
+    print(f"{failed} of {len(paths)} slides failed{where}", file=sys.stderr)
     return 3
+
+
+def _shard(text):
+    index, _, count = text.partition("/")
+    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
+        raise argparse.ArgumentTypeError(f"'{text}' is no I/N with I from 0 to N - 1, such as 0/8")
+    return text

@@ -3,7 +3,9 @@
 import csv
 import json
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import h5py
@@ -58,7 +60,7 @@ def test_tiles_of_a_folder(slides, tmp_path, capsys):
     told = capsys.readouterr().out
     assert "a.tif: 16 tiles of 64 pixels, 1 of level 0 each, 24.8% tissue" in told
     names = {p.name for p in out.iterdir()}
-    assert names == {"a.h5", "a.png", "b.h5", "b.png", "tile.yaml", *RUN}
+    assert names == {"a.h5", "a.png", "b.h5", "b.png", "tile.yaml", ".lock", *RUN}
     coords = read_coords(out / "a.h5")
     assert len(coords.coords) == 16
     assert (coords.coords.min(), coords.coords.max()) == (192, 384)
@@ -246,3 +248,94 @@ def test_no_command(capsys):
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("tfbig 0.1")
+
+
+def tables(folder):
+    """What the tables of a folder hold, in any order."""
+    found = {}
+    for name in ("failed.csv", "predictions.csv"):
+        if (folder / name).exists():
+            found[name] = sorted((folder / name).read_text().splitlines())
+    return found
+
+
+@pytest.fixture
+def many(tmp_path):
+    """Ten slides, of which two are none."""
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(10):
+        path = folder / f"{number}.tif"
+        if number in (3, 8):
+            path.write_bytes(b"no slide")
+        else:
+            tifffile.imwrite(path, picture(number), photometric="rgb", tile=(64, 64))
+    return folder
+
+
+def picture(seed):
+    image = np.full((128, 192, 3), 240, np.uint8)
+    image[20:100, 30:150] = np.random.default_rng(seed).integers(60, 180, (80, 120, 3))
+    return image
+
+
+TILE = ["--size", "64", "--level", "0"]
+
+
+def test_shards_share_a_folder_and_merge(many, tmp_path):
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert main(["tile", str(many), "--out", str(whole), *TILE]) == 3
+    codes = [
+        main(["tile", str(many), "--out", str(out), *TILE, "--shard", f"{i}/4"]) for i in range(4)
+    ]
+    assert codes == [3, 0, 0, 3]  # of each, whether a slide of its own failed
+    assert tables(out) == tables(whole)
+    names = [{p.name for p in folder.rglob("*") if p.suffix == ".h5"} for folder in (out, whole)]
+    assert names[0] == names[1]
+    assert len(names[0]) == 8
+
+
+def test_what_is_no_shard_is_refused(many, tmp_path, capsys):
+    for text in ("8/8", "1", "1/-3", "a/b"):
+        with pytest.raises(SystemExit):
+            main(["tile", str(many), "--out", str(tmp_path / "out"), "--shard", text])
+        assert "is no I/N with I from 0 to N - 1" in capsys.readouterr().err
+
+
+def test_shards_that_run_at_once_with_one_killed_and_resumed(many, tmp_path):
+    """Real processes; rows of tables that several write to are all there."""
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert main(["tile", str(many), "--out", str(whole), *TILE]) == 3
+    code = "import sys; from models.commands.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "tile", str(many), "--out", str(out), *TILE]
+
+    def start(shard):
+        return subprocess.Popen([*command, "--shard", shard], cwd=ROOT, stderr=subprocess.DEVNULL)
+
+    shards = [start("0/2"), start("1/2")]
+    while not list(out.glob("*.h5")):
+        time.sleep(0.01)
+    shards[0].kill()
+    assert shards[0].wait() == -9
+    assert shards[1].wait() == 3
+    with start("0/2") as again:
+        assert again.wait() == 3
+    assert tables(out) == tables(whole)
+    assert len(list(out.glob("*.h5"))) == 8
+
+
+@pytest.mark.slow
+def test_slides_are_tasks_of_dask(many, tmp_path, capsys):
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert main(["tile", str(many), "--out", str(whole), *TILE]) == 3
+    assert main(["tile", str(many), "--out", str(out), *TILE, "--dask", "local"]) == 3
+    assert tables(out) == tables(whole)
+    assert len(list(out.glob("*.h5"))) == 8
+    assert main(["tile", str(many), "--out", str(out), *TILE, "--dask", "tcp://localhost:1"]) == 1
+    assert "no scheduler answers" in capsys.readouterr().err
+
+
+def test_without_dask_the_line_that_installs_it(many, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("models.by_dask.find_spec", lambda name: None)
+    assert main(["tile", str(many), "--out", str(tmp_path / "out"), "--dask", "local"]) == 1
+    assert "pip install 'tfbig[dask]'" in capsys.readouterr().err

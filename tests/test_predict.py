@@ -60,7 +60,7 @@ def test_a_mask_is_that_of_the_plain_model(tmp_path, capsys):
         "a_probabilities.ome.tif",
         "predictions.csv",
         "predict.yaml",
-        *("report.html", "versions.json", "views"),
+        *(".lock", "report.html", "versions.json", "views"),
     }
     assert {p.name for p in out.iterdir()} == names
     padded = np.pad(base, ((0, 20), (0, 28), (0, 0)))  # to multiples of 32

@@ -7,6 +7,7 @@ whole, whenever a run was stopped. `metrics.json` comes last: a run that has it 
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import json
 import platform
@@ -15,7 +16,8 @@ import statistics
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -80,12 +82,45 @@ def write_csv(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
     write_text(path, text.getvalue())
 
 
-def read_csv(path: str | Path) -> list[dict[str, float]]:
-    """Rows of a CSV file of numbers; none if there is no such file."""
+def read_rows(path: str | Path) -> list[dict[str, str]]:
+    """Rows of a CSV file; none if there is no such file."""
     if not Path(path).exists():
         return []
     with open(path, encoding="utf-8", newline="") as file:
-        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+        return list(csv.DictReader(file))
+
+
+def read_csv(path: str | Path) -> list[dict[str, float]]:
+    """Rows of a CSV file of numbers; none if there is no such file."""
+    return [{key: float(value) for key, value in row.items()} for row in read_rows(path)]
+
+
+@contextmanager
+def alone_in(folder: str | Path) -> Iterator[None]:
+    """Within it, no other process is in `alone_in` of the same folder; on network file systems too."""
+    with open(Path(folder) / ".lock", "w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)  # goes with the process, however that ends
+        yield
+
+
+def replace_row(path: str | Path, key: str, value: str, row: Mapping[str, Any] | None) -> None:
+    """Replaces the row of a table whose `key` is `value`, while other processes do so with theirs.
+
+    Args:
+        path: The CSV file; one without rows is removed.
+        key: A column.
+        value: Of the row that is replaced, or added where there is none.
+        row: The new one; None only removes.
+    """
+    if row is None and not Path(path).exists():
+        return
+    with alone_in(Path(path).parent):
+        kept: list[Mapping[str, Any]] = [r for r in read_rows(path) if r[key] != value]
+        rows = kept if row is None else [*kept, row]
+        if rows:
+            write_csv(path, rows)
+        else:
+            Path(path).unlink(missing_ok=True)
 
 
 def save_model(path: str | Path, model: keras.Model) -> None:

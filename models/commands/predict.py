@@ -53,5 +53,10 @@ def add_flags(add):
 
 def run(settings):
     """Predicts every slide; gives the exit code."""
+    return each_slide.run(settings, work)
+
+
+def work(settings):
+    """What is done with a slide, and whether it was done before."""
     predictor = predictors.make(settings)
-    return each_slide.run(settings, predictor.predict, predictor.finished)
+    return predictor.predict, predictor.finished

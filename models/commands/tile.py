@@ -53,6 +53,11 @@ def add_flags(add):
 
 def run(settings):
     """Tiles every slide; gives the exit code."""
+    return each_slide.run(settings, work)
+
+
+def work(settings):
+    """What is done with a slide, and whether it was done before."""
     each_slide.settle_resolution(settings, mpp=0.5)
     if settings.overlap >= settings.size:
         raise SourceError(
@@ -64,7 +69,7 @@ def run(settings):
         name = title_of(path)
         return (folder / f"{name}.h5").exists()  # written last
 
-    return each_slide.run(settings, lambda path, slide: _tile(path, slide, settings), finished)
+    return lambda path, slide: _tile(path, slide, settings), finished
 
 
 def _tile(path, slide, settings):

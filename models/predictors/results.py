@@ -1,6 +1,5 @@
 """What every kind of prediction shares: loading, classes, the table, and attention as maps and as detections."""
 
-import csv
 from pathlib import Path
 
 import keras
@@ -125,21 +124,13 @@ def of_classes(classes, probabilities):
 
 def note(folder, row):
     """A row of the table, in place of an older one of the same slide."""
-    table = Path(folder) / runfolder.PREDICTIONS
-    rows = [other for other in _noted(table) if other["slide"] != row["slide"]]
-    runfolder.write_csv(table, [*rows, row])
+    runfolder.replace_row(Path(folder) / runfolder.PREDICTIONS, "slide", row["slide"], row)
 
 
 def is_noted(folder, path):
     """Whether the table has a row of a slide."""
-    return any(row["slide"] == path.name for row in _noted(Path(folder) / runfolder.PREDICTIONS))
-
-
-def _noted(table):
-    if not table.exists():
-        return []
-    with table.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    rows = runfolder.read_rows(Path(folder) / runfolder.PREDICTIONS)
+    return any(row["slide"] == path.name for row in rows)
 
 
 def write_attention(settings, path, slide, coords, attention, title, scores=None):

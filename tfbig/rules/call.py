@@ -215,6 +215,7 @@ class Call:
         elif isinstance(self.layer, keras.Layer):
             # As in Keras, `training` of the model's call overrides that of a layer's call.
             kwargs = {**kwargs, "training": self.training}
+        state = list(state)
         with AutocastScope(None), keras.StatelessScope(collect_losses=True) as scope:
             # Given to the scope, values would be cast: to the type of mixed precision, or without that to `floatx`.
             scope.state_mapping.update({id(variable): value for variable, value in state})

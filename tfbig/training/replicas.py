@@ -293,7 +293,8 @@ def _place() -> int:
 
 def _all_reduced(tensors: Sequence[Any]) -> list[tf.Tensor]:
     """Sums over replicas. An argument of a function has no device, which a worker with one replica goes by."""
-    context, found = tf.distribute.get_replica_context(), {}
+    context = tf.distribute.get_replica_context()
+    found: dict[int, tf.Tensor] = {}
     for dtype in dict.fromkeys(
         t.dtype for t in tensors
     ):  # what is exchanged together is of one type

@@ -1,0 +1,65 @@
+"""Slides of a command as tasks of a Dask cluster: on the cores of a machine, or on many machines."""
+
+from argparse import Namespace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from tfbig import SourceError, stopping
+
+
+def each(settings, make, tasks):
+    """As they end: `(path, line, reason, seconds)` of every slide.
+
+    A worker that dies has its slide done by another one, three times at most.
+
+    Args:
+        settings: of the command; `dask` is the address of a scheduler, or "local".
+        make: as in `models.each_slide.run`; each worker calls it once.
+        tasks: `(path, micrometres per pixel or None)`.
+
+    Raises:
+        SourceError: Dask is not installed, or there is no such scheduler.
+    """
+    if find_spec("distributed") is None:
+        raise SourceError("--dask: is not installed. Run pip install 'tfbig[dask]'.")
+    from distributed import Client, KilledWorker, as_completed
+
+    address = None if settings.dask == "local" else settings.dask
+    try:
+        client = Client(address, timeout=10)
+    except (OSError, ValueError) as error:
+        raise SourceError(f"--dask {settings.dask}: no scheduler answers ({error}).") from error
+    with client:
+        values = tuple(sorted((k, _frozen(v)) for k, v in vars(settings).items()))
+        waiting = {
+            client.submit(_one, make, values, str(path.resolve()), mpp, pure=False): path
+            for path, mpp in tasks
+        }
+        for future in as_completed(waiting):
+            stopping.check()
+            path = waiting.pop(future)
+            try:
+                found = future.result()
+            except KilledWorker as error:
+                found = None, f"its worker died: {' '.join(str(error).split())}", 0.0
+            future.release()
+            yield path, *found
+
+
+def _one(make, values, path, mpp):
+    """The work on a slide, in a process of Dask."""
+    from models import each_slide
+
+    settings, work = _made(make, values)
+    return each_slide.one(settings, work, Path(path), mpp)
+
+
+@cache
+def _made(make, values):
+    settings = Namespace(**{k: list(v) if isinstance(v, tuple) else v for k, v in values})
+    return settings, make(settings)[0]
+
+
+def _frozen(value):
+    return tuple(value) if isinstance(value, list) else value
