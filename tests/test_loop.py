@@ -1,5 +1,6 @@
 """The training loop: as `fit`, and as if nothing had happened when it ends anywhere and goes on."""
 
+import re
 from contextlib import suppress
 
 import keras
@@ -11,7 +12,7 @@ from keras import layers
 
 import tfbig
 from models.pooling import ABMIL
-from tfbig import stopping
+from tfbig import progress, stopping
 from tfbig.parts import Part
 from tfbig.training.checkpoints import Checkpoints
 from tfbig.training.loop import Epochs, Loop
@@ -239,6 +240,54 @@ def test_a_batch_that_fails_leaves_the_model_as_it_was(name, tmp_path, monkeypat
         assert_same(values(model), before)
     kept = Checkpoints(tmp_path, "a run").newest()
     assert (kept.values["epoch"], kept.values["step"]) == (1, place)
+
+
+@pytest.fixture
+def exhausted(monkeypatch):
+    """Strips that find no memory, so many times from a strip on; gives what was left."""
+
+    def fail(times, after=40):
+        left = {"times": times, "after": after}
+        tick = progress.Meter.tick
+
+        def failing(self, *given):
+            left["after"] -= 1
+            if left["after"] < 0 and left["times"] > 0:
+                left["times"] -= 1
+                raise MemoryError("no memory is left")
+            tick(self, *given)
+
+        monkeypatch.setattr(progress.Meter, "tick", failing)
+        return left
+
+    return fail
+
+
+@pytest.mark.parametrize("name", ["streamed", "masks"])
+def test_out_of_memory_a_smaller_plan_is_tried_once(name, tmp_path, exhausted, capsys, float64):
+    expected = MODELS[name]()
+    train(expected)
+    model, left = MODELS[name](), exhausted(1)
+    train(model, tmp_path)
+    assert left["times"] == 0
+    told = capsys.readouterr().err
+    assert re.search(r"out of memory: .*no memory is left; once more with \d+ bytes", told)
+    assert model._programs.settings.strip_rows == 3
+    assert_same(values(model), values(expected), rtol=FLOAT64)
+
+
+def test_out_of_memory_again_is_a_clear_error(tmp_path, exhausted):
+    model = streamed()
+    exhausted(2)
+    with pytest.raises(tfbig.BudgetError, match=r"out of memory, also with \d+ bytes for strips"):
+        train(model, tmp_path)
+    exhausted(0)
+    kept = Checkpoints(tmp_path, "a run").newest()
+    again, whole = streamed(), streamed()
+    train(again, tmp_path)
+    train(whole)
+    assert kept.values["step"] < IMAGES
+    assert_same(values(again), values(whole))
 
 
 def test_steps_without_halves_do_not_add_up():

@@ -17,6 +17,7 @@ ORDER = [
     "stopping",
     "parts",
     "own",
+    "cgroups",
     "budget",
     "geometry",
     "grids",

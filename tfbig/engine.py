@@ -309,6 +309,7 @@ class Program:
                     )
             sizes = {k: tuple(int(n) for n in s[1:-1]) for k, s in zip(keys, shapes, strict=True)}
             plan = planner.plan(int(shapes[0][0]), sizes, layout)
+            stores.check(plan.host_bytes)
             if plan.disk_bytes:
                 scratch.check(self.folder, plan.disk_bytes)
             every = np.zeros((len(graph.values), graph.spatial + 2), np.int64)

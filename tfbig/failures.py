@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -26,6 +28,45 @@ def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
             raise own from error
 
     return call
+
+
+def or_with_less(model: Any, work: Callable[[], Any]) -> Any:
+    """What work with a model gives; where a device has too little memory, once more with half of it for strips.
+
+    Args:
+        model: that has a method `use_less()`, if it can use less.
+        work: changes nothing if it fails.
+
+    Raises:
+        BudgetError: the device has not enough for that either.
+    """
+    try:
+        return work()
+    except tf.errors.ResourceExhaustedError as error:
+        reason = _lacking(error)
+        use_less = getattr(model, "use_less", None)
+        if use_less is None:
+            raise errors.BudgetError(
+                f"'{model.name}': out of memory: {reason}. Use smaller images or a smaller batch, or stream the model."
+            ) from error
+        bytes_now = use_less()
+    print(f"out of memory: {reason}; once more with {bytes_now} bytes for strips", file=sys.stderr)
+    try:
+        return work()
+    except tf.errors.ResourceExhaustedError as error:
+        raise errors.BudgetError(
+            f"'{model.name}': out of memory, also with {bytes_now} bytes for strips: {_lacking(error)}. Lower `device` "
+            "of the Budget further (now half of what it was), use smaller images or a smaller batch, or end what else "
+            "uses the device."
+        ) from error
+
+
+def _lacking(error: tf.errors.OpError) -> str:
+    """The part of TensorFlow's message that says what found no memory."""
+    found = re.search(
+        r"MemoryError: .*|OOM when allocating .*|[Ff]ailed to allocate .*", str(error)
+    )
+    return found[0].strip() if found else type(error).__name__
 
 
 class Unwrapped:

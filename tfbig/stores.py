@@ -22,7 +22,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfbig import scratch
+from tfbig.budget import available_bytes
+from tfbig.errors import BudgetError
 from tfbig.pages import POOL
+from tfbig.plan import format_bytes
 from tfbig.progress import METER
 
 
@@ -62,6 +65,24 @@ def allocate(shapes: tf.Tensor, places: tf.Tensor, wanted: list[Wanted]) -> list
         return made
 
     return tf.numpy_function(make, tables, [w.dtype for w in wanted])
+
+
+def check(need: int) -> None:
+    """Makes sure that a step finds host memory, before the system ends the process for taking it.
+
+    Args:
+        need: bytes of its stores; those that earlier steps left are used again.
+
+    Raises:
+        BudgetError: there are fewer.
+    """
+    free = available_bytes() + POOL.free_bytes
+    if need > free:
+        raise BudgetError(
+            f"a step needs {format_bytes(need)} of host memory for images, {format_bytes(free)} can be had of this "
+            "machine or of its control group (container, job). Lower `host` of the Budget so that less is kept there, "
+            "use smaller images, or end what else takes memory."
+        )
 
 
 def copy(image: tf.Tensor) -> tf.Tensor:

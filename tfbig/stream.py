@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -151,9 +152,8 @@ class StreamedModel(failures.Unwrapped, keras.Model):
         self.autocast = False  # every layer has its own element type
         self.supports_jit = False  # strips come from the host
         self._split = split.find(self._functional_twin, upto, unsupported)
-        settings = Settings(self.budget, strip_rows, self.devices, source_dtype, store, replicas)
-        self._programs = Programs(
-            self.name, model, self._functional_twin, self._split, settings, self._model_bytes
+        self._plan_with(
+            Settings(self.budget, strip_rows, self.devices, source_dtype, store, replicas)
         )
         self.built = True
 
@@ -324,10 +324,24 @@ class StreamedModel(failures.Unwrapped, keras.Model):
         """
         source = sources.open(image)
         with source.lent() as handle:
-            self._predict_to(tf.constant([handle]), source.shape, path, convert or _as_it_is)
+            given = tf.constant([handle]), source.shape, path, convert or _as_it_is
+            failures.or_with_less(self, lambda: self._predict_to(*given))
         return sources.open(path)
 
+    def use_less(self) -> int:
+        """Plans with half the bytes for strips, or half the rows, from now on; gives the bytes."""
+        settings = self._programs.settings
+        strips = settings.strip_bytes[0] // 2
+        rows = settings.strip_rows and max(settings.strip_rows // 2, 1)
+        budget = dataclasses.replace(settings.budget, device=strips)
+        self._plan_with(dataclasses.replace(settings, budget=budget, strip_rows=rows))
+        return strips
+
     # --------------------------------------------------------------------- private
+
+    def _plan_with(self, settings: Settings) -> None:
+        twin, front = self.twin, self._functional_twin
+        self._programs = Programs(self.name, twin, front, self._split, settings, self._model_bytes)
 
     def _predict_to(
         self,

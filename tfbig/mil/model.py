@@ -245,7 +245,8 @@ class MIL(StreamedModel):
                     f"`{method}(bag)`, which says what it looked at; those of models/ have."
                 )
         with sources.open_bag(bag).lent() as handle:
-            features = self.features(tf.constant([handle]))
+            bags = tf.constant([handle])
+            features = failures.or_with_less(self, lambda: self.features(bags))
         logits = self.aggregator(features, training=False)
         return {
             "logits": keras.tree.map_structure(_first, logits),

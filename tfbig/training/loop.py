@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig import stopping
+from tfbig import failures, stopping
 from tfbig.errors import NonFiniteError, Stopped, WorkerError
 from tfbig.parts import Part
 from tfbig.training import state
@@ -197,13 +197,18 @@ class Loop:
         def half() -> dict[str, float]:
             stopping.check()
             batches, specs = self._next(left, self.training.steps - self.step)
-            run = self.worker.ready(batches, specs)
-            self._set_metrics()
-            before.append(state.Kept(state.others_of(self.model)))
-            self._whole = self.worker.splits
-            logs = as_numbers(run())
+            logs = failures.or_with_less(self.model, lambda: run(batches, specs))
             self._check(logs)
             return logs
+
+        def run(batches: list[Any], specs: Any) -> dict[str, float]:
+            for kept in before:
+                kept.restore()  # of what had no memory
+            ready = self.worker.ready(batches, specs)
+            self._set_metrics()
+            before[:] = [state.Kept(state.others_of(self.model))]
+            self._whole = self.worker.splits
+            return as_numbers(ready())
 
         try:
             logs = self._together(half)
@@ -281,8 +286,14 @@ class Loop:
             stopping.check()
             self.callbacks.on_test_batch_begin(step)
             batches, specs = self._next(left, epochs.steps - step)
-            logs = self.worker.test(batches, specs)
-            self.callbacks.on_test_batch_end(step, as_numbers(logs))
+            logs = self._tested(batches, specs)
+            self.callbacks.on_test_batch_end(step, logs)
+
+    def _tested(self, batches: list[Any], specs: Any) -> dict[str, float]:
+        def run() -> dict[str, float]:
+            return as_numbers(self.worker.test(batches, specs))
+
+        return failures.or_with_less(self.model, run)
 
     # ---------------------------------------------------------------- checkpoints
 
