@@ -290,6 +290,75 @@ def test_out_of_memory_again_is_a_clear_error(tmp_path, exhausted):
     assert_same(values(again), values(whole))
 
 
+class Breaking(tfbig.Source):
+    """An image that cannot be read from some moment on."""
+
+    broken = False
+
+    def __init__(self, array, name):
+        super().__init__(array.shape, array.dtype, name)
+        self.array = array
+
+    def _read(self, start, stop):
+        if self.broken:
+            raise tfbig.SourceError(f"{self.name}: is truncated.")
+        return self.array[start:stop]
+
+
+def images_of(x, y, left=()):
+    """Five images by handle, in an order of each epoch; `left` are not there."""
+    sources = [Breaking(image, f"image {i}") for i, image in enumerate(x)]
+
+    def batches(part):
+        order = np.random.default_rng(part.epoch).permutation(len(x))
+        own = [i for i in order[part.items(len(x), 1)] if i not in left]
+        handles = tf.constant([sources[i].handle for i in own])
+        return tf.data.Dataset.from_tensor_slices((handles, y[own])).batch(1)
+
+    return Epochs(len(x) - len(left), batches), sources
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_an_image_that_cannot_be_read_any_more_is_left_out(accumulate):
+    """As if it had never been there, but for where groups of accumulated batches end."""
+    x, y = pictures()
+    x = (x * 30 + 100).astype("uint8")
+    told, broken, whole = [], streamed(), streamed()
+    training, sources = images_of(x, y)
+    sources[2].broken = True
+    validation, others = images_of(x, y)
+    others[4].broken = True
+    rows = Rows()
+    Loop(
+        broken,
+        training,
+        validation,
+        2,
+        callbacks=[rows],
+        accumulate=accumulate,
+        left_out=lambda e: told.append(str(e)),
+    ).run()
+    assert told == ["image 2: is truncated.", "image 4: is truncated."] * 2
+    assert all(np.isfinite(v).all() for v in values(broken))
+    if accumulate == 1:
+        left = images_of(x, y, left=(2,))
+        Loop(whole, left[0], images_of(x, y, left=(4,))[0], 2, callbacks=[other := Rows()]).run()
+        assert_same(values(broken), values(whole))
+        assert rows.rows == other.rows
+    assert broken.optimizer.iterations == 2 * (4 if accumulate == 1 else 3)
+
+
+def test_an_image_that_cannot_be_read_ends_training_by_default(tmp_path):
+    x, y = pictures()
+    training, sources = images_of((x * 30 + 100).astype("uint8"), y)
+    sources[2].broken = True
+    place = int(np.flatnonzero(np.random.default_rng(0).permutation(IMAGES) == 2)[0])
+    loop = Loop(streamed(), training, checkpoints=Checkpoints(tmp_path, "a run"))
+    with pytest.raises(tfbig.SourceError, match=r"^image 2: is truncated\.$"):
+        loop.run()
+    assert Checkpoints(tmp_path, "a run").newest().values["step"] == place
+
+
 def test_steps_without_halves_do_not_add_up():
     x, y = pictures()
     with pytest.raises(ValueError, match=r"accumulate=2: .* steps inside a training step"):

@@ -143,7 +143,7 @@ def train(settings):
         return 0
 
     folder = command_line.open_run(settings)
-    code = splits.write_notes(data, folder)
+    splits.write_notes(data, folder)
     measured = {"mode": settings.mode}
     if settings.test_only:
         twin.optimizer.build(twin.trainable_variables)  # the file has its state
@@ -151,11 +151,11 @@ def train(settings):
     else:
         measured |= trained(model, twin, data, folder, settings, plan) | planned
         if not machine.is_chief():
-            return code
+            return splits.exit_code([], folder)
         made = model, twin
         model, twin = machine.alone(made, lambda: _built(settings, data), folder)
     write_results(model, twin, data, folder, settings, measured)
-    return code
+    return splits.exit_code([], folder)
 
 
 def _built(settings, data):

@@ -118,13 +118,12 @@ def train(settings):
     folder = command_line.open_run(settings)
     runfolder.write_text(folder / "plan.txt", f"{plan}\n")
     history = fit(model, crops, unseen, folder, settings)
-    code = splits.exit_code(failed, folder)
     runfolder.save_model(folder / "model.keras", twin)
     if not machine.is_chief():
-        return code
+        return splits.exit_code(failed, folder)
     model, twin = machine.alone((model, twin), lambda: make_both(settings), folder)
     write_results(model, twin, unseen, folder, history, settings, planned_bytes)
-    return code
+    return splits.exit_code(failed, folder)
 
 
 def evaluate(settings):

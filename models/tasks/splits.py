@@ -187,12 +187,11 @@ def write_notes(data, folder):
 
 
 def exit_code(failed, folder):
-    """0, or 3 where something was left out, which `failed.csv` then names."""
-    if not failed:
-        return 0
-    rows = [{"slide": name, "reason": " ".join(reason.split())} for name, reason in failed]
-    runfolder.write_csv(folder / runfolder.FAILED, rows)
-    return 3
+    """0, or 3 where something was left out, now or before, which `failed.csv` then names."""
+    for name, reason in failed:
+        row = {"slide": name, "reason": " ".join(reason.split())}
+        runfolder.replace_row(folder / runfolder.FAILED, "slide", name, row)
+    return 3 if (folder / runfolder.FAILED).exists() else 0
 
 
 def _cases(rows):

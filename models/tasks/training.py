@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -26,6 +27,27 @@ OPTIMIZERS = {
     ),
 }
 KEPT = "kept.weights.h5"
+
+
+class LeftOut:
+    """Names what cannot be read any more: once on standard error, and in `failed.csv`.
+
+    Args:
+        folder: of the run, which all workers see.
+    """
+
+    def __init__(self, folder):
+        self.folder, self.known = folder, set()
+
+    def __call__(self, error):
+        reason = " ".join(str(error).split())
+        slide = reason.partition(": ")[0]
+        if slide in self.known:
+            return
+        self.known.add(slide)
+        print(f"left out {reason}", file=sys.stderr)
+        row = {"slide": slide, "reason": reason.removeprefix(f"{slide}: ")}
+        runfolder.replace_row(self.folder / runfolder.FAILED, "slide", slide, row)
 
 
 def add_flags(add, batch_size=1, epochs=10, help_batch="bags of a step, all of one size"):
@@ -115,6 +137,7 @@ def fit(model, settings, folder, epochs, validation, callbacks=()):
         checkpoints=Checkpoints(folder / runfolder.CHECKPOINTS, runfolder.identity(folder)),
         accumulate=getattr(settings, "accumulate", 1),
         every_seconds=60 * settings.checkpoint_minutes,
+        left_out=None if settings.strict else LeftOut(Path(settings.out or folder)),
         verbose=verbosity(settings),
     )
     loop.run()

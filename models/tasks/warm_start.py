@@ -65,9 +65,7 @@ def learn(trunk, settings, folder, scale):
     kept = Checkpoints(folder / CHECKPOINTS, runfolder.identity(folder))
     Loop(
         model,
-        Epochs(
-            steps, lambda epoch, first: images.dataset(digits, own, True, epoch, True, 0, first)
-        ),
+        Epochs(steps, lambda part: images.dataset(digits, own, True, part, True)),
         epochs=settings.warm_start,
         checkpoints=kept,
         every_seconds=60 * settings.checkpoint_minutes,

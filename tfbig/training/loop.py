@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfbig import failures, stopping
-from tfbig.errors import NonFiniteError, Stopped, WorkerError
+from tfbig.errors import NonFiniteError, SourceError, Stopped, WorkerError
 from tfbig.parts import Part
 from tfbig.training import state
 from tfbig.training.checkpoints import Checkpoints
@@ -58,6 +58,8 @@ class Loop:
         checkpoints: where they are; by default none are written.
         accumulate: rounds of a step of the optimizer.
         every_seconds: of a checkpoint within an epoch.
+        left_out: called with the error of a batch that cannot be read, which then counts for nothing; by default it
+            ends training, and so it does where statistics are those of all replicas.
         verbose: what is printed, as in `fit`: 0, 1 or 2.
         clock: seconds.
 
@@ -80,6 +82,7 @@ class Loop:
         checkpoints: Checkpoints | None = None,
         accumulate: int = 1,
         every_seconds: float = 600.0,
+        left_out: Callable[[SourceError], object] | None = None,
         verbose: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -90,6 +93,7 @@ class Loop:
         self.checkpoints = checkpoints
         self.accumulate = accumulate
         self.every_seconds = every_seconds
+        self.left_out = left_out
         self.epoch = self.step = 0
         self.callbacks = keras.callbacks.CallbackList(
             list(callbacks),
@@ -109,7 +113,7 @@ class Loop:
         self._remembering = state.remembering(callbacks)
         if self.worker.replicas > 1 and _synchronized(model):
             self.training = replace(training, steps=self._whole_rounds(training.steps))
-        self._rounds = 0
+        self._rounds, self._learned = 0, False  # of this step of the optimizer
         self._logs: dict[str, float] = {}
         self._pending: list[
             Any
@@ -187,7 +191,7 @@ class Loop:
     def _next(self, left: Iterator[tuple[Any, Any]], remaining: int) -> tuple[list[Any], Any]:
         """The batches of this worker in a round, of so many that are left for all."""
         count = sum(replica < remaining for replica in self.worker.own)
-        found = [next(left) for _ in range(count)]
+        found = [failures.unwrapped(next)(left) for _ in range(count)]
         return [batch for batch, _ in found], found[0][1] if found else None
 
     def _learn(self, left: Iterator[tuple[Any, Any]]) -> dict[str, float]:
@@ -196,14 +200,23 @@ class Loop:
 
         def half() -> dict[str, float]:
             stopping.check()
-            batches, specs = self._next(left, self.training.steps - self.step)
-            logs = failures.or_with_less(self.model, lambda: run(batches, specs))
+            try:
+                batches, specs = self._next(left, self.training.steps - self.step)
+                logs = failures.or_with_less(self.model, lambda: run(batches, specs))
+            except SourceError as error:
+                self._leave_out(error)
+                restore()
+                self.worker.nothing()
+                return {}
             self._check(logs)
             return logs
 
-        def run(batches: list[Any], specs: Any) -> dict[str, float]:
+        def restore() -> None:
             for kept in before:
-                kept.restore()  # of what had no memory
+                kept.restore()
+
+        def run(batches: list[Any], specs: Any) -> dict[str, float]:
+            restore()  # what was tried with too little memory
             ready = self.worker.ready(batches, specs)
             self._set_metrics()
             before[:] = [state.Kept(state.others_of(self.model))]
@@ -211,23 +224,30 @@ class Loop:
             return as_numbers(ready())
 
         try:
-            logs = self._together(half)
+            logs, learned = self._together(half)
         except BaseException:
-            for kept in before:
-                kept.restore()
+            restore()
             raise
         self._whole = False
         self.worker.keep()
         self.step = min(self.step + self.worker.replicas, self.training.steps)
         self._rounds += 1
+        self._learned = self._learned or learned
         if self.step == self.training.steps or self._rounds == self.accumulate:
-            self.worker.apply()
-            self._rounds = 0
+            if self._learned:
+                self.worker.apply()
+            self._rounds, self._learned = 0, False
         self._whole = True
         return logs
 
-    def _together(self, work: Callable[[], Any]) -> Any:
-        """What the work of this worker gives, if that of no other fails.
+    def _leave_out(self, error: SourceError) -> None:
+        """Goes on without a batch that cannot be read, if that was asked for and can be."""
+        if self.left_out is None or not self.worker.splits or _synchronized(self.model):
+            raise error
+        self.left_out(error)
+
+    def _together(self, work: Callable[[], Any]) -> tuple[Any, bool]:
+        """What the work of this worker gives, if that of no other fails; and whether that of any gives something.
 
         Raises:
             WorkerError: another one has failed.
@@ -240,14 +260,15 @@ class Loop:
         except BaseException as error:
             failed = error
         stopped = isinstance(failed, Stopped)
-        any_failed, any_stopped = self._agree(failed is not None and not stopped, stopped)
+        flags = failed is not None and not stopped, stopped, bool(found)
+        any_failed, any_stopped, some = self._agree(*flags)
         if failed is not None:
             raise failed
         if any_failed:
             raise WorkerError("another worker has failed; its own messages say why.")
         if any_stopped:
             self._stop()
-        return found
+        return found, some
 
     def _agree(self, *flags: bool) -> tuple[bool, ...]:
         """Each flag: whether any worker has it. Whoever has lost the others cannot save."""
@@ -285,13 +306,24 @@ class Loop:
         for step in range(0, epochs.steps, self.worker.replicas):
             stopping.check()
             self.callbacks.on_test_batch_begin(step)
-            batches, specs = self._next(left, epochs.steps - step)
-            logs = self._tested(batches, specs)
+            logs: dict[str, float] = {}
+            try:
+                logs = self._tested(*self._next(left, epochs.steps - step))
+            except SourceError as error:
+                self._leave_out(error)
             self.callbacks.on_test_batch_end(step, logs)
 
     def _tested(self, batches: list[Any], specs: Any) -> dict[str, float]:
+        """Metrics with some batches; if one fails, without all of them."""
+
         def run() -> dict[str, float]:
-            return as_numbers(self.worker.test(batches, specs))
+            ready = self.worker.test(batches, specs)
+            before = state.Kept(state.others_of(self.model))
+            try:
+                return as_numbers(ready())
+            except BaseException:
+                before.restore()
+                raise
 
         return failures.or_with_less(self.model, run)
 
@@ -343,7 +375,7 @@ class Loop:
         state.assign(known, [arrays[name] for name in rest])
         self._pending = [arrays[n] for n in arrays if n.startswith(state.METRIC)]
         self.epoch, self.step, self._logs = values["epoch"], values["step"], values["logs"]
-        self._rounds = values["rounds"]
+        self._rounds, self._learned = values["rounds"], values["batches"] > 0
         self.worker.set_sums(self._kept_sums(arrays, values))
         for name, remembered in values["callbacks"].items():
             if name in self._remembering:

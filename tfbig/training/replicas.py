@@ -70,7 +70,8 @@ class Replicas:
 
     def ready(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
         if not batches:
-            return self._nothing
+            self.nothing()
+            return dict
         self._build(batches[0])
         run = failures.unwrapped(self._first.ready(batches, specs))
 
@@ -94,9 +95,8 @@ class Replicas:
                 else:
                     self.model._maybe_symbolic_build(data_batch=batch)
 
-    def _nothing(self) -> dict[str, Any]:
+    def nothing(self) -> None:
         self._found = list(self._sums)
-        return {}
 
     def keep(self) -> None:
         self._sums = self._found
@@ -111,10 +111,11 @@ class Replicas:
         self._call("apply", self._stepped, self._spread(sums), self._spread(counts))
         self._sums = [Sums() for _ in self.own]
 
-    def test(self, batches: Batches, specs: Any) -> dict[str, Any]:
+    def test(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
         if not batches:
-            return {}
-        return failures.unwrapped(self._test.ready(batches, specs))()[0]
+            return dict
+        run = failures.unwrapped(self._test.ready(batches, specs))
+        return lambda: run()[0]
 
     def results(self) -> dict[str, float]:
         with self.strategy.scope():

@@ -64,6 +64,10 @@ class Single:
 
         return half
 
+    def nothing(self) -> None:
+        """The round gave nothing."""
+        self._found = self._sums
+
     def keep(self) -> None:
         """What the last round found counts."""
         if self.splits:
@@ -78,10 +82,10 @@ class Single:
         self._apply(self._sums.means())
         self._sums = Sums()
 
-    def test(self, batches: Batches, specs: Any) -> dict[str, Any]:
-        """Adds batches to the metrics; gives the logs so far."""
+    def test(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
+        """What adds batches to the metrics, traced; it gives the logs so far."""
         (batch,) = batches
-        return failures.unwrapped(self._test.ready(batch, specs))()
+        return failures.unwrapped(self._test.ready(batch, specs))
 
     def results(self) -> dict[str, float]:
         """Metrics over everything since they were reset."""
