@@ -6,16 +6,15 @@ Files are open only while they are read, so that there may be thousands of bags.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 
 from tfbig.errors import SourceError
+from tfbig.sources import hdf5
 from tfbig.sources.arrays import file_offset, is_mapped, map_npy
 from tfbig.sources.bags import Array, ArrayBag, Bag, Indices, resize
 from tfbig.sources.files import File, PathLike
@@ -67,21 +66,21 @@ class FeatureBag(Bag):
     def __init__(self, path: PathLike, labels: npt.ArrayLike | None = None) -> None:
         name = os.fspath(path)
         File(name)  # it must be there
-        with _hdf5(name) as file:
+        with hdf5.opened(name) as file:
             missing = [key for key in (_FEATURES, _COORDS) if key not in file]
             if missing:
                 raise SourceError(
                     f"{name}: has no '{missing[0]}', it has {sorted(file)}; expected the HDF5 of CLAM or TRIDENT, "
                     "with 'features' [n, d] and 'coords' [n, 2]."
                 )
-            features, coords = file[_FEATURES], np.asarray(file[_COORDS])
+            features, coords = (hdf5.dataset(file, key) for key in (_FEATURES, _COORDS))
             self._stacked = features.ndim == 3 and features.shape[0] == 1
             shape = features.shape[1:] if self._stacked else features.shape
-            super().__init__(shape, features.dtype, name, coords, labels)
+            super().__init__(shape, features.dtype, name, np.asarray(coords), labels)
 
     def _read(self, start: int, stop: int) -> Rows:
-        with _hdf5(self.name) as file:
-            features = file[_FEATURES]
+        with hdf5.opened(self.name) as file:
+            features = hdf5.dataset(file, _FEATURES)
             found = features[0, start:stop] if self._stacked else features[start:stop]
         return np.ascontiguousarray(found, self.dtype)
 
@@ -175,12 +174,3 @@ def open_bag(bag: PathLike | Array | Bag) -> Bag:
 
 _FEATURES: Final = "features"
 _COORDS: Final = "coords"
-
-
-@contextmanager
-def _hdf5(name: str) -> Iterator[h5py.File]:
-    try:
-        with h5py.File(name, "r") as file:
-            yield file
-    except OSError as error:
-        raise SourceError(f"{name}: is not a readable HDF5 file: {error}.") from error

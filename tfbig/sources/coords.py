@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig.errors import SourceError
+from tfbig.sources import hdf5
 from tfbig.sources.files import File, PathLike
 from tfbig.sources.slide import UM_TIMES_POWER, Slide
 from tfbig.sources.source import Source
@@ -101,12 +102,14 @@ def read_coords(path: PathLike) -> Coords:
     name = os.fspath(path)
     File(name)  # it must be there
     try:
-        with h5py.File(name, "r") as file:
-            data = file[_COORDS]
+        with hdf5.opened(name) as file:
+            data = hdf5.dataset(file, _COORDS)
             if data.ndim != 2 or data.shape[1] != 2 or not 0 < data.shape[0] <= MAX_TILES:
                 raise ValueError(f"coords are {data.shape}, expected [n, 2]")
             facts = dict(data.attrs)
             found = np.asarray(data[:])
+    except SourceError:
+        raise
     except Exception as error:  # h5py raises its own, KeyError, ValueError, RuntimeError, ...
         raise SourceError(
             f"{name}: is no HDF5 file with 'coords' [n, 2] ({type(error).__name__}: {error}); expected one of CLAM or "

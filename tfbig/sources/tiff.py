@@ -135,7 +135,11 @@ class TiffSource(Source):
         if layout.counts[segment] == 0:
             return np.full((rows, columns, channels), layout.nodata, self.dtype)
         data = file.read(layout.offsets[segment], layout.counts[segment])
+        height, width = layout.segment_shape
+        claimed = layout.claimed(data) or (0, 0)
         try:
+            if claimed[0] > height or claimed[1] > width:
+                raise ValueError(f"says it is {claimed[0]} x {claimed[1]}, in {height} x {width}")
             tile = layout.decode(data, segment)[0][0, :rows, :columns, :channels]
             return np.ascontiguousarray(
                 np.broadcast_to(tile, (rows, columns, channels)), self.dtype

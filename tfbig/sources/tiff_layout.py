@@ -13,6 +13,7 @@ import numpy as np
 import tifffile
 
 from tfbig.errors import SourceError
+from tfbig.sources import claims
 from tfbig.sources.files import File
 from tfbig.sources.georeference import Georeference, of_page
 from tfbig.sources.resolution import Resolution, of_tiff
@@ -29,7 +30,8 @@ class TiffLayout:
     A *band* is a row of tiles, or one strip. `planes` is the number of separately stored
     channels, 1 if the channels of a pixel are side by side; `samples` counts alpha, which `shape`
     does not. `stored` is the dtype in the file's byte order. `decode(data, segment)` gives
-    `[1, rows, columns, samples]`, position and shape. `rows_at` is the offset of plain
+    `[1, rows, columns, samples]`, position and shape; `claimed(data)` gives the rows and columns that compressed data
+    say they have, None where they do not. `rows_at` is the offset of plain
     uncompressed rows, or None.
     """
 
@@ -42,6 +44,7 @@ class TiffLayout:
     offsets: tuple[int, ...]
     counts: tuple[int, ...]
     decode: Callable[..., Any]
+    claimed: Callable[[bytearray], tuple[int, int] | None]
     rows_at: int | None
     facts: str
 
@@ -92,7 +95,7 @@ def read_layout(file: File, level: int) -> tuple[TiffPyramid, TiffLayout]:
         SourceError: As `TiffSource` says.
     """
     try:
-        with tifffile.TiffFile(file.path) as tiff:
+        with tifffile.TiffFile(file.path, _multifile=False) as tiff:  # no other file is opened
             levels = _levels(file.path, tiff)
             page = _page(file.path, levels, level)
             _check_decodable(file.path, page)
@@ -181,6 +184,7 @@ def _layout(path: str, page: tifffile.TiffPage) -> TiffLayout:
         offsets=tuple(page.dataoffsets),
         counts=tuple(page.databytecounts),
         decode=_decoder(page),
+        claimed=_CLAIMED.get(int(page.compression), _nothing),
         rows_at=page.dataoffsets[0] if page.is_final and planes == 1 else None,
         facts=f"{kind} of {height} x {width}, {_name(page.compression)}",
     )
@@ -198,6 +202,15 @@ def _decoder(page: tifffile.TiffPage) -> Callable[..., Any]:
     if page.compression in _YCBCR_DECODED_TO_RGB:
         return partial(page.decode, jpegtables=page.jpegtables, jpegheader=page.jpegheader)
     return page.decode
+
+
+def _nothing(data: bytearray) -> None:
+    """Of compressions whose data do not say their size."""
+
+
+_CLAIMED: Final = dict.fromkeys((6, 7, 33007, 34892), claims.jpeg_size) | dict.fromkeys(
+    (33003, 33004, 33005, 34712), claims.jpeg2000_size
+)
 
 
 def _check_segments(file: File, layout: TiffLayout) -> None:
