@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 
 import tfbig
-from models import machine
+from models import machine, saved
 from models import settings as command_line
 from models.predictors.results import run_of
 from tfbig import SourceError, mil, sources
@@ -30,6 +30,7 @@ def add_flags(add):
     )
     add("--batch-size", type=command_line.count, default=1, help="(default: 1)")
     add("--inference", action="store_true", help="plan predictions instead of training steps")
+    saved.add_flag(add)
     machine.add_memory(add)
     add(
         "--store",
@@ -40,7 +41,7 @@ def add_flags(add):
 
 def run(settings):
     """Prints the plan; an error says what would make it fit."""
-    plain = model_of(settings.model)
+    plain = model_of(settings.model, settings.custom)
     big = streamed(plain, machine.budget(settings), settings.store)
     if not settings.inference:
         big.compile("adam", _loss(plain))
@@ -55,14 +56,14 @@ def run(settings):
     return 0
 
 
-def model_of(name):
+def model_of(name, custom=()):
     """A Keras model of a run, of a file, or of keras.applications with a pooling and a classifier.
 
     Raises:
         SourceError: there is none, or it cannot be streamed.
     """
     if Path(name).exists():
-        plain, _ = run_of(name)
+        plain, _ = run_of(name, custom)
         if isinstance(plain, tfbig.PatchGD):
             raise SourceError(f"{name}: PatchGD holds some patches at a time and needs no plan.")
         return plain

@@ -1,6 +1,6 @@
 """What a network finds on slides of any size: masks, classes and attention for QuPath, pictures, and a table."""
 
-from models import each_slide, machine, predictors
+from models import each_slide, machine, predictors, saved
 from models import settings as command_line
 from models.gigapixel_unet import STRIDE
 from models.predictors.results import INPUTS
@@ -48,6 +48,7 @@ def add_flags(add):
         type=command_line.positive,
         help="bags: share of a tile that must be tissue (default: that of the run, or 0.6)",
     )
+    saved.add_flag(add)
     machine.add_memory(add)
 
 

@@ -17,7 +17,7 @@ def make(settings):
     Raises:
         SourceError: it is no model, or takes something else than images or bags of tiles.
     """
-    plain, config = run_of(settings.model)
+    plain, config = run_of(settings.model, settings.custom)
     if isinstance(plain, PatchGD):
         return Images(settings, plain, config)
     (image, *_), (output, *_) = plain.inputs, plain.outputs

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import yaml
 
-from models import each_slide
+from models import each_slide, saved
 from models.tasks import judge
 from tfbig import SourceError, geojson, heat, pictures, runfolder, sources, zoom
 from tfbig.sources.slide import title_of
@@ -14,15 +14,15 @@ from tfbig.sources.slide import title_of
 INPUTS = {"rgb": 3, "gray": 1, "inverted-gray": 1}
 
 
-def run_of(path):
-    """`(model, settings)` of a run folder, or of a `.keras` file, which has no settings.
+def run_of(path, custom=()):
+    """`(model, settings)` of a run folder, or of a `.keras` file, which has no settings; `custom` as in `saved.load`.
 
     Raises:
         SourceError: there is none, or it cannot be loaded.
     """
     place = Path(path)
     if not place.is_dir():
-        return _loaded(place), {}
+        return saved.load(place, custom), {}
     try:
         config = yaml.safe_load((place / runfolder.CONFIG).read_text(encoding="utf-8"))
         config["task"]
@@ -30,22 +30,7 @@ def run_of(path):
         raise SourceError(
             f"{place}: is no run folder of train.py ({error}); expected one with {runfolder.CONFIG} and model.keras."
         ) from error
-    return _loaded(place / "model.keras"), config
-
-
-def _loaded(path):
-    """A `.keras` file, as data: Keras' safe mode runs no code of it."""
-    if not path.exists():
-        raise SourceError(
-            f"{path}: there is no such file; expected a .keras file, or a run folder."
-        )
-    try:
-        return keras.models.load_model(path, compile=False)
-    except Exception as error:  # zip's, HDF5's, JSON's, Keras' own
-        raise SourceError(
-            f"{path}: cannot be loaded as a Keras model ({type(error).__name__}: {error}). Save it with "
-            "model.save('name.keras')."
-        ) from error
+    return saved.load(place / "model.keras", custom), config
 
 
 def settle_input(settings, channels, own=None):

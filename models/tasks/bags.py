@@ -203,6 +203,8 @@ def _folder(settings):
     folder = Path(_needed(settings))
     table = folder / "bags.csv"
     rows = splits.read_table(table, COLUMNS)
+    if settings.confine:
+        splits.check_inside((folder / row["bag"] for row in rows), (folder,))
     num_classes = settings.classes or max(int(row["label"]) for row in rows) + 1
     settings.classes = num_classes  # saved, so that a run judges other bags by its own classes
     sets = []

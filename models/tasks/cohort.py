@@ -86,6 +86,12 @@ def add_flags(add):
     add("--magnification", type=command_line.positive, help="the same, e.g. 20")
     add("--mpp-of", metavar="FILE", help="CSV wsi,mpp of slides that do not say it")
     add("--reader", choices=["tifffile", "openslide", "zarr"], help="(default: by the format)")
+    add(
+        "--confine",
+        action="store_true",
+        help="files that tables name must be in the folder of the table, or in --slides, links followed: for tables of "
+        "others",
+    )
 
 
 def read(settings):
@@ -111,6 +117,8 @@ def read(settings):
         row | {"label": _number(row, classes, table), "path": _path(row, table, files)}
         for row in rows
     ]
+    if settings.confine:
+        splits.check_inside((row["path"] for row in rows if row["path"]), (folder, table.parent))
     if all(row["path"] is None for row in rows):
         raise SourceError(
             f"{folder}: holds none of the {len(rows)} slides of {table}, the first is {rows[0]['slide_id']}. "

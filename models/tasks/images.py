@@ -260,6 +260,8 @@ def _folder(settings):
     rows = splits.read_table(table, ("image", "label"))
     if "split" not in rows[0]:
         rows = splits.split_rows(rows, seed=settings.seed)
+    if settings.confine:
+        splits.check_inside((folder / row["image"] for row in rows), (folder,))
     num_classes = settings.classes or max(int(row["label"]) for row in rows) + 1
     settings.classes = num_classes  # saved, so that a run judges other images by its own classes
     found = []

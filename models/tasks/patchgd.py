@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfbig
-from models import encoders, latent, machine, series
+from models import encoders, latent, machine, saved, series
 from models import settings as command_line
 from models.tasks import images, judge, splits, training, warm_start
 from tfbig import SourceError, pictures, runfolder, sources
@@ -196,7 +196,7 @@ def make_model(settings, data):
     encoder = encoders.make(settings.encoder, patch, latent=settings.latent, pooled=pooled, **scale)
     if settings.backbone:
         path = Path(settings.backbone) / "model.keras"
-        latent.start_from(encoder, keras.models.load_model(path, compile=False))
+        latent.start_from(encoder, saved.load(path))
     cells = _cells(settings, shape, encoder.output_shape[1:-1])
     head = latent.make_head(
         settings.head, len(data.classes), cells, settings.latent, settings.head_width

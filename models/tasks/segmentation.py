@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 import tfbig
-from models import machine
+from models import machine, saved
 from models import settings as command_line
 from models.gigapixel_unet import STRIDE, gigapixel_unet
 from models.tasks import slides, splits, training
@@ -136,7 +136,7 @@ def evaluate(settings):
     print(f"judges {settings.test_only} on {', '.join(slide.name for slide in found)}", flush=True)
     if settings.dry_run:
         return 0
-    twin = keras.models.load_model(Path(settings.test_only) / "model.keras")
+    twin = saved.load(Path(settings.test_only) / "model.keras")
     model = twin if machine.is_plain(settings) else stream(twin, settings)
     folder = command_line.open_run(settings)
     rows = [judge(model, twin, slide, folder) for slide in found]

@@ -4,6 +4,7 @@ import csv
 import sys
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,22 @@ def read_table(path, columns, names=False):
                 f"{path}: line {number}: label '{row['label']}' is no class 0, 1, ..."
             )
     return rows
+
+
+def check_inside(paths, folders):
+    """Refuses files that are not in the folders, with links and `..` followed.
+
+    Raises:
+        SourceError: one is elsewhere.
+    """
+    allowed = [Path(folder).resolve() for folder in folders]
+    for path in paths:
+        real = Path(path).resolve()
+        if not any(real.is_relative_to(folder) for folder in allowed):
+            raise SourceError(
+                f"{path}: lies outside of {' and '.join(map(str, dict.fromkeys(allowed)))}, and --confine is set. Copy "
+                "it there, or leave --confine out if you trust the table."
+            )
 
 
 def of_split(rows, split, path):
