@@ -196,7 +196,11 @@ def _multi_worker():
                 'with TF_CONFIG=\'{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", '
                 '"index": 0}}\', or by srun.'
             )
-        resolver = tf.distribute.cluster_resolver.SlurmClusterResolver()
+        # Which accelerators a task sees is SLURM's matter (--gpus-per-task): the resolver would ask nvidia-smi, and
+        # wants to know of one for every task.
+        resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
+            gpus_per_node=2**10, gpus_per_task=1, auto_set_gpu=False
+        )
     return tf.distribute.MultiWorkerMirroredStrategy(resolver)
 
 

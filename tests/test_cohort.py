@@ -402,7 +402,8 @@ def test_a_run_on_bags_predicts_slides(data, tmp_path, capsys):
         for slide in ("s4", "s7")
         for end in (".geojson", ".png", "_attention.ome.tif")
     }
-    own = {"failed.csv", "predict.yaml", "predictions.csv", "report.html", "versions.json", "views"}
+    own = {".lock", "failed.csv", "predict.yaml", "predictions.csv"}
+    own |= {"report.html", "versions.json", "views"}
     assert {p.name for p in out.iterdir()} == names | own
     first, _ = rows_of(out)
     assert (first["slide"], first["tiles"], first["mpp_rows"]) == ("s4.tif", "32", "1.0")

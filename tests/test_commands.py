@@ -302,6 +302,7 @@ def test_what_is_no_shard_is_refused(many, tmp_path, capsys):
         assert "is no I/N with I from 0 to N - 1" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_shards_that_run_at_once_with_one_killed_and_resumed(many, tmp_path):
     """Real processes; rows of tables that several write to are all there."""
     whole, out = tmp_path / "whole", tmp_path / "out"

@@ -149,6 +149,7 @@ def test_a_slide_that_becomes_unreadable_is_left_out_and_named(data, tmp_path, a
     assert_whole(out)
 
 
+@slow
 def test_strictly_it_ends_the_run_which_goes_on_when_it_is_back(data, tmp_path, at_tick, capsys):
     path = data / "b.tif"
     whole = path.read_bytes()
@@ -231,6 +232,7 @@ def test_a_folder_that_may_not_be_written_to_is_named(data, tmp_path, disk, caps
     assert "Traceback" not in told
 
 
+@slow
 def test_a_checkpoint_of_another_run_is_not_used(data, tmp_path, capsys):
     out, other = tmp_path / "out", tmp_path / "other"
     assert run(data, out) == 0

@@ -162,6 +162,54 @@ def test_a_worker_that_is_killed_and_started_again(dies, norm, tmp_path):
 
 
 @slow
+def test_a_worker_that_cannot_read_an_image_tells_the_others(tmp_path):
+    """Nobody waits for it: all end at once; or go on without the image, as one worker does."""
+    given = {"images": 6, "broken": 2, "epochs": 1}
+    ports, out = free_ports(2), tmp_path / "strict"
+    began = time.monotonic()
+    found = ended([start(out, ports, i, strategy="multiworker", **given) for i in range(2)])
+    assert time.monotonic() - began < 60
+    assert [code for code, _ in found] == [1, 1]
+    told = "".join(text for _, text in found)
+    assert "SourceError: image: is truncated." in told
+    assert "WorkerError: another worker has failed" in told
+    run(tmp_path / "workers", 2, strategy="multiworker", strict=False, **given)
+    run(tmp_path / "one", accumulate=2, strict=False, **given)
+    for worker in range(2):
+        assert_equal(left(tmp_path / "workers", worker), left(tmp_path / "one"))
+
+
+@slow
+def test_workers_of_slurm(tmp_path):
+    """`train.py` under srun: who is who comes from its variables."""
+    command = [sys.executable, str(HERE.parent / "train.py"), "--strategy", "multiworker"]
+    command += ["--crops", "4", "--crop", "256x256", "--epochs", "1", "--quiet"]
+    command += ["--out", str(tmp_path / "out")]
+    slurm = {
+        "SLURM_PROCID": "0",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+    }
+    environment = {k: v for k, v in os.environ.items() if k != "XDG_CACHE_HOME"} | slurm
+    workers = [
+        subprocess.Popen(
+            command,
+            env=environment | {"SLURM_PROCID": str(i)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    said = [worker.communicate(timeout=240) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], said
+    assert "each of 2 replicas on this machine" in said[0][0]
+    assert said[1][0] == ""  # the chief alone prints
+    assert (tmp_path / "out" / "metrics.json").exists()
+
+
+@slow
 def test_more_workers_go_on_where_fewer_ended(tmp_path):
     """Two of four epochs on two workers, the rest on four; with two batches a round of two, and one of four."""
     run(tmp_path / "one", accumulate=4, images=8, epochs=4)

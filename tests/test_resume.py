@@ -110,7 +110,7 @@ def assert_alike(found, expected):
 
 def test_a_run_that_is_killed_goes_on(tmp_path):
     """Once, after its first checkpoint."""
-    flags = RUNS["mil"]
+    flags = [*RUNS["mil"], "--num-bags", "24", "6", "6", "--epochs", "3"]
     finish(start(flags, tmp_path / "whole"))
     out = tmp_path / "killed"
     work = start(flags, out)

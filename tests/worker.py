@@ -103,11 +103,33 @@ def compiled(settings):
     return model
 
 
+class Image(tfbig.Source):
+    """An image, or none."""
+
+    def __init__(self, array, broken):
+        super().__init__(array.shape, array.dtype, "image")
+        self.array, self.broken = array, broken
+
+    def _read(self, start, stop):
+        if self.broken:
+            raise tfbig.SourceError("image: is truncated.")
+        return self.array[start:stop]
+
+
+kept = []
+"""Images that are given by handle."""
+
+
 def data(settings):
     random = np.random.default_rng(0)
     count, batch = settings["images"], settings["batch"]
     x = random.normal(size=(count, SIDE, SIDE, 1))
     y = (x > 0.5).astype("uint8") if settings["model"] == "masks" else random.integers(0, 2, count)
+
+    if "broken" in settings:
+        x = (x * 30 + 100).astype("uint8")
+        kept.extend(Image(image, i == settings["broken"]) for i, image in enumerate(x))
+        x = np.array([image.handle for image in kept])
 
     def batches(part):
         order = np.random.default_rng(part.epoch).permutation(count)
@@ -168,6 +190,7 @@ def main(settings):
         checkpoints=Checkpoints(out / "checkpoints", "a run"),
         accumulate=settings["accumulate"],
         every_seconds=0,
+        left_out=None if settings.get("strict", True) else lambda error: print(f"left out {error}"),
     )
     loop.run()
     return leave(model, rows, out, worker)

@@ -62,7 +62,7 @@ class Replicas:
         self._sums = [Sums() for _ in self.own]
         self._found = list(self._sums)
         self._learned: list[bool] = []
-        self._built = False
+        self._built = self._settled = False
         self._functions: dict[str, Any] = {}
         with self.strategy.scope():
             if not model.optimizer.built:
@@ -79,7 +79,8 @@ class Replicas:
             found = run()
             self._found = list(self._sums)
             for place, (batch, (gradients, _)) in enumerate(zip(batches, found, strict=True)):
-                self._learned = [g is not None for g in gradients]
+                if not self._settled:
+                    self._learned = [g is not None for g in gradients]
                 self._found[place] = self._sums[place].with_more(gradients, items(batch))
             return found[0][1]
 
@@ -102,10 +103,7 @@ class Replicas:
         self._sums = self._found
 
     def apply(self) -> None:
-        if not self._learned:
-            raise WorkerError(
-                f"{self.replicas} replicas: an epoch has fewer batches, so some would never learn. Use fewer workers."
-            )
+        self._settle()
         sums = [self._weighted(s) for s in self._sums]
         counts = [tf.constant(s.items, tf.float64) for s in self._sums]
         self._call("apply", self._stepped, self._spread(sums), self._spread(counts))
@@ -154,6 +152,7 @@ class Replicas:
         )
         if not batches:
             return Sums()
+        self._settle()
         sums = self._spread([self._weighted(s) for s in self._sums])
         gradients = [self._local(t)[0] for t in self._call("sums", self._total, sums)]
         left = iter(gradients)
@@ -162,9 +161,16 @@ class Replicas:
 
     def set_sums(self, sums: Sums) -> None:
         self._learned = [g is not None for g in sums.gradients]
+        self._settled = bool(self._learned)
         self._sums = [sums if r == 0 else Sums() for r in self.own]
 
     # --------------------------------------------------------------------- private
+
+    def _settle(self) -> None:
+        """Agrees on which variables learn: a worker that had no batch yet does not know."""
+        if not self._settled:
+            own = self._learned or [False] * len(self.model.trainable_variables)
+            self._learned, self._settled = list(self.agree(*own)), True
 
     def _weighted(self, sums: Sums) -> list[tf.Tensor]:
         """Sums over items for every variable that learns, zeros where a replica had nothing."""

@@ -68,14 +68,18 @@ def assign(named: Mapping[str, Any], values: Iterable[np.ndarray]) -> None:
 
 
 class Kept:
-    """The values of variables now, to be given back; nothing is copied until a variable changes."""
+    """The values of variables now, to be given back; nothing is copied until a variable changes.
+
+    Under a strategy of tf.distribute, those of each replica of this process: the sum of a metric would be exchanged.
+    """
 
     def __init__(self, variables: Sequence[Any]) -> None:
-        self._pairs = [(v, tf.convert_to_tensor(v._value)) for v in variables]
+        own = [part for v in variables for part in getattr(v._value, "values", (v._value,))]
+        self._pairs = [(v, tf.convert_to_tensor(v)) for v in own]
 
     def restore(self) -> None:
         for variable, value in self._pairs:
-            variable._value.assign(value)
+            variable.assign(value)
 
 
 def generators() -> dict[str, Any]:
