@@ -19,12 +19,27 @@ from tfbig.sources import claims
 HUGE = 10**6  # by as much: 10**12 pixels
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _codecs(tmp_path_factory):
+    """Decoders are loaded when they are first used, which takes time and memory of its own."""
+    folder = tmp_path_factory.mktemp("good")
+    image = np.zeros((64, 64), np.uint8)
+    for compression in (None, "deflate", "jpeg", "jpeg2000"):
+        path = folder / f"{compression}.tif"
+        tifffile.imwrite(path, image, tile=(64, 64), compression=compression)
+        tfbig.open(path).read(0, 1)
+    Image.fromarray(image).save(folder / "a.png")
+    np.save(folder / "a.npy", image)
+    for name in ("a.png", "a.npy"):
+        tfbig.open(folder / name).read(0, 1)
+
+
 @contextmanager
 def cheap():
     """What runs inside takes neither long nor memory."""
-    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     yield
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
 
 

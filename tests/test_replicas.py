@@ -15,7 +15,6 @@ import pytest
 
 import tfbig
 from tfbig import replication
-from tfbig.parts import Part
 
 HERE = Path(__file__).resolve().parent
 SETTINGS = {"model": "streamed", "norm": "none", "accumulate": 1, "epochs": 2, "images": 6}
@@ -211,21 +210,15 @@ def test_workers_of_slurm(tmp_path):
 
 @slow
 def test_more_workers_go_on_where_fewer_ended(tmp_path):
-    """Two of four epochs on two workers, the rest on four; with two batches a round of two, and one of four."""
-    run(tmp_path / "one", accumulate=4, images=8, epochs=4)
-    out = tmp_path / "workers"
-    run(out, 2, strategy="multiworker", accumulate=2, images=8, epochs=2)
-    run(out, 4, strategy="multiworker", images=8, epochs=4)
+    """On two, killed in the middle of the second epoch and of accumulated rounds; then on four; then on one."""
+    run(tmp_path / "one", accumulate=8, images=16, epochs=4)
+    out, given = tmp_path / "workers", {"images": 16}
+    ports = free_ports(2)
+    dying = {"strategy": "multiworker", "accumulate": 4, "epochs": 4, "die_at": (1, 4)}
+    ended([start(out, ports, i, **given | dying) for i in range(2)])
+    run(out, 4, strategy="multiworker", accumulate=2, epochs=3, **given)
+    run(out, accumulate=8, epochs=4, **given)
     assert_equal(left(out), left(tmp_path / "one"))
-
-
-def test_batches_are_dealt_in_rounds():
-    parts = [Part(0, 2, range(2 * i, 2 * i + 2), 6) for i in range(3)]
-    dealt = [[n for n in range(10) if part.has(n)] for part in parts]
-    assert dealt == [[2, 3, 8, 9], [4, 5], [6, 7]]
-    assert [part.count(10) for part in parts] == [4, 2, 2]
-    assert parts[0].items(19, 2) == [4, 5, 6, 7, 16, 17, 18]
-    assert parts[0].later(1) == Part(1, 0, range(2), 6)
 
 
 def test_a_distribution_of_keras_is_refused():

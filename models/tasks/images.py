@@ -13,7 +13,8 @@ from models.tasks import cohort, splits
 from models.tasks.splits import SPLITS, Data
 from tfbig import SourceError, sources
 from tfbig.digits import drawn_digits, read_digits
-from tfbig.parts import ALL
+from tfbig.mil.data import counted
+from tfbig.parts import ALL, shuffled
 from tfbig.patchgd.ultramnist import ultramnist
 
 SIGNALS = [f"{kind}_{axis}" for kind in ("total_acc", "body_acc", "body_gyro") for axis in "xyz"]
@@ -139,7 +140,8 @@ def dataset(found, settings, learns=False, part=ALL, dense=False, classes=0):
     def one_epoch():
         now = read.later(next(times))
         rng = np.random.default_rng([settings.seed, now.epoch])
-        order = rng.permutation(total) if learns else np.arange(total)
+        sizes = [np.prod(i.shape) for i in found.images] if settings.like_sizes else None
+        order = shuffled(total, rng, sizes) if learns else np.arange(total)
         seeds = [int(rng.integers(2**31)) for _ in order]
         for place in now.items(total, settings.batch_size):
             image = found.images[order[place]]
@@ -149,8 +151,7 @@ def dataset(found, settings, learns=False, part=ALL, dense=False, classes=0):
     spec = tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)
     data = tf.data.Dataset.from_generator(one_epoch, output_signature=spec)
     if read.first == 0:
-        known = len(read.items(total, settings.batch_size))
-        data = data.apply(tf.data.experimental.assert_cardinality(known))
+        data = counted(data, len(read.items(total, settings.batch_size)))
     if dense:
         first = found.images[0]
         shape = [n if settings.batch_size > 1 else None for n in first.shape[:-1]]

@@ -252,6 +252,7 @@ def dataset(found, settings, sample=None, learns=False, weights=None, part=ALL):
         augment=learns and settings.augment,
         seed=settings.seed,
         part=part,
+        like_sizes=settings.like_sizes,
         dense=dense,
     )
     both = dense and settings.model == "dtfd"  # plain Keras wants a label for each output

@@ -83,6 +83,11 @@ def add_flags(add, batch_size=1, epochs=10, help_batch="bags of a step, all of o
     add("--warmup", type=positive, help="epochs in which the learning rate rises from 0")
     add("--rate", type=positive, default=0.955, help="factor of an epoch, for exponential")
     add("--demon-steps", type=number, help="of demon_adamw (default: the steps of the run)")
+    add(
+        "--like-sizes",
+        action="store_true",
+        help="what is learned one after another is about as large: workers of a round wait less for each other",
+    )
     add("--class-weights", action="store_true", help="of inverse frequency, adding up to 1")
     add(
         "--keep",

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfbig import sources
 from tfbig.errors import SourceError
-from tfbig.parts import ALL, Part
+from tfbig.parts import ALL, Part, shuffled
 from tfbig.sources import Bag, Subset
 from tfbig.sources.augmented import LUMA
 
@@ -115,6 +115,7 @@ def dataset(
     augment: bool = False,
     seed: int = 0,
     part: Part = ALL,
+    like_sizes: bool = False,
     dense: bool = False,
 ) -> tf.data.Dataset:
     """Handles of bags, or bags, and labels, for `fit`, `evaluate` and `predict`.
@@ -130,6 +131,7 @@ def dataset(
             `tfbig.sources.Augmentation`.
         seed: same seed, same samples and orders.
         part: which batches, of which epoch on, where training goes on or is shared.
+        like_sizes: shuffled bags that follow each other have about as many instances, see `tfbig.parts.shuffled`.
         dense: give tensors `[N, n, ...]` instead of handles `[N]`, for plain models.
 
     Raises:
@@ -148,22 +150,26 @@ def dataset(
     def one_epoch() -> Iterator[tuple[str, Any]]:
         now = part.later(next(times))
         rng = np.random.default_rng([seed, now.epoch])
-        order = rng.permutation(len(bags)) if shuffle else np.arange(len(bags))
+        sizes = [sample_size(bag, sample) for bag in bags] if like_sizes else None
+        order = shuffled(len(bags), rng, sizes) if shuffle else np.arange(len(bags))
         seeds = [int(rng.integers(2**31)) for _ in order]
         for place in now.items(len(bags), batch_size):
-            i = order[place]
-            yield _handle(bags[i], sample, seeds[place], augment), labels[i]
+            bag, label = bags[order[place]], labels[order[place]]
+            yield _handle(bag, sample, seeds[place], augment), label
 
-    label = tf.TensorSpec(labels.shape[1:], labels.dtype)
-    spec = tf.TensorSpec([], tf.string), label
+    spec = tf.TensorSpec([], tf.string), tf.TensorSpec(labels.shape[1:], labels.dtype)
     data = tf.data.Dataset.from_generator(one_epoch, output_signature=spec)
     if part.first == 0:
-        known = len(part.items(len(bags), batch_size))
-        data = data.apply(tf.data.experimental.assert_cardinality(known))
+        data = counted(data, len(part.items(len(bags), batch_size)))
     if dense:
         shape, dtype = [None, *bags[0].shape[1:]], tf.as_dtype(bags[0].dtype)
         data = data.map(lambda handle, y: (_dense(handle, shape, dtype), y))
     return data.batch(batch_size)
+
+
+def counted(data: tf.data.Dataset, items: int) -> tf.data.Dataset:
+    """Data of a generator, which does not say how many items it gives."""
+    return data.apply(tf.data.experimental.assert_cardinality(items))
 
 
 def sample_size(bag: Bag, sample: int | float | None) -> int:

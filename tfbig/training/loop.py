@@ -113,11 +113,10 @@ class Loop:
         self._remembering = state.remembering(callbacks)
         if self.worker.replicas > 1 and _synchronized(model):
             self.training = replace(training, steps=self._whole_rounds(training.steps))
-        self._rounds, self._learned = 0, False  # of this step of the optimizer
+        self._batches, self._learned = 0, False  # of this step of the optimizer
         self._logs: dict[str, float] = {}
-        self._pending: list[
-            Any
-        ] = []  # metrics of a checkpoint, whose variables there are with the first batch
+        # Metrics of a checkpoint, whose variables there are with the first batch.
+        self._pending: list[Any] = []
         self._whole = True  # whether the model is that of the last batch that was done
         self._clock = clock
         self._saved = clock()
@@ -230,13 +229,14 @@ class Loop:
             raise
         self._whole = False
         self.worker.keep()
-        self.step = min(self.step + self.worker.replicas, self.training.steps)
-        self._rounds += 1
+        replicas, before_it = self.worker.replicas, self.step
+        self.step = min(self.step + replicas, self.training.steps)
+        self._batches += self.step - before_it
         self._learned = self._learned or learned
-        if self.step == self.training.steps or self._rounds == self.accumulate:
+        if self.step == self.training.steps or self._batches >= self.accumulate * replicas:
             if self._learned:
                 self.worker.apply()
-            self._rounds, self._learned = 0, False
+            self._batches, self._learned = 0, False
         self._whole = True
         return logs
 
@@ -345,9 +345,8 @@ class Loop:
         values = {
             "epoch": self.epoch,
             "step": self.step,
-            "rounds": self._rounds,
-            "batches": sums.batches,
-            "items": sums.items,
+            "batches": self._batches,
+            "sums": [sums.batches, sums.items],
             "logs": self._logs,
             "callbacks": {name: c.remembered() for name, c in self._remembering.items()},
             "generators": state.generators(),
@@ -375,7 +374,7 @@ class Loop:
         state.assign(known, [arrays[name] for name in rest])
         self._pending = [arrays[n] for n in arrays if n.startswith(state.METRIC)]
         self.epoch, self.step, self._logs = values["epoch"], values["step"], values["logs"]
-        self._rounds, self._learned = values["rounds"], values["batches"] > 0
+        self._batches, self._learned = values["batches"], values["sums"][0] > 0
         self.worker.set_sums(self._kept_sums(arrays, values))
         for name, remembered in values["callbacks"].items():
             if name in self._remembering:
@@ -383,12 +382,12 @@ class Loop:
         state.set_generators(values["generators"])
 
     def _kept_sums(self, arrays: state.Arrays, values: dict[str, Any]) -> Sums:
-        if not values["batches"]:
+        if not values["sums"][0]:
             return Sums()
         count = len(self.model.trainable_variables)
         found = [arrays.get(f"{state.SUM}{i:05d}") for i in range(count)]
         known = [None if g is None else tf.constant(g) for g in found]
-        return Sums(known, values["batches"], values["items"])
+        return Sums(known, *values["sums"])
 
     def _set_metrics(self) -> None:
         """Metrics go on, now that the first batch has made their variables."""

@@ -155,14 +155,17 @@ class Replicas:
         self._settle()
         sums = self._spread([self._weighted(s) for s in self._sums])
         gradients = [self._local(t)[0] for t in self._call("sums", self._total, sums)]
-        left = iter(gradients)
+        # Losses were divided by the number of replicas, which may be another one when training goes on.
+        left = iter([g * tf.cast(self.replicas, g.dtype) for g in gradients])
         # More than one batch, or `Sums` would take them for those of one, unweighted.
         return Sums([next(left) if known else None for known in self._learned], 2, number)
 
     def set_sums(self, sums: Sums) -> None:
         self._learned = [g is not None for g in sums.gradients]
         self._settled = bool(self._learned)
-        self._sums = [sums if r == 0 else Sums() for r in self.own]
+        own = [None if g is None else g / tf.cast(self.replicas, g.dtype) for g in sums.gradients]
+        first = Sums(own, sums.batches, sums.items)
+        self._sums = [first if r == 0 else Sums() for r in self.own]
 
     # --------------------------------------------------------------------- private
 
@@ -194,13 +197,12 @@ class Replicas:
             moving = [v._value for v in _moving(self.model)]
             for variable, total in zip(moving, _all_reduced(moving), strict=True):
                 variable.assign(total / self.replicas)
+            # One that had no batch drew nothing: the first one always has.
             first = tf.cast(_place() == 0, tf.float64)
             seeds = [v._value for v in _seeds(self.model)]
             drawn = _all_reduced([tf.cast(v, tf.float64) * first for v in seeds])
             for variable, number in zip(seeds, drawn, strict=True):
-                variable.assign(
-                    tf.cast(number, variable.dtype)
-                )  # one that had no batch drew nothing
+                variable.assign(tf.cast(number, variable.dtype))
 
         with _summed(self.model.optimizer):
             self.strategy.run(step, args=(sums, count))

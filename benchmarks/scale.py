@@ -1,0 +1,162 @@
+"""How far training scales, on paper: measured rates of one worker, and a simulation of its rounds.
+
+    python benchmarks/scale.py [--json] > table
+
+Every worker of a round trains on a slide of its own; then gradients are added up, and the round lasts as long as its
+slowest slide:
+
+    compute[w]  = megapixels[w] * max(seconds of a megapixel, decoding / cores of a worker) * jitter
+    round       = max(compute) + exchange
+    exchange    = 2 * (workers - 1) / workers * bytes / bandwidth + 2 * (workers - 1) * latency
+
+(a ring). Efficiency is the time of one worker over that of n times n. What is measured, on what, and what is assumed
+stands in `RATES` and `Cluster`; `docs/scale.md` says which is which.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Data:
+    """Slides of an epoch.
+
+    Args:
+        slides: how many.
+        megapixels: of the tiles of a slide that are seen: the median.
+        spread: of the logarithm of that; 0 where every slide gives as many tiles.
+    """
+
+    slides: int
+    megapixels: float
+    spread: float
+
+
+DATA = {
+    "PANDA, 256 tiles of 256": Data(7647, 256 * 0.065536, 0.0),
+    "CAMELYON16, 512 tiles of 256": Data(270, 512 * 0.065536, 0.0),
+    "CAMELYON16, all tiles": Data(270, 8000 * 0.065536, 0.7),
+    "a million slides, 512 tiles of 256": Data(10**6, 512 * 0.065536, 0.0),
+    "a million slides, all tiles": Data(10**6, 8000 * 0.065536, 0.7),
+}
+WORKERS = (1, 8, 64)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Of one worker.
+
+    Args:
+        seconds: of a training step for a megapixel of tiles.
+        decoding: seconds for a megapixel on one core, JPEG tiles of a slide.
+        jitter: standard deviation of the logarithm of the time of equal steps.
+    """
+
+    seconds: float
+    decoding: float
+    jitter: float
+
+
+RATES = {
+    # PANDA, ResNet-18, 256 tiles: an epoch of 7647 slides takes 200 minutes end to end (Big-Layers, RTX 3090).
+    "RTX 3090, as published": Rates(200 * 60 / 7647 / (256 * 0.065536), 0.020, 0.05),
+    # benchmarks/mil_step.py: 1000 tiles of 224 x 224, exact BatchNormalization, 66 s.
+    "two CPU cores, measured": Rates(66 / (1000 * 0.050176), 0.020, 0.05),
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What connects the workers.
+
+    Args:
+        cores: of a worker, which decode.
+        bandwidth: bytes a second between two workers.
+        latency: seconds of a message.
+        parameters: of the model, float32.
+    """
+
+    cores: int = 8
+    bandwidth: float = 1.25e9
+    latency: float = 50e-6
+    parameters: int = 11_250_000
+
+
+def round_seconds(sizes: np.ndarray, rates: Rates, cluster: Cluster, rng: np.random.Generator):
+    """Seconds of each round, `[rounds]`, of slides of so many megapixels, `[rounds, workers]`."""
+    workers = sizes.shape[1]
+    pixel = max(rates.seconds, rates.decoding / cluster.cores)
+    jitter = rng.lognormal(0, rates.jitter, sizes.shape)
+    return (sizes * pixel * jitter).max(1) + exchange_seconds(workers, cluster)
+
+
+def exchange_seconds(workers: int, cluster: Cluster) -> float:
+    """To add up the gradients of all workers in a ring."""
+    if workers == 1:
+        return 0.0
+    return (
+        exchanged_bytes(workers, cluster) / cluster.bandwidth + 2 * (workers - 1) * cluster.latency
+    )
+
+
+def exchanged_bytes(workers: int, cluster: Cluster) -> float:
+    """That each worker sends in a step."""
+    return 2 * (workers - 1) / workers * 4 * cluster.parameters
+
+
+def epoch_seconds(data: Data, rates: Rates, cluster: Cluster, workers: int, seed: int = 0) -> float:
+    """Of an epoch, expected: of at most 20,000 rounds, and as many times as there are more."""
+    rng = np.random.default_rng(seed)
+    rounds = -(-data.slides // workers)
+    drawn = min(rounds, 20_000)
+    sizes = data.megapixels * rng.lognormal(0, data.spread, (drawn, workers))
+    return float(round_seconds(sizes, rates, cluster, rng).mean() * rounds)
+
+
+def lines(cluster: Cluster):
+    """One dict for each data set, kind of worker, and number of them."""
+    for kind, rates in RATES.items():
+        for name, data in DATA.items():
+            alone = epoch_seconds(data, rates, cluster, 1)
+            for workers in WORKERS:
+                seconds = epoch_seconds(data, rates, cluster, workers)
+                sent = exchanged_bytes(workers, cluster) if workers > 1 else 0.0
+                yield {
+                    "worker": kind,
+                    "data": name,
+                    "workers": workers,
+                    "epoch_hours": seconds / 3600,
+                    "efficiency": alone / seconds / workers,
+                    "sent_megabytes_a_step": sent / 1e6,
+                    "sent_gigabytes_an_epoch": sent * -(-data.slides // workers) / 1e9,
+                }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json", action="store_true", help="lines of JSON instead of a table")
+    parser.add_argument("--bandwidth", type=float, default=1.25e9, help="bytes a second")
+    given = parser.parse_args()
+    cluster = Cluster(bandwidth=given.bandwidth)
+    if given.json:
+        for line in lines(cluster):
+            print(json.dumps(line | {"cluster": asdict(cluster)}))
+        return
+    print("| worker | data | workers | epoch | efficiency | sent a step | sent an epoch, each |")
+    print("|---|---|---|---|---|---|---|")
+    for line in lines(cluster):
+        hours = line["epoch_hours"]
+        epoch = f"{hours:.2f} h" if hours < 100 else f"{hours / 24:.0f} days"
+        print(
+            f"| {line['worker']} | {line['data']} | {line['workers']} | {epoch} | {line['efficiency']:.3f} | "
+            f"{line['sent_megabytes_a_step']:.0f} MB | {line['sent_gigabytes_an_epoch']:.1f} GB |"
+        )
+
+
+if __name__ == "__main__":
+    main()
