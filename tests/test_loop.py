@@ -165,9 +165,13 @@ def values(model):
     return [v.numpy() for v in (*model.variables, *model.optimizer.variables)]
 
 
+slow = pytest.mark.slow
+QUICK = [("streamed", 1), ("masks", 3), ("patches that step inside", 1)]
+SLOW = [("plain", 1), ("masks", 1), ("bags", 1), ("patches", 1), ("plain", 2), ("patches", 2)]
+
+
 @pytest.mark.parametrize(
-    ("name", "accumulate"),
-    [*((name, 1) for name in MODELS), ("plain", 2), ("masks", 3), ("patches", 2)],
+    ("name", "accumulate"), [*QUICK, *(pytest.param(*case, marks=slow) for case in SLOW)]
 )
 def test_stopped_after_some_batches_it_goes_on_as_if_nothing_had_happened(
     name, accumulate, tmp_path
@@ -184,7 +188,9 @@ def test_stopped_after_some_batches_it_goes_on_as_if_nothing_had_happened(
     assert seen.rows == rows.rows
 
 
-@pytest.mark.parametrize("name", ["plain", "streamed", "masks", "bags"])
+@pytest.mark.parametrize(
+    "name", ["streamed", *(pytest.param(name, marks=slow) for name in ("plain", "masks", "bags"))]
+)
 def test_it_trains_as_fit_does(name):
     loop, fitted = MODELS[name](), MODELS[name]()
     rows = Rows()
@@ -203,7 +209,7 @@ def test_it_trains_as_fit_does(name):
     assert rows.rows[-1] == pytest.approx({"epoch": 1, **history}, rel=1e-5)
 
 
-@pytest.mark.parametrize("accumulate", [2, 5])
+@pytest.mark.parametrize("accumulate", [2, pytest.param(5, marks=slow)])
 def test_accumulated_batches_are_one_large_batch(accumulate, float64):
     """Without BatchNormalization and dropout, which see batches."""
 
@@ -223,7 +229,13 @@ def test_accumulated_batches_are_one_large_batch(accumulate, float64):
     assert small.optimizer.iterations == 3 * -(-IMAGES // accumulate)
 
 
-@pytest.mark.parametrize("name", ["plain", "streamed", "masks", "bags", "patches"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("streamed", "patches"),
+        *(pytest.param(name, marks=slow) for name in ("plain", "masks", "bags")),
+    ],
+)
 def test_a_batch_that_fails_leaves_the_model_as_it_was(name, tmp_path, monkeypatch):
     model = MODELS[name]()
     train(model, tmp_path, num_epochs=1)
@@ -263,7 +275,7 @@ def exhausted(monkeypatch):
     return fail
 
 
-@pytest.mark.parametrize("name", ["streamed", "masks"])
+@pytest.mark.parametrize("name", ["streamed", pytest.param("masks", marks=slow)])
 def test_out_of_memory_a_smaller_plan_is_tried_once(name, tmp_path, exhausted, capsys, float64):
     expected = MODELS[name]()
     train(expected)
@@ -318,7 +330,7 @@ def images_of(x, y, left=()):
     return Epochs(len(x) - len(left), batches), sources
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [1, pytest.param(2, marks=slow)])
 def test_an_image_that_cannot_be_read_any_more_is_left_out(accumulate):
     """As if it had never been there, but for where groups of accumulated batches end."""
     x, y = pictures()

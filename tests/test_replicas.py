@@ -84,15 +84,22 @@ def as_one(norm, count, images=6):
 
 slow = pytest.mark.slow
 EVERY = [
-    *[(model, "none") for model in ("plain", "masks", "bags", "patches")],
+    *[(model, "none") for model in ("plain", "streamed", "masks", "bags", "patches")],
     *[(model, "all") for model in ("plain", "streamed", "masks", "bags")],
 ]
 
 
-@pytest.mark.parametrize(
-    ("model", "norm"),
-    [("streamed", "none"), *(pytest.param(*each, marks=slow) for each in EVERY)],
-)
+def test_two_workers_are_one_with_the_batches_of_both(tmp_path):
+    """Of three, one worker has none in the last round."""
+    given = {"images": 3, "epochs": 1}
+    run(tmp_path / "one", accumulate=2, **given)
+    run(tmp_path / "workers", 2, strategy="multiworker", **given)
+    for worker in range(2):
+        assert_equal(left(tmp_path / "workers", worker), left(tmp_path / "one"))
+
+
+@slow
+@pytest.mark.parametrize(("model", "norm"), EVERY)
 def test_two_replicas_are_one_with_the_batches_of_both(model, norm, tmp_path):
     images = 6 if norm == "all" else 7  # of seven, one replica has none in the last round
     given = {"model": model, "norm": norm, "images": images}
