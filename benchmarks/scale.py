@@ -17,9 +17,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from dataclasses import asdict, dataclass
 
 import numpy as np
+
+sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+from tfbig.parts import shuffled
 
 
 @dataclass(frozen=True)
@@ -30,21 +36,32 @@ class Data:
         slides: how many.
         megapixels: of the tiles of a slide that are seen: the median.
         spread: of the logarithm of that; 0 where every slide gives as many tiles.
+        host_bytes: of a replica, by the plan of the largest slide.
+        like_sizes: whether rounds are of like size, `--like-sizes`.
     """
 
     slides: int
     megapixels: float
     spread: float
+    host_bytes: float
+    like_sizes: bool = False
 
 
+TILE = 256 * 256 / 1e6
+# Host bytes: MIL of ResNet-18 and ABMIL with exact BatchNormalization. The plan of 256 tiles says 3.5 GiB, of 512 7.0; of
+# all tiles what Budget(host="32GB") allows, the rest on disk.
 DATA = {
-    "PANDA, 256 tiles of 256": Data(7647, 256 * 0.065536, 0.0),
-    "CAMELYON16, 512 tiles of 256": Data(270, 512 * 0.065536, 0.0),
-    "CAMELYON16, all tiles": Data(270, 8000 * 0.065536, 0.7),
-    "a million slides, 512 tiles of 256": Data(10**6, 512 * 0.065536, 0.0),
-    "a million slides, all tiles": Data(10**6, 8000 * 0.065536, 0.7),
+    "PANDA, 256 tiles": Data(7647, 256 * TILE, 0.0, 3.5 * 2**30),
+    "CAMELYON16, 512 tiles": Data(270, 512 * TILE, 0.0, 7.0 * 2**30),
+    "CAMELYON16, all tiles": Data(270, 8000 * TILE, 0.7, 32e9),
+    "CAMELYON16, all tiles, like sizes": Data(270, 8000 * TILE, 0.7, 32e9, True),
+    "a million slides, 512 tiles": Data(10**6, 512 * TILE, 0.0, 7.0 * 2**30),
+    "a million slides, all tiles": Data(10**6, 8000 * TILE, 0.7, 32e9),
+    "a million slides, all tiles, like sizes": Data(10**6, 8000 * TILE, 0.7, 32e9, True),
 }
 WORKERS = (1, 8, 64)
+A_NODE = 8
+"""Workers on one machine."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +81,9 @@ class Rates:
 
 RATES = {
     # PANDA, ResNet-18, 256 tiles: an epoch of 7647 slides takes 200 minutes end to end (Big-Layers, RTX 3090).
-    "RTX 3090, as published": Rates(200 * 60 / 7647 / (256 * 0.065536), 0.020, 0.05),
+    "RTX 3090, as published": Rates(200 * 60 / 7647 / (256 * TILE), 0.008, 0.05),
     # benchmarks/mil_step.py: 1000 tiles of 224 x 224, exact BatchNormalization, 66 s.
-    "two CPU cores, measured": Rates(66 / (1000 * 0.050176), 0.020, 0.05),
+    "two CPU cores, measured": Rates(66 / (1000 * 224 * 224 / 1e6), 0.008, 0.05),
 }
 
 
@@ -84,7 +101,7 @@ class Cluster:
     cores: int = 8
     bandwidth: float = 1.25e9
     latency: float = 50e-6
-    parameters: int = 11_250_000
+    parameters: int = 11_245_383
 
 
 def round_seconds(sizes: np.ndarray, rates: Rates, cluster: Cluster, rng: np.random.Generator):
@@ -114,8 +131,11 @@ def epoch_seconds(data: Data, rates: Rates, cluster: Cluster, workers: int, seed
     rng = np.random.default_rng(seed)
     rounds = -(-data.slides // workers)
     drawn = min(rounds, 20_000)
-    sizes = data.megapixels * rng.lognormal(0, data.spread, (drawn, workers))
-    return float(round_seconds(sizes, rates, cluster, rng).mean() * rounds)
+    sizes = data.megapixels * rng.lognormal(0, data.spread, drawn * workers)
+    if data.like_sizes:
+        sizes = sizes[shuffled(len(sizes), rng, sizes)]
+    seconds = round_seconds(sizes.reshape(drawn, workers), rates, cluster, rng)
+    return float(seconds.mean() * rounds)
 
 
 def lines(cluster: Cluster):
@@ -131,6 +151,7 @@ def lines(cluster: Cluster):
                     "data": name,
                     "workers": workers,
                     "epoch_hours": seconds / 3600,
+                    "host_gigabytes_a_node": min(workers, A_NODE) * data.host_bytes / 1e9,
                     "efficiency": alone / seconds / workers,
                     "sent_megabytes_a_step": sent / 1e6,
                     "sent_gigabytes_an_epoch": sent * -(-data.slides // workers) / 1e9,
@@ -147,13 +168,16 @@ def main() -> None:
         for line in lines(cluster):
             print(json.dumps(line | {"cluster": asdict(cluster)}))
         return
-    print("| worker | data | workers | epoch | efficiency | sent a step | sent an epoch, each |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| worker | data | workers | epoch | efficiency | host memory of a node | sent a step | an epoch, each |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for line in lines(cluster):
         hours = line["epoch_hours"]
         epoch = f"{hours:.2f} h" if hours < 100 else f"{hours / 24:.0f} days"
         print(
-            f"| {line['worker']} | {line['data']} | {line['workers']} | {epoch} | {line['efficiency']:.3f} | "
+            f"| {line['worker']} | {line['data']} | {line['workers']} | {epoch} | {line['efficiency']:.2f} | "
+            f"{line['host_gigabytes_a_node']:.0f} GB | "
             f"{line['sent_megabytes_a_step']:.0f} MB | {line['sent_gigabytes_an_epoch']:.1f} GB |"
         )
 
