@@ -48,8 +48,8 @@ class Data:
 
 
 TILE = 256 * 256 / 1e6
-# Host bytes: MIL of ResNet-18 and ABMIL with exact BatchNormalization. The plan of 256 tiles says 3.5 GiB, of 512 7.0; of
-# all tiles what Budget(host="32GB") allows, the rest on disk.
+# Host bytes: MIL of ResNet-18 and ABMIL with exact BatchNormalization. The plan of 256 tiles says 3.5 GiB, that of 512
+# says 7.0; of all tiles what Budget(host="32GB") allows, the rest on disk.
 DATA = {
     "PANDA, 256 tiles": Data(7647, 256 * TILE, 0.0, 3.5 * 2**30),
     "CAMELYON16, 512 tiles": Data(270, 512 * TILE, 0.0, 7.0 * 2**30),
