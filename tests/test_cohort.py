@@ -30,6 +30,7 @@ FLAGS = {
             "reader",
             "class_names",
             "test_only",
+            "confine",
         )
     ),
     "fold": 0,
