@@ -12,6 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfbig
 from tfbig import replication
@@ -238,6 +239,19 @@ def test_a_distribution_of_keras_is_refused():
                 make()
     finally:
         keras.distribution.set_distribution(None)
+
+
+def test_fit_on_several_machines_is_refused(monkeypatch):
+    image = keras.Input((None, None, 1))
+    big = tfbig.stream(keras.Model(image, keras.layers.Conv2D(1, 1)(image)))
+    big.compile("sgd", "mse")
+    strategy = object.__new__(tf.distribute.MultiWorkerMirroredStrategy)
+    monkeypatch.setattr(big, "_distribute_strategy", strategy)
+    for method in (big.fit, big.evaluate):
+        with pytest.raises(
+            ValueError, match=r"cannot run under MultiWorker.*tfbig\.training\.Loop"
+        ):
+            method(np.ones((1, 8, 8, 1)), np.ones((1, 8, 8, 1)))
 
 
 def test_an_optimizer_that_accumulates_is_refused_under_a_strategy(monkeypatch):

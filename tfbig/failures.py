@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfbig import errors
+from tfbig import errors, replication
 
 
 def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,6 +74,14 @@ class Unwrapped:
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return unwrapped(super().__call__)(*arguments, **options)  # type: ignore[misc]
+
+    def fit(self, *arguments: Any, **options: Any) -> Any:
+        replication.check_fit(self)
+        return super().fit(*arguments, **options)  # type: ignore[misc]
+
+    def evaluate(self, *arguments: Any, **options: Any) -> Any:
+        replication.check_fit(self)
+        return super().evaluate(*arguments, **options)  # type: ignore[misc]
 
     def _make_function(self, step_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return unwrapped(super()._make_function(step_function))  # type: ignore[misc]

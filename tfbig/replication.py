@@ -76,3 +76,17 @@ def check(optimizer: Any = None) -> None:
             f"the optimizer has gradient_accumulation_steps={steps}, with which Keras' steps fail under a strategy of "
             "tf.distribute. Leave it out, and give tfbig.training.Loop accumulate=, or train.py --accumulate."
         )
+
+
+def check_fit(model: Any) -> None:
+    """Refuses `fit` on several machines, which fails within Keras (https://github.com/keras-team/keras/issues/20585).
+
+    Raises:
+        ValueError: the model was made in the scope of a `MultiWorkerMirroredStrategy`.
+    """
+    strategy = getattr(model, "_distribute_strategy", None)
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        raise ValueError(
+            f"'{model.name}': Keras' fit and evaluate cannot run under MultiWorkerMirroredStrategy. Train with "
+            "tfbig.training.Loop, or with train.py --strategy multiworker."
+        )
