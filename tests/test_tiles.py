@@ -235,7 +235,7 @@ def test_files_that_say_no_coords(tmp_path: Path, case: str) -> None:
     ):
         read_coords(tmp_path / "a.h5")
     (tmp_path / "b.h5").write_bytes(b"no HDF5")
-    with pytest.raises(SourceError, match=r"b\.h5: is no HDF5 file"):
+    with pytest.raises(SourceError, match=r"b\.h5: is not a readable HDF5 file"):
         read_coords(tmp_path / "b.h5")
 
 

@@ -41,6 +41,10 @@ def dataset(file: h5py.File, key: str) -> h5py.Dataset:
     """
     name = file.filename
     link: Any = file.get(key, getlink=True)
+    if link is None:
+        raise SourceError(
+            f"{name}: is no HDF5 file with '{key}', it has {sorted(file)}; expected one of CLAM or TRIDENT."
+        )
     if not isinstance(link, h5py.HardLink):
         raise SourceError(
             f"{name}: '{key}' is a link to somewhere else ({type(link).__name__}), which is not followed. Copy what it "
