@@ -1,4 +1,4 @@
-"""What the tests share: one hypothesis profile, integers that sum exactly, gradients, and how to compare."""
+"""What the tests share: one hypothesis profile, integers that sum exactly, gradients, how to compare, small slides."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tifffile
 from hypothesis import settings
 
 from tfbig import rates
@@ -81,6 +83,40 @@ def assert_same(actual: Any, expected: Any, rtol: float = 0.0) -> None:
             scale = max(float(np.abs(e).max(initial=0)), 1.0)
             error = np.abs(a.astype("float64") - e.astype("float64")).max(initial=0) / scale
             assert error <= rtol, f"item {position}: differs by {error:.1e} of {scale:.1e}"
+
+
+def tissue(seed: int) -> np.ndarray:
+    """A white slide `[256, 384, 3]` with a dark square of tissue."""
+    random = np.random.default_rng(seed)
+    image = random.integers(236, 256, (256, 384, 3)).astype(np.uint8)
+    image[60:200, 80:300] = random.integers(90, 170, (140, 220, 3))
+    return image
+
+
+def write_slide(path: Path, seed: int) -> None:
+    """`tissue` as a tiled TIFF."""
+    path.parent.mkdir(exist_ok=True)
+    tifffile.imwrite(path, tissue(seed), photometric="rgb", tile=(128, 128))
+
+
+class History(keras.callbacks.Callback):
+    """A row for each epoch, which a checkpoint keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[dict[str, Any]] = []
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.rows.append({"epoch": epoch, **(logs or {})})
+
+    def remembered(self) -> list[dict[str, Any]]:
+        return self.rows
+
+    def remember(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def written(self) -> None:
+        pass
 
 
 @pytest.fixture

@@ -117,6 +117,21 @@ def test_one_that_does_not_fit_is_refused(kept, told):
     assert "is not used: has another kernel" in told[0]
 
 
+def test_those_that_were_refused_do_not_count_among_the_two(kept, told):
+    write(kept, 1)
+    for number in (7, 8):
+        (kept.folder / f"step-{number:09d}.safetensors").write_bytes(b"nothing")
+    assert kept.newest().arrays["1 count"] == 1
+    for number in (2, 3):
+        write(kept, number)
+    again = Checkpoints(kept.folder, "a run", told.append)
+    assert again.newest().arrays["1 count"] == 3
+    for number in (4, 8):  # the latter takes the place of one that was torn
+        write(again, number)
+    assert [path.name[11:14] for path in again.paths()] == ["008", "007", "004"]
+    assert kept.newest().arrays["1 count"] == 8
+
+
 def test_if_none_can_be_used_all_are_named(kept):
     for number in (1, 2):
         write(kept, number).write_bytes(b"nothing")

@@ -8,8 +8,8 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-import tifffile
 import yaml
+from conftest import write_slide
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -19,21 +19,12 @@ from models.tasks import segmentation
 from tfbig.sources import ArraySource
 
 
-def slide(path, seed):
-    """White with a dark square of tissue."""
-    random = np.random.default_rng(seed)
-    image = random.integers(236, 256, (256, 384, 3)).astype(np.uint8)
-    image[60:200, 80:300] = random.integers(90, 170, (140, 220, 3))
-    path.parent.mkdir(exist_ok=True)
-    tifffile.imwrite(path, image, photometric="rgb", tile=(128, 128))
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A segmentation run, by the console command; its slides are beside it."""
     folder = tmp_path_factory.mktemp("segmentation")
     for number in range(3):
-        slide(folder / "slides" / f"{number}.tif", number)
+        write_slide(folder / "slides" / f"{number}.tif", number)
     flags = ("--crop", "128x256", "--crops", "4", "--epochs", "1", "--out", str(folder / "run"))
     assert main(["train", *flags, "--data", str(folder / "slides")]) == 0
     return folder / "run"
@@ -79,7 +70,7 @@ def test_a_segmentation_is_judged_on_the_slide_it_never_saw(run, tmp_path, capsy
 
 def test_other_slides_are_all_judged(run, tmp_path):
     for number in range(2):
-        slide(tmp_path / "others" / f"other {number}.tif", 10 + number)
+        write_slide(tmp_path / "others" / f"other {number}.tif", 10 + number)
     out = tmp_path / "judged"
     assert main(["evaluate", str(run), "--data", str(tmp_path / "others"), "--out", str(out)]) == 0
     rows = rows_of(out)
@@ -90,7 +81,7 @@ def test_other_slides_are_all_judged(run, tmp_path):
 
 def test_a_slide_that_cannot_be_read_is_left_out_of_a_segmentation(tmp_path, capsys):
     for number in (0, 2, 3):
-        slide(tmp_path / "slides" / f"{number}.tif", number)
+        write_slide(tmp_path / "slides" / f"{number}.tif", number)
     (tmp_path / "slides" / "1.tif").write_bytes(b"II*\0 no slide")
     flags = (
         "--crop",

@@ -1,6 +1,7 @@
 """train.py when the world fails: what it leaves is whole, says what to do, and goes on as if nothing had happened."""
 
 import csv
+import errno
 import gc
 import json
 import os
@@ -14,8 +15,8 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-import tifffile
 import yaml
+from conftest import write_slide
 from PIL import Image
 from safetensors.numpy import load_file
 
@@ -29,21 +30,11 @@ from tfbig.sources.tiff import TiffSource
 QUICK = ["--crop", "128x256", "--crops", "4", "--epochs", "2", "--seed", "4", "--quiet"]
 
 
-def picture(seed):
-    """A white slide with a dark square of tissue."""
-    random = np.random.default_rng(seed)
-    image = random.integers(236, 256, (256, 384, 3)).astype(np.uint8)
-    image[60:200, 80:300] = random.integers(90, 170, (140, 220, 3))
-    return image
-
-
 @pytest.fixture
 def data(tmp_path):
     folder = tmp_path / "slides"
-    folder.mkdir()
     for name in "abc":
-        path = folder / f"{name}.tif"
-        tifffile.imwrite(path, picture(ord(name)), photometric="rgb", tile=(128, 128))
+        write_slide(folder / f"{name}.tif", ord(name))
     return folder
 
 
@@ -106,6 +97,10 @@ def at_tick(monkeypatch):
 def truncate(path):
     """A slide becomes shorter; of one so small all tiles would be in memory."""
     os.truncate(path, 3000)
+    forget_tiles()
+
+
+def forget_tiles():
     for found in gc.get_objects():
         if isinstance(found, TiffSource):
             found._cached.clear()
@@ -146,6 +141,58 @@ def test_a_slide_that_becomes_unreadable_is_left_out_and_named(data, tmp_path, a
     assert row["slide"] == str(path)
     assert "left out" in capsys.readouterr().err
     assert (out / "metrics.json").exists()
+    assert_whole(out)
+
+
+@pytest.mark.parametrize("when", ["open", pytest.param("stale", marks=slow)])
+def test_a_slide_that_is_deleted_while_it_is_read(when, data, tmp_path, at_tick, monkeypatch):
+    """An open file can be read to its end; not so on a file server, which says that its handle is stale."""
+    path = data / "b.tif"
+
+    def delete():
+        path.unlink()
+        if when == "stale":
+            read = os.preadv
+
+            def stale(descriptor, *given):
+                if os.fstat(descriptor).st_nlink == 0:
+                    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+                return read(descriptor, *given)
+
+            monkeypatch.setattr(os, "preadv", stale)
+            forget_tiles()
+
+    whole = path.read_bytes()
+    at_tick(1, delete)
+    out = tmp_path / "out"
+    assert run(data, out) == (0 if when == "open" else 3)
+    if when == "open":
+        path.write_bytes(whole)
+        assert_as_undisturbed(data, out, tmp_path)
+    else:
+        (row,) = csv.DictReader((out / "failed.csv").read_text().splitlines())
+        assert row["slide"] == str(path)
+        assert "Stale file handle" in row["reason"]
+    assert_whole(out)
+
+
+@slow
+def test_a_slide_that_is_deleted_between(data, tmp_path, at_tick, capsys):
+    """What was learned from it stays, and the epoch begins again without it."""
+    write_slide(data / "d.tif", 3)
+
+    def stop():
+        os.kill(os.getpid(), signal.SIGTERM)
+        while stopping.asked() is None:
+            time.sleep(0.001)
+
+    at_tick(20, stop)
+    out = tmp_path / "out"
+    assert run(data, out) == 143
+    (data / "b.tif").unlink()
+    assert run(data, out, "--resume") == 0
+    told = "the images are others than before: epoch 1 begins again, with 4 batches"
+    assert told in capsys.readouterr().err
     assert_whole(out)
 
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import FLOAT64, assert_same
+from conftest import FLOAT64, History, assert_same
 from keras import layers
 
 import tfbig
@@ -108,30 +108,18 @@ def compile_(model, kind="classes"):
     model.compile(optimizer, loss, metrics=["accuracy"])
 
 
-class Rows(keras.callbacks.Callback):
-    """A history that is remembered; fails after so many batches."""
+class Rows(History):
+    """A history; asks to stop after so many batches."""
 
     def __init__(self, fail_after=None):
         super().__init__()
-        self.rows, self.left = [], fail_after
+        self.left = fail_after
 
     def on_train_batch_end(self, batch, logs=None):
         if self.left is not None:
             self.left -= 1
             if self.left == 0:
                 stopping.request()
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.rows.append({"epoch": epoch, **logs})
-
-    def remembered(self):
-        return self.rows
-
-    def remember(self, rows):
-        self.rows = rows
-
-    def written(self):
-        pass
 
 
 MODELS = {
@@ -328,6 +316,26 @@ def images_of(x, y, left=()):
         return tf.data.Dataset.from_tensor_slices((handles, y[own])).batch(1)
 
     return Epochs(len(x) - len(left), batches), sources
+
+
+def test_with_other_images_than_before_the_epoch_begins_again(tmp_path, capsys):
+    """And checkpoints after that are newer, whatever an epoch has now."""
+    x, y = pictures()
+    model, few = plain(), Epochs(2, epochs(x[:2], y[:2]).batches, ["a", "b"])
+    all_of_them = Epochs(IMAGES, epochs(x, y).batches, list("abcde"))
+    kept = Checkpoints(tmp_path, "a run")
+    first = Loop(model, all_of_them, epochs=2, callbacks=[Rows(8)], checkpoints=kept)
+    with stopping.on_signals(""), pytest.raises(tfbig.Stopped):
+        first.run()
+    again = plain()
+    then = Loop(again, few, epochs=2, callbacks=[rows := Rows()], checkpoints=kept)
+    then.run()
+    told = "the images are others than before: epoch 2 begins again, with 2 batches"
+    assert told in capsys.readouterr().err
+    assert [row["epoch"] for row in rows.rows] == [0, 1]
+    assert again.optimizer.iterations == 8 + 2
+    assert kept.newest().values["epoch"] == 2
+    assert "begins again" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("accumulate", [1, pytest.param(2, marks=slow)])

@@ -187,6 +187,16 @@ def test_a_worker_that_cannot_read_an_image_tells_the_others(tmp_path):
 
 
 @slow
+def test_workers_that_see_other_images_are_told_before_the_first_step(tmp_path):
+    ports, out = free_ports(2), tmp_path / "out"
+    settings = {"strategy": "multiworker", "epochs": 1}
+    found = ended([start(out, ports, i, images=6 - i, **settings) for i in range(2)])
+    assert [code for code, _ in found] == [1, 1]
+    assert "WorkerError: another worker has failed" in found[0][1]
+    assert "SourceError: 5 batches of 5 images: others than those of the first" in found[1][1]
+
+
+@slow
 def test_workers_of_slurm(tmp_path):
     """`train.py` under srun: who is who comes from its variables."""
     command = [sys.executable, str(HERE.parent / "train.py"), "--strategy", "multiworker"]

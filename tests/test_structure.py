@@ -16,6 +16,7 @@ ORDER = [
     "errors",
     "stopping",
     "parts",
+    "epochs",
     "own",
     "cgroups",
     "budget",

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tifffile
 import yaml
+from conftest import tissue, write_slide
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -33,22 +34,11 @@ FILES = {
 }
 
 
-def slide(seed):
-    """A white slide `[256, 384, 3]` with a dark square of tissue."""
-    random = np.random.default_rng(seed)
-    image = random.integers(236, 256, (256, 384, 3)).astype(np.uint8)
-    image[60:200, 80:300] = random.integers(90, 170, (140, 220, 3))
-    return image
-
-
 @pytest.fixture
 def data(tmp_path):
     folder = tmp_path / "slides"
-    folder.mkdir()
     for name in "abc":
-        tifffile.imwrite(
-            folder / f"{name}.tif", slide(ord(name)), photometric="rgb", tile=(128, 128)
-        )
+        write_slide(folder / f"{name}.tif", ord(name))
     return folder
 
 
@@ -170,7 +160,7 @@ def test_a_truncated_tiff_ends_in_one_line(data, tmp_path, capsys):
 
 
 def test_a_slide_smaller_than_the_stride_is_named(data, tmp_path, capsys):
-    tifffile.imwrite(data / "b.tif", slide(1)[:100], photometric="rgb")
+    tifffile.imwrite(data / "b.tif", tissue(1)[:100], photometric="rgb")
     assert run(data, tmp_path / "out", "--strict") == 1
     assert "expected at least 128 x 128, the stride" in capsys.readouterr().err
 

@@ -22,6 +22,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 import keras
 import numpy as np
 import tensorflow as tf
+from conftest import History
 from keras import layers
 
 import tfbig
@@ -140,31 +141,20 @@ def data(settings):
         own = part.items(count, 1)
         return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(1)
 
-    return Epochs(-(-count // batch), batches), Epochs(count, in_order)
+    names = [f"image {i}" for i in range(count)]
+    return Epochs(-(-count // batch), batches, names), Epochs(count, in_order)
 
 
-class Rows(keras.callbacks.Callback):
+class Rows(History):
     """The history, and the end of a worker."""
 
     def __init__(self, die_at):
         super().__init__()
-        self.rows, self.die_at = [], die_at
+        self.die_at = die_at
 
     def on_train_batch_begin(self, batch, logs=None):
         if (len(self.rows), batch) == self.die_at:
             os.kill(os.getpid(), signal.SIGKILL)
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.rows.append({"epoch": epoch, **logs})
-
-    def remembered(self):
-        return self.rows
-
-    def remember(self, rows):
-        self.rows = rows
-
-    def written(self):
-        pass
 
 
 def main(settings):

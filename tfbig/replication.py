@@ -36,16 +36,20 @@ def accelerator_of(place: int) -> str | None:
     return f"/{spec.device_type}:{spec.device_index}" if known else None
 
 
+def number() -> int:
+    """Of the replica that is being traced, or worked for, among those of all workers."""
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return int(tf.get_static_value(replica) if tf.is_tensor(replica) else replica)
+
+
 def device() -> str | None:
     """The accelerator of the replica that is being traced, or worked for; None leaves it to the model."""
     own = _device.get()
     context = tf.distribute.get_replica_context()
     if own is not None or context is None or not tf.distribute.has_strategy():
         return own
-    strategy = tf.distribute.get_strategy()
-    count = len(strategy.extended.worker_devices)
-    number = context.replica_id_in_sync_group
-    return accelerator_of(int(tf.get_static_value(number)) % count if count > 1 else 0)
+    count = len(tf.distribute.get_strategy().extended.worker_devices)
+    return accelerator_of(number() % count if count > 1 else 0)
 
 
 @contextmanager

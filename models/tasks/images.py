@@ -1,7 +1,6 @@
 """Images with one label each for `--task patchgd`: UltraMNIST, a folder with its `images.csv`, class folders, HAR."""
 
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 
 import keras
@@ -11,10 +10,9 @@ import tensorflow as tf
 from models import settings as command_line
 from models.tasks import cohort, splits
 from models.tasks.splits import SPLITS, Data
-from tfbig import SourceError, sources
+from tfbig import SourceError, epochs, sources
 from tfbig.digits import drawn_digits, read_digits
-from tfbig.mil.data import counted
-from tfbig.parts import ALL, shuffled
+from tfbig.parts import ALL
 from tfbig.patchgd.ultramnist import ultramnist
 
 SIGNALS = [f"{kind}_{axis}" for kind in ("total_acc", "body_acc", "body_gyro") for axis in "xyz"]
@@ -134,24 +132,23 @@ def dataset(found, settings, learns=False, part=ALL, dense=False, classes=0):
     """
     mixes = learns and settings.augment == "a3"
     changes = learns and settings.augment == "slide"
-    total, times = len(found.images), count()
     read = replace(part, first=0) if mixes else part  # what mixes draws batch after batch
 
-    def one_epoch():
-        now = read.later(next(times))
-        rng = np.random.default_rng([settings.seed, now.epoch])
-        sizes = [np.prod(i.shape) for i in found.images] if settings.like_sizes else None
-        order = shuffled(total, rng, sizes) if learns else np.arange(total)
-        seeds = [int(rng.integers(2**31)) for _ in order]
-        for place in now.items(total, settings.batch_size):
-            image = found.images[order[place]]
-            handle = image.changed_handle(seeds[place]) if changes else image.handle
-            yield handle, found.labels[order[place]]
+    def item(number, drawn):
+        image = found.images[number]
+        handle = image.changed_handle(drawn) if changes else image.handle
+        return handle, found.labels[number]
 
-    spec = tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)
-    data = tf.data.Dataset.from_generator(one_epoch, output_signature=spec)
-    if read.first == 0:
-        data = counted(data, len(read.items(total, settings.batch_size)))
+    data = epochs.dataset(
+        item,
+        len(found.images),
+        settings.batch_size,
+        (tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)),
+        seed=settings.seed,
+        shuffle=learns,
+        sizes=[np.prod(i.shape) for i in found.images] if settings.like_sizes else None,
+        part=read,
+    )
     if dense:
         first = found.images[0]
         shape = [n if settings.batch_size > 1 else None for n in first.shape[:-1]]

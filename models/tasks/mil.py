@@ -219,25 +219,16 @@ def fit(model, twin, data, folder, settings):
     """Trains from where the checkpoints are; gives the history of all epochs."""
     weights = training.class_weights(data) if settings.class_weights else None
     monitor = "loss" if settings.monitor == "loss" else _of_bag(settings) + settings.monitor
-    steps = steps_per_epoch(settings, data)
-
-    def batches(part):
-        return dataset(data.train, settings, settings.sample, True, weights, part)
-
-    history = training.fit(
-        model,
-        settings,
-        folder,
-        Epochs(steps, batches),
-        Epochs(
-            len(data.val.bags),
-            lambda part: dataset(data.val, settings, settings.val_sample, part=part),
-        ),
-        training.callbacks(settings, folder, f"val_{monitor}", steps),
+    seen = Epochs(
+        steps_per_epoch(settings, data),
+        lambda part: dataset(data.train, settings, settings.sample, True, weights, part),
+        training.names_of(data.train.bags, data.train.labels),
     )
-    if settings.keep != "last" and machine.is_chief():
-        twin.load_weights(folder / training.KEPT)
-    return history
+    unseen = Epochs(
+        len(data.val.bags),
+        lambda part: dataset(data.val, settings, settings.val_sample, part=part),
+    )
+    return training.fit_and_keep(model, twin, settings, folder, seen, unseen, f"val_{monitor}")
 
 
 def dataset(found, settings, sample=None, learns=False, weights=None, part=ALL):

@@ -1,5 +1,6 @@
 """PatchGD: large images by a latent grid of their patches, approximate and at the memory of a few of them."""
 
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -312,24 +313,16 @@ def trunk_of(twin, settings):
 def fit(model, twin, data, folder, settings):
     """Trains from where the checkpoints are; gives the history of all epochs."""
     weights = training.class_weights(data) if settings.class_weights else None
-    steps = images.steps(data.train, settings)
-
-    def batches(part):
-        return dataset(data, "train", settings, weights, part)
-
-    history = training.fit(
-        model,
-        settings,
-        folder,
-        Epochs(steps, batches),
+    seen, unseen = (
         Epochs(
-            images.steps(data.val, settings), lambda part: dataset(data, "val", settings, part=part)
-        ),
-        training.callbacks(settings, folder, f"val_{settings.monitor}", steps),
+            images.steps(found, settings),
+            partial(dataset, data, split, settings, of_split),
+            training.names_of(found.images, found.labels),
+        )
+        for found, split, of_split in ((data.train, "train", weights), (data.val, "val", None))
     )
-    if settings.keep != "last" and machine.is_chief():
-        twin.load_weights(folder / training.KEPT)
-    return history
+    monitor = f"val_{settings.monitor}"
+    return training.fit_and_keep(model, twin, settings, folder, seen, unseen, monitor)
 
 
 def dataset(data, split, settings, weights=None, part=ALL):

@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from models import machine
 from models import settings as command_line
 from tfbig import SourceError, optimizers, runfolder
 from tfbig.training import Checkpoints, Loop
@@ -111,15 +112,16 @@ def make_optimizer(settings, batches):
     return OPTIMIZERS[settings.optimizer](settings, settings.demon_steps or steps, options)
 
 
-def callbacks(settings, folder, monitor, steps=1):
-    """What sets the learning rate and keeps an epoch.
+def fit_and_keep(model, twin, settings, folder, epochs, validation, monitor):
+    """Trains by `--schedule`; `twin` has the weights of the epoch that `--keep` asks for, by a column of the history.
 
-    Args:
-        folder: of the run; the weights kept are its file `KEPT`.
-        monitor: the column of the history that `--keep` compares.
-        steps: of an epoch.
+    Gives the history; for the others see `fit`.
     """
-    return [_schedule(settings, steps), *_keeping(settings, folder, monitor)]
+    callbacks = [_schedule(settings, epochs.steps), *_keeping(settings, folder, monitor)]
+    history = fit(model, settings, folder, epochs, validation, callbacks)
+    if settings.keep != "last" and machine.is_chief():
+        twin.load_weights(folder / KEPT)
+    return history
 
 
 def fit(model, settings, folder, epochs, validation, callbacks=()):
@@ -147,6 +149,12 @@ def fit(model, settings, folder, epochs, validation, callbacks=()):
     )
     loop.run()
     return recorder.history
+
+
+def names_of(found, labels):
+    """By which images or bags are known to be the same as before, wherever they are now."""
+    pairs = zip(found, labels, strict=True)
+    return [f"{Path(one.name).name} {one.shape} {label}" for one, label in pairs]
 
 
 class PerStep(keras.callbacks.Callback):

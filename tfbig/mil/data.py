@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfbig import sources
+from tfbig import epochs, sources
 from tfbig.errors import SourceError
-from tfbig.parts import ALL, Part, shuffled
+from tfbig.parts import ALL, Part
 from tfbig.sources import Bag, Subset
 from tfbig.sources.augmented import LUMA
 
@@ -145,31 +144,20 @@ def dataset(
         raise ValueError(f"sample={sample}: expected a number of instances, or a share below 1.")
     for bag in bags:
         _check_alike(bag, bags[0])
-    times = count()
-
-    def one_epoch() -> Iterator[tuple[str, Any]]:
-        now = part.later(next(times))
-        rng = np.random.default_rng([seed, now.epoch])
-        sizes = [sample_size(bag, sample) for bag in bags] if like_sizes else None
-        order = shuffled(len(bags), rng, sizes) if shuffle else np.arange(len(bags))
-        seeds = [int(rng.integers(2**31)) for _ in order]
-        for place in now.items(len(bags), batch_size):
-            bag, label = bags[order[place]], labels[order[place]]
-            yield _handle(bag, sample, seeds[place], augment), label
-
-    spec = tf.TensorSpec([], tf.string), tf.TensorSpec(labels.shape[1:], labels.dtype)
-    data = tf.data.Dataset.from_generator(one_epoch, output_signature=spec)
-    if part.first == 0:
-        data = counted(data, len(part.items(len(bags), batch_size)))
+    data = epochs.dataset(
+        lambda i, drawn: (_handle(bags[i], sample, drawn, augment), labels[i]),
+        len(bags),
+        batch_size,
+        (tf.TensorSpec([], tf.string), tf.TensorSpec(labels.shape[1:], labels.dtype)),
+        seed=seed,
+        shuffle=shuffle,
+        sizes=[sample_size(bag, sample) for bag in bags] if like_sizes else None,
+        part=part,
+    )
     if dense:
         shape, dtype = [None, *bags[0].shape[1:]], tf.as_dtype(bags[0].dtype)
         data = data.map(lambda handle, y: (_dense(handle, shape, dtype), y))
     return data.batch(batch_size)
-
-
-def counted(data: tf.data.Dataset, items: int) -> tf.data.Dataset:
-    """Data of a generator, which does not say how many items it gives."""
-    return data.apply(tf.data.experimental.assert_cardinality(items))
 
 
 def sample_size(bag: Bag, sample: int | float | None) -> int:

@@ -65,6 +65,7 @@ class Checkpoints:
         self.folder = Path(folder)
         self.run = run
         self.told = told or _to_stderr
+        self._refused: set[Path] = set()  # stay where they are, and do not count
 
     def write(self, number: int, arrays: Arrays, values: Mapping[str, Any]) -> Path:
         """Writes the state after so many steps."""
@@ -82,7 +83,8 @@ class Checkpoints:
                 save_file({n: np.asarray(a, order="C") for n, a in arrays.items()}, part, metadata)
                 _to_disk(part)
             _to_disk(self.folder)
-            for old in self.paths()[KEPT:]:
+            self._refused.discard(path)
+            for old in [p for p in self.paths() if p not in self._refused][KEPT:]:
                 old.unlink()
         except (OSError, SafetensorError) as error:
             raise SourceError(
@@ -107,6 +109,7 @@ class Checkpoints:
                 found = _read(path, self.run)
                 fits(found)
             except Refused as reason:
+                self._refused.add(path)
                 reasons.append(f"{path}: {reason}")
                 self.told(f"{path} is not used: {reason}; the one before is")
                 continue

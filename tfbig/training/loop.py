@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,10 +31,13 @@ class Epochs:
         steps: batches of an epoch, those of all workers.
         batches: from a part of an epoch to a dataset of its batches. The same part gives the same batches, in whichever
             process.
+        names: of what the batches are made of. Where they are others than before, training does not go on in the
+            middle of an epoch but at its beginning; workers must have the same.
     """
 
     steps: int
     batches: Callable[[Part], tf.data.Dataset]
+    names: Sequence[str] = ()
 
 
 class Loop:
@@ -94,7 +98,9 @@ class Loop:
         self.accumulate = accumulate
         self.every_seconds = every_seconds
         self.left_out = left_out
+        self._data = state.digest(training.steps, *training.names)
         self.epoch = self.step = 0
+        self._seen = 0  # batches in all, by which checkpoints are numbered
         self.callbacks = keras.callbacks.CallbackList(
             list(callbacks),
             add_progbar=verbose != 0,
@@ -137,9 +143,11 @@ class Loop:
         Raises:
             Stopped: it was asked to end (`tfbig.stopping`); a checkpoint has been written.
             NonFiniteError: a loss is NaN or infinite; the weights are those before it.
-            SourceError: an image cannot be read, or a checkpoint not be written or none be used.
+            SourceError: an image cannot be read, or a checkpoint not be written or none be used; or the images are
+                others than those of the first worker.
             WorkerError: another worker has failed, or is gone.
         """
+        self._check_data()
         self._go_on()
         self.model.stop_training = False
         self.callbacks.on_train_begin()
@@ -174,7 +182,7 @@ class Loop:
             self.callbacks.on_train_batch_end(self.step - 1, logs)
             due = self.worker.chief and self._clock() - self._saved >= self.every_seconds
             due, stops = self._agree(due, stopping.asked() is not None)
-            if self.step == self.training.steps:
+            if due or stops or self.step == self.training.steps:
                 self._logs = self.worker.results()
             if stops:
                 self._stop()
@@ -229,9 +237,11 @@ class Loop:
             raise
         self._whole = False
         self.worker.keep()
-        replicas, before_it = self.worker.replicas, self.step
-        self.step = min(self.step + replicas, self.training.steps)
-        self._batches += self.step - before_it
+        replicas = self.worker.replicas
+        done = min(replicas, self.training.steps - self.step)
+        self.step, self._seen, self._batches = (
+            n + done for n in (self.step, self._seen, self._batches)
+        )
         self._learned = self._learned or learned
         if self.step == self.training.steps or self._batches >= self.accumulate * replicas:
             if self._learned:
@@ -282,6 +292,19 @@ class Loop:
         stopping.check()
         raise Stopped("stopped, as another worker was")
 
+    def _check_data(self) -> None:
+        """That all workers have the same, or they would wait for each other."""
+        of_chief, _ = self.worker.shared(self._data, {})
+
+        def check() -> None:
+            if of_chief != self._data:
+                raise SourceError(
+                    f"{self.training.steps} batches of {len(self.training.names)} images: others than those of the "
+                    "first worker. Check that all workers see the same files and have the same flags."
+                )
+
+        self._together(check)
+
     def _check(self, logs: dict[str, float]) -> None:
         if not math.isfinite(logs.get("loss", 0.0)):
             raise NonFiniteError(
@@ -292,16 +315,17 @@ class Loop:
 
     def _validated(self) -> dict[str, float]:
         """Metrics of the validation, by their names in a history."""
-        if self.validation is None:
+        validation = self.validation
+        if validation is None:
             return {}
         self.model.reset_metrics()
         self.callbacks.on_test_begin()
-        self._together(lambda: self._test(self.validation))
+        self._together(lambda: self._test(validation))
         found = self.worker.results()
         self.callbacks.on_test_end(found)
         return {f"val_{name}": value for name, value in found.items()}
 
-    def _test(self, epochs: Any) -> None:
+    def _test(self, epochs: Epochs) -> None:
         left = self._dealt(epochs, 0)
         for step in range(0, epochs.steps, self.worker.replicas):
             stopping.check()
@@ -337,7 +361,7 @@ class Loop:
         named = {
             **state.variables_of(self.model),
             **self.worker.values(state.metrics_of(self.model)),
-            **{f"{state.SUM}{i:05d}": g for i, g in enumerate(sums.gradients)},
+            **state.sums_of(sums),
         }
         self._saved = self._clock()
         if not self.worker.chief:
@@ -345,14 +369,15 @@ class Loop:
         values = {
             "epoch": self.epoch,
             "step": self.step,
+            "seen": self._seen,
             "batches": self._batches,
             "sums": [sums.batches, sums.items],
             "logs": self._logs,
+            "data": self._data,
             "callbacks": {name: c.remembered() for name, c in self._remembering.items()},
             "generators": state.generators(),
         }
-        number = self.epoch * self.training.steps + self.step
-        self.checkpoints.write(number, state.arrays(named), values)
+        self.checkpoints.write(self._seen, state.arrays(named), values)
         for callback in self._remembering.values():
             callback.written()
 
@@ -373,21 +398,28 @@ class Loop:
         rest = [n for n in arrays if not n.startswith((state.METRIC, state.SUM))]
         state.assign(known, [arrays[name] for name in rest])
         self._pending = [arrays[n] for n in arrays if n.startswith(state.METRIC)]
-        self.epoch, self.step, self._logs = values["epoch"], values["step"], values["logs"]
+        self.epoch, self.step, self._seen = (values[name] for name in ("epoch", "step", "seen"))
+        self._logs = values["logs"]
         self._batches, self._learned = values["batches"], values["sums"][0] > 0
-        self.worker.set_sums(self._kept_sums(arrays, values))
+        variables = len(self.model.trainable_variables)
+        self.worker.set_sums(state.kept_sums(arrays, *values["sums"], variables))
         for name, remembered in values["callbacks"].items():
             if name in self._remembering:
                 self._remembering[name].remember(remembered)
         state.set_generators(values["generators"])
+        if values["data"] != self._data:
+            self._begin_epoch_anew()
 
-    def _kept_sums(self, arrays: state.Arrays, values: dict[str, Any]) -> Sums:
-        if not values["sums"][0]:
-            return Sums()
-        count = len(self.model.trainable_variables)
-        found = [arrays.get(f"{state.SUM}{i:05d}") for i in range(count)]
-        known = [None if g is None else tf.constant(g) for g in found]
-        return Sums(known, *values["sums"])
+    def _begin_epoch_anew(self) -> None:
+        """Of other images than those of the checkpoint; what was learned stays."""
+        print(
+            f"the images are others than before: epoch {self.epoch + 1} begins again, with {self.training.steps} "
+            "batches",
+            file=sys.stderr,
+        )
+        self.step, self._logs = 0, {}
+        self._batches, self._learned, self._pending = 0, False, []
+        self.worker.set_sums(Sums())
 
     def _set_metrics(self) -> None:
         """Metrics go on, now that the first batch has made their variables."""

@@ -198,7 +198,7 @@ class Replicas:
             for variable, total in zip(moving, _all_reduced(moving), strict=True):
                 variable.assign(total / self.replicas)
             # One that had no batch drew nothing: the first one always has.
-            first = tf.cast(_place() == 0, tf.float64)
+            first = tf.cast(replication.number() == 0, tf.float64)
             seeds = [v._value for v in _seeds(self.model)]
             drawn = _all_reduced([tf.cast(v, tf.float64) * first for v in seeds])
             for variable, number in zip(seeds, drawn, strict=True):
@@ -278,7 +278,7 @@ class _Traced:
             found: dict[int, Any] = {}
 
             def one() -> None:
-                place = _place() - first
+                place = replication.number() - first
                 if place >= len(layouts):
                     return  # nothing is left for this replica
                 begin = sum(sizes[:place])
@@ -294,26 +294,21 @@ class _Traced:
         return function.get_concrete_function()
 
 
-def _place() -> int:
-    """The number of the replica that calls this."""
-    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-    return int(tf.get_static_value(replica) if tf.is_tensor(replica) else replica)
-
-
 def _all_reduced(tensors: Sequence[Any]) -> list[tf.Tensor]:
-    """Sums over replicas. An argument of a function has no device, which a worker with one replica goes by."""
+    """Sums over replicas; what is exchanged together is of one element type.
+
+    An argument of a function has no device, by which a worker with one replica goes: its copy has one.
+    """
     context = tf.distribute.get_replica_context()
     found: dict[int, tf.Tensor] = {}
-    for dtype in dict.fromkeys(
-        t.dtype for t in tensors
-    ):  # what is exchanged together is of one type
+    for dtype in {t.dtype: None for t in tensors}:
         own = {i: tf.identity(t) for i, t in enumerate(tensors) if t.dtype == dtype}
         found |= zip(own, context.all_reduce(SUM, list(own.values())), strict=True)
     return [found[i] for i in range(len(tensors))]
 
 
 def _number() -> tf.Tensor:
-    return tf.constant(_place())
+    return tf.constant(replication.number())
 
 
 def _moving(model: keras.Model) -> Iterator[Any]:
@@ -326,7 +321,7 @@ def _moving(model: keras.Model) -> Iterator[Any]:
 def _seeds(model: keras.Model) -> list[Any]:
     """Counters of what was drawn."""
     metrics = {id(v) for v in model.metrics_variables}
-    return [v for v in model.variables if "int" in v.dtype and id(v) not in metrics]
+    return [v for v in model.variables if tf.as_dtype(v.dtype).is_integer and id(v) not in metrics]
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfbig.training.checkpoints import Arrays, Checkpoint, Refused
+from tfbig.training.sums import Sums
 
 METRIC, SUM = "metric ", "sum "
 """How names of arrays begin that are no part of model or optimizer."""
@@ -36,6 +39,19 @@ def others_of(model: keras.Model) -> list[Any]:
     """What a batch changes before the optimizer steps: moving statistics, seeds, metrics."""
     learned = {id(v) for v in model.trainable_variables}
     return [v for v in (*model.variables, *model.metrics_variables) if id(v) not in learned]
+
+
+def sums_of(sums: Sums) -> dict[str, Any]:
+    """Gradients that are added up, by the number of their variable."""
+    return {f"{SUM}{i:05d}": gradient for i, gradient in enumerate(sums.gradients)}
+
+
+def kept_sums(found: Arrays, batches: int, items: int, variables: int) -> Sums:
+    """What `sums_of` named, of so many variables."""
+    if not batches:
+        return Sums()
+    kept = [found.get(f"{SUM}{i:05d}") for i in range(variables)]
+    return Sums([None if g is None else tf.constant(g) for g in kept], batches, items)
 
 
 def arrays(named: Mapping[str, Any]) -> Arrays:
@@ -95,6 +111,11 @@ def set_generators(found: Mapping[str, Any]) -> None:
     version, numbers, gauss = found["python"]
     random.setstate((version, tuple(numbers), gauss))
     np.random.set_state(found["numpy"])  # noqa: NPY002
+
+
+def digest(*parts: Any) -> str:
+    """By which the same texts and numbers are known again."""
+    return f"{zlib.crc32(json.dumps(parts).encode()):08x}"
 
 
 @runtime_checkable
