@@ -400,9 +400,10 @@ class Loop:
         self._pending = [arrays[n] for n in arrays if n.startswith(state.METRIC)]
         self.epoch, self.step, self._seen = (values[name] for name in ("epoch", "step", "seen"))
         self._logs = values["logs"]
-        self._batches, self._learned = values["batches"], values["sums"][0] > 0
+        batches, items = values["sums"]
+        self._batches, self._learned = values["batches"], batches > 0
         variables = len(self.model.trainable_variables)
-        self.worker.set_sums(state.kept_sums(arrays, *values["sums"], variables))
+        self.worker.set_sums(state.kept_sums(arrays, batches, items, variables))
         for name, remembered in values["callbacks"].items():
             if name in self._remembering:
                 self._remembering[name].remember(remembered)
