@@ -8,14 +8,15 @@ from pathlib import Path
 from tfbig import SourceError, stopping
 
 
-def each(settings, make, tasks):
+def each(settings, make, one, tasks):
     """As they end: `(path, line, reason, seconds)` of every slide.
 
     A worker that dies has its slide done by another one, three times at most.
 
     Args:
         settings: of the command; `dask` is the address of a scheduler, or "local".
-        make: as in `models.each_slide.run`; each worker calls it once.
+        make: from settings to the work on a slide, and more; each worker calls it once.
+        one: from settings, work, path and size of a pixel to line, reason and seconds.
         tasks: `(path, micrometres per pixel or None)`.
 
     Raises:
@@ -33,7 +34,7 @@ def each(settings, make, tasks):
     with client:
         values = tuple(sorted((k, _frozen(v)) for k, v in vars(settings).items()))
         waiting = {
-            client.submit(_one, make, values, str(path.resolve()), mpp, pure=False): path
+            client.submit(_one, make, one, values, str(path.resolve()), mpp, pure=False): path
             for path, mpp in tasks
         }
         for future in as_completed(waiting):
@@ -47,12 +48,10 @@ def each(settings, make, tasks):
             yield path, *found
 
 
-def _one(make, values, path, mpp):
+def _one(make, one, values, path, mpp):
     """The work on a slide, in a process of Dask."""
-    from models import each_slide
-
     settings, work = _made(make, values)
-    return each_slide.one(settings, work, Path(path), mpp)
+    return one(settings, work, Path(path), mpp)
 
 
 @cache

@@ -107,7 +107,9 @@ def run(settings, make):
     progress.show(False if settings.quiet else None)
     tasks = [(path, _mpp(path, sizes)) for path in waiting]
     ended = (
-        by_dask.each(settings, make, tasks) if settings.dask else _in_turn(settings, work, tasks)
+        by_dask.each(settings, make, one, tasks)
+        if settings.dask
+        else _in_turn(settings, work, tasks)
     )
     for path, line, reason, seconds in tqdm(ended, total=len(tasks), unit="slide", disable=quiet):
         if reason is not None:

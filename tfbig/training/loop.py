@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +16,9 @@ from tfbig.errors import NonFiniteError, SourceError, Stopped, WorkerError
 from tfbig.parts import Part
 from tfbig.training import state
 from tfbig.training.checkpoints import Checkpoints
+from tfbig.training.keeping import Keeping, Place
 from tfbig.training.replicas import Replicas
 from tfbig.training.single import Single, as_numbers
-from tfbig.training.sums import Sums
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class Loop:
             than replicas.
 
     Attributes:
-        epoch, step: how many epochs, and batches of the next one, are done.
+        place: how far it is.
     """
 
     def __init__(
@@ -94,13 +92,10 @@ class Loop:
         self.training = training
         self.validation = validation
         self.epochs = epochs
-        self.checkpoints = checkpoints
         self.accumulate = accumulate
         self.every_seconds = every_seconds
         self.left_out = left_out
-        self._data = state.digest(training.steps, *training.names)
-        self.epoch = self.step = 0
-        self._seen = 0  # batches in all, by which checkpoints are numbered
+        self.place = Place()
         self.callbacks = keras.callbacks.CallbackList(
             list(callbacks),
             add_progbar=verbose != 0,
@@ -116,13 +111,10 @@ class Loop:
                 f"accumulate={accumulate}: the optimizer of '{model.name}' steps inside a training step, so gradients "
                 "of several cannot be added up; pass the model accumulate=None."
             )
-        self._remembering = state.remembering(callbacks)
+        data = state.digest(training.steps, *training.names)
+        self._keeping = Keeping(model, self.worker, checkpoints, data, state.remembering(callbacks))
         if self.worker.replicas > 1 and _synchronized(model):
             self.training = replace(training, steps=self._whole_rounds(training.steps))
-        self._batches, self._learned = 0, False  # of this step of the optimizer
-        self._logs: dict[str, float] = {}
-        # Metrics of a checkpoint, whose variables there are with the first batch.
-        self._pending: list[Any] = []
         self._whole = True  # whether the model is that of the last batch that was done
         self._clock = clock
         self._saved = clock()
@@ -147,12 +139,12 @@ class Loop:
                 others than those of the first worker.
             WorkerError: another worker has failed, or is gone.
         """
-        self._check_data()
-        self._go_on()
+        self._together(self._keeping.check)
+        self.place = self._keeping.read() or self.place
         self.model.stop_training = False
         self.callbacks.on_train_begin()
         try:
-            while self.epoch < self.epochs and not self.model.stop_training:
+            while self.place.epoch < self.epochs and not self.model.stop_training:
                 self._run_epoch()
         except BaseException:
             if self._whole:
@@ -160,30 +152,35 @@ class Loop:
             raise
         self.callbacks.on_train_end()
 
+    def _save(self) -> None:
+        self._keeping.write(self.place)
+        self._saved = self._clock()
+
     # ------------------------------------------------------------------- an epoch
 
     def _run_epoch(self) -> None:
-        if self.step == 0:
+        place = self.place
+        if place.step == 0:
             self.model.reset_metrics()
-        self.callbacks.on_epoch_begin(self.epoch)
-        if self.step < self.training.steps:
+        self.callbacks.on_epoch_begin(place.epoch)
+        if place.step < self.training.steps:
             self._train()
-        logs = {**self._logs, **self._validated()}
-        self.callbacks.on_epoch_end(self.epoch, logs)
-        self.epoch, self.step = self.epoch + 1, 0
+        self.callbacks.on_epoch_end(place.epoch, {**place.logs, **self._validated()})
+        place.to_epoch(place.epoch + 1)
         self._save()
 
     def _train(self) -> None:
-        left = self._dealt(self.training, self.step)
+        place = self.place
+        left = self._dealt(self.training, place.step)
         logs: dict[str, float] = {}
-        while self.step < self.training.steps:
-            self.callbacks.on_train_batch_begin(self.step)
+        while place.step < self.training.steps:
+            self.callbacks.on_train_batch_begin(place.step)
             logs = self._learn(left) or logs
-            self.callbacks.on_train_batch_end(self.step - 1, logs)
+            self.callbacks.on_train_batch_end(place.step - 1, logs)
             due = self.worker.chief and self._clock() - self._saved >= self.every_seconds
             due, stops = self._agree(due, stopping.asked() is not None)
-            if due or stops or self.step == self.training.steps:
-                self._logs = self.worker.results()
+            if due or stops or place.step == self.training.steps:
+                place.logs = self.worker.results()
             if stops:
                 self._stop()
             if due:
@@ -191,7 +188,7 @@ class Loop:
 
     def _dealt(self, epochs: Epochs, step: int) -> Iterator[tuple[Any, Any]]:
         """The batches of this worker from a step on, each with what its dataset says of all."""
-        part = Part(self.epoch, step, self.worker.own, self.worker.replicas)
+        part = Part(self.place.epoch, step, self.worker.own, self.worker.replicas)
         batches = epochs.batches(part)
         return ((batch, batches.element_spec) for batch in batches)
 
@@ -203,12 +200,12 @@ class Loop:
 
     def _learn(self, left: Iterator[tuple[Any, Any]]) -> dict[str, float]:
         """A round; every so many of them the optimizer steps."""
-        before: list[state.Kept] = []
+        place, before = self.place, list[state.Kept]()
 
         def half() -> dict[str, float]:
             stopping.check()
             try:
-                batches, specs = self._next(left, self.training.steps - self.step)
+                batches, specs = self._next(left, self.training.steps - place.step)
                 logs = failures.or_with_less(self.model, lambda: run(batches, specs))
             except SourceError as error:
                 self._leave_out(error)
@@ -225,7 +222,7 @@ class Loop:
         def run(batches: list[Any], specs: Any) -> dict[str, float]:
             restore()  # what was tried with too little memory
             ready = self.worker.ready(batches, specs)
-            self._set_metrics()
+            self._keeping.set_metrics(place)
             before[:] = [state.Kept(state.others_of(self.model))]
             self._whole = self.worker.splits
             return as_numbers(ready())
@@ -238,15 +235,11 @@ class Loop:
         self._whole = False
         self.worker.keep()
         replicas = self.worker.replicas
-        done = min(replicas, self.training.steps - self.step)
-        self.step, self._seen, self._batches = (
-            n + done for n in (self.step, self._seen, self._batches)
-        )
-        self._learned = self._learned or learned
-        if self.step == self.training.steps or self._batches >= self.accumulate * replicas:
-            if self._learned:
+        place.add(min(replicas, self.training.steps - place.step), learned)
+        if place.step == self.training.steps or place.batches >= self.accumulate * replicas:
+            if place.learned:
                 self.worker.apply()
-            self._batches, self._learned = 0, False
+            place.stepped()
         self._whole = True
         return logs
 
@@ -292,24 +285,11 @@ class Loop:
         stopping.check()
         raise Stopped("stopped, as another worker was")
 
-    def _check_data(self) -> None:
-        """That all workers have the same, or they would wait for each other."""
-        of_chief, _ = self.worker.shared(self._data, {})
-
-        def check() -> None:
-            if of_chief != self._data:
-                raise SourceError(
-                    f"{self.training.steps} batches of {len(self.training.names)} images: others than those of the "
-                    "first worker. Check that all workers see the same files and have the same flags."
-                )
-
-        self._together(check)
-
     def _check(self, logs: dict[str, float]) -> None:
         if not math.isfinite(logs.get("loss", 0.0)):
             raise NonFiniteError(
-                f"step {self.step + 1} of epoch {self.epoch + 1}: the loss is {logs['loss']}, expected a finite "
-                f"number. Lower the learning rate (now {float(self.model.optimizer.learning_rate):g}), or use "
+                f"step {self.place.step + 1} of epoch {self.place.epoch + 1}: the loss is {logs['loss']}, expected a "
+                f"finite number. Lower the learning rate (now {float(self.model.optimizer.learning_rate):g}), or use "
                 "--precision float32."
             )
 
@@ -350,83 +330,6 @@ class Loop:
                 raise
 
         return failures.or_with_less(self.model, run)
-
-    # ---------------------------------------------------------------- checkpoints
-
-    def _save(self) -> None:
-        """Writes everything that goes on changing."""
-        if self.checkpoints is None:
-            return
-        sums = self.worker.sums()
-        named = {
-            **state.variables_of(self.model),
-            **self.worker.values(state.metrics_of(self.model)),
-            **state.sums_of(sums),
-        }
-        self._saved = self._clock()
-        if not self.worker.chief:
-            return
-        values = {
-            "epoch": self.epoch,
-            "step": self.step,
-            "seen": self._seen,
-            "batches": self._batches,
-            "sums": [sums.batches, sums.items],
-            "logs": self._logs,
-            "data": self._data,
-            "callbacks": {name: c.remembered() for name, c in self._remembering.items()},
-            "generators": state.generators(),
-        }
-        self.checkpoints.write(self._seen, state.arrays(named), values)
-        for callback in self._remembering.values():
-            callback.written()
-
-    def _go_on(self) -> None:
-        """From the newest checkpoint, if there is one; all workers from that which the chief reads."""
-        if self.checkpoints is None:
-            return
-        known = state.variables_of(self.model)
-        found = None
-        if self.worker.chief:
-            found = self.checkpoints.newest(lambda found: state.check(known, found))
-        text, arrays = self.worker.shared(
-            json.dumps(found and found.values), dict(found.arrays) if found else {}
-        )
-        values = json.loads(text)
-        if values is None:
-            return
-        rest = [n for n in arrays if not n.startswith((state.METRIC, state.SUM))]
-        state.assign(known, [arrays[name] for name in rest])
-        self._pending = [arrays[n] for n in arrays if n.startswith(state.METRIC)]
-        self.epoch, self.step, self._seen = (values[name] for name in ("epoch", "step", "seen"))
-        self._logs = values["logs"]
-        batches, items = values["sums"]
-        self._batches, self._learned = values["batches"], batches > 0
-        variables = len(self.model.trainable_variables)
-        self.worker.set_sums(state.kept_sums(arrays, batches, items, variables))
-        for name, remembered in values["callbacks"].items():
-            if name in self._remembering:
-                self._remembering[name].remember(remembered)
-        state.set_generators(values["generators"])
-        if values["data"] != self._data:
-            self._begin_epoch_anew()
-
-    def _begin_epoch_anew(self) -> None:
-        """Of other images than those of the checkpoint; what was learned stays."""
-        print(
-            f"the images are others than before: epoch {self.epoch + 1} begins again, with {self.training.steps} "
-            "batches",
-            file=sys.stderr,
-        )
-        self.step, self._logs = 0, {}
-        self._batches, self._learned, self._pending = 0, False, []
-        self.worker.set_sums(Sums())
-
-    def _set_metrics(self) -> None:
-        """Metrics go on, now that the first batch has made their variables."""
-        if self._pending and self.step > 0:
-            state.assign(state.metrics_of(self.model), self._pending)
-        self._pending = []
 
 
 def _synchronized(model: keras.Model) -> bool:
