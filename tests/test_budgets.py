@@ -139,7 +139,12 @@ def test_narrow_stores_leave_images_of_the_same_width_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "strip_rows"), [("700KB", None), ("1.2MB", None), ("40MB", None), ("40MB", 9)]
+    ("device", "strip_rows"),
+    [
+        ("700KB", None),
+        ("40MB", 9),
+        *(pytest.param(size, None, marks=pytest.mark.slow) for size in ("1.2MB", "40MB")),
+    ],
 )
 def test_what_stays_on_the_device_is_the_same(
     float64: None, device: str, strip_rows: int | None

@@ -127,7 +127,7 @@ def spilling(twin: keras.Model, shape: tuple[int, ...], share: float, folder: Pa
     )
 
 
-@pytest.mark.parametrize("share", [0.5, 0.35])
+@pytest.mark.parametrize("share", [pytest.param(0.5, marks=pytest.mark.slow), 0.35])
 def test_what_goes_through_a_file_is_the_same(float64: None, tmp_path: Path, share: float) -> None:
     twin = residual()
     x = tf.random.stateless_normal((2, 61, 47, 3), (1, 2), dtype=tf.float64)

@@ -109,9 +109,12 @@ def test_beside_a_run_that_has_not_ended_is_an_error(data, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_resume_continues_after_the_last_epoch(data, tmp_path):
+def test_a_run_is_not_overwritten_but_continued_after_its_last_epoch(data, tmp_path, capsys):
     assert run(data, tmp_path / "out") == 0
     before = history(tmp_path / "out")
+    assert run(data, tmp_path / "out") == 1
+    assert "--resume" in capsys.readouterr().err
+    assert history(tmp_path / "out") == before
     assert run(data, tmp_path / "out", "--resume", "--epochs", "3") == 0
     after = history(tmp_path / "out")
     assert after[:2] == before
@@ -178,12 +181,6 @@ def test_a_loss_that_is_not_finite_stops_the_run(data, tmp_path, capsys):
     assert run(data, tmp_path / "out", "--lr", "1e30") == 1
     assert "loss" in capsys.readouterr().err
     assert not (tmp_path / "out" / "metrics.json").exists()
-
-
-def test_a_folder_that_holds_a_run_is_not_overwritten(data, tmp_path, capsys):
-    assert run(data, tmp_path / "out") == 0
-    assert run(data, tmp_path / "out") == 1
-    assert "--resume" in capsys.readouterr().err
 
 
 def test_a_history_for_tensorboard_and_no_bars(data, tmp_path, capsys):
