@@ -53,7 +53,8 @@ class Replicas:
         with self.strategy.scope():
             replication.check(model.optimizer)
         self.replicas = self.strategy.num_replicas_in_sync
-        ids = [int(i) for i in self._local(self.strategy.run(_number))]
+        numbers = tf.function(lambda: self.strategy.run(_number), autograph=False)()
+        ids = [int(i) for i in self._local(numbers)]
         self.own = range(ids[0], ids[-1] + 1)
         self.chief = self.own.start == 0
         self._alone = len(self.own) == self.replicas
