@@ -191,7 +191,7 @@ def test_a_slide_that_is_deleted_between(data, tmp_path, at_tick, capsys):
     assert run(data, out) == 143
     (data / "b.tif").unlink()
     assert run(data, out, "--resume") == 0
-    told = "the images are others than before: epoch 1 begins again"
+    told = "the images, or how many are a batch, are others than before: epoch 1 begins again"
     assert told in capsys.readouterr().err
     assert_whole(out)
 

@@ -12,10 +12,12 @@ from keras import layers
 
 import tfbig
 from models.pooling import ABMIL
+from tfbig import epochs as datasets
 from tfbig import progress, stopping
 from tfbig.parts import Part
 from tfbig.training.checkpoints import Checkpoints
-from tfbig.training.loop import Epochs, Loop
+from tfbig.training.loop import Loop
+from tfbig.training.rounds import Epochs
 
 SIDE, IMAGES = 16, 5
 
@@ -197,6 +199,109 @@ def test_it_trains_as_fit_does(name):
     assert rows.rows[-1] == pytest.approx({"epoch": 1, **history}, rel=1e-5)
 
 
+class StopsAt(keras.callbacks.Callback):
+    """Ends training after so many batches, or epochs."""
+
+    def __init__(self, batches=None, epochs=None):
+        super().__init__()
+        self.batches, self.epochs = batches, epochs
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.batches == batch + 1:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.epochs == epoch + 1:
+            self.model.stop_training = True
+
+
+def test_a_callback_ends_it_as_it_ends_fit(tmp_path):
+    x, y = pictures()
+    loop, fitted = plain(), plain()
+    kept = Checkpoints(tmp_path, "a run")
+    options = {"epochs": 3, "checkpoints": kept, "accumulate": 1}
+    Loop(loop, epochs(x, y), callbacks=[StopsAt(batches=3), rows := Rows()], **options).run()
+    fitted.fit(
+        epochs(x, y).batches(Part()), callbacks=[StopsAt(batches=3)], verbose=0, shuffle=False
+    )
+    assert_same(values(loop), values(fitted), rtol=1e-5)
+    assert len(rows.rows) == 1
+    again = plain()
+    Loop(again, epochs(x, y), callbacks=[Rows()], **options).run()
+    assert_same(values(again), values(loop))
+
+
+def test_accumulated_gradients_count_where_a_callback_ends_it(tmp_path):
+    x, y = pictures()
+    model = plain()
+    Loop(model, epochs(x, y), callbacks=[StopsAt(batches=3)], accumulate=2).run()
+    assert model.optimizer.iterations == 2
+    other = plain()
+    Loop(other, epochs(x, y), epochs=3, callbacks=[StopsAt(epochs=2)]).run()
+    assert other.optimizer.iterations == 2 * IMAGES
+
+
+def test_averages_of_weights_are_what_it_ends_with(tmp_path):
+    """Resumed after its end it has them too; with more epochs it goes on from the weights themselves."""
+    x, y = pictures()
+
+    def averaging():
+        model = network()
+        optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
+        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+    fitted, loop, again, longer, whole = (averaging() for _ in range(5))
+    for epoch in range(2):
+        fitted.fit(epochs(x, y).batches(Part(epoch)), epochs=1, verbose=0, shuffle=False)
+        if epoch == 0:
+            Loop(loop, epochs(x, y), checkpoints=Checkpoints(tmp_path, "a run")).run()
+            assert_same(values(loop), values(fitted), rtol=1e-5)
+    Loop(again, epochs(x, y), checkpoints=Checkpoints(tmp_path, "a run")).run()
+    assert_same(values(again), values(loop))
+    Loop(longer, epochs(x, y), epochs=2, checkpoints=Checkpoints(tmp_path, "a run")).run()
+    Loop(whole, epochs(x, y), epochs=2).run()
+    assert_same(values(longer), values(whole))
+
+
+def test_a_dataset_that_fails_goes_on_after_it():
+    x, y = pictures()
+    told = []
+
+    def batches(part):
+        def one(i, drawn):
+            if i == 2:
+                raise tfbig.SourceError("image 2: is truncated.")
+            return x[i], y[i]
+
+        spec = tf.TensorSpec(x.shape[1:], x.dtype), tf.TensorSpec([], tf.int64)
+        return datasets.dataset(one, len(x), 1, spec, part=part).batch(1)
+
+    model, whole = plain(), plain()
+    broken = Epochs(IMAGES, batches)
+    Loop(model, broken, broken, left_out=lambda e: told.append(str(e))).run()
+    assert told == ["image 2: is truncated."] * 2
+    left = [0, 1, 3, 4]
+
+    def others(part):
+        own = [left[i] for i in part.items(4, 1)]
+        return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(1)
+
+    Loop(whole, Epochs(4, others)).run()
+    assert_same(values(model), values(whole))
+
+
+def test_what_ends_it_is_told_where_no_checkpoint_can_be_written_either(tmp_path, capsys):
+    x, y = pictures()
+    x[3] = np.nan
+    model = plain()
+    kept = Checkpoints(tmp_path / "file", "a run")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(tfbig.NonFiniteError):
+        Loop(model, epochs(x, y), checkpoints=kept).run()
+    assert "no checkpoint of the last batches: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("accumulate", [2, pytest.param(5, marks=slow)])
 def test_accumulated_batches_are_one_large_batch(accumulate, float64):
     """Without BatchNormalization and dropout, which see batches."""
@@ -330,7 +435,7 @@ def test_with_other_images_than_before_the_epoch_begins_again(tmp_path, capsys):
     again = plain()
     then = Loop(again, few, epochs=2, callbacks=[rows := Rows()], checkpoints=kept)
     then.run()
-    told = "the images are others than before: epoch 2 begins again"
+    told = "the images, or how many are a batch, are others than before: epoch 2 begins again"
     assert told in capsys.readouterr().err
     assert [row["epoch"] for row in rows.rows] == [0, 1]
     assert again.optimizer.iterations == 8 + 2

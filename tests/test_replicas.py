@@ -16,6 +16,7 @@ import tensorflow as tf
 
 import tfbig
 from tfbig import replication
+from tfbig.training import Checkpoints
 
 HERE = Path(__file__).resolve().parent
 SETTINGS = {"model": "streamed", "norm": "none", "accumulate": 1, "epochs": 2, "images": 6}
@@ -193,7 +194,57 @@ def test_workers_that_see_other_images_are_told_before_the_first_step(tmp_path):
     found = ended([start(out, ports, i, images=6 - i, **settings) for i in range(2)])
     assert [code for code, _ in found] == [1, 1]
     assert "WorkerError: another worker has failed" in found[0][1]
-    assert "SourceError: the images are others than those of the first" in found[1][1]
+    assert "WorkerError: the images are others than those of the first" in found[1][1]
+
+
+@slow
+def test_workers_with_other_settings_are_told_before_the_first_step(tmp_path):
+    ports, out = free_ports(2), tmp_path / "out"
+    settings = {"strategy": "multiworker", "images": 4}
+    found = ended([start(out, ports, i, epochs=1 + i, **settings) for i in range(2)])
+    assert [code for code, _ in found] == [1, 1]
+    assert "WorkerError: another worker has failed" in found[0][1]
+    assert "WorkerError: the settings are others than those of the first" in found[1][1]
+
+
+@slow
+@pytest.mark.parametrize("strategy", ["mirrored", "multiworker"])
+def test_not_a_number_in_any_replica_ends_it_with_the_weights_before(strategy, tmp_path):
+    """The second one of the first round."""
+    image = int(np.random.default_rng(0).permutation(4)[1])
+    settings = {"strategy": strategy, "images": 4, "nan": image, "epochs": 2, "replicas": 2}
+    out, count = tmp_path / "out", 1 if strategy == "mirrored" else 2
+    ports = free_ports(2) if count > 1 else ()
+    found = ended([start(out, ports, i, **settings) for i in range(count)])
+    assert [code for code, _ in found] == [1] * count
+    assert "NonFiniteError: step " in found[-1][1]
+    kept = Checkpoints(out / "checkpoints", "a run").newest()
+    assert all(np.isfinite(array).all() for array in kept.arrays.values())
+
+
+@slow
+def test_a_callback_that_fails_in_one_worker_tells_why(tmp_path):
+    ports, out = free_ports(2), tmp_path / "out"
+    settings = {"strategy": "multiworker", "raise_at": [0, 2]}
+    found = ended([start(out, ports, i, **settings) for i in range(2)])
+    assert [code for code, _ in found] == [1, 1]
+    assert "WorkerError: lost the other workers" in found[0][1]
+    assert found[1][1].rstrip().endswith("OSError: a callback has failed")
+    run(out, 2, strategy="multiworker")
+    run(tmp_path / "whole", 2, strategy="multiworker")
+    assert_equal(left(out), left(tmp_path / "whole"))
+
+
+@slow
+def test_with_statistics_of_all_a_worker_that_cannot_read_ends_the_others(tmp_path):
+    """They wait within their step, where they cannot be told."""
+    ports, out = free_ports(2), tmp_path / "out"
+    settings = {"strategy": "multiworker", "norm": "all", "broken": 2, "epochs": 1}
+    found = ended([start(out, ports, i, **settings) for i in range(2)])
+    assert [code for code, _ in found] == [1, 1]
+    told = "".join(text for _, text in found)
+    assert "SourceError: image: is truncated." in told
+    assert "WorkerError: lost the other workers" in told
 
 
 @slow
@@ -268,6 +319,13 @@ def test_an_optimizer_that_accumulates_is_refused_under_a_strategy(monkeypatch):
     monkeypatch.setattr("tensorflow.distribute.has_strategy", lambda: True)
     with pytest.raises(ValueError, match=r"gradient_accumulation_steps=2, with which Keras' steps"):
         replication.check(keras.optimizers.SGD(gradient_accumulation_steps=2))
+
+
+def test_a_sum_as_loss_is_refused_under_a_strategy(monkeypatch):
+    monkeypatch.setattr("tensorflow.distribute.has_strategy", lambda: True)
+    losses = {"a": "mse", "b": keras.losses.MeanSquaredError(reduction="sum")}
+    with pytest.raises(ValueError, match=r"mean_squared_error has reduction='sum', of which repl"):
+        replication.check(keras.optimizers.SGD(), losses)
 
 
 def test_the_plan_counts_the_replicas_of_a_machine(monkeypatch):

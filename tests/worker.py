@@ -6,7 +6,9 @@ model: see `MODELS`; float64
 norm: "none", "replica" or "all": whose statistics BatchNormalization has
 accumulate, epochs, images: numbers
 out: folder; `weights-<worker>.npz`, `rows-<worker>.json`, and `checkpoints`
-die_at: batch before which the worker kills itself
+die_at: epoch and batch before which the worker kills itself
+raise_at: the same, before which a callback of the second worker fails
+nan: image that is not a number
 """
 
 from __future__ import annotations
@@ -127,6 +129,8 @@ def data(settings):
     x = random.normal(size=(count, SIDE, SIDE, 1))
     y = (x > 0.5).astype("uint8") if settings["model"] == "masks" else random.integers(0, 2, count)
 
+    if "nan" in settings:
+        x[settings["nan"]] = np.nan
     if "broken" in settings:
         x = (x * 30 + 100).astype("uint8")
         kept.extend(Image(image, i == settings["broken"]) for i, image in enumerate(x))
@@ -148,13 +152,16 @@ def data(settings):
 class Rows(History):
     """The history, and the end of a worker."""
 
-    def __init__(self, die_at):
+    def __init__(self, settings, worker):
         super().__init__()
-        self.die_at = die_at
+        self.settings, self.worker = settings, worker
 
     def on_train_batch_begin(self, batch, logs=None):
-        if (len(self.rows), batch) == self.die_at:
+        place = [len(self.rows), batch]
+        if place == self.settings.get("die_at"):
             os.kill(os.getpid(), signal.SIGKILL)
+        if place == self.settings.get("raise_at") and self.worker == 1:
+            raise OSError("a callback has failed")
 
 
 def main(settings):
@@ -165,8 +172,7 @@ def main(settings):
     worker = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0}}'))["task"]["index"]
     with strategy.scope():
         model = compiled(settings)
-    die_at = tuple(settings["die_at"]) if settings.get("die_at") else None
-    rows = Rows(die_at)
+    rows = Rows(settings, worker)
     training, validation = data(settings)
     if settings.get("fit"):
         model.fit(training.batches(ALL), epochs=1, shuffle=False, verbose=0, callbacks=[rows])

@@ -62,12 +62,13 @@ def on(place: str | None) -> Iterator[None]:
         _device.reset(token)
 
 
-def check(optimizer: Any = None) -> None:
-    """Refuses what looks as if it distributed training and does not, or fails in the middle.
+def check(optimizer: Any = None, loss: Any = None) -> None:
+    """Refuses what looks as if it distributed training and does not, fails in the middle, or is wrong.
 
     Raises:
-        ValueError: a `keras.distribution` is set, which Keras' TensorFlow backend ignores; or the optimizer
-            accumulates gradients under a strategy (https://github.com/keras-team/keras/issues/20582).
+        ValueError: a `keras.distribution` is set, which Keras' TensorFlow backend ignores; or under a strategy the
+            optimizer accumulates gradients (https://github.com/keras-team/keras/issues/20582), or a loss is a sum,
+            which Keras does not divide by the number of replicas as it does means.
     """
     if keras.distribution.distribution() is not None:
         raise ValueError(
@@ -79,6 +80,12 @@ def check(optimizer: Any = None) -> None:
         raise ValueError(
             f"the optimizer has gradient_accumulation_steps={steps}, with which Keras' steps fail under a strategy of "
             "tf.distribute. Leave it out, and give tfbig.training.Loop accumulate=, or train.py --accumulate."
+        )
+    sums = [one for one in keras.tree.flatten(loss) if getattr(one, "reduction", None) == "sum"]
+    if sums and tf.distribute.has_strategy():
+        raise ValueError(
+            f"the loss {sums[0].name} has reduction='sum', of which replicas would not be one model with all of their "
+            "batches. Use reduction='sum_over_batch_size'."
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from tfbig.errors import SourceError
+from tfbig.errors import WorkerError
 from tfbig.training import state
 from tfbig.training.checkpoints import Checkpoints
 from tfbig.training.replicas import Replicas
@@ -27,6 +27,7 @@ class Place:
         seen: batches of all epochs, by which checkpoints are numbered.
         batches: those since the optimizer stepped.
         learned: whether one of these gave gradients.
+        ended: whether a callback has ended training.
         logs: of the epoch, when they were last taken.
     """
 
@@ -35,6 +36,7 @@ class Place:
     seen: int = 0
     batches: int = 0
     learned: bool = False
+    ended: bool = False
     logs: dict[str, float] = field(default_factory=dict)
 
     def add(self, batches: int, learned: bool) -> None:
@@ -62,6 +64,7 @@ class Keeping:
         worker: that trains it.
         checkpoints: where they are; None writes nothing and reads nothing.
         data: by which its images are known.
+        alike: by which it is known that workers do the same.
         remembering: callbacks that are kept too, by name.
     """
 
@@ -71,27 +74,33 @@ class Keeping:
         worker: Single | Replicas,
         checkpoints: Checkpoints | None,
         data: str,
+        alike: str,
         remembering: Mapping[str, state.Remembering],
     ) -> None:
         self.model = model
         self.worker = worker
         self.checkpoints = checkpoints
         self.data = data
+        self.alike = alike
         self.remembering = remembering
         # Metrics of a checkpoint, whose variables there are with the first batch.
         self._pending: list[Any] = []
 
     def check(self) -> None:
-        """That all workers have the same images, or they would wait for each other.
+        """That all workers do the same with the same images, or they would wait for each other, or drift apart.
 
         Raises:
-            SourceError: those of this one are others than those of the first.
+            WorkerError: this one has others than the first.
         """
-        of_chief, _ = self.worker.shared(self.data, {})
-        if of_chief != self.data:
-            raise SourceError(
-                "the images are others than those of the first worker. Check that all workers see the same files and "
-                "have the same flags."
+        of_chief, _ = self.worker.shared(f"{self.data} {self.alike}", {})
+        data, alike = of_chief.split()
+        if data != self.data:
+            raise WorkerError(
+                "the images are others than those of the first worker. Check that all workers see the same files."
+            )
+        if alike != self.alike:
+            raise WorkerError(
+                "the settings are others than those of the first worker. Give all workers the same flags."
             )
 
     def write(self, place: Place) -> None:
@@ -155,7 +164,7 @@ class Keeping:
     def _begin_anew(self, place: Place) -> None:
         """The epoch, with other images than those of the checkpoint; what was learned stays."""
         print(
-            f"the images are others than before: epoch {place.epoch + 1} begins again",
+            f"the images, or how many are a batch, are others than before: epoch {place.epoch + 1} begins again",
             file=sys.stderr,
         )
         place.to_epoch(place.epoch)

@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from tfbig import failures, stopping
-from tfbig.errors import NonFiniteError, SourceError, Stopped, WorkerError
-from tfbig.parts import Part
+from tfbig.errors import NonFiniteError, SourceError, Stopped, TfbigError, WorkerError
 from tfbig.training import state
 from tfbig.training.checkpoints import Checkpoints
 from tfbig.training.keeping import Keeping, Place
 from tfbig.training.replicas import Replicas
+from tfbig.training.rounds import Epochs, Rounds
 from tfbig.training.single import Single, as_numbers
-
-
-@dataclass(frozen=True)
-class Epochs:
-    """The batches of every epoch.
-
-    Args:
-        steps: batches of an epoch, those of all workers.
-        batches: from a part of an epoch to a dataset of its batches. The same part gives the same batches, in whichever
-            process.
-        names: of what the batches are made of. Where they are others than before, training does not go on in the
-            middle of an epoch but at its beginning; workers must have the same.
-    """
-
-    steps: int
-    batches: Callable[[Part], tf.data.Dataset]
-    names: Sequence[str] = ()
 
 
 class Loop:
@@ -62,12 +45,13 @@ class Loop:
         every_seconds: of a checkpoint within an epoch.
         left_out: called with the error of a batch that cannot be read, which then counts for nothing; by default it
             ends training, and so it does where statistics are those of all replicas.
+        alike: besides the images, what all workers must have alike, such as settings; as JSON has it.
         verbose: what is printed, as in `fit`: 0, 1 or 2.
         clock: seconds.
 
     Raises:
-        ValueError: two callbacks of a kind, `accumulate` with a model whose optimizer steps inside, or fewer batches
-            than replicas.
+        ValueError: two callbacks of a kind, `accumulate` with a model whose optimizer steps inside, fewer batches than
+            replicas, or what replicas cannot do (`tfbig.replication.check`).
 
     Attributes:
         place: how far it is.
@@ -85,6 +69,7 @@ class Loop:
         accumulate: int = 1,
         every_seconds: float = 600.0,
         left_out: Callable[[SourceError], object] | None = None,
+        alike: object = None,
         verbose: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -111,11 +96,19 @@ class Loop:
                 f"accumulate={accumulate}: the optimizer of '{model.name}' steps inside a training step, so gradients "
                 "of several cannot be added up; pass the model accumulate=None."
             )
-        data = state.digest(training.steps, *training.names)
-        self._keeping = Keeping(model, self.worker, checkpoints, data, state.remembering(callbacks))
-        if self.worker.replicas > 1 and _synchronized(model):
+        self._keeping = Keeping(
+            model,
+            self.worker,
+            checkpoints,
+            state.digest(training.steps, *training.names),
+            state.digest(epochs, accumulate, alike),
+            state.remembering(callbacks),
+        )
+        self._synchronized = self.worker.replicas > 1 and _synchronized(model)
+        if self._synchronized:
             self.training = replace(training, steps=self._whole_rounds(training.steps))
         self._whole = True  # whether the model is that of the last batch that was done
+        self._together_ends = self.worker.alone  # whether all workers end where this one does
         self._clock = clock
         self._saved = clock()
 
@@ -135,26 +128,35 @@ class Loop:
         Raises:
             Stopped: it was asked to end (`tfbig.stopping`); a checkpoint has been written.
             NonFiniteError: a loss is NaN or infinite; the weights are those before it.
-            SourceError: an image cannot be read, or a checkpoint not be written or none be used; or the images are
-                others than those of the first worker.
-            WorkerError: another worker has failed, or is gone.
+            SourceError: an image cannot be read, or a checkpoint not be written or none be used.
+            WorkerError: another worker has failed, is gone, or has other images or settings.
         """
         self._together(self._keeping.check)
         self.place = self._keeping.read() or self.place
-        self.model.stop_training = False
+        self.model.stop_training = self.place.ended
         self.callbacks.on_train_begin()
         try:
-            while self.place.epoch < self.epochs and not self.model.stop_training:
+            while self.place.epoch < self.epochs and not self.place.ended:
                 self._run_epoch()
         except BaseException:
-            if self._whole:
-                self._save()
+            self._save_last()
             raise
+        self.worker.finalize()
         self.callbacks.on_train_end()
 
     def _save(self) -> None:
+        whole, self._whole = self._whole, False  # where it fails, it does so again
         self._keeping.write(self.place)
-        self._saved = self._clock()
+        self._whole, self._saved = whole, self._clock()
+
+    def _save_last(self) -> None:
+        """Before it ends by an error, which is the one to be told."""
+        if not (self._whole and self._together_ends):
+            return
+        try:
+            self._save()
+        except TfbigError as error:
+            print(f"no checkpoint of the last batches: {error}", file=sys.stderr)
 
     # ------------------------------------------------------------------- an epoch
 
@@ -166,86 +168,84 @@ class Loop:
         if place.step < self.training.steps:
             self._train()
         self.callbacks.on_epoch_end(place.epoch, {**place.logs, **self._validated()})
+        (place.ended,) = self.worker.agree(self.model.stop_training)
         place.to_epoch(place.epoch + 1)
         self._save()
 
     def _train(self) -> None:
         place = self.place
-        left = self._dealt(self.training, place.step)
+        rounds = self._rounds(self.training)
         logs: dict[str, float] = {}
-        while place.step < self.training.steps:
+        while place.step < self.training.steps and not self.model.stop_training:
             self.callbacks.on_train_batch_begin(place.step)
-            logs = self._learn(left) or logs
+            logs = self._learn(rounds) or logs
             self.callbacks.on_train_batch_end(place.step - 1, logs)
             due = self.worker.chief and self._clock() - self._saved >= self.every_seconds
-            due, stops = self._agree(due, stopping.asked() is not None)
-            if due or stops or place.step == self.training.steps:
+            due, stops, self.model.stop_training = self.worker.agree(
+                due, stopping.asked() is not None, self.model.stop_training
+            )
+            if self.model.stop_training:
+                self._apply()
+            if due or stops or self.model.stop_training or place.step == self.training.steps:
                 place.logs = self.worker.results()
             if stops:
                 self._stop()
             if due:
                 self._save()
 
-    def _dealt(self, epochs: Epochs, step: int) -> Iterator[tuple[Any, Any]]:
-        """The batches of this worker from a step on, each with what its dataset says of all."""
-        part = Part(self.place.epoch, step, self.worker.own, self.worker.replicas)
-        batches = epochs.batches(part)
-        return ((batch, batches.element_spec) for batch in batches)
+    def _rounds(self, epochs: Epochs) -> Rounds:
+        return Rounds(epochs, self.place.epoch, self.worker.own, self.worker.replicas)
 
-    def _next(self, left: Iterator[tuple[Any, Any]], remaining: int) -> tuple[list[Any], Any]:
-        """The batches of this worker in a round, of so many that are left for all."""
-        count = sum(replica < remaining for replica in self.worker.own)
-        found = [failures.unwrapped(next)(left) for _ in range(count)]
-        return [batch for batch, _ in found], found[0][1] if found else None
-
-    def _learn(self, left: Iterator[tuple[Any, Any]]) -> dict[str, float]:
+    def _learn(self, rounds: Rounds) -> dict[str, float]:
         """A round; every so many of them the optimizer steps."""
-        place, before = self.place, list[state.Kept]()
-
-        def half() -> dict[str, float]:
-            stopping.check()
-            try:
-                batches, specs = self._next(left, self.training.steps - place.step)
-                logs = failures.or_with_less(self.model, lambda: run(batches, specs))
-            except SourceError as error:
-                self._leave_out(error)
-                restore()
-                self.worker.nothing()
-                return {}
-            self._check(logs)
-            return logs
-
-        def restore() -> None:
-            for kept in before:
-                kept.restore()
-
-        def run(batches: list[Any], specs: Any) -> dict[str, float]:
-            restore()  # what was tried with too little memory
-            ready = self.worker.ready(batches, specs)
-            self._keeping.set_metrics(place)
-            before[:] = [state.Kept(state.others_of(self.model))]
-            self._whole = self.worker.splits
-            return as_numbers(ready())
-
+        undo, place, replicas = state.Undo(), self.place, self.worker.replicas
         try:
-            logs, learned = self._together(half)
+            logs, learned = self._together(lambda: self._first_half(rounds, undo))
         except BaseException:
-            restore()
+            undo.restore()
             raise
         self._whole = False
         self.worker.keep()
-        replicas = self.worker.replicas
         place.add(min(replicas, self.training.steps - place.step), learned)
         if place.step == self.training.steps or place.batches >= self.accumulate * replicas:
-            if place.learned:
-                self.worker.apply()
-            place.stepped()
+            self._apply()
         self._whole = True
         return logs
 
+    def _first_half(self, rounds: Rounds, undo: state.Undo) -> dict[str, float]:
+        """Gradients of the batches of a round; nothing where one cannot be read and is left out."""
+
+        def run() -> dict[str, float]:
+            undo.restore()  # what was tried with too little memory
+            ready = self.worker.ready(batches, specs)
+            self._keeping.set_metrics(self.place)
+            undo.keep(state.others_of(self.model))
+            self._whole = self.worker.splits
+            return as_numbers(ready())
+
+        stopping.check()
+        try:
+            batches, specs = rounds.read(self.place.step)
+            logs = failures.or_with_less(self.model, run)
+        except SourceError as error:
+            self._leave_out(error)
+            undo.restore()
+            self.worker.nothing()
+            return {}
+        self._check(logs)
+        return logs
+
+    def _apply(self) -> None:
+        """The optimizer steps, if there is something to be learned."""
+        whole, self._whole = self._whole, False
+        if self.place.learned:
+            self.worker.apply()
+        self.place.stepped()
+        self._whole = whole
+
     def _leave_out(self, error: SourceError) -> None:
         """Goes on without a batch that cannot be read, if that was asked for and can be."""
-        if self.left_out is None or not self.worker.splits or _synchronized(self.model):
+        if self.left_out is None or not self.worker.splits or self._synchronized:
             raise error
         self.left_out(error)
 
@@ -262,9 +262,12 @@ class Loop:
             found = work()
         except BaseException as error:
             failed = error
+        if failed is not None and self._synchronized and not self.worker.alone:
+            raise failed  # the others wait within their step, until this process is gone
         stopped = isinstance(failed, Stopped)
         flags = failed is not None and not stopped, stopped, bool(found)
-        any_failed, any_stopped, some = self._agree(*flags)
+        any_failed, any_stopped, some = self.worker.agree(*flags)
+        self._together_ends = self._together_ends or any_failed or any_stopped
         if failed is not None:
             raise failed
         if any_failed:
@@ -273,15 +276,9 @@ class Loop:
             self._stop()
         return found, some
 
-    def _agree(self, *flags: bool) -> tuple[bool, ...]:
-        """Each flag: whether any worker has it. Whoever has lost the others cannot save."""
-        whole, self._whole = self._whole, False
-        found = self.worker.agree(*flags)
-        self._whole = whole
-        return found
-
     def _stop(self) -> None:
         """Ends as all workers do where one was asked to."""
+        self._together_ends = True
         stopping.check()
         raise Stopped("stopped, as another worker was")
 
@@ -289,9 +286,12 @@ class Loop:
         if not math.isfinite(logs.get("loss", 0.0)):
             raise NonFiniteError(
                 f"step {self.place.step + 1} of epoch {self.place.epoch + 1}: the loss is {logs['loss']}, expected a "
-                f"finite number. Lower the learning rate (now {float(self.model.optimizer.learning_rate):g}), or use "
+                f"finite number. Lower the learning rate (now {self._learning_rate():g}), or use "
                 "--precision float32."
             )
+
+    def _learning_rate(self) -> float:
+        return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
 
     def _validated(self) -> dict[str, float]:
         """Metrics of the validation, by their names in a history."""
@@ -306,13 +306,13 @@ class Loop:
         return {f"val_{name}": value for name, value in found.items()}
 
     def _test(self, epochs: Epochs) -> None:
-        left = self._dealt(epochs, 0)
+        rounds = self._rounds(epochs)
         for step in range(0, epochs.steps, self.worker.replicas):
             stopping.check()
             self.callbacks.on_test_batch_begin(step)
             logs: dict[str, float] = {}
             try:
-                logs = self._tested(*self._next(left, epochs.steps - step))
+                logs = self._tested(*rounds.read(step))
             except SourceError as error:
                 self._leave_out(error)
             self.callbacks.on_test_batch_end(step, logs)
@@ -322,11 +322,12 @@ class Loop:
 
         def run() -> dict[str, float]:
             ready = self.worker.test(batches, specs)
-            before = state.Kept(state.others_of(self.model))
+            undo = state.Undo()
+            undo.keep(state.others_of(self.model))
             try:
                 return as_numbers(ready())
             except BaseException:
-                before.restore()
+                undo.restore()
                 raise
 
         return failures.or_with_less(self.model, run)

@@ -14,6 +14,7 @@ Keras' own optimizers add up gradients too, but after they were clipped; here cl
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -51,13 +52,13 @@ class Replicas:
                 "replicas cannot add up their gradients; pass accumulate=None."
             )
         with self.strategy.scope():
-            replication.check(model.optimizer)
+            replication.check(model.optimizer, model.loss)
         self.replicas = self.strategy.num_replicas_in_sync
         numbers = tf.function(lambda: self.strategy.run(_number), autograph=False)()
         ids = [int(i) for i in self._local(numbers)]
         self.own = range(ids[0], ids[-1] + 1)
         self.chief = self.own.start == 0
-        self._alone = len(self.own) == self.replicas
+        self.alone = len(self.own) == self.replicas
         self._first = _Traced(traced(model, halves.first(model)), self.strategy, ids[0])
         self._test = _Traced(traced(model, model.test_step), self.strategy, ids[0])
         self._sums = [Sums() for _ in self.own]
@@ -77,13 +78,20 @@ class Replicas:
         run = failures.unwrapped(self._first.ready(batches, specs))
 
         def half() -> dict[str, Any]:
-            found = run()
+            try:
+                found = run()
+            except tf.errors.OpError as error:
+                if self.alone or "Collective" not in str(error):
+                    raise
+                raise _lost() from error  # while statistics were those of all
             self._found = list(self._sums)
             for place, (batch, (gradients, _)) in enumerate(zip(batches, found, strict=True)):
                 if not self._settled:
                     self._learned = [g is not None for g in gradients]
                 self._found[place] = self._sums[place].with_more(gradients, items(batch))
-            return found[0][1]
+            logs = [logs for _, logs in found]
+            bad = (own for own in logs if not math.isfinite(float(own.get("loss", 0.0))))
+            return next(bad, logs[0])
 
         return half
 
@@ -110,6 +118,10 @@ class Replicas:
         self._call("apply", self._stepped, self._spread(sums), self._spread(counts))
         self._sums = [Sums() for _ in self.own]
 
+    def finalize(self) -> None:
+        with self.strategy.scope():
+            self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
+
     def test(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
         if not batches:
             return dict
@@ -118,20 +130,20 @@ class Replicas:
 
     def results(self) -> dict[str, float]:
         with self.strategy.scope():
-            return as_numbers(self.model.get_metrics_result())
+            return self._reached(lambda: as_numbers(self.model.get_metrics_result()))
 
     def values(self, variables: dict[str, Any]) -> dict[str, Any]:
-        return {name: v.value.numpy() for name, v in variables.items()}
+        return self._reached(lambda: {name: v.value.numpy() for name, v in variables.items()})
 
     def agree(self, *flags: bool) -> tuple[bool, ...]:
-        if self._alone:
+        if self.alone:
             return flags
         own = [tf.constant([float(f) for f in flags])] * len(self.own)
         total = self._call("agree", self._total, self._spread([[t] for t in own]))
         return tuple(bool(n > 0) for n in self._local(total[0])[0].numpy())
 
     def shared(self, text: str, arrays: dict[str, np.ndarray]) -> tuple[str, dict[str, np.ndarray]]:
-        if self._alone:
+        if self.alone:
             return text, arrays
         about = json.dumps([text, [[n, a.dtype.str, a.shape] for n, a in arrays.items()]]).encode()
         size = int.from_bytes(self._broadcast(len(about).to_bytes(8, "little"), 8), "little")
@@ -145,7 +157,7 @@ class Replicas:
         return text, found
 
     def sums(self) -> Sums:
-        if not any(s.batches for s in self._sums) and self._alone:
+        if not any(s.batches for s in self._sums) and self.alone:
             return Sums()
         counts = [[tf.constant(n, tf.float64) for n in (s.batches, s.items)] for s in self._sums]
         batches, number = (
@@ -227,15 +239,16 @@ class Replicas:
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         if name not in self._functions:
             self._functions[name] = tf.function(function, autograph=False, reduce_retracing=True)
+        return self._reached(lambda: self._functions[name](*arguments))
+
+    def _reached(self, work: Callable[[], Any]) -> Any:
+        """What work gives that needs the other workers."""
         try:
-            return self._functions[name](*arguments)
+            return work()
         except tf.errors.OpError as error:
-            if self._alone:
+            if self.alone:
                 raise
-            raise WorkerError(
-                f"lost the other workers ({type(error).__name__}: {str(error).splitlines()[0]}). Start all of them "
-                "again with --resume; their own messages say why they ended."
-            ) from error
+            raise _lost() from error
 
     def _spread(self, values: Sequence[Any]) -> Any:
         """A value of each replica of this worker, as `strategy.run` takes it."""
@@ -293,6 +306,12 @@ class _Traced:
         first = self.first
         function = tf.function(run, input_signature=kinds, autograph=False)
         return function.get_concrete_function()
+
+
+def _lost() -> WorkerError:
+    return WorkerError(
+        "lost the other workers. Start all of them again with --resume; their own messages say why they ended."
+    )
 
 
 def _all_reduced(tensors: Sequence[Any]) -> list[tf.Tensor]:

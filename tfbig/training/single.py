@@ -29,13 +29,14 @@ class Single:
         model: compiled.
 
     Attributes:
+        alone: whether there is no other process.
         chief: whether it is the worker that reads and writes files.
         replicas: of the model, on all workers.
         own: those of this worker.
         splits: whether its steps have halves; else the optimizer steps inside (PatchGD with `accumulate`).
     """
 
-    chief = True
+    alone = chief = True
     replicas = 1
     own = range(1)
 
@@ -81,6 +82,10 @@ class Single:
             self._apply = tf.function(self._stepped, autograph=False)
         self._apply(self._sums.means())
         self._sums = Sums()
+
+    def finalize(self) -> None:
+        """Weights become those that training ends with, such as averages (`use_ema` of an optimizer)."""
+        self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
 
     def test(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
         """What adds batches to the metrics, traced; it gives the logs so far."""

@@ -83,17 +83,22 @@ def assign(named: Mapping[str, Any], values: Iterable[np.ndarray]) -> None:
         variable.assign(tf.bitcast(array, dtype) if dtype == tf.bfloat16 else array)
 
 
-class Kept:
-    """The values of variables now, to be given back; nothing is copied until a variable changes.
+class Undo:
+    """The values that variables had, to be given back; nothing is copied until a variable changes.
 
     Under a strategy of tf.distribute, those of each replica of this process: the sum of a metric would be exchanged.
     """
 
-    def __init__(self, variables: Sequence[Any]) -> None:
+    def __init__(self) -> None:
+        self._pairs: list[tuple[Any, tf.Tensor]] = []
+
+    def keep(self, variables: Sequence[Any]) -> None:
+        """The values that they have now."""
         own = [part for v in variables for part in getattr(v._value, "values", (v._value,))]
         self._pairs = [(v, tf.convert_to_tensor(v)) for v in own]
 
     def restore(self) -> None:
+        """Gives them back; does nothing where none are kept."""
         for variable, value in self._pairs:
             variable.assign(value)
 
