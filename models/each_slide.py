@@ -114,12 +114,12 @@ def run(settings, make):
     for path, line, reason, seconds in tqdm(ended, total=len(tasks), unit="slide", disable=quiet):
         if reason is not None:
             failed += 1
-            _tell(f"failed: {path}: {reason}", sys.stderr, quiet)
+            _tell(f"failed: {_named(path)}: {reason}", sys.stderr, quiet)
         else:
             _tell(f"{line} ({seconds:.1f} s)", sys.stdout, quiet)
         if not settings.dry_run:
-            row = None if reason is None else {"slide": str(path), "reason": reason}
-            runfolder.replace_row(folder / runfolder.FAILED, "slide", str(path), row)
+            row = None if reason is None else {"slide": _named(path), "reason": reason}
+            runfolder.replace_row(folder / runfolder.FAILED, "slide", _named(path), row)
     return _ended(folder, paths, failed, settings, changed=bool(waiting))
 
 
@@ -134,6 +134,7 @@ def one(settings, work, path, mpp):
     """The work on a slide: `(line, None, seconds)`, or `(None, reason, seconds)` where it failed."""
     began = time.monotonic()
     try:
+        _check_name(path)
         slide = sources.open_slide(path, mpp=mpp, reader=settings.reader)
         try:
             line = work(path, slide)
@@ -147,6 +148,20 @@ def one(settings, work, path, mpp):
         reason = " ".join(str(error).split()).removeprefix(f"{path}: ")
         return None, reason, time.monotonic() - began
     return line, None, time.monotonic() - began
+
+
+def _check_name(path):
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise SourceError(
+            "its name is not UTF-8, as results and reports are. Rename it."
+        ) from error
+
+
+def _named(path):
+    """The path as text that every file can hold."""
+    return str(path).encode(errors="backslashreplace").decode()
 
 
 def of_shard(paths, shard):
@@ -234,7 +249,7 @@ def _claim(folder, settings):
 
 def _forget(folder, paths):
     """Failures of slides that are not asked for any more."""
-    known = {str(path) for path in paths}
+    known = set(map(_named, paths))
     for row in runfolder.read_rows(folder / runfolder.FAILED):
         if row["slide"] not in known:
             runfolder.replace_row(folder / runfolder.FAILED, "slide", row["slide"], None)
@@ -261,6 +276,6 @@ def _ended(folder, paths, failed, settings, changed):
 
 def _shard(text):
     index, _, count = text.partition("/")
-    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
         raise argparse.ArgumentTypeError(f"'{text}' is no I/N with I from 0 to N - 1, such as 0/8")
     return text

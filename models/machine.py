@@ -1,7 +1,9 @@
 """What a run may take of the machine: flags, the budget of a streamed model, and what makes a run repeatable."""
 
 import argparse
+import json
 import os
+import sys
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import keras
 import tensorflow as tf
 
 import tfbig
-from tfbig import SourceError, progress, rates, runfolder
+from tfbig import SourceError, progress, rates, runfolder, stopping
 from tfbig.budget import parse_bytes
 
 UNIFIED = "as device, with memory shared between host and accelerator, see --oversubscription"
@@ -124,7 +126,7 @@ def prepare(settings):
     except ValueError as error:
         raise SourceError(f"--devices: {error}") from error
     if settings.resume:
-        rates.use(runfolder.read_json(Path(settings.out) / RATES))
+        _use_rates(Path(settings.out) / RATES)
     if settings.deterministic:
         _fix(settings)
 
@@ -189,24 +191,52 @@ def _multi_worker():
         SourceError: nothing says which machines there are.
     """
     resolver = None
-    if "TF_CONFIG" not in os.environ:
-        if "SLURM_PROCID" not in os.environ:
-            raise SourceError(
-                "--strategy multiworker: neither TF_CONFIG nor SLURM say which workers there are. Start every worker "
-                'with TF_CONFIG=\'{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", '
-                '"index": 0}}\', or by srun.'
-            )
+    if "TF_CONFIG" in os.environ:
+        _check_cluster(os.environ["TF_CONFIG"])
+    elif "SLURM_PROCID" in os.environ:
         # Which accelerators a task sees is SLURM's matter (--gpus-per-task): the resolver would ask nvidia-smi, and
         # wants to know of one for every task.
         resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
             gpus_per_node=2**10, gpus_per_task=1, auto_set_gpu=False
         )
-    return tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    else:
+        raise SourceError(
+            "--strategy multiworker: neither TF_CONFIG nor SLURM say which workers there are. Start every worker with "
+            f"TF_CONFIG='{_CLUSTER}', or by srun."
+        )
+    print("waits for all workers to start", file=sys.stderr, flush=True)
+    with stopping.at_once():
+        return tf.distribute.MultiWorkerMirroredStrategy(resolver)
+
+
+_CLUSTER = (
+    '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
+)
+
+
+def _check_cluster(text):
+    """Refuses a `TF_CONFIG` in which TensorFlow would find no cluster, or not this worker."""
+    try:
+        known = json.loads(text)
+        task = known["task"]
+        known["cluster"][task["type"]][int(task["index"])]
+    except (ValueError, LookupError, TypeError) as error:
+        raise SourceError(
+            f"TF_CONFIG is {text!r}, in which this worker is not found ({type(error).__name__}: {error}); expected "
+            f"e.g. '{_CLUSTER}'."
+        ) from error
 
 
 def write_rates(folder):
     """Keeps the rates that the plans of a run were made with, so that a resumed one has the same plans."""
     runfolder.write_json(folder / RATES, rates.known())
+
+
+def _use_rates(path):
+    try:
+        rates.use(runfolder.read_json(path))
+    except TypeError as error:
+        raise SourceError(f"{path}: holds no rates of a machine ({error}). Remove it.") from error
 
 
 def _fix(settings):

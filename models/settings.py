@@ -2,6 +2,8 @@
 
 import argparse
 import atexit
+import fcntl
+import os
 import shutil
 import sys
 import tempfile
@@ -17,7 +19,20 @@ _GROUPS = ("data", "training", "machine", "run")
 _PATHS = (
     *("data", "slides", "coords", "splits", "mpp_of", "encoder_weights", "backbone", "test_only"),
 )
-_NOT_SAVED = ("config", "resume", "dry_run", "quiet", "beside")
+_NOT_SAVED = ("config", "resume", "dry_run", "quiet", "beside", "changed")
+_PLACES = (
+    *_PATHS,
+    *("out", "scratch", "devices", "device_memory", "host_memory", "disk", "oversubscription"),
+    *("strict", "confine", "custom", "tensorboard", "checkpoint_minutes", "instances_at_once"),
+)
+"""What says where and within what a run is made, not what it learns."""
+_ON_RESUME = (
+    *_PLACES,
+    *("epochs", "lr", "batch_size", "accumulate", "strategy", "sync_norm", "deterministic"),
+)
+"""What a run may have otherwise when it goes on."""
+_EXACT = {"device", "unified", "offload"}
+"""Modes that give the same, one of which may follow another."""
 _SIDE_BY_SIDE = (
     *("mode", "loss", "val_loss", "seconds_per_step"),
     *("planned_bytes", "peak_bytes", "device_peak_bytes"),
@@ -38,14 +53,66 @@ def parse(argv, tasks, prog="train.py"):
         _parser(tasks, first.task, prog).error(
             "--resume continues a run: say which with --out FOLDER"
         )
-    kept = Path(first.out or "") / runfolder.CONFIG
-    files = [kept] if first.resume and kept.exists() else []
-    if first.resume and not files:
-        _begin(argv, first.out)
-    files += [first.config] if first.config else []
-    tokens = [token for file in files for token in _read(file)]
-    first, _ = _first_parser(tasks).parse_known_args([*tokens, *argv])
-    return _parser(tasks, first.task, prog).parse_args([*tokens, *argv])
+    folder = Path(first.out or "")
+    goes_on = first.resume and (folder / runfolder.CONFIG).exists()
+    before = _kept(folder) if goes_on else []
+    tokens = [*before, *(_read(first.config) if first.config else []), *argv]
+    if goes_on:
+        _check_task(
+            folder, *(_first_parser(tasks).parse_known_args(t)[0] for t in (before, tokens))
+        )
+    found = _parsed(tasks, tokens, prog)
+    found.changed = []
+    if goes_on:
+        found.changed = _changed(_parsed(tasks, before, prog), found, folder)
+    elif first.resume:
+        found.changed = [_begin(argv, first.out)]
+    return found
+
+
+def _kept(folder):
+    """The settings of a run as tokens."""
+    found = _read(folder / runfolder.CONFIG)
+    if not found:
+        _stop(
+            f"{folder / runfolder.CONFIG}: is empty; expected the settings of the run. Put it back, or start again."
+        )
+    return found
+
+
+def _check_task(folder, before, now):
+    if before.task != now.task:
+        _stop(f"{folder}: is a run of --task {before.task}, not {now.task}. Check --out.")
+
+
+def _parsed(tasks, tokens, prog):
+    """Settings from tokens of a command line, those of files among them."""
+    first, _ = _first_parser(tasks).parse_known_args(tokens)
+    found = _parser(tasks, first.task, prog).parse_args(tokens)
+    for value in vars(found).values():
+        if isinstance(value, list):
+            value[:] = [v[1:] if str(v).startswith(" -") else v for v in value]
+    return found
+
+
+def _changed(before, now, folder):
+    """A line that says which settings of a run are others when it goes on; exits where it would be another run."""
+    old, new = to_save(before), to_save(now)
+    names = [name for name in new if old.get(name) != new[name]]
+    told = {name: f"{name} {old.get(name)} -> {new[name]}" for name in names if name != "out"}
+    alike = {old["mode"], new["mode"]} <= _EXACT
+    other = [told[n] for n in told if n not in _ON_RESUME and not (n == "mode" and alike)]
+    if other:
+        _stop(
+            f"--resume goes on as the run in {folder} began, but {'; '.join(other)}. Leave these flags out, or give "
+            "another --out."
+        )
+    return [f"goes on with {'; '.join(told.values())}"] if told else []
+
+
+def learned(settings):
+    """What decides what is learned, which workers must have alike."""
+    return {k: v for k, v in vars(settings).items() if k not in (*_PLACES, *_NOT_SAVED)}
 
 
 def _begin(argv, folder):
@@ -53,7 +120,7 @@ def _begin(argv, folder):
     flags = {token.partition("=")[0] for token in argv if token.startswith("--")}
     if not flags - {"--resume", "--out", "--epochs", "--quiet"}:
         _stop(f"{folder}: holds no run to resume. Check --out, or give the flags of a new run.")
-    print(f"{folder}: holds no run yet; it begins")
+    return f"{folder}: holds no run yet; it begins"
 
 
 def open_folder(settings):
@@ -71,10 +138,57 @@ def open_run(settings):
     else:  # what the others write is thrown away
         folder = Path(tempfile.mkdtemp(prefix="tfbig-worker-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    _claim(folder)
+    if settings.resume:
+        (folder / runfolder.METRICS).unlink(missing_ok=True)  # it says that a run has ended
+        _check_identity(folder)
     runfolder.write_yaml(folder / runfolder.CONFIG, to_save(settings))
     runfolder.write_versions(folder)
     machine.write_rates(folder)
     return folder
+
+
+_claimed = []
+
+
+def _claim(folder):
+    """Keeps the folder for this process, until `close_run`.
+
+    Raises:
+        SourceError: another process trains in it.
+    """
+    close_run()
+    _claimed.append(os.open(folder, os.O_RDONLY))
+    try:
+        fcntl.flock(_claimed[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise SourceError(
+            f"{folder}: another process trains in it. Wait for it, or give another --out."
+        ) from error
+    except OSError:
+        pass  # a file system without locks of folders
+
+
+def close_run():
+    """Others may have the folder of the run."""
+    while _claimed:
+        os.close(_claimed.pop())
+
+
+def _check_identity(folder):
+    """That the checkpoints of a run can be known as its own.
+
+    Raises:
+        SourceError: there are some, and nothing says of which run.
+    """
+    checkpoints = folder / runfolder.CHECKPOINTS
+    if any(checkpoints.rglob("step-*")) and "run" not in runfolder.read_json(
+        folder / runfolder.VERSIONS
+    ):
+        raise SourceError(
+            f"{folder / runfolder.VERSIONS}: is not there, by which the run knows its checkpoints. Put it back, or "
+            "start again in another --out."
+        )
 
 
 def prepare(settings):
@@ -290,6 +404,6 @@ def _tokens(name, value):
     if value is None or value is False:
         return []
     flag = _dashed(f"--{name}")
-    if isinstance(value, list):
-        return [flag, *map(str, value)]
+    if isinstance(value, list):  # what begins with "-" would be a flag
+        return [flag, *(f" {v}" if str(v).startswith("-") else str(v) for v in value)]
     return [flag] if value is True else [f"{flag}={value}"]

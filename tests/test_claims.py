@@ -7,6 +7,7 @@ import zlib
 from contextlib import contextmanager
 
 import h5py
+import imagecodecs
 import numpy as np
 import pytest
 import tifffile
@@ -224,3 +225,25 @@ def test_a_tiff_that_names_other_files_opens_none(tmp_path):
     except tfbig.SourceError:
         return
     assert not (rows == 7).any()
+
+
+def test_a_codestream_in_another_box_is_not_the_image():
+    """A decoder follows the boxes: what is in `free` is skipped."""
+
+    def coded(side):
+        image = np.zeros((side, side), np.uint8)
+        return imagecodecs.jpeg2k_encode(image, codecformat="JP2")
+
+    def box(kind, content):
+        return struct.pack(">I4s", 8 + len(content), kind) + content
+
+    small, large = coded(16), coded(512)
+    at = large.index(b"jp2c") - 4
+    forged = large[:at] + box(b"free", small[small.index(b"\xff\x4f\xff\x51") :]) + large[at:]
+    assert imagecodecs.jpeg2k_decode(forged).shape == (512, 512)
+    assert claims.jpeg2000_size(forged) == (512, 512)
+    assert claims.jpeg2000_size(small) == (16, 16)
+    long = struct.pack(">I4sQ", 1, b"jp2c", 0) + large[at + 8 :]
+    assert claims.jpeg2000_size(large[:at] + long) == (512, 512)
+    assert claims.jpeg2000_size(large[:at]) is None
+    assert claims.jpeg2000_size(large[:12] + struct.pack(">I4s", 0, b"free") + large[at:]) is None

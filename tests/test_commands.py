@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,6 +101,17 @@ def test_one_bad_slide_never_ends_a_run(slides, tmp_path, capsys):
     assert "2 of 3 slides are finished" in capsys.readouterr().out
     assert read_coords(out / "unknown.h5").step == 1.25
     assert not (out / "failed.csv").exists()
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file names are text")
+def test_a_name_that_is_no_text_never_ends_a_run(slides, tmp_path, capsys):
+    shutil.copy(slides / "a.tif", os.fsencode(slides) + b"/bad\xff.tif")
+    assert main(["tile", str(slides), "--out", str(tmp_path / "out"), "--size", "64"]) == 3
+    (row,) = failures(tmp_path / "out")
+    assert row["slide"].endswith("bad\\udcff.tif")
+    assert "its name is not UTF-8" in row["reason"]
+    assert (tmp_path / "out" / "a.h5").exists()
+    assert "bad\\udcff.tif: its name" in capsys.readouterr().err
 
 
 def test_a_run_that_has_no_more_failures_has_no_list_of_them(slides, tmp_path):

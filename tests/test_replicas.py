@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -275,6 +276,40 @@ def test_workers_of_slurm(tmp_path):
     assert "each of 2 replicas on this machine" in said[0][0]
     assert said[1][0] == ""  # the chief alone prints
     assert (tmp_path / "out" / "metrics.json").exists()
+
+
+@slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_to_one_worker_ends_all_with_a_checkpoint(number, code, tmp_path):
+    """TensorFlow has a handler of its own for SIGTERM, which the cluster sets."""
+    out = tmp_path / "out"
+    command = [sys.executable, str(HERE.parent / "train.py"), "--strategy", "multiworker"]
+    command += ["--task", "mil", "--num-bags", "40", "2", "2", "--instances", "8", "--quiet"]
+    command += ["--out", str(out), "--checkpoint-minutes", "0.001", "--resume"]
+
+    def begin(epochs):
+        ports = free_ports(2)
+        cluster = {"worker": [f"localhost:{port}" for port in ports]}
+        for i in range(2):
+            known = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}})
+            yield subprocess.Popen(
+                [*command, "--epochs", str(epochs)],
+                env=os.environ | {"TF_CONFIG": known, "TF_CPP_MIN_LOG_LEVEL": "3"},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+
+    workers = list(begin(50))
+    while not list((out / "checkpoints").glob("step-*")):
+        assert all(worker.poll() is None for worker in workers)
+        time.sleep(0.1)
+    workers[1].send_signal(number)
+    (chief, told), (own, _) = ended(workers)
+    assert (chief, own) == (130, code)
+    assert "stopped, as another worker was" in told
+    done = max((out / "checkpoints").glob("step-*"))
+    assert [code for code, _ in ended(list(begin(1)))] == [0, 0]
+    assert max((out / "checkpoints").glob("step-*")) >= done
 
 
 @slow

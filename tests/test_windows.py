@@ -206,7 +206,7 @@ def test_it_goes_on_from_either_of_the_last_two_checkpoints(seed, tmp_path):
 def test_an_epoch_whose_file_is_gone_is_no_choice(tmp_path):
     path = tmp_path / "best.weights.h5"
     again = BestWindow(path, window=1)
-    again.remember({"values": [0.5, 0.7]})
+    again.remember({"values": [0.5, 0.7], "of": ["val_loss", 1, "min"]})
     again.on_train_begin()
     again.set_model(tiny())
     again.model.set_weights([np.full((1, 1), 2.0)])

@@ -25,6 +25,7 @@ from typing import Any
 import keras
 import yaml
 
+from tfbig.errors import SourceError
 from tfbig.sources.writing import beside
 
 CHECKPOINTS = "checkpoints"
@@ -39,7 +40,9 @@ VERSIONS = "versions.json"
 def write_text(path: str | Path, text: str) -> None:
     """Writes a text file, all of it or nothing."""
     with beside(path) as part:
-        part.write_text(text, encoding="utf-8")
+        part.write_text(
+            text, encoding="utf-8", errors="backslashreplace"
+        )  # names of files may be bytes
 
 
 def write_yaml(path: str | Path, values: Mapping[str, Any]) -> None:
@@ -53,9 +56,22 @@ def write_json(path: str | Path, values: Mapping[str, Any]) -> None:
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
-    """What `write_json` wrote; nothing if there is no such file."""
+    """What `write_json` wrote; nothing if there is no such file.
+
+    Raises:
+        SourceError: it holds something else.
+    """
     path = Path(path)
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SourceError(f"{path}: is damaged ({error}). Put it back, or remove it.") from error
+    if not isinstance(found, dict):
+        raise SourceError(
+            f"{path}: is damaged; expected names and values. Put it back, or remove it."
+        )
     return found
 
 

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from tfbig.errors import Stopped
 
 _asked: int | None = None
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_heard = False
 
 
 def request(number: int = signal.SIGINT) -> None:
@@ -53,20 +55,21 @@ def on_signals(told: str) -> Iterator[None]:
     Args:
         told: what the first signal prints.
     """
-    global _asked
+    global _asked, _heard
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    wanted = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda *_: None) for number in wanted}
+    before = {number: signal.signal(number, _nothing) for number in _SIGNALS}
+    _heard = True
     woken = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     watcher = threading.Thread(target=_watch, args=(reader, told), daemon=True)
     watcher.start()
     try:
         yield
     finally:
+        _heard = False
         signal.set_wakeup_fd(woken)
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -76,10 +79,33 @@ def on_signals(told: str) -> Iterator[None]:
         _asked = None
 
 
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Within it, Ctrl-C ends the process at once; for what holds Python's lock while it waits.
+
+    After it, signals ask to end again, whatever handlers a library has set: making a cluster, TensorFlow sets one for
+    SIGTERM, so that this signal is not heeded until all workers are there.
+    """
+    if not _heard or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number in _SIGNALS:
+            signal.signal(number, _nothing)
+
+
+def _nothing(*_: object) -> None:
+    """What a handler does: a signal that has one wakes the thread that waits for them."""
+
+
 def _watch(reader: int, told: str) -> None:
     """Waits for signals, whose numbers come as bytes, until nobody writes any more."""
     while found := os.read(reader, 1):
-        if found[0] not in (signal.SIGINT, signal.SIGTERM):
+        if found[0] not in _SIGNALS:
             continue
         if asked() is not None:
             os._exit(exit_code())

@@ -122,10 +122,17 @@ class BestWindow(keras.callbacks.Callback):
     def remembered(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         self._checkpoints = self._checkpoints or 0
-        return {"values": self.values}
+        return {"values": self.values, "of": [self.monitor, self.window, self.mode]}
 
     def remember(self, found: Mapping[str, Any]) -> None:
-        """Goes on from there; an epoch whose file is gone can be chosen no more."""
+        """Goes on from there; an epoch whose file is gone can be chosen no more.
+
+        Raises:
+            ValueError: it was chosen by other values.
+        """
+        own = [self.monitor, self.window, self.mode]
+        if found["of"] != own:
+            raise ValueError(f"BestWindow: epochs were chosen by {found['of']}, not by {own}.")
         self.values, self._chosen = [float(v) for v in found["values"]], None
         self._goes_on, self._checkpoints = True, 0
         for epoch in range(len(self.values)):

@@ -24,12 +24,16 @@ def main(argv=None, prog="train.py"):
         try:
             command_line.prepare(settings)
             with machine.telling():
+                for line in settings.changed:
+                    print(line)
                 return TASKS[settings.task].train(settings)
         except tfbig.Stopped as stopped:
             told = f"{stopped}; --resume with --out goes on from here"
             return _fail(prog, told, code=stopping.exit_code())
         except (tfbig.TfbigError, OSError) as error:
             return _fail(prog, error)
+        finally:
+            command_line.close_run()
 
 
 def about(doc):

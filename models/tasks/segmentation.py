@@ -245,7 +245,7 @@ def fit(model, crops, unseen, folder, settings):
     validation = Epochs(
         1, lambda part: slides.dataset([whole[i] for i in part.items(1, 1)], 1, dense)
     )
-    names = [f"{crop.name} {crop.image.shape}" for crop in crops]
+    names = [f"{crop.name} {crop.image.shape} {Path(crop.labels.name).name}" for crop in crops]
     epochs = Epochs(steps_per_epoch(settings), batches, names)
     return training.fit(model, settings, folder, epochs, validation)
 

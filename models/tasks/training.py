@@ -120,7 +120,7 @@ def fit_and_keep(model, twin, settings, folder, epochs, validation, monitor):
     callbacks = [_schedule(settings, epochs.steps), *_keeping(settings, folder, monitor)]
     history = fit(model, settings, folder, epochs, validation, callbacks)
     if settings.keep != "last" and machine.is_chief():
-        twin.load_weights(folder / KEPT)
+        _load(twin, folder / KEPT)
     return history
 
 
@@ -144,11 +144,22 @@ def fit(model, settings, folder, epochs, validation, callbacks=()):
         checkpoints=Checkpoints(folder / runfolder.CHECKPOINTS, runfolder.identity(folder)),
         accumulate=getattr(settings, "accumulate", 1),
         every_seconds=60 * settings.checkpoint_minutes,
+        alike=command_line.learned(settings),
         left_out=None if settings.strict else LeftOut(Path(settings.out or folder)),
         verbose=verbosity(settings),
     )
     loop.run()
     return recorder.history
+
+
+def _load(twin, path):
+    try:
+        twin.load_weights(path)
+    except (OSError, ValueError) as error:
+        raise SourceError(
+            f"{path}: the weights of the epoch that --keep chose cannot be read: {error}. Train a few --epochs more, "
+            "or start again in another --out."
+        ) from error
 
 
 def names_of(found, labels):

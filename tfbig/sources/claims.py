@@ -33,9 +33,28 @@ def jpeg_size(data: bytes | bytearray) -> tuple[int, int] | None:
 
 
 def jpeg2000_size(data: bytes | bytearray) -> tuple[int, int] | None:
-    """The same of a codestream of JPEG 2000: its marker SIZ (ISO 15444-1, A.5.1)."""
-    at = data.find(b"\xff\x4f\xff\x51")
-    if at < 0 or at + 24 > len(data):
+    """The same of a codestream of JPEG 2000, alone or in its box (ISO 15444-1, A.5.1 and I.4)."""
+    at = _codestream(data)
+    if at is None or data[at : at + 4] != b"\xff\x4f\xff\x51" or at + 24 > len(data):
         return None
     right, bottom, left, top = struct.unpack(">IIII", data[at + 8 : at + 24])
     return bottom - top, right - left
+
+
+def _codestream(data: bytes | bytearray) -> int | None:
+    """Where it begins: at once, or in the box `jp2c`."""
+    if data[4:8] != b"jP  ":
+        return 0
+    at = 0
+    while at + 16 <= len(data):
+        length, kind = struct.unpack(">I4s", data[at : at + 8])
+        header = 8
+        if length == 1:
+            (length,) = struct.unpack(">Q", data[at + 8 : at + 16])
+            header = 16
+        if kind == b"jp2c":
+            return at + header
+        if length < header:
+            return None
+        at += length
+    return None

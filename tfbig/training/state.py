@@ -120,7 +120,7 @@ def set_generators(found: Mapping[str, Any]) -> None:
 
 def digest(*parts: Any) -> str:
     """By which the same texts and numbers are known again."""
-    return f"{zlib.crc32(json.dumps(parts).encode()):08x}"
+    return f"{zlib.crc32(json.dumps(parts, default=str).encode()):08x}"
 
 
 @runtime_checkable
