@@ -1,6 +1,7 @@
 """Slides of a command as tasks of a Dask cluster: on the cores of a machine, or on many machines."""
 
 from argparse import Namespace
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +25,7 @@ def each(settings, make, one, tasks):
     """
     if find_spec("distributed") is None:
         raise SourceError("--dask: is not installed. Run pip install 'tfbig[dask]'.")
-    from distributed import Client, KilledWorker, as_completed
+    from distributed import Client, wait
 
     address = None if settings.dask == "local" else settings.dask
     try:
@@ -37,15 +38,22 @@ def each(settings, make, one, tasks):
             client.submit(_one, make, one, values, str(path.resolve()), mpp, pure=False): path
             for path, mpp in tasks
         }
-        for future in as_completed(waiting):
+        while waiting:
             stopping.check()
-            path = waiting.pop(future)
-            try:
-                found = future.result()
-            except KilledWorker as error:
-                found = None, f"its worker died: {' '.join(str(error).split())}", 0.0
-            future.release()
-            yield path, *found
+            with suppress(TimeoutError):  # or it would not end before the next slide does
+                wait(list(waiting), timeout=0.5, return_when="FIRST_COMPLETED")
+            for future in [future for future in waiting if future.done()]:
+                yield waiting.pop(future), *_result(future)
+                future.release()
+
+
+def _result(future):
+    from distributed import KilledWorker
+
+    try:
+        return future.result()
+    except KilledWorker as error:
+        return None, f"its worker died: {' '.join(str(error).split())}", 0.0
 
 
 def _one(make, one, values, path, mpp):

@@ -78,8 +78,8 @@ def add_flags(add):
         choices=["none", "mirrored", "multiworker"],
         default="none",
         help="mirrored: a replica of the model on each accelerator of this machine; multiworker: one on those of each "
-        "machine, which TF_CONFIG or SLURM name, with --out on a file system of all; each replica has --batch-size and "
-        "--accumulate of its own (default: %(default)s)",
+        "machine, which TF_CONFIG or SLURM name, with --out on a file system of all; a step learns from replicas x "
+        "--accumulate batches of --batch-size (default: %(default)s)",
     )
     add(
         "--sync-norm",
@@ -117,6 +117,8 @@ def prepare(settings):
         raise SourceError(
             f"--devices goes with --strategy none; with {settings.strategy} each replica has a device of its own."
         )
+    if settings.strategy == "multiworker" and not settings.out:
+        raise SourceError("--strategy multiworker needs --out FOLDER, which all workers see.")
     if settings.strategy == "mirrored":
         _strategy = tf.distribute.MirroredStrategy()
     elif settings.strategy == "multiworker":
@@ -138,6 +140,15 @@ _strategy = None
 def scope():
     """Where models are made and compiled."""
     return nullcontext() if _strategy is None else _strategy.scope()
+
+
+def replicas():
+    """A line that says how many replicas train, if there is a strategy."""
+    if _strategy is None:
+        return []
+    count, here = _strategy.num_replicas_in_sync, len(_strategy.extended.worker_devices)
+    where = "on this machine" if count == here else f"{here} of them in this process"
+    return [f"trains {count} replicas, {where}"]
 
 
 def is_chief():

@@ -19,7 +19,7 @@ _GROUPS = ("data", "training", "machine", "run")
 _PATHS = (
     *("data", "slides", "coords", "splits", "mpp_of", "encoder_weights", "backbone", "test_only"),
 )
-_NOT_SAVED = ("config", "resume", "dry_run", "quiet", "beside", "changed")
+_NOT_SAVED = ("config", "resume", "dry_run", "quiet", "beside", "told")
 _PLACES = (
     *_PATHS,
     *("out", "scratch", "devices", "device_memory", "host_memory", "disk", "oversubscription"),
@@ -62,11 +62,11 @@ def parse(argv, tasks, prog="train.py"):
             folder, *(_first_parser(tasks).parse_known_args(t)[0] for t in (before, tokens))
         )
     found = _parsed(tasks, tokens, prog)
-    found.changed = []
+    found.told = []
     if goes_on:
-        found.changed = _changed(_parsed(tasks, before, prog), found, folder)
+        found.told = _changed(_parsed(tasks, before, prog), found, folder)
     elif first.resume:
-        found.changed = [_begin(argv, first.out)]
+        found.told = [_begin(argv, first.out)]
     return found
 
 
@@ -203,6 +203,7 @@ def prepare(settings):
             f"--beside {settings.beside}: has no {runfolder.METRICS}; expected the folder of a run that has ended."
         )
     machine.prepare(settings)
+    settings.told += machine.replicas()
 
 
 def write_metrics(folder, settings, metrics):

@@ -60,7 +60,7 @@ def test_tiles_of_a_folder(slides, tmp_path, capsys):
     flags = ("--out", str(out), "--size", "64", "--min-tissue", "1.0")
     assert main(["tile", str(slides), *flags]) == 0
     told = capsys.readouterr().out
-    assert "a.tif: 16 tiles of 64 pixels, 1 of level 0 each, 24.8% tissue" in told
+    assert "a.tif: 16 tiles of 64 x 64 pixels, 1 times those of level 0, 24.8% tissue" in told
     names = {p.name for p in out.iterdir()}
     assert names == {"a.h5", "a.png", "b.h5", "b.png", "tile.yaml", ".lock", *RUN}
     coords = read_coords(out / "a.h5")

@@ -237,6 +237,23 @@ def test_a_callback_that_fails_in_one_worker_tells_why(tmp_path):
 
 
 @slow
+@pytest.mark.parametrize(("norm", "step"), [("none", 2), ("all", 4)])
+def test_a_worker_that_is_asked_to_stop_has_all_save_and_go_on(norm, step, tmp_path):
+    """At once, or, where statistics are those of all, after the round in which they wait for each other."""
+    ports, out = free_ports(2), tmp_path / "out"
+    settings = {"strategy": "multiworker", "norm": norm}
+    found = ended([start(out, ports, i, stop_at=[1, 2], **settings) for i in range(2)])
+    assert [code for code, _ in found] == [1, 1]
+    assert "Stopped: stopped, as another worker was" in found[0][1]
+    assert "Stopped: stopped by SIGTERM" in found[1][1]
+    place = Checkpoints(out / "checkpoints", "a run").newest().values["place"]
+    assert (place["epoch"], place["step"]) == (1, step)
+    run(out, 2, **settings)
+    run(tmp_path / "whole", 2, **settings)
+    assert_equal(left(out), left(tmp_path / "whole"))
+
+
+@slow
 def test_with_statistics_of_all_a_worker_that_cannot_read_ends_the_others(tmp_path):
     """They wait within their step, where they cannot be told."""
     ports, out = free_ports(2), tmp_path / "out"

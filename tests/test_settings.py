@@ -131,6 +131,7 @@ def test_a_folder_in_which_another_process_trains_is_left_alone(out, capsys):
         assert (out / "metrics.json").exists()
         other.stdin.close()
     assert resume(out) == 0
+    assert "all of its epochs were done before" in capsys.readouterr().out
 
 
 def test_labels_are_no_flags(out):
@@ -144,6 +145,8 @@ def test_labels_are_no_flags(out):
 
 
 def test_a_cluster_without_this_worker_is_refused(tmp_path, monkeypatch, capsys):
+    assert train.main([*QUICK, "--strategy", "multiworker"]) == 1
+    assert "needs --out FOLDER, which all workers see" in capsys.readouterr().err
     flags = [*QUICK, "--strategy", "multiworker", "--out", str(tmp_path / "out")]
     alone = json.dumps({"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 3}})
     for text in ("{bad", "{}", "[]", alone):

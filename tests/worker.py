@@ -8,6 +8,7 @@ accumulate, epochs, images: numbers
 out: folder; `weights-<worker>.npz`, `rows-<worker>.json`, and `checkpoints`
 die_at: epoch and batch before which the worker kills itself
 raise_at: the same, before which a callback of the second worker fails
+stop_at: the same, before which the second worker is asked to stop
 nan: image that is not a number
 """
 
@@ -29,6 +30,7 @@ from keras import layers
 
 import tfbig
 from models.pooling import ABMIL
+from tfbig import stopping
 from tfbig.parts import ALL
 from tfbig.training import Checkpoints, Epochs, Loop
 
@@ -162,6 +164,8 @@ class Rows(History):
             os.kill(os.getpid(), signal.SIGKILL)
         if place == self.settings.get("raise_at") and self.worker == 1:
             raise OSError("a callback has failed")
+        if place == self.settings.get("stop_at") and self.worker == 1:
+            stopping.request(signal.SIGTERM)
 
 
 def main(settings):

@@ -16,8 +16,8 @@ import tensorflow as tf
 Gradients = tuple[list[Any], dict[str, Any]]
 """One for each trainable variable, None where there is none, and the logs.
 
-They are in the scale of the optimizer's loss, and divided by the number of replicas, as Keras' are: those of all
-replicas add up.
+They are in the scale of the optimizer's loss, and divided by the number of replicas, as Keras' are (but for sums, see
+`tfbig.replication.check`): those of all replicas add up.
 """
 
 

@@ -14,7 +14,7 @@ class Part:
     """The batches of an epoch from one on, those of a worker.
 
     Batches are dealt in rounds, one for each replica of all workers: batch number `n` is for replica
-    `n % replicas`.
+    `(n - first) % replicas`.
 
     Args:
         epoch: from 0.

@@ -183,12 +183,14 @@ class Recorder(keras.callbacks.Callback):
 
     Attributes:
         history: A row `{epoch, loss, ..., val_loss, ..., seconds_per_step}` for each epoch.
+        new: How many of them this process has added.
     """
 
     def __init__(self, folder: str | Path, clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__()
         self.folder = Path(folder)
         self.history: list[Mapping[str, Any]] = []
+        self.new = 0
         self._clock = clock
         self._began = 0.0
         self._seconds: list[float] = []
@@ -215,4 +217,5 @@ class Recorder(keras.callbacks.Callback):
         seconds = statistics.median(self._seconds)
         self.history.append({"epoch": epoch + 1, **numbers, "seconds_per_step": seconds})
         self._seconds = []
+        self.new += 1
         write_csv(self.folder / HISTORY, self.history)

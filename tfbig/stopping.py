@@ -17,7 +17,7 @@ from tfbig.errors import Stopped
 
 _asked: int | None = None
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_heard = False
+_heard = _held = False
 
 
 def request(number: int = signal.SIGINT) -> None:
@@ -32,8 +32,19 @@ def check() -> None:
     Raises:
         Stopped: it was.
     """
-    if _asked is not None:
+    if _asked is not None and not _held:
         raise Stopped(f"stopped by {signal.Signals(_asked).name}")
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Within it `check` ends nothing: for work of which others wait for every part."""
+    global _held
+    _held = True
+    try:
+        yield
+    finally:
+        _held = False
 
 
 def asked() -> int | None:

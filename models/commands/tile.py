@@ -95,7 +95,8 @@ def _tile(path, slide, settings):
     each_slide.write_view(settings, path, slide, _overlays(coords, tissue, slide))
     write_coords(folder / f"{name}.h5", coords, slide)
     share = "" if tissue is None else f", {tissue.share:.1%} tissue"
-    return f"{path.name}: {count} tiles of {coords.size} pixels, {coords.step:.4g} of level 0 each{share}"
+    size = f"{coords.size} x {coords.size} pixels, {coords.step:.4g} times those of level 0"
+    return f"{path.name}: {count} tiles of {size}{share}"
 
 
 def _overlays(coords, tissue, slide):

@@ -24,7 +24,7 @@ def main(argv=None, prog="train.py"):
         try:
             command_line.prepare(settings)
             with machine.telling():
-                for line in settings.changed:
+                for line in settings.told:
                     print(line)
                 return TASKS[settings.task].train(settings)
         except tfbig.Stopped as stopped:

@@ -149,6 +149,8 @@ def fit(model, settings, folder, epochs, validation, callbacks=()):
         verbose=verbosity(settings),
     )
     loop.run()
+    if not recorder.new:
+        print("all of its epochs were done before; with more --epochs it trains longer")
     return recorder.history
 
 

@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -28,11 +29,13 @@ class Loop:
       with all of their batches. With `BatchNormalization(synchronized=True)` the last round of an epoch is left out if
       it has none for some replica;
     - gradients of `accumulate` rounds are averaged, weighted by their items, before the optimizer steps; the last
-      group of an epoch may be smaller;
+      group of an epoch may be smaller. So is the mean over items of all batches, that of a loss with
+      `reduction="mean_with_sample_weight"` is not;
     - everything that training changes is written to checkpoints: after every epoch, every so many seconds, and when it
       is stopped or fails. A loop with the same arguments goes on from the newest, in the middle of an epoch too, and
       ends with the same weights (bitwise where the operations are deterministic);
-    - a batch that fails or is stopped leaves the model as it was before it.
+    - a batch that fails or is stopped leaves the model as it was before it;
+    - generators of random numbers are alike in all replicas: dropout draws the same for each of their batches.
 
     Args:
         model: compiled.
@@ -258,12 +261,15 @@ class Loop:
         """
         failed: BaseException | None = None
         found = None
+        # Whose statistics are those of all wait for each other within a step: until its end, or that of this process.
+        tied = self._synchronized and not self.worker.alone
         try:
-            found = work()
+            with stopping.held() if tied else nullcontext():
+                found = work()
         except BaseException as error:
+            if tied:
+                raise
             failed = error
-        if failed is not None and self._synchronized and not self.worker.alone:
-            raise failed  # the others wait within their step, until this process is gone
         stopped = isinstance(failed, Stopped)
         flags = failed is not None and not stopped, stopped, bool(found)
         any_failed, any_stopped, some = self.worker.agree(*flags)
