@@ -1,13 +1,7 @@
 """Command line of `train.py`: flags, `--config` files, and the settings of a run that is resumed."""
 
 import argparse
-import atexit
-import fcntl
-import os
-import shutil
 import sys
-import tempfile
-import time
 from pathlib import Path
 
 import yaml
@@ -121,74 +115,6 @@ def _begin(argv, folder):
     if not flags - {"--resume", "--out", "--epochs", "--quiet"}:
         _stop(f"{folder}: holds no run to resume. Check --out, or give the flags of a new run.")
     return f"{folder}: holds no run yet; it begins"
-
-
-def open_folder(settings):
-    """The run folder, by default named after task, mode and time."""
-    if settings.resume and (Path(settings.out) / runfolder.CONFIG).exists():
-        return Path(settings.out)
-    name = f"{settings.task}-{settings.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return runfolder.create(settings.out or Path("runs") / name)
-
-
-def open_run(settings):
-    """The run folder, with the settings in its `config.yaml`; `--config` takes them back. The chief makes it."""
-    if machine.is_chief():
-        folder = open_folder(settings)
-    else:  # what the others write is thrown away
-        folder = Path(tempfile.mkdtemp(prefix="tfbig-worker-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    _claim(folder)
-    if settings.resume:
-        (folder / runfolder.METRICS).unlink(missing_ok=True)  # it says that a run has ended
-        _check_identity(folder)
-    runfolder.write_yaml(folder / runfolder.CONFIG, to_save(settings))
-    runfolder.write_versions(folder)
-    machine.write_rates(folder)
-    return folder
-
-
-_claimed = []
-
-
-def _claim(folder):
-    """Keeps the folder for this process, until `close_run`.
-
-    Raises:
-        SourceError: another process trains in it.
-    """
-    close_run()
-    _claimed.append(os.open(folder, os.O_RDONLY))
-    try:
-        fcntl.flock(_claimed[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise SourceError(
-            f"{folder}: another process trains in it. Wait for it, or give another --out."
-        ) from error
-    except OSError:
-        pass  # a file system without locks of folders
-
-
-def close_run():
-    """Others may have the folder of the run."""
-    while _claimed:
-        os.close(_claimed.pop())
-
-
-def _check_identity(folder):
-    """That the checkpoints of a run can be known as its own.
-
-    Raises:
-        SourceError: there are some, and nothing says of which run.
-    """
-    checkpoints = folder / runfolder.CHECKPOINTS
-    if any(checkpoints.rglob("step-*")) and "run" not in runfolder.read_json(
-        folder / runfolder.VERSIONS
-    ):
-        raise SourceError(
-            f"{folder / runfolder.VERSIONS}: is not there, by which the run knows its checkpoints. Put it back, or "
-            "start again in another --out."
-        )
 
 
 def prepare(settings):

@@ -3,7 +3,7 @@
 import sys
 
 import tfbig
-from models import machine
+from models import machine, opening
 from models import settings as command_line
 from models.tasks import mil, patchgd, segmentation
 from tfbig import progress, stopping
@@ -33,7 +33,7 @@ def main(argv=None, prog="train.py"):
         except (tfbig.TfbigError, OSError) as error:
             return _fail(prog, error)
         finally:
-            command_line.close_run()
+            opening.close_run()
 
 
 def about(doc):

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfbig
-from models import encoders, machine
+from models import encoders, machine, opening
 from models import settings as command_line
 from models.dtfd import DISTILLATIONS, DTFDMIL, PseudoBagLoss
 from models.pooling import ABMIL, MaxPooling, MeanPooling
@@ -113,7 +113,7 @@ def train(settings):
     if settings.dry_run:
         return 0
 
-    folder = command_line.open_run(settings)
+    folder = opening.open_run(settings)
     splits.write_notes(data, folder)
     measured = {"mode": settings.mode}
     if settings.test_only:

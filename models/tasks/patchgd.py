@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfbig
-from models import encoders, latent, machine, saved, series
+from models import encoders, latent, machine, opening, saved, series
 from models import settings as command_line
 from models.tasks import images, judge, splits, training, warm_start
 from tfbig import SourceError, pictures, runfolder, sources
@@ -143,7 +143,7 @@ def train(settings):
     if settings.dry_run:
         return 0
 
-    folder = command_line.open_run(settings)
+    folder = opening.open_run(settings)
     splits.write_notes(data, folder)
     measured = {"mode": settings.mode}
     if settings.test_only:

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 import tfbig
-from models import machine, saved
+from models import machine, opening, saved
 from models import settings as command_line
 from models.gigapixel_unet import STRIDE, gigapixel_unet
 from models.tasks import slides, splits, training
@@ -115,7 +115,7 @@ def train(settings):
     if settings.dry_run:
         return 0
 
-    folder = command_line.open_run(settings)
+    folder = opening.open_run(settings)
     runfolder.write_text(folder / "plan.txt", f"{plan}\n")
     history = fit(model, crops, unseen, folder, settings)
     runfolder.save_model(folder / "model.keras", twin)
@@ -138,7 +138,7 @@ def evaluate(settings):
         return 0
     twin = saved.load(Path(settings.test_only) / "model.keras")
     model = twin if machine.is_plain(settings) else stream(twin, settings)
-    folder = command_line.open_run(settings)
+    folder = opening.open_run(settings)
     rows = [judge(model, twin, slide, folder) for slide in found]
     runfolder.write_csv(folder / runfolder.PREDICTIONS, rows)
     _, peak = runfolder.memory_bytes()
