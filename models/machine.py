@@ -148,7 +148,7 @@ def replicas():
         return []
     count, here = _strategy.num_replicas_in_sync, len(_strategy.extended.worker_devices)
     where = "on this machine" if count == here else f"{here} of them in this process"
-    return [f"trains {count} replicas, {where}"]
+    return [f"trains {count} replica{'s' * (count > 1)}, {where}"]
 
 
 def is_chief():
