@@ -219,24 +219,6 @@ def test_a_loss_of_nan_ends_the_run_with_the_weights_before_it(data, tmp_path, c
     assert_whole(out)
 
 
-@slow
-def test_a_scratch_folder_that_goes_ends_the_run_which_goes_on(data, tmp_path, at_tick, capsys):
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    spilling = ("--scratch", str(scratch), "--host-memory", "180MB", "--crop", "256x384")
-    spilling += ("--device-memory", "2MB", "--disk", "100MB", "--precision", "float64")
-    at_tick(12, lambda: shutil.rmtree(scratch))
-    out = tmp_path / "out"
-    code = run(data, out, *spilling)
-    told = capsys.readouterr().err
-    assert (code, "scratch directory" in told) in ((1, True), (0, False))
-    if code:
-        scratch.mkdir()
-        assert run(data, out, "--resume") == 0
-    scratch.mkdir(exist_ok=True)
-    assert_as_undisturbed(data, out, tmp_path, *spilling)
-
-
 @pytest.fixture
 def disk(tmp_path):
     """Mounts small file systems."""

@@ -22,6 +22,8 @@ from test_budgets import learn, residual
 import tfbig
 from tfbig import scratch
 from tfbig.budget import in_memory, parse_bytes
+from tfbig.parts import Part
+from tfbig.training import Checkpoints, Epochs, Loop
 
 ROOT = Path(__file__).parent.parent
 
@@ -120,7 +122,10 @@ def test_memory_is_not_a_disk(tmp_path: Path) -> None:
 
 def spilling(twin: keras.Model, shape: tuple[int, ...], share: float, folder: Path) -> keras.Model:
     """A streamed model whose host budget is a share of what its images take: less than making them again could save."""
-    free = tfbig.stream(twin, tfbig.Budget(device=800_000)).plan(shape)
+    unbound = tfbig.stream(twin, tfbig.Budget(device=800_000))
+    if twin.compiled:
+        unbound.compile("sgd", "mse")
+    free = unbound.plan(shape)
     host = free.total_bytes - int((1 - share) * free.host_bytes)
     return tfbig.stream(
         twin, tfbig.Budget(device=800_000, host=host, disk="1GB", scratch=str(folder))
@@ -139,6 +144,40 @@ def test_what_goes_through_a_file_is_the_same(float64: None, tmp_path: Path, sha
     assert "disk" in str(plan)
     assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_folder_that_goes_ends_training_which_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    x = tf.random.stateless_normal((6, 61, 47, 3), (1, 2))
+
+    def batches(part: Part) -> tf.data.Dataset:
+        own = part.items(6, 2)
+        images = tf.gather(x, own)
+        return tf.data.Dataset.from_tensor_slices((images, targets[own])).batch(2)
+
+    def train(folder: Path, *callbacks: keras.callbacks.Callback) -> list[np.ndarray]:
+        keras.utils.set_random_seed(0)
+        twin = residual()
+        twin.compile("sgd", "mse")
+        big = spilling(twin, (2, 61, 47, 3), 0.5, folder)
+        big.compile("sgd", "mse")
+        assert big.plan((2, 61, 47, 3)).disk_bytes > 0
+        kept = Checkpoints(tmp_path / f"kept {folder.name}", "a run")
+        Loop(big, Epochs(3, batches), checkpoints=kept, callbacks=callbacks).run()
+        return [v.numpy() for v in big.variables]
+
+    targets = np.zeros((6, *residual()(x[:1]).shape[1:]), np.float32)
+    whole, gone = tmp_path / "whole", tmp_path / "gone"
+    for folder in (whole, gone):
+        folder.mkdir()
+    going = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: gone.rename(tmp_path / "away")
+    )
+    expected = train(whole)
+    with pytest.raises(tfbig.BudgetError, match="gone' does not exist; create it"):
+        train(gone, going)
+    (tmp_path / "away").rename(gone)
+    assert_same(train(gone), expected)
 
 
 def test_less_disk_than_a_step_needs_is_said_in_plan(tmp_path: Path) -> None:
