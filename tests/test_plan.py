@@ -21,16 +21,17 @@ from keras import layers
 
 from tfbig import cuts, layouts, losses, network, phase, segments
 from tfbig.budget import DEFAULT_STRIPS, parse_bytes
-from tfbig.cost import bytes_of, heights_of, itemsize, sweep_limit
+from tfbig.cost import bytes_of, heights_of, sweep_limit
 from tfbig.errors import BudgetError
 from tfbig.geometry import SAME, Interval, Resize, Transposed, Window, partition
 from tfbig.graph import AT_ONCE, Graph, Local, Node, Reduce, Whole, axes_of, image_positions
 from tfbig.lifetimes import timeline
-from tfbig.plan import PAGE_ELEMENTS, RUNTIME_BYTES, Plan, Rates, SweepCost, format_bytes, layers_of
+from tfbig.plan import PAGE_ELEMENTS, RUNTIME_BYTES, Plan, Rates, SweepCost, layers_of
 from tfbig.planner import Planner
 from tfbig.ranges import aligned
 from tfbig.schedule import REMAT_DEPTH, Layout, Store, Sweep, foldable, schedule
 from tfbig.strips import KERNEL_ELEMENTS, learning
+from tfbig.units import format_bytes, itemsize
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

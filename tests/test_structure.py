@@ -14,6 +14,7 @@ ORDER = [
     "backend",
     "replication",
     "errors",
+    "units",
     "stopping",
     "parts",
     "epochs",
@@ -52,6 +53,7 @@ ORDER = [
     "instances",
     "network",
     "split",
+    "split_planner",
     "losses",
     "objective",
     "metrics",
@@ -116,6 +118,7 @@ SOURCES = [
 PURE = [
     *(
         "errors",
+        "units",
         "stopping",
         "budget",
         "geometry",

@@ -7,21 +7,15 @@ from math import prod
 
 import numpy as np
 
+from tfbig.geometry import Size
 from tfbig.graph import Graph, Local, Whole
-from tfbig.schedule import Size, Sweep
-
-ITEMSIZE = {"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16": 2, "bfloat16": 2}
-ITEMSIZE |= {"int32": 4, "float32": 4, "int64": 8, "float64": 8}
+from tfbig.schedule import Sweep
+from tfbig.units import itemsize
 
 
 def sweep_limit(sweep: Sweep, extents: Mapping[int, Size]) -> int:
     """The largest number of strips: every strip owns a row of every image of the sweep."""
     return min((extents[v][0] for v in sweep.observed), default=1)
-
-
-def itemsize(dtype: str | None) -> int:
-    """Bytes of one element."""
-    return ITEMSIZE[dtype or "float32"]
 
 
 def bytes_of(

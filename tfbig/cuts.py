@@ -11,9 +11,10 @@ import numpy as np
 
 from tfbig.budget import DEFAULT_STRIPS
 from tfbig.cost import bytes_of, heights_of, operations_of
+from tfbig.geometry import Size
 from tfbig.graph import Graph, Local, Node, axes_of, image_positions, output_extent
 from tfbig.plan import Rates
-from tfbig.schedule import Size, Sweep, schedule
+from tfbig.schedule import Sweep, schedule
 from tfbig.strips import Strips
 
 TWO_CORES = Rates()

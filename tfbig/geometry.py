@@ -16,6 +16,9 @@ import numpy as np
 Number = Any
 """An integer, or an array of integers: one for every strip."""
 
+Size = tuple[int, ...]
+"""Rows, columns, ... of an image."""
+
 
 class Interval(NamedTuple):
     """Rows `start <= row < stop`."""

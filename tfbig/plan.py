@@ -9,6 +9,7 @@ from math import ceil
 from tfbig.graph import AT_ONCE
 from tfbig.lifetimes import Moment, Timeline
 from tfbig.schedule import Layout, Store, Sweep
+from tfbig.units import format_bytes
 
 RUNTIME_BYTES = 128 * 2**20
 """What TensorFlow takes for itself: kernels made at run time, freed strips (measured: 115 MB at most)."""
@@ -321,12 +322,3 @@ def layers_of(sweep: Sweep, width: int = 30) -> str:
         return first if len(first) <= width else first[: width - 3] + "..."
     text = f"{first} .. {last} ({count})"
     return text if len(text) <= width else f"{first[: width - 6 - len(str(count))]} .. ({count})"
-
-
-def format_bytes(count: float) -> str:
-    """`1536 -> '1.5 KiB'`, rounded up: a budget of what is printed is enough."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{ceil(count * 10) / 10:.1f} {unit}"
-        count /= 1024
-    raise AssertionError

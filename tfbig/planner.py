@@ -13,12 +13,14 @@ import numpy as np
 
 from tfbig import cuts, layouts, lifetimes
 from tfbig.budget import DEFAULT_STRIPS, HOST_SHARE
-from tfbig.cost import bytes_of, itemsize, operations_of
+from tfbig.cost import bytes_of, operations_of
 from tfbig.errors import BudgetError
+from tfbig.geometry import Size
 from tfbig.graph import Graph, Node
-from tfbig.plan import PAGES, RUNTIME_BYTES, SWEEP_BYTES, Plan, Rates, SweepCost, format_bytes
-from tfbig.schedule import Layout, Size, Sweep, schedule
+from tfbig.plan import PAGES, RUNTIME_BYTES, SWEEP_BYTES, Plan, Rates, SweepCost
+from tfbig.schedule import Layout, Sweep, schedule
 from tfbig.strips import Strips, learning
+from tfbig.units import format_bytes, itemsize
 
 GOOD_ENOUGH = 1.1
 """No more is looked for, nor traced, where nothing could be faster than by this factor."""

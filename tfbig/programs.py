@@ -12,12 +12,13 @@ import tensorflow as tf
 
 from tfbig import backend, labels, network, objective, phase, rates, replication, split
 from tfbig.budget import DEFAULT_STRIPS, HOST_SHARE, Budget
-from tfbig.cost import ITEMSIZE
 from tfbig.engine import Program
 from tfbig.errors import UnsupportedLayerError
 from tfbig.graph import Graph
 from tfbig.plan import Plan
 from tfbig.planner import Planner
+from tfbig.split_planner import SplitPlanner
+from tfbig.units import ITEMSIZE
 
 map_structure = keras.tree.map_structure
 
@@ -214,7 +215,7 @@ class Programs:
 
     def _planner(self, graph: Graph, training: bool) -> Planner:
         settings, budget = self.settings, self.settings.budget
-        kind = Planner if self.cut is None else partial(split.SplitPlanner, self.cut)
+        kind = Planner if self.cut is None else partial(SplitPlanner, self.cut)
         strips, firm = settings.strip_bytes
         devices, replicas = self.devices, settings.replicas
         return kind(

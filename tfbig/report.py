@@ -21,7 +21,7 @@ from PIL import Image
 
 from tfbig import runfolder, zoom
 from tfbig.errors import SourceError
-from tfbig.plan import format_bytes
+from tfbig.units import format_bytes
 
 NAME: Final = "report.html"
 MAX_VIEWS: Final = 8

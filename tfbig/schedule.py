@@ -24,9 +24,6 @@ REMAT_DEPTH = 4
 SHORT_DEPTH = 2
 """The same where segments are replayed: images at the ends of residual blocks are then stored, and little else."""
 
-Size = tuple[int, ...]
-"""Rows, columns, ... of an image."""
-
 
 class Store(NamedTuple):
     """What is kept in memory or in a file for a part of a step.

@@ -25,8 +25,8 @@ from tfbig import scratch
 from tfbig.budget import available_bytes
 from tfbig.errors import BudgetError
 from tfbig.pages import POOL
-from tfbig.plan import format_bytes
 from tfbig.progress import METER
+from tfbig.units import format_bytes
 
 
 class Wanted(NamedTuple):

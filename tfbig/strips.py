@@ -10,9 +10,11 @@ import numpy as np
 
 from tfbig.cost import bytes_of, heights_of, operations_of, sweep_limit
 from tfbig.errors import BudgetError
+from tfbig.geometry import Size
 from tfbig.graph import Graph, Local
-from tfbig.plan import PAGE_ELEMENTS, SweepCost, format_bytes, layers_of
-from tfbig.schedule import Size, Sweep
+from tfbig.plan import PAGE_ELEMENTS, SweepCost, layers_of
+from tfbig.schedule import Sweep
+from tfbig.units import format_bytes
 
 KERNEL_ELEMENTS = 2**31 - 1
 """Most elements of a tensor; above, kernels fail or give wrong results (tensorflow issues 60330, 8471, 124949)."""

@@ -18,7 +18,7 @@ from tensorflow.python.eager import context
 from tfbig import backend
 from tfbig.budget import available_bytes
 from tfbig.errors import UnifiedMemoryError
-from tfbig.plan import format_bytes
+from tfbig.units import format_bytes
 
 LEAST_CAPABILITY = (6, 0)
 """Of cards that move pages when they are touched: Pascal and later."""

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfbig.budget import available_bytes
 from tfbig.sources import vendor, zarrs
-from tfbig.sources.source import in_words
+from tfbig.units import format_bytes
 
 NEEDED = (
     *("tensorflow", "keras", "numpy", "tifffile", "imagecodecs", "openslide-python"),
@@ -70,7 +70,9 @@ def _lines(found):
         ", ".join(found["accelerators"]) or "none that TensorFlow sees; everything runs on the CPU"
     )
     yield f"accelerators: {devices}"
-    memory, disk = (in_words(found[f"{key}_bytes"]) for key in ("memory_available", "disk_free"))
+    memory, disk = (
+        format_bytes(found[f"{key}_bytes"]) for key in ("memory_available", "disk_free")
+    )
     yield f"memory available {memory}, disk free here {disk}"
     for name, version in found["packages"].items():
         yield f"  {name} {version or 'is not installed'}"

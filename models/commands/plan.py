@@ -11,7 +11,7 @@ from models import settings as command_line
 from models.predictors.results import run_of
 from tfbig import SourceError, mil, sources
 from tfbig.budget import available_bytes
-from tfbig.plan import format_bytes
+from tfbig.units import format_bytes
 
 CLASSES = 2
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import h5py
 
 from tfbig.errors import SourceError
-from tfbig.sources.source import in_words
+from tfbig.units import format_bytes
 
 MAX_RATIO: Final = 2000
 """Bytes that one stored byte may stand for; deflate reaches 1032."""
@@ -60,7 +60,7 @@ def dataset(file: h5py.File, key: str) -> h5py.Dataset:
     stored = data.id.get_storage_size()
     if data.nbytes > _FREE_BYTES and data.nbytes > MAX_RATIO * stored:
         raise SourceError(
-            f"{name}: '{key}' {data.shape} claims {in_words(data.nbytes)}, of which {in_words(stored)} are stored. The "
-            "file is damaged, or made up; make it again."
+            f"{name}: '{key}' {data.shape} claims {format_bytes(data.nbytes)}, of which "
+            f"{format_bytes(stored)} are stored. The file is damaged, or made up; make it again."
         )
     return data

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig.errors import SourceError
+from tfbig.units import format_bytes
 
 Rows = npt.NDArray[Any]
 
@@ -115,7 +116,7 @@ class Readable(ABC):
         """One line: what it is, its shape, dtype, size decoded."""
         size = " x ".join(map(str, self.shape))
         kind = type(self).__name__
-        return f"{kind} of {self.name}: {size} {self.dtype}, {in_words(self.nbytes)}"
+        return f"{kind} of {self.name}: {size} {self.dtype}, {format_bytes(self.nbytes)}"
 
     def __repr__(self) -> str:
         return f"<{self.describe()}>"
@@ -239,16 +240,6 @@ def registered(handle: str) -> Readable:
             f"{handle}: no source is registered under this handle; it was released, or made "
             "in another process. Keep the source registered, or pass the path of the file."
         ) from None
-
-
-def in_words(num_bytes: int) -> str:
-    """`3_141_000_000` as `'2.93 GiB'`."""
-    size, unit = float(num_bytes), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{size:.3g} {unit}"
 
 
 def _image_shape(shape: Sequence[int], name: str) -> tuple[int, int, int]:

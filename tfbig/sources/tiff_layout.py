@@ -17,7 +17,7 @@ from tfbig.sources import claims
 from tfbig.sources.files import File
 from tfbig.sources.georeference import Georeference, of_page
 from tfbig.sources.resolution import Resolution, of_tiff
-from tfbig.sources.source import in_words
+from tfbig.units import format_bytes
 
 _MAX_BAND_BYTES: Final = 2**30
 _YCBCR_DECODED_TO_RGB: Final = frozenset({6, 7, 33007, 34892})  # the JPEG family
@@ -230,6 +230,6 @@ def _check_segments(file: File, layout: TiffLayout) -> None:
     if layout.band_bytes > _MAX_BAND_BYTES:
         raise SourceError(
             f"{file.path}: {layout.facts}: one must be decoded at once and takes "
-            f"{in_words(layout.band_bytes)}; {in_words(_MAX_BAND_BYTES)} are allowed. Convert "
+            f"{format_bytes(layout.band_bytes)}; {format_bytes(_MAX_BAND_BYTES)} are allowed. Convert "
             "the file to tiles, say with tifffile.imwrite(..., tile=(512, 512))."
         )

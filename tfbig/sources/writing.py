@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from tfbig.errors import BudgetError, SourceError
 from tfbig.sources.files import PathLike, cannot_open
-from tfbig.sources.source import Rows, in_words
+from tfbig.sources.source import Rows
+from tfbig.units import format_bytes
 
 
 @contextmanager
@@ -141,6 +142,6 @@ def _check_room(path: Path, num_bytes: int) -> None:
         ) from error
     if num_bytes > free:
         raise BudgetError(
-            f"{path}: needs {in_words(num_bytes)} on disk, {in_words(free)} are free in "
+            f"{path}: needs {format_bytes(num_bytes)} on disk, {format_bytes(free)} are free in "
             f"{folder}. Make room, or write it to another disk."
         )

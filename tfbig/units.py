@@ -1,0 +1,22 @@
+"""Bytes: formatted for people, and the size of one element of each dtype."""
+
+from __future__ import annotations
+
+from math import ceil
+
+ITEMSIZE = {"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16": 2, "bfloat16": 2}
+ITEMSIZE |= {"int32": 4, "float32": 4, "int64": 8, "float64": 8}
+
+
+def itemsize(dtype: str | None) -> int:
+    """Bytes of one element."""
+    return ITEMSIZE[dtype or "float32"]
+
+
+def format_bytes(count: float) -> str:
+    """`1536 -> '1.5 KiB'`, rounded up: a budget of what is printed is enough."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{ceil(count * 10) / 10:.1f} {unit}"
+        count /= 1024
+    raise AssertionError
