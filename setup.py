@@ -9,9 +9,9 @@ setup(
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    packages=find_packages(include=["tfbig", "tfbig.*", "models", "models.*"]),
-    package_data={"tfbig": ["page/*"]},
-    entry_points={"console_scripts": ["tfbig=models.commands.main:main"]},
+    packages=find_packages(include=["tfbig", "tfbig.*"]),
+    package_data={"tfbig.results": ["page/*"]},
+    entry_points={"console_scripts": ["tfbig=tfbig.cli.main:main"]},
     python_requires=">=3.11,<3.14",
     install_requires=[
         "tensorflow>=2.21,<2.22",

@@ -2,7 +2,7 @@
 
 import sys
 
-from models.commands.train import TASKS, main, settings_of
+from tfbig.cli.commands.train import TASKS, main, settings_of
 
 __all__ = ["TASKS", "main", "settings_of"]
 

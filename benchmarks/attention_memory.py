@@ -42,8 +42,8 @@ def main() -> None:
 
 def aggregator(model: str, block: int):
     """The layer, in inference mode, so without dropout."""
-    from models.self_attention import SelfAttentionMIL
-    from models.transmil import TransMIL
+    from tfbig.models.self_attention import SelfAttentionMIL
+    from tfbig.models.transmil import TransMIL
 
     return SelfAttentionMIL(2, block=block) if model == "blockwise" else TransMIL(2)
 

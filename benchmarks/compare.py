@@ -94,7 +94,8 @@ def measured(given: argparse.Namespace) -> str:
     import tensorflow as tf
 
     import tfbig
-    from tfbig import rates, unified
+    from tfbig.engine import machine_rates
+    from tfbig.system import backend, unified_memory
 
     way = WAYS[given.only]
     if way.get("unified"):
@@ -104,7 +105,7 @@ def measured(given: argparse.Namespace) -> str:
     base, _ = report.memory_bytes()
     image = tf.constant(np.random.default_rng(0).random((1, given.side, given.side, 3), np.float32))
     model, plan = made(given, way)
-    floor = plan.exact_operations / rates.of(tfbig.backend.accelerator()).operations
+    floor = plan.exact_operations / machine_rates.of(backend.accelerator()).operations
     held, _ = report.memory_bytes()
     seconds, loss = [], 0.0
     for _ in range(given.warmup + given.steps):
@@ -121,7 +122,7 @@ def measured(given: argparse.Namespace) -> str:
         base_bytes=base,
         peak_bytes=report.memory_bytes()[1],
         planned_bytes=held + plan.peak_bytes if "budget" in way else None,
-        device_peak_bytes=unified.peak_bytes(),
+        device_peak_bytes=unified_memory.peak_bytes(),
         loss=loss,
     )
 

@@ -26,8 +26,8 @@ import tensorflow as tf
 
 import tfbig
 from benchmarks import report
-from models.gigapixel_unet import gigapixel_unet
-from tfbig import tissue
+from tfbig.models.gigapixel_unet import gigapixel_unet
+from tfbig.tissue import masks
 
 SLIDE = ROOT / "examples/data/esophagus_eosinophilic.tif"
 
@@ -50,7 +50,7 @@ class Steps(keras.callbacks.Callback):
 def write_image(folder: Path, rows: int, columns: int) -> tuple[Path, Path]:
     """An inverted gray image `[rows, columns, 1]` and its labels: a real slide, mirrored and repeated."""
     slide = tfbig.sources.Grayscale(tfbig.open(SLIDE), invert=True)
-    labels = tissue.tissue_mask(tfbig.open(SLIDE))
+    labels = masks.tissue_mask(tfbig.open(SLIDE))
     paths = folder / "image.npy", folder / "labels.npy"
     for path, source in zip(paths, (slide, labels), strict=True):
         with tfbig.sources.write_npy(path, (rows, columns, 1), np.dtype("uint8")) as writer:

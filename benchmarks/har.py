@@ -60,7 +60,7 @@ def load(folder):
 def make(kind, sampling, scale):
     """The plain network, or PatchGD of the same convolution."""
     import tfbig
-    from models import series
+    from tfbig.models import series
 
     if kind == "plain":
         return series.baseline(LENGTH, 9, CLASSES)

@@ -42,7 +42,7 @@ def step(given: argparse.Namespace, path: Path) -> str:
     import keras
 
     import tfbig
-    from models import resnet
+    from tfbig.models import resnet
 
     keras.utils.set_random_seed(0)
     write_image(path, given.side)
@@ -91,7 +91,7 @@ def write_image(path: Path, side: int) -> None:
 
 def follow() -> dict[str, float]:
     """When the last strip of each sweep was done, by what progress calls the sweep."""
-    from tfbig.progress import METER
+    from tfbig.system.progress import METER
 
     ends: dict[str, float] = {}
     tick = METER.tick

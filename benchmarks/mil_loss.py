@@ -44,9 +44,9 @@ def losses(arguments, data, has_norm, share=1, plain=False, norm="exact", dtype=
     import keras
     import tensorflow as tf
 
-    from models import encoders
-    from models.pooling import ABMIL
     from tfbig import mil, optimizers
+    from tfbig.models import encoders
+    from tfbig.models.pooling import ABMIL
 
     shape = (arguments.side, arguments.side, 3)
     keras.config.set_floatx("float32")  # weights are drawn alike

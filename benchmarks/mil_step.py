@@ -31,9 +31,9 @@ def model(arguments):
     import keras
 
     import tfbig
-    from models import encoders
-    from models.pooling import ABMIL
     from tfbig import mil
+    from tfbig.models import encoders
+    from tfbig.models.pooling import ABMIL
 
     keras.utils.set_random_seed(0)
     norm = "exact" if arguments.norm == "none" else arguments.norm  # which then has nothing to do

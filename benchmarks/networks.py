@@ -20,7 +20,7 @@ def conv_chain() -> Any:
 
 def resnet18() -> Any:
     """That of torchvision."""
-    from models import resnet
+    from tfbig.models import resnet
 
     encoder = resnet.resnet18(include_top=False, pooling="avg")
     return _ended(encoder.input, encoder.output)

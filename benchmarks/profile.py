@@ -93,15 +93,16 @@ def parsed() -> argparse.Namespace:
 
 def floor(plan: Any) -> float:
     """Seconds of the arithmetic at the rate of a convolution in memory that is near."""
-    import tfbig
-    from tfbig import rates
+    from tfbig.engine import machine_rates
+    from tfbig.system import backend
 
-    return float(plan.exact_operations / rates.of(tfbig.backend.accelerator()).operations)
+    return float(plan.exact_operations / machine_rates.of(backend.accelerator()).operations)
 
 
 def timed() -> dict[str, float]:
     """Seconds of what runs beside the operations, which grow as it runs."""
-    from tfbig import reading, stores
+    from tfbig.engine import read_ahead
+    from tfbig.stores import host_store
 
     taken: dict[str, float] = defaultdict(float)
 
@@ -117,9 +118,9 @@ def timed() -> dict[str, float]:
 
         setattr(module, name, followed)
 
-    follow(stores, "_copy_all", "copies to stores")
-    follow(stores, "_later", "waiting for copies")
-    follow(reading, "_read_rows", "reading files")
+    follow(host_store, "_copy_all", "copies to stores")
+    follow(host_store, "_later", "waiting for copies")
+    follow(read_ahead, "_read_rows", "reading files")
     return taken
 
 

@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parent.parent
 def memory_bytes() -> tuple[int, int]:
     """Resident memory of this process: now, and most so far."""
     # Slow to import, and the process that only compares needs none of it.
-    from tfbig import runfolder
+    from tfbig.results import run_folder
 
-    return runfolder.memory_bytes()
+    return run_folder.memory_bytes()
 
 
 def machine() -> str:

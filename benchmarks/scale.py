@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-from tfbig.parts import shuffled
+from tfbig.data.worker_shards import shuffled
 
 
 @dataclass(frozen=True)

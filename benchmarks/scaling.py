@@ -58,7 +58,7 @@ def build(name: str, stages: str):
     """The model with one output, and the last layer of its front."""
     import keras
 
-    from models import resnet
+    from tfbig.models import resnet
 
     encoder = getattr(resnet, name)(include_top=False, pooling="avg")
     model = keras.Model(encoder.input, keras.layers.Dense(1)(encoder.output))
@@ -75,7 +75,7 @@ def times(name: str, stages: str, sides: list[int], steps: int) -> dict:
     import keras
 
     import tfbig
-    from tfbig.budget import available_bytes
+    from tfbig.system.budget import available_bytes
 
     keras.utils.set_random_seed(0)
     model, upto = build(name, stages)

@@ -42,8 +42,8 @@ BATCHES = (32, 16, 8, 4, 2)
 
 def single_digits(data, part, per_class):
     """Images of one digit each, and the digits."""
-    from tfbig.digits import read_digits
-    from tfbig.patchgd.ultramnist import ultramnist
+    from tfbig.datasets.digits import read_digits
+    from tfbig.datasets.ultramnist import ultramnist
 
     found, classes = ultramnist(*read_digits(data, part), per_class, SINGLE, FACTORS, (1,), 1)
     return np.stack([image.read(0, SINGLE) for image in found]), classes
@@ -53,7 +53,7 @@ def pretrain(data, path, epochs=6):
     """The backbone, on single digits; gives its accuracy on those of the test files."""
     import keras
 
-    from models import encoders
+    from tfbig.models import encoders
 
     keras.utils.set_random_seed(0)
     encoder = encoders.make("strided", (SINGLE, SINGLE, 1))
@@ -71,7 +71,7 @@ def pretrain(data, path, epochs=6):
 def build(method, weights, memory):
     """The network of a method, not compiled."""
     import tfbig
-    from models import encoders, latent
+    from tfbig.models import encoders, latent
 
     trained = encoders.make("strided", (SINGLE, SINGLE, 1))
     trained.load_weights(weights)
@@ -94,9 +94,9 @@ def dataset(data, method, part, number, batch, seed):
     """Handles for what reads by itself, else images; the pool is that of the part."""
     import tensorflow as tf
 
-    from models.tasks import images
-    from tfbig.digits import read_digits
-    from tfbig.patchgd.ultramnist import ultramnist
+    from tfbig.cli.data import images
+    from tfbig.datasets.digits import read_digits
+    from tfbig.datasets.ultramnist import ultramnist
     from tfbig.sources import Scaled
 
     made, labels = ultramnist(
@@ -160,7 +160,7 @@ def own_process(method, arguments, weights, **options):
 
 def largest_batch(method, arguments, weights):
     """The first of `BATCHES` whose training stays within the memory; the smallest if none does."""
-    from tfbig.budget import parse_bytes
+    from tfbig.system.budget import parse_bytes
 
     for batch in BATCHES:
         above = own_process(method, arguments, weights, batch=batch, steps=6)["above_bytes"]

@@ -30,9 +30,9 @@ import tensorflow as tf
 
 import tfbig
 from benchmarks import report
-from models.gigapixel_unet import gigapixel_unet
-from models.tasks.slides import open_slide
-from tfbig import reading
+from tfbig.cli.data.slides_and_masks import open_slide
+from tfbig.engine import read_ahead
+from tfbig.models.gigapixel_unet import gigapixel_unet
 
 
 class Waits(keras.callbacks.Callback):
@@ -41,8 +41,8 @@ class Waits(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
         self.seconds, self.idle, self.asked = [], [], []
-        self._read = reading._read_source
-        reading._read_source = self.read
+        self._read = read_ahead._read_source
+        read_ahead._read_source = self.read
 
     def read(self, *arguments):
         began = time.perf_counter()
@@ -67,7 +67,7 @@ def trained(arguments):
     slide = open_slide(arguments.slide).padded()
     image, labels = slide.image, slide.labels
     if arguments.only == "late":
-        reading.AHEAD.begin = lambda *rows: None
+        read_ahead.AHEAD.begin = lambda *rows: None
     if arguments.only == "memory":
         image = tfbig.sources.ArraySource(image.read(0, image.shape[0]))
     big = tfbig.stream(gigapixel_unet())

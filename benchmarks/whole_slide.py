@@ -50,7 +50,7 @@ def train(arguments, folder):
 
 def predict(run, slide, out):
     """Seconds and memory of `tfbig predict`, in this process."""
-    from models.commands.main import main
+    from tfbig.cli.main import main
 
     before, _ = report.memory_bytes()
     began = time.monotonic()
@@ -89,7 +89,7 @@ def checked(slide, out):
     import tifffile
 
     import tfbig
-    from tfbig.tissue import tissue_mask
+    from tfbig.tissue.masks import tissue_mask
 
     (written,) = out.glob("*.ome.tif")
     mask, labels = tfbig.open(written), tissue_mask(tfbig.open(slide))

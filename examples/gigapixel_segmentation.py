@@ -19,9 +19,10 @@ import numpy as np
 import tensorflow as tf
 
 import tfbig
-from models.gigapixel_unet import STRIDE, gigapixel_unet
-from tfbig import pictures, sources
-from tfbig.tissue import tissue_mask
+from tfbig import sources
+from tfbig.models.gigapixel_unet import STRIDE, gigapixel_unet
+from tfbig.results import figures
+from tfbig.tissue.masks import tissue_mask
 
 SLIDE = ROOT / "examples/data/esophagus_eosinophilic.tif"
 
@@ -72,7 +73,7 @@ def main(slide=SLIDE, size=(1024, 1024), steps=400, out="overlay.png"):
     with tempfile.TemporaryDirectory() as folder:
         found = big.predict_to(unseen, str(Path(folder) / "tissue.npy"))
         score = dice(found, truth)
-        pictures.overlay(out, unseen, truth, found, f"unseen third, Dice {score:.3f}")
+        figures.overlay(out, unseen, truth, found, f"unseen third, Dice {score:.3f}")
     print(f"trained on {len(kept)} crops; overlay written to {out}")
     print(f"Dice on the unseen third {score:.3f}")
     return score

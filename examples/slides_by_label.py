@@ -16,9 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from models.commands.main import main as tfbig_command
 from tfbig import SourceError, open_slide, sources
-from tfbig.tissue import find_tissue
+from tfbig.cli.main import main as tfbig_command
+from tfbig.tissue.masks import find_tissue
 
 SLIDES = {
     "esophagus_eosinophilic": "esophagus",

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 import tfbig
-from models.resnet import resnet18
+from tfbig.models.resnet import resnet18
 
 LABELS = {"esophagus_eosinophilic": 0.0, "gastritis_lymphocytic": 0.0, "pancreas_pdac_1": 1.0}
 """Whether the slide shows a carcinoma."""

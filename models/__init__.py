@@ -1,1 +1,1 @@
-"""Networks of the papers, as plain Keras models, and what `train.py` needs around them."""
+"""Networks of the papers as plain Keras models; imported as `tfbig.models`."""

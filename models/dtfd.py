@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from models.pooling import PACKAGE, Gate
+from tfbig.models.pooling import PACKAGE, Gate
 
 DISTILLATIONS = ("AFS", "MaxS", "MaxMinS", "MAS")
 NEVER = -1e30

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import layers
 
-from models.resnet import resnet18, resnet34, resnet50
+from tfbig.models.resnet import resnet18, resnet34, resnet50
 
 RESNETS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
 

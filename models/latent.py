@@ -7,9 +7,9 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from models import encoders
-from models.pooling import ABMIL, PACKAGE
-from models.self_attention import SelfAttentionMIL
+from tfbig.models import encoders
+from tfbig.models.pooling import ABMIL, PACKAGE
+from tfbig.models.self_attention import SelfAttentionMIL
 
 BLOCKS = {"published": (1, 3), "smaller": (0, 3), "larger": (1, 4)}
 """Convolutions of stride 1 and of stride 2."""
@@ -126,7 +126,7 @@ def baseline(name, image_shape, classes, kind="published", latent=LATENT, width=
     The trunk's map of features becomes `latent` channels by a convolution of 1 x 1, and that is what Z is for PatchGD.
 
     Args:
-        name: of the trunk, see `models.encoders.make`.
+        name: of the trunk, see `tfbig.models.encoders.make`.
         image_shape: `(H, W, C)`, or `(None, None, C)`.
         classes, kind, latent, width: as in `make_head`.
         options: `mean` and `std` of the channels.

@@ -1,14 +1,15 @@
 """Exact self-attention among all instances of a bag, however many, as an aggregator.
 
 The attention is that of Vaswani et al., "Attention is all you need" (NIPS 2017), normalised first as in Xiong et al.,
-"On layer normalization in the transformer architecture" (ICML 2020); `tfbig.attention` computes it in blocks.
+"On layer normalization in the transformer architecture" (ICML 2020);
+`tfbig.ops.blockwise_attention` computes it in blocks.
 """
 
 import keras
 from keras import layers, ops
 
-from models.pooling import PACKAGE
-from tfbig.attention import blockwise_attention
+from tfbig.models.pooling import PACKAGE
+from tfbig.ops.blockwise_attention import blockwise_attention
 
 EPSILON = 1e-5
 """Of layer normalisation, as in torch."""

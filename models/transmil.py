@@ -7,8 +7,8 @@ Shao et al., "TransMIL: Transformer based correlated multiple instance learning 
 import keras
 from keras import layers, ops
 
-from models.pooling import PACKAGE
-from tfbig.attention import blockwise_attention
+from tfbig.models.pooling import PACKAGE
+from tfbig.ops.blockwise_attention import blockwise_attention
 
 EPSILON = 1e-5
 """Of layer normalisation, as in torch."""

@@ -17,8 +17,8 @@ import tensorflow as tf
 import tifffile
 from hypothesis import settings
 
-from tfbig import rates
-from tfbig.rules.registry import RULES
+from tfbig.engine import machine_rates
+from tfbig.network.rules.registry import RULES
 
 FLOAT64 = 1e-10
 """What the order of summation may change in float64, relative to the largest number."""
@@ -129,11 +129,11 @@ def float64() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def measured_rates(monkeypatch: pytest.MonkeyPatch) -> Callable[..., rates.Rates]:
+def measured_rates(monkeypatch: pytest.MonkeyPatch) -> Callable[..., machine_rates.Rates]:
     """Plans are those of one machine, whatever runs the tests; gives what measures this one."""
-    measure = rates.measure
-    monkeypatch.setattr(rates, "measure", lambda *_: rates.Rates())
-    monkeypatch.setattr(rates, "_known", {})
-    monkeypatch.setattr(rates, "_saved", dict)
+    measure = machine_rates.measure
+    monkeypatch.setattr(machine_rates, "measure", lambda *_: machine_rates.Rates())
+    monkeypatch.setattr(machine_rates, "_known", {})
+    monkeypatch.setattr(machine_rates, "_saved", dict)
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)  # nothing is written
     return measure

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from models.pooling import ABMIL, MaxPooling, MeanPooling
-from models.transmil import NystromAttention, TransMIL
+from tfbig.models.pooling import ABMIL, MaxPooling, MeanPooling
+from tfbig.models.transmil import NystromAttention, TransMIL
 
 AGGREGATORS = {
     "mean": lambda: MeanPooling(3),

@@ -12,8 +12,8 @@ import tensorflow as tf
 from conftest import FLOAT64, assert_same
 from test_aggregators import bag, close, dense, softmax
 
-from models.self_attention import SelfAttention, SelfAttentionMIL
-from tfbig.attention import blockwise_attention
+from tfbig.models.self_attention import SelfAttention, SelfAttentionMIL
+from tfbig.ops.blockwise_attention import blockwise_attention
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTHS = (4, 4, 5)
@@ -169,8 +169,8 @@ import json, os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 sys.path.insert(0, ROOT)
 import tensorflow as tf
-from tfbig.attention import blockwise_attention
-from tfbig.runfolder import memory_bytes
+from tfbig.ops.blockwise_attention import blockwise_attention
+from tfbig.results.run_folder import memory_bytes
 
 def step(q):
     with tf.GradientTape() as tape:

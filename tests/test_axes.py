@@ -14,10 +14,11 @@ from keras import layers, ops
 from twins import assert_close, assert_streams, images, step, unlike_at_start
 
 import tfbig
-from tfbig import binding, network
-from tfbig.engine import Program
-from tfbig.geometry import Window
-from tfbig.planner import Planner
+from tfbig.engine import keras_variables
+from tfbig.engine.program import Program
+from tfbig.geometry.windows import Window
+from tfbig.network import keras_reader
+from tfbig.plan.planner import Planner
 
 
 def series() -> keras.Model:
@@ -122,15 +123,15 @@ def test_averages_with_padding_of_three_axes() -> None:
     ],
 )
 def test_the_longest_axis_comes_first(size: tuple[int, ...], order: Any) -> None:
-    assert network.longest_first(size) == order
+    assert keras_reader.longest_first(size) == order
 
 
 def turned(model: keras.Model, order: tuple[int, ...], rows: int, training: bool) -> Any:
     """The model with its axes in another order, as a function of plain images."""
-    graph = network.read(model, training, order=order)
+    graph = keras_reader.read(model, training, order=order)
     program = Program(graph, Planner(graph, 2**28, strip_rows=rows, training=training))
 
-    return lambda x, training: binding.call(program, [x])
+    return lambda x, training: keras_variables.call(program, [x])
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -195,7 +196,7 @@ def test_a_rule_of_ones_own_and_a_flattened_image_know_no_other_order(float64: N
 
 def test_orders_turn_images_there_and_back() -> None:
     inputs = keras.Input((None, None, None, 2))
-    graph = network.read(keras.Model(inputs, inputs), False, order=(2, 0, 1))
+    graph = keras_reader.read(keras.Model(inputs, inputs), False, order=(2, 0, 1))
     assert graph.turning == (0, 3, 1, 2, 4)
     assert graph.turning_back == (0, 2, 3, 1, 4)
     assert graph.turned("abc") == ("c", "a", "b")

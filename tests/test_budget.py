@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tfbig import Budget
-from tfbig.budget import available_bytes, parse_bytes
+from tfbig.system.budget import available_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(

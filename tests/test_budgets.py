@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import tfbig
 from benchmarks import profile
-from tfbig import rates
-from tfbig.plan import Plan, Rates
+from tfbig.engine import machine_rates
+from tfbig.plan.plan import Plan, Rates
 
 layers = keras.layers
 
@@ -180,7 +180,9 @@ def test_what_is_made_again_on_the_device_is_the_same(
     float64: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where copies are slow segments are replayed beside images that stay, the images that they make among them."""
-    monkeypatch.setattr(rates, "of", lambda *_: Rates(operations=1e14, passes=1e13, copies=1e8))
+    monkeypatch.setattr(
+        machine_rates, "of", lambda *_: Rates(operations=1e14, passes=1e13, copies=1e8)
+    )
     twin = residual()
     x = tf.random.stateless_normal((2, 61, 47, 3), (1, 2), dtype=tf.float64)
     big = tfbig.stream(twin, tfbig.Budget(device="1.8MB"), devices="/CPU:0")

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import tfbig
-from tfbig import budget, cgroups, stores
+from tfbig.stores import host_store
+from tfbig.system import budget, cgroups
 
 
 def group(folder, limit, used, cache=0, version=2):
@@ -81,9 +82,9 @@ def test_a_step_that_takes_more_is_refused_before_it_runs(monkeypatch):
     big = tfbig.stream(model, tfbig.Budget(device="10MB", host="100GB"))
     big.compile("sgd", "mse")
     data, before = np.ones((1, 512, 512, 1), np.float32), model.get_weights()
-    monkeypatch.setattr(stores, "available_bytes", lambda: 10_000)
-    stores.POOL.trim()
-    monkeypatch.setattr(type(stores.POOL), "free_bytes", 0)
+    monkeypatch.setattr(host_store, "available_bytes", lambda: 10_000)
+    host_store.POOL.trim()
+    monkeypatch.setattr(type(host_store.POOL), "free_bytes", 0)
     expected = (
         r"a step needs .* MiB of host memory for images, 9\.8 KiB can be had of this machine or"
     )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tfbig
-from tfbig.training.checkpoints import Checkpoints, Refused
+from tfbig.training.checkpoint_files import Checkpoints, Refused
 
 ARRAYS = {
     "0 kernel": np.arange(12, dtype=np.float32).reshape(3, 4),

@@ -15,7 +15,7 @@ from PIL import Image
 
 import tfbig
 from tfbig import sources
-from tfbig.sources import claims
+from tfbig.sources.slides import decoded_size
 
 HUGE = 10**6  # by as much: 10**12 pixels
 
@@ -113,7 +113,10 @@ def test_a_tile_that_is_larger_inside_than_the_file_says(tmp_path):
 
 
 def test_sizes_that_compressed_tiles_say(tmp_path):
-    for compression, size in (("jpeg", claims.jpeg_size), ("jpeg2000", claims.jpeg2000_size)):
+    for compression, size in (
+        ("jpeg", decoded_size.jpeg_size),
+        ("jpeg2000", decoded_size.jpeg2000_size),
+    ):
         path = tmp_path / f"{compression}.tif"
         image = np.random.default_rng(0).integers(0, 255, (48, 80), np.uint8)
         tifffile.imwrite(path, image, tile=(48, 80), compression=compression)
@@ -241,9 +244,12 @@ def test_a_codestream_in_another_box_is_not_the_image():
     at = large.index(b"jp2c") - 4
     forged = large[:at] + box(b"free", small[small.index(b"\xff\x4f\xff\x51") :]) + large[at:]
     assert imagecodecs.jpeg2k_decode(forged).shape == (512, 512)
-    assert claims.jpeg2000_size(forged) == (512, 512)
-    assert claims.jpeg2000_size(small) == (16, 16)
+    assert decoded_size.jpeg2000_size(forged) == (512, 512)
+    assert decoded_size.jpeg2000_size(small) == (16, 16)
     long = struct.pack(">I4sQ", 1, b"jp2c", 0) + large[at + 8 :]
-    assert claims.jpeg2000_size(large[:at] + long) == (512, 512)
-    assert claims.jpeg2000_size(large[:at]) is None
-    assert claims.jpeg2000_size(large[:12] + struct.pack(">I4s", 0, b"free") + large[at:]) is None
+    assert decoded_size.jpeg2000_size(large[:at] + long) == (512, 512)
+    assert decoded_size.jpeg2000_size(large[:at]) is None
+    assert (
+        decoded_size.jpeg2000_size(large[:12] + struct.pack(">I4s", 0, b"free") + large[at:])
+        is None
+    )

@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import train
-from models.commands.main import main
-from models.tasks import cohort, splits
 from tfbig import SourceError, sources
-from tfbig.parts import Part
+from tfbig.cli.data import cohort, splits
+from tfbig.cli.main import main
+from tfbig.data.worker_shards import Part
 
 FLAGS = {
     **dict.fromkeys(

@@ -21,11 +21,13 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from models import each_slide
-from models.commands import doctor, tile
-from models.commands.main import main
-from tfbig import SourceError, stopping
-from tfbig.sources import read_coords, vendor
+from tfbig import SourceError
+from tfbig.cli import slide_batch
+from tfbig.cli.commands import doctor, tile
+from tfbig.cli.main import main
+from tfbig.sources import read_coords
+from tfbig.sources.slides import openslide
+from tfbig.system import signals
 
 DATA = ROOT / "tests" / "data"
 RUN = {"report.html", "versions.json", "views"}
@@ -193,11 +195,11 @@ def test_wrong_flags(slides, tmp_path, flags):
 def test_slides_that_cannot_be_told_apart(slides, tmp_path):
     slide(slides / "b.tif")
     with pytest.raises(SourceError, match="would have results of one name, 'b'"):
-        each_slide.found([slides])
+        slide_batch.found([slides])
     (tmp_path / "none").mkdir()
     with pytest.raises(SourceError, match=r"none: holds no slides \(\.bif, "):
-        each_slide.found([tmp_path / "none"])
-    assert each_slide.found([slides / "a.tif", slides / "a.tif"]) == [slides / "a.tif"]
+        slide_batch.found([tmp_path / "none"])
+    assert slide_batch.found([slides / "a.tif", slides / "a.tif"]) == [slides / "a.tif"]
 
 
 def test_no_memory_for_a_slide_is_a_slide_that_fails(slides, tmp_path, capsys, monkeypatch):
@@ -218,7 +220,7 @@ def test_stopped_by_hand(slides, tmp_path, capsys, monkeypatch):
     tiled = tile._tile
 
     def stop(*given):
-        stopping.request(signal.SIGTERM)
+        signals.request(signal.SIGTERM)
         return tiled(*given)
 
     monkeypatch.setattr(tile, "_tile", stop)
@@ -239,7 +241,7 @@ def test_the_doctor(capsys, monkeypatch):
     assert (
         "accelerators: " in told and "reads NDPI, MRXS, SCN, BIF, Philips, CZI, DICOM: yes" in told
     )
-    monkeypatch.setattr(vendor, "openslide", None)
+    monkeypatch.setattr(openslide, "openslide", None)
     version = doctor._version
     monkeypatch.setattr(
         doctor, "_version", lambda n: None if n in ("openslide-bin", "zarr") else version(n)
@@ -320,7 +322,7 @@ def test_shards_that_run_at_once_with_one_killed_and_resumed(many, tmp_path):
     """Real processes; rows of tables that several write to are all there."""
     whole, out = tmp_path / "whole", tmp_path / "out"
     assert main(["tile", str(many), "--out", str(whole), *TILE]) == 3
-    code = "import sys; from models.commands.main import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from tfbig.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "tile", str(many), "--out", str(out), *TILE]
 
     def start(shard):
@@ -350,6 +352,6 @@ def test_slides_are_tasks_of_dask(many, tmp_path, capsys):
 
 
 def test_without_dask_the_line_that_installs_it(many, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("models.by_dask.find_spec", lambda name: None)
+    monkeypatch.setattr("tfbig.cli.dask.find_spec", lambda name: None)
     assert main(["tile", str(many), "--out", str(tmp_path / "out"), "--dask", "local"]) == 1
     assert "pip install 'tfbig[dask]'" in capsys.readouterr().err

@@ -9,9 +9,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from models import datasets
-from models.commands.main import main
 from tfbig import SourceError
+from tfbig.cli.data import published_datasets
+from tfbig.cli.main import main
 
 
 def touch(folder, *names):
@@ -34,31 +34,34 @@ def test_panda(tmp_path):
         "\n".join(["image_id,data_provider,isup_grade,gleason_score", *lines])
     )
     touch(tmp_path, *(f"train_images/p{n:03}.tiff" for n in range(119)))
-    table = datasets.read("panda", tmp_path)
+    table = published_datasets.read("panda", tmp_path)
     assert labels(table) == {f"p{n:03}": n % 6 for n in range(119)}
     assert table.missing == ["train_images/p119.tiff"]
     found = list(splits(table).values())
     assert [found.count(split) for split in ("train", "val", "test")] == [95, 12, 12]
-    assert splits(datasets.read("panda", tmp_path, seed=1)) != splits(table)
+    assert splits(published_datasets.read("panda", tmp_path, seed=1)) != splits(table)
     (tmp_path / "splits").mkdir()
     for split, names in (("train", "p000 p001"), ("val", "p002"), ("test", "p003.tiff p119")):
         text = "\n".join(["slide_id", *names.split()])
         (tmp_path / "splits" / f"{split}.csv").write_text(text)
-    given = datasets.read("panda", tmp_path)
+    given = published_datasets.read("panda", tmp_path)
     assert splits(given) == {"p000": "train", "p001": "train", "p002": "val", "p003": "test"}
     (tmp_path / "train.csv").write_text("image_id,isup_grade\np000,7\n")
     with pytest.raises(SourceError, match=r"train\.csv: isup_grade '7'; expected 0 to 5"):
-        datasets.read("panda", tmp_path)
+        published_datasets.read("panda", tmp_path)
 
 
 def test_camelyon16(tmp_path):
     touch(tmp_path, "training/normal/normal_001.tif", "training/tumor/tumor_001.tif", "x/other.tif")
     touch(tmp_path, *(f"testing/images/test_00{n}.tif" for n in (1, 2, 3)))
-    assert labels(datasets.read("camelyon16", tmp_path)) == {"normal_001": 0, "tumor_001": 1}
+    assert labels(published_datasets.read("camelyon16", tmp_path)) == {
+        "normal_001": 0,
+        "tumor_001": 1,
+    }
     (tmp_path / "testing" / "reference.csv").write_text(
         "test_001,Tumor,IDC,Macro\ntest_002.tif,Normal\n"
     )
-    table = datasets.read("camelyon16", tmp_path)
+    table = published_datasets.read("camelyon16", tmp_path)
     assert labels(table) == {"normal_001": 0, "tumor_001": 1, "test_001": 1, "test_002": 0}
     assert splits(table) == {
         "normal_001": "train",
@@ -73,12 +76,12 @@ def test_camelyon17(tmp_path):
     rows = [
         f"patient_{p:03}_node_{n}.tif,{s}"
         for p in (0, 1, 2, 100)
-        for n, s in enumerate(datasets.PN_STAGES)
+        for n, s in enumerate(published_datasets.PN_STAGES)
     ]
     (tmp_path / "stages.csv").write_text("\n".join(["patient,stage", "patient_000.zip,pN1", *rows]))
     names = [row.split(",")[0] for row in rows]
     touch(tmp_path, *(f"training/center_0/{name}" for name in names[:-1]))
-    table = datasets.read("camelyon17", tmp_path)
+    table = published_datasets.read("camelyon17", tmp_path)
     assert table.missing == ["patient_100_node_3.tif"]
     assert [int(row["label"]) for row in table.rows[:4]] == [0, 1, 1, 1]
     assert {row["case_id"] for row in table.rows} == {
@@ -94,7 +97,7 @@ def test_camelyon17(tmp_path):
     with pytest.raises(
         SourceError, match="patient_000_node_0 has stage 'pn9'; expected one of negative"
     ):
-        datasets.read("camelyon17", tmp_path)
+        published_datasets.read("camelyon17", tmp_path)
 
 
 def test_tcga_prad(tmp_path):
@@ -113,13 +116,16 @@ def test_tcga_prad(tmp_path):
         ("0003", "DX1"),
     ):
         touch(tmp_path, f"uuid-{case}{slide}/TCGA-AA-{case}-01Z-00-{slide}.ABCD.svs")
-    table = datasets.read("tcga-prad", tmp_path)
+    table = published_datasets.read("tcga-prad", tmp_path)
     assert {row["case_id"]: int(row["label"]) for row in table.rows} == {
         "TCGA-AA-0001": 2,
         "TCGA-AA-0002": 5,
     }
     assert table.missing == ["clinical.tsv: Gleason patterns of TCGA-AA-0003"]
-    drawn = {datasets.read("tcga-prad", tmp_path, seed).rows[0]["slide_id"] for seed in range(8)}
+    drawn = {
+        published_datasets.read("tcga-prad", tmp_path, seed).rows[0]["slide_id"]
+        for seed in range(8)
+    }
     assert len(drawn) == 2  # one of the two slides of a patient
 
 
@@ -138,7 +144,7 @@ def test_tcga_prad(tmp_path):
     ],
 )
 def test_isup_grades(patterns, grade):
-    assert datasets.isup(*patterns) == grade
+    assert published_datasets.isup(*patterns) == grade
 
 
 def test_tcga_nsclc(tmp_path):
@@ -148,7 +154,7 @@ def test_tcga_nsclc(tmp_path):
                 name = f"TCGA-{kind[2:]}-00{n:02}-01Z-00-{slide}.X.svs"
                 touch(tmp_path, f"TCGA-{kind}/u{n}/{name}")
     touch(tmp_path, "other/TCGA-ZZ-0000-01Z-00-DX1.X.svs")
-    table = datasets.read("tcga-nsclc", tmp_path)
+    table = published_datasets.read("tcga-nsclc", tmp_path)
     assert len(table.rows) == 40
     assert len(table.missing) == 1 and table.missing[0].startswith("TCGA-ZZ-0000")
     of_case = {}
@@ -159,7 +165,7 @@ def test_tcga_nsclc(tmp_path):
     assert (found.count("train"), found.count("val"), found.count("test")) == (32, 0, 8)
     sheet = "File Name\tProject ID\nTCGA-ZZ-0000-01Z-00-DX1.X.svs\tTCGA-LUSC\n"
     (tmp_path / "gdc_sample_sheet.2024.tsv").write_text(sheet)
-    assert labels(datasets.read("tcga-nsclc", tmp_path))["TCGA-ZZ-0000-01Z-00-DX1.X"] == 1
+    assert labels(published_datasets.read("tcga-nsclc", tmp_path))["TCGA-ZZ-0000-01Z-00-DX1.X"] == 1
 
 
 def test_the_command(tmp_path, capsys):

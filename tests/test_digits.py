@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tfbig import SourceError
-from tfbig.digits import drawn_digits, read_digits
-from tfbig.patchgd.ultramnist import DigitCanvas, ultramnist
+from tfbig.datasets.digits import drawn_digits, read_digits
+from tfbig.datasets.ultramnist import DigitCanvas, ultramnist
 from tfbig.sources import ArrayBag
 
 

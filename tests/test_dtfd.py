@@ -8,7 +8,7 @@ from conftest import gradients
 from keras import ops
 from test_aggregators import bag, close, dense, softmax
 
-from models.dtfd import DISTILLATIONS, DTFDMIL, PseudoBagLoss
+from tfbig.models.dtfd import DISTILLATIONS, DTFDMIL, PseudoBagLoss
 
 GROUPS = 4
 every = pytest.mark.parametrize("distillation", DISTILLATIONS)

@@ -14,8 +14,8 @@ from conftest import write_slide
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from models.commands.main import main
-from models.tasks import segmentation
+from tfbig.cli.main import main
+from tfbig.cli.tasks import segmentation
 from tfbig.sources import ArraySource
 
 

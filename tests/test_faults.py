@@ -24,8 +24,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import train
-from tfbig import progress, stopping, training
-from tfbig.sources.tiff import TiffSource
+from tfbig import training
+from tfbig.sources.slides.tiff import TiffSource
+from tfbig.system import progress, signals
 
 QUICK = ["--crop", "128x256", "--crops", "4", "--epochs", "2", "--seed", "4", "--quiet"]
 
@@ -117,7 +118,7 @@ def test_signals_end_after_the_strip_with_the_usual_code(
 ):
     def stop():
         os.kill(os.getpid(), number)
-        while stopping.asked() is None:
+        while signals.asked() is None:
             time.sleep(0.001)
 
     at_tick(20, stop)
@@ -183,7 +184,7 @@ def test_a_slide_that_is_deleted_between(data, tmp_path, at_tick, capsys):
 
     def stop():
         os.kill(os.getpid(), signal.SIGTERM)
-        while stopping.asked() is None:
+        while signals.asked() is None:
             time.sleep(0.001)
 
     at_tick(20, stop)

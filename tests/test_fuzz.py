@@ -74,8 +74,8 @@ def mutated(data: bytes, rng: np.random.Generator) -> bytes:
 
 def outcome(path: Path) -> str:
     """What comes of a file: 'read', 'refused', or what went wrong."""
-    from models import settings
     from tfbig import SourceError
+    from tfbig.cli import settings
     from tfbig.sources import open_slide, read_coords, read_mpp_table
 
     try:

@@ -11,7 +11,8 @@ import shapely
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbig import SourceError, geojson
+from tfbig import SourceError
+from tfbig.results import geojson
 from tfbig.sources import ArraySource
 
 

@@ -12,8 +12,7 @@ import tensorflow as tf
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tfbig import network
-from tfbig.geometry import (
+from tfbig.geometry.windows import (
     SAME,
     Interval,
     ReceptiveField,
@@ -22,7 +21,8 @@ from tfbig.geometry import (
     Window,
     partition,
 )
-from tfbig.graph import Graph, axes_of, image_positions
+from tfbig.network import keras_reader
+from tfbig.network.graph import Graph, axes_of, image_positions
 
 thorough = settings(max_examples=300, deadline=None)
 
@@ -346,7 +346,7 @@ def deepest_fields(graph: Graph, size: int) -> dict[int, ReceptiveField]:
 )
 def test_published_receptive_fields(application: type, expected: ReceptiveField) -> None:
     model = application(weights=None, include_top=False, input_shape=(None, None, 3))
-    graph = network.read(model, training=False)
+    graph = keras_reader.read(model, training=False)
     assert deepest_fields(graph, 224)[graph.outputs[0]] == expected
 
 

@@ -13,10 +13,10 @@ sys.path.insert(0, str(ROOT))
 
 from test_predict import darkness
 
-from models.commands.main import main
-from models.predictors import results
+from tfbig.cli.main import main
+from tfbig.cli.predictors import results
 from tfbig.sources import ArraySource, Coords, open_slide, write_ome_tiff
-from tfbig.sources.georeference import PIXEL_SCALE, TIEPOINTS, TRANSFORMATION
+from tfbig.sources.slides.georeference import PIXEL_SCALE, TIEPOINTS, TRANSFORMATION
 
 UTM = [
     (34735, "H", 16, (1, 1, 0, 3, 1024, 0, 1, 1, 1025, 0, 1, 1, 3072, 0, 1, 32632), True),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfbig import SourceError, sources
-from tfbig.grids import PatchGrid, num_cells, per_axis
+from tfbig.geometry.patch_grid import PatchGrid, num_cells, per_axis
 from tfbig.sources import ArrayBag, Patches
 
 

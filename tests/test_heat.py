@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tfbig import heat, sources
+from tfbig import sources
+from tfbig.results import heatmap
 
 
 @pytest.fixture
@@ -16,27 +17,27 @@ def slide(tmp_path):
 
 def test_tiles_are_painted_where_they_lie(slide):
     coords = sources.Coords("a", np.array([[40, 0], [80, 20]]), 20, 2.0)
-    painted, share = heat.paint(coords, [0.25, 0.75], slide)
+    painted, share = heatmap.paint(coords, [0.25, 0.75], slide)
     assert painted.shape == (10, 16)
     assert share == 1.0
     expected = np.full((10, 16), np.nan, np.float32)
     expected[:4, 4:8] = 0.25
     expected[2:6, 8:12] = 0.75
     np.testing.assert_array_equal(painted, expected)
-    source = heat.as_source(painted, coords, slide)
+    source = heatmap.as_source(painted, coords, slide)
     assert (source.shape, source.mpp) == ((10, 16, 1), (5.0, 5.0))
     assert source.read(0, 1)[0, :6, 0].tolist() == [0, 0, 0, 0, 0.25, 0.25]
 
 
 def test_where_tiles_overlap_there_is_their_mean(slide):
     coords = sources.Coords("a", np.array([[0, 0], [20, 0]]), 40, 1.0, 20)
-    painted, _ = heat.paint(coords, [1.0, 2.0], slide)
+    painted, _ = heatmap.paint(coords, [1.0, 2.0], slide)
     assert painted[0].tolist()[:6] == [1, 1, 1.5, 1.5, 2, 2]
 
 
 def test_maps_reach_as_far_as_their_pixels_and_tiles_beyond_the_slide_are_cut(slide):
     coords = sources.Coords("a", np.array([[-12, -12], [132, 84]]), 36, 1.0)
-    painted, share = heat.paint(coords, [1.0, 2.0], slide)
+    painted, share = heatmap.paint(coords, [1.0, 2.0], slide)
     assert painted.shape == (12, 18)
     assert share == pytest.approx(18 * 9 / 160)
     assert np.isfinite(painted[:3, :3]).all()
@@ -46,4 +47,4 @@ def test_maps_reach_as_far_as_their_pixels_and_tiles_beyond_the_slide_are_cut(sl
 
 def test_one_number_for_each_tile(slide):
     with pytest.raises(ValueError, match=r"a: numbers of shape \(3,\) for 1 tiles"):
-        heat.paint(sources.Coords("a", np.zeros((1, 2), int), 10, 1.0), np.ones(3), slide)
+        heatmap.paint(sources.Coords("a", np.zeros((1, 2), int), 10, 1.0), np.ones(3), slide)

@@ -15,7 +15,7 @@ from conftest import FLOAT64, assert_same
 from keras import layers, ops
 
 import tfbig
-from models.resnet import resnet18
+from tfbig.models.resnet import resnet18
 
 SIDE = 13
 

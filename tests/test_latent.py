@@ -7,8 +7,8 @@ import tensorflow as tf
 from keras import layers
 
 import tfbig
-from models import encoders, latent
-from models.self_attention import SelfAttentionMIL
+from tfbig.models import encoders, latent
+from tfbig.models.self_attention import SelfAttentionMIL
 
 
 def z(*cells, width=256, batch=2):

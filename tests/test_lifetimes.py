@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbig.layouts import to_spill
-from tfbig.lifetimes import Moment, Timeline, place, top
-from tfbig.ranges import ALIGNMENT
-from tfbig.schedule import Store
+from tfbig.plan.address_ranges import ALIGNMENT
+from tfbig.plan.layout_search import to_spill
+from tfbig.plan.lifetimes import Moment, Timeline, place, top
+from tfbig.plan.sweeps import Store
 
 
 def images(*numbers: int) -> list[Store]:

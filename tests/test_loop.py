@@ -11,11 +11,11 @@ from conftest import FLOAT64, History, assert_same
 from keras import layers
 
 import tfbig
-from models.pooling import ABMIL
-from tfbig import epochs as datasets
-from tfbig import progress, stopping
-from tfbig.parts import Part
-from tfbig.training.checkpoints import Checkpoints
+from tfbig.data import epochs as datasets
+from tfbig.data.worker_shards import Part
+from tfbig.models.pooling import ABMIL
+from tfbig.system import progress, signals
+from tfbig.training.checkpoint_files import Checkpoints
 from tfbig.training.loop import Loop
 from tfbig.training.rounds import Epochs
 
@@ -121,7 +121,7 @@ class Rows(History):
         if self.left is not None:
             self.left -= 1
             if self.left == 0:
-                stopping.request()
+                signals.request()
 
 
 MODELS = {
@@ -171,7 +171,7 @@ def test_stopped_after_some_batches_it_goes_on_as_if_nothing_had_happened(
     again, seen = None, Rows()
     for _ in range(4):  # after 3, 6 and 9 batches of 10
         again, seen = MODELS[name](), Rows(fail_after=3)
-        with stopping.on_signals(""), suppress(tfbig.Stopped):
+        with signals.on_signals(""), suppress(tfbig.Stopped):
             train(again, tmp_path, seen, accumulate)
             break
     assert_same(values(again), values(whole))
@@ -430,7 +430,7 @@ def test_with_other_images_than_before_the_epoch_begins_again(tmp_path, capsys):
     all_of_them = Epochs(IMAGES, epochs(x, y).batches, list("abcde"))
     kept = Checkpoints(tmp_path, "a run")
     first = Loop(model, all_of_them, epochs=2, callbacks=[Rows(8)], checkpoints=kept)
-    with stopping.on_signals(""), pytest.raises(tfbig.Stopped):
+    with signals.on_signals(""), pytest.raises(tfbig.Stopped):
         first.run()
     again = plain()
     then = Loop(again, few, epochs=2, callbacks=[rows := Rows()], checkpoints=kept)

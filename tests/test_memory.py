@@ -17,8 +17,8 @@ import keras, numpy as np, tensorflow as tf
 import tfbig
 from benchmarks import report
 from benchmarks.networks import conv_chain
-from models.gigapixel_unet import gigapixel_unet
-from tfbig.pages import POOL
+from tfbig.models.gigapixel_unet import gigapixel_unet
+from tfbig.stores.page_pool import POOL
 
 kind, side, device, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 layers, rng = keras.layers, np.random.default_rng(0)

@@ -13,9 +13,9 @@ from conftest import FLOAT64, assert_same
 from keras import layers
 
 import tfbig
-from models.pooling import ABMIL, MeanPooling
-from models.transmil import TransMIL
 from tfbig import SourceError, mil
+from tfbig.models.pooling import ABMIL, MeanPooling
+from tfbig.models.transmil import TransMIL
 from tfbig.sources import ArrayBag
 
 SIDE = 9

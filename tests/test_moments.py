@@ -17,8 +17,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfbig import moments
-from tfbig.moments import Moments
+from tfbig.ops import moments
+from tfbig.ops.moments import Moments
 
 fast = settings(deadline=None, max_examples=80)
 

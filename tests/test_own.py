@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import tfbig
-from tfbig import own
+from tfbig.network import user_code
 
 PER_PIXEL = {
     "of a number": lambda x: tf.nn.relu(x) - 1,
@@ -35,7 +35,7 @@ BEYOND = {
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_function_is_tried_on_parts_of_an_image(name: str, dtype: str) -> None:
     function = (PER_PIXEL | BEYOND)[name]
-    assert own.per_pixel(function, [3], 2, dtype) == (name in PER_PIXEL)
+    assert user_code.per_pixel(function, [3], 2, dtype) == (name in PER_PIXEL)
 
 
 def test_a_loss_is_tried_on_labels_and_prediction() -> None:
@@ -44,9 +44,9 @@ def test_a_loss_is_tried_on_labels_and_prediction() -> None:
         return tf.reduce_mean(tf.abs(rows) + tf.abs(columns), -1)
 
     sparse = keras.losses.sparse_categorical_crossentropy
-    assert own.per_pixel(sparse, [1, 4], 2, "float32")
-    assert own.per_pixel(keras.losses.binary_crossentropy, [1, 1], 3, "float64")
-    assert not own.per_pixel(edges, [2, 2], 2, "float32")
+    assert user_code.per_pixel(sparse, [1, 4], 2, "float32")
+    assert user_code.per_pixel(keras.losses.binary_crossentropy, [1, 1], 3, "float64")
+    assert not user_code.per_pixel(edges, [2, 2], 2, "float32")
 
 
 def test_what_a_class_overrides_is_found_below_keras() -> None:
@@ -55,9 +55,9 @@ def test_what_a_class_overrides_is_found_below_keras() -> None:
             return x
 
     mixed = type("Mixed", (Mixin, layers.Dense), {})(1)
-    assert own.overridden(mixed, "build", "call") == "call"
-    assert own.overridden(mixed, "build") is None
-    assert own.overridden(layers.Dense(1), "call") is None
+    assert user_code.overridden(mixed, "build", "call") == "call"
+    assert user_code.overridden(mixed, "build") is None
+    assert user_code.overridden(layers.Dense(1), "call") is None
 
 
 # ------------------------------------------------------------------------------------- models

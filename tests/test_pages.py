@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tfbig.pages import Pool
-from tfbig.ranges import ALIGNMENT, Ranges, aligned
+from tfbig.plan.address_ranges import ALIGNMENT, Ranges, aligned
+from tfbig.stores.page_pool import Pool
 
 PAGE = mmap.PAGESIZE
 TAKEN = aligned(1000)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbig.parts import GROUP, GROUPS, Part, shuffled
+from tfbig.data.worker_shards import GROUP, GROUPS, Part, shuffled
 
 
 @given(

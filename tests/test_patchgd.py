@@ -13,8 +13,8 @@ from keras import layers, ops
 
 import tfbig
 from tfbig import SourceError
-from tfbig.patchgd import LatentGrid, PatchGD, choosing, encoding, patch_model
-from tfbig.patchgd.reading import Patches
+from tfbig.patchgd import LatentGrid, PatchGD, patch_model, patch_sampling, slice_encoder
+from tfbig.patchgd.patch_reader import Patches
 from tfbig.sources import ArrayBag
 
 CONVS = {1: layers.Conv1D, 2: layers.Conv2D, 3: layers.Conv3D}
@@ -124,7 +124,7 @@ def test_the_published_scale_gives_the_encoder_one_share_and_unbiased_all_of_it(
     """Gradients of all inner steps accumulate: no weight changes and every patch is in one set."""
     x = images(12, 16)
     scales = {}
-    for scale in choosing.SCALES:
+    for scale in patch_sampling.SCALES:
         model = PatchGD(
             encoder(),
             head(),
@@ -137,7 +137,7 @@ def test_the_published_scale_gives_the_encoder_one_share_and_unbiased_all_of_it(
         scales[scale] = given_gradients(model, x, LABELS)
     exact = exact_gradients(model, x, LABELS)
     of_encoder = len(model.encoder.trainable_variables)
-    num_sets = -(-12 // choosing.set_size(sampling, 12))
+    num_sets = -(-12 // patch_sampling.set_size(sampling, 12))
     assert_same(scales["unbiased"], exact, FLOAT64)
     assert_same(scales["published"][of_encoder:], exact[of_encoder:], FLOAT64)
     shares = [g / num_sets for g in exact[:of_encoder]]
@@ -148,10 +148,12 @@ def oracle(model: PatchGD, x: Any, y: Any, rate: float, seed: Any) -> list[float
     """The published loop, written out in eager Keras; gives the losses of the inner steps."""
     grid = Patches(tf.constant(x), model.patch, model.stride, 2)
     count, cells, batch = grid.count, grid.cells, len(x)
-    choose = choosing.Chooser(model.sampling, "shuffle", model.encoder_scale, batch, count, seed)
+    choose = patch_sampling.Chooser(
+        model.sampling, "shuffle", model.encoder_scale, batch, count, seed
+    )
     flat = lambda places: tf.reshape(grid.take(places), [-1, *model.patch, 2])  # noqa: E731
     order = np.argsort(
-        tf.random.stateless_uniform([batch, count], choosing.folded(seed, 0)).numpy()
+        tf.random.stateless_uniform([batch, count], patch_sampling.folded(seed, 0)).numpy()
     )
     z = np.zeros((batch, count, 3))
     for i in range(choose.num_sets):  # the filling, with statistics of each slice
@@ -233,7 +235,7 @@ def test_dropout_is_drawn_again_in_the_backward_of_slices(float64: None) -> None
 
     def value() -> tf.Tensor:
         generator.assign([5, 7])
-        return tf.reduce_sum(encoding.encode(net, grid.take, places, 5) * cotangent)
+        return tf.reduce_sum(slice_encoder.encode(net, grid.take, places, 5) * cotangent)
 
     variables = [v._value for v in net.trainable_variables]
     with tf.GradientTape() as tape:
@@ -259,7 +261,7 @@ def test_dropout_is_drawn_again_in_the_backward_of_slices(float64: None) -> None
 def chooser(
     sampling: Any, sampler: str = "shuffle", count: Any = 10, scale: str = "unbiased"
 ) -> Any:
-    return choosing.Chooser(sampling, sampler, scale, 3, count, tf.constant([2, 9]))
+    return patch_sampling.Chooser(sampling, sampler, scale, 3, count, tf.constant([2, 9]))
 
 
 @pytest.mark.parametrize("sampling", [0.25, 0.3, 3, 1, 1.0, 0.01])
@@ -287,8 +289,8 @@ def test_every_patch_is_in_one_set_of_a_turn(sampling: Any, known: bool) -> None
     [(0.1, 30, 3), (0.125, 256, 32), (0.25, 121, 31), (0.3, 10, 3), (40, 30, 30), (1.0, 7, 7)],
 )
 def test_sizes_of_sets(sampling: Any, count: int, size: int) -> None:
-    assert choosing.set_size(sampling, count) == size
-    assert int(choosing.set_size(sampling, tf.constant(count))) == size
+    assert patch_sampling.set_size(sampling, count) == size
+    assert int(patch_sampling.set_size(sampling, tf.constant(count))) == size
 
 
 @pytest.mark.parametrize("sampler", ["replacement", "attention"])
@@ -309,7 +311,7 @@ def test_draws_are_unbiased(sampler: str) -> None:
 
 
 def test_published_weights_are_one() -> None:
-    for sampler in choosing.SAMPLERS:
+    for sampler in patch_sampling.SAMPLERS:
         _, weights = chooser(4, sampler, scale="published")(
             tf.constant(1), lambda: tf.ones([3, 10])
         )
@@ -339,7 +341,7 @@ class Looking(layers.Layer):
         return (shape[0], 3)
 
 
-@pytest.mark.parametrize("sampler", choosing.SAMPLERS)
+@pytest.mark.parametrize("sampler", patch_sampling.SAMPLERS)
 @pytest.mark.parametrize(
     "accumulate", [None, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3))]
 )
@@ -712,7 +714,7 @@ def test_an_inner_grid_gives_its_encoder_a_share_of_the_gradient(float64: None) 
     """Of one of four patches; the unbiased one is exact on average over all that can be chosen."""
     x = tf.constant(images(8, 8, count=1))
     found: dict[str, Any] = {}
-    for scale in choosing.SCALES:
+    for scale in patch_sampling.SCALES:
         net = inner(sampling=0.25, encoder_scale=scale)
         (grid,) = [layer for layer in net.layers if isinstance(layer, LatentGrid)]
         seen: dict[bytes, Any] = {}

@@ -124,7 +124,7 @@ def test_windows_are_cells_and_their_neighbours() -> None:
 def test_patches_are_put_together(cells: Any, patch: Any) -> None:
     extents = [n * size for n, size in zip(cells, patch, strict=True)]
     image = np.random.default_rng(0).normal(size=(2, *extents, 3))
-    grid = tfbig.patchgd.reading.Patches(tf.constant(image), patch, patch, 3)
+    grid = tfbig.patchgd.patch_reader.Patches(tf.constant(image), patch, patch, 3)
     places = tf.tile(tf.range(grid.count)[None], [2, 1])
     np.testing.assert_array_equal(assembled(grid.take(places), cells, patch), image)
 

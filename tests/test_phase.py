@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import layers
 
-from tfbig import binding, losses, network, phase
-from tfbig.engine import Program
-from tfbig.geometry import Interval, Transposed, Window, partition
-from tfbig.graph import Graph
-from tfbig.kernels import Rows, Strip
-from tfbig.phase import Folding
-from tfbig.planner import Planner
+from tfbig.engine import keras_variables
+from tfbig.engine.program import Program
+from tfbig.geometry.windows import Interval, Transposed, Window, partition
+from tfbig.network import keras_reader, losses, phase_layout
+from tfbig.network.graph import Graph
+from tfbig.network.phase_layout import Folding
+from tfbig.ops.kernels import Rows, Strip
+from tfbig.plan.planner import Planner
 
 EXACT = 2**24
 """Integers up to here are float32 numbers: sums whose terms' sizes add up to less are exact in any order."""
@@ -41,11 +42,11 @@ def test_fold_is_space_to_depth(dtype: str, factor: int, channels: int, width: i
     numbers = np.random.default_rng(0).integers(-100, 100, [2, 3 * factor, width, channels])
     x = tf.cast(numbers, dtype)
     padded = tf.pad(x, [(0, 0), (0, 0), (0, -width % factor), (0, 0)])
-    folded = phase.fold(x, factor)
+    folded = phase_layout.fold(x, factor)
     assert folded.dtype == x.dtype
     expected = tf.nn.space_to_depth(tf.cast(padded, tf.float32), factor)  # exact below 256
     np.testing.assert_array_equal(tf.cast(folded, tf.float32), expected)
-    np.testing.assert_array_equal(phase.unfold(folded, factor), padded)
+    np.testing.assert_array_equal(phase_layout.unfold(folded, factor), padded)
 
 
 @pytest.mark.parametrize("height", range(1, 9))
@@ -55,7 +56,7 @@ def test_fold_of_the_last_strip_adds_the_missing_rows(height: int) -> None:
     rows = Rows(tf.constant(0), tf.constant(height), 0, tf.constant(missing), height)
     strip = Strip(0, 1, 1, (rows,))
     padded = tf.pad(x, [(0, 0), (0, missing), (0, 2), (0, 0)])
-    np.testing.assert_array_equal(phase.fold(x, 4, strip), tf.nn.space_to_depth(padded, 4))
+    np.testing.assert_array_equal(phase_layout.fold(x, 4, strip), tf.nn.space_to_depth(padded, 4))
 
 
 @given(st.integers(2, 9), st.integers(1, 50))
@@ -90,7 +91,7 @@ def by_strips(
 
 
 def fold_whole(x: tf.Tensor, factor: int) -> tf.Tensor:
-    return phase.fold(tf.pad(x, [(0, 0), (0, -x.shape[1] % factor), (0, 0), (0, 0)]), factor)
+    return phase_layout.fold(tf.pad(x, [(0, 0), (0, -x.shape[1] % factor), (0, 0), (0, 0)]), factor)
 
 
 def gradients(function: Callable[..., tf.Tensor], *tensors: np.ndarray) -> list[tf.Tensor]:
@@ -132,7 +133,7 @@ def test_strided_convolution(case: Any, channels: int) -> None:
     stride, high, wide, size, filters, num_strips = case
     kernel = integers(1, (high, wide, channels, filters))
     axes = tuple(Window(k, stride, padding="same") for k in (high, wide))
-    form = phase.strided(kernel, axes, bias=True)
+    form = phase_layout.strided(kernel, axes, bias=True)
     assert (form.factor, form.side) == (stride, "input")
     assert all(
         a.extent(-(-n // stride)) == -(-n // stride) for a, n in zip(form.axes, size, strict=True)
@@ -161,7 +162,7 @@ def test_transposed_convolution(case: Any, channels: int) -> None:
     size = tuple(-(-n // 4) for n in size)
     kernel = integers(1, (high, wide, channels, filters))
     axes = tuple(Transposed(k, stride, padding="same") for k in (high, wide))
-    form = phase.transposed(kernel, axes, bias=True)
+    form = phase_layout.transposed(kernel, axes, bias=True)
     assert (form.factor, form.side) == (stride, "output")
     assert all(a.extent(n) == n for a, n in zip(form.axes, size, strict=True))
 
@@ -172,7 +173,7 @@ def test_transposed_convolution(case: Any, channels: int) -> None:
             form.axes[0],
             num_strips,
         )
-        return phase.unfold(y, stride)
+        return phase_layout.unfold(y, stride)
 
     def plain(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         return keras.ops.conv_transpose(x, kernel, stride, "same") + bias
@@ -186,7 +187,7 @@ def test_without_a_bias_there_is_none(bias: bool) -> None:
     kernel, weights = integers(1, (8, 8, 1, 2)), [tf.constant([5.0, 7.0])]
     rows = Rows(0, 3, 1, 1, 3)
     window = Window(8, 4, padding="same")
-    form = phase.strided(kernel, (window, window), bias)
+    form = phase_layout.strided(kernel, (window, window), bias)
     inputs = [tf.zeros([1, 3, 3, 16]), tf.constant([12, 12])]
     y = form.function(inputs, [tf.constant(kernel), *weights[:bias]], Strip(0, 3, 3, (rows, None)))
     np.testing.assert_array_equal(y[0, 0, 0], [5, 7] if bias else [0, 0])
@@ -200,7 +201,7 @@ def test_kernel_gradient_from_either_side(channels: int) -> None:
     strip = Strip(0, 4, 4, (Rows(0, 4, 1, 1, 4),))
 
     def thin(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        return phase.thin_convolution(x, kernel, (window, window), strip)
+        return phase_layout.thin_convolution(x, kernel, (window, window), strip)
 
     def plain(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return keras.ops.conv(x, kernel, 1, "same")
@@ -214,14 +215,14 @@ def test_kernel_gradient_from_either_side(channels: int) -> None:
 
 def build(model: keras.Model, loss: Any = None, dtypes: Any = ("float32", "float32"), **how: Any):
     """A graph with its loss after `rewrite`, as `tfbig.stream` makes it for a step of `fit`."""
-    graph = network.read(model, True, [dtypes[0]])
+    graph = keras_reader.read(model, True, [dtypes[0]])
     (prediction,) = graph.outputs
     known = graph.values[prediction]
     target = graph.input("labels", True, known.channels, dtypes[1])
     loss = loss or keras.losses.MeanSquaredError()
     value = losses.add(graph, prediction, target, loss, **how)
     graph.outputs = [losses.total(graph, [value])]
-    phase.rewrite(graph)
+    phase_layout.rewrite(graph)
     return graph
 
 
@@ -239,7 +240,7 @@ def run(graph: Graph, strip_rows: int, x: np.ndarray, y: np.ndarray) -> tuple[An
     """Loss and gradients, in the order of `graph.weights`."""
     program = Program(graph, Planner(graph, 10**12, strip_rows=strip_rows))
     inputs = dict(zip(graph.inputs, (tf.constant(x), tf.constant(y)), strict=True))
-    results, found = program.loss_and_gradients(inputs, binding.weights(program))
+    results, found = program.loss_and_gradients(inputs, keras_variables.weights(program))
     return results[graph.outputs[0]], found
 
 
@@ -342,8 +343,8 @@ def test_a_folded_prediction_is_the_plain_one() -> None:
     x, y = integers(1, (1, 5, 6, 2)), integers(2, (1, 40, 48, 1), 100)
     run(build(model, metrics=metrics), 2, x, y)
     labels, predictions = (tf.concat(parts, 1) for parts in zip(*seen, strict=True))
-    np.testing.assert_array_equal(phase.unfold(predictions, 8), model(x))
-    np.testing.assert_array_equal(phase.unfold(labels, 8), y)
+    np.testing.assert_array_equal(phase_layout.unfold(predictions, 8), model(x))
+    np.testing.assert_array_equal(phase_layout.unfold(labels, 8), y)
 
 
 @pytest.mark.parametrize("strip_rows", [3, 8, 100])
@@ -351,12 +352,12 @@ def test_the_output_of_a_strided_convolution(strip_rows: int) -> None:
     start = image()
     model = keras.Model(start, down(3, 11, 5)(start))
     set_integers(model)
-    graph = network.read(model, False)
-    phase.rewrite(graph)
+    graph = keras_reader.read(model, False)
+    phase_layout.rewrite(graph)
     assert folds(graph) == ["image/fold"]
     program = Program(graph, Planner(graph, 10**12, strip_rows=strip_rows, training=False))
     x = tf.constant(integers(1, (2, 33, 28, 1), 3))
-    found = program.forward({graph.inputs[0]: x}, binding.weights(program))
+    found = program.forward({graph.inputs[0]: x}, keras_variables.weights(program))
     np.testing.assert_array_equal(found[graph.outputs[0]], model(x))
 
 
@@ -417,8 +418,8 @@ def inner() -> keras.Model:
 def test_which_strided_convolutions_are_folded(
     model: Callable[[], keras.Model], expected: bool
 ) -> None:
-    graph = network.read(model(), False)
-    phase.rewrite(graph)
+    graph = keras_reader.read(model(), False)
+    phase_layout.rewrite(graph)
     assert bool(folds(graph)) is expected
 
 
@@ -444,31 +445,31 @@ def test_which_losses_are_folded(layer: layers.Layer, loss: Any, expected: bool)
 
 
 def test_a_sparse_categorical_loss_is_not_folded() -> None:
-    graph = network.read(strided_only(up(2, 8, 4, activation="softmax"), 3), True)
+    graph = keras_reader.read(strided_only(up(2, 8, 4, activation="softmax"), 3), True)
     target = graph.input("labels", True, 1, "uint8")
     loss = keras.losses.SparseCategoricalCrossentropy()
     graph.outputs = [losses.add(graph, graph.outputs[0], target, loss)]
-    phase.rewrite(graph)
+    phase_layout.rewrite(graph)
     assert folds(graph) == []
 
 
 def test_a_prediction_with_another_reader_is_not_folded() -> None:
     start = image(2)
     x = up(1, 8, 4)(start)
-    graph = network.read(keras.Model(start, [x, layers.GlobalMaxPooling2D()(x)]), True)
+    graph = keras_reader.read(keras.Model(start, [x, layers.GlobalMaxPooling2D()(x)]), True)
     prediction, top = graph.outputs
     target = graph.input("labels", True, 1, "float32")
     loss = losses.add(graph, prediction, target, keras.losses.MeanSquaredError())
     graph.outputs = [loss, top]
-    phase.rewrite(graph)
+    phase_layout.rewrite(graph)
     assert folds(graph) == []
 
 
 def predicted(model: keras.Model, x: tf.Tensor) -> tf.Tensor:
-    graph = network.read(model, False)
-    phase.rewrite(graph)
+    graph = keras_reader.read(model, False)
+    phase_layout.rewrite(graph)
     program = Program(graph, Planner(graph, 10**12, strip_rows=8, training=False))
-    results = program.forward({graph.inputs[0]: x}, binding.weights(program))
+    results = program.forward({graph.inputs[0]: x}, keras_variables.weights(program))
     return results[graph.outputs[0]]
 
 

@@ -19,18 +19,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from keras import layers
 
-from tfbig import cuts, layouts, losses, network, phase, segments
-from tfbig.budget import DEFAULT_STRIPS, parse_bytes
-from tfbig.cost import bytes_of, heights_of, sweep_limit
 from tfbig.errors import BudgetError
-from tfbig.geometry import SAME, Interval, Resize, Transposed, Window, partition
-from tfbig.graph import AT_ONCE, Graph, Local, Node, Reduce, Whole, axes_of, image_positions
-from tfbig.lifetimes import timeline
-from tfbig.plan import PAGE_ELEMENTS, RUNTIME_BYTES, Plan, Rates, SweepCost, layers_of
-from tfbig.planner import Planner
-from tfbig.ranges import aligned
-from tfbig.schedule import REMAT_DEPTH, Layout, Store, Sweep, foldable, schedule
-from tfbig.strips import KERNEL_ELEMENTS, learning
+from tfbig.geometry.windows import SAME, Interval, Resize, Transposed, Window, partition
+from tfbig.network import keras_reader, losses, phase_layout
+from tfbig.network.graph import AT_ONCE, Graph, Local, Node, Reduce, Whole, axes_of, image_positions
+from tfbig.plan import cut_search, layout_search, replay_segments
+from tfbig.plan.address_ranges import aligned
+from tfbig.plan.cost import bytes_of, heights_of, sweep_limit
+from tfbig.plan.lifetimes import timeline
+from tfbig.plan.plan import PAGE_ELEMENTS, RUNTIME_BYTES, Plan, Rates, SweepCost, layers_of
+from tfbig.plan.planner import Planner
+from tfbig.plan.strip_search import KERNEL_ELEMENTS, learning
+from tfbig.plan.sweeps import REMAT_DEPTH, Layout, Store, Sweep, foldable, schedule
+from tfbig.system.budget import DEFAULT_STRIPS, parse_bytes
 from tfbig.units import format_bytes, itemsize
 
 HERE = Path(__file__).parent
@@ -87,7 +88,7 @@ def two_outputs() -> keras.Model:
 
 
 def read(model: keras.Model, training: bool = True) -> Graph:
-    return network.read(model, training)
+    return keras_reader.read(model, training)
 
 
 def with_loss(model: keras.Model, loss: keras.losses.Loss) -> Graph:
@@ -863,20 +864,20 @@ def test_a_replay_makes_the_inner_images_of_its_segment() -> None:
     graph = read(deep())
     sweeps = schedule(graph)
     made = [s.writes for s in sweeps]
-    again = segments.replay(graph, sweeps, (1, 3))
+    again = replay_segments.replay(graph, sweeps, (1, 3))
     assert again is not None
     assert again.writes == (*made[1], *made[2])  # the third is read by sweep 4
     assert again.reads == made[0]
     assert again.reductions == []
     assert again.index == 3
-    assert segments.replay(graph, sweeps, (2, 2)) is None
+    assert replay_segments.replay(graph, sweeps, (2, 2)) is None
 
 
 def test_trace_of_a_replay() -> None:
     """Six convolutions of 4 units; sweeps 1 to 3 keep one of three images."""
     graph = read(deep())
     planner = Planner(graph, PLENTY)
-    again = segments.replay(graph, planner.sweeps, (1, 3))
+    again = replay_segments.replay(graph, planner.sweeps, (1, 3))
     assert again is not None
     found = events(planner, squares(graph, 8), Layout(tuple(planner.sweeps), (again,)))
     assert "\n".join(f"{what}: {live // 256}" for what, live in found) == lines("""
@@ -920,7 +921,7 @@ def test_what_sweeps_make_again_is_never_made_from_another() -> None:
     graph = read(deep(12))
     stored = {v: 4 * prod(e) for v, e in graph.extents(squares(graph, 64)).items()}
     written = {v for sweep in schedule(graph) for v in sweep.writes}
-    ways = list(layouts._remats(graph, frozenset(), stored, lambda node: node.op.operations))
+    ways = list(layout_search._remats(graph, frozenset(), stored, lambda node: node.op.operations))
     assert [len(way) for way in ways] == [1, 2, 4]
     for way in ways:
         assert way <= written
@@ -1068,15 +1069,15 @@ def test_segments_cover_every_sweep_once(count: int, data: st.DataObject) -> Non
     graph = read(deep(count))
     sweeps = schedule(graph)
     sizes = {v.id: data.draw(st.integers(0, 9)) for v in graph.values}
-    ways = segments.partitions(graph, sweeps, sizes)
-    until = segments.last_readers(graph, sweeps)
+    ways = replay_segments.partitions(graph, sweeps, sizes)
+    until = replay_segments.last_readers(graph, sweeps)
     for way in ways:
         assert [p for first, last in way for p in range(first, last + 1)] == list(
             range(len(sweeps))
         )
     for first in range(len(sweeps)):
         for last in range(first, len(sweeps)):
-            again = segments.replay(graph, sweeps, (first, last))
+            again = replay_segments.replay(graph, sweeps, (first, last))
             inner = {v for s in sweeps[first : last + 1] for v in s.writes if until[v] <= last}
             assert inner == set(again.writes if again else ())
 
@@ -1215,7 +1216,7 @@ def test_cuts_end_the_halo_of_a_deep_chain() -> None:
     for number in range(6):
         x = conv(64, f"conv{number}", 5)(x)
     graph = read(keras.Model(start, x))
-    found = cuts.choose(graph, device_bytes=PLENTY)
+    found = cut_search.choose(graph, device_bytes=PLENTY)
     planner = Planner(graph, PLENTY, strip_rows=256)
     assert {v for s in planner.sweeps for v in s.writes} == found | set(graph.outputs)
     assert planner.plan(1, squares(graph, 4096)).recompute_factor == again(graph, found)
@@ -1246,7 +1247,7 @@ def test_what_is_dear_to_make_again_for_the_backward_is_stored(
     """
     start = image(filters)
     graph = read(keras.Model(start, conv(filters, "second")(conv(filters, "first")(start))))
-    found = cuts.choose(graph, device_bytes=2**29, training=training)
+    found = cut_search.choose(graph, device_bytes=2**29, training=training)
     assert {graph.values[v].name for v in found} == ({"first/convolution"} if cut else set())
 
 
@@ -1257,7 +1258,7 @@ def test_small_strips_are_cut_more() -> None:
         x = conv(16, f"conv{number}", 5)(x)
     graph = read(keras.Model(start, x))
     few, many = (
-        cuts.choose(graph, device_bytes=device, training=False) for device in (2**30, 2**25)
+        cut_search.choose(graph, device_bytes=device, training=False) for device in (2**30, 2**25)
     )
     assert not few
     assert many
@@ -1283,9 +1284,9 @@ def test_labels_are_as_large_as_what_is_predicted(weighted: bool) -> None:
             graph, prediction, target, keras.losses.MeanSquaredError(), sample_weight=weights
         )
         graph.outputs = [losses.total(graph, [loss])]
-        names = {graph.values[v].name for v in cuts.choose(graph)}
+        names = {graph.values[v].name for v in cut_search.choose(graph)}
         alone = read(model)
-        assert names >= {alone.values[v].name for v in cuts.choose(alone)} > set()
+        assert names >= {alone.values[v].name for v in cut_search.choose(alone)} > set()
 
 
 def test_a_u_net_without_padding_has_cuts() -> None:
@@ -1346,7 +1347,7 @@ def test_images_of_two_magnifications(padding: str, known: bool) -> None:
     crop = layers.Identity() if known else layers.Cropping2D(2)
     x = layers.Add()([crop(layers.UpSampling2D(2)(small)), crop(crop(large))])
     graph = read(keras.Model([low, high], conv(64, "last", 5)(x)))
-    assert bool(cuts.choose(graph)) == known
+    assert bool(cut_search.choose(graph)) == known
     sizes = dict(zip(graph.inputs, [(16, 16), (32, 32)], strict=True))
     assert Planner(graph, PLENTY).plan(1, sizes).shape == (1, 16, 16, 64)
 
@@ -1355,14 +1356,14 @@ def test_images_of_two_magnifications(padding: str, known: bool) -> None:
 def gigapixel(monkeypatch: pytest.MonkeyPatch) -> Graph:
     """The gigapixel U-Net with its loss, as a step of `fit` on uint8 images runs it."""
     monkeypatch.syspath_prepend(ROOT)
-    from models.gigapixel_unet import gigapixel_unet
+    from tfbig.models.gigapixel_unet import gigapixel_unet
 
-    graph = network.read(gigapixel_unet(), True, ["uint8"])
+    graph = keras_reader.read(gigapixel_unet(), True, ["uint8"])
     (prediction,) = graph.outputs
     target = graph.input("labels", True, 1, "uint8")
     loss = losses.add(graph, prediction, target, keras.losses.BinaryCrossentropy())
     graph.outputs = [losses.total(graph, [loss])]
-    phase.rewrite(graph)
+    phase_layout.rewrite(graph)
     return graph
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from models.commands.main import main
+from tfbig.cli.main import main
 from tfbig.sources import open_slide
 
 

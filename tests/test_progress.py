@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfbig import progress
+from tfbig.system import progress
 
 
 @pytest.fixture

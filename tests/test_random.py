@@ -11,7 +11,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfbig import random
+from tfbig.ops import counter_random
 
 RARE = 1e-12
 """Chance that a bound below is passed by true random numbers; seeds are fixed, so runs agree."""
@@ -22,7 +22,7 @@ def seed(a: int = 1, b: int = 2) -> tf.Tensor:
 
 
 def rows(shape: tuple[int, ...], key: tf.Tensor, first: int = 0) -> np.ndarray:
-    return random.uniform_rows(tf.constant(shape), key, first).numpy()
+    return counter_random.uniform_rows(tf.constant(shape), key, first).numpy()
 
 
 def hoeffding(count: int, width: float) -> float:
@@ -60,7 +60,7 @@ def test_rows_far_down_an_image_are_its_own() -> None:
 
 
 def test_in_a_graph_the_first_row_may_be_a_tensor() -> None:
-    traced = tf.function(random.uniform_rows)
+    traced = tf.function(counter_random.uniform_rows)
     found = traced(tf.constant([2, 3, 5, 1]), seed(), tf.constant(7))
     np.testing.assert_array_equal(found, rows((2, 3, 5, 1), seed(), 7))
 
@@ -98,7 +98,7 @@ def test_neighbours_are_independent(axis: int) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_dropout_drops_its_share_and_scales_the_rest(rate: float, dtype: str) -> None:
     x = tf.ones([2, 60, 51, 3], dtype)
-    found = random.dropout(x, rate, seed(), 0)
+    found = counter_random.dropout(x, rate, seed(), 0)
     assert found.dtype == x.dtype
     kept = found.numpy().astype(np.float64)
     scale = float(tf.constant(1 / (1 - rate), dtype))
@@ -108,28 +108,32 @@ def test_dropout_drops_its_share_and_scales_the_rest(rate: float, dtype: str) ->
 
 def test_dropout_of_strips_is_that_of_the_image() -> None:
     x = tf.random.stateless_normal([2, 9, 5, 3], [1, 2])
-    whole = random.dropout(x, 0.5, seed(), 0)
-    strips = [random.dropout(x[:, a:b], 0.5, seed(), a) for a, b in ((0, 1), (1, 6), (6, 9))]
+    whole = counter_random.dropout(x, 0.5, seed(), 0)
+    strips = [
+        counter_random.dropout(x[:, a:b], 0.5, seed(), a) for a, b in ((0, 1), (1, 6), (6, 9))
+    ]
     np.testing.assert_array_equal(tf.concat(strips, 1), whole)
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(0.0, 3.0), (1.0, 0.0)])
 def test_dropout_of_nothing_and_of_everything(rate: float, expected: float) -> None:
     x = tf.fill([1, 20, 30, 2], 3.0)
-    np.testing.assert_array_equal(random.dropout(x, rate, seed(), 0), tf.fill(x.shape, expected))
+    np.testing.assert_array_equal(
+        counter_random.dropout(x, rate, seed(), 0), tf.fill(x.shape, expected)
+    )
 
 
 def test_channels_that_share_their_fate() -> None:
-    found = random.dropout(tf.ones([2, 9, 8, 3]), 0.5, seed(), 0, alike=True).numpy()
+    found = counter_random.dropout(tf.ones([2, 9, 8, 3]), 0.5, seed(), 0, alike=True).numpy()
     np.testing.assert_array_equal(found, np.repeat(found[..., :1], 3, -1))
     assert set(np.unique(found)) == {0.0, 2.0}
 
 
 def test_normal_numbers_of_strips_are_those_of_the_image() -> None:
     shape = [2, 9, 5, 3]
-    whole = random.normal_rows(tf.constant(shape), seed(), 0).numpy()
+    whole = counter_random.normal_rows(tf.constant(shape), seed(), 0).numpy()
     strips = [
-        random.normal_rows(tf.constant([2, b - a, 5, 3]), seed(), a)
+        counter_random.normal_rows(tf.constant([2, b - a, 5, 3]), seed(), a)
         for a, b in ((0, 1), (1, 6), (6, 9))
     ]
     np.testing.assert_array_equal(np.concatenate(strips, 1), whole)
@@ -138,7 +142,11 @@ def test_normal_numbers_of_strips_are_those_of_the_image() -> None:
 
 def test_normal_numbers_have_the_moments_of_their_distribution() -> None:
     """Sums of n squares of normal numbers: Laurent and Massart (2000), lemma 1, bounds both tails."""
-    found = random.normal_rows(tf.constant([3, 200, 101, 2]), seed(), 7).numpy().astype("float64")
+    found = (
+        counter_random.normal_rows(tf.constant([3, 200, 101, 2]), seed(), 7)
+        .numpy()
+        .astype("float64")
+    )
     n, rare = found.size, log(2 / RARE)
     assert abs(found.mean()) <= sqrt(2 * rare / n)
     assert abs((found**2).mean() - 1) <= 2 * sqrt(rare / n) + 2 * rare / n
@@ -148,6 +156,6 @@ def test_dropout_passes_gradients_through_what_it_keeps() -> None:
     x = tf.random.stateless_normal([1, 8, 9, 2], [1, 2])
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = random.dropout(x, 0.5, seed(), 3)
-    kept = random.dropout(tf.ones_like(x), 0.5, seed(), 3)
+        y = counter_random.dropout(x, 0.5, seed(), 3)
+    kept = counter_random.dropout(tf.ones_like(x), 0.5, seed(), 3)
     np.testing.assert_array_equal(tape.gradient(y, x), kept)

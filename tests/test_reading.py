@@ -10,8 +10,9 @@ import tensorflow as tf
 from conftest import FLOAT64, assert_same
 
 import tfbig
-from tfbig import reading, sources
-from tfbig.graph import AT_ONCE
+from tfbig import sources
+from tfbig.engine import read_ahead
+from tfbig.network.graph import AT_ONCE
 
 
 class Slow(sources.Source):
@@ -33,7 +34,7 @@ def image():
 
 
 def rows(image, start, stop, ahead=None):
-    found = reading.read_source(tf.constant([image.handle]), start, stop, tf.uint8, ahead)
+    found = read_ahead.read_source(tf.constant([image.handle]), start, stop, tf.uint8, ahead)
     np.testing.assert_array_equal(found[0], image.array[start:stop])
 
 
@@ -55,12 +56,12 @@ def test_an_empty_range_is_not_read(image):
 def test_only_a_few_strips_wait(image):
     for start in range(0, 40, 4):
         rows(image, 60, 64, (start, start + 4))
-    own = [key for key in reading.AHEAD._begun if key[0] == (image.handle,)]
+    own = [key for key in read_ahead.AHEAD._begun if key[0] == (image.handle,)]
     assert [key[1] for key in own] == [36 - 4 * n for n in reversed(range(AT_ONCE))]
     others = [Slow(image.array) for _ in range(20)]
     for other in others:
         rows(other, 0, 4, (8, 12))
-    assert len(reading.AHEAD._begun) <= AT_ONCE + reading.MAX_OTHERS
+    assert len(read_ahead.AHEAD._begun) <= AT_ONCE + read_ahead.MAX_OTHERS
 
 
 def test_an_error_ahead_is_raised_where_the_rows_are_asked_for(image):
@@ -68,7 +69,7 @@ def test_an_error_ahead_is_raised_where_the_rows_are_asked_for(image):
         raise tfbig.SourceError("slow: rows cannot be decoded")
 
     read, image._read = image._read, broken
-    reading.AHEAD.begin((image.handle,), 20, 30)
+    read_ahead.AHEAD.begin((image.handle,), 20, 30)
     time.sleep(0.1)
     image._read = read
     with pytest.raises(Exception, match="rows cannot be decoded"):
@@ -81,7 +82,7 @@ def test_rows_that_a_failed_step_left_are_forgotten_by_the_next(image):
     handles = tf.constant([image.handle])
     rows(image, 0, 10, (20, 30))
     image.array = image.array[::-1].copy()
-    assert reading.source_shape(handles).numpy().tolist() == [1, 64, 16, 3]
+    assert read_ahead.source_shape(handles).numpy().tolist() == [1, 64, 16, 3]
     rows(image, 20, 30)
 
 

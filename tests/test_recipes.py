@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import train
-from models import settings
-from models.tasks import bags
-from models.tasks.splits import SPLITS
+from tfbig.cli import settings
+from tfbig.cli.data import bags
+from tfbig.cli.data.splits import SPLITS
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 QUICK = ["--task", "mil", "--num-bags", "6", "4", "4", "--instances", "8", "--epochs", "2"]
@@ -197,7 +197,7 @@ def test_digits_need_a_folder(tmp_path, capsys):
 
 
 def test_an_encoder_without_its_norm():
-    from models import encoders
+    from tfbig.models import encoders
 
     plain, without = (encoders.make("resnet18", (32, 32, 3), norm=n) for n in (True, False))
     kinds = [type(layer).__name__ for layer in without._flatten_layers()]

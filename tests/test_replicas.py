@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 import tfbig
-from tfbig import replication
+from tfbig.system import replication
 from tfbig.training import Checkpoints
 
 HERE = Path(__file__).resolve().parent

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfbig import SourceError, report, runfolder, zoom
-from tfbig.geojson import COLOURS
+from tfbig import SourceError
+from tfbig.results import report, run_folder, slide_viewer
+from tfbig.results.geojson import COLOURS
 
 SLIDE = "slide <b>&amp; one"
 BROWSER, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
@@ -21,7 +22,7 @@ BROWSER, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
 
 def test_halves_have_the_average_colour_and_sides_rounded_up():
     picture = np.arange(5 * 3 * 3, dtype=np.uint8).reshape(5, 3, 3)
-    whole, half, quarter, last = zoom.pyramid(picture, 1)
+    whole, half, quarter, last = slide_viewer.pyramid(picture, 1)
     assert whole is picture
     assert [p.shape for p in (half, quarter, last)] == [(3, 2, 3), (2, 1, 3), (1, 1, 3)]
     assert half[0, 0].tolist() == np.rint(picture[:2, :2].mean((0, 1))).astype(int).tolist()
@@ -31,12 +32,12 @@ def test_halves_have_the_average_colour_and_sides_rounded_up():
 def test_colours_of_halves_are_averages_by_opacity():
     picture = np.zeros((2, 2, 4), np.uint8)
     picture[0, 0] = 200, 100, 50, 255
-    _, half = zoom.pyramid(picture, 1)
+    _, half = slide_viewer.pyramid(picture, 1)
     assert half[0, 0].tolist() == [200, 100, 50, 64]
 
 
 def test_an_overlay_of_classes_has_their_colours_and_none_for_the_background():
-    overlay = zoom.of_classes("found", np.array([[0, 1], [2, 9]]), [*"abcdefghij"])
+    overlay = slide_viewer.of_classes("found", np.array([[0, 1], [2, 9]]), [*"abcdefghij"])
     assert overlay.picture[0, 0].tolist() == [0, 0, 0, 0]
     assert overlay.picture[0, 1].tolist() == [*COLOURS[0], 255]
     assert overlay.picture[1, 1].tolist() == [*COLOURS[0], 255]  # colours come in turn
@@ -45,14 +46,14 @@ def test_an_overlay_of_classes_has_their_colours_and_none_for_the_background():
 
 def test_an_overlay_of_values_is_brightest_where_they_are_largest():
     values = np.array([[0.0, 0.1], [0.4, np.nan]], np.float32)
-    overlay = zoom.of_values("attention", values)
+    overlay = slide_viewer.of_values("attention", values)
     light = overlay.picture[..., :3].sum(-1)
     assert light[0, 0] < light[0, 1] < light[1, 0]
     opacity = overlay.picture[..., 3]
     assert opacity[0, 0] == round(0.3 * 255) < opacity[0, 1] < opacity[1, 0] == 255
     assert opacity[1, 1] == 0
     assert [text for _, text in overlay.legend] == ["0", "0.394 or more"]  # the 99th of 100
-    assert zoom.of_values("none", np.zeros((2, 2))).legend[1][1] == "0 or more"
+    assert slide_viewer.of_values("none", np.zeros((2, 2))).legend[1][1] == "0 or more"
 
 
 def picture_of(rows, columns):
@@ -65,27 +66,27 @@ def run(tmp_path):
     """The folder of a run with everything in it."""
     folder = tmp_path / "my run"
     folder.mkdir()
-    runfolder.write_yaml(folder / "config.yaml", {"task": "mil", "lr": 0.001, "sizes": [1, 2]})
-    runfolder.write_versions(folder)
+    run_folder.write_yaml(folder / "config.yaml", {"task": "mil", "lr": 0.001, "sizes": [1, 2]})
+    run_folder.write_versions(folder)
     (folder / "plan.txt").write_text("Plan for an image of 1 x 2 < 3\n")
     metrics = {"mode": "offload", "epochs": 3, "test_auc": 0.912345, "planned_bytes": 3 << 30}
     metrics |= {"peak_bytes": 2 << 30, "confusion": [[7, 1], [2, 5]]}
-    runfolder.write_json(
+    run_folder.write_json(
         folder / "metrics.json", metrics | {"left_out": [["bad.svs", "is no <TIFF>"]]}
     )
     row = {"slide": SLIDE, "label": 0, "predicted": 1, "probability_no": 0.4}
-    runfolder.write_csv(folder / "predictions.csv", [row | {"probability_yes": 0.6}])
+    run_folder.write_csv(folder / "predictions.csv", [row | {"probability_yes": 0.6}])
     Image.fromarray(picture_of(20, 30)).save(folder / "learning_curve.png")
     Image.fromarray(picture_of(20, 31)).save(folder / "overlay.png")
     labels = np.zeros((60, 100), int)
     labels[:, 50:] = 1
     heat = np.arange(6, dtype=np.float32).reshape(2, 3)
     overlays = [
-        zoom.of_classes("mask", labels, ("ground", "tissue")),
-        zoom.of_values("attention", heat, 1.2),
+        slide_viewer.of_classes("mask", labels, ("ground", "tissue")),
+        slide_viewer.of_values("attention", heat, 1.2),
     ]
-    zoom.write_view(folder, "one", picture_of(600, 1000), overlays, title=SLIDE, mpp=2.5)
-    zoom.write_view(folder, "two", picture_of(100, 80)[..., :1])
+    slide_viewer.write_view(folder, "one", picture_of(600, 1000), overlays, title=SLIDE, mpp=2.5)
+    slide_viewer.write_view(folder, "two", picture_of(100, 80)[..., :1])
     return folder
 
 
@@ -148,7 +149,7 @@ def test_only_some_slides_are_embedded(run):
 
 
 def test_a_run_with_nothing_but_its_settings(tmp_path):
-    runfolder.write_yaml(tmp_path / "tile.yaml", {"size": 256})
+    run_folder.write_yaml(tmp_path / "tile.yaml", {"size": 256})
     page = report.write_report(tmp_path).read_text()
     assert "<th>size</th>" in page
     assert "<script>" not in page

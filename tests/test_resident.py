@@ -8,22 +8,22 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfbig import resident
-from tfbig.geometry import partition
+from tfbig.geometry.windows import partition
+from tfbig.stores import device_store
 
 
 @tf.function(reduce_retracing=True)
 def summed(x: tf.Tensor, starts: tf.Tensor, stops: tf.Tensor) -> tf.Tensor:
     """An image to which the rows `starts[i]` to `stops[i]` of `x` were added, in a loop over i."""
     shape = tf.shape(x)
-    image = resident.allocate(shape, x.dtype)
+    image = device_store.allocate(shape, x.dtype)
 
     def body(i: tf.Tensor, image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         rows = x[:, starts[i] : stops[i]]
-        return i + 1, resident.add(image, shape, starts[i], rows)
+        return i + 1, device_store.add(image, shape, starts[i], rows)
 
     _, image = tf.while_loop(lambda i, _: i < tf.size(starts), body, (0, image))
-    return resident.read(image, shape, x.dtype, 0, shape[1])
+    return device_store.read(image, shape, x.dtype, 0, shape[1])
 
 
 @settings(max_examples=25, deadline=None)
@@ -44,29 +44,31 @@ def test_strips_add_up(rows: int, batch: int, strips: int, halo: int) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("most", [resident.PAGE_ELEMENTS, 30, 1])
+@pytest.mark.parametrize("most", [device_store.PAGE_ELEMENTS, 30, 1])
 @pytest.mark.parametrize("shape", [(2, 600, 3), (1, 600, 4, 3), (1, 600, 2, 2, 3)])
 def test_any_rows_are_read(
     shape: tuple[int, ...], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of images of every rank, whatever a page may hold; rows that nothing was added to are zero."""
-    monkeypatch.setattr(resident, "PAGE_ELEMENTS", most)
+    monkeypatch.setattr(device_store, "PAGE_ELEMENTS", most)
     x = tf.random.stateless_uniform(shape, (1, 2), dtype=tf.float32)
     whole = tf.constant(shape)
-    image = resident.add(resident.allocate(whole, x.dtype), whole, 100, x[:, 100:200])
-    rows = {resident.PAGE_ELEMENTS: 3, 30: {3: 3, 4: 2, 5: 2}[len(shape)], 1: 1}[most]
+    image = device_store.add(device_store.allocate(whole, x.dtype), whole, 100, x[:, 100:200])
+    rows = {device_store.PAGE_ELEMENTS: 3, 30: {3: 3, 4: 2, 5: 2}[len(shape)], 1: 1}[most]
     assert tf.raw_ops.TensorListLength(input_handle=image) == -(-600 // rows)
     expected = np.array(x)
     expected[:, :100] = expected[:, 200:] = 0
     for start, stop in ((0, 300), (99, 101), (150, 151), (199, 300), (260, 270)):
-        found = resident.read(image, whole, x.dtype, start, stop)
+        found = device_store.read(image, whole, x.dtype, start, stop)
         np.testing.assert_array_equal(found, expected[:, start:stop])
 
 
 def test_what_was_read_does_not_change() -> None:
     whole = tf.constant([1, 8, 1, 1])
-    first = resident.add(resident.allocate(whole, tf.float32), whole, 0, tf.ones([1, 8, 1, 1]))
-    resident.add(first, whole, 2, tf.ones([1, 3, 1, 1]))
+    first = device_store.add(
+        device_store.allocate(whole, tf.float32), whole, 0, tf.ones([1, 8, 1, 1])
+    )
+    device_store.add(first, whole, 2, tf.ones([1, 3, 1, 1]))
     np.testing.assert_array_equal(
-        resident.read(first, whole, tf.float32, 0, 8), np.ones([1, 8, 1, 1])
+        device_store.read(first, whole, tf.float32, 0, 8), np.ones([1, 8, 1, 1])
     )

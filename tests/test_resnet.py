@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tfbig
-from models.resnet import load_torchvision, resnet18, resnet34, resnet50
+from tfbig.models.resnet import load_torchvision, resnet18, resnet34, resnet50
 
 BUILDERS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
 DEPTHS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3), "resnet50": (3, 4, 6, 3)}

@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import train
-from models.tasks import images, slides
 from tfbig import mil, sources
-from tfbig.parts import Part
+from tfbig.cli.data import images, slides_and_masks
+from tfbig.data.worker_shards import Part
 
 RUNS = {
     "segmentation": ["--crops", "30", "--crop", "256x256", "--epochs", "6"],
@@ -182,6 +182,6 @@ def test_the_rest_of_an_epoch_of_bags():
 
 def test_the_rest_of_an_epoch_of_crops():
     images = [sources.ArraySource(np.full((8, 8, 1), i, np.uint8)) for i in range(5)]
-    crops = [slides.Slide(str(i), image, image) for i, image in enumerate(images)]
-    whole = arrays(slides.dataset(crops, 2, dense=True))
-    assert_rest(whole, arrays(slides.dataset(crops[2:], 2, dense=True)), 1)
+    crops = [slides_and_masks.Slide(str(i), image, image) for i, image in enumerate(images)]
+    whole = arrays(slides_and_masks.dataset(crops, 2, dense=True))
+    assert_rest(whole, arrays(slides_and_masks.dataset(crops[2:], 2, dense=True)), 1)

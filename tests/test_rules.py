@@ -19,9 +19,9 @@ from keras.src.applications.inception_resnet_v2 import CustomScaleLayer
 from twins import assert_streams, images, unlike_at_start
 
 import tfbig
-from tfbig import network, rules
-from tfbig.geometry import Window
-from tfbig.rules import operations
+from tfbig.geometry.windows import Window
+from tfbig.network import keras_reader, rules
+from tfbig.network.rules import operations
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -458,7 +458,7 @@ def test_noise_of_places_does_not_depend_on_the_strips(layer: Callable[[], Any])
 
 
 def kinds(model: keras.Model, training: bool = True) -> list[Any]:
-    return [n.kind for n in network.read(model, training).nodes]
+    return [n.kind for n in keras_reader.read(model, training).nodes]
 
 
 def test_nodes_of_equal_layers_are_of_one_kind_and_others_are_not() -> None:

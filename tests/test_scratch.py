@@ -20,25 +20,25 @@ from conftest import FLOAT64, assert_same
 from test_budgets import learn, residual
 
 import tfbig
-from tfbig import scratch
-from tfbig.budget import in_memory, parse_bytes
-from tfbig.parts import Part
+from tfbig.data.worker_shards import Part
+from tfbig.stores import file_pool
+from tfbig.system.budget import in_memory, parse_bytes
 from tfbig.training import Checkpoints, Epochs, Loop
 
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> scratch.FilePool:
-    return scratch.FilePool(str(tmp_path))
+def pool(tmp_path: Path) -> file_pool.FilePool:
+    return file_pool.FilePool(str(tmp_path))
 
 
-def blocks(pool: scratch.FilePool) -> int:
+def blocks(pool: file_pool.FilePool) -> int:
     """Bytes that the file has on the disk."""
     return os.fstat(pool._file).st_blocks * 512
 
 
-def test_arrays_in_a_file_keep_their_content(pool: scratch.FilePool) -> None:
+def test_arrays_in_a_file_keep_their_content(pool: file_pool.FilePool) -> None:
     numbers = np.arange(2 * 50 * 30 * 64, dtype=np.float64).reshape(2, 50, 30, 64)
     array = pool.array(numbers.shape, numbers.dtype)
     assert pool.holds(array)
@@ -52,7 +52,7 @@ def test_arrays_in_a_file_keep_their_content(pool: scratch.FilePool) -> None:
     np.testing.assert_array_equal(array, numbers)
 
 
-def test_rows_beyond_two_gigabytes(pool: scratch.FilePool) -> None:
+def test_rows_beyond_two_gigabytes(pool: file_pool.FilePool) -> None:
     """TensorFlow gives rows as int32; bytes are more than that counts."""
     array = pool.array((1, 60, 1000), np.float32, wish=2**31 + 64)
     assert array.__array_interface__["data"][0] == pool.address + 2**31 + 64
@@ -63,12 +63,12 @@ def test_rows_beyond_two_gigabytes(pool: scratch.FilePool) -> None:
     assert blocks(pool) < 2**24
 
 
-def test_the_file_has_no_name(pool: scratch.FilePool, tmp_path: Path) -> None:
+def test_the_file_has_no_name(pool: file_pool.FilePool, tmp_path: Path) -> None:
     pool.array((100,), np.float32)[:] = 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_blocks_exist_as_long_as_an_array(pool: scratch.FilePool) -> None:
+def test_blocks_exist_as_long_as_an_array(pool: file_pool.FilePool) -> None:
     size = 2**20
     array = pool.array((size,), np.uint8)
     assert blocks(pool) >= size
@@ -78,14 +78,14 @@ def test_blocks_exist_as_long_as_an_array(pool: scratch.FilePool) -> None:
     assert pool.used_bytes == 0
 
 
-def test_arrays_elsewhere_are_not_in_the_file(pool: scratch.FilePool) -> None:
+def test_arrays_elsewhere_are_not_in_the_file(pool: file_pool.FilePool) -> None:
     pool.array((10,), np.float32)
     assert not pool.holds(np.zeros(10))
-    assert scratch.pool_of(np.zeros(10)) is None
+    assert file_pool.pool_of(np.zeros(10)) is None
 
 
 def test_a_disk_that_fills_up_is_an_error(
-    pool: scratch.FilePool, monkeypatch: pytest.MonkeyPatch
+    pool: file_pool.FilePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -101,11 +101,11 @@ def test_a_disk_that_fills_up_is_an_error(
 
 
 def test_room_is_looked_for_before_a_step(tmp_path: Path) -> None:
-    scratch.check(str(tmp_path), 1)
+    file_pool.check(str(tmp_path), 1)
     with pytest.raises(tfbig.BudgetError, match=f"'{tmp_path}' is too full: {2**60} bytes"):
-        scratch.check(str(tmp_path), 2**60)
+        file_pool.check(str(tmp_path), 2**60)
     with pytest.raises(tfbig.BudgetError, match="gone' does not exist; create it"):
-        scratch.check(str(tmp_path / "gone"), 1)
+        file_pool.check(str(tmp_path / "gone"), 1)
 
 
 def test_memory_is_not_a_disk(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_full_directory_is_named_before_the_step(
 ) -> None:
     twin = residual()
     big = spilling(twin, (2, 61, 47, 3), 0.5, tmp_path)
-    monkeypatch.setattr(scratch, "free_bytes", lambda folder: 1000)
+    monkeypatch.setattr(file_pool, "free_bytes", lambda folder: 1000)
     with pytest.raises(tfbig.BudgetError, match=f"'{tmp_path}' is too full: .* 1000 are free"):
         learn(big, twin, tf.zeros((2, 61, 47, 3)))
 

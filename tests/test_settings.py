@@ -83,7 +83,7 @@ def test_a_run_that_goes_on_has_not_ended(out, monkeypatch):
         seen.append((out / "metrics.json").exists())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("models.tasks.mil.fit", fit)
+    monkeypatch.setattr("tfbig.cli.tasks.mil.fit", fit)
     with pytest.raises(KeyboardInterrupt):
         resume(out, "--epochs", "2")
     assert seen == [False]

@@ -11,15 +11,15 @@ import tensorflow as tf
 from conftest import assert_same
 
 import tfbig
-from tfbig import network
-from tfbig.schedule import schedule
-from tfbig.sharing import Canonical
+from tfbig.engine.shared_traces import Canonical
+from tfbig.network import keras_reader
+from tfbig.plan.sweeps import schedule
 
 layers = keras.layers
 
 
 def keys(model: keras.Model) -> list[str]:
-    graph = network.read(model, True)
+    graph = keras_reader.read(model, True)
     return [Canonical(graph, sweep).key for sweep in schedule(graph)]
 
 

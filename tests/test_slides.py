@@ -11,7 +11,8 @@ import tifffile
 import zarr
 
 from tfbig import SourceError, sources
-from tfbig.sources import open_slide, opening, read_mpp_table, vendor
+from tfbig.sources import open_slide, read_mpp_table
+from tfbig.sources.slides import opening, openslide
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "tests" / "data"
@@ -313,8 +314,8 @@ def test_what_openslide_cannot_open(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         open_slide(tmp_path / "a.mrxs")
     with pytest.raises(SourceError, match=r"b\.mrxs: there is no such file"):
         open_slide(tmp_path / "b.mrxs")
-    monkeypatch.setattr(vendor, "openslide", None)
-    monkeypatch.setattr(vendor, "_why_not", "no library")
+    monkeypatch.setattr(openslide, "openslide", None)
+    monkeypatch.setattr(openslide, "_why_not", "no library")
     with pytest.raises(
         SourceError, match=r"a\.mrxs: needs OpenSlide, which is not there \(no library\)"
     ):
@@ -336,7 +337,7 @@ def test_transparent_pixels_have_the_background() -> None:
     pixels = np.zeros((1, 3, 4), np.uint8)
     pixels[0, :, 3] = [0, 255, 51]
     pixels[0, :, 0] = [9, 90, 100]
-    found = vendor._opaque(pixels, (255, 200, 10))
+    found = openslide._opaque(pixels, (255, 200, 10))
     np.testing.assert_array_equal(found[0], [[255, 200, 10], [90, 0, 0], [224, 160, 8]])
 
 

@@ -33,10 +33,9 @@ from tfbig.sources import (
     Source,
     TiffSource,
     Upsampled,
-    opening,
-    tiff_layout,
     views,
 )
+from tfbig.sources.slides import opening, tiff_layout
 
 ROOT = Path(__file__).parent.parent
 SMALL_SVS = ROOT / "tests" / "data" / "CMU-1-Small-Region.svs"

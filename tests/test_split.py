@@ -14,9 +14,9 @@ from conftest import FLOAT64, assert_same, gradients
 from keras import layers
 
 import tfbig
-from tfbig import split
-from tfbig.budget import DEFAULT_STRIPS
-from tfbig.graph import AT_ONCE
+from tfbig.network import front_and_rest
+from tfbig.network.graph import AT_ONCE
+from tfbig.system.budget import DEFAULT_STRIPS
 
 # ------------------------------------------------------------------------------------- models
 
@@ -210,7 +210,7 @@ def test_frozen_and_inference_parts_of_the_rest(float64: None) -> None:
 
 def parts(build: Callable[[], keras.Model], **cut: Any) -> tuple[set[str], set[str]]:
     """Names of the layers of front and rest."""
-    found = split.find(build(), cut.get("upto"), cut.get("unsupported", "error"))
+    found = front_and_rest.find(build(), cut.get("upto"), cut.get("unsupported", "error"))
     assert found is not None
     of = lambda m: {n.name for n in m.layers if not isinstance(n, layers.InputLayer)}  # noqa: E731
     return of(found.front), of(found.rest)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tfbig
-from tfbig import progress, stopping
+from tfbig.system import progress, signals
 
 WORK = """
 import sys, time
@@ -69,22 +69,22 @@ def test_a_second_signal_ends_the_process_at_once(number, code):
 
 def test_handlers_are_as_before_and_nothing_is_asked_afterwards():
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    with stopping.on_signals(""):
-        stopping.request(signal.SIGTERM)
-        assert stopping.asked() == signal.SIGTERM
-        assert stopping.exit_code() == 143
+    with signals.on_signals(""):
+        signals.request(signal.SIGTERM)
+        assert signals.asked() == signal.SIGTERM
+        assert signals.exit_code() == 143
         with pytest.raises(tfbig.Stopped, match="stopped by SIGTERM"):
-            stopping.check()
-    assert stopping.asked() is None
+            signals.check()
+    assert signals.asked() is None
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
-    stopping.check()
+    signals.check()
 
 
 def test_a_thread_that_is_not_the_main_one_sets_no_handlers():
     seen = []
 
     def work():
-        with stopping.on_signals(""):
+        with signals.on_signals(""):
             seen.append(signal.getsignal(signal.SIGINT))
 
     other = threading.Thread(target=work)
@@ -111,13 +111,13 @@ def test_a_step_ends_after_the_strip_and_changes_no_weight(monkeypatch, capsys):
         ticks.append(index)
         if len(ticks) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
-            while stopping.asked() is None:
+            while signals.asked() is None:
                 time.sleep(0.001)
         tick(self, what, index, count, unit)
 
     monkeypatch.setattr(progress.Meter, "tick", third)
     with (
-        stopping.on_signals("ends after the strip"),
+        signals.on_signals("ends after the strip"),
         pytest.raises(tfbig.Stopped, match="SIGTERM"),
     ):
         big.train_on_batch(data, data)

@@ -14,8 +14,9 @@ from conftest import FLOAT64, assert_same, gradients, integer_weights, integers
 from keras import layers
 
 import tfbig
-from tfbig import losses, stores
 from tfbig.metrics import Dice
+from tfbig.network import losses
+from tfbig.stores import host_store
 
 # ------------------------------------------------------------------------------------- models
 
@@ -462,7 +463,7 @@ def test_dropout_does_not_depend_on_the_strips(float64: None) -> None:
 def test_two_strips_are_worked_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first strip of the second sweep is not stored before the second is read: else it would wait in vain."""
     second, met, reads = threading.Event(), list[bool](), list[int]()
-    read, tick = stores._read, stores.METER.tick
+    read, tick = host_store._read, host_store.METER.tick
 
     def seen(*rows: np.ndarray) -> list[np.ndarray]:
         reads.append(1)
@@ -475,8 +476,8 @@ def test_two_strips_are_worked_on_at_once(monkeypatch: pytest.MonkeyPatch) -> No
             met.append(second.wait(timeout=20))
         tick(label, index, count)
 
-    monkeypatch.setattr(stores, "_read", seen)
-    monkeypatch.setattr(stores.METER, "tick", waiting)
+    monkeypatch.setattr(host_store, "_read", seen)
+    monkeypatch.setattr(host_store.METER, "tick", waiting)
     tfbig.stream(residual(), strip_rows=8)(tf.ones([1, 32, 32, 3]), training=True)
     assert met == [True]
 

@@ -11,9 +11,10 @@ import pytest
 import tifffile
 from scipy import ndimage
 
-from tfbig import SourceError, tiling, tissue
+from tfbig import SourceError
 from tfbig.sources import ArraySource, Coords, Slide, Tiles, open_slide, read_coords, write_coords
-from tfbig.tissue import Tissue, find_tissue
+from tfbig.tissue import masks, tiling
+from tfbig.tissue.masks import Tissue, find_tissue
 
 ROOT = Path(__file__).parent.parent
 PANCREAS = ROOT / "examples" / "data" / "pancreas_pdac_1.tif"
@@ -59,8 +60,8 @@ def test_tissue_of_real_slides(path: Path, low: float, high: float) -> None:
     slide = open_slide(path)
     found = find_tissue(slide, dark=path is DAPI)
     assert low < found.share < high
-    small = slide.scaled(tissue._factor(slide))
-    values = tissue.gray(small.read(0, small.shape[0]))
+    small = slide.scaled(masks._factor(slide))
+    values = masks.gray(small.read(0, small.shape[0]))
     inside, outside = values[found.mask].mean(), values[~found.mask].mean()
     assert inside > 3 * outside if path is DAPI else inside < outside - 30
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from skimage import filters, measure, morphology
 
-from tfbig import tissue
 from tfbig.errors import SourceError
 from tfbig.sources import ArraySource, Grayscale, Source, TiffSource
-from tfbig.tissue import tissue_mask
+from tfbig.tissue import masks
+from tfbig.tissue.masks import tissue_mask
 
 ROOT = Path(__file__).parent.parent
 SLIDE = ROOT / "examples" / "data" / "pancreas_pdac_1.tif"
@@ -92,7 +92,7 @@ def test_equals_the_whole_image_for_any_sizes(
 def test_any_strips_agree(monkeypatch: pytest.MonkeyPatch, strip_rows: int) -> None:
     slide = blobs(203, 150, 3)
     expected = labels(slide)
-    monkeypatch.setattr(tissue, "_STRIP_ROWS", strip_rows)
+    monkeypatch.setattr(masks, "_STRIP_ROWS", strip_rows)
     np.testing.assert_array_equal(labels(slide), expected)
 
 

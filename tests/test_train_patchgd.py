@@ -16,8 +16,10 @@ sys.path.insert(0, str(ROOT))
 
 import tfbig
 import train
-from models import encoders, latent, settings
-from models.tasks import images, patchgd, splits, training, warm_start
+from tfbig.cli import settings
+from tfbig.cli.data import images, splits
+from tfbig.cli.tasks import classifier_training, patchgd, warm_start
+from tfbig.models import encoders, latent
 
 QUICK = [
     *(
@@ -268,11 +270,11 @@ def test_the_published_learning_rate():
     """From 0 to the peak in two epochs, then linear to half of it in the other 98."""
     flags = ["--lr", "1e-3", "--schedule", "linear", "--warmup", "2", "--epochs", "100"]
     found = settings.parse(["--task", "patchgd", *flags], train.TASKS)
-    rates = [training.falling(found, epoch) for epoch in (0, 1, 2, 51, 100)]
+    rates = [classifier_training.falling(found, epoch) for epoch in (0, 1, 2, 51, 100)]
     assert rates == pytest.approx([0, 5e-4, 1e-3, 7.5e-4, 5e-4])
     found.schedule = "cosine"
-    assert training.falling(found, 51) == pytest.approx(5e-4)
-    callback = training.PerStep(lambda epochs: epochs, 4)
+    assert classifier_training.falling(found, 51) == pytest.approx(5e-4)
+    callback = classifier_training.PerStep(lambda epochs: epochs, 4)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     callback.set_model(model)

@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import train
-from models import saved
-from models.commands.main import main
 from tfbig import SourceError
+from tfbig.cli import load_model
+from tfbig.cli.main import main
 
 
 def model():
@@ -46,7 +46,7 @@ def path(tmp_path):
 
 
 def test_a_model_of_keras_and_tfbig_is_loaded(path):
-    assert saved.load(path).count_params() == model().count_params()
+    assert load_model.load(path).count_params() == model().count_params()
 
 
 EVIL = {
@@ -76,7 +76,7 @@ def test_a_model_with_code_is_refused(name, path, tmp_path, monkeypatch, capsys)
     monkeypatch.syspath_prepend(str(tmp_path))
     changed(path, lambda layer: layer.update(EVIL[name]))
     with pytest.raises(SourceError, match=r"cannot be loaded as a Keras model .*--custom MODULE"):
-        saved.load(path)
+        load_model.load(path)
     assert main(["plan", str(path), "64x64"]) == 1
     assert "cannot be loaded" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
@@ -100,12 +100,12 @@ def test_layers_of_a_module_that_was_named_are_loaded(tmp_path, monkeypatch):
     keras.saving.get_custom_objects().pop("mine>Mine")
     try:
         with pytest.raises(SourceError, match="Could not locate class 'Mine'"):
-            saved.load(path)
-        found = saved.load(path, ["my_layers"])
+            load_model.load(path)
+        found = load_model.load(path, ["my_layers"])
         assert type(found.get_layer("only")).__name__ == "Mine"
         np.testing.assert_array_equal(found.get_weights()[0], made.get_weights()[0])
         with pytest.raises(SourceError, match="--custom no_such_module: cannot be imported"):
-            saved.load(path, ["no_such_module"])
+            load_model.load(path, ["no_such_module"])
     finally:
         sys.modules.pop("my_layers", None)
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from models.gigapixel_unet import gigapixel_unet
+from tfbig.models.gigapixel_unet import gigapixel_unet
 
 CONVOLUTIONS = (keras.layers.Conv2D, keras.layers.Conv2DTranspose)
 

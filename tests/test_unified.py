@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import tfbig
-from tfbig import backend, unified
+from tfbig.system import backend, unified_memory
 
 ROOT = Path(__file__).parent.parent
 GB = 10**9
@@ -54,10 +54,10 @@ def machine(monkeypatch):
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind=None: [card("/GPU:0")])
     monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda device: known.details)
     monkeypatch.setattr(tf.config, "get_logical_device_configuration", lambda device: known.logical)
-    monkeypatch.setattr(unified.context, "context", lambda: state)
-    monkeypatch.setattr(unified, "_cuda", lambda: known.driver)
-    monkeypatch.setattr(unified, "available_bytes", lambda: 100 * GB)
-    monkeypatch.setattr(unified, "_is_apple_silicon", lambda: False)
+    monkeypatch.setattr(unified_memory.context, "context", lambda: state)
+    monkeypatch.setattr(unified_memory, "_cuda", lambda: known.driver)
+    monkeypatch.setattr(unified_memory, "available_bytes", lambda: 100 * GB)
+    monkeypatch.setattr(unified_memory, "_is_apple_silicon", lambda: False)
     monkeypatch.setattr(backend, "accelerator_bytes", lambda: known.limit)
     known.state = state
     return known
@@ -74,7 +74,7 @@ def test_what_tensorflow_needs_is_set_before_its_devices(machine):
 
 
 def test_no_more_is_asked_for_than_card_and_host_have_free(machine, monkeypatch):
-    monkeypatch.setattr(unified, "available_bytes", lambda: 10 * GB)
+    monkeypatch.setattr(unified_memory, "available_bytes", lambda: 10 * GB)
     tfbig.unified_memory(4.0)
     fraction = machine.state._config.gpu_options.per_process_gpu_memory_fraction
     assert fraction == pytest.approx((8 + 9) / 8)
@@ -119,7 +119,7 @@ def test_oversubscription_is_above_one(times):
 
 
 def test_shared_memory_needs_nothing(machine, monkeypatch):
-    monkeypatch.setattr(unified, "_is_apple_silicon", lambda: True)
+    monkeypatch.setattr(unified_memory, "_is_apple_silicon", lambda: True)
     found = tfbig.unified_memory()
     assert found.limit_bytes == found.physical_bytes == 100 * GB
     assert machine.state._config is None
@@ -152,4 +152,4 @@ def test_without_an_accelerator_memory_is_that_of_the_host():
     found = tfbig.unified_memory()
     assert found.device == "the CPU"
     assert 0 < found.limit_bytes == found.physical_bytes
-    assert unified.peak_bytes() is None
+    assert unified_memory.peak_bytes() is None

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbig.windows import BestWindow, chosen, may_be_chosen
+from tfbig.training.best_window import BestWindow, chosen, may_be_chosen
 
 
 def brute_force(values, window):

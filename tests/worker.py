@@ -29,9 +29,9 @@ from conftest import History
 from keras import layers
 
 import tfbig
-from models.pooling import ABMIL
-from tfbig import stopping
-from tfbig.parts import ALL
+from tfbig.data.worker_shards import ALL
+from tfbig.models.pooling import ABMIL
+from tfbig.system import signals
 from tfbig.training import Checkpoints, Epochs, Loop
 
 SIDE = 12
@@ -165,7 +165,7 @@ class Rows(History):
         if place == self.settings.get("raise_at") and self.worker == 1:
             raise OSError("a callback has failed")
         if place == self.settings.get("stop_at") and self.worker == 1:
-            stopping.request(signal.SIGTERM)
+            signals.request(signal.SIGTERM)
 
 
 def main(settings):

@@ -3,9 +3,8 @@
 Two concepts: `stream` runs a Keras model strip by strip, `Budget` says how many bytes it may take.
 """
 
-from tfbig import backend  # isort: skip  (first: refuses a Keras that tfbig cannot run on)
-from tfbig import layers, losses, metrics, mil, optimizers, patchgd, sources
-from tfbig.budget import Budget
+from tfbig.system import backend  # isort: skip  (first: refuses a Keras that tfbig cannot run on)
+from tfbig import layers, metrics, mil, optimizers, patchgd, sources
 from tfbig.errors import (
     BudgetError,
     NonFiniteError,
@@ -16,12 +15,13 @@ from tfbig.errors import (
     UnsupportedLayerError,
     WorkerError,
 )
+from tfbig.network.rules import rule
 from tfbig.patchgd import PatchGD
-from tfbig.plan import Plan
-from tfbig.rules import rule
+from tfbig.plan.plan import Plan
 from tfbig.sources import Slide, Source, open, open_slide
-from tfbig.stream import StreamedModel, stream
-from tfbig.unified import UnifiedMemory, unified_memory
+from tfbig.streaming.model import StreamedModel, stream
+from tfbig.system.budget import Budget
+from tfbig.system.unified_memory import UnifiedMemory, unified_memory
 
 __version__ = "0.1.0"
 
@@ -43,7 +43,6 @@ __all__ = [
     "WorkerError",
     "backend",
     "layers",
-    "losses",
     "metrics",
     "mil",
     "open",

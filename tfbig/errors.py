@@ -34,7 +34,7 @@ class UnifiedMemoryError(TfbigError, RuntimeError):
 
 
 class Stopped(TfbigError):
-    """Raised where long work ends because it was asked to, see `tfbig.stopping`."""
+    """Raised where long work ends because it was asked to, see `tfbig.system.signals`."""
 
 
 class WorkerError(TfbigError, RuntimeError):

@@ -20,12 +20,14 @@ import keras
 import tensorflow as tf
 from keras.src.backend import in_stateless_scope
 
-from tfbig import backend, binding, network, replication
-from tfbig.budget import DEFAULT_STRIPS
-from tfbig.engine import Program
-from tfbig.graph import Graph
-from tfbig.instances import Instances as Instances
-from tfbig.planner import Planner
+from tfbig.engine import keras_variables
+from tfbig.engine.program import Program
+from tfbig.network import keras_reader
+from tfbig.network.graph import Graph
+from tfbig.network.instances import Instances as Instances
+from tfbig.plan.planner import Planner
+from tfbig.system import backend, replication
+from tfbig.system.budget import DEFAULT_STRIPS
 
 MAX_ELEMENTS = 2**24
 """Default `max_elements`: 64 MiB of float32."""
@@ -60,7 +62,7 @@ class Streamed:
         program = self._program(bool(training), tensors)
         if program is None:
             return self._plain(inputs, training)
-        return binding.call(program, tensors)[0]
+        return keras_variables.call(program, tensors)[0]
 
     def _plain(self, inputs: Any, training: bool | None) -> Any:
         """The twin on the whole input, for what is not an image or is left as it is."""
@@ -85,7 +87,7 @@ class Streamed:
             ]
             specs = [keras.KerasTensor(t.shape, t.dtype.name) for t in tensors]
             made = self.compute_output_spec(specs if len(specs) > 1 else specs[0])
-            graph.outputs = network.read_call(
+            graph.outputs = keras_reader.read_call(
                 graph, self, inputs, specs, [made], training, kind=_twin(type(self))
             )
             self._programs[key] = self._planned(graph) if graph.nodes else None
@@ -145,7 +147,7 @@ class BigDense(Streamed, keras.layers.Dense):
 class BigBatchNormalization(Streamed, keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` with exact statistics of the whole batch, streamed.
 
-    Two sweeps: moments of every strip merged by count, mean and m2 (see `tfbig.moments`), then the normalisation.
+    Two sweeps: moments of every strip merged by count, mean and m2 (see `tfbig.ops.moments`), then the normalisation.
     Moving statistics as in Keras (biased variance).
     """
 

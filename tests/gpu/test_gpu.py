@@ -16,8 +16,9 @@ import tensorflow as tf
 from keras import layers
 
 import tfbig
-from models.resnet import resnet18
-from tfbig import rates, unified
+from tfbig.engine import machine_rates
+from tfbig.models.resnet import resnet18
+from tfbig.system import unified_memory
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parent.parent.parent
@@ -103,9 +104,12 @@ def test_the_peak_of_the_device_stays_within_the_budget() -> None:
 
 
 def test_the_planner_knows_that_a_gpu_computes_faster_than_it_copies() -> None:
-    found = rates.of("/GPU:0")
-    assert found.operations > 10 * rates.Rates().operations
-    assert found.operations / found.copies > rates.Rates().operations / rates.Rates().copies
+    found = machine_rates.of("/GPU:0")
+    assert found.operations > 10 * machine_rates.Rates().operations
+    assert (
+        found.operations / found.copies
+        > machine_rates.Rates().operations / machine_rates.Rates().copies
+    )
 
 
 def test_unified_memory_is_what_the_device_reports() -> None:
@@ -134,4 +138,4 @@ def test_unified_memory_comes_too_late_once_there_are_devices() -> None:
     tf.ones([1])
     with pytest.raises(tfbig.UnifiedMemoryError, match="too late"):
         tfbig.unified_memory()
-    assert unified.peak_bytes() is not None
+    assert unified_memory.peak_bytes() is not None

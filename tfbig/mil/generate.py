@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from tfbig.errors import SourceError
-from tfbig.mil.data import BagSet
+from tfbig.mil.bag_dataset import BagSet
 from tfbig.sources import ArrayBag, Bag, PictureBag, Resized, Subset
-from tfbig.sources.opening import PICTURE_SUFFIXES
+from tfbig.sources.slides.opening import PICTURE_SUFFIXES
 
 SHAPES = ("disc", "cross", "bar", "ring")
 

@@ -9,11 +9,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfbig import binding, failures, halves, sources, split, steps
-from tfbig.budget import Budget
-from tfbig.instances import Instances
-from tfbig.mil import published
-from tfbig.stream import StreamedModel
+from tfbig import sources
+from tfbig.engine import keras_variables, traced_steps
+from tfbig.mil import abmil_acc
+from tfbig.network import front_and_rest
+from tfbig.network.instances import Instances
+from tfbig.streaming import gradient_step
+from tfbig.streaming.model import StreamedModel
+from tfbig.system import tf_errors
+from tfbig.system.budget import Budget
 
 NORMS = ("exact", "frozen", "per_slice")
 MODES = ("exact", "published")
@@ -64,7 +68,7 @@ class MIL(StreamedModel):
         norm: what BatchNormalization of the encoder does in training. "exact": statistics of the whole bag, by sweeps
             of its own; "frozen": moving statistics, and its layers are not trained (sets their `trainable`);
             "per_slice": statistics of each slice, as in ABMIL-ACC, so that results depend on `instances_at_once`.
-        mode: "exact", or "published": the loop of ABMIL-ACC as it was published, see `tfbig.mil.published`, for
+        mode: "exact", or "published": the loop of ABMIL-ACC as it was published, see `tfbig.mil.abmil_acc`, for
             comparison.
         budget, devices, source_dtype, store: as in `tfbig.stream`.
 
@@ -159,10 +163,10 @@ class MIL(StreamedModel):
 
     # ------------------------------------------------------------------ keras.Model
 
-    def compute_gradients(self, data: Any) -> halves.Gradients:
+    def compute_gradients(self, data: Any) -> gradient_step.Gradients:
         data = self._of_outputs(data)
         if self.mode == "published":
-            return published.gradients(self, data)
+            return abmil_acc.gradients(self, data)
         return super().compute_gradients(data)
 
     def test_step(self, data: Any) -> dict[str, Any]:
@@ -170,12 +174,12 @@ class MIL(StreamedModel):
 
     def _make_function(self, step_function: Any) -> Any:
         if self.mode == "published" and step_function == self.train_step:
-            return failures.unwrapped(keras.Model._make_function(self, step_function))
+            return tf_errors.unwrapped(keras.Model._make_function(self, step_function))
         return super()._make_function(step_function)
 
-    def traced(self, step_function: Any) -> steps.Traced:
+    def traced(self, step_function: Any) -> traced_steps.Traced:
         if self.mode == "published" and step_function != self.test_step:
-            return steps.Traced(step_function)
+            return traced_steps.Traced(step_function)
         return super().traced(step_function)
 
     def _build_trackers(self, data: Any) -> None:
@@ -220,10 +224,10 @@ class MIL(StreamedModel):
         tensors = self._flat_inputs(bags)
         self._settle(tensors)
         assert self._split is not None  # the aggregator never streams
-        crossing = binding.call(self._programs.forward(False, tensors), tensors)
-        return split.shaped(crossing, self._split.front.outputs)[0]
+        crossing = keras_variables.call(self._programs.forward(False, tensors), tensors)
+        return front_and_rest.shaped(crossing, self._split.front.outputs)[0]
 
-    @failures.unwrapped
+    @tf_errors.unwrapped
     def explain(self, bag: Any) -> dict[str, Any]:
         """What a bag is taken for, and because of which instances.
 
@@ -246,7 +250,7 @@ class MIL(StreamedModel):
                 )
         with sources.open_bag(bag).lent() as handle:
             bags = tf.constant([handle])
-            features = failures.or_with_less(self, lambda: self.features(bags))
+            features = tf_errors.or_with_less(self, lambda: self.features(bags))
         logits = self.aggregator(features, training=False)
         return {
             "logits": keras.tree.map_structure(_first, logits),

@@ -5,14 +5,16 @@ grid as a layer, of which hierarchies are made. `SideBySide`, `Chooser`, `replac
 loops of one's own.
 """
 
-from tfbig.grids import PatchGrid
-from tfbig.patchgd.choosing import Chooser, weighted
-from tfbig.patchgd.latent import FILLINGS, LatentGrid, SideBySide, patch_model, replaced
+from tfbig.geometry.patch_grid import PatchGrid
+from tfbig.models.latent import BagHead, conv_head, transformer_head
+from tfbig.patchgd.latent_grid import FILLINGS, LatentGrid, SideBySide, patch_model, replaced
 from tfbig.patchgd.model import PatchGD
+from tfbig.patchgd.patch_sampling import Chooser, weighted
 from tfbig.patchgd.segmentation import PatchGDSegmentation, assembled
 
 __all__ = [
     "FILLINGS",
+    "BagHead",
     "Chooser",
     "LatentGrid",
     "PatchGD",
@@ -20,7 +22,9 @@ __all__ = [
     "PatchGrid",
     "SideBySide",
     "assembled",
+    "conv_head",
     "patch_model",
     "replaced",
+    "transformer_head",
     "weighted",
 ]

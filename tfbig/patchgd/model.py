@@ -9,11 +9,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfbig import halves
-from tfbig.patchgd import choosing, encoding, loop
-from tfbig.patchgd.base import Filling, PatchModel
-from tfbig.patchgd.latent import filled, patch_model, replaced, side_by_side
-from tfbig.patchgd.reading import Patches
+from tfbig.patchgd import inner_loop, patch_sampling, slice_encoder
+from tfbig.patchgd.latent_grid import filled, patch_model, replaced, side_by_side
+from tfbig.patchgd.patch_model import Filling, PatchModel
+from tfbig.patchgd.patch_reader import Patches
+from tfbig.streaming import gradient_step
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
@@ -118,13 +118,13 @@ class PatchGD(PatchModel):
         )
         if sampler == "attention" and not hasattr(head, "attention"):
             raise ValueError(
-                f"sampler='attention': head '{head.name}' has no method `attention(Z)`; those of models.latent "
+                f"sampler='attention': head '{head.name}' has no method `attention(Z)`; those of tfbig.models.latent "
                 "with attention have."
             )
-        if len(encoding.code_shape(encoder)) not in (1, len(self.patch) + 1):
+        if len(slice_encoder.code_shape(encoder)) not in (1, len(self.patch) + 1):
             raise ValueError(
-                f"encoder '{encoder.name}' makes {encoding.code_shape(encoder)} of a patch; expected a code (d,), or "
-                f"a map of codes of {len(self.patch)} axes and d."
+                f"encoder '{encoder.name}' makes {slice_encoder.code_shape(encoder)} of a patch; expected a code (d,), "
+                f"or a map of codes of {len(self.patch)} axes and d."
             )
         self.head = head
         self.encoder_scale = encoder_scale
@@ -142,7 +142,7 @@ class PatchGD(PatchModel):
 
     def call(self, images: Any, training: bool | None = None) -> Any:
         patches = self.patches(images)
-        codes = encoding.encode(
+        codes = slice_encoder.encode(
             self.encoder, patches.take, patches.places(), self.slice(patches), bool(training)
         )
         return self.head(self.shaped(codes, patches), training=training)
@@ -158,10 +158,10 @@ class PatchGD(PatchModel):
     def attention_of(self, z: tf.Tensor) -> tf.Tensor:
         """The same from Z `[N, *cells, d]`; that of a map of codes is the sum over it."""
         found, axes = self.head.attention(z), len(self.patch)
-        inside = encoding.code_shape(self.encoder)[:-1]
+        inside = slice_encoder.code_shape(self.encoder)[:-1]
         if not inside:
             return found
-        batch, *sizes = encoding.sizes(z)[:-1]
+        batch, *sizes = slice_encoder.sizes(z)[:-1]
         apart = [[n // m, m] for n, m in zip(sizes, inside, strict=True)]
         by_patch = tf.reshape(found, [batch, *chain(*apart)])
         summed = tf.reduce_sum(by_patch, range(2, 2 + 2 * axes, 2))
@@ -171,11 +171,13 @@ class PatchGD(PatchModel):
         """Codes `[N, n, ...]` as Z `[N, *cells, d]`, maps of them side by side."""
         return side_by_side(super().shaped(codes, patches), len(self.patch))
 
-    def _stepped(self, data: Any) -> halves.Gradients:
+    def _stepped(self, data: Any) -> gradient_step.Gradients:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         step = _Step(self, x, y, sample_weight)
         gradients, predicted, loss = step.run()
-        self._loss_tracker.update_state(halves.unscaled(loss), sample_weight=step.patches.batch)
+        self._loss_tracker.update_state(
+            gradient_step.unscaled(loss), sample_weight=step.patches.batch
+        )
         return gradients, self.compute_metrics(x, y, predicted, sample_weight)
 
 
@@ -189,7 +191,7 @@ class _Step(Filling):
     def run(self) -> tuple[list[Any], Any, tf.Tensor]:
         """Gradients that were not applied, what the last inner step predicted, and the mean of the losses."""
         codes = filled(self.model, self.patches, self.slice, self.seed, self.on_host)
-        batch = choosing.static(self.patches.batch)
+        batch = patch_sampling.static(self.patches.batch)
         nothing, shapes = (
             keras.tree.map_structure(made, self.model._outputs)
             for made in (
@@ -197,7 +199,7 @@ class _Step(Filling):
                 lambda t: tf.TensorShape([batch, *t.shape[1:]]),
             )
         )
-        gradients, state, loss = loop.run(
+        gradients, state, loss = inner_loop.run(
             self.model, self.total, self._inner, (codes, nothing), (codes.shape, shapes)
         )
         return gradients, state[1], loss
@@ -208,9 +210,9 @@ class _Step(Filling):
         x, y, sample_weight = self.data
         places, weights = self.choose(step, lambda: self._attention(codes))
         with tf.GradientTape() as tape:
-            fresh = encoding.encode(model.encoder, self.patches.take, places, self.slice)
-            with encoding.placed(self.on_host):
-                codes = replaced(codes, places, choosing.weighted(fresh, weights))
+            fresh = slice_encoder.encode(model.encoder, self.patches.take, places, self.slice)
+            with slice_encoder.placed(self.on_host):
+                codes = replaced(codes, places, patch_sampling.weighted(fresh, weights))
             predicted = model.head(model.shaped(codes, self.patches), training=True)
             loss = model.compute_loss(x, y, predicted, sample_weight, training=True)
             scaled = model.optimizer.scale_loss(loss)

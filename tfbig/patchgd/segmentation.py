@@ -15,11 +15,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfbig import failures, halves, sources
-from tfbig.patchgd import choosing, encoding, loop
-from tfbig.patchgd.base import Filling, PatchModel
-from tfbig.patchgd.latent import LatentGrid, filled, interleaved, replaced, side_by_side
-from tfbig.patchgd.reading import Patches
+from tfbig import sources
+from tfbig.patchgd import inner_loop, patch_sampling, slice_encoder
+from tfbig.patchgd.latent_grid import LatentGrid, filled, interleaved, replaced, side_by_side
+from tfbig.patchgd.patch_model import Filling, PatchModel
+from tfbig.patchgd.patch_reader import Patches
+from tfbig.streaming import gradient_step
+from tfbig.system import tf_errors
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
@@ -45,11 +47,11 @@ class Mask(keras.layers.Layer):
         self.built = True
 
     def call(self, z: Any, training: bool | None = None) -> Any:
-        cells = encoding.sizes(z)[1 : 1 + len(self.patch)]
+        cells = slice_encoder.sizes(z)[1 : 1 + len(self.patch)]
         windows = Windows(z, len(self.patch), self.context)
         count = prod(cells) if all(isinstance(n, int) for n in cells) else tf.reduce_prod(cells)
         places = tf.tile(tf.range(count)[None], [tf.shape(z)[0], 1])
-        masks = encoding.encode(self.cropped, windows.take, places, count, bool(training))
+        masks = slice_encoder.encode(self.cropped, windows.take, places, count, bool(training))
         return assembled(masks, cells, self.patch)
 
     def compute_output_shape(self, shape: Any) -> Any:
@@ -84,7 +86,7 @@ class Windows:
     """
 
     def __init__(self, z: tf.Tensor, axes: int, context: int) -> None:
-        batch, *sizes = encoding.sizes(z)
+        batch, *sizes = slice_encoder.sizes(z)
         self.axes, self.context = axes, context
         cells, inside = sizes[:axes], sizes[axes:]
         self.map = tuple(inside[:-1]) or (1,) * axes
@@ -123,7 +125,9 @@ class Windows:
 
 def assembled(patches: tf.Tensor, cells: Sequence[Any], patch: Sequence[int]) -> tf.Tensor:
     """Patches `[N, n, *patch, K]` of a grid without overlap as an image `[N, *extents, K]`."""
-    apart = tf.reshape(patches, [encoding.sizes(patches)[0], *cells, *patch, patches.shape[-1]])
+    apart = tf.reshape(
+        patches, [slice_encoder.sizes(patches)[0], *cells, *patch, patches.shape[-1]]
+    )
     return side_by_side(apart, len(patch))
 
 
@@ -232,14 +236,18 @@ class PatchGDSegmentation(PatchModel):
     def call(self, images: Any, training: bool | None = None) -> Any:
         patches = self.patches(images)
         size = self.slice(patches)
-        codes = encoding.encode(self.encoder, patches.take, patches.places(), size, bool(training))
+        codes = slice_encoder.encode(
+            self.encoder, patches.take, patches.places(), size, bool(training)
+        )
         return self._mask(self.shaped(codes, patches), training=training)
 
-    def _stepped(self, data: Any) -> halves.Gradients:
+    def _stepped(self, data: Any) -> gradient_step.Gradients:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         step = _Step(self, x, y, sample_weight)
         gradients, found, loss = step.run()
-        self._loss_tracker.update_state(halves.unscaled(loss), sample_weight=step.patches.batch)
+        self._loss_tracker.update_state(
+            gradient_step.unscaled(loss), sample_weight=step.patches.batch
+        )
         labels, masks = step.compared(*found)
         return gradients, self.compute_metrics(x, labels, masks, sample_weight)
 
@@ -253,7 +261,7 @@ class PatchGDSegmentation(PatchModel):
         self._loss_tracker.update_state(loss, sample_weight=tf.shape(masks)[0])
         return self.compute_metrics(x, y, masks, sample_weight)
 
-    @failures.unwrapped
+    @tf_errors.unwrapped
     def predict_to(
         self, image: Any, path: str, convert: Callable[..., Any] | None = None
     ) -> sources.Source:
@@ -277,14 +285,14 @@ class PatchGDSegmentation(PatchModel):
         shape = (*source.shape[:2], *pixel.shape[2:])
         with source.lent() as handle, sources.write_npy(path, shape, pixel.dtype) as writer:
             patches = self.patches(tf.constant([handle]))
-            codes = encoding.fill(
+            codes = slice_encoder.fill(
                 self.encoder, patches.take, patches.places(), self.slice(patches), False
             )
             windows = Windows(self.shaped(codes, patches), len(self.patch), self.context)
             rows, columns = (int(n) for n in patches.cells)
             for row in range(rows):
                 places = tf.range(row * columns, (row + 1) * columns)[None]
-                masks = encoding.fill(self._mask.cropped, windows.take, places, columns, False)
+                masks = slice_encoder.fill(self._mask.cropped, windows.take, places, columns, False)
                 band = assembled(masks, (1, columns), self.patch)[0]
                 writer.write(row * self.patch[0], convert(band.numpy()))
         return sources.open(path)
@@ -312,7 +320,7 @@ class _Step(Filling):
         if model.fill_mask:
             training = model.filling_norm == "published"
             places = every
-            masks = encoding.fill(
+            masks = slice_encoder.fill(
                 model._mask.cropped, self._windows(codes).take, places, self.slice, training
             )
         known = places.shape[1] if model.fill_mask else None
@@ -323,14 +331,14 @@ class _Step(Filling):
             tf.TensorShape([batch, known, *masks.shape[2:]]),
         )
         state = codes, places, masks
-        gradients, state, loss = loop.run(model, self.total, self._inner, state, shapes)
+        gradients, state, loss = inner_loop.run(model, self.total, self._inner, state, shapes)
         return gradients, state[1:], loss
 
     def compared(self, places: tf.Tensor, masks: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Labels and predictions as images: the whole ones, or patches of a set one below the other."""
         cells: Sequence[Any] = self.patches.cells
         if not self.model.fill_mask:
-            cells = (encoding.sizes(places)[1], *[1] * (len(self.model.patch) - 1))
+            cells = (slice_encoder.sizes(places)[1], *[1] * (len(self.model.patch) - 1))
         patch = self.model.patch
         return assembled(self.labels.take(places), cells, patch), assembled(masks, cells, patch)
 
@@ -338,12 +346,12 @@ class _Step(Filling):
         model, (codes, places, masks) = self.model, state
         own, weights = self.choose(step, lambda: codes)
         with tf.GradientTape() as tape:
-            fresh = encoding.encode(model.encoder, self.patches.take, own, self.slice)
-            with encoding.placed(self.on_host):
+            fresh = slice_encoder.encode(model.encoder, self.patches.take, own, self.slice)
+            with slice_encoder.placed(self.on_host):
                 codes = replaced(codes, own, fresh)
             found = self._masks(codes, own, training=True)
             if model.fill_mask:
-                masks = replaced(masks, own, choosing.weighted(found, weights))
+                masks = replaced(masks, own, patch_sampling.weighted(found, weights))
             else:
                 places, masks = own, found
             labels, predicted = self.compared(places, masks)
@@ -358,7 +366,7 @@ class _Step(Filling):
     def _masks(self, codes: tf.Tensor, places: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Mask patches of some cells, with a gradient for Z too."""
         windows = self._windows(codes).take(places)
-        return encoding.applied(self.model._mask.cropped, windows, training)
+        return slice_encoder.applied(self.model._mask.cropped, windows, training)
 
 
 def _cropped(decoder: keras.Model, patch: tuple[int, ...], context: int) -> keras.Model:

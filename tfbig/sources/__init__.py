@@ -9,19 +9,19 @@ several sizes, with the size of its pixels; `open_slide` finds its reader, `Slid
 """
 
 from tfbig.sources.arrays import ArraySource, RawSource
-from tfbig.sources.augmented import Augmentation, Augmented, AugmentedImage
-from tfbig.sources.bag_files import FeatureBag, NpyBag, PictureBag, open_bag
-from tfbig.sources.bags import ArrayBag, Bag, Filled, Resized, Subset
-from tfbig.sources.coords import Coords, read_coords, write_coords
+from tfbig.sources.bags.augmentation import Augmentation, Augmented, AugmentedImage
+from tfbig.sources.bags.bag import ArrayBag, Bag, Filled, Resized, Subset
+from tfbig.sources.bags.bag_files import FeatureBag, NpyBag, PictureBag, open_bag
+from tfbig.sources.bags.patches import Patches
+from tfbig.sources.bags.tile_coords import Coords, read_coords, write_coords
+from tfbig.sources.bags.tiles import Tiles
 from tfbig.sources.handles import OnDisk, resolve
-from tfbig.sources.ome import write_ome_tiff
-from tfbig.sources.opening import SLIDE_SUFFIXES, open, open_slide
-from tfbig.sources.patches import Patches
 from tfbig.sources.resolution import Resolution, read_mpp_table
-from tfbig.sources.slide import Slide
+from tfbig.sources.slides.ome_tiff import write_ome_tiff
+from tfbig.sources.slides.opening import SLIDE_SUFFIXES, open, open_slide
+from tfbig.sources.slides.slide import Slide
+from tfbig.sources.slides.tiff import TiffSource
 from tfbig.sources.source import Readable, Source
-from tfbig.sources.tiff import TiffSource
-from tfbig.sources.tiles import Tiles
 from tfbig.sources.views import Channels, Grayscale, Padded, Scaled, Upsampled
 from tfbig.sources.writing import NpyWriter, write_npy
 

@@ -8,10 +8,10 @@ from collections import OrderedDict
 from typing import Any, Final, NamedTuple, final
 
 from tfbig.errors import SourceError
-from tfbig.sources.augmented import Augmentation, Augmented, AugmentedImage
-from tfbig.sources.bags import Bag
+from tfbig.sources.bags.augmentation import Augmentation, Augmented, AugmentedImage
+from tfbig.sources.bags.bag import Bag
 from tfbig.sources.files import PathLike, cannot_open
-from tfbig.sources.opening import open, open_slide, shape_of_file
+from tfbig.sources.slides.opening import open, open_slide, shape_of_file
 from tfbig.sources.source import Readable, Rows, Source, registered
 
 _MAX_OPEN_FILES: Final = 16

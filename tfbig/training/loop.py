@@ -12,14 +12,14 @@ from typing import Any
 
 import keras
 
-from tfbig import failures, stopping
 from tfbig.errors import NonFiniteError, SourceError, Stopped, TfbigError, WorkerError
-from tfbig.training import state
-from tfbig.training.checkpoints import Checkpoints
-from tfbig.training.keeping import Keeping, Place
+from tfbig.system import signals, tf_errors
+from tfbig.training import training_state
+from tfbig.training.checkpoint_files import Checkpoints
+from tfbig.training.checkpointing import Keeping, Place
 from tfbig.training.replicas import Replicas
 from tfbig.training.rounds import Epochs, Rounds
-from tfbig.training.single import Single, as_numbers
+from tfbig.training.single_process import Single, as_numbers
 
 
 class Loop:
@@ -54,7 +54,7 @@ class Loop:
 
     Raises:
         ValueError: two callbacks of a kind, `accumulate` with a model whose optimizer steps inside, fewer batches than
-            replicas, or what replicas cannot do (`tfbig.replication.check`).
+            replicas, or what replicas cannot do (`tfbig.system.replication.check`).
 
     Attributes:
         place: how far it is.
@@ -103,9 +103,9 @@ class Loop:
             model,
             self.worker,
             checkpoints,
-            state.digest(training.steps, *training.names),
-            state.digest(epochs, accumulate, alike),
-            state.remembering(callbacks),
+            training_state.digest(training.steps, *training.names),
+            training_state.digest(epochs, accumulate, alike),
+            training_state.remembering(callbacks),
         )
         self._synchronized = self.worker.replicas > 1 and _synchronized(model)
         if self._synchronized:
@@ -129,7 +129,7 @@ class Loop:
         """Trains until all epochs are done.
 
         Raises:
-            Stopped: it was asked to end (`tfbig.stopping`); a checkpoint has been written.
+            Stopped: it was asked to end (`tfbig.system.signals`); a checkpoint has been written.
             NonFiniteError: a loss is NaN or infinite; the weights are those before it.
             SourceError: an image cannot be read, or a checkpoint not be written or none be used.
             WorkerError: another worker has failed, is gone, or has other images or settings.
@@ -185,7 +185,7 @@ class Loop:
             self.callbacks.on_train_batch_end(place.step - 1, logs)
             due = self.worker.chief and self._clock() - self._saved >= self.every_seconds
             due, stops, self.model.stop_training = self.worker.agree(
-                due, stopping.asked() is not None, self.model.stop_training
+                due, signals.asked() is not None, self.model.stop_training
             )
             if self.model.stop_training:
                 self._apply()
@@ -201,7 +201,7 @@ class Loop:
 
     def _learn(self, rounds: Rounds) -> dict[str, float]:
         """A round; every so many of them the optimizer steps."""
-        undo, place, replicas = state.Undo(), self.place, self.worker.replicas
+        undo, place, replicas = training_state.Undo(), self.place, self.worker.replicas
         try:
             logs, learned = self._together(lambda: self._first_half(rounds, undo))
         except BaseException:
@@ -215,21 +215,21 @@ class Loop:
         self._whole = True
         return logs
 
-    def _first_half(self, rounds: Rounds, undo: state.Undo) -> dict[str, float]:
+    def _first_half(self, rounds: Rounds, undo: training_state.Undo) -> dict[str, float]:
         """Gradients of the batches of a round; nothing where one cannot be read and is left out."""
 
         def run() -> dict[str, float]:
             undo.restore()  # what was tried with too little memory
             ready = self.worker.ready(batches, specs)
             self._keeping.set_metrics(self.place)
-            undo.keep(state.others_of(self.model))
+            undo.keep(training_state.others_of(self.model))
             self._whole = self.worker.splits
             return as_numbers(ready())
 
-        stopping.check()
+        signals.check()
         try:
             batches, specs = rounds.read(self.place.step)
-            logs = failures.or_with_less(self.model, run)
+            logs = tf_errors.or_with_less(self.model, run)
         except SourceError as error:
             self._leave_out(error)
             undo.restore()
@@ -264,7 +264,7 @@ class Loop:
         # Whose statistics are those of all wait for each other within a step: until its end, or that of this process.
         tied = self._synchronized and not self.worker.alone
         try:
-            with stopping.held() if tied else nullcontext():
+            with signals.held() if tied else nullcontext():
                 found = work()
         except BaseException as error:
             if tied:
@@ -285,7 +285,7 @@ class Loop:
     def _stop(self) -> None:
         """Ends as all workers do where one was asked to."""
         self._together_ends = True
-        stopping.check()
+        signals.check()
         raise Stopped("stopped, as another worker was")
 
     def _check(self, logs: dict[str, float]) -> None:
@@ -314,7 +314,7 @@ class Loop:
     def _test(self, epochs: Epochs) -> None:
         rounds = self._rounds(epochs)
         for step in range(0, epochs.steps, self.worker.replicas):
-            stopping.check()
+            signals.check()
             self.callbacks.on_test_batch_begin(step)
             logs: dict[str, float] = {}
             try:
@@ -328,15 +328,15 @@ class Loop:
 
         def run() -> dict[str, float]:
             ready = self.worker.test(batches, specs)
-            undo = state.Undo()
-            undo.keep(state.others_of(self.model))
+            undo = training_state.Undo()
+            undo.keep(training_state.others_of(self.model))
             try:
                 return as_numbers(ready())
             except BaseException:
                 undo.restore()
                 raise
 
-        return failures.or_with_less(self.model, run)
+        return tf_errors.or_with_less(self.model, run)
 
 
 def _synchronized(model: keras.Model) -> bool:

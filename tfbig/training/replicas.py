@@ -23,10 +23,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfbig import failures, halves, replication, steps
+from tfbig.engine import traced_steps
 from tfbig.errors import WorkerError
-from tfbig.training.single import Batches, as_numbers, items, traced
-from tfbig.training.sums import Sums
+from tfbig.streaming import gradient_step
+from tfbig.system import replication, tf_errors
+from tfbig.training.gradient_sums import Sums
+from tfbig.training.single_process import Batches, as_numbers, items, traced
 
 SUM = tf.distribute.ReduceOp.SUM
 
@@ -59,7 +61,7 @@ class Replicas:
         self.own = range(ids[0], ids[-1] + 1)
         self.chief = self.own.start == 0
         self.alone = len(self.own) == self.replicas
-        self._first = _Traced(traced(model, halves.first(model)), self.strategy, ids[0])
+        self._first = _Traced(traced(model, gradient_step.first(model)), self.strategy, ids[0])
         self._test = _Traced(traced(model, model.test_step), self.strategy, ids[0])
         self._sums = [Sums() for _ in self.own]
         self._found = list(self._sums)
@@ -75,7 +77,7 @@ class Replicas:
             self.nothing()
             return dict
         self._build(batches[0])
-        run = failures.unwrapped(self._first.ready(batches, specs))
+        run = tf_errors.unwrapped(self._first.ready(batches, specs))
 
         def half() -> dict[str, Any]:
             try:
@@ -125,7 +127,7 @@ class Replicas:
     def test(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
         if not batches:
             return dict
-        run = failures.unwrapped(self._test.ready(batches, specs))
+        run = tf_errors.unwrapped(self._test.ready(batches, specs))
         return lambda: run()[0]
 
     def results(self) -> dict[str, float]:
@@ -266,7 +268,9 @@ class Replicas:
 class _Traced:
     """A step on a batch for each replica, traced once for every combination of their layouts."""
 
-    def __init__(self, inner: steps.Traced, strategy: tf.distribute.Strategy, first: int) -> None:
+    def __init__(
+        self, inner: traced_steps.Traced, strategy: tf.distribute.Strategy, first: int
+    ) -> None:
         self.inner, self.strategy, self.first = inner, strategy, first
         self._known: dict[Any, Any] = {}
         with strategy.scope():
@@ -279,7 +283,7 @@ class _Traced:
         layouts = []
         for place, (structure, own) in enumerate(zip(empty, flat, strict=True)):
             with replication.on(self._devices[place]):
-                layouts.append(inner.layout(steps.filled(structure, own)))
+                layouts.append(inner.layout(traced_steps.filled(structure, own)))
         key = tuple(layouts), repr(empty), repr(kinds)
         tensors = [t for own in flat for t in own]
         if key not in self._known:
@@ -296,7 +300,7 @@ class _Traced:
                 if place >= len(layouts):
                     return  # nothing is left for this replica
                 begin = sum(sizes[:place])
-                data = steps.filled(empty[place], tensors[begin : begin + sizes[place]])
+                data = traced_steps.filled(empty[place], tensors[begin : begin + sizes[place]])
                 with replication.on(self._devices[place]), self.inner.using(*layouts[place]):
                     found[place] = self.inner.step(data)
 

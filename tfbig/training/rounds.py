@@ -8,9 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfbig import failures
+from tfbig.data.worker_shards import Part
 from tfbig.errors import SourceError
-from tfbig.parts import Part
+from tfbig.system import tf_errors
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Rounds:
             self._left, self._specs = iter(data), data.element_spec
         count = sum(replica < self.epochs.steps - step for replica in self.own)
         try:
-            return [failures.unwrapped(next)(self._left) for _ in range(count)], self._specs
+            return [tf_errors.unwrapped(next)(self._left) for _ in range(count)], self._specs
         except SourceError:
             self._left = None  # a dataset that has failed gives nothing more, or other batches
             raise

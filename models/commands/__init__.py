@@ -1,1 +1,0 @@
-"""What the console command `tfbig` runs, one module a command: its flags, and `run(settings)`, the exit code."""

@@ -1,0 +1,1 @@
+"""The command line: `tfbig` and `train.py`."""

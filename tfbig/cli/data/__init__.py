@@ -1,0 +1,1 @@
+"""The images, bags, masks, tables and splits that commands train on."""

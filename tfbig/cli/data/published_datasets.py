@@ -1,0 +1,275 @@
+"""Public collections of slides, as they are downloaded: which files belong where, labels, and splits.
+
+Nothing is fetched. Each reader takes a folder and gives a table of slides, and what it misses.
+"""
+
+import csv
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tfbig import SourceError, sources
+from tfbig.cli.data.splits import split_rows
+
+TCGA = re.compile(r"(TCGA-\w\w-\w{4})-\d\d[A-Z]-\d\d-(DX|TS|BS)\w*", re.IGNORECASE)
+"""Barcode of a slide: the case, and whether it is a diagnostic (DX) or a frozen section (TS, BS)."""
+PN_STAGES = ("negative", "itc", "micro", "macro")
+ISUP = {(3, 3): 1, (3, 4): 2, (4, 3): 3}
+"""Of primary and secondary Gleason pattern; a sum of 8 is 4, of 9 or 10 is 5."""
+
+
+@dataclass
+class Table:
+    """Slides of a collection.
+
+    Attributes:
+        classes: names, by the numbers of labels.
+        rows: dicts of `case_id`, `slide_id`, `label`, `split` and `path`.
+        missing: what is not where it should be.
+    """
+
+    classes: tuple[str, ...]
+    rows: list[dict[str, str]] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    def add(self, case, slide, label, path, split=""):
+        """A slide that is there."""
+        row = {"case_id": case, "slide_id": slide, "label": str(label)}
+        self.rows.append(row | {"split": split, "path": str(path)})
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What is expected of a folder, and what reads it."""
+
+    about: str
+    expected: str
+    read: Callable[[Path, int], Table]
+
+
+def read(name, folder, seed=0):
+    """The slides of a collection.
+
+    Args:
+        name: one of `COLLECTIONS`.
+        folder: where it was downloaded to.
+        seed: of splits that are drawn.
+
+    Raises:
+        SourceError: a table that labels come from is missing or has other columns.
+    """
+    if not Path(folder).is_dir():
+        raise SourceError(f"{folder}: is no folder. Expected there:\n{COLLECTIONS[name].expected}")
+    return COLLECTIONS[name].read(Path(folder), seed)
+
+
+def _panda(folder, seed):
+    """Labels of `train.csv`; the split of Song et al. (2024) from `splits/`, else 80:10:10 by label."""
+    table = Table(tuple(f"ISUP {grade}" for grade in range(6)))
+    rows = _csv(folder / "train.csv", ("image_id", "isup_grade"))
+    given = _splits(folder / "splits")
+    images = {path.stem: path for path in (folder / "train_images").glob("*.tiff")}
+    for row in rows:
+        name = row["image_id"]
+        if given and name not in given:
+            continue  # a noisy one, which they leave out
+        if name in images:
+            table.add(
+                name, name, _grade(row["isup_grade"], folder), images[name], given.get(name, "")
+            )
+        else:
+            table.missing.append(f"train_images/{name}.tiff")
+    if not given:
+        table.rows = split_rows(table.rows, (0.8, 0.1, 0.1), seed)
+    return table
+
+
+def _camelyon16(folder, seed):
+    """Normal and tumour by the name of training slides, by `reference.csv` for those of the test."""
+    table = Table(("normal", "tumour"))
+    slides = _by_stem(folder, r"(normal|tumor|test)_\d+", ".tif")
+    reference = next(iter(sorted(folder.rglob("reference.csv"))), None)
+    known = {}
+    if reference is None:
+        table.missing.append("reference.csv (test_001,Tumor,...): labels of the test slides")
+    else:
+        with reference.open(newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file) if len(row) > 1]
+        known = {Path(row[0].strip()).stem: row[1].strip().lower() == "tumor" for row in rows}
+    for name, path in slides.items():
+        kind = name.split("_")[0]
+        if kind != "test":
+            table.add(name, name, int(kind == "tumor"), path, "train")
+        elif name in known:
+            table.add(name, name, int(known[name]), path, "test")
+    for kind, count in (("normal", 159), ("tumor", 111), ("test", 129)):
+        found = sum(name.startswith(kind) for name in slides)
+        if found < count:
+            table.missing.append(f"{kind}_*.tif: {found} of {count} slides")
+    return table
+
+
+def _camelyon17(folder, seed):
+    """Metastasis or none, by slide, of `stages.csv`; 50 slides of the training centres validate, drawn by the seed."""
+    table = Table(("negative", "metastasis"))
+    slides = _by_stem(folder, r"patient_\d+_node_\d+", ".tif")
+    stages = next(iter(sorted(folder.rglob("stages*.csv"))), folder / "stages.csv")
+    for row in _csv(stages, ("patient", "stage")):
+        name = Path(row["patient"]).stem
+        if "_node_" not in name:
+            continue  # the stage of the patient
+        stage = row["stage"].strip().lower()
+        if stage not in PN_STAGES:
+            raise SourceError(
+                f"{stages}: {name} has stage '{stage}'; expected one of {', '.join(PN_STAGES)}."
+            )
+        if name not in slides:
+            table.missing.append(f"{name}.tif")
+            continue
+        patient = name.split("_node_")[0]
+        split = "train" if int(patient.split("_")[1]) < 100 else "test"
+        table.add(patient, name, int(stage != "negative"), slides[name], split)
+    training = [row for row in table.rows if row["split"] == "train"]
+    drawn = np.random.default_rng(seed).permutation(len(training))[: min(50, len(training) // 4)]
+    for place in drawn:
+        training[place]["split"] = "val"
+    return table
+
+
+def _tcga_prad(folder, seed):
+    """ISUP grades of the Gleason patterns in `clinical.tsv`; of each patient one slide, drawn, to test with."""
+    table = Table(tuple(f"ISUP {grade}" for grade in range(6)))
+    columns = ("case_submitter_id", "primary_gleason_grade", "secondary_gleason_grade")
+    grades = {}
+    for row in _csv(folder / "clinical.tsv", columns, "\t"):
+        patterns = [re.search(r"\d", row[column] or "") for column in columns[1:]]
+        if all(patterns):
+            grades[row[columns[0]].upper()] = isup(*(int(found[0]) for found in patterns))
+    of_case = {}
+    for case, path in _tcga(folder):
+        of_case.setdefault(case, []).append(path)
+    rng = np.random.default_rng(seed)
+    for case, paths in sorted(of_case.items()):
+        path = paths[rng.integers(len(paths))]
+        if case in grades:
+            table.add(case, path.stem, grades[case], path, "test")
+        else:
+            table.missing.append(f"clinical.tsv: Gleason patterns of {case}")
+    if not of_case:
+        table.missing.append("TCGA-*-DX*.svs: diagnostic slides")
+    return table
+
+
+def _tcga_nsclc(folder, seed):
+    """LUAD or LUSC by GDC's sample sheet, or by the folder; 80:20 by patient, as PatchGD has it."""
+    table = Table(("LUAD", "LUSC"))
+    kinds = {}
+    for sheet in sorted(folder.glob("gdc_sample_sheet*.tsv")):
+        for row in _csv(sheet, ("File Name", "Project ID"), "\t"):
+            kinds[row["File Name"]] = row["Project ID"].strip().upper().removeprefix("TCGA-")
+    for case, path in _tcga(folder):
+        inside = (part.upper().removeprefix("TCGA-") for part in path.relative_to(folder).parts)
+        kind = kinds.get(path.name) or next((p for p in inside if p in table.classes), None)
+        if kind in table.classes:
+            table.add(case, path.stem, table.classes.index(kind), path)
+        else:
+            table.missing.append(
+                f"{path.name}: in no folder LUAD or LUSC, and in no gdc_sample_sheet*.tsv"
+            )
+    if not table.rows:
+        table.missing.append("LUAD/ and LUSC/ with TCGA-*-DX*.svs: diagnostic slides")
+    table.rows = split_rows(table.rows, (0.8, 0.0, 0.2), seed)
+    return table
+
+
+COLLECTIONS = {
+    "panda": Collection(
+        "prostate biopsies, ISUP grade 0 to 5 (Bulten et al., 2022)",
+        "  train.csv                 image_id,data_provider,isup_grade,gleason_score\n"
+        "  train_images/ID.tiff      10616 slides\n"
+        "  splits/{train,val,test}.csv   optional, slide_id: of Song et al. (2024)",
+        _panda,
+    ),
+    "camelyon16": Collection(
+        "lymph nodes, normal or tumour (Bejnordi et al., 2017)",
+        "  **/normal_001.tif         159 slides\n  **/tumor_001.tif          111\n"
+        "  **/test_001.tif           129\n  **/reference.csv          test_001,Tumor,...",
+        _camelyon16,
+    ),
+    "camelyon17": Collection(
+        "lymph nodes of five centres, by slide (Litjens et al., 2018)",
+        "  **/patient_000_node_0.tif 1000 slides\n"
+        "  **/stages.csv             patient,stage: patient_000_node_0.tif,negative (itc, micro, macro)",
+        _camelyon17,
+    ),
+    "tcga-prad": Collection(
+        "prostatectomies, ISUP grade (Zuley et al., 2016)",
+        "  **/TCGA-*-DX*.svs         diagnostic slides\n"
+        "  clinical.tsv              of GDC: case_submitter_id, primary_ and secondary_gleason_grade",
+        _tcga_prad,
+    ),
+    "tcga-nsclc": Collection(
+        "lung, adenocarcinoma or squamous cell carcinoma",
+        "  LUAD/**/TCGA-*-DX*.svs    diagnostic slides\n  LUSC/**/TCGA-*-DX*.svs\n"
+        "  gdc_sample_sheet*.tsv     optional, in place of the two folders",
+        _tcga_nsclc,
+    ),
+}
+
+
+def isup(primary, secondary):
+    """The ISUP grade of two Gleason patterns: 3+3 is 1, 3+4 is 2, 4+3 is 3, sums of 8 are 4, of 9 and 10 are 5."""
+    if primary + secondary < 6:
+        return 0
+    return ISUP.get((primary, secondary)) or (4 if primary + secondary == 8 else 5)
+
+
+def _tcga(folder):
+    """`(case, path)` of the diagnostic slides of a folder, by name."""
+    paths = (p for p in folder.rglob("*") if p.suffix.lower() in sources.SLIDE_SUFFIXES)
+    for path in sorted(paths, key=lambda p: p.name):
+        found = TCGA.match(path.name)
+        if found and found[2].upper() == "DX":
+            yield found[1].upper(), path
+
+
+def _by_stem(folder, pattern, suffix):
+    """Files of a folder, however deep, by their names without the ending."""
+    paths = sorted(folder.rglob(f"*{suffix}"))
+    return {path.stem: path for path in paths if re.fullmatch(pattern, path.stem)}
+
+
+def _splits(folder):
+    """`{slide: split}` of the files `train.csv`, `val.csv` and `test.csv`."""
+    found = {}
+    for split in ("train", "val", "test"):
+        if (folder / f"{split}.csv").exists():
+            rows = _csv(folder / f"{split}.csv", ("slide_id",))
+            found |= {Path(row["slide_id"]).stem: split for row in rows}
+    return found
+
+
+def _grade(text, folder):
+    if text not in tuple("012345"):
+        raise SourceError(f"{folder / 'train.csv'}: isup_grade '{text}'; expected 0 to 5.")
+    return int(text)
+
+
+def _csv(path, columns, delimiter=","):
+    """Rows of a table that has these columns."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file, delimiter=delimiter))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SourceError(
+            f"{path}: cannot be read ({error}); expected a table with columns {', '.join(columns)}."
+        ) from error
+    lacking = [column for column in columns if not rows or rows[0].get(column) is None]
+    if lacking:
+        raise SourceError(
+            f"{path}: has no rows with '{lacking[0]}'; expected {', '.join(columns)}."
+        )
+    return rows

@@ -1,0 +1,202 @@
+"""Slides, their labels, and the crops of them that a network sees, all read strip by strip."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from tfbig import sources
+from tfbig.errors import SourceError
+from tfbig.models.gigapixel_unet import STRIDE
+from tfbig.tissue.masks import tissue_mask
+
+BRIGHTNESS = 10  # gray levels that a crop may become darker or brighter
+SUFFIXES = (".tif", ".tiff", ".svs", ".ndpi", ".scn", ".bif", ".btf", ".npy", ".png", ".jpg")
+
+
+@dataclass(frozen=True)
+class Slide:
+    """An image and its labels, or a crop of both.
+
+    Args:
+        name: Name of the file.
+        image: Inverted gray, `[H, W, 1]` uint8: the white ground is 0.
+        labels: `[H, W, 1]` uint8: 1 is tissue.
+    """
+
+    name: str
+    image: sources.Source
+    labels: sources.Source
+
+    def crop(self, rows, columns):
+        """The same rectangle of image and labels; nothing is read."""
+        return Slide(self.name, self.image.crop(rows, columns), self.labels.crop(rows, columns))
+
+    def padded(self):
+        """With background below and to the right, so that the network's stride divides it."""
+        return Slide(
+            self.name, sources.Padded(self.image, STRIDE), sources.Padded(self.labels, STRIDE)
+        )
+
+
+class Mask(sources.Source):
+    """A mask file as 0 and 1: whatever is not 0 is tissue."""
+
+    def __init__(self, source):
+        super().__init__(source.shape, np.uint8, source.name)
+        self._source = source
+
+    def _read(self, start, stop):
+        return (self._source.read(start, stop) > 0).astype(np.uint8)
+
+
+class Brighter(sources.Source):
+    """An image with `offset` added to every pixel, cut off at 0 and 255."""
+
+    def __init__(self, source, offset):
+        super().__init__(source.shape, np.uint8, f"{source.name} {offset:+d}")
+        self._source = source
+        self._offset = offset
+
+    def _read(self, start, stop):
+        rows = self._source.read(start, stop).astype(np.int16)
+        return np.clip(rows + self._offset, 0, 255).astype(np.uint8)
+
+
+def open_slide(path, mask=None):
+    """Opens a slide and makes or opens its labels.
+
+    Args:
+        path: The slide, RGB or gray, uint8, bright background.
+        mask: A mask file of the same size; by default `tissue_mask` makes the labels.
+
+    Raises:
+        SourceError: A file is no image or damaged, the slide is smaller than the network's stride,
+            or the mask has another size.
+    """
+    source = sources.open(path)
+    if min(source.shape[:2]) < STRIDE:
+        raise SourceError(
+            f"{path}: is {_size(source)} pixels; expected at least {STRIDE} x {STRIDE}, the stride "
+            "of the network. Leave it out, or give the slide at a higher resolution."
+        )
+    labels = tissue_mask(source) if mask is None else _open_mask(mask, path, source)
+    return Slide(Path(path).name, sources.Grayscale(source, invert=True), labels)
+
+
+def open_slides(folder, least=1):
+    """Every slide of a folder, by name, with its labels; those that cannot be used are left out.
+
+    A slide `name.tif` takes its labels from `masks/name.*` if the folder has one.
+
+    Args:
+        folder: holds the slides.
+        least: how many are needed.
+
+    Returns:
+        `(slides, failed)`, the latter as `(name, reason)`.
+
+    Raises:
+        SourceError: There are fewer slides that can be used.
+    """
+    files = _images(folder)
+    masks = {file.stem: file for file in _images(Path(folder) / "masks")}
+    found, failed = [], []
+    for file in files:
+        try:
+            found.append(open_slide(file, masks.get(file.stem)))
+        except (SourceError, OSError, ValueError, MemoryError) as error:
+            failed.append((file.name, str(error)))
+    if len(found) < least:
+        kept = ", of which the last by name is kept for validation" if least > 1 else ""
+        reason = f" {failed[0][1]}" if failed else ""
+        raise SourceError(
+            f"{folder}: holds {len(found)} slides ({', '.join(SUFFIXES)}); expected at least {least}{kept}. "
+            f"Check --data.{reason}"
+        )
+    return found, failed
+
+
+def random_crops(slides, size, count, seed):
+    """Crops at random places and of random brightness, slide after slide in turn.
+
+    The ground of one slide is as dark as faint tissue of another; a network that never saw that
+    learns the brightness of the ground by heart.
+
+    Args:
+        size: `(rows, columns)` of a crop.
+        count: How many in all.
+        seed: Same seed, same crops.
+
+    Raises:
+        SourceError: A slide is smaller than the crop.
+    """
+    for slide in slides:
+        if slide.image.shape[0] < size[0] or slide.image.shape[1] < size[1]:
+            fits = "x".join(
+                str(min(n, s) // STRIDE * STRIDE)
+                for n, s in zip(slide.image.shape, size, strict=False)
+            )
+            raise SourceError(
+                f"{slide.name}: is {_size(slide.image)} pixels, smaller than a crop of "
+                f"{size[0]} x {size[1]}. Use --crop {fits}, or leave the slide out."
+            )
+    rng = np.random.default_rng(seed)
+    return [_random_crop(slides[i % len(slides)], size, rng) for i in range(count)]
+
+
+def dataset(slides, batch_size=1, dense=False):
+    """Images and labels in the given order.
+
+    Args:
+        slides: Slides or crops, of one size within a batch. Keep them as long as the dataset.
+        batch_size: Images of a batch.
+        dense: Give uint8 tensors `[N, H, W, 1]` instead of handles `[N]`.
+    """
+    handles = [[s.image.handle for s in slides], [s.labels.handle for s in slides]]
+    pairs = tuple(tf.constant(h, tf.string, [len(slides)]) for h in handles)
+    data = tf.data.Dataset.from_tensor_slices(pairs)
+    if dense:
+        data = data.map(lambda x, y: (_dense(x), _dense(y)))
+    return data.batch(batch_size)
+
+
+def _images(folder):
+    if not Path(folder).is_dir():
+        return []
+    return sorted(file for file in Path(folder).iterdir() if file.suffix.lower() in SUFFIXES)
+
+
+def _open_mask(mask, path, slide):
+    source = sources.open(mask)
+    if source.shape != (*slide.shape[:2], 1):
+        raise SourceError(
+            f"{mask}: is {_size(source)} pixels of {source.shape[2]} channels; expected "
+            f"{_size(slide)} of 1, the size of {path}. Make the mask at the slide's full resolution."
+        )
+    return Mask(source)
+
+
+def _size(source):
+    return f"{source.shape[0]} x {source.shape[1]}"
+
+
+def _random_crop(slide, size, rng):
+    firsts = [
+        int(rng.integers(whole - part + 1))
+        for whole, part in zip(slide.image.shape, size, strict=False)
+    ]
+    crop = slide.crop(*((first, first + part) for first, part in zip(firsts, size, strict=True)))
+    offset = int(rng.integers(-BRIGHTNESS, BRIGHTNESS + 1))
+    return Slide(crop.name, Brighter(crop.image, offset), crop.labels)
+
+
+def _dense(handle):
+    image = tf.numpy_function(_read, [handle], tf.uint8)
+    return tf.ensure_shape(image, [None, None, 1])
+
+
+def _read(handle):
+    source = sources.resolve(handle.decode())
+    return source.read(0, source.shape[0])

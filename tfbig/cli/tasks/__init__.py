@@ -1,0 +1,1 @@
+"""What `--task` trains: classifiers of bags and images, PatchGD, segmentation."""

@@ -1,0 +1,277 @@
+"""Multiple instance learning end to end: an encoder and an aggregator, trained on whole bags."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfbig
+from tfbig import mil
+from tfbig.cli import machine, open_run
+from tfbig.cli import settings as command_line
+from tfbig.cli.data import bags, splits
+from tfbig.cli.tasks import classifier_training, evaluation
+from tfbig.data.worker_shards import ALL
+from tfbig.models import encoders
+from tfbig.models.dtfd import DISTILLATIONS, DTFDMIL, PseudoBagLoss
+from tfbig.models.pooling import ABMIL, MaxPooling, MeanPooling
+from tfbig.models.self_attention import SelfAttentionMIL
+from tfbig.models.transmil import TransMIL
+from tfbig.results import figures, run_folder
+from tfbig.training import Epochs
+
+MODES = {
+    "accumulate": "exact gradients, accumulated over slices of --instances-at-once instances",
+    "offload": "the same, with slices and stores that the planner chooses within the memory given",
+    "device": "plain Keras with whole bags, on the same data with the same seed",
+    "unified": machine.UNIFIED,
+    "frozen": "the encoder is not trained; its features are made on the fly",
+}
+EXAMPLE = (
+    "--task mil --model transmil --bags folder --data my_bags --encoder resnet18 "
+    "--mode accumulate --instances-at-once 32 --out runs/mine"
+)
+AGGREGATORS = {
+    "abmil": lambda s, n: ABMIL(n, s.hidden, name="abmil"),
+    "gated": lambda s, n: ABMIL(n, s.hidden, gated=True, name="gated"),
+    "dtfd": lambda s, n: DTFDMIL(
+        n,
+        s.width,
+        s.hidden,
+        s.pseudo_bags,
+        s.distillation,
+        joint=not s.two_tiers,
+        seed=s.seed,
+        name="dtfd",
+    ),
+    "transmil": lambda s, n: TransMIL(n, s.width, name="transmil"),
+    "attention": lambda s, n: SelfAttentionMIL(n, s.width, name="attention"),
+    "mean": lambda s, n: MeanPooling(n, name="mean"),
+    "max": lambda s, n: MaxPooling(n, name="max"),
+}
+
+
+def add_flags(add_data, add_training):
+    """Flags of this task, in the groups of data and of training."""
+    bags.add_flags(add_data)
+    _add_model(add_data)
+    classifier_training.add_flags(add_training)
+    evaluation.add_flags(add_training)
+    add_training(
+        "--test-only",
+        metavar="RUN",
+        help="nothing is trained: the model of this run folder is judged on the test bags",
+    )
+
+
+def _add_model(add):
+    number = command_line.count
+    add("--model", choices=list(AGGREGATORS), default="abmil", help="aggregator of the bag")
+    add(
+        "--encoder",
+        choices=["small", "lenet", *encoders.RESNETS, "none"],
+        default="small",
+        help="of an instance; none where bags hold features (default: %(default)s)",
+    )
+    add("--encoder-weights", metavar="FILE", help="weights of the encoder to start from")
+    add("--mean", type=float, nargs="+", default=0.0, help="of the channels, for a ResNet")
+    add("--std", type=float, nargs="+", default=1.0, help="of the channels, for a ResNet")
+    add("--hidden", type=number, default=128, help="rows of the attention (default: %(default)s)")
+    add("--width", type=number, default=512, help="of reduced features (default: %(default)s)")
+    add("--pseudo-bags", type=number, default=4, help="of dtfd (default: %(default)s)")
+    add("--distillation", choices=DISTILLATIONS, default="AFS", help="of dtfd")
+    add("--two-tiers", action="store_true", help="dtfd: each tier learns from its own loss alone")
+    add(
+        "--norm",
+        choices=[*mil.NORMS, "none"],
+        default="exact",
+        help="BatchNormalization of the encoder in training; none takes it out (default: %(default)s)",
+    )
+    add(
+        "--published",
+        action="store_true",
+        help="the loop of ABMIL-ACC as it was published, for comparison; --mode accumulate",
+    )
+    add(
+        "--instances-at-once",
+        type=number,
+        default=8,
+        help="slices of a bag hold at most so many; --mode accumulate, frozen (default: %(default)s)",
+    )
+
+
+def train(settings):
+    """Data, model, plan, fit, results: a run from its settings; gives the exit code."""
+    least = settings.pseudo_bags if settings.model == "dtfd" else 1
+    data = bags.large_enough(bags.load(settings), least)
+    print(f"mode {settings.mode}, model {settings.model}, precision {settings.precision}")
+    bags.print_counts(data)
+    settings.class_names = list(data.classes)  # saved: others are judged and predicted by these
+    splits.check_failed(data.failed, settings.strict)
+    with machine.scope():
+        model, twin = make_model(settings, data)
+        compile_both(model, twin, settings, data)
+        plan, planned = print_plan(model, settings, data)
+    if settings.dry_run:
+        return 0
+
+    folder = open_run.open_run(settings)
+    splits.write_notes(data, folder)
+    measured = {"mode": settings.mode}
+    if settings.test_only:
+        twin.load_weights(Path(settings.test_only) / "model.keras")
+    else:
+        measured |= trained(model, twin, data, folder, settings, plan) | planned
+        if not machine.is_chief():
+            return splits.exit_code([], folder)
+        made = model, twin
+        model, twin = machine.alone(made, lambda: make_model(settings, data), folder)
+    evaluation.write_results(_explainer(model, twin), data, folder, settings, measured)
+    return splits.exit_code([], folder)
+
+
+def trained(model, twin, data, folder, settings, plan):
+    """Fits, saves the model and its learning curve; gives what was measured."""
+    if plan:
+        run_folder.write_text(folder / "plan.txt", f"{plan}\n")
+    history = fit(model, twin, data, folder, settings)
+    _, peak = run_folder.memory_bytes()
+    run_folder.save_model(folder / "model.keras", twin)
+    accuracy = _of_bag(settings) + "accuracy"
+    labels = {"loss": "loss", accuracy: "accuracy"}
+    figures.learning_curve(folder / "learning_curve.png", history, labels, "validation bags")
+    found = {key: history[-1][key] for key in ("loss", "val_loss", "seconds_per_step")}
+    return {"epochs": len(history), **found, "peak_bytes": peak}
+
+
+def make_model(settings, data):
+    """What is trained and the plain model that is saved; the same in mode device and for features."""
+    keras.config.set_dtype_policy(settings.precision)
+    keras.utils.set_random_seed(settings.seed)
+    shape = data.train.bags[0].shape[1:]
+    aggregator = AGGREGATORS[settings.model](settings, len(data.classes))
+    if settings.encoder == "none":
+        bag = keras.Input((None, *shape), name="bag")
+        twin = keras.Model(bag, aggregator(bag), name=settings.model)
+        return twin, twin
+    has_norm = settings.norm != "none"
+    encoder = encoders.make(settings.encoder, shape, settings.mean, settings.std, has_norm)
+    if settings.encoder_weights:
+        encoder.load_weights(settings.encoder_weights)
+    encoder.trainable = settings.mode != "frozen"
+    model = mil.MIL(
+        encoder,
+        aggregator,
+        settings.instances_at_once if settings.mode in ("accumulate", "frozen") else None,
+        norm=settings.norm if has_norm else "frozen",
+        mode="published" if settings.published else "exact",
+        budget=machine.budget(settings),
+        devices=settings.devices,
+    )
+    machine.of_all_replicas(settings, model.twin)
+    return (model.twin if machine.is_plain(settings) else model), model.twin
+
+
+def compile_both(model, twin, settings, data):
+    """One optimizer for both: what is saved is the plain model, and it can be trained on."""
+    optimizer = classifier_training.make_optimizer(settings, steps_per_epoch(settings, data))
+    entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    metrics = ["accuracy", tfbig.metrics.QuadraticWeightedKappa(len(data.classes))]
+    weight = float(settings.accumulate if settings.sum else 1)
+    loss, weights = entropy, [weight]
+    if settings.model == "dtfd":
+        loss = {"bag": entropy, "pseudo": PseudoBagLoss("mean" if settings.two_tiers else "sum")}
+        weights = dict.fromkeys(loss, weight)
+        metrics = {"bag": metrics}
+    for each in dict.fromkeys((twin, model)):
+        each.compile(optimizer, loss, loss_weights=weights, metrics=metrics)
+
+
+def _of_bag(settings):
+    """What Keras puts before the name of a metric of the bag."""
+    return "bag_" if settings.model == "dtfd" else ""
+
+
+def steps_per_epoch(settings, data):
+    """Batches that hold all bags; the last may be smaller."""
+    return -(-len(data.train.bags) // settings.batch_size)
+
+
+def print_plan(model, settings, data):
+    """The plan of a step on the largest bag, and what it says of memory, where the model streams."""
+    if not isinstance(model, mil.MIL):
+        return None, {}
+    plan, validation = (
+        model.plan((batch, largest(found, sample), *model.instance_shape), learns)
+        for batch, found, sample, learns in (
+            (settings.batch_size, data.train, settings.sample, True),
+            (1, data.val, settings.val_sample, False),
+        )
+    )
+    print(f"\n{plan}\n", flush=True)
+    return plan, classifier_training.planned_bytes(plan, validation)
+
+
+def largest(found, sample):
+    """Instances of the largest bag of a split, or of the largest sample of one."""
+    return max(mil.sample_size(bag, sample) for bag in found.bags)
+
+
+def fit(model, twin, data, folder, settings):
+    """Trains from where the checkpoints are; gives the history of all epochs."""
+    weights = classifier_training.class_weights(data) if settings.class_weights else None
+    monitor = "loss" if settings.monitor == "loss" else _of_bag(settings) + settings.monitor
+    seen = Epochs(
+        steps_per_epoch(settings, data),
+        lambda part: dataset(data.train, settings, settings.sample, True, weights, part),
+        classifier_training.names_of(data.train.bags, data.train.labels),
+    )
+    unseen = Epochs(
+        len(data.val.bags),
+        lambda part: dataset(data.val, settings, settings.val_sample, part=part),
+    )
+    return classifier_training.fit_and_keep(
+        model, twin, settings, folder, seen, unseen, f"val_{monitor}"
+    )
+
+
+def dataset(found, settings, sample=None, learns=False, weights=None, part=ALL):
+    """Bags of a split, with a weight for each where classes have some."""
+    dense = machine.is_plain(settings) or settings.encoder == "none"
+    data = mil.dataset(
+        found.bags,
+        found.labels,
+        settings.batch_size if learns else 1,
+        sample=sample,
+        shuffle=learns,
+        augment=learns and settings.augment,
+        seed=settings.seed,
+        part=part,
+        like_sizes=settings.like_sizes,
+        dense=dense,
+    )
+    both = dense and settings.model == "dtfd"  # plain Keras wants a label for each output
+
+    def labelled(x, y):
+        target = {"bag": y, "pseudo": y} if both else y
+        return (x, target) if weights is None else (x, target, tf.gather(weights, y))
+
+    return data.map(labelled)
+
+
+def _explainer(model, twin):
+    """Logits, attention and scores of a bag, whatever was trained."""
+    if isinstance(model, mil.MIL):
+        return model.explain
+    *_, aggregator = twin.layers
+
+    def explain(bag):
+        found = keras.ops.convert_to_tensor(bag.read(0, bag.shape[0])[None])
+        for layer in twin.layers[1:-1]:
+            found = layer(keras.ops.cast(found, keras.config.floatx()))
+        parts = aggregator(found), aggregator.attention(found), aggregator.scores(found)
+        logits, attention, scores = keras.tree.map_structure(lambda t: np.asarray(t)[0], parts)
+        return {"logits": logits, "attention": attention, "scores": scores}
+
+    return explain

@@ -1,0 +1,1 @@
+"""Published data sets: digits in IDX files, and UltraMNIST drawn from them."""

@@ -1,0 +1,152 @@
+"""How fast this machine computes and copies: measured once, in a few seconds, and kept in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from tfbig.plan.plan import Rates
+from tfbig.stores.file_pool import FilePool
+
+_known: dict[str, Rates] = {}
+
+
+def of(device: str | None, scratch: str | None = None) -> Rates:
+    """The rates of this machine; from memory, from the file, or measured.
+
+    Args:
+        device: where strips are worked on.
+        scratch: directory for stores in files; by default that of temporary files.
+    """
+    key = f"{platform.processor() or platform.machine()} x{os.cpu_count()} {device or 'CPU'} tf{tf.__version__}"
+    key += f" {os.path.realpath(scratch)}" if scratch else ""
+    if key not in _known:
+        _known[key] = _load(key) or _measure_and_save(key, device, scratch)
+    return _known[key]
+
+
+def known() -> dict[str, dict[str, float]]:
+    """The rates that plans of this process were made with, by machine, device and folder."""
+    return {key: asdict(found) for key, found in _known.items()}
+
+
+def use(found: dict[str, dict[str, float]]) -> None:
+    """Makes plans with the rates that `known` gave, so that they are those of another process on this machine."""
+    _known.update({key: Rates(**numbers) for key, numbers in found.items()})
+
+
+def file() -> Path:
+    """Where rates are kept; removing it has them measured again."""
+    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(folder) / "tfbig" / "rates.json"
+
+
+def _saved() -> dict[str, dict[str, float]]:
+    try:
+        found = json.loads(file().read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _load(key: str) -> Rates | None:
+    found = _saved().get(key)
+    if not isinstance(found, dict) or found.keys() != asdict(Rates()).keys():
+        return None
+    return Rates(**found) if all(isinstance(n, float) and n > 0 for n in found.values()) else None
+
+
+def _measure_and_save(key: str, device: str | None, scratch: str | None) -> Rates:
+    rates = measure(device, scratch)
+    try:
+        file().parent.mkdir(parents=True, exist_ok=True)
+        part = file().with_suffix(f".{os.getpid()}.part")
+        part.write_text(json.dumps(_saved() | {key: asdict(rates)}, indent=1))
+        part.replace(file())
+    except OSError:
+        pass  # a home that cannot be written to: measured again next time
+    return rates
+
+
+def measure(device: str | None, scratch: str | None = None) -> Rates:
+    """Measures a 3x3 convolution of 64 channels, a sum of two images, copies of 64 MiB, and a file of 512 MiB."""
+    with tf.init_scope():
+        image = np.zeros((1, 256, 256, 64), np.float32)
+        with tf.device(device):
+            strip = tf.zeros(image.shape)
+            kernel = tf.zeros((3, 3, 64, 64))
+            convolve = _seconds(lambda: tf.nn.conv2d(strip, kernel, 1, "SAME")[0, 0, 0, 0].numpy())
+            other = strip + 1
+            add = _seconds(lambda: (strip + other)[0, 0, 0, 0].numpy())
+        block = np.ones(2**24, np.float32)
+        target = np.empty_like(block)
+        if device is None:
+            copy = _seconds(lambda: np.copyto(target, block))
+        else:
+            with tf.device(device):
+                copy = _seconds(lambda: tf.identity(tf.constant(block))[0].numpy())
+    return Rates(
+        operations=2 * 9 * 64 * image.size / convolve,
+        passes=image.nbytes / add,
+        copies=block.nbytes / copy,
+        mapped=2 * block.nbytes / _mapped_seconds(block, scratch),
+        disk=block.nbytes / _disk_seconds(block, scratch),
+    )
+
+
+def _mapped_seconds(block: np.ndarray, folder: str | None) -> float:
+    """Seconds to write a block to a new store in a file and to read it again, strip by strip."""
+    pool = FilePool(_directory(folder))
+    rows = block.reshape(1, 16, -1)
+    strip = np.empty_like(rows[:, :1])
+
+    def work() -> None:
+        store = pool.array(rows.shape, rows.dtype)
+        for row in range(16):
+            store[:, row] = rows[:, row]
+            pool.forget(store, row, row + 1)
+        for row in range(16):
+            pool.visit(store, row, row + 1)
+            np.copyto(strip, store[:, row : row + 1])
+
+    return _seconds(work)
+
+
+def _directory(scratch: str | None) -> str:
+    return scratch if scratch and os.path.isdir(scratch) else tempfile.gettempdir()
+
+
+def _disk_seconds(block: np.ndarray, scratch: str | None) -> float:
+    """Seconds per block of a file that is larger than what a disk takes into memory of its own."""
+    times = 8
+    with tempfile.TemporaryFile(dir=_directory(scratch)) as target:
+
+        def write() -> None:
+            target.seek(0)
+            for _ in range(times):
+                target.write(block.data)
+            target.flush()
+            os.fsync(target.fileno())
+
+        return _seconds(write, 1) / times
+
+
+def _seconds(work: Callable[[], object], times: int = 5) -> float:
+    """The median of a few runs, the first of which does not count."""
+    work()
+    found = []
+    for _ in range(times):
+        began = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - began)
+    return max(statistics.median(found), 1e-9)

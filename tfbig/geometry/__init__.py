@@ -1,0 +1,6 @@
+"""Windows, halos and patch grids as integer arithmetic, one axis at a time."""
+
+from tfbig.geometry.patch_grid import PatchGrid
+from tfbig.geometry.windows import Fixed, Interval, Resize, Size, Transposed, Window
+
+__all__ = ["Fixed", "Interval", "PatchGrid", "Resize", "Size", "Transposed", "Window"]

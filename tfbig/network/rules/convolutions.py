@@ -1,0 +1,149 @@
+"""Convolutions of every kind, and Dense over the channels."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfbig.geometry.windows import Transposed, Window
+from tfbig.network import phase_layout
+from tfbig.network.rules.call import Call
+from tfbig.network.rules.nodes import activation, windows
+from tfbig.network.rules.registry import rule
+from tfbig.ops import kernels
+
+layers = keras.layers
+
+
+def _linear(
+    call: Call,
+    function: Any,
+    windows: Any,
+    kernel: Any,
+    work: int | None = None,
+    inputs: Any = None,
+    phased: Any = None,
+    name: str = "convolution",
+) -> int:
+    """A linear layer of any kind with its bias and activation; without windows that of every pixel."""
+    layer = call.layer
+    if getattr(layer, "lora_enabled", False) or getattr(layer, "quantization_mode", None):
+        call.refuse("has LoRA or quantised weights, which have no strip form.")
+    bias = [layer.bias] if layer.use_bias else []
+
+    def run(x: list[tf.Tensor], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
+        weight = tf.cast(w[0], x[0].dtype)
+        y = function(x[0], weight if windows is None else call.kernel(weight), strip)
+        return tf.nn.bias_add(y, tf.cast(w[1], y.dtype)) if bias else y
+
+    value = call.local(
+        run,
+        windows,
+        [kernel, *bias],
+        inputs=inputs,
+        outside=None,
+        name=name,
+        cheap=False,
+        operations=2 * (count(kernel) if work is None else work),
+        phase=phased,
+    )
+    return activation(call, layer.activation, value)
+
+
+def count(kernel: Any) -> int:
+    return prod(int(n) for n in kernel.shape)
+
+
+@rule(layers.Conv1D, layers.Conv2D, layers.Conv3D)
+def convolution(call: Call) -> int:
+    layer = call.layer
+    made = windows(call, layer.kernel_size, layer.dilation_rate)
+    axes = call.graph.turned(made)
+    planar = layer.groups == 1 and _planar(call)
+    return _linear(
+        call,
+        lambda x, kernel, strip: kernels.convolution(x, kernel, axes, layer.groups, strip),
+        made,
+        layer.kernel,
+        phased=phase_layout.strided(layer.kernel, made, layer.use_bias) if planar else None,
+    )
+
+
+def _planar(call: Call) -> bool:
+    """Whether there is a phase layout: for two axes as they come."""
+    return call.graph.spatial == 2 and call.graph.order is None
+
+
+@rule(layers.DepthwiseConv1D, layers.DepthwiseConv2D)
+def depthwise(call: Call) -> int:
+    layer = call.layer
+    made = windows(call, layer.kernel_size, layer.dilation_rate)
+    axes = call.graph.turned(made)
+    return _linear(
+        call,
+        lambda x, kernel, strip: kernels.depthwise_convolution(x, kernel, axes, strip),
+        made,
+        layer.kernel,
+    )
+
+
+@rule(layers.SeparableConv1D, layers.SeparableConv2D)
+def separable(call: Call) -> int:
+    layer = call.layer
+    made = windows(call, layer.kernel_size, layer.dilation_rate)
+    axes = call.graph.turned(made)
+    deep = layer.depthwise_kernel
+    middle = call.local(
+        lambda x, w, strip: kernels.depthwise_convolution(
+            x[0], call.kernel(tf.cast(w[0], x[0].dtype)), axes, strip
+        ),
+        made,
+        [deep],
+        outside=None,
+        channels=int(deep.shape[-2] * deep.shape[-1]),
+        name="depthwise",
+        operations=2 * count(deep),
+    )
+    point = (Window(),) * len(axes)
+    return _linear(
+        call,
+        lambda x, kernel, strip: kernels.convolution(x, kernel, point, 1, strip),
+        point,
+        layer.pointwise_kernel,
+        inputs=[middle],
+    )
+
+
+@rule(layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
+def transposed(call: Call) -> int:
+    layer = call.layer
+    sizes = layer.kernel_size, layer.strides, layer.dilation_rate
+    extra = layer.output_padding
+    extra = [extra] * len(layer.strides) if extra is None or isinstance(extra, int) else extra
+    made: Any = tuple(
+        Transposed(k, s, d, layer.padding, p) for k, s, d, p in zip(*sizes, extra, strict=True)
+    )
+    axes = call.graph.turned(made)
+    return _linear(
+        call,
+        lambda x, kernel, strip: kernels.transposed_convolution(x, kernel, axes, strip),
+        made,
+        layer.kernel,
+        count(layer.kernel) // prod(a.stride for a in axes),
+        phased=phase_layout.transposed(layer.kernel, made, layer.use_bias)
+        if _planar(call)
+        else None,
+    )
+
+
+@rule(layers.Dense)
+def dense(call: Call) -> int:
+    def product(x: tf.Tensor, kernel: tf.Tensor, strip: Any) -> tf.Tensor:
+        y = tf.matmul(tf.reshape(x, [-1, kernel.shape[0]]), kernel)
+        y = tf.reshape(y, tf.concat([tf.shape(x)[:-1], [kernel.shape[1]]], 0))
+        return tf.ensure_shape(y, [*x.shape[:-1], kernel.shape[1]])
+
+    return _linear(call, product, None, call.layer.kernel, name="product")

@@ -1,0 +1,82 @@
+"""Layers without a window: activations, rescaling, merging."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.applications.convnext import LayerScale
+from keras.src.applications.inception_resnet_v2 import CustomScaleLayer
+
+from tfbig.network.rules.call import Call
+from tfbig.network.rules.nodes import activation, check_broadcast, last_axis, per_pixel
+from tfbig.network.rules.registry import rule
+
+layers = keras.layers
+
+
+@rule(layers.ReLU, layers.LeakyReLU, layers.ELU)
+def pointwise(call: Call) -> int:
+    return per_pixel(call, pixelwise=True)
+
+
+@rule(layers.Activation)
+def any_activation(call: Call) -> int:
+    return activation(call, call.layer.activation, call.inputs[0])
+
+
+@rule(layers.Softmax)
+def softmax(call: Call) -> int:
+    if not last_axis(call, call.layer.axis):
+        call.refuse(f"over axis={call.layer.axis} needs the whole image; use axis=-1.")
+    return per_pixel(call)
+
+
+@rule(layers.PReLU)
+def parametric_relu(call: Call) -> int:
+    if any(n != 1 for n in call.layer.alpha.shape[:-1]):
+        axes = list(range(1, call.rank - 1))
+        call.refuse(f"has a slope for every pixel; use shared_axes={axes}.")
+    return per_pixel(call)
+
+
+@rule(LayerScale)
+def layer_scale(call: Call) -> int:
+    return per_pixel(call)
+
+
+@rule(layers.Rescaling)
+def rescaling(call: Call) -> int:
+    scalar = all(isinstance(v, (int, float)) for v in (call.layer.scale, call.layer.offset))
+    return per_pixel(call, pixelwise=scalar)
+
+
+@rule(
+    layers.Add,
+    layers.Subtract,
+    layers.Multiply,
+    layers.Average,
+    layers.Maximum,
+    layers.Minimum,
+    CustomScaleLayer,
+)
+def merge(call: Call) -> int:
+    check_broadcast(call)
+    return per_pixel(call, operations=call.channels * (len(call.inputs) - 1))
+
+
+@rule(layers.Concatenate)
+def concatenate(call: Call) -> int:
+    if not last_axis(call, call.layer.axis):
+        call.refuse(
+            f"runs strip by strip over the channels, axis=-1; received axis={call.layer.axis}."
+        )
+    if len(call.images) < len(call.inputs):
+        call.refuse("joins images and vectors; it needs images [N, rows, ..., C] alone.")
+    return call.local(lambda x, w, strip: tf.concat(x, -1))
+
+
+@rule(layers.Identity)
+def identity(call: Call) -> Any:
+    return list(call.inputs)

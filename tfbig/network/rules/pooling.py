@@ -1,0 +1,154 @@
+"""Pooling over windows and over whole images, and what reads an image whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfbig.geometry.windows import Fixed
+from tfbig.network.graph import Reduce
+from tfbig.network.rules.call import Call
+from tfbig.network.rules.nodes import windows
+from tfbig.network.rules.registry import Rule, rule
+from tfbig.network.rules.small import small
+from tfbig.ops import kernels
+
+layers = keras.layers
+
+
+def _pooling(function: Any) -> Rule:
+    def apply(call: Call) -> int:
+        made = windows(call, call.layer.pool_size)
+        axes = call.graph.turned(made)
+        return call.local(
+            lambda x, w, strip: function(x[0], axes, strip),
+            made,
+            outside=None,
+            operations=call.channels * kernels.taps(axes),
+        )
+
+    return apply
+
+
+rule(layers.MaxPooling1D, layers.MaxPooling2D, layers.MaxPooling3D)(_pooling(kernels.max_pool))
+rule(layers.AveragePooling1D, layers.AveragePooling2D, layers.AveragePooling3D)(
+    _pooling(kernels.average_pool)
+)
+
+
+def _places(call: Call, t: tf.Tensor) -> tf.Tensor:
+    """`[N, C] -> [N, 1, ..., C]`."""
+    for _ in range(call.graph.spatial):
+        t = tf.expand_dims(t, 1)
+    return t
+
+
+@rule(layers.GlobalAveragePooling1D, layers.GlobalAveragePooling2D, layers.GlobalAveragePooling3D)
+def global_average(call: Call) -> int:
+    return mean_of_image(call, call.layer.keepdims)
+
+
+def mean_of_image(call: Call, keepdims: bool) -> int:
+    return sum_of_image(call, keepdims, lambda total, pixels: total / pixels)
+
+
+def sum_of_image(call: Call, keepdims: bool, finalize: Any = lambda total, pixels: total) -> int:
+    axes = list(range(1, call.rank - 1))
+
+    def finish(total: tf.Tensor, pixels: tf.Tensor, w: Any) -> tf.Tensor:
+        result = finalize(total, pixels)
+        return _places(call, result) if keepdims else result
+
+    return call.reduce(lambda x, strip: tf.reduce_sum(x[0], axes), finish)
+
+
+@rule(layers.GlobalMaxPooling1D, layers.GlobalMaxPooling2D, layers.GlobalMaxPooling3D)
+def global_maximum(call: Call) -> int:
+    return maximum_of_image(call, call.layer.keepdims)
+
+
+def maximum_of_image(call: Call, keepdims: bool) -> int:
+    """Maximum and how many pixels attain it: the gradient is shared among them, as in TensorFlow."""
+    dtype = tf.as_dtype(call.dtype)
+    channels, axes = call.channels, list(range(1, call.rank - 1))
+    least = dtype.min if dtype.is_integer else float("-inf")
+
+    def ties(x: tf.Tensor, top: tf.Tensor) -> tf.Tensor:
+        return tf.equal(x, _places(call, top))  # `==` would lose the shape
+
+    def partial(x: list[Any], w: Any, strip: Any) -> tuple[Any, Any]:
+        top = tf.reduce_max(x[0], axes)
+        return top, tf.reduce_sum(tf.cast(ties(x[0], top), tf.int64), axes)
+
+    def merge(a: Any, b: Any) -> tuple[Any, Any]:
+        top = tf.maximum(a[0], b[0])
+        first, second = (tf.where(tf.equal(p[0], top), p[1], 0) for p in (a, b))
+        return top, first + second
+
+    def pullback(x: list[Any], w: Any, strip: Any, result: Any, cotangent: Any) -> list[Any]:
+        chosen = tf.cast(ties(x[0], result[0]), dtype)
+        counts, gradient = (_places(call, t) for t in (result[1], cotangent[0]))
+        return [chosen / tf.cast(counts, dtype) * gradient]  # rounded as in TensorFlow
+
+    op = Reduce(
+        lambda batch: (
+            tf.fill([batch, channels], tf.constant(least, dtype)),
+            tf.zeros([batch, channels], tf.int64),
+        ),
+        partial,
+        merge,
+        lambda a, pixels: tuple(a),
+        pullback,
+        operations=channels,
+    )
+    result = call.graph.reduce(f"{call.layer.name}/reduce", op, call.inputs)
+    shape = (lambda t: _places(call, t)) if keepdims else (lambda t: t)
+    return call.whole(lambda x, w: shape(x[0][0]), [result])
+
+
+@rule(layers.Flatten, layers.Reshape, layers.Permute)
+def read_whole(call: Call) -> list[int]:
+    """The image of known, fixed size becomes a small value, and the layer runs on that."""
+    size = call.specs[0].shape[1:-1]
+    if None in size:
+        call.refuse(
+            f"needs the whole image, whose size {call.specs[0].shape} is not known; give the model a fixed input "
+            "size, or pool the image to a vector first, as GlobalAveragePooling2D does."
+        )
+    channels = call.images[0].channels
+    fixed = call.local(
+        lambda x, w, strip: tf.identity(x[0]),
+        [Fixed(n) for n in size],
+        outside=None,
+        channels=channels,
+        name="image",
+        cheap=True,
+    )
+    graph = call.graph
+    op = _gather(graph.turned(size), channels, tf.as_dtype(call.dtype))
+    whole = graph.reduce(f"{call.layer.name}/whole", op, [fixed])
+    if graph.order is not None:
+        turned = call.whole(
+            lambda x, w: tf.transpose(x[0], graph.turning_back), [whole], (), "turn"
+        )
+        return small(call.on([turned]))
+    return small(call.on([whole]))
+
+
+def _gather(size: Sequence[int], channels: int, dtype: tf.DType) -> Reduce:
+    """The image itself, put together from strips."""
+
+    def partial(x: list[tf.Tensor], w: Any, strip: Any) -> tuple[tf.Tensor]:
+        around = [(strip.start, size[0] - strip.stop), *[(0, 0)] * (len(size) - 1)]
+        return (tf.ensure_shape(kernels.pad(x[0], *around), [None, *size, channels]),)
+
+    return Reduce(
+        lambda batch: (tf.zeros([batch, *size, channels], dtype),),
+        partial,
+        lambda a, b: (a[0] + b[0],),
+        lambda a, pixels: a[0],
+        lambda x, w, strip, result, cotangent: [cotangent[:, strip.start : strip.stop]],
+    )

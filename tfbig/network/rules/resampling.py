@@ -1,0 +1,77 @@
+"""Layers that change the size: upsampling, padding, cropping."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfbig.geometry.windows import Interval, Resize, Transposed, Window
+from tfbig.network.rules.call import Call
+from tfbig.network.rules.registry import rule
+from tfbig.ops import kernels
+
+layers = keras.layers
+
+
+@rule(layers.UpSampling1D, layers.UpSampling2D, layers.UpSampling3D)
+def upsampling(call: Call) -> int:
+    layer = call.layer
+    factors = (layer.size,) * call.graph.spatial if isinstance(layer.size, int) else layer.size
+    interpolation = getattr(layer, "interpolation", "nearest")
+    axes: Any
+    function: Any
+    if interpolation == "nearest":
+        axes, function = tuple(Transposed(f, f) for f in factors), kernels.repeat
+    elif interpolation == "bilinear":
+        axes, function = tuple(Resize(f) for f in factors), kernels.bilinear
+    else:
+        call.refuse(
+            f"with interpolation='{interpolation}' has no strip form; use 'nearest' or 'bilinear'."
+        )
+    turned = call.graph.turned(axes)
+    return _geometric(call, axes, lambda x, strip: function(x, turned, strip))
+
+
+def _geometric(call: Call, axes: Any, function: Any) -> int:
+    return call.local(
+        lambda x, w, strip: function(x[0], strip), axes, outside=None, cheap=True, operations=0
+    )
+
+
+def _amounts(call: Call, amounts: Any) -> list[tuple[int, int]]:
+    """`(before, after)` per spatial axis; the layers of one axis have a single pair."""
+    return [tuple(amounts)] if call.graph.spatial == 1 else [tuple(a) for a in amounts]
+
+
+@rule(layers.ZeroPadding1D, layers.ZeroPadding2D, layers.ZeroPadding3D)
+def zero_padding(call: Call) -> int:
+    amounts = _amounts(call, call.layer.padding)
+    rows, *others = call.graph.turned(amounts)
+
+    def run(x: tf.Tensor, strip: kernels.Strip) -> tf.Tensor:
+        return kernels.fit_rows(x, strip.inputs[0].start + rows[0], strip, *others)
+
+    return _geometric(call, tuple(_Padding(padding=a) for a in amounts), run)
+
+
+class _Padding(Window):
+    """Rows of zeros; a strip of nothing else still reads one row of the image, to start from."""
+
+    def needs(self, rows: Interval, size: int) -> Interval:
+        start, stop = super().needs(rows, size)
+        return Interval(np.minimum(start, size - 1), np.maximum(stop, 1))
+
+
+@rule(layers.Cropping1D, layers.Cropping2D, layers.Cropping3D)
+def cropping(call: Call) -> int:
+    amounts = _amounts(call, call.layer.cropping)
+    others = call.graph.turned(amounts)[1:]
+
+    def run(x: tf.Tensor, strip: kernels.Strip) -> tf.Tensor:
+        cut = [slice(a, tf.shape(x)[i] - b) for i, (a, b) in enumerate(others, 2)]
+        return x[(slice(None), slice(None), *cut)]
+
+    return _geometric(call, tuple(Window(padding=(-a, -b)) for a, b in amounts), run)

@@ -1,0 +1,1 @@
+"""Bags of instances: arrays, HDF5 files, tiles of slides, augmentation."""

@@ -1,0 +1,108 @@
+"""Patches of an image as a bag: read one by one, or a few neighbours together, never the whole image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from tfbig.errors import SourceError
+from tfbig.geometry.patch_grid import PatchGrid, per_axis
+from tfbig.sources.bags.bag import Bag, Indices
+from tfbig.sources.source import Readable, Rows, Source
+
+
+@final
+class Patches(Bag):
+    """The patches of an image `[H, W, C]`, or the chunks of a series `[L, C]`, on a grid.
+
+    Args:
+        image: A source, or a bag `[L, C]` as a series of L samples.
+        patch: Rows and columns of a patch, or one number for both; samples of a chunk.
+        stride: From patch to patch; by default the patch.
+
+    Attributes:
+        grid: Where they lie, see `tfbig.geometry.patch_grid.PatchGrid`.
+
+    Raises:
+        SourceError: The image is smaller than a patch, or its sizes do not go with those of the patch.
+    """
+
+    def __init__(
+        self,
+        image: Readable,
+        patch: int | Sequence[int],
+        stride: int | Sequence[int] | None = None,
+    ) -> None:
+        self.grid = patch_grid(image, patch, stride)
+        shape = (self.grid.count, *self.grid.patch, image.shape[-1])
+        coords = None
+        if len(self.grid.cells) == 2:
+            coords = self.grid.corners(np.arange(self.grid.count))[:, ::-1]
+        super().__init__(shape, image.dtype, f"patches of {image.name}", coords)
+        self._image = image
+
+    def _read(self, start: int, stop: int) -> Rows:
+        return self._take(np.arange(start, stop))
+
+    def _take(self, places: Indices) -> Rows:
+        return read_patches(self._image, self.grid, places)
+
+    def close(self) -> None:
+        self._image.close()
+
+
+def patch_grid(
+    image: Readable, patch: int | Sequence[int], stride: int | Sequence[int] | None = None
+) -> PatchGrid:
+    """The grid of patches over an image or a series.
+
+    Raises:
+        SourceError: As `Patches` says.
+    """
+    extents = image.shape[:-1]
+    try:
+        sizes = per_axis(patch, len(extents), "patch")
+        steps = sizes if stride is None else per_axis(stride, len(extents), "stride")
+        return PatchGrid(extents, sizes, steps)
+    except ValueError as error:
+        raise SourceError(f"{image.name}: {error}") from error
+
+
+def read_patches(image: Readable, grid: PatchGrid, places: npt.ArrayLike) -> Rows:
+    """Patches `[k, *patch, C]` by their numbers.
+
+    Raises:
+        SourceError: As `Source.read`.
+    """
+    return read_rectangles(image, grid.corners(places), grid.patch)
+
+
+def read_rectangles(image: Readable, corners: Indices, size: Sequence[int]) -> Rows:
+    """Parts `[k, *size, C]` of an image by their first pixels `[k, axes]`; neighbours along a row are read together.
+
+    Raises:
+        SourceError: As `Source.read`.
+    """
+    out: npt.NDArray[Any] = np.empty((len(corners), *size, image.shape[-1]), image.dtype)
+    if not len(corners):
+        return out
+    steps = np.diff(corners, axis=0)
+    along = (steps[:, :-1] == 0).all(1) & (steps[:, -1] >= 0) & (steps[:, -1] <= size[-1])
+    for run in np.split(np.arange(len(corners)), np.flatnonzero(~along) + 1):
+        first, last = corners[run[0]], corners[run[-1]]
+        window = _read(image, first, last + size)
+        for place in run:
+            begin = int(corners[place, -1] - first[-1])
+            out[place] = window[..., begin : begin + size[-1], :]
+    return out
+
+
+def _read(image: Readable, first: Indices, after: Indices) -> Rows:
+    """What is between two corners."""
+    ranges = [(int(a), int(b)) for a, b in zip(first, after, strict=True)]
+    if isinstance(image, Source):
+        return image.read_window(ranges[0], ranges[1])
+    return image.read(*ranges[0])

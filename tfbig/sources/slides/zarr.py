@@ -1,0 +1,124 @@
+"""Images in zarr arrays, and in OME-Zarr pyramids of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from tfbig.errors import SourceError
+from tfbig.sources.files import PathLike, optional
+from tfbig.sources.resolution import Resolution
+from tfbig.sources.slides.slide import Slide
+from tfbig.sources.source import Rows, Source
+
+zarr, _why_not = optional("zarr")
+
+_UNITS = {"micrometer": 1.0, "nanometer": 1e-3, "millimeter": 1e3, "meter": 1e6}
+
+
+@final
+class ZarrSlide(Slide):
+    """An image in a zarr array `[H, W]` or `[H, W, C]`, or the first image of an OME-Zarr group.
+
+    Axes of an OME-Zarr are those that it names: y and x, and c of any place; others must have one entry.
+
+    Args:
+        path: the folder of the array or group.
+
+    Raises:
+        SourceError: the zarr package is not there, or the folder holds no image.
+    """
+
+    def __init__(self, path: PathLike) -> None:
+        name = os.fspath(path)
+        arrays, axes, resolution = _found(name)
+        sources = [_ZarrSource(array, axes, name) for array in arrays]
+        first = sources[0]
+        levels = [(source.shape[0], source.shape[1]) for source in sources]
+        super().__init__(name, levels, first.shape[2], first.dtype, resolution, "zarr")
+        self._levels = sources
+
+    def _open(self, level: int) -> Source:
+        return self._levels[level]
+
+
+@final
+class _ZarrSource(Source):
+    """One array; `axes` are its letters, such as 'cyx'."""
+
+    def __init__(self, array: Any, axes: str, name: str) -> None:
+        sizes = dict(zip(axes, array.shape, strict=False))
+        others = {axis: size for axis, size in sizes.items() if axis not in "yxc"}
+        if (
+            len(axes) != array.ndim
+            or not {"y", "x"} <= set(axes)
+            or max(others.values(), default=1) > 1
+        ):
+            raise SourceError(
+                f"{name}: holds {array.shape} with axes '{axes}'; expected an image of axes y and x, perhaps c, and "
+                "others of size 1."
+            )
+        super().__init__((sizes["y"], sizes["x"], sizes.get("c", 1)), array.dtype, name)
+        self._array, self._axes = array, axes
+
+    def _read(self, start: int, stop: int) -> Rows:
+        return self._read_window(start, stop, 0, self.shape[1])
+
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+        parts = {"y": slice(start, stop), "x": slice(left, right), "c": slice(None)}
+        try:
+            found = np.asarray(self._array[tuple(parts.get(axis, 0) for axis in self._axes)])
+        except Exception as error:  # each codec and each store has exceptions of its own
+            raise SourceError(
+                f"{self.name}: rows {start}:{stop}, columns {left}:{right} cannot be read ({error}). A chunk is "
+                "damaged; copy it again."
+            ) from error
+        kept = [axis for axis in self._axes if axis in "yxc"]
+        order = [kept.index(axis) for axis in "yxc" if axis in kept]
+        rows = found.transpose(order).reshape(stop - start, right - left, self.shape[2])
+        return np.ascontiguousarray(rows, self.dtype)
+
+
+def _found(name: str) -> tuple[list[Any], str, Resolution]:
+    """Arrays of the levels, the letters of their axes, and the size of pixels."""
+    if zarr is None:
+        raise SourceError(
+            f"{name}: needs the zarr package ({_why_not}): pip install 'tfbig[zarr]'."
+        )
+    if not Path(name).exists():
+        raise SourceError(f"{name}: there is no such file. Check the path.")
+    try:
+        held = zarr.open(name, mode="r")
+        if isinstance(held, zarr.Array):
+            return [held], "yxc"[: held.ndim], Resolution()
+        images = held.attrs.get("ome", held.attrs)["multiscales"]
+        image = images[0]
+        letters = "".join(axis["name"] for axis in image["axes"])
+        arrays = [held[data["path"]] for data in image["datasets"]]
+        return arrays, letters, Resolution(_mpp(image))
+    except Exception as error:  # each store has exceptions of its own
+        raise SourceError(
+            f"{name}: is no zarr array and no OME-Zarr group with an image ({type(error).__name__}: {error}). Check "
+            "that the folder was copied whole."
+        ) from error
+
+
+def _mpp(image: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Of the scale of the first level, where the axes have units of length."""
+    scales = [
+        t["scale"]
+        for t in image["datasets"][0].get("coordinateTransformations", ())
+        if "scale" in t
+    ]
+    if not scales:
+        return None
+    sizes = {
+        axis["name"]: scale * _UNITS[axis["unit"]]
+        for axis, scale in zip(image["axes"], scales[0], strict=True)
+        if axis.get("unit") in _UNITS
+    }
+    return (sizes["y"], sizes["x"]) if {"y", "x"} <= sizes.keys() else None

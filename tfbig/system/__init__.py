@@ -1,0 +1,1 @@
+"""The machine and the process: devices, memory limits, signals, progress, TensorFlow's errors."""
