@@ -1,17 +1,10 @@
 """The examples run, at toy size, and say what the README says of them."""
 
-import sys
-from pathlib import Path
-
-import numpy as np
-import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
-
 import big_layers_in_fit
 import gigapixel_segmentation
+import numpy as np
 import patch_generator
+import pytest
 import slides_by_label
 import whole_slide_classifier
 

@@ -11,7 +11,7 @@ import keras.src.testing as keras_testing
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import FLOAT64, assert_same, gradients, integer_weights, integers
+from exactness import FLOAT64, assert_same, gradients, integer_weights, integers
 from hypothesis import Phase, assume, example, given, settings
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from conftest import FLOAT64
+from exactness import FLOAT64
 from keras.src.random.seed_generator import global_seed_generator
 
 import tfbig
@@ -93,3 +93,37 @@ def assert_streams(model: keras.Model, x: Any, strip_rows: int | None, training:
     expected = step(model, model, x, training)
     big = tfbig.stream(model, strip_rows=strip_rows)
     assert_close(step(big, model, x, training), expected)
+
+
+def normed(x: keras.KerasTensor, filters: int, kernel: int, strides: int = 1) -> keras.KerasTensor:
+    x = keras.layers.Conv2D(filters, kernel, strides, padding="same", use_bias=False)(x)
+    return keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
+
+
+def residual() -> keras.Model:
+    """Two stages of bottleneck blocks with BatchNorm and gates."""
+    keras.utils.set_random_seed(1)
+    start = keras.Input((None, None, 3))
+    x = normed(start, 8, 3, 2)
+    for filters, strides in ((8, 1), (8, 1), (8, 1), (12, 2), (12, 1)):
+        y = normed(normed(x, filters, 1, strides), filters, 3)
+        gate = keras.layers.Dense(filters, "sigmoid")(
+            keras.layers.GlobalAveragePooling2D(keepdims=True)(y)
+        )
+        y = keras.layers.Multiply()([y, gate])
+        short = x if strides == 1 else keras.layers.Conv2D(filters, 1, strides)(x)
+        x = keras.layers.ReLU()(keras.layers.Add()([y, short]))
+    return keras.Model(start, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling2D()(x)))
+
+
+def learn(model: keras.Model, twin: keras.Model, x: tf.Tensor) -> list[tf.Tensor]:
+    """Output, gradients of the image and of the weights, and the statistics after one call."""
+    before = twin.get_weights()
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = model(x, training=True)
+        loss = tf.reduce_sum(tf.sin(y))
+    found = tape.gradient(loss, [x, *(v._value for v in twin.trainable_variables)])
+    statistics = [tf.constant(v.numpy()) for v in twin.non_trainable_variables]
+    twin.set_weights(before)
+    return [y, *found, *statistics]

@@ -25,8 +25,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 import keras
 import numpy as np
 import tensorflow as tf
-from conftest import History
 from keras import layers
+from samples import History
 
 import tfbig
 from tfbig.data.worker_shards import ALL

@@ -116,10 +116,10 @@ def test_unified_memory_is_what_the_device_reports() -> None:
     """In a process of its own; nothing near the memory of the card is asked for."""
     program = """
 import json, tfbig, tensorflow as tf
-from tfbig import unified
+from tfbig.system import unified_memory
 found = tfbig.unified_memory(1.05)
 x = tf.ones([1024, 1024])
-print(json.dumps([found.physical_bytes, found.limit_bytes, float(tf.reduce_sum(x @ x)), unified.peak_bytes()]))
+print(json.dumps([found.physical_bytes, found.limit_bytes, float(tf.reduce_sum(x @ x)), unified_memory.peak_bytes()]))
 """
     done = subprocess.run(
         [sys.executable, "-c", program],

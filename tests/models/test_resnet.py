@@ -1,0 +1,307 @@
+"""The ResNets against torchvision's architecture, written here again in NumPy and in torch's layout."""
+
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+from exactness import FLOAT64, assert_same, gradients, integers
+from keras import layers
+from safetensors.numpy import save_file
+
+import tfbig
+from tfbig.models.resnet import load_torchvision, resnet18, resnet34, resnet50
+
+BUILDERS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
+DEPTHS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3), "resnet50": (3, 4, 6, 3)}
+PARAMETERS = {"resnet18": 11689512, "resnet34": 21797672, "resnet50": 25557032}
+"""As torchvision's documentation has them."""
+
+every_network = pytest.mark.parametrize("name", list(BUILDERS))
+
+
+# ------------------------------------------------------------- torchvision, in NumPy
+
+
+class Torch:
+    """torchvision's ResNet on `[N, C, H, W]`, with weights drawn where they are first asked for.
+
+    Every parameter is called by torchvision's name and has torch's layout; no call of TensorFlow.
+    """
+
+    def __init__(self, name, classes=1000, seed=0):
+        self.depths, self.deep = DEPTHS[name], name == "resnet50"
+        self.classes = classes
+        self.state = {}
+        self.random = np.random.default_rng(seed)
+
+    def __call__(self, x):
+        x = np.maximum(self.normalise(self.convolve(x, "conv1", 64, 7, 2, 3), "bn1"), 0)
+        x = self.pool(x)
+        for stage, depth in enumerate(self.depths):
+            for i in range(depth):
+                stride = 2 if stage and not i else 1
+                x = self.block(x, 64 * 2**stage, stride, f"layer{stage + 1}.{i}")
+        x = x.mean((2, 3))
+        weight = self.draw("fc.weight", (self.classes, x.shape[1]), 0.05)
+        return x @ weight.T + self.draw("fc.bias", (self.classes,), 1.0)
+
+    def block(self, x, width, stride, name):
+        if self.deep:
+            steps = [(width, 1, 1), (width, 3, stride), (4 * width, 1, 1)]
+        else:
+            steps = [(width, 3, stride), (width, 3, 1)]
+        y = x
+        for i, (filters, kernel, step) in enumerate(steps, 1):
+            y = self.convolve(y, f"{name}.conv{i}", filters, kernel, step, kernel // 2)
+            y = self.normalise(y, f"{name}.bn{i}")
+            if i < len(steps):
+                y = np.maximum(y, 0)
+        if y.shape != x.shape:
+            x = self.convolve(x, f"{name}.downsample.0", y.shape[1], 1, stride, 0)
+            x = self.normalise(x, f"{name}.downsample.1")
+        return np.maximum(y + x, 0)
+
+    def convolve(self, x, name, filters, kernel, stride, padding):
+        weight = self.draw(f"{name}.weight", (filters, x.shape[1], kernel, kernel), 0.05)
+        x = np.pad(x, [(0, 0), (0, 0), (padding,) * 2, (padding,) * 2])
+        windows = np.lib.stride_tricks.sliding_window_view(x, (kernel, kernel), (2, 3))
+        return np.einsum(
+            "nihwrc,oirc->nohw", windows[:, :, ::stride, ::stride], weight, optimize=True
+        )
+
+    def normalise(self, x, name):
+        channels = (x.shape[1],)
+        gamma, beta = (
+            self.draw(f"{name}.weight", channels, 0.3, 1.0),
+            self.draw(f"{name}.bias", channels),
+        )
+        mean = self.draw(f"{name}.running_mean", channels)
+        variance = self.draw(f"{name}.running_var", channels, 0.1, 1.0) ** 2
+        self.state[f"{name}.running_var"] = variance
+        self.state[f"{name}.num_batches_tracked"] = np.int64(7)
+        mean, variance, gamma, beta = (a[:, None, None] for a in (mean, variance, gamma, beta))
+        return (x - mean) / np.sqrt(variance + 1e-5) * gamma + beta
+
+    def pool(self, x):
+        x = np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)], constant_values=-np.inf)
+        windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))
+        return windows[:, :, ::2, ::2].max((-2, -1))
+
+    def draw(self, key, shape, scale=0.2, middle=0.0):
+        assert key not in self.state, f"'{key}' is used twice"
+        self.state[key] = middle + scale * self.random.normal(size=shape)
+        return self.state[key]
+
+
+def reference(name, x, classes=1000):
+    """Logits, and the state dict that gives them."""
+    torch = Torch(name, classes)
+    logits = torch(np.moveaxis(x, -1, 1))
+    return logits, {k: np.asarray(a) for k, a in torch.state.items()}
+
+
+def images(n, h, w):
+    return np.random.default_rng(1).normal(size=(n, h, w, 3))
+
+
+@pytest.fixture
+def float64():
+    """Layers of float64, and images that are not cast on their way to them."""
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_floatx("float32")
+
+
+# ------------------------------------------------------------------------------ tests
+
+
+@every_network
+def test_has_the_published_number_of_parameters(name):
+    assert (
+        sum(w.shape.num_elements() for w in BUILDERS[name]().trainable_weights) == PARAMETERS[name]
+    )
+
+
+@every_network
+@pytest.mark.parametrize("size", [(64, 32), (71, 45)])
+def test_logits_equal_those_of_numpy(name, size, float64, tmp_path):
+    """At even and odd sizes, where padding on all sides and padding="same" differ."""
+    x = images(2, *size)
+    expected, state = reference(name, x)
+    save_file(state, tmp_path / "weights.safetensors")
+    model = BUILDERS[name]()
+    load_torchvision(model, tmp_path / "weights.safetensors")
+    assert_same(model.predict(x, verbose=0), expected, FLOAT64)
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
+def test_files_of_any_float_give_their_numbers(kind, tmp_path):
+    model = resnet18(classes=4)
+    state = {k: a.astype(kind) for k, a in reference("resnet18", images(1, 32, 32), 4)[1].items()}
+    save_file(state, str(tmp_path / "w.safetensors"))
+    load_torchvision(model, tmp_path / "w.safetensors")
+    expected = state["layer3.1.conv2.weight"].astype("float32")  # [out, in, rows, columns]
+    kernel = model.get_layer("layer3.1.conv2").kernel.numpy()  # [rows, columns, in, out]
+    assert_same(kernel[2, 1, 7, 200], expected[200, 7, 2, 1])
+    assert_same(kernel, np.moveaxis(np.moveaxis(expected, 0, -1), 0, -2))
+
+
+def test_npz_files_are_read_too(tmp_path):
+    model, same = resnet18(classes=4), resnet18(classes=4)
+    state = reference("resnet18", images(1, 32, 32), 4)[1]
+    np.savez(tmp_path / "w.npz", **state)
+    save_file(state, tmp_path / "w.safetensors")
+    load_torchvision(model, tmp_path / "w.npz")
+    load_torchvision(same, str(tmp_path / "w.safetensors"))
+    assert_same(model.get_weights(), same.get_weights())
+
+
+@pytest.mark.slow
+def test_without_its_top_it_gives_an_image_or_pools_it(float64, tmp_path):
+    x = images(2, 71, 45)
+    logits, state = reference("resnet18", x)
+    np.savez(tmp_path / "w.npz", **state)
+    found = {}
+    for pooling in (None, "avg", "max"):
+        model = resnet18((71, 45, 3), include_top=False, pooling=pooling)
+        load_torchvision(model, tmp_path / "w.npz")
+        found[pooling] = model.predict(x, verbose=0)
+    assert found[None].shape == (2, 3, 2, 512)
+    assert_same(found["avg"], found[None].mean((1, 2)), FLOAT64)
+    assert_same(found["max"], found[None].max((1, 2)))
+    assert_same(found["avg"] @ state["fc.weight"].T + state["fc.bias"], logits, FLOAT64)
+
+
+def test_a_streamed_or_nested_network_takes_weights_too(tmp_path):
+    state = reference("resnet18", images(1, 32, 32), 4)[1]
+    np.savez(tmp_path / "w.npz", **state)
+    plain = resnet18(classes=4)
+    load_torchvision(plain, tmp_path / "w.npz")
+    image = keras.Input((None, None, 3), dtype="uint8")
+    scaled = layers.Rescaling([1 / 58.4, 1 / 57.1, 1 / 57.4], [-2.1, -2.0, -1.8])(image)
+    inner = resnet18(classes=4)
+    streamed = tfbig.stream(keras.Model(image, inner(scaled)))
+    load_torchvision(streamed, tmp_path / "w.npz")
+    assert_same(inner.get_weights(), plain.get_weights())
+
+
+def test_padding_of_the_pool_takes_no_gradient_that_torch_would_give(float64):
+    """Where a window is all zero, zeros from the padding tie with it; ReLU stops that gradient."""
+    model = resnet18((9, 9, 3), include_top=False)
+    before = keras.Input((9, 9, 3))
+    x = layers.ReLU()(before)
+    for name in ("maxpool.pad", "maxpool"):
+        x = model.get_layer(name)(x)
+    pooled = keras.Model(before, x)
+    same = keras.Model(before, layers.MaxPooling2D(3, 2, padding="same")(layers.ReLU()(before)))
+    image = tf.constant(integers((2, 9, 9, 3), "float64") - 2)  # mostly negative
+    cotangent = integers((2, 5, 5, 3), "float64", seed=1)
+    # odd sizes: padding="same" pads one row on each side, with -inf
+    assert_same(*(gradients(network, image, [], cotangent) for network in (pooled, same)))
+
+
+def test_blocks_stride_in_the_3x3_convolution():
+    strides = {
+        layer.name: layer.strides[0]
+        for layer in resnet50().layers
+        if isinstance(layer, layers.Conv2D) and layer.strides[0] > 1
+    }
+    inner = [f"layer{s}.0.{part}" for s in (2, 3, 4) for part in ("conv2", "downsample.0")]
+    assert strides == dict.fromkeys(["conv1", *inner], 2)
+
+
+def test_every_layer_starts_from_its_own_numbers():
+    """And with torchvision's spread: the variance of a kernel is 2 / (rows * columns * out)."""
+    model = resnet18()
+    first, second = (model.get_layer(f"layer1.{i}.conv1").kernel.numpy() for i in (0, 1))
+    assert not np.array_equal(first, second)
+    assert first.std() == pytest.approx((2 / (3 * 3 * 64)) ** 0.5, rel=0.02)  # of 36864 numbers
+    bound = 512**-0.5
+    assert abs(model.get_layer("fc").kernel.numpy()).max() == pytest.approx(bound, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_streams_as_the_plain_network_in_training(float64):
+    model = resnet18((None, None, 3), classes=3)
+    twin = keras.models.clone_model(model)
+    twin.set_weights(model.get_weights())
+    x, y = images(2, 70, 45), np.eye(3)[[0, 2]]
+    big = tfbig.stream(model, strip_rows=16)
+    losses = []
+    for network in (big, twin):
+        network.compile(keras.optimizers.SGD(0.1), keras.losses.CategoricalCrossentropy(True))
+        losses.append([np.float64(network.train_on_batch(x, y)) for _ in range(2)])
+    assert_same([*losses[0], *model.get_weights()], [*losses[1], *twin.get_weights()], FLOAT64)
+
+
+# ----------------------------------------------------------------------------- errors
+
+
+@pytest.fixture(scope="module")
+def state():
+    return reference("resnet18", images(1, 32, 32), 4)[1]
+
+
+def without(state, *keys):
+    return {k: a for k, a in state.items() if k not in keys}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda s: without(s, "layer2.0.downsample.0.weight"),
+            r"w.npz: has no 'layer2.0.downsample.0.weight' of 'resnet18', which has shape "
+            r"\(128, 64, 1, 1\); it has 101 keys, such as 'bn1.bias' of shape \(64,\)\. Use weights",
+        ),
+        (lambda s: {}, "has no 'conv1.weight' .*; it has no keys"),
+        (
+            lambda s: s | {"conv1.weight": np.zeros((64, 1, 7, 7))},
+            r"w.npz: 'conv1.weight' has shape \(64, 1, 7, 7\), 'resnet18' expects \(64, 3, 7, 7\)\. Use",
+        ),
+        (
+            lambda s: s | {"fc.weight": np.zeros((1000, 512)), "fc.bias": np.zeros(1000)},
+            r"'fc.weight' has shape \(1000, 512\), 'resnet18' expects \(4, 512\)\. .* include_top=False",
+        ),
+        (
+            lambda s: s | {"layer1.2.bn1.bias": np.zeros(64)},
+            r"has 1 key, such as 'layer1.2.bn1.bias' of shape \(64,\), which 'resnet18' has not",
+        ),
+    ],
+    ids=["missing", "empty", "shape", "classes", "unknown"],
+)
+def test_a_file_that_does_not_fit_is_refused_and_nothing_assigned(change, message, state, tmp_path):
+    model = resnet18(classes=4)
+    before = model.get_weights()
+    np.savez(tmp_path / "w.npz", **change(state))
+    with pytest.raises(ValueError, match=message):
+        load_torchvision(model, tmp_path / "w.npz")
+    assert_same(model.get_weights(), before)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("none.npz", FileNotFoundError, "none.npz: there is no such file"),
+        ("w.pth", ValueError, r"w.pth: expected a .safetensors or .npz file. .*save_file\("),
+        ("noise.safetensors", ValueError, "noise.safetensors: is no .safetensors file of arrays"),
+        ("noise.npz", ValueError, "noise.npz: is no .npz file of arrays, or damaged"),
+        ("cut.npz", ValueError, "cut.npz: is no .npz file of arrays, or damaged"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(name, kind, message, tmp_path):
+    np.savez(tmp_path / "whole.npz", a=np.zeros(100))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:200])
+    for damaged in ("noise.npz", "noise.safetensors", "w.pth"):
+        (tmp_path / damaged).write_bytes(b"\x01noise" * 10)
+    with pytest.raises(kind, match=message):
+        load_torchvision(resnet18(classes=4), tmp_path / name)
+
+
+def test_pooling_of_another_name_is_refused():
+    with pytest.raises(
+        ValueError, match=r"pooling='mean' of resnet34: expected None, 'avg' or 'max'"
+    ):
+        resnet34(pooling="mean")

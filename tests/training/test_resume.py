@@ -1,0 +1,184 @@
+"""Runs that are killed at any moment and resumed end as those that were not: weights, history, predictions."""
+
+import csv
+import os
+import random
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from samples import ROOT
+
+import train
+from tfbig import mil, sources
+from tfbig.cli.data import images, slides_and_masks
+from tfbig.data.worker_shards import Part
+
+RUNS = {
+    "segmentation": ["--crops", "30", "--crop", "256x256", "--epochs", "6"],
+    "mil, offload": [
+        *("--task", "mil", "--mode", "offload", "--num-bags", "40", "10", "10", "--epochs", "3"),
+        *("--instances", "8", "--optimizer", "lookahead_radam", "--keep", "last"),
+    ],
+    "mil": [
+        *("--task", "mil", "--num-bags", "60", "10", "10", "--instances", "8", "--epochs", "4"),
+        *("--accumulate", "3", "--keep", "window", "--window", "2", "--sample", "6", "--augment"),
+    ],
+    "mil, dtfd": [
+        *("--task", "mil", "--model", "dtfd", "--num-bags", "40", "10", "10", "--epochs", "3"),
+        *("--instances", "8", "--mode", "device", "--monitor", "accuracy"),
+    ],
+    "patchgd": [
+        *(
+            "--task",
+            "patchgd",
+            "--num-images",
+            "120",
+            "20",
+            "20",
+            "--canvas",
+            "64",
+            "--patch",
+            "16",
+        ),
+        *("--encoder", "small", "--warm-start", "0", "--epochs", "4", "--batch-size", "8"),
+        *("--inner-accumulate", "2"),
+    ],
+}
+ALWAYS = ["--deterministic", "--quiet", "--checkpoint-minutes", "0.01"]
+KILLS = 50
+
+
+def start(flags, out, *more):
+    command = [sys.executable, str(ROOT / "train.py"), *flags, *ALWAYS, "--out", str(out), *more]
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    del environment["XDG_CACHE_HOME"]  # rates are measured once
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def finish(work):
+    with work:
+        _, told = work.communicate()
+    assert work.returncode == 0, told
+    return told
+
+
+def killed(work, seconds):
+    """Whether it still ran after so many seconds; then it does not any more."""
+    with work:
+        try:
+            work.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            work.kill()
+            work.communicate()
+            return True
+    return False
+
+
+def results(out):
+    """Everything a run ends with, but for times."""
+    newest = max((out / "checkpoints").glob("step-*.safetensors"))
+    model = keras.models.load_model(out / "model.keras")
+    with open(out / "history.csv", encoding="utf-8", newline="") as file:
+        rows = [
+            {k: v for k, v in row.items() if "seconds" not in k} for row in csv.DictReader(file)
+        ]
+    table = out / "predictions.csv"
+    return {
+        "checkpoint": load_file(newest),
+        "model": dict(enumerate(model.get_weights())),
+        "history": rows,
+        "predictions": table.read_text() if table.exists() else "",
+    }
+
+
+def assert_alike(found, expected):
+    assert found["history"] == expected["history"]
+    assert found["predictions"] == expected["predictions"]
+    for part in ("checkpoint", "model"):
+        assert found[part].keys() == expected[part].keys()
+        for name, array in expected[part].items():
+            np.testing.assert_array_equal(found[part][name], array, err_msg=name, strict=True)
+
+
+def test_a_run_that_is_killed_goes_on(tmp_path):
+    """Once, after its first checkpoint."""
+    flags = [*RUNS["mil"], "--num-bags", "24", "6", "6", "--epochs", "3"]
+    finish(start(flags, tmp_path / "whole"))
+    out = tmp_path / "killed"
+    work = start(flags, out)
+    while not list(out.glob("checkpoints/step-*.safetensors")):
+        assert work.poll() is None
+        time.sleep(0.01)
+    assert killed(work, 0.3)
+    finish(start(flags, out, "--resume"))
+    assert_alike(results(out), results(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_killed_at_random_moments(name, tmp_path):
+    """Fifty times in all, from the first second of the process on."""
+    moments = random.Random(name)
+    finish(start(RUNS[name], tmp_path / "whole"))
+    expected = results(tmp_path / "whole")
+    kills = number = 0
+    while kills < KILLS // len(RUNS):
+        out = tmp_path / f"run-{number}"
+        more = ["--resume"] if (out / "config.yaml").exists() else []
+        if killed(start(RUNS[name], out, *more), moments.uniform(0.5, 14)):
+            kills += 1
+            continue
+        assert_alike(results(out), expected)
+        number += 1
+    out = tmp_path / f"run-{number}"
+    if (out / "config.yaml").exists():
+        told = finish(start(RUNS[name], out, "--resume"))
+        assert "is not used" not in told
+        assert_alike(results(out), expected)
+
+
+def arrays(data):
+    return [[np.asarray(t) for t in keras.tree.flatten(batch)] for batch in data]
+
+
+def assert_rest(whole, rest, seen):
+    assert len(whole) > seen > 0
+    for batch, other in zip(whole[seen:], rest, strict=True):
+        for a, b in zip(batch, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("flags", [[], ["--augment", "a3"], ["--mode", "device"]])
+def test_the_rest_of_an_epoch_of_images(flags):
+    given = ["--task", "patchgd", "--num-images", "30", "10", "10", "--canvas", "64", *flags]
+    settings = train.settings_of([*given, "--batch-size", "4"])
+    found = images.load(settings).train
+
+    def epoch(first):
+        dense = "--mode" in flags or "--augment" in flags
+        return arrays(images.dataset(found, settings, True, Part(3, first), dense, 10))
+
+    whole = epoch(0)
+    assert_rest(whole, epoch(5), 5)
+    other = arrays(images.dataset(found, settings, True, Part(4), bool(flags), 10))
+    assert any((a != b).any() for a, b in zip(whole[0], other[0], strict=True))
+
+
+def test_the_rest_of_an_epoch_of_bags():
+    bags = [sources.ArrayBag(np.full((9, 4), i, np.float32)) for i in range(7)]
+    options = {"sample": 5, "shuffle": True, "dense": True}
+    whole = arrays(mil.dataset(bags, np.arange(7), 2, part=Part(2), **options))
+    rest = arrays(mil.dataset(bags, np.arange(7), 2, part=Part(2, 1), **options))
+    assert_rest(whole, rest, 1)
+
+
+def test_the_rest_of_an_epoch_of_crops():
+    images = [sources.ArraySource(np.full((8, 8, 1), i, np.uint8)) for i in range(5)]
+    crops = [slides_and_masks.Slide(str(i), image, image) for i, image in enumerate(images)]
+    whole = arrays(slides_and_masks.dataset(crops, 2, dense=True))
+    assert_rest(whole, arrays(slides_and_masks.dataset(crops[2:], 2, dense=True)), 1)
