@@ -29,7 +29,7 @@ from keras import layers
 from samples import History
 
 import tfbig
-from tfbig.data.worker_shards import ALL
+from tfbig.data.worker_shards import ALL_BATCHES
 from tfbig.models.pooling import ABMIL
 from tfbig.system import signals
 from tfbig.training import Checkpoints, Epochs, Loop
@@ -138,13 +138,13 @@ def data(settings):
         kept.extend(Image(image, i == settings["broken"]) for i, image in enumerate(x))
         x = np.array([image.handle for image in kept])
 
-    def batches(part):
-        order = np.random.default_rng(part.epoch).permutation(count)
-        own = order[part.items(count, batch)]
+    def batches(shard):
+        order = np.random.default_rng(shard.epoch).permutation(count)
+        own = order[shard.items(count, batch)]
         return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(batch)
 
-    def in_order(part):
-        own = part.items(count, 1)
+    def in_order(shard):
+        own = shard.items(count, 1)
         return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(1)
 
     names = [f"image {i}" for i in range(count)]
@@ -179,7 +179,9 @@ def main(settings):
     rows = Rows(settings, worker)
     training, validation = data(settings)
     if settings.get("fit"):
-        model.fit(training.batches(ALL), epochs=1, shuffle=False, verbose=0, callbacks=[rows])
+        model.fit(
+            training.batches(ALL_BATCHES), epochs=1, shuffle=False, verbose=0, callbacks=[rows]
+        )
         return leave(model, rows, out, worker)
     loop = Loop(
         model,

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbig.data.worker_shards import GROUP, GROUPS, Part, shuffled
+from tfbig.data.worker_shards import GROUP, GROUPS, Shard, shuffled
 
 
 @given(
@@ -14,19 +14,19 @@ def test_every_item_is_of_one_worker(count, workers, local, rounds, batch_size):
     replicas = workers * local
     batches = -(-count // batch_size)
     first = min(rounds * replicas, batches)
-    parts = [Part(3, first, range(w * local, (w + 1) * local), replicas) for w in range(workers)]
-    seen = sorted(item for part in parts for item in part.items(count, batch_size))
+    parts = [Shard(3, first, range(w * local, (w + 1) * local), replicas) for w in range(workers)]
+    seen = sorted(item for shard in parts for item in shard.items(count, batch_size))
     assert seen == list(range(min(first * batch_size, count), count))
-    assert sum(part.count(batches) for part in parts) == batches - first
+    assert sum(shard.count(batches) for shard in parts) == batches - first
 
 
 def test_batches_are_dealt_in_rounds():
-    parts = [Part(0, 2, range(2 * i, 2 * i + 2), 6) for i in range(3)]
-    dealt = [[n for n in range(10) if part.has(n)] for part in parts]
+    parts = [Shard(0, 2, range(2 * i, 2 * i + 2), 6) for i in range(3)]
+    dealt = [[n for n in range(10) if shard.has(n)] for shard in parts]
     assert dealt == [[2, 3, 8, 9], [4, 5], [6, 7]]
-    assert [part.count(10) for part in parts] == [4, 2, 2]
+    assert [shard.count(10) for shard in parts] == [4, 2, 2]
     assert parts[0].items(19, 2) == [4, 5, 6, 7, 16, 17, 18]
-    assert parts[0].later(1) == Part(1, 0, range(2), 6)
+    assert parts[0].later(1) == Shard(1, 0, range(2), 6)
 
 
 @given(st.integers(0, 5000), st.integers(0, 3))

@@ -21,7 +21,7 @@ from samples import ROOT
 from twins import learn, residual
 
 import tfbig
-from tfbig.data.worker_shards import Part
+from tfbig.data.worker_shards import Shard
 from tfbig.stores import file_pool
 from tfbig.system.budget import in_memory, parse_bytes
 from tfbig.training import Checkpoints, Epochs, Loop
@@ -149,8 +149,8 @@ def test_what_goes_through_a_file_is_the_same(float64: None, tmp_path: Path, sha
 def test_a_folder_that_goes_ends_training_which_goes_on_when_it_is_back(tmp_path: Path) -> None:
     x = tf.random.stateless_normal((6, 61, 47, 3), (1, 2))
 
-    def batches(part: Part) -> tf.data.Dataset:
-        own = part.items(6, 2)
+    def batches(shard: Shard) -> tf.data.Dataset:
+        own = shard.items(6, 2)
         images = tf.gather(x, own)
         return tf.data.Dataset.from_tensor_slices((images, targets[own])).batch(2)
 

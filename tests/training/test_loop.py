@@ -13,7 +13,7 @@ from samples import History
 
 import tfbig
 from tfbig.data import epochs as datasets
-from tfbig.data.worker_shards import Part
+from tfbig.data.worker_shards import Shard
 from tfbig.models.pooling import ABMIL
 from tfbig.system import progress, signals
 from tfbig.training.checkpoint_files import Checkpoints
@@ -46,9 +46,9 @@ def pictures(kind="classes"):
 def epochs(x, y, batch_size=1):
     """Batches in another order each epoch."""
 
-    def batches(part):
-        order = np.random.default_rng(part.epoch).permutation(len(x))
-        own = order[part.items(len(x), batch_size)]
+    def batches(shard):
+        order = np.random.default_rng(shard.epoch).permutation(len(x))
+        own = order[shard.items(len(x), batch_size)]
         return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(batch_size)
 
     return Epochs(-(-len(x) // batch_size), batches)
@@ -57,8 +57,8 @@ def epochs(x, y, batch_size=1):
 def in_order(x, y):
     """What validates: pairs of images."""
 
-    def batches(part):
-        own = part.items(len(x), 2)
+    def batches(shard):
+        own = shard.items(len(x), 2)
         return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(2)
 
     return Epochs(-(-len(x) // 2), batches)
@@ -190,8 +190,8 @@ def test_it_trains_as_fit_does(name):
     history = {}
     for epoch in range(2):
         found = fitted.fit(
-            epochs(x, y).batches(Part(epoch)),
-            validation_data=in_order(x, y).batches(Part()),
+            epochs(x, y).batches(Shard(epoch)),
+            validation_data=in_order(x, y).batches(Shard()),
             shuffle=False,
             verbose=0,
         )
@@ -223,7 +223,7 @@ def test_a_callback_ends_it_as_it_ends_fit(tmp_path):
     options = {"epochs": 3, "checkpoints": kept, "accumulate": 1}
     Loop(loop, epochs(x, y), callbacks=[StopsAt(batches=3), rows := Rows()], **options).run()
     fitted.fit(
-        epochs(x, y).batches(Part()), callbacks=[StopsAt(batches=3)], verbose=0, shuffle=False
+        epochs(x, y).batches(Shard()), callbacks=[StopsAt(batches=3)], verbose=0, shuffle=False
     )
     assert_same(values(loop), values(fitted), rtol=1e-5)
     assert len(rows.rows) == 1
@@ -254,7 +254,7 @@ def test_averages_of_weights_are_what_it_ends_with(tmp_path):
 
     fitted, loop, again, longer, whole = (averaging() for _ in range(5))
     for epoch in range(2):
-        fitted.fit(epochs(x, y).batches(Part(epoch)), epochs=1, verbose=0, shuffle=False)
+        fitted.fit(epochs(x, y).batches(Shard(epoch)), epochs=1, verbose=0, shuffle=False)
         if epoch == 0:
             Loop(loop, epochs(x, y), checkpoints=Checkpoints(tmp_path, "a run")).run()
             assert_same(values(loop), values(fitted), rtol=1e-5)
@@ -269,14 +269,14 @@ def test_a_dataset_that_fails_goes_on_after_it():
     x, y = pictures()
     told = []
 
-    def batches(part):
+    def batches(shard):
         def one(i, drawn):
             if i == 2:
                 raise tfbig.SourceError("image 2: is truncated.")
             return x[i], y[i]
 
         spec = tf.TensorSpec(x.shape[1:], x.dtype), tf.TensorSpec([], tf.int64)
-        return datasets.dataset(one, len(x), 1, spec, part=part).batch(1)
+        return datasets.dataset(one, len(x), 1, spec, shard=shard).batch(1)
 
     model, whole = plain(), plain()
     broken = Epochs(IMAGES, batches)
@@ -284,8 +284,8 @@ def test_a_dataset_that_fails_goes_on_after_it():
     assert told == ["image 2: is truncated."] * 2
     left = [0, 1, 3, 4]
 
-    def others(part):
-        own = [left[i] for i in part.items(4, 1)]
+    def others(shard):
+        own = [left[i] for i in shard.items(4, 1)]
         return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(1)
 
     Loop(whole, Epochs(4, others)).run()
@@ -415,9 +415,9 @@ def images_of(x, y, left=()):
     """Five images by handle, in an order of each epoch; `left` are not there."""
     sources = [Breaking(image, f"image {i}") for i, image in enumerate(x)]
 
-    def batches(part):
-        order = np.random.default_rng(part.epoch).permutation(len(x))
-        own = [i for i in order[part.items(len(x), 1)] if i not in left]
+    def batches(shard):
+        order = np.random.default_rng(shard.epoch).permutation(len(x))
+        own = [i for i in order[shard.items(len(x), 1)] if i not in left]
         handles = tf.constant([sources[i].handle for i in own])
         return tf.data.Dataset.from_tensor_slices((handles, y[own])).batch(1)
 

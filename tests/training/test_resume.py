@@ -16,7 +16,7 @@ from samples import ROOT
 import train
 from tfbig import mil, sources
 from tfbig.cli.data import images, slides_and_masks
-from tfbig.data.worker_shards import Part
+from tfbig.data.worker_shards import Shard
 
 RUNS = {
     "segmentation": ["--crops", "30", "--crop", "256x256", "--epochs", "6"],
@@ -161,19 +161,19 @@ def test_the_rest_of_an_epoch_of_images(flags):
 
     def epoch(first):
         dense = "--mode" in flags or "--augment" in flags
-        return arrays(images.dataset(found, settings, True, Part(3, first), dense, 10))
+        return arrays(images.dataset(found, settings, True, Shard(3, first), dense, 10))
 
     whole = epoch(0)
     assert_rest(whole, epoch(5), 5)
-    other = arrays(images.dataset(found, settings, True, Part(4), bool(flags), 10))
+    other = arrays(images.dataset(found, settings, True, Shard(4), bool(flags), 10))
     assert any((a != b).any() for a, b in zip(whole[0], other[0], strict=True))
 
 
 def test_the_rest_of_an_epoch_of_bags():
     bags = [sources.ArrayBag(np.full((9, 4), i, np.float32)) for i in range(7)]
     options = {"sample": 5, "shuffle": True, "dense": True}
-    whole = arrays(mil.dataset(bags, np.arange(7), 2, part=Part(2), **options))
-    rest = arrays(mil.dataset(bags, np.arange(7), 2, part=Part(2, 1), **options))
+    whole = arrays(mil.dataset(bags, np.arange(7), 2, shard=Shard(2), **options))
+    rest = arrays(mil.dataset(bags, np.arange(7), 2, shard=Shard(2, 1), **options))
     assert_rest(whole, rest, 1)
 
 

@@ -42,7 +42,7 @@ kinds = random.integers(200, 900, (int(sys.argv[4]), 2))
 sides = kinds[random.integers(len(kinds), size=steps)]
 images = [Drawn((int(a), int(b), 3), np.uint8, "drawn") for a, b in sides]
 
-def batches(part):
+def batches(shard):
     handles = [image.handle for image in images]
     data = tf.data.Dataset.from_tensor_slices((handles, np.arange(steps) % 2))
     return data.batch(1)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfbig.data.worker_shards import ALL, Part, shuffled
+from tfbig.data.worker_shards import ALL_BATCHES, Shard, shuffled
 
 
 def dataset(
@@ -21,25 +21,25 @@ def dataset(
     seed: int = 0,
     shuffle: bool = False,
     sizes: Sequence[float] | None = None,
-    part: Part = ALL,
+    shard: Shard = ALL_BATCHES,
 ) -> tf.data.Dataset:
-    """Items, one by one, of the first epoch of a part; each time it is read again, of the next.
+    """Items, one by one, of the first epoch of a shard; each time it is read again, of the next.
 
     Args:
         item: gives one, by its number and a seed of its own, which is another in every epoch.
         items: of an epoch.
-        batch_size: items of the batches they are for, by which `part` counts.
+        batch_size: items of the batches they are for, by which `shard` counts.
         spec: of an item, as `tf.data.Dataset.from_generator` takes it.
         seed: same seed and epoch, same order and seeds of items.
         shuffle: in every epoch they come in another order.
         sizes: of the items; shuffled ones that follow each other are about as large, see
             `tfbig.data.worker_shards.shuffled`.
-        part: which batches, of which epoch on.
+        shard: which batches, of which epoch on.
     """
     times = count()
 
     def one_epoch() -> Iterator[Any]:
-        now = part.later(next(times))
+        now = shard.later(next(times))
         rng = np.random.default_rng([seed, now.epoch])
         order = shuffled(items, rng, sizes) if shuffle else np.arange(items)
         seeds = [int(rng.integers(2**31)) for _ in order]
@@ -47,6 +47,6 @@ def dataset(
             yield item(int(order[place]), seeds[place])
 
     data = tf.data.Dataset.from_generator(one_epoch, output_signature=spec)
-    if part.first:
+    if shard.first:
         return data  # the next epoch has more
-    return data.apply(tf.data.experimental.assert_cardinality(len(part.items(items, batch_size))))
+    return data.apply(tf.data.experimental.assert_cardinality(len(shard.items(items, batch_size))))

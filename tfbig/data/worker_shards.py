@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 @dataclass(frozen=True)
-class Part:
+class Shard:
     """The batches of an epoch from one on, those of a worker.
 
     Batches are dealt in rounds, one for each replica of all workers: batch number `n` is for replica
@@ -40,7 +40,7 @@ class Part:
         """Positions of their items in an epoch of so many."""
         return [item for item in range(count) if self.has(item // batch_size)]
 
-    def later(self, epochs: int) -> Part:
+    def later(self, epochs: int) -> Shard:
         """The same so many epochs later; only of this one something was seen before."""
         return self if epochs == 0 else replace(self, epoch=self.epoch + epochs, first=0)
 
@@ -78,5 +78,5 @@ def shuffled(
     return np.concatenate(found)
 
 
-ALL = Part()
+ALL_BATCHES = Shard()
 """Every batch, from the first epoch on."""

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfbig import sources
 from tfbig.data import epochs
-from tfbig.data.worker_shards import ALL, Part
+from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.errors import SourceError
 from tfbig.sources import Bag, Subset
 from tfbig.sources.bags.augmentation import LUMA
@@ -114,7 +114,7 @@ def dataset(
     shuffle: bool = False,
     augment: bool = False,
     seed: int = 0,
-    part: Part = ALL,
+    shard: Shard = ALL_BATCHES,
     like_sizes: bool = False,
     dense: bool = False,
 ) -> tf.data.Dataset:
@@ -130,7 +130,7 @@ def dataset(
         augment: tiles are blurred, coloured, flipped and turned, all of a bag alike, anew in every epoch; see
             `tfbig.sources.Augmentation`.
         seed: same seed, same samples and orders.
-        part: which batches, of which epoch on, where training goes on or is shared.
+        shard: which batches, of which epoch on, where training goes on or is shared.
         like_sizes: shuffled bags that follow each other have about as many instances, see
             `tfbig.data.worker_shards.shuffled`.
         dense: give tensors `[N, n, ...]` instead of handles `[N]`, for plain models.
@@ -154,7 +154,7 @@ def dataset(
         seed=seed,
         shuffle=shuffle,
         sizes=[sample_size(bag, sample) for bag in bags] if like_sizes else None,
-        part=part,
+        shard=shard,
     )
     if dense:
         shape, dtype = [None, *bags[0].shape[1:]], tf.as_dtype(bags[0].dtype)

@@ -13,7 +13,7 @@ from tfbig.plan.sweeps import Layout
 from tfbig.units import format_bytes
 
 
-class Split(Protocol):
+class WholeTensors(Protocol):
     """A model cut into a front that streams and a rest, see `tfbig.network.front_and_rest.Split`."""
 
     @property
@@ -50,7 +50,7 @@ class SplitPlanner(Planner):
         As in `Planner`.
     """
 
-    def __init__(self, split: Split, *arguments: Any, **options: Any) -> None:
+    def __init__(self, split: WholeTensors, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.split = split
         self._limits = self.device_bytes, self.host_bytes

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfbig.data.worker_shards import Part
+from tfbig.data.worker_shards import Shard
 from tfbig.errors import SourceError
 from tfbig.system import tf_errors
 
@@ -19,14 +19,14 @@ class Epochs:
 
     Args:
         steps: batches of an epoch, those of all workers.
-        batches: from a part of an epoch to a dataset of its batches. The same part gives the same batches, in whichever
-            process.
+        batches: from a shard of an epoch to a dataset of its batches. The same shard gives the same batches, in
+            whichever process.
         names: of what the batches are made of. Where they are others than before, training does not go on in the
             middle of an epoch but at its beginning; workers must have the same.
     """
 
     steps: int
-    batches: Callable[[Part], tf.data.Dataset]
+    batches: Callable[[Shard], tf.data.Dataset]
     names: Sequence[str] = ()
 
 
@@ -53,7 +53,7 @@ class Rounds:
             SourceError: one of them cannot be read. The round after it can be read nevertheless.
         """
         if self._left is None:
-            data = self.epochs.batches(Part(self.epoch, step, self.own, self.replicas))
+            data = self.epochs.batches(Shard(self.epoch, step, self.own, self.replicas))
             self._left, self._specs = iter(data), data.element_spec
         count = sum(replica < self.epochs.steps - step for replica in self.own)
         try:

@@ -13,7 +13,7 @@ import train
 from tfbig import SourceError, sources
 from tfbig.cli.data import cohort, splits
 from tfbig.cli.main import main
-from tfbig.data.worker_shards import Part
+from tfbig.data.worker_shards import Shard
 
 FLAGS = {
     **dict.fromkeys(
@@ -493,7 +493,7 @@ def test_images_are_changed_anew_in_every_epoch(data):
     epochs = [[handle.numpy()[0].decode() for handle, _ in seen] for _ in range(2)]
     assert all("?seed=" in handle for epoch in epochs for handle in epoch)
     assert not set(epochs[0]) & set(epochs[1])
-    again = images.dataset(train_set, found, learns=True, part=Part(1))
+    again = images.dataset(train_set, found, learns=True, shard=Shard(1))
     assert [handle.numpy()[0].decode() for handle, _ in again] == epochs[1]
     plain = images.dataset(train_set, found)
     assert not any("?" in handle.numpy()[0].decode() for handle, _ in plain)

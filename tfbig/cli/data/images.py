@@ -12,7 +12,7 @@ from tfbig.cli import settings as command_line
 from tfbig.cli.data import cohort, splits
 from tfbig.cli.data.splits import SPLITS, Data
 from tfbig.data import epochs
-from tfbig.data.worker_shards import ALL
+from tfbig.data.worker_shards import ALL_BATCHES
 from tfbig.datasets.digits import drawn_digits, read_digits
 from tfbig.datasets.ultramnist import ultramnist
 
@@ -120,20 +120,20 @@ def steps(found, settings):
     return -(-len(found.labels) // settings.batch_size)
 
 
-def dataset(found, settings, learns=False, part=ALL, dense=False, classes=0):
+def dataset(found, settings, learns=False, shard=ALL_BATCHES, dense=False, classes=0):
     """Handles of images, or images, and labels: the batches of an epoch, and of the next each time they are asked for.
 
     Args:
         found: an `ImageSet`.
         settings: of the run.
         learns: whether images are shuffled and augmented, in every epoch otherwise.
-        part: which batches, of which epoch on.
+        shard: which batches, of which epoch on.
         dense: give tensors instead of handles.
         classes: how many, where labels become shares of classes by mixing.
     """
     mixes = learns and settings.augment == "a3"
     changes = learns and settings.augment == "slide"
-    read = replace(part, first=0) if mixes else part  # what mixes draws batch after batch
+    read = replace(shard, first=0) if mixes else shard  # what mixes draws batch after batch
 
     def item(number, drawn):
         image = found.images[number]
@@ -148,7 +148,7 @@ def dataset(found, settings, learns=False, part=ALL, dense=False, classes=0):
         seed=settings.seed,
         shuffle=learns,
         sizes=[np.prod(i.shape) for i in found.images] if settings.like_sizes else None,
-        part=read,
+        shard=read,
     )
     if dense:
         first = found.images[0]
@@ -156,9 +156,9 @@ def dataset(found, settings, learns=False, part=ALL, dense=False, classes=0):
         data = data.map(lambda h, y: (_read(h, [*shape, first.shape[-1]], first.dtype), y))
     data = data.batch(settings.batch_size)
     if mixes:
-        drawn = np.random.default_rng([settings.seed, part.epoch, 1, part.own.start])
+        drawn = np.random.default_rng([settings.seed, shard.epoch, 1, shard.own.start])
         data = data.map(_a3(found.images[0].shape, classes, int(drawn.integers(2**31))))
-        data = data.skip(part.first // part.replicas * len(part.own))
+        data = data.skip(shard.first // shard.replicas * len(shard.own))
     return data.prefetch(1) if dense else data
 
 

@@ -12,7 +12,7 @@ from tfbig.cli import machine, open_run
 from tfbig.cli import settings as command_line
 from tfbig.cli.data import bags, splits
 from tfbig.cli.tasks import classifier_training, evaluation
-from tfbig.data.worker_shards import ALL
+from tfbig.data.worker_shards import ALL_BATCHES
 from tfbig.models import encoders
 from tfbig.models.dtfd import DISTILLATIONS, DTFDMIL, PseudoBagLoss
 from tfbig.models.pooling import ABMIL, MaxPooling, MeanPooling
@@ -224,19 +224,19 @@ def fit(model, twin, data, folder, settings):
     monitor = "loss" if settings.monitor == "loss" else _of_bag(settings) + settings.monitor
     seen = Epochs(
         steps_per_epoch(settings, data),
-        lambda part: dataset(data.train, settings, settings.sample, True, weights, part),
+        lambda shard: dataset(data.train, settings, settings.sample, True, weights, shard),
         classifier_training.names_of(data.train.bags, data.train.labels),
     )
     unseen = Epochs(
         len(data.val.bags),
-        lambda part: dataset(data.val, settings, settings.val_sample, part=part),
+        lambda shard: dataset(data.val, settings, settings.val_sample, shard=shard),
     )
     return classifier_training.fit_and_keep(
         model, twin, settings, folder, seen, unseen, f"val_{monitor}"
     )
 
 
-def dataset(found, settings, sample=None, learns=False, weights=None, part=ALL):
+def dataset(found, settings, sample=None, learns=False, weights=None, shard=ALL_BATCHES):
     """Bags of a split, with a weight for each where classes have some."""
     dense = machine.is_plain(settings) or settings.encoder == "none"
     data = mil.dataset(
@@ -247,7 +247,7 @@ def dataset(found, settings, sample=None, learns=False, weights=None, part=ALL):
         shuffle=learns,
         augment=learns and settings.augment,
         seed=settings.seed,
-        part=part,
+        shard=shard,
         like_sizes=settings.like_sizes,
         dense=dense,
     )

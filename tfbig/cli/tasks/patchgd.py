@@ -13,7 +13,7 @@ from tfbig.cli import load_model, machine, open_run
 from tfbig.cli import settings as command_line
 from tfbig.cli.data import images, splits
 from tfbig.cli.tasks import classifier_training, evaluation, warm_start
-from tfbig.data.worker_shards import ALL
+from tfbig.data.worker_shards import ALL_BATCHES
 from tfbig.models import encoders, latent, series
 from tfbig.patchgd import patch_sampling
 from tfbig.results import figures, run_folder
@@ -333,11 +333,11 @@ def fit(model, twin, data, folder, settings):
     return classifier_training.fit_and_keep(model, twin, settings, folder, seen, unseen, monitor)
 
 
-def dataset(data, split, settings, weights=None, part=ALL):
+def dataset(data, split, settings, weights=None, shard=ALL_BATCHES):
     """Images of a split; labels become shares of classes where augmentation mixes them."""
     learns, count = split == "train", len(data.classes)
     dense = machine.is_plain(settings) or settings.augment == "a3"
-    found = images.dataset(getattr(data, split), settings, learns, part, dense, count)
+    found = images.dataset(getattr(data, split), settings, learns, shard, dense, count)
     if settings.augment == "a3" and not learns:
         return found.map(lambda x, y: (x, tf.one_hot(y, count)))
     if weights is not None:

@@ -238,13 +238,13 @@ def fit(model, crops, unseen, folder, settings):
     """Trains from where the checkpoints are; gives the history of all epochs."""
     dense = machine.is_plain(settings)
 
-    def batches(part):
-        own = [crops[i] for i in part.items(len(crops), settings.batch_size)]
+    def batches(shard):
+        own = [crops[i] for i in shard.items(len(crops), settings.batch_size)]
         return slides_and_masks.dataset(own, settings.batch_size, dense)
 
     whole = [unseen.padded()]
     validation = Epochs(
-        1, lambda part: slides_and_masks.dataset([whole[i] for i in part.items(1, 1)], 1, dense)
+        1, lambda shard: slides_and_masks.dataset([whole[i] for i in shard.items(1, 1)], 1, dense)
     )
     names = [f"{crop.name} {crop.image.shape} {Path(crop.labels.name).name}" for crop in crops]
     epochs = Epochs(steps_per_epoch(settings), batches, names)

@@ -68,7 +68,7 @@ def learn(trunk, settings, folder, scale):
     kept = Checkpoints(folder / CHECKPOINTS, run_folder.identity(folder))
     Loop(
         model,
-        Epochs(steps, lambda part: images.dataset(digits, own, True, part, True)),
+        Epochs(steps, lambda shard: images.dataset(digits, own, True, shard, True)),
         epochs=settings.warm_start,
         checkpoints=kept,
         every_seconds=60 * settings.checkpoint_minutes,
