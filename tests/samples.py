@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,14 @@ ROOT = Path(__file__).resolve().parent.parent
 """The checkout."""
 
 DATA = ROOT / "tests" / "data"
+PROGRAMS = ROOT / "tests" / "programs"
+"""Programs that tests run as processes of their own, with `ENVIRONMENT`."""
+
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
 
 
 def tissue(seed: int) -> np.ndarray:

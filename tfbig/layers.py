@@ -32,6 +32,31 @@ from tfbig.system.budget import DEFAULT_STRIPS
 MAX_ELEMENTS = 2**24
 """Default `max_elements`: 64 MiB of float32."""
 
+__all__ = [
+    "BigActivation",
+    "BigAdd",
+    "BigAveragePooling2D",
+    "BigBatchNormalization",
+    "BigConcatenate",
+    "BigConv2D",
+    "BigConv2DTranspose",
+    "BigCropping2D",
+    "BigDense",
+    "BigDepthwiseConv2D",
+    "BigDropout",
+    "BigGlobalAveragePooling2D",
+    "BigGlobalMaxPooling2D",
+    "BigGroupNormalization",
+    "BigLayerNormalization",
+    "BigMaxPooling2D",
+    "BigMultiply",
+    "BigReLU",
+    "BigSeparableConv2D",
+    "BigUpSampling2D",
+    "BigZeroPadding2D",
+    "Instances",
+]
+
 
 class Streamed:
     """What turns a Keras layer into one that runs strip by strip; mixed in before the twin."""
