@@ -1,4 +1,4 @@
-"""Trains a model from the command line: `--task` says what, `--mode` how, a run folder keeps the results."""
+"""Train a model from the command line; the same as `tfbig train`."""
 
 import sys
 

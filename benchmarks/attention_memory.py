@@ -1,9 +1,9 @@
-"""What a bag of tens of thousands of instances takes: exact self-attention in blocks, and TransMIL.
+"""Time and memory of tens of thousands of instances: exact self-attention in blocks, and TransMIL.
 
     python benchmarks/attention_memory.py [--instances 40000 --model blockwise --block 1024]
 
-One forward, then one forward and backward for the gradients of the bag and of every weight, of a bag of 512 float32
-features; each model in a process of its own. Prints one JSON line per model.
+Runs one forward pass, then one forward and backward pass for the gradients of the bag and of every weight, on a bag of
+512 float32 features; each model in its own process. Prints one JSON line per model.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ MODELS = ("blockwise", "transmil")
 
 
 def main() -> None:
-    """The command line; without `--model`, every model in turn."""
+    """Run the command line; without `--model`, every model in turn."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--instances", type=int, default=40000, help="of the bag")
     parser.add_argument("--model", choices=MODELS, help="one model, in this process")
     parser.add_argument("--block", type=int, default=1024, help="queries and keys at once")
-    given = parser.parse_args()
-    if given.model:
-        print(measure(given.model, given.instances, given.block))
+    arguments = parser.parse_args()
+    if arguments.model:
+        print(measure(arguments.model, arguments.instances, arguments.block))
         return
     for model in MODELS:
-        words = ["--instances", str(given.instances), "--block", str(given.block)]
-        found = report.in_own_process([os.path.abspath(__file__), "--model", model, *words])
-        print(json.dumps(found), flush=True)
+        words = ["--instances", str(arguments.instances), "--block", str(arguments.block)]
+        figures = report.in_own_process([os.path.abspath(__file__), "--model", model, *words])
+        print(json.dumps(figures), flush=True)
 
 
 def aggregator(model: str, block: int):
-    """The layer, in inference mode, so without dropout."""
+    """Return the layer; it runs in inference mode, so without dropout."""
     from tfbig.models.self_attention import SelfAttentionMIL
     from tfbig.models.transmil import TransMIL
 
@@ -49,7 +49,7 @@ def aggregator(model: str, block: int):
 
 
 def measure(model: str, instances: int, block: int) -> str:
-    """Seconds of the second call of each kind, the first is of a small bag; memory of the imports, and at most."""
+    """Return the seconds of the second call of each kind (the first has a small bag), and the memory used."""
     import keras
     import numpy as np
     import tensorflow as tf

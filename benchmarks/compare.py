@@ -1,9 +1,9 @@
-"""One training step of a network in several ways, each in a process of its own, in turn.
+"""Compare ways to run one training step of a network, each in its own process, in turn.
 
     python benchmarks/compare.py [--network resnet18 --side 2048 --ways plain streamed --rounds 3]
 
-Prints one JSON line for each way: medians, and the ratios of time and memory to the first way, of processes that ran
-one after the other. `--torch PYTHON` names a Python with PyTorch, for the ways of `torch_step.py`.
+Prints one JSON line per way: medians, and the ratios of time and memory to the first way, of processes that ran one
+after the other. `--torch PYTHON` names a Python with PyTorch, for the ways of `torch_step.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,40 +36,41 @@ WAYS: dict[str, dict[str, Any]] = {
     "plain-bfloat16": {"policy": "mixed_bfloat16"},
     "bfloat16": {"budget": {}, "policy": "mixed_bfloat16"},
 }
-"""`budget`: streamed, within `--host` if that is asked for; `remat`: of `keras.RematScope`; `policy`: of Keras."""
+"""`budget`: streamed, within `--host` if it is set; `remat`: mode of `keras.RematScope`; `policy`: dtype policy."""
 
 PEERS = ("torch", "torch-checkpoint", "torch-save_on_cpu", "lightstream")
 """See `torch_step.py`."""
 
 
 def main() -> None:
-    given = parsed()
-    if given.only:
-        print(measured(given))
+    arguments = parse_arguments()
+    if arguments.only:
+        print(measure(arguments))
         return
-    words = ["--network", given.network, "--side", given.side, "--steps", given.steps]
-    words += ["--warmup", given.warmup, "--optimizer", given.optimizer]
-    own = ["--device", given.device] if given.device else []
-    own += ["--host", given.host] if given.host else []
-    own += ["--policy", given.policy] if given.policy else []
-    runs: dict[str, list[dict[str, Any]]] = {way: [] for way in given.ways}
-    for _ in range(given.rounds):
+    words = ["--network", arguments.network, "--side", arguments.side, "--steps", arguments.steps]
+    words += ["--warmup", arguments.warmup, "--optimizer", arguments.optimizer]
+    options = ["--device", arguments.device] if arguments.device else []
+    options += ["--host", arguments.host] if arguments.host else []
+    options += ["--policy", arguments.policy] if arguments.policy else []
+    runs: dict[str, list[dict[str, Any]]] = {way: [] for way in arguments.ways}
+    for _ in range(arguments.rounds):
         for way in list(runs):
             peer = way in PEERS
             script = (
                 [str(ROOT / "benchmarks/torch_step.py"), *words] if peer else [__file__, *words]
             )
-            script += ["--only", way] if peer else [*own, "--only", way]
+            script += ["--only", way] if peer else [*options, "--only", way]
             try:
-                runs[way].append(report.in_own_process(script, given.torch if peer else None))
+                runs[way].append(report.in_own_process(script, arguments.torch if peer else None))
             except subprocess.CalledProcessError as error:
-                del runs[way]  # the others have taken minutes
+                del runs[way]  # keep the other ways, which have taken minutes
                 print(f"{way} is left out: it ended with {error.returncode}", file=sys.stderr)
-    for way, found in runs.items():
-        print(compared(given, way, found, runs[given.ways[0]]), flush=True)
+    for way, figures in runs.items():
+        print(summarize(arguments, way, figures, runs[arguments.ways[0]]), flush=True)
 
 
-def parsed() -> argparse.Namespace:
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the arguments of the command line."""
     from benchmarks.networks import NETWORKS
 
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
@@ -84,11 +86,11 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--optimizer", default="adam", choices=["adam", "adamw"])
     parser.add_argument("--torch", default=sys.executable, help="a Python that has PyTorch")
     parser.add_argument("--only", choices=list(WAYS), help="one way, in this process")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
-def measured(given: argparse.Namespace) -> str:
-    """Trains in this process: seconds of the median step but those of the warm-up, and memory above the imports."""
+def measure(arguments: argparse.Namespace) -> str:
+    """Train in this process; return the seconds of the median step after the warm-up, and memory above the imports."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -97,25 +99,27 @@ def measured(given: argparse.Namespace) -> str:
     from tfbig.engine import machine_rates
     from tfbig.system import backend, unified_memory
 
-    way = WAYS[given.only]
+    way = WAYS[arguments.only]
     if way.get("unified"):
         print(tfbig.unified_memory(), file=sys.stderr)
     keras.utils.set_random_seed(0)
-    keras.config.set_dtype_policy(way.get("policy") or given.policy or "float32")
+    keras.config.set_dtype_policy(way.get("policy") or arguments.policy or "float32")
     base, _ = report.memory_bytes()
-    image = tf.constant(np.random.default_rng(0).random((1, given.side, given.side, 3), np.float32))
-    model, plan = made(given, way)
+    image = tf.constant(
+        np.random.default_rng(0).random((1, arguments.side, arguments.side, 3), np.float32)
+    )
+    model, plan = build(arguments, way)
     floor = plan.exact_operations / machine_rates.of(backend.accelerator()).operations
     held, _ = report.memory_bytes()
     seconds, loss = [], 0.0
-    for _ in range(given.warmup + given.steps):
+    for _ in range(arguments.warmup + arguments.steps):
         began = time.perf_counter()
         loss = float(model.train_on_batch(image, tf.ones((1, 1))))
         seconds.append(time.perf_counter() - began)
     return report.line(
-        given.only,
-        [given.side],
-        seconds=statistics.median(seconds[given.warmup :]),
+        arguments.only,
+        [arguments.side],
+        seconds=statistics.median(seconds[arguments.warmup :]),
         first_seconds=seconds[0],
         floor_seconds=floor,
         predicted_seconds=plan.seconds if "budget" in way else None,
@@ -127,38 +131,38 @@ def measured(given: argparse.Namespace) -> str:
     )
 
 
-def made(given: argparse.Namespace, way: dict[str, Any]) -> tuple[Any, Any]:
-    """The compiled model of a way, and the plan of its step; of what is not streamed that of one strip."""
+def build(arguments: argparse.Namespace, way: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the compiled model of a way and the plan of its step; without streaming, the plan of one strip."""
     import keras
 
     import tfbig
     from benchmarks.networks import NETWORKS
 
-    shape = (1, given.side, given.side, 3)
+    shape = (1, arguments.side, arguments.side, 3)
     remat = way.get("remat")
     with keras.RematScope(mode=remat) if remat else contextlib.nullcontext():
-        plain = NETWORKS[given.network]()
+        plain = NETWORKS[arguments.network]()
     kinds = {"adam": lambda: "adam", "adamw": lambda: keras.optimizers.AdamW(1e-5, 1e-4)}
     if "budget" not in way:
-        plain.compile(kinds[given.optimizer](), "mse", jit_compile=False)
-        whole = tfbig.stream(NETWORKS[given.network](), tfbig.Budget("900TB", "900TB", disk=0))
+        plain.compile(kinds[arguments.optimizer](), "mse", jit_compile=False)
+        whole = tfbig.stream(NETWORKS[arguments.network](), tfbig.Budget("900TB", "900TB", disk=0))
         return plain, whole.plan(shape)
-    host = given.host if way["budget"].get("host") else None
-    big = tfbig.stream(plain, tfbig.Budget(given.device, host), store=way.get("store"))
-    big.compile(kinds[given.optimizer](), "mse")
+    host = arguments.host if way["budget"].get("host") else None
+    big = tfbig.stream(plain, tfbig.Budget(arguments.device, host), store=way.get("store"))
+    big.compile(kinds[arguments.optimizer](), "mse")
     big.optimizer.build(big.trainable_variables)
     print(big.plan(shape), file=sys.stderr)
     return big, big.plan(shape)
 
 
-def compared(
-    given: argparse.Namespace, way: str, ours: list[dict[str, Any]], first: list[dict[str, Any]]
+def summarize(
+    arguments: argparse.Namespace, way: str, ours: list[dict[str, Any]], first: list[dict[str, Any]]
 ) -> str:
-    """Medians, and the median of the ratios to the first way in the same round."""
+    """Return a line of medians, and of the median ratios to the first way in the same round."""
 
-    def middle(key: str) -> Any:
-        known = [run[key] for run in ours if run.get(key) is not None]
-        return statistics.median(known) if known else None
+    def median(key: str) -> Any:
+        values = [run[key] for run in ours if run.get(key) is not None]
+        return statistics.median(values) if values else None
 
     def above(run: dict[str, Any]) -> float:
         return float(run["peak_bytes"] - run["base_bytes"])
@@ -167,17 +171,23 @@ def compared(
     figures = {
         "seconds_ratio": round(statistics.median(a["seconds"] / b["seconds"] for a, b in pairs), 3),
         "memory_ratio": round(statistics.median(above(a) / above(b) for a, b in pairs), 3),
-        "seconds": round(middle("seconds"), 3),
+        "seconds": round(median("seconds"), 3),
         "above_base_bytes": int(statistics.median(map(above, ours))),
     }
     keys = ("first_seconds", "floor_seconds", "predicted_seconds", "planned_bytes", "base_bytes")
-    figures |= {key: middle(key) for key in (*keys, "peak_bytes", "device_peak_bytes", "loss")}
-    known = {key: value for key, value in figures.items() if value is not None}
-    size = [given.side, given.side, 3]
-    settings = {"host": given.host} if way.endswith("-small") else {}
-    settings |= {"policy": given.policy} if given.policy else {}
+    figures |= {key: median(key) for key in (*keys, "peak_bytes", "device_peak_bytes", "loss")}
+    printed = {key: value for key, value in figures.items() if value is not None}
+    size = [arguments.side, arguments.side, 3]
+    settings = {"host": arguments.host} if way.endswith("-small") else {}
+    settings |= {"policy": arguments.policy} if arguments.policy else {}
     return report.line(
-        given.network, size, way=way, to=given.ways[0], rounds=len(ours), **settings, **known
+        arguments.network,
+        size,
+        way=way,
+        to=arguments.ways[0],
+        rounds=len(ours),
+        **settings,
+        **printed,
     )
 
 

@@ -1,9 +1,9 @@
-"""How long is a training step on one gigapixel, and how much memory does the process take?
+"""Time and memory of a training step of the gigapixel U-Net on one gigapixel.
 
     python benchmarks/gigapixel_unet.py [--rows 16000 --columns 64000 --steps 3]
 
-Writes a uint8 image made of real tissue, and its labels, to memory maps; trains the gigapixel U-Net on them through
-`fit`; prints one JSON line. `seconds` is the median step without the first, which traces.
+Writes a uint8 image of real tissue and its labels to memory maps; trains the gigapixel U-Net on them with `fit`; prints
+one JSON line. `seconds` is the median step without the first, which traces.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -33,7 +34,7 @@ SLIDE = ROOT / "examples/data/esophagus_eosinophilic.tif"
 
 
 class Steps(keras.callbacks.Callback):
-    """Seconds of every step."""
+    """Callback that records the seconds of every step."""
 
     def __init__(self):
         super().__init__()
@@ -48,7 +49,7 @@ class Steps(keras.callbacks.Callback):
 
 
 def write_image(folder: Path, rows: int, columns: int) -> tuple[Path, Path]:
-    """An inverted gray image `[rows, columns, 1]` and its labels: a real slide, mirrored and repeated."""
+    """Write an inverted gray image `[rows, columns, 1]` and its labels: a real slide, mirrored and repeated."""
     slide = tfbig.sources.Grayscale(tfbig.open(SLIDE), invert=True)
     labels = masks.tissue_mask(tfbig.open(SLIDE))
     paths = folder / "image.npy", folder / "labels.npy"
@@ -62,19 +63,24 @@ def write_image(folder: Path, rows: int, columns: int) -> tuple[Path, Path]:
 
 
 def mirrored(rows: np.ndarray, columns: int) -> np.ndarray:
-    """Rows repeated to the right, every other copy mirrored."""
+    """Return rows repeated to the right, every other copy mirrored."""
     pair = np.concatenate([rows, rows[:, ::-1]], 1)
     return np.tile(pair, (1, -(-columns // pair.shape[1]), 1))[:, :columns]
 
 
-def main() -> None:
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=16000, help="image rows")
     parser.add_argument("--columns", type=int, default=64000, help="image columns")
     parser.add_argument("--steps", type=int, default=3, help="training steps")
     parser.add_argument("--device-memory", default="512MB", help="bytes for strips")
     parser.add_argument("--folder", type=Path, help="where the two memory maps are (kept) or go")
-    arguments = parser.parse_args()
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    arguments = parse_arguments()
     base = report.memory_bytes()[0]
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)

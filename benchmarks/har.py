@@ -1,16 +1,16 @@
-"""PatchGD on time series: human activities from 128 samples of nine signals, in chunks of 16, against plain training.
+"""Compare PatchGD on time series with plain training: human activities from 128 samples of nine signals.
 
     python benchmarks/har.py --data FOLDER [--seeds 3 --epochs 30]
 
 The folder holds `hapt_raw.npz`, the raw signals of "Smartphone-Based Recognition of Human Activities and Postural
 Transitions" (Reyes-Ortiz et al. 2015): `signal` [6, samples] (acceleration in g, rotation in rad/s, 50 Hz),
 `trial_offset`, and `windows` [n, 4] of start, class 1 to 6, subject, is_test, the official split by subjects. The nine
-signals are made of them as its authors say: a median of 3 and a Butterworth filter of order 3 at 20 Hz against noise,
-one at 0.3 Hz for gravity; total and body acceleration, rotation.
+signals are computed from them as the authors describe: a median of 3 and a Butterworth filter of order 3 at 20 Hz
+against noise, one at 0.3 Hz for gravity; total and body acceleration, rotation.
 
 Both networks as in PatchGD, appendix H: one convolution of 64 kernels of size 3, Adam at 1e-3, 30 epochs of batches of
-32; 25 % of the chunks learn in an inner step, the optimizer steps after the last. Writes `har.png` and prints one JSON
-line.
+32; chunks of 16 samples, 25 % with a gradient in an inner step; the optimizer steps after the last. Writes
+`har.png` and prints one JSON line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LENGTH, CHUNK, CLASSES, RATE_HZ = 128, 16, 6, 50
 
 
 def nine_signals(signal, offsets):
-    """Total acceleration, body acceleration and rotation, `[samples, 9]` float32, filtered trial by trial."""
+    """Return total acceleration, body acceleration and rotation, `[samples, 9]` float32, filtered trial by trial."""
     from scipy.signal import butter, medfilt, sosfiltfilt
 
     noise = butter(3, 20, fs=RATE_HZ, output="sos")
@@ -49,7 +49,7 @@ def nine_signals(signal, offsets):
 
 
 def load(folder):
-    """`(x, y)` of the 21 subjects that are learned from, and of the 9 that judge."""
+    """Return `(x, y)` of the 21 subjects of the training set, and of the 9 of the test set."""
     raw = np.load(Path(folder) / "hapt_raw.npz")
     signals = nine_signals(raw["signal"], raw["trial_offset"])
     starts, classes, _, is_test = raw["windows"].T
@@ -58,7 +58,7 @@ def load(folder):
 
 
 def make(kind, sampling, scale):
-    """The plain network, or PatchGD of the same convolution."""
+    """Build the plain network, or PatchGD with the same convolution."""
     import tfbig
     from tfbig.models import series
 
@@ -72,8 +72,8 @@ def make(kind, sampling, scale):
     )
 
 
-def trained(kind, seed, data, arguments):
-    """Accuracy on the test subjects after every epoch, and seconds."""
+def train(kind, seed, data, arguments):
+    """Return the accuracy on the test subjects after every epoch, and the seconds of training."""
     import keras
 
     keras.utils.set_random_seed(seed)
@@ -82,7 +82,7 @@ def trained(kind, seed, data, arguments):
     model.compile(keras.optimizers.Adam(1e-3), loss, metrics=["accuracy"])
     start = time.monotonic()
     (x, y), test = data
-    found = model.fit(
+    history = model.fit(
         x,
         y,
         batch_size=32,
@@ -91,11 +91,11 @@ def trained(kind, seed, data, arguments):
         validation_batch_size=512,
         verbose=0,
     )
-    return found.history["val_accuracy"], time.monotonic() - start
+    return history.history["val_accuracy"], time.monotonic() - start
 
 
 def draw(curves, path):
-    """Accuracy by epoch, every seed of both."""
+    """Plot the accuracy by epoch of every seed of both."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")
@@ -130,7 +130,7 @@ def main():
     curves, seconds = {"plain": [], "patchgd": []}, {}
     for seed in range(arguments.seeds):
         for kind, runs in curves.items():
-            run, seconds[kind] = trained(kind, seed, data, arguments)
+            run, seconds[kind] = train(kind, seed, data, arguments)
             runs.append(run)
             print(f"{kind}, seed {seed}: {run[-1]:.4f} in {seconds[kind]:.0f} s", file=sys.stderr)
     draw(curves, arguments.out)

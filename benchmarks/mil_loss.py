@@ -1,10 +1,11 @@
-"""Does accumulated training follow whole-bag training? The figure that ABMIL-ACC has as its first.
+"""Compare the losses of accumulated training with those of whole-bag training (the first figure of ABMIL-ACC).
 
     python benchmarks/mil_loss.py [--epochs 10 --bags 8 --instances 32 --side 84 --lr 1e-6]
 
-ResNet-18 and ABMIL, float32, Adam, weight decay 1e-3, one step an epoch over all bags, from the same weights: whole
-bags, slices of a quarter of a bag, and plain Keras with whole bags in float32 and float64; with BatchNormalization,
-exact and, as the paper has it, of each slice, and without any. Writes `mil_loss.png` and prints one JSON line.
+ResNet-18 and ABMIL, float32, Adam, weight decay 1e-3, one step per epoch over all bags, from the same weights: whole
+bags, slices of a quarter of a bag, and plain Keras with whole bags in float32 and float64; with exact
+BatchNormalization, with the statistics of each slice as in the paper, and without BatchNormalization. Writes
+`mil_loss.png` and prints one JSON line.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ STYLES = {"whole bags": "C0-", "a quarter at once": "C1--", "a quarter, statisti
 
 
 def losses(arguments, data, has_norm, share=1, plain=False, norm="exact", dtype="float32"):
-    """The training loss of every epoch."""
+    """Return the training loss of every epoch."""
     import keras
     import tensorflow as tf
 
@@ -49,7 +50,7 @@ def losses(arguments, data, has_norm, share=1, plain=False, norm="exact", dtype=
     from tfbig.models.pooling import ABMIL
 
     shape = (arguments.side, arguments.side, 3)
-    keras.config.set_floatx("float32")  # weights are drawn alike
+    keras.config.set_floatx("float32")  # all runs draw the same initial weights
     keras.config.set_dtype_policy("float32")
     keras.utils.set_random_seed(1)
     weights = mil.bag_model(encoders.make("resnet18", shape, norm=has_norm), ABMIL(2)).get_weights()
@@ -72,29 +73,29 @@ def losses(arguments, data, has_norm, share=1, plain=False, norm="exact", dtype=
     return history.history["loss"]
 
 
-def differences(found):
-    """Relative, by epoch, of all pairs that ran."""
+def differences(losses_of_runs):
+    """Return the relative differences by epoch of all pairs that ran."""
     return {
-        name: [abs(x - y) / y for x, y in zip(found[a], found[b], strict=True)]
+        name: [abs(x - y) / y for x, y in zip(losses_of_runs[a], losses_of_runs[b], strict=True)]
         for name, (a, b) in PAIRS.items()
-        if a in found and b in found
+        if a in losses_of_runs and b in losses_of_runs
     }
 
 
 def draw(cases, path):
-    """Losses above, their relative differences below."""
+    """Plot the losses above, and their relative differences below."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 7.5), layout="constrained")
     axes = figure.subplots(2, len(cases), sharex=True, squeeze=False)
-    for (above, below), (name, found) in zip(axes.T, cases.items(), strict=True):
-        epochs = range(1, len(found["losses"]["whole bags"]) + 1)
+    for (above, below), (name, case) in zip(axes.T, cases.items(), strict=True):
+        epochs = range(1, len(case["losses"]["whole bags"]) + 1)
         for run, style in STYLES.items():
-            if run in found["losses"]:
-                above.plot(epochs, found["losses"][run], style, label=run)
+            if run in case["losses"]:
+                above.plot(epochs, case["losses"][run], style, label=run)
         for color, pair in enumerate(PAIRS):
-            if pair in found["differences"]:
-                values = [max(d, 1e-9) for d in found["differences"][pair]]
+            if pair in case["differences"]:
+                values = [max(d, 1e-9) for d in case["differences"][pair]]
                 below.semilogy(epochs, values, marker=".", color=f"C{color}", label=pair)
         below.axhline(1e-6, color="grey", lw=0.8, ls=":")
         below.set(xlabel="epoch", ylabel="relative difference of the loss", ylim=(5e-10, 0.1))
@@ -125,8 +126,10 @@ def main():
         runs = {run: options for run, options in RUNS.items() if run in arguments.runs}
         if not has_norm:
             runs.pop("a quarter, statistics of each", None)
-        found = {run: losses(arguments, data, has_norm, **options) for run, options in runs.items()}
-        cases[name] = {"losses": found, "differences": differences(found)}
+        losses_of_runs = {
+            run: losses(arguments, data, has_norm, **options) for run, options in runs.items()
+        }
+        cases[name] = {"losses": losses_of_runs, "differences": differences(losses_of_runs)}
         worst = {pair: max(values) for pair, values in cases[name]["differences"].items()}
         print(name, {pair: f"{value:.1e}" for pair, value in worst.items()}, file=sys.stderr)
     draw(cases, arguments.out)

@@ -1,12 +1,12 @@
-"""A training step of ResNet-18 and ABMIL on a bag: time against plain Keras, and memory.
+"""Time and memory of a training step of ResNet-18 and ABMIL on a bag, compared with plain Keras.
 
     python benchmarks/mil_step.py --instances 500 --side 84 --at-once 125 --norm none
     python benchmarks/mil_step.py --instances 1000 --side 224 --at-once 8 --host 5GB --disk --alone
 
-Without `--alone` streamed and plain models run in turn, `--steps` steps each a round, in one process; prints the median
-of the ratios, of seconds and of processor seconds, which a machine that stalls now and then leaves alone. With it the
-streamed model runs in a process that never builds the plain step, and peak memory is its own. `--norm none` takes the
-BatchNormalizations out. Prints one JSON line.
+Without `--alone` streamed and plain models run in turn, `--steps` steps each per round, in one process; prints the
+median ratio of seconds and of processor seconds, which do not count when a shared machine stalls. With `--alone` the
+streamed model runs in a process that never builds the plain step, so peak memory is its own. `--norm none` removes the
+BatchNormalization layers. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks import report
 
 
 def model(arguments):
-    """The streamed model; its twin is the plain one."""
+    """Return the streamed model; its twin is the plain one."""
     import keras
 
     import tfbig
@@ -36,7 +36,9 @@ def model(arguments):
     from tfbig.models.pooling import ABMIL
 
     keras.utils.set_random_seed(0)
-    norm = "exact" if arguments.norm == "none" else arguments.norm  # which then has nothing to do
+    norm = (
+        "exact" if arguments.norm == "none" else arguments.norm
+    )  # without BatchNormalization it has no effect
     budget = tfbig.Budget(host=arguments.host, disk=None if arguments.disk else 0)
     shape = (arguments.side, arguments.side, 3)
     return mil.MIL(
@@ -50,7 +52,7 @@ def model(arguments):
 
 
 def bag(arguments, folder):
-    """Random tiles in a file, written one by one."""
+    """Write random tiles to a file, one by one, and open it."""
     import numpy as np
 
     from tfbig.sources import NpyBag
@@ -67,7 +69,7 @@ def bag(arguments, folder):
 
 
 def main():
-    arguments = parse()
+    arguments = parse_arguments()
     import keras
     import numpy as np
     import tensorflow as tf
@@ -86,9 +88,9 @@ def main():
         handle = tf.data.Dataset.from_tensors((tf.constant([tiles.handle]), label))
         data = handle.repeat(arguments.steps)
 
-        def steps(network=streamed, given=data):
+        def steps(network=streamed, batches=data):
             started, used = time.perf_counter(), time.process_time()
-            network.fit(given, shuffle=False, verbose=0)
+            network.fit(batches, shuffle=False, verbose=0)
             taken = time.perf_counter() - started, time.process_time() - used
             return [seconds / arguments.steps for seconds in taken]
 
@@ -119,7 +121,8 @@ def main():
         print(report.line("mil_step", size, first_seconds=first, **figures))
 
 
-def parse():
+def parse_arguments(words=None):
+    """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--instances", type=int, default=50)
     parser.add_argument("--side", type=int, default=112)
@@ -131,7 +134,7 @@ def parse():
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--alone", action="store_true")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 if __name__ == "__main__":

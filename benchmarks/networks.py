@@ -1,4 +1,4 @@
-"""The networks that benchmarks train, each with one output, for images of any size."""
+"""Networks that the benchmarks train, each with one output, for images of any size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def conv_chain() -> Any:
-    """Five conv-BatchNorm-ReLU of 64 channels, the first with stride 2."""
+    """Return five blocks of convolution, BatchNormalization and ReLU with 64 channels, the first with stride 2."""
     import keras
 
     image = x = keras.Input((None, None, 3))
@@ -19,7 +19,7 @@ def conv_chain() -> Any:
 
 
 def resnet18() -> Any:
-    """That of torchvision."""
+    """Return torchvision's ResNet-18."""
     from tfbig.models import resnet
 
     encoder = resnet.resnet18(include_top=False, pooling="avg")
@@ -27,7 +27,7 @@ def resnet18() -> Any:
 
 
 def resnet18_frozen() -> Any:
-    """What lightstream is made for: all BatchNorm frozen, so that no barrier is inside the network."""
+    """Return a ResNet-18 with frozen BatchNormalization, so without barriers, which lightstream is made for."""
     import keras
 
     model = resnet18()
@@ -37,7 +37,7 @@ def resnet18_frozen() -> Any:
 
 
 def resnet50() -> Any:
-    """That of `keras.applications`."""
+    """Return ResNet-50 of `keras.applications`."""
     import keras
 
     encoder = keras.applications.ResNet50(

@@ -1,10 +1,10 @@
-"""Peak memory and time of a training step of PatchGD against the side of the image, at patches of one size.
+"""Peak memory and time of a training step of PatchGD over the side of the image, with patches of one size.
 
     python benchmarks/patchgd_memory.py [--sides 512 1024 2048 4096 8192 16384 --encoder resnet18 --patch 256]
 
-Each side in a process of its own: one UltraMNIST image by handle, Z filled slice by slice, four inner steps of 4
-patches each, which are all that an image of 512 has, two at once. Writes `patchgd_memory.png` and prints one JSON line
-for each side. Memory is the peak of the whole process.
+Each side runs in its own process: one UltraMNIST image by handle, Z filled slice by slice, four inner steps of 4
+patches each (all patches of an image of 512), two at once. Writes `patchgd_memory.png` and prints one JSON line per
+side. Memory is the peak of the whole process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIDES = [512, 1024, 2048, 4096, 8192, 16384]
 
 
 def step(arguments, side):
-    """Seconds of a second training step, and memory, in this process."""
+    """Return the seconds of a second training step, and memory, in this process."""
     import keras
     import tensorflow as tf
 
@@ -67,7 +67,7 @@ def step(arguments, side):
 
 
 def draw(lines, path):
-    """Peak memory and seconds over the side."""
+    """Plot peak memory and seconds over the side."""
     from matplotlib.figure import Figure
 
     sides = [line["size"][0] for line in lines]
@@ -90,7 +90,8 @@ def draw(lines, path):
     figure.savefig(path, dpi=110)
 
 
-def main():
+def parse_arguments(words=None):
+    """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sides", type=int, nargs="+", default=SIDES)
     parser.add_argument("--encoder", default="resnet18")
@@ -100,7 +101,11 @@ def main():
     parser.add_argument("--patches-at-once", type=int, default=2)
     parser.add_argument("--out", default=str(HERE / "patchgd_memory.png"))
     parser.add_argument("--only", type=int, help="one side, in this process")
-    arguments = parser.parse_args()
+    return parser.parse_args(words)
+
+
+def main():
+    arguments = parse_arguments()
     settings = {
         key: getattr(arguments, key)
         for key in ("encoder", "patch", "sampling", "inner_steps", "patches_at_once")
@@ -111,8 +116,8 @@ def main():
     lines = []
     for side in arguments.sides:
         flags = [f"--{key.replace('_', '-')}={value}" for key, value in settings.items()]
-        found = report.in_own_process([__file__, *flags, "--only", str(side)])
-        line = report.line("patchgd_memory", [side, side], **settings, **found)
+        figures = report.in_own_process([__file__, *flags, "--only", str(side)])
+        line = report.line("patchgd_memory", [side, side], **settings, **figures)
         print(line, flush=True)
         lines.append(json.loads(line))
     draw(lines, arguments.out)

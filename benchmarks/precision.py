@@ -1,9 +1,10 @@
-"""How near are gradients in bfloat16 to those in float64? ResNet-18, streamed and plain.
+"""Compare gradients in bfloat16 with those in float64, for a streamed and a plain ResNet-18.
 
     python benchmarks/precision.py [--side 512]
 
-The same weights and image in every precision; prints one JSON line: of the loss the relative error, of the gradients
-the relative error of each weight's (2-norm), the median over weights and that of all together, and their cosine.
+The weights and the image are the same in every precision. Prints one JSON line: the relative error of the loss; the
+relative error of the gradients (2-norm), as the median over weights and for all weights together; and the cosine of the
+gradients.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,25 +32,30 @@ WAYS = {
 }
 
 
-def main() -> None:
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--side", type=int, default=512)
-    given = parser.parse_args()
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    arguments = parse_arguments()
     random = np.random.default_rng(0)
-    image = random.random((1, given.side, given.side, 3))
+    image = random.random((1, arguments.side, arguments.side, 3))
     weights, (loss, truth) = None, (0.0, [])
-    found = {}
+    figures = {}
     for name, (policy, streams) in {"truth": ("float64", False), **WAYS}.items():
         value, gradients, weights = step(policy, streams, image, weights)
         if name == "truth":
             loss, truth = value, gradients
         else:
-            found[name] = compared(value, gradients, loss, truth)
-    print(report.line("precision resnet18", [given.side, given.side, 3], **found))
+            figures[name] = errors(value, gradients, loss, truth)
+    print(report.line("precision resnet18", [arguments.side, arguments.side, 3], **figures))
 
 
 def step(policy: str, streams: bool, image: Any, weights: Any) -> tuple[float, list[Any], Any]:
-    """Loss, gradients and weights of a new model, or of one with these weights."""
+    """Return the loss, gradients and weights of a new model, or of one with the given weights."""
     import keras
     import tensorflow as tf
 
@@ -62,16 +69,16 @@ def step(policy: str, streams: bool, image: Any, weights: Any) -> tuple[float, l
     model.set_weights(weights)
     run = tfbig.stream(model, tfbig.Budget(device="32MB")) if streams else model
     with tf.GradientTape() as tape:
-        found = run(
+        outputs = run(
             tf.constant(image, "float64" if policy == "float64" else "float32"), training=True
         )
-        loss = tf.reduce_mean((tf.cast(found, "float64") - 1) ** 2)
+        loss = tf.reduce_mean((tf.cast(outputs, "float64") - 1) ** 2)
     gradients = tape.gradient(loss, [v._value for v in model.trainable_variables])
     return float(loss), [tf.cast(g, "float64").numpy().ravel() for g in gradients], weights
 
 
-def compared(loss: float, gradients: list[Any], exact: float, truth: list[Any]) -> dict[str, float]:
-    """Errors to what is exact."""
+def errors(loss: float, gradients: list[Any], exact: float, truth: list[Any]) -> dict[str, float]:
+    """Return the errors relative to float64."""
     norm = np.linalg.norm
     each = [norm(a - b) / norm(b) for a, b in zip(gradients, truth, strict=True) if norm(b) > 0]
     all_a, all_b = np.concatenate(gradients), np.concatenate(truth)

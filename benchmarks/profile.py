@@ -1,11 +1,11 @@
-"""Where the time of a training step goes: arithmetic, copies, reading, waiting.
+"""Profile a training step: shares of arithmetic, copies, reading and waiting.
 
     python benchmarks/profile.py [--network resnet18 --side 2048 --way streamed --operations 20]
 
-A step is traced by TensorFlow's profiler. Of every moment it is known which operations ran: convolutions and matrix
+TensorFlow's profiler traces a step, so that it is known which operations ran at each moment: convolutions and matrix
 products; other arithmetic; calls to Python, which read and write stores; none, which is waiting. A moment counts for
-the first of these that ran. Copies to stores, in a thread of their own, and reading of files are timed beside, as they
-overlap. Prints the operations that took longest, and one JSON line.
+the first of these that ran. Copies to stores, in their own thread, and reading of files overlap with operations and are
+timed separately. Prints the operations that took longest, and one JSON line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +36,18 @@ Event = tuple[int, int, str]
 
 
 def main() -> None:
-    given = parsed()
+    arguments = parse_arguments()
     import keras
     import numpy as np
     import tensorflow as tf
 
-    way = compare.WAYS[given.way]
+    way = compare.WAYS[arguments.way]
     keras.utils.set_random_seed(0)
-    keras.config.set_dtype_policy(way.get("policy") or given.policy or "float32")
-    model, plan = compare.made(given, way)
-    image = tf.constant(np.random.default_rng(0).random((1, given.side, given.side, 3), np.float32))
+    keras.config.set_dtype_policy(way.get("policy") or arguments.policy or "float32")
+    model, plan = compare.build(arguments, way)
+    image = tf.constant(
+        np.random.default_rng(0).random((1, arguments.side, arguments.side, 3), np.float32)
+    )
     for _ in range(2):
         model.train_on_batch(image, tf.ones((1, 1)))
     beside = timed()
@@ -55,13 +57,13 @@ def main() -> None:
     seconds = Counter[str]()
     for start, stop, kind in events:
         seconds[kind] += (stop - start) / 1e12
-    for kind, taken in seconds.most_common(given.operations):
+    for kind, taken in seconds.most_common(arguments.operations):
         print(f"{kind:40} {taken:8.3f} s", file=sys.stderr)
     print(
         report.line(
-            f"profile {given.network}",
-            [given.side, given.side, 3],
-            way=given.way,
+            f"profile {arguments.network}",
+            [arguments.side, arguments.side, 3],
+            way=arguments.way,
             seconds=round(after.elapsed - before.elapsed, 3),
             cores_busy=round(
                 (after.user + after.system - before.user - before.system)
@@ -76,7 +78,8 @@ def main() -> None:
     )
 
 
-def parsed() -> argparse.Namespace:
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the arguments of the command line."""
     from benchmarks.networks import NETWORKS
 
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
@@ -88,11 +91,11 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--host", help="bytes of host memory of ways that are small")
     parser.add_argument("--policy")
     parser.add_argument("--optimizer", default="adam", choices=["adam", "adamw"])
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def floor(plan: Any) -> float:
-    """Seconds of the arithmetic at the rate of a convolution in memory that is near."""
+    """Return the seconds of all operations at the rate of a convolution in near memory."""
     from tfbig.engine import machine_rates
     from tfbig.system import backend
 
@@ -100,7 +103,7 @@ def floor(plan: Any) -> float:
 
 
 def timed() -> dict[str, float]:
-    """Seconds of what runs beside the operations, which grow as it runs."""
+    """Return the seconds of work that overlaps with operations, a dict that grows as the work runs."""
     from tfbig.engine import read_ahead
     from tfbig.stores import host_store
 
@@ -125,7 +128,7 @@ def timed() -> dict[str, float]:
 
 
 def traced(work: Callable[[], object]) -> list[Event]:
-    """The operations that ran while `work` did."""
+    """Return the operations that ran during `work`."""
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
@@ -139,7 +142,7 @@ def traced(work: Callable[[], object]) -> list[Event]:
         (file,) = Path(folder).rglob("*.xplane.pb")
         space = xplane_pb2.XSpace()
         space.ParseFromString(file.read_bytes())
-    found = []
+    events = []
     for plane in space.planes:
         on_gpu = "GPU" in plane.name
         for line in plane.lines:
@@ -148,8 +151,8 @@ def traced(work: Callable[[], object]) -> list[Event]:
                 kind = name if on_gpu else name.rpartition(":")[2].partition("#")[0].strip()
                 if on_gpu or (":" in name and "__inference" not in name and _is_operation(kind)):
                     first = line.timestamp_ns * 1000 + event.offset_ps
-                    found.append((first, first + event.duration_ps, kind))
-    return found
+                    events.append((first, first + event.duration_ps, kind))
+    return events
 
 
 def _is_operation(kind: str) -> bool:
@@ -157,7 +160,7 @@ def _is_operation(kind: str) -> bool:
 
 
 def kind_of(operation: str) -> str:
-    """Which of `KINDS` an operation is."""
+    """Return the kind of an operation, one of `KINDS`."""
     name = operation.lower()
     if any(word in name for word in PRODUCTS):
         return KINDS[0]
@@ -167,7 +170,7 @@ def kind_of(operation: str) -> str:
 
 
 def shares(events: Iterable[Event]) -> dict[str, float]:
-    """The share of the time for which each kind ran, the first where several did, and of waiting."""
+    """Return the share of the time of each kind (the first of several at once), and of waiting."""
     ends = sorted(x for start, stop, name in events for x in ((start, 1, name), (stop, -1, name)))
     running, spent = Counter[str](), Counter[str]()
     last = ends[0][0]

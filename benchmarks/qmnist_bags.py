@@ -1,9 +1,9 @@
-"""QMNIST-bags end to end: accuracy on held-out bags, and whether attention finds the keys.
+"""Train on QMNIST-bags end to end: accuracy on held-out bags, and whether attention finds the keys.
 
     python benchmarks/qmnist_bags.py --data FOLDER_OF_IDX_FILES [--seeds 3]
 
-Trains `recipes/qmnist-bags-small.yaml` once for every seed. Writes `qmnist_bags.png` (validation by epoch, attention
-over the digits of a test bag) and prints one JSON line.
+Trains `recipes/qmnist-bags-small.yaml` once per seed. Writes `qmnist_bags.png` (validation by epoch, attention over the
+digits of a test bag) and prints one JSON line.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ FIGURES = ("test_accuracy", "test_auc", "test_instance_auc")
 RECIPE = HERE.parent / "recipes" / "qmnist-bags-small.yaml"
 
 
-def trained(data, seed, out):
-    """Metrics of a run and the seconds that it took."""
+def train(data, seed, out):
+    """Return the metrics of a run and the seconds that it took."""
     import train
 
     start = time.monotonic()
@@ -41,7 +41,7 @@ def trained(data, seed, out):
 
 
 def draw(runs, path):
-    """Validation of every run by epoch; attention of the first."""
+    """Plot the validation of every run by epoch, and the attention of the first run."""
     from matplotlib.figure import Figure
     from matplotlib.image import imread
 
@@ -67,12 +67,12 @@ def main():
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         runs = [Path(folder) / str(seed) for seed in range(arguments.seeds)]
-        found = [trained(arguments.data, seed, run) for seed, run in enumerate(runs)]
+        figures_of_runs = [train(arguments.data, seed, run) for seed, run in enumerate(runs)]
         draw(runs, arguments.out)
     spread = {
         key: {
-            "mean": statistics.mean(run[key] for run in found),
-            "std": statistics.pstdev(run[key] for run in found),
+            "mean": statistics.mean(run[key] for run in figures_of_runs),
+            "std": statistics.pstdev(run[key] for run in figures_of_runs),
         }
         for key in (*FIGURES, "seconds")
     }

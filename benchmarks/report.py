@@ -1,4 +1,4 @@
-"""What every benchmark prints: one JSON line, memory by the system's own accounting."""
+"""The lines that benchmarks print: one JSON object each, with memory as the operating system counts it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def memory_bytes() -> tuple[int, int]:
-    """Resident memory of this process: now, and most so far."""
-    # Slow to import, and the process that only compares needs none of it.
+    """Return the resident memory of this process: now, and the most so far."""
+    # Imported late: it is slow, and the process that only compares does not need it.
     from tfbig.results import run_folder
 
     return run_folder.memory_bytes()
 
 
 def machine() -> str:
-    """Processor, number of cores that this process may use, accelerator."""
+    """Return the processor, the number of cores that this process may use, and the accelerator."""
     name = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as file:
@@ -38,41 +38,41 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """The revision that is measured; "-dirty" where more than results has changed since."""
-    own = [f":!benchmarks/{name}" for name in ("results.jsonl", "README.md", "modes.png")]
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *own)
+    """Return the revision that is measured, with "-dirty" if files other than results have changed since."""
+    results = [f":!benchmarks/{name}" for name in ("results.jsonl", "README.md", "modes.png")]
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *results)
     return f"{_git('describe', '--always')}{'-dirty' if changed else ''}" or "unknown"
 
 
 def _git(*words: str) -> str:
-    found = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
-    return found.stdout.strip()
+    process = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return process.stdout.strip()
 
 
 def versions() -> dict[str, str]:
-    """Of what computes."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of the numerical libraries."""
+    versions_by_name = {"python": platform.python_version()}
     for name in ("tensorflow", "keras", "numpy"):
         try:
-            found[name] = version(name)
+            versions_by_name[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions_by_name
 
 
 def line(case: str, size: list[int], **figures: Any) -> str:
-    """One JSON line."""
+    """Return one JSON line."""
     about = {"commit": commit(), "machine": machine(), "versions": versions()}
     return json.dumps({"case": case, **about, "size": size, **figures})
 
 
 def in_own_process(arguments: list[Any], python: str | None = None) -> dict[str, Any]:
-    """Runs a benchmark in a process of its own, by default with this Python; gives the figures of its last line."""
-    found = subprocess.run(
+    """Run a benchmark in its own process, by default with this Python; return the figures of its last line."""
+    process = subprocess.run(
         [python or sys.executable, *map(str, arguments)],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    figures: dict[str, Any] = json.loads(found.stdout.strip().splitlines()[-1])
+    figures: dict[str, Any] = json.loads(process.stdout.strip().splitlines()[-1])
     return figures

@@ -1,11 +1,11 @@
-"""Runs benchmarks by name, keeps what they print, and draws tables and plots of it.
+"""Run benchmarks by name, save the lines that they print, and draw tables and plots from them.
 
     python benchmarks/run.py --list
     python benchmarks/run.py modes-2048 unet [--torch PYTHON]
     python benchmarks/run.py --report
 
-Lines go to `results.jsonl`, with the command that prints them again. `--report` needs no benchmark: it writes
-`benchmarks/README.md` and `modes.png` from what is there, the last line of each case and size.
+Lines go to `results.jsonl`, with the command that prints them again. `--report` runs no benchmark: it writes
+`benchmarks/README.md` and `modes.png` from the saved lines, the last line of each case and size.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Case:
     """One benchmark.
 
     Args:
-        about: what it answers.
-        words: script and its arguments.
-        torch: whether it can compare with PyTorch.
-        gpu: whether it needs a GPU.
+        about: Question that it answers.
+        words: Script and its arguments.
+        torch: Whether it can compare with PyTorch.
+        gpu: Whether it needs a GPU.
     """
 
     about: str
@@ -110,21 +110,21 @@ CASES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("cases", nargs="*", choices=[*CASES, []], metavar="CASE")
-    parser.add_argument("--list", action="store_true", help="say what there is")
+    parser.add_argument("--list", action="store_true", help="list the benchmarks")
     parser.add_argument("--report", action="store_true", help="write tables and plots")
     parser.add_argument("--torch", help="a Python with PyTorch; its ways run too")
-    given = parser.parse_args()
-    if given.list:
+    arguments = parser.parse_args()
+    if arguments.list:
         for name, case in CASES.items():
             print(f"{name:20} {case.about}{' (needs a GPU)' if case.gpu else ''}")
-    for name in given.cases:
-        run(name, CASES[name], given.torch)
-    if given.report or given.cases:
+    for name in arguments.cases:
+        run(name, CASES[name], arguments.torch)
+    if arguments.report or arguments.cases:
         write_report()
 
 
-def run(name: str, case: Case, torch: str | None) -> None:
-    """Runs a case and keeps its lines."""
+def command(case: Case, torch: str | None = None) -> list[str]:
+    """Return the script of a case and its arguments, with the ways of PyTorch if there is one."""
     script, *words = case.words.split()
     if torch and case.torch:
         at = words.index("--ways") + 1
@@ -132,6 +132,12 @@ def run(name: str, case: Case, torch: str | None) -> None:
             (i for i, word in enumerate(words[at:]) if word.startswith("--")), len(words) - at
         )
         words = [*words[:at], *_TORCH.split(), *words[at:], "--torch", torch]
+    return [script, *words]
+
+
+def run(name: str, case: Case, torch: str | None) -> None:
+    """Run a case and save its lines."""
+    script, *words = command(case, torch)
     print(f"{name}: {script} {' '.join(words)}", file=sys.stderr, flush=True)
     with subprocess.Popen(
         [sys.executable, str(HERE / script), *words], stdout=subprocess.PIPE, text=True, cwd=HERE
@@ -139,9 +145,9 @@ def run(name: str, case: Case, torch: str | None) -> None:
         assert running.stdout is not None
         for line in running.stdout:
             if line.startswith("{"):
-                found = json.loads(line) | {"how": f"python benchmarks/run.py {name}"}
+                figures = json.loads(line) | {"how": f"python benchmarks/run.py {name}"}
                 with RESULTS.open("a") as file:
-                    file.write(json.dumps(found) + "\n")
+                    file.write(json.dumps(figures) + "\n")
             print(line, end="", flush=True)
     if running.returncode:
         sys.exit(f"{name} failed: {script} ended with {running.returncode}")
@@ -151,15 +157,15 @@ def run(name: str, case: Case, torch: str | None) -> None:
 
 
 def results() -> list[dict[str, Any]]:
-    """The last line of every case, way and size."""
+    """Return the last line of every case, way and size."""
     lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
     last = {(x["case"], x.get("way"), str(x.get("size"))): x for x in lines}
     return list(last.values())
 
 
 def write_report() -> None:
-    """`README.md` of the benchmarks, and the plot of the modes."""
-    found = [x for x in results() if "memory_ratio" in x]
+    """Write `README.md` of the benchmarks, and the plot of the modes."""
+    figures = [x for x in results() if "memory_ratio" in x]
     text = [
         "# Benchmarks",
         "",
@@ -167,20 +173,20 @@ def write_report() -> None:
         "that ran in turn, to the first way of the case; memory is what a process takes above its imports. "
         "`python benchmarks/run.py --list` says what else there is.",
         "",
-        *table(found),
+        *table(figures),
     ]
     (HERE / "README.md").write_text("\n".join(text) + "\n")
-    modes = [x for x in found if x["case"] == "resnet18"]
+    modes = [x for x in figures if x["case"] == "resnet18"]
     if modes:
         plot(modes, HERE / "modes.png")
 
 
-def table(found: Iterable[dict[str, Any]]) -> list[str]:
-    """Lines of a table in Markdown."""
+def table(figures: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the lines of a table in Markdown."""
     head = ["network", "size", "way", "time ratio", "memory ratio", "pairs", "seconds", "GB"]
     head += ["floor, s"]
     rows = [[*head, "machine", "commit", "how"], ["---"] * (len(head) + 3)]
-    for x in sorted(found, key=lambda x: (x["case"], x["size"])):
+    for x in sorted(figures, key=lambda x: (x["case"], x["size"])):
         floor = x.get("floor_seconds")
         numbers = [x["seconds_ratio"], x["memory_ratio"], x["rounds"], f"{x['seconds']:.2f}"]
         numbers += [f"{x['above_base_bytes'] / 1e9:.2f}", f"{floor:.2f}" if floor else ""]
@@ -190,29 +196,31 @@ def table(found: Iterable[dict[str, Any]]) -> list[str]:
     return ["| " + " | ".join(map(str, row)) + " |" for row in rows]
 
 
-def plot(found: Sequence[dict[str, Any]], path: Path) -> None:
-    """Time over memory, both as ratios to the plain model, each way a point."""
+def plot(figures: Sequence[dict[str, Any]], path: Path) -> None:
+    """Plot time over memory, both as ratios to the plain model, each way a point."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    sides = sorted({x["size"][0] for x in found})
+    sides = sorted({x["size"][0] for x in figures})
     figure, axes = pyplot.subplots(1, len(sides), figsize=(6 * len(sides), 4.8), squeeze=False)
     for side, axis in zip(sides, axes[0], strict=True):
-        here = sorted((x for x in found if x["size"][0] == side), key=lambda x: -x["seconds_ratio"])
+        here = sorted(
+            (x for x in figures if x["size"][0] == side), key=lambda x: -x["seconds_ratio"]
+        )
         right = max(x["memory_ratio"] for x in here) * 1.3
         top = max(x["seconds_ratio"] for x in here) * 1.15
-        told: list[tuple[float, float]] = []
+        labels: list[tuple[float, float]] = []
         points = [(x["memory_ratio"], x["seconds_ratio"]) for x in here]
         for x in here:
             streams = "stream" in x["way"] or x["way"].startswith("bfloat16")
             place = x["memory_ratio"], x["seconds_ratio"]
             color = "tab:red" if streams else "tab:gray"
             axis.plot(*place, "s" if x["way"] in PEERS else "o", color=color)
-            told.append(_free(place[0] + 0.03 * right, place[1], told, points, right, top))
+            labels.append(_free(place[0] + 0.03 * right, place[1], labels, points, right, top))
             line = {"arrowstyle": "-", "linewidth": 0.4}
-            axis.annotate(x["way"], place, told[-1], fontsize=8, va="center", arrowprops=line)
+            axis.annotate(x["way"], place, labels[-1], fontsize=8, va="center", arrowprops=line)
         axis.axhline(1, color="black", linewidth=0.5)
         axis.axvline(1, color="black", linewidth=0.5)
         axis.set(title=f"ResNet-18, {side} x {side}, one training step")
@@ -226,13 +234,13 @@ def plot(found: Sequence[dict[str, Any]], path: Path) -> None:
 def _free(
     x: float,
     y: float,
-    told: Sequence[tuple[float, float]],
+    labels: Sequence[tuple[float, float]],
     points: Sequence[tuple[float, float]],
     right: float,
     top: float,
 ) -> tuple[float, float]:
-    """The place at or below one where a name hides no point, and no other name."""
-    while any(abs(x - a) < 0.25 * right and abs(y - b) < 0.035 * top for a, b in told) or any(
+    """Return the place at or below `(x, y)` where a label hides no point and no other label."""
+    while any(abs(x - a) < 0.25 * right and abs(y - b) < 0.035 * top for a, b in labels) or any(
         0 < a - x < 0.2 * right and abs(y - b) < 0.025 * top for a, b in points
     ):
         y -= 0.01 * top

@@ -1,16 +1,16 @@
-"""How far training scales, on paper: measured rates of one worker, and a simulation of its rounds.
+"""Simulate how training scales over workers, from measured rates of one worker.
 
     python benchmarks/scale.py [--json] > table
 
-Every worker of a round trains on a slide of its own; then gradients are added up, and the round lasts as long as its
-slowest slide:
+Every worker of a round trains on its own slide; then gradients are added up, and the round lasts as long as its slowest
+slide:
 
     compute[w]  = megapixels[w] * max(seconds of a megapixel, decoding / cores of a worker) * jitter
     round       = max(compute) + exchange
     exchange    = 2 * (workers - 1) / workers * bytes / bandwidth + 2 * (workers - 1) * latency
 
-(a ring). Efficiency is the time of one worker over that of n times n. What is measured, on what, and what is assumed
-stands in `RATES` and `Cluster`; `docs/scale.md` says which is which.
+(a ring). Efficiency is the time of one worker over n times the time of n workers. `RATES` and `Cluster` list what is
+measured, on which machine, and what is assumed; `docs/scale.md` tells them apart.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Data:
     """Slides of an epoch.
 
     Args:
-        slides: how many.
-        megapixels: of the tiles of a slide that are seen: the median.
-        spread: of the logarithm of that; 0 where every slide gives as many tiles.
-        host_bytes: of a replica, by the plan of the largest slide.
-        like_sizes: whether rounds are of like size, `--like-sizes`.
+        slides: Number of slides.
+        megapixels: Median megapixels of tiles that are read from a slide.
+        spread: Standard deviation of its logarithm; 0 if every slide gives equally many tiles.
+        host_bytes: Host memory of a replica, from the plan of the largest slide.
+        like_sizes: Whether the slides of a round have similar sizes, `--like-sizes`.
     """
 
     slides: int
@@ -66,12 +66,12 @@ A_NODE = 8
 
 @dataclass(frozen=True)
 class Rates:
-    """Of one worker.
+    """Rates of one worker.
 
     Args:
-        seconds: of a training step for a megapixel of tiles.
-        decoding: seconds for a megapixel on one core, JPEG tiles of a slide.
-        jitter: standard deviation of the logarithm of the time of equal steps.
+        seconds: Seconds of a training step per megapixel of tiles.
+        decoding: Seconds per megapixel on one core, for JPEG tiles of a slide.
+        jitter: Standard deviation of the logarithm of the time of equal steps.
     """
 
     seconds: float
@@ -89,13 +89,13 @@ RATES = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """What connects the workers.
+    """Network between the workers.
 
     Args:
-        cores: of a worker, which decode.
-        bandwidth: bytes a second between two workers.
-        latency: seconds of a message.
-        parameters: of the model, float32.
+        cores: Cores of a worker, which decode.
+        bandwidth: Bytes per second between two workers.
+        latency: Seconds of a message.
+        parameters: Parameters of the model, float32.
     """
 
     cores: int = 8
@@ -105,7 +105,7 @@ class Cluster:
 
 
 def round_seconds(sizes: np.ndarray, rates: Rates, cluster: Cluster, rng: np.random.Generator):
-    """Seconds of each round, `[rounds]`, of slides of so many megapixels, `[rounds, workers]`."""
+    """Return the seconds of each round, `[rounds]`, for slides of `megapixels`, `[rounds, workers]`."""
     workers = sizes.shape[1]
     pixel = max(rates.seconds, rates.decoding / cluster.cores)
     jitter = rng.lognormal(0, rates.jitter, sizes.shape)
@@ -113,7 +113,7 @@ def round_seconds(sizes: np.ndarray, rates: Rates, cluster: Cluster, rng: np.ran
 
 
 def exchange_seconds(workers: int, cluster: Cluster) -> float:
-    """To add up the gradients of all workers in a ring."""
+    """Return the seconds to add up the gradients of all workers in a ring."""
     if workers == 1:
         return 0.0
     return (
@@ -122,12 +122,12 @@ def exchange_seconds(workers: int, cluster: Cluster) -> float:
 
 
 def exchanged_bytes(workers: int, cluster: Cluster) -> float:
-    """That each worker sends in a step."""
+    """Return the bytes that each worker sends in a step."""
     return 2 * (workers - 1) / workers * 4 * cluster.parameters
 
 
 def epoch_seconds(data: Data, rates: Rates, cluster: Cluster, workers: int, seed: int = 0) -> float:
-    """Of an epoch, expected: of at most 20,000 rounds, and as many times as there are more."""
+    """Return the expected seconds of an epoch: simulates at most 20,000 rounds, and scales up if there are more."""
     rng = np.random.default_rng(seed)
     rounds = -(-data.slides // workers)
     drawn = min(rounds, 20_000)
@@ -139,7 +139,7 @@ def epoch_seconds(data: Data, rates: Rates, cluster: Cluster, workers: int, seed
 
 
 def lines(cluster: Cluster):
-    """One dict for each data set, kind of worker, and number of them."""
+    """Return one dict per data set, kind of worker, and number of workers."""
     for kind, rates in RATES.items():
         for name, data in DATA.items():
             alone = epoch_seconds(data, rates, cluster, 1)
@@ -162,9 +162,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true", help="lines of JSON instead of a table")
     parser.add_argument("--bandwidth", type=float, default=1.25e9, help="bytes a second")
-    given = parser.parse_args()
-    cluster = Cluster(bandwidth=given.bandwidth)
-    if given.json:
+    arguments = parser.parse_args()
+    cluster = Cluster(bandwidth=arguments.bandwidth)
+    if arguments.json:
         for line in lines(cluster):
             print(json.dumps(line | {"cluster": asdict(cluster)}))
         return

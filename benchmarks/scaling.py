@@ -1,12 +1,12 @@
-"""How does the time of a training step grow with the image? ResNet-18 and 50, by the number of stages that stream.
+"""Fit how the time of a training step grows with the image, for ResNet-18 and 50, by the number of streamed stages.
 
     python benchmarks/scaling.py [--models resnet18 resnet50 --sides 1024 1280 ... --plot scaling.png]
 
-For each model: plain Keras, then a streamed front that ends after the stem (0) or after stage 1 to 4 (all of it), the
-rest on whole tensors; each in a process of its own, sides in turn. One JSON line per configuration with the fit
-`t(A) = a A^b + c` over the areas A, the standard error of b, R^2 and the doubling factor, `t(2A) / t(A)` of the fit at
-the median area (Figure 2 and Table 4 of "Big-Layers", 2025). Sides whose whole tensors do not fit the memory are left
-out.
+For each model: plain Keras, then a streamed front that ends after the stem (0) or after stage 1 to 4 (all of it), with
+later layers on whole tensors; each in its own process, sides in turn. Prints one JSON line per configuration with the
+fit `t(A) = a A^b + c` over the areas A, the standard error of b, R^2 and the doubling factor, `t(2A) / t(A)` of the fit
+at the median area (Figure 2 and Table 4 of "Big-Layers", 2025). Sides whose whole tensors do not fit the memory are
+left out.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -28,34 +29,39 @@ from benchmarks import report
 SIDES = [1024, 1280, 1536, 1792, 2048, 2560, 4096]
 STAGES = ["plain", "0", "1", "2", "3", "4"]
 WHOLE_BYTES = 2200
-"""Of plain training, per pixel of the image (measured: 2230 for ResNet-50 of keras.applications; ResNet-18 a third)."""
+"""Bytes of plain training per pixel (measured: 2230 for ResNet-50 of keras.applications; ResNet-18 a third)."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the arguments of the command line."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--models", nargs="+", default=["resnet18", "resnet50"])
     parser.add_argument("--stages", nargs="+", default=STAGES, choices=STAGES)
     parser.add_argument("--sides", nargs="+", type=int, default=SIDES)
     parser.add_argument("--steps", type=int, default=4, help="a side; the first does not count")
     parser.add_argument("--plot", help="PNG file for times and fits")
     parser.add_argument("--only", nargs=2, help="one model and its stages, in this process")
-    given = parser.parse_args()
-    if given.only:
-        print(json.dumps(times(*given.only, given.sides, given.steps)))
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.only:
+        print(json.dumps(times(*arguments.only, arguments.sides, arguments.steps)))
         return
     lines = []
-    for model in given.models:
-        for stages in given.stages:
-            words = ["--only", model, stages, "--steps", str(given.steps)]
-            sides = [str(side) for side in given.sides]
-            lines.append(fitted(report.in_own_process([__file__, *words, "--sides", *sides])))
+    for model in arguments.models:
+        for stages in arguments.stages:
+            words = ["--only", model, stages, "--steps", str(arguments.steps)]
+            sides = [str(side) for side in arguments.sides]
+            lines.append(fit(report.in_own_process([__file__, *words, "--sides", *sides])))
             print(json.dumps(lines[-1]), flush=True)
-    if given.plot:
-        plot(lines, given.plot)
+    if arguments.plot:
+        plot(lines, arguments.plot)
 
 
 def build(name: str, stages: str):
-    """The model with one output, and the last layer of its front."""
+    """Return the model with one output, and the last layer of its front."""
     import keras
 
     from tfbig.models import resnet
@@ -68,9 +74,9 @@ def build(name: str, stages: str):
 
 
 def times(name: str, stages: str, sides: list[int], steps: int) -> dict:
-    """Seconds of every step but the first, by side; of whole tensors only those that the memory holds.
+    """Return the seconds of every step but the first, by side; whole tensors are limited to sides that fit the memory.
 
-    Sides in turn, so that what else the machine does falls on all of them.
+    Sides run in turn, so that other load on the machine affects all of them.
     """
     import keras
 
@@ -84,15 +90,15 @@ def times(name: str, stages: str, sides: list[int], steps: int) -> dict:
     if stages != "plain":  # plans count whole tensors without reuse; WHOLE_BYTES is what they take
         model = tfbig.stream(model, tfbig.Budget(host="1TB", disk=0), upto=upto)
     model.compile("adam", "mse", jit_compile=False)
-    found: dict[int, list[float]] = {side: [] for side in sides if side <= most}
+    seconds_by_side: dict[int, list[float]] = {side: [] for side in sides if side <= most}
     for _ in range(steps):
-        for side, seconds in found.items():
+        for side, seconds in seconds_by_side.items():
             image = np.random.default_rng(0).random((1, side, side, 3), np.float32)
             seconds.append(step(model, image))
     return {
         "model": name,
         "stages": stages,
-        "seconds": {side: seconds[1:] for side, seconds in found.items()},
+        "seconds": {side: seconds[1:] for side, seconds in seconds_by_side.items()},
         "peak_bytes": report.memory_bytes()[1],
     }
 
@@ -103,11 +109,11 @@ def step(model, image: np.ndarray) -> float:
     return time.perf_counter() - began
 
 
-def fitted(found: dict) -> dict:
-    """The times with their fit: of the fastest step of every side, as what disturbs a step only adds to it."""
+def fit(times: dict) -> dict:
+    """Return the times with their fit, of the fastest step of every side, because disturbances only add to a step."""
     from scipy.optimize import curve_fit
 
-    seconds = {int(side): values for side, values in found["seconds"].items()}
+    seconds = {int(side): values for side, values in times["seconds"].items()}
     areas = np.array([side**2 for side in seconds], float)
     least = np.array([min(values) for values in seconds.values()])
     unit = float(np.median(areas))
@@ -121,7 +127,7 @@ def fitted(found: dict) -> dict:
     )
     left = least - law(areas / unit, a, b, c)
     return {
-        "case": f"scaling {found['model']} {found['stages']}",
+        "case": f"scaling {times['model']} {times['stages']}",
         "commit": report.commit(),
         "machine": report.machine(),
         "sides": list(seconds),
@@ -132,12 +138,12 @@ def fitted(found: dict) -> dict:
         "c": round(float(c), 3),
         "r2": round(1 - float((left**2).sum() / ((least - least.mean()) ** 2).sum()), 5),
         "doubling": round(float(law(2, a, b, c) / law(1, a, b, c)), 3),
-        "peak_bytes": found["peak_bytes"],
+        "peak_bytes": times["peak_bytes"],
     }
 
 
 def plot(lines: list[dict], path: str) -> None:
-    """Seconds over area for each model, with the fits."""
+    """Plot seconds over area for each model, with the fits."""
     import matplotlib
 
     matplotlib.use("Agg")

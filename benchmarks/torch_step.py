@@ -1,10 +1,10 @@
-"""The step of `compare.py` by PyTorch and lightstream, in a Python that has them; needs none of tfbig.
+"""The step of `compare.py` with PyTorch and lightstream, in a Python that has them; does not need tfbig.
 
     python benchmarks/torch_step.py --network resnet18 --side 2048 --only torch-checkpoint
 
-Ways: torch, all activations kept; torch-checkpoint, every residual block made again in the backward
-(`torch.utils.checkpoint`); torch-save_on_cpu, what the backward needs kept in host memory; lightstream, tiles of the
-forward and backward with all BatchNorm frozen. Channels last, which is the faster on a CPU.
+Ways: torch, all activations kept; torch-checkpoint, every residual block rematerialised in the backward pass
+(`torch.utils.checkpoint`); torch-save_on_cpu, activations for the backward pass kept in host memory; lightstream, tiles
+of the forward and backward pass with all BatchNorm frozen. Channels last, the faster layout on a CPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-del sys.path[0]  # or PyTorch takes profile.py of this folder for Python's own
+del sys.path[0]  # otherwise PyTorch imports profile.py of this folder instead of Python's module
 
 import torch
 import torchvision
@@ -33,22 +33,22 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=1)
     parser.add_argument("--optimizer", default="adam", choices=["adam", "adamw"])
     parser.add_argument("--only", default="torch")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     base = peak_bytes()
-    image = torch.rand(1, 3, given.side, given.side, device=device)
+    image = torch.rand(1, 3, arguments.side, arguments.side, device=device)
     image = image.contiguous(memory_format=torch.channels_last)
-    network = given.network.removesuffix("_frozen")
+    network = arguments.network.removesuffix("_frozen")
     model = getattr(torchvision.models, network)(num_classes=1).to(device)
     model = model.to(memory_format=torch.channels_last).train()
-    if given.network.endswith("_frozen"):
+    if arguments.network.endswith("_frozen"):
         freeze(model)
-    kind = torch.optim.Adam if given.optimizer == "adam" else torch.optim.AdamW
+    kind = torch.optim.Adam if arguments.optimizer == "adam" else torch.optim.AdamW
     optimizer = kind([p for p in model.parameters() if p.requires_grad], lr=1e-5)
-    step = made(given.only, model, given.side)
+    step = build(arguments.only, model, arguments.side)
     seconds, loss = [], 0.0
-    for _ in range(given.warmup + given.steps):
+    for _ in range(arguments.warmup + arguments.steps):
         began = time.perf_counter()
         optimizer.zero_grad()
         loss = step(image)
@@ -56,32 +56,35 @@ def main() -> None:
         if device == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
-    figures = {"seconds": statistics.median(seconds[given.warmup :]), "first_seconds": seconds[0]}
+    figures = {
+        "seconds": statistics.median(seconds[arguments.warmup :]),
+        "first_seconds": seconds[0],
+    }
     if device == "cuda":
         figures["device_peak_bytes"] = torch.cuda.max_memory_allocated()
     figures |= {"base_bytes": base, "peak_bytes": peak_bytes(), "loss": loss}
-    print(json.dumps({"case": given.only, "versions": {"torch": torch.__version__}, **figures}))
+    print(json.dumps({"case": arguments.only, "versions": {"torch": torch.__version__}, **figures}))
 
 
 def peak_bytes() -> int:
-    """Most resident memory of this process so far."""
+    """Return the most resident memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def freeze(model: Any) -> None:
-    """BatchNorm with moving statistics and without gradients."""
+    """Use moving statistics in BatchNorm, and no gradients of its weights."""
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.eval()
             module.requires_grad_(False)
 
 
-def mse(found: Any) -> Any:
-    return ((found - 1) ** 2).mean()
+def mse(output: Any) -> Any:
+    return ((output - 1) ** 2).mean()
 
 
-def made(way: str, model: Any, side: int) -> Any:
-    """A function of the image that leaves gradients and gives the loss."""
+def build(way: str, model: Any, side: int) -> Any:
+    """Return a function of the image that computes gradients and returns the loss."""
     if way == "lightstream":
         return lightstream(model, side)
     if way == "torch-checkpoint":
@@ -108,7 +111,7 @@ def checkpointed(forward: Any) -> Any:
 
 
 def lightstream(model: Any, side: int) -> Any:
-    """Its streaming of the network up to the pooling, with tiles of half the side, at most 1600."""
+    """Return a step of lightstream for the network up to the pooling, with tiles of half the side, at most 1600."""
     if not torch.cuda.is_available():
         sys.exit("lightstream moves the network to a GPU, whatever is asked for, and there is none")
     from lightstream.core.constructor import StreamingConstructor
@@ -129,11 +132,11 @@ def lightstream(model: Any, side: int) -> Any:
     streaming.device = device
 
     def step(image: Any) -> float:
-        found = streaming(image)
-        found.requires_grad_(True)
-        loss = mse(linear(torch.flatten(pool(found), 1)))
+        features = streaming(image)
+        features.requires_grad_(True)
+        loss = mse(linear(torch.flatten(pool(features), 1)))
         loss.backward()
-        streaming.backward(image, found.grad)
+        streaming.backward(image, features.grad)
         return float(loss.detach())
 
     return step

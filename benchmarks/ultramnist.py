@@ -1,18 +1,19 @@
-"""UltraMNIST at 512 x 512 in the same memory: plain training, downscaling, PatchGD, and the exact streamed engine.
+"""Compare methods on UltraMNIST at 512 x 512 in equal memory: plain, downscaled, PatchGD, and exact streaming.
 
     python benchmarks/ultramnist.py --data FOLDER_OF_IDX_FILES [--epochs 6 --images 4000 --memory 285MB]
 
 Scaled to two cores: images of three digits of 14 or 28 rows whose sum is the label, one small network (five strided
-convolutions with BatchNormalization, a transformer over their map), Adam at 1e-3 with a cosine. As the low-memory runs
-of the paper do, all begin with one backbone that was trained before: here on single digits. Each method has the largest
-batch of 2, 4, 8, 16 and 32 whose training stays within `--memory` above what the process takes before its first step:
+convolutions with BatchNormalization, a transformer over their map), Adam at 1e-3 with a cosine schedule. As in the
+low-memory runs of the paper, all start from one pretrained backbone: here on single digits. Each method has the largest
+batch of 2, 4, 8, 16 and 32 whose training stays within `--memory` above the memory of the process before its first
+step:
 
     plain       whole images
     downscaled  images of half the side, whole
     patchgd     patches of 256, one of four at a time, the mean of their gradients
     streamed    whole images strip by strip, exact, `Budget(host=...)`
 
-Each training is a process of its own. Writes `ultramnist.png` and prints one JSON line for each method.
+Each training has its own process. Writes `ultramnist.png` and prints one JSON line per method.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ BATCHES = (32, 16, 8, 4, 2)
 
 
 def single_digits(data, part, per_class):
-    """Images of one digit each, and the digits."""
+    """Return images of one digit each, and the digits."""
     from tfbig.datasets.digits import read_digits
     from tfbig.datasets.ultramnist import ultramnist
 
-    found, classes = ultramnist(*read_digits(data, part), per_class, SINGLE, FACTORS, (1,), 1)
-    return np.stack([image.read(0, SINGLE) for image in found]), classes
+    drawn, classes = ultramnist(*read_digits(data, part), per_class, SINGLE, FACTORS, (1,), 1)
+    return np.stack([image.read(0, SINGLE) for image in drawn]), classes
 
 
 def pretrain(data, path, epochs=6):
-    """The backbone, on single digits; gives its accuracy on those of the test files."""
+    """Train the backbone on single digits; return its accuracy on those of the test files."""
     import keras
 
     from tfbig.models import encoders
@@ -69,7 +70,7 @@ def pretrain(data, path, epochs=6):
 
 
 def build(method, weights, memory):
-    """The network of a method, not compiled."""
+    """Return the network of a method, not compiled."""
     import tfbig
     from tfbig.models import encoders, latent
 
@@ -91,7 +92,7 @@ def build(method, weights, memory):
 
 
 def dataset(data, method, part, number, batch, seed):
-    """Handles for what reads by itself, else images; the pool is that of the part."""
+    """Return handles for methods that read images themselves, else images, from the pool of digits of `part`."""
     import tensorflow as tf
 
     from tfbig.cli.data import images
@@ -99,19 +100,21 @@ def dataset(data, method, part, number, batch, seed):
     from tfbig.datasets.ultramnist import ultramnist
     from tfbig.sources import Scaled
 
-    made, labels = ultramnist(
+    drawn, labels = ultramnist(
         *read_digits(data, part), number // 10, SIDE, FACTORS, COUNTS, seed, part
     )
     if method == "downscaled":
-        made = tuple(Scaled(image, (SIDE // 2, SIDE // 2)) for image in made)
-    found = images.ImageSet(made, labels)
+        drawn = tuple(Scaled(image, (SIDE // 2, SIDE // 2)) for image in drawn)
+    image_set = images.ImageSet(drawn, labels)
     settings = argparse.Namespace(seed=seed, batch_size=batch, augment=None)
     dense = method in ("plain", "downscaled")
-    return images.dataset(found, settings, part == "train", dense=dense).prefetch(tf.data.AUTOTUNE)
+    return images.dataset(image_set, settings, part == "train", dense=dense).prefetch(
+        tf.data.AUTOTUNE
+    )
 
 
 def trained(method, arguments):
-    """Accuracy and loss of every epoch, seconds and memory, in this process."""
+    """Return the accuracy and loss of every epoch, seconds and memory, in this process."""
     import keras
 
     import tfbig
@@ -129,18 +132,18 @@ def trained(method, arguments):
     if arguments.steps:
         try:
             model.fit(train.take(arguments.steps), shuffle=False, verbose=0)
-        except tfbig.BudgetError:  # of a streamed step, before it begins
+        except tfbig.BudgetError:  # raised before a streamed step starts
             return {"above_bytes": math.inf}
         return {"above_bytes": report.memory_bytes()[1] - before}
     test = dataset(arguments.data, method, "test", arguments.tests, 8, 99)
     history, start = [], time.monotonic()
     for epoch in range(arguments.epochs):
-        found = model.fit(train, shuffle=False, verbose=0).history
+        logs = model.fit(train, shuffle=False, verbose=0).history
         fitted = time.monotonic() - start
         if epoch == 0:
             above = report.memory_bytes()[1] - before
         scores = model.evaluate(test, verbose=0)
-        history.append([found["loss"][0], found["accuracy"][0], *scores])
+        history.append([logs["loss"][0], logs["accuracy"][0], *scores])
         print(f"{method}, epoch {epoch + 1}: {history[-1]} {fitted:.0f} s", file=sys.stderr)
     return {"above_bytes": above, "seconds": fitted, "history": history}
 
@@ -159,7 +162,7 @@ def own_process(method, arguments, weights, **options):
 
 
 def largest_batch(method, arguments, weights):
-    """The first of `BATCHES` whose training stays within the memory; the smallest if none does."""
+    """Return the first of `BATCHES` whose training stays within the memory; the smallest if none does."""
     from tfbig.system.budget import parse_bytes
 
     for batch in BATCHES:
@@ -171,7 +174,7 @@ def largest_batch(method, arguments, weights):
 
 
 def draw(lines, path):
-    """Accuracy on unseen images by epoch, and memory."""
+    """Plot the accuracy on unseen images by epoch, and memory."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.6), layout="constrained")
@@ -199,18 +202,18 @@ def main():
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--out", default=str(HERE / "ultramnist.png"))
     parser.add_argument("--only", choices=[*METHODS, "pretrain"], help="in this process")
-    parser.add_argument("--weights", help="of the backbone; made anew by default")
+    parser.add_argument("--weights", help="file of the backbone's weights; trained by default")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--steps", type=int, default=0, help="no more, and memory alone")
     arguments = parser.parse_args()
     if arguments.only:
         alone = arguments.only == "pretrain"
-        found = (
+        figures_of_run = (
             pretrain(arguments.data, arguments.weights)
             if alone
             else trained(arguments.only, arguments)
         )
-        print(json.dumps(found))
+        print(json.dumps(figures_of_run))
         return
     lines = []
     with tempfile.TemporaryDirectory() as folder:
@@ -218,18 +221,25 @@ def main():
         shared = {} if arguments.weights else own_process("pretrain", arguments, weights)
         for method in arguments.methods:
             batch = largest_batch(method, arguments, weights)
-            found = own_process(method, arguments, weights, batch=batch)
-            found["history"] = [[round(n, 4) for n in row] for row in found["history"]]
+            figures_of_run = own_process(method, arguments, weights, batch=batch)
+            figures_of_run["history"] = [
+                [round(n, 4) for n in row] for row in figures_of_run["history"]
+            ]
             error = math.sqrt(
-                found["history"][-1][3] * (1 - found["history"][-1][3]) / arguments.tests
+                figures_of_run["history"][-1][3]
+                * (1 - figures_of_run["history"][-1][3])
+                / arguments.tests
             )
-            figures = {"accuracy": found["history"][-1][3], "standard_error": round(error, 4)}
+            figures = {
+                "accuracy": figures_of_run["history"][-1][3],
+                "standard_error": round(error, 4),
+            }
             settings = {"method": method, "batch": batch, "memory": arguments.memory}
             settings |= {
                 key: getattr(arguments, key) for key in ("epochs", "images", "tests", "seed")
             }
             line = report.line(
-                "ultramnist", [SIDE, SIDE, 1], **settings, **shared, **figures, **found
+                "ultramnist", [SIDE, SIDE, 1], **settings, **shared, **figures, **figures_of_run
             )
             print(line, flush=True)
             lines.append(json.loads(line))

@@ -1,14 +1,14 @@
-"""Does reading keep up? What of a training step the cores are idle because a slide is decoded.
+"""Measure how long the cores are idle in a training step because a slide is decoded.
 
     python benchmarks/waiting.py --slide SLIDE [--steps 3]
 
-Trains the gigapixel U-Net on a whole compressed slide, decoded as it is read, with labels made from it by a threshold,
-and again with the same image decoded before, in memory, and with strips that are read when they are asked for and not
-before, each in a process of its own; prints one JSON line.
-`seconds` and `idle_share`, that of the cores' time in which nothing was done, are medians of the steps without the
-first, `memory_...` those with the image in memory, `late_...` those without reading ahead. `waiting_share` is the
-difference of the idle shares of the first two: what the engine waits for rows. `asked_seconds` is the time of a step
-between asking for rows and having them, in which other strips are worked on.
+Trains the gigapixel U-Net on a whole compressed slide that is decoded as it is read, with labels from a threshold;
+again with the same image already decoded in memory; and again without reading ahead. Each runs in its own process;
+prints one JSON line. `seconds` and `idle_share`, the share of the cores' time that was not used, are medians of the
+steps without the first; `memory_...` are those with the image in memory, `late_...` those without reading ahead.
+`waiting_share` is the difference of the idle shares of the first two: the time that the engine waits for rows.
+`asked_seconds` is the time of a step between requesting rows and receiving them, during which other strips are
+processed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tfbig.models.gigapixel_unet import gigapixel_unet
 
 
 class Waits(keras.callbacks.Callback):
-    """Of every step: seconds, the share of the cores' time that was not used, and seconds of asking for rows."""
+    """Records of every step: seconds, the idle share of the cores' time, and the seconds of requests for rows."""
 
     def __init__(self):
         super().__init__()
@@ -46,9 +46,9 @@ class Waits(keras.callbacks.Callback):
 
     def read(self, *arguments):
         began = time.perf_counter()
-        found = self._read(*arguments)
+        rows = self._read(*arguments)
         self.asked[-1] += time.perf_counter() - began
-        return found
+        return rows
 
     def on_train_batch_begin(self, batch, logs=None):
         self.began, self.worked = time.perf_counter(), time.process_time()
@@ -62,7 +62,7 @@ class Waits(keras.callbacks.Callback):
 
 
 def trained(arguments):
-    """Figures of training in this process."""
+    """Return the figures of training in this process."""
     keras.utils.set_random_seed(0)
     slide = open_slide(arguments.slide).padded()
     image, labels = slide.image, slide.labels
@@ -81,8 +81,8 @@ def trained(arguments):
         callbacks=[waits],
     )
     numbers = {"seconds": waits.seconds, "idle_share": waits.idle, "asked_seconds": waits.asked}
-    found = {key: statistics.median(values[1:]) for key, values in numbers.items()}
-    return found | {"peak_bytes": report.memory_bytes()[1], "size": list(image.shape)}
+    figures = {key: statistics.median(values[1:]) for key, values in numbers.items()}
+    return figures | {"peak_bytes": report.memory_bytes()[1], "size": list(image.shape)}
 
 
 def main():
@@ -95,14 +95,14 @@ def main():
         print(json.dumps(trained(arguments)))
         return
     flags = [__file__, f"--slide={arguments.slide}", f"--steps={arguments.steps}"]
-    found, memory, late = (
+    figures, memory, late = (
         report.in_own_process([*flags, f"--only={only}"]) for only in ("file", "memory", "late")
     )
-    size = found.pop("size")
-    found["waiting_share"] = found["idle_share"] - memory["idle_share"]
-    found |= {f"memory_{key}": memory[key] for key in ("seconds", "idle_share", "peak_bytes")}
-    found |= {f"late_{key}": late[key] for key in ("seconds", "idle_share")}
-    print(report.line("waiting", size, steps=arguments.steps, **found))
+    size = figures.pop("size")
+    figures["waiting_share"] = figures["idle_share"] - memory["idle_share"]
+    figures |= {f"memory_{key}": memory[key] for key in ("seconds", "idle_share", "peak_bytes")}
+    figures |= {f"late_{key}": late[key] for key in ("seconds", "idle_share")}
+    print(report.line("waiting", size, steps=arguments.steps, **figures))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""A gigapixel slide from file to QuPath: a U-Net trained on crops of other slides, and the mask of the whole slide.
+"""Predict a gigapixel slide, from file to QuPath, with a U-Net trained on crops of other slides.
 
     python benchmarks/whole_slide.py --slide SLIDE --others FOLDER [--epochs 3 --crops 100 --crop 2048x2048]
 
-Trains with `train.py --mode offload` on the slides of FOLDER but SLIDE, whose labels are made from them by a
-threshold (`tissue_mask`); predicts SLIDE with `tfbig predict`, in a process of its own; reads what that wrote again:
-Dice against the threshold labels of SLIDE, levels by tifffile, validity of outlines by shapely. Prints one JSON line,
-and writes `whole_slide.png`. `reading_share` is the time that reading the slide takes alone, of that of the
-prediction.
+Trains with `train.py --mode offload` on the slides of FOLDER except SLIDE, with labels from a threshold
+(`tissue_mask`); predicts SLIDE with `tfbig predict`, in its own process; reads the results: Dice against the threshold
+labels of SLIDE, levels by tifffile, validity of outlines by shapely. Prints one JSON line, and writes
+`whole_slide.png`. `reading_share` is the time to read the slide alone, divided by the time of the prediction.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ ROWS = 1024
 
 
 def train(arguments, folder):
-    """The run folder of a network that never saw the slide; it comes last by name, and validates."""
+    """Return the run folder of a network that never saw the slide, which is last by name and is used for validation."""
     import train as script
 
     data, run = folder / "data", folder / "run"
@@ -49,19 +48,19 @@ def train(arguments, folder):
 
 
 def predict(run, slide, out):
-    """Seconds and memory of `tfbig predict`, in this process."""
+    """Return the seconds and memory of `tfbig predict`, in this process."""
     from tfbig.cli.main import main
 
     before, _ = report.memory_bytes()
     began = time.monotonic()
     if main(["predict", str(run), str(slide), "--out", str(out), "--quiet"]):
         raise SystemExit("prediction failed")
-    found = {"predict_seconds": time.monotonic() - began}
-    return found | {"peak_bytes": report.memory_bytes()[1], "before_bytes": before}
+    figures = {"predict_seconds": time.monotonic() - began}
+    return figures | {"peak_bytes": report.memory_bytes()[1], "before_bytes": before}
 
 
 def thumbnail(slide):
-    """Seconds and bytes of a small picture of the slide, in this process."""
+    """Return the seconds and bytes of a small picture of the slide, in this process."""
     import tfbig
 
     before, _ = report.memory_bytes()
@@ -72,7 +71,7 @@ def thumbnail(slide):
 
 
 def read_alone(slide):
-    """Seconds to decode the slide and make it gray, strip by strip."""
+    """Return the seconds to decode the slide and convert it to gray, strip by strip."""
     import tfbig
 
     image = tfbig.sources.Grayscale(tfbig.open(slide), invert=True)
@@ -82,8 +81,8 @@ def read_alone(slide):
     return time.monotonic() - began
 
 
-def checked(slide, out):
-    """What is read again: Dice, levels, regions."""
+def check(slide, out):
+    """Return figures of the written files: Dice, levels, regions."""
     import numpy as np
     import shapely
     import tifffile
@@ -146,16 +145,18 @@ def main():
             arguments.run, seconds = train(arguments, folder)
         out = folder / "found"
         flags = [f"--slide={arguments.slide}", f"--run={arguments.run}", f"--only={out}"]
-        found = report.in_own_process([__file__, *flags])
-        found |= report.in_own_process([__file__, f"--slide={arguments.slide}", "--only=thumbnail"])
-        found["read_seconds"] = read_alone(arguments.slide)
-        found["reading_share"] = found["read_seconds"] / found["predict_seconds"]
-        found |= checked(arguments.slide, out)
+        figures = report.in_own_process([__file__, *flags])
+        figures |= report.in_own_process(
+            [__file__, f"--slide={arguments.slide}", "--only=thumbnail"]
+        )
+        figures["read_seconds"] = read_alone(arguments.slide)
+        figures["reading_share"] = figures["read_seconds"] / figures["predict_seconds"]
+        figures |= check(arguments.slide, out)
         (picture,) = out.glob("*.png")
         shutil.copyfile(picture, arguments.picture)
     settings = {key: getattr(arguments, key) for key in ("epochs", "crops", "crop")}
-    size = [*found["levels"][0], 3]
-    print(report.line("whole_slide", size, **settings, train_seconds=seconds, **found))
+    size = [*figures["levels"][0], 3]
+    print(report.line("whole_slide", size, **settings, train_seconds=seconds, **figures))
 
 
 if __name__ == "__main__":

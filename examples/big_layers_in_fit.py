@@ -1,10 +1,13 @@
-"""How do Big layers go into an ordinary Keras model and `fit`?
+"""Use Big layers in an ordinary Keras model and train it with `fit`.
 
     python examples/big_layers_in_fit.py
 
 A functional model of Big layers learns to tell discs from squares, with default `compile()`. The same model of plain
-Keras layers, with the same weights, then gives the same predictions. Ends by printing the largest difference.
+Keras layers, with the same weights, then gives the same predictions. The script ends by printing the largest
+difference.
 """
+
+"""## Setup"""
 
 import sys
 from pathlib import Path
@@ -16,11 +19,18 @@ import numpy as np
 
 from tfbig import layers as big
 
-STRIP = 2**14  # most input elements of a strip: an image here is cut into several
+# Largest number of input elements in a strip. Layers cut an image of 64 x 64 into several strips.
+STRIP = 2**14
+
+"""
+## Draw the images
+
+Each image is gray and noisy and shows one disc or one square.
+"""
 
 
 def draw(count, side, seed):
-    """Noisy gray images `[count, side, side, 1]` of a disc (label 0) or a square (label 1)."""
+    """Return noisy gray images `[count, side, side, 1]` of a disc (label 0) or a square (label 1)."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, 2, count)
     rows, columns = np.mgrid[:side, :side]
@@ -35,8 +45,15 @@ def draw(count, side, seed):
     return images, labels
 
 
-def model_of(kind):
-    """The network, of Big layers or of their plain twins."""
+"""
+## Build the model
+
+Big layers have the arguments of their Keras twins, and `max_elements`, the size of a strip.
+"""
+
+
+def build_model(kind):
+    """Build the network from Big layers, or from their plain Keras twins."""
     if kind == "big":
         limit = {"max_elements": STRIP}
         conv, norm, relu, pool = (
@@ -65,20 +82,25 @@ def model_of(kind):
     return keras.Model(image, keras.layers.Dense(2, activation="softmax")(x))
 
 
+"""
+## Train, and compare with plain Keras
+"""
+
+
 def main(count=320, side=64, epochs=6):
-    """Trains, compares with the twin; gives accuracy on unseen images and the largest difference."""
+    """Train the model; return its accuracy on unseen images and the largest difference to plain Keras."""
     keras.utils.set_random_seed(0)
-    model = model_of("big")
+    model = build_model("big")
     model.compile(
         keras.optimizers.Adam(5e-3), "sparse_categorical_crossentropy", metrics=["accuracy"]
     )
     model.fit(*draw(count, side, 0), batch_size=16, epochs=epochs, verbose=2)
     images, labels = draw(count // 2, side, 1)
-    found = model.predict(images, verbose=0)
-    twin = model_of("plain")
+    predictions = model.predict(images, verbose=0)
+    twin = build_model("plain")
     twin.set_weights(model.get_weights())
-    difference = float(np.abs(found - twin.predict(images, verbose=0)).max())
-    accuracy = float((found.argmax(1) == labels).mean())
+    difference = float(np.abs(predictions - twin.predict(images, verbose=0)).max())
+    accuracy = float((predictions.argmax(1) == labels).mean())
     print(f"accuracy on unseen images {accuracy:.3f}")
     print(f"largest difference to plain Keras {difference:.1e}")
     return accuracy, difference

@@ -1,14 +1,17 @@
-"""Images made of patches and judged whole: PatchGD for a generator (its appendix E), at the size of CIFAR.
+"""Train a generator of patches with a discriminator of whole images, by PatchGD (appendix E), at the size of CIFAR.
 
     python examples/patch_generator.py [--data cifar.npy] [--steps 2000] [--out patch_generator.png]
 
-A generator makes patches of 16 x 16 from one noise vector and their place; four of them are stitched to an image of
-32 x 32, which the discriminator sees whole. In a step of the generator all patches are made without a gradient, then
-half of them again with one, so that an image of any size needs the memory of a few patches. `--share 1.0` is plain
-training. The paper has StyleGAN-2 on CIFAR-10 and reports an FID of 6.3 against 6.1; this is a small network on drawn
-shapes, or on images `[n, 32, 32, 3]` of uint8 in a .npy file, and says how far the colours and edges of what it makes
-are from those of the data (a Frechet distance of simple features).
+A generator makes patches of 16 x 16 from one noise vector and their place; four of them are joined to an image of 32 x
+32, which the discriminator sees whole. In a step of the generator all patches are made without a gradient, then half of
+them again with one, so that an image of any size needs the memory of a few patches. `--share 1.0` is plain training.
+
+The paper uses StyleGAN-2 on CIFAR-10 and reports an FID of 6.3 against 6.1. This example uses a small network on drawn
+shapes, or on images `[n, 32, 32, 3]` of uint8 in a .npy file, and prints how far the colours and edges of generated
+images are from those of the data (a Frechet distance of simple features).
 """
+
+"""## Setup"""
 
 import argparse
 import sys
@@ -30,9 +33,11 @@ SIDE, PATCH, NOISE = 32, 16, 64
 CELLS = (SIDE // PATCH, SIDE // PATCH)
 COUNT = CELLS[0] * CELLS[1]
 
+"""## Build the networks"""
+
 
 def make_generator():
-    """Noise `[B, 64]` and place `[B, 4]` to a patch `[B, 16, 16, 3]` from -1 to 1."""
+    """Build a model from noise `[B, 64]` and place `[B, 4]` to a patch `[B, 16, 16, 3]` from -1 to 1."""
     noise, place = keras.Input((NOISE,)), keras.Input((COUNT,))
     x = layers.Dense(4 * 4 * 128)(layers.Concatenate()([noise, place]))
     x = layers.LeakyReLU(0.2)(layers.GroupNormalization(8)(layers.Reshape((4, 4, 128))(x)))
@@ -43,7 +48,7 @@ def make_generator():
 
 
 def make_discriminator():
-    """A whole image to a logit: is it one of the data?"""
+    """Build a model from a whole image to a logit, positive for images of the data."""
     image = keras.Input((SIDE, SIDE, 3))
     x = image
     for width in (32, 64, 128):
@@ -51,12 +56,20 @@ def make_discriminator():
     return keras.Model(image, layers.Dense(1)(layers.Flatten()(x)))
 
 
+"""
+## Train with a share of the patches
+
+`Chooser` samples the patches of a step, `weighted` scales their gradients, `replaced` puts them among the other
+patches, and `assembled` joins patches to images.
+"""
+
+
 class PatchGAN:
-    """A generator of patches and a discriminator of images.
+    """Generator of patches and discriminator of images.
 
     Args:
-        share: of the patches of an image that have a gradient in a step of the generator.
-        seed: of the sets of patches.
+        share: Share of the patches of an image with a gradient in a step of the generator.
+        seed: Seed of the sets of patches.
     """
 
     def __init__(self, share=0.5, seed=0):
@@ -68,28 +81,32 @@ class PatchGAN:
             optimizer.build(model.trainable_variables)
 
     def patches(self, noise, places):
-        """Patches `[N, k, 16, 16, 3]` of images with noise `[N, 64]` at places `[N, k]`."""
+        """Return patches `[N, k, 16, 16, 3]` of images with noise `[N, 64]` at places `[N, k]`."""
         count = places.shape[1]
         repeated = tf.repeat(noise, count, axis=0)
-        made = self.generator([repeated, tf.one_hot(tf.reshape(places, [-1]), COUNT)])
-        return tf.reshape(made, [-1, count, PATCH, PATCH, 3])
+        patches = self.generator([repeated, tf.one_hot(tf.reshape(places, [-1]), COUNT)])
+        return tf.reshape(patches, [-1, count, PATCH, PATCH, 3])
 
     def images(self, noise):
-        """Whole images `[N, 32, 32, 3]`."""
+        """Return whole images `[N, 32, 32, 3]`."""
         places = tf.tile(tf.range(COUNT)[None], [noise.shape[0], 1])
         return patchgd.assembled(self.patches(noise, places), CELLS, (PATCH, PATCH))
 
     @tf.function
     def step(self, real, number):
-        """One step of both; gives their losses."""
+        """Train both networks for one step; return their losses."""
         noise = tf.random.normal([real.shape[0], NOISE])
         every = tf.tile(tf.range(COUNT)[None], [real.shape[0], 1])
         filled = self.patches(noise, every)
-        made = patchgd.assembled(filled, CELLS, (PATCH, PATCH))
+        generated = patchgd.assembled(filled, CELLS, (PATCH, PATCH))
         with tf.GradientTape() as tape:
-            true, false = (self.discriminator(x, training=True) for x in (real, made))
-            wrong = tf.reduce_mean(tf.nn.softplus(-true)) + tf.reduce_mean(tf.nn.softplus(false))
-        self._apply(1, tape.gradient(wrong, self.discriminator.trainable_weights))
+            real_logits, generated_logits = (
+                self.discriminator(x, training=True) for x in (real, generated)
+            )
+            discriminator_loss = tf.reduce_mean(tf.nn.softplus(-real_logits)) + tf.reduce_mean(
+                tf.nn.softplus(generated_logits)
+            )
+        self._apply(1, tape.gradient(discriminator_loss, self.discriminator.trainable_weights))
         choose = patchgd.Chooser(
             self.share, "shuffle", "unbiased", real.shape[0], COUNT, tf.stack([self.seed, number])
         )
@@ -97,18 +114,21 @@ class PatchGAN:
         with tf.GradientTape() as tape:
             fresh = patchgd.weighted(self.patches(noise, places), weights)
             patches = patchgd.replaced(tf.stop_gradient(filled), places, fresh)
-            made = patchgd.assembled(patches, CELLS, (PATCH, PATCH))
-            loss = tf.reduce_mean(tf.nn.softplus(-self.discriminator(made)))
-        self._apply(0, tape.gradient(loss, self.generator.trainable_weights))
-        return loss, wrong
+            generated = patchgd.assembled(patches, CELLS, (PATCH, PATCH))
+            generator_loss = tf.reduce_mean(tf.nn.softplus(-self.discriminator(generated)))
+        self._apply(0, tape.gradient(generator_loss, self.generator.trainable_weights))
+        return generator_loss, discriminator_loss
 
     def _apply(self, which, gradients):
         model = (self.generator, self.discriminator)[which]
         self.optimizers[which].apply(gradients, model.trainable_variables)
 
 
+"""## Compare generated images with the data"""
+
+
 def features(images):
-    """Of images `[n, 32, 32, 3]` from -1 to 1: mean colours of 16 squares, and how strong edges are in them."""
+    """Return features of images `[n, 32, 32, 3]` from -1 to 1: mean colours of 16 squares, and strengths of edges."""
     images = np.asarray(images, np.float64)
     squares = images.reshape(-1, 4, 8, 4, 8, 3).mean((2, 4)).reshape(len(images), -1)
     edges = [np.diff(images, axis=axis) ** 2 for axis in (1, 2)]
@@ -117,7 +137,7 @@ def features(images):
 
 
 def frechet(first, second):
-    """Distance of two sets of features as normal distributions (Dowson and Landau, 1982)."""
+    """Return the distance of two sets of features as normal distributions (Dowson and Landau, 1982)."""
     from scipy.linalg import sqrtm
 
     means = first.mean(0) - second.mean(0)
@@ -127,15 +147,18 @@ def frechet(first, second):
 
 
 def picture(images, path, columns=12):
-    """Images side by side, magnified."""
+    """Save images side by side, magnified."""
     tiles = np.uint8(np.clip(np.asarray(images) * 127.5 + 127.5, 0, 255))
     rows = [np.concatenate(list(tiles[i : i + columns]), 1) for i in range(0, len(tiles), columns)]
     whole = np.concatenate(rows, 0)
     Image.fromarray(whole).resize((2 * whole.shape[1], 2 * whole.shape[0]), 0).save(path)
 
 
+"""## Run it"""
+
+
 def main(data=None, steps=2000, batch=32, share=0.5, out="patch_generator.png", seed=0):
-    """Trains, draws what is made above what is real, and gives the Frechet distance to the data."""
+    """Train, draw generated images above real ones, and return the Frechet distance to the data."""
     keras.utils.set_random_seed(seed)
     pixels = shapes(4000, SIDE)[0].read(0, 4000) if data is None else np.load(data)
     real = tf.constant(pixels / 127.5 - 1, tf.float32)
@@ -145,9 +168,9 @@ def main(data=None, steps=2000, batch=32, share=0.5, out="patch_generator.png", 
         loss, wrong = model.step(tf.gather(real, chosen), tf.constant(number))
         if number % 200 == 199:
             print(f"step {number + 1}: generator {loss:.3f}, discriminator {wrong:.3f}", flush=True)
-    made = np.concatenate([model.images(tf.random.normal([100, NOISE])) for _ in range(10)])
-    picture(np.concatenate([made[:24], real[:12]]), out)
-    distance = frechet(features(made), features(real))
+    generated = np.concatenate([model.images(tf.random.normal([100, NOISE])) for _ in range(10)])
+    picture(np.concatenate([generated[:24], real[:12]]), out)
+    distance = frechet(features(generated), features(real))
     halves = frechet(features(real[::2]), features(real[1::2]))
     print(f"Frechet distance {distance:.4f} (two halves of the data: {halves:.4f}); {out}")
     return distance

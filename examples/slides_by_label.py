@@ -1,12 +1,15 @@
-"""How does one get from slides with one label each to predictions, attention maps for QuPath, and a report?
+"""Train on slides with one label each, then predict, with attention maps for QuPath and a report.
 
     python examples/slides_by_label.py [--out runs/by_label] [--epochs 12] [--tile 64]
 
-Cuts the slides in examples/data into small slides with their labels in a table, the organ; trains an encoder and an
-attention pool on the tiles that hold tissue, end to end, as `tfbig train --task mil --bags slides`; then asks a whole
-slide for its organ, as `tfbig predict`. The parts of one slide look alike, so this shows how things go together, not
-how good the network is. Ends by printing the two reports: open them in a browser.
+Cuts the slides in examples/data into small slides and writes a table with their labels, the organ; trains an encoder
+and an attention pool end to end on the tiles that hold tissue, as `tfbig train --task mil --bags slides` does; then
+predicts the organ of each whole slide, as `tfbig predict` does. The parts of one slide look the same, so this shows how
+the commands work together, not how good the network is. The script ends by printing the paths of two reports: open them
+in a browser.
 """
+
+"""## Setup"""
 
 import argparse
 import csv
@@ -26,12 +29,13 @@ SLIDES = {
     "pancreas_pdac_1": "pancreas",
 }
 DATA = ROOT / "examples/data"
-LEAST = 0.3
-"""Tissue of a part."""
+MIN_TISSUE = 0.3  # smallest share of tissue in a part
+
+"""## Cut the slides into labelled parts"""
 
 
 def cut(folder, side):
-    """Parts of the slides as slides of their own with the size of their pixels; gives the rows of the table."""
+    """Write parts of the slides as slides with the same pixel size; return the rows of the table."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for name, organ in SLIDES.items():
@@ -41,7 +45,7 @@ def cut(folder, side):
             (top, left)
             for top in range(0, slide.shape[0] - side + 1, side)
             for left in range(0, slide.shape[1] - side + 1, side)
-            if tissue.shares([[left, top]], side)[0] >= LEAST
+            if tissue.shares([[left, top]], side)[0] >= MIN_TISSUE
         ]
         for number, (top, left) in enumerate(places):
             part = image.crop((top, top + side), (left, left + side))
@@ -53,8 +57,15 @@ def cut(folder, side):
     return rows
 
 
+"""
+## Train and predict
+
+Both commands could also be typed in a shell; `tfbig_command` runs them in this process.
+"""
+
+
 def main(out="runs/by_label", epochs=12, tile=64, side=512):
-    """Cuts, trains, predicts; gives the rows of the predictions."""
+    """Cut, train and predict; return the rows of the predictions."""
     out = Path(out)
     table = out / "parts" / "slides.csv"
     rows = cut(table.parent, side)
@@ -62,9 +73,9 @@ def main(out="runs/by_label", epochs=12, tile=64, side=512):
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    seen = ["--mpp", "2.1", "--tile", str(tile), "--min-tissue", "0.5"]
-    learning = ["--epochs", str(epochs), "--instances-at-once", "32"]
-    task = ["train", "--task", "mil", "--bags", "slides", "--data", str(table), *seen, *learning]
+    tiling = ["--mpp", "2.1", "--tile", str(tile), "--min-tissue", "0.5"]
+    training = ["--epochs", str(epochs), "--instances-at-once", "32"]
+    task = ["train", "--task", "mil", "--bags", "slides", "--data", str(table), *tiling, *training]
     whole = [str(DATA / f"{name}.tif") for name in SLIDES]
     for line in (
         [*task, "--out", str(out / "run")],
@@ -72,7 +83,7 @@ def main(out="runs/by_label", epochs=12, tile=64, side=512):
     ):
         print("tfbig", *line, flush=True)
         if tfbig_command(line):
-            raise SourceError(f"tfbig {line[0]} did not end well")
+            raise SourceError(f"tfbig {line[0]} failed; see its messages above")
     with (out / "found" / "predictions.csv").open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 

@@ -1,9 +1,11 @@
-"""Ten lines: a ResNet-18 learns one label per whole slide, end to end, inside 4 GB.
+"""Train a ResNet-18 on one label per whole slide, end to end, inside 4 GB.
 
     python examples/whole_slide_classifier.py
 
-The plain model would take about 22 GB for the largest of the three slides, from its bytes a pixel at 4096 x 4096.
+The plain model would take about 22 GB for the largest of the three slides, from its bytes per pixel at 4096 x 4096.
 """
+
+"""## Setup"""
 
 import sys
 from pathlib import Path
@@ -18,11 +20,13 @@ import tfbig
 from tfbig.models.resnet import resnet18
 
 LABELS = {"esophagus_eosinophilic": 0.0, "gastritis_lymphocytic": 0.0, "pancreas_pdac_1": 1.0}
-"""Whether the slide shows a carcinoma."""
+"""Label of each slide: 1 if it shows a carcinoma."""
+
+"""## Train on whole slides"""
 
 
 def main(epochs=3, host="4GB", side=None):
-    """Trains, on a corner of `side` rows and columns if given; gives the losses of the epochs."""
+    """Train, on a corner of `side` rows and columns if it is given; return the losses of the epochs."""
     keras.utils.set_random_seed(0)
     slides = [tfbig.open(ROOT / "examples" / "data" / f"{name}.tif") for name in LABELS]
     slides = [slide.crop((0, side), (0, side)) for slide in slides] if side else slides

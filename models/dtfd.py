@@ -1,4 +1,4 @@
-"""DTFD-MIL: a bag is split into pseudo-bags, and what is distilled from each of them is a bag of its own.
+"""DTFD-MIL: a bag is split into pseudo-bags, and features distilled from each pseudo-bag form a second bag.
 
 Zhang et al., "DTFD-MIL: Double-tier feature distillation multiple instance learning for histopathology whole slide
 image classification" (CVPR 2022).
@@ -12,9 +12,9 @@ from tfbig.models.pooling import PACKAGE, Gate
 
 DISTILLATIONS = ("AFS", "MaxS", "MaxMinS", "MAS")
 NEVER = -1e30
-"""Before a softmax: a weight of exactly 0. Finite, so that no gradient is NaN."""
+"""Logit whose softmax weight is exactly 0; finite, so that no gradient is NaN."""
 LARGEST = 60.0
-"""Difference of two activations that counts; `expm1` of it is far from -NEVER."""
+"""Largest difference of two activations that is distinguished; its `expm1` is far below -NEVER."""
 ARGUMENTS = (
     *("classes", "width", "hidden", "groups", "distillation", "blocks", "instances"),
     *("joint", "shuffle", "seed"),
@@ -23,8 +23,7 @@ ARGUMENTS = (
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class DTFDMIL(layers.Layer):
-    """A bag of features `[N, n, d]` to logits of the bag and of its pseudo-bags; 789,254 parameters for d = 1024 and
-    two classes.
+    """Double-tier aggregator: pools pseudo-bags, then what is distilled from them.
 
         h = relu(R bag)                               and `blocks` times h = h + relu(S relu(T h))
         a = softmax(gate1(h))                         within each pseudo-bag
@@ -32,31 +31,47 @@ class DTFDMIL(layers.Layer):
         items                                         distilled from each pseudo-bag
         bag = tier2(sum(softmax(gate2(items)) items))
 
-    Distilled are, of each pseudo-bag: `AFS` the aggregated feature `sum(a h)`, `MaxS` the m instances whose activation
-    `softmax(W a h)` of the last class is the largest, W the kernel of tier 1, `MaxMinS` those and the m where it is the
-    smallest, `MAS` the instance of the largest a. m is `instances // groups`, at least 1; a pseudo-bag of fewer gives
-    all it has.
+    Distilled from each pseudo-bag are: with `AFS` the aggregated feature `sum(a h)`; with `MaxS` the m instances with
+    the largest activation `softmax(W a h)` of the last class, where W is the kernel of tier 1; with `MaxMinS` those and
+    the m instances with the smallest one; with `MAS` the instance with the largest a. m is `instances // groups`, at
+    least 1; a smaller pseudo-bag gives all its instances.
 
-    In training the pseudo-bags are random, others in each step and in each bag of a batch. In inference instance i is
-    in pseudo-bag `i % groups`: each then is a sample of the whole slide, as in training, where consecutive tiles would
-    be a region of it. Sizes differ by at most 1.
+    In training the pseudo-bags are random, and new in each step and for each bag of a batch. In inference instance i is
+    in pseudo-bag `i % groups`, so that each is a sample of the whole slide, as in training; consecutive tiles would be
+    one region of it. Sizes of pseudo-bags differ by at most 1. 789,254 parameters for d = 1024 and two classes.
+
+    Zhang et al., "DTFD-MIL: Double-tier feature distillation multiple instance learning for histopathology whole slide
+    image classification" (CVPR 2022).
 
     Args:
-        classes: Logits.
-        width: Of the reduced features.
-        hidden: Rows of the gated attentions.
-        groups: Pseudo-bags.
+        classes: Number of classes.
+        width: Width of the reduced features.
+        hidden: Number of rows of the gated attentions.
+        groups: Number of pseudo-bags.
         distillation: One of "AFS", "MaxS", "MaxMinS", "MAS".
-        blocks: Residual blocks behind the reduction.
-        instances: Instances that "MaxS" takes of a bag, and "MaxMinS" on each end.
-        joint: Whether the gradient of the bag's logits reaches tier 1 and what is before it, as in Big-Layers; the
+        blocks: Number of residual blocks after the reduction.
+        instances: Instances that "MaxS" takes from a bag, and "MaxMinS" at each end.
+        joint: Whether the gradient of the bag's logits reaches tier 1 and the layers before it, as in Big-Layers; the
             original trains each tier with its own loss.
         shuffle: Whether the pseudo-bags are random in training.
-        seed: Of the random pseudo-bags.
+        seed: Seed of the random pseudo-bags.
+        **options: Options of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Returns:
+        A dict of logits: `bag` `[N, classes]` and `pseudo` `[N, groups, classes]`, of bags of features `[N, n, d]`.
 
     Raises:
-        ValueError: An argument is none of those, or a bag has fewer instances than there are pseudo-bags.
-        tf.errors.InvalidArgumentError: The same, where the size of a bag is known only when it runs.
+        ValueError: An argument is out of range, or a bag has fewer instances than there are pseudo-bags.
+        tf.errors.InvalidArgumentError: A bag whose size is known only at run time has too few instances.
+
+    Example:
+        >>> bag = np.random.default_rng(0).normal(size=(1, 5, 6)).astype("float32")  # five instances
+        >>> pool = tfbig.mil.DTFDMIL(classes=2, width=8, hidden=4, groups=2)
+        >>> logits = pool(bag)
+        >>> logits["bag"].shape, logits["pseudo"].shape
+        (TensorShape([1, 2]), TensorShape([1, 2, 2]))
+        >>> pool.attention(bag).shape
+        TensorShape([1, 5])
     """
 
     def __init__(
@@ -79,16 +94,17 @@ class DTFDMIL(layers.Layer):
         self.distillation, self.blocks, self.instances = distillation, blocks, instances
         self.joint, self.shuffle, self.seed = joint, shuffle, seed
         self.generator = keras.random.SeedGenerator(seed)
-        own = {"dtype": self.dtype_policy}
-        plain = {"activation": "relu", "use_bias": False} | own
-        self.reduce = layers.Dense(width, name="reduce", **plain)
-        self.residual = [layers.Dense(width, name=f"block{i}", **plain) for i in range(2 * blocks)]
-        self.gate1 = Gate(hidden, name="gate1", **own)
-        self.tier1 = layers.Dense(classes, name="tier1", **own)
-        self.gate2 = Gate(hidden, name="gate2", **own)
-        self.tier2 = layers.Dense(classes, name="tier2", **own)
+        policy = {"dtype": self.dtype_policy}
+        dense = {"activation": "relu", "use_bias": False} | policy
+        self.reduce = layers.Dense(width, name="reduce", **dense)
+        self.residual = [layers.Dense(width, name=f"block{i}", **dense) for i in range(2 * blocks)]
+        self.gate1 = Gate(hidden, name="gate1", **policy)
+        self.tier1 = layers.Dense(classes, name="tier1", **policy)
+        self.gate2 = Gate(hidden, name="gate2", **policy)
+        self.tier2 = layers.Dense(classes, name="tier2", **policy)
 
     def build(self, shape):
+        """Create the weights for features `[N, n, d]`."""
         self.reduce.build(shape)
         features = (shape[0], None, self.width)
         for layer in (*self.residual, self.gate1, self.tier1, self.gate2, self.tier2):
@@ -96,6 +112,7 @@ class DTFDMIL(layers.Layer):
         super().build(shape)
 
     def call(self, bag, training=None):
+        """Return the logits of bags `[N, n, d]` and of their pseudo-bags."""
         h = self._features(bag)
         members = self._members(h, training)
         a = self._weights(h, members)
@@ -104,9 +121,9 @@ class DTFDMIL(layers.Layer):
         return {"bag": self.tier2(_weigh(b[:, None], items)[:, 0]), "pseudo": self.tier1(pseudo)}
 
     def attention(self, bag):
-        """How much each instance counts in its pseudo-bag, times how much that counts in the bag, `[N, n]`.
+        """Return the weight of each instance in its pseudo-bag times the weight of that in the bag, `[N, n]`.
 
-        A pseudo-bag of which several instances are distilled counts as much as they do together.
+        If several instances are distilled from a pseudo-bag, the weight of the pseudo-bag is their sum.
         """
         h = self._features(bag)
         members = self._members(h, False)
@@ -116,7 +133,7 @@ class DTFDMIL(layers.Layer):
         return ops.sum(a * b[..., None], axis=1)
 
     def scores(self, bag):
-        """Logits that tier 1 gives every instance as if it were a pseudo-bag, `[N, n, classes]`."""
+        """Return the logits of each instance, classified by tier 1 as if it were a pseudo-bag, `[N, n, classes]`."""
         return self.tier1(self._features(bag))
 
     def _features(self, bag):
@@ -126,7 +143,7 @@ class DTFDMIL(layers.Layer):
         return x
 
     def _members(self, h, training):
-        """Which instances are in which pseudo-bag, `[N, groups, n]`."""
+        """Return a mask of the instances of each pseudo-bag, `[N, groups, n]`."""
         batch, count = ops.shape(h)[0], ops.shape(h)[1]
         _check_size(count, self.groups)
         if training and self.shuffle:
@@ -137,69 +154,71 @@ class DTFDMIL(layers.Layer):
         return ops.equal(places[:, None] % self.groups, groups)
 
     def _weights(self, h, members):
-        """Attention in each pseudo-bag, `[N, groups, n]`: exactly 0 for the instances of the others."""
+        """Return the attention in each pseudo-bag, `[N, groups, n]`: exactly 0 for instances of other pseudo-bags."""
         return _softmax(ops.where(members, self.gate1(h)[:, None], NEVER))
 
     def _items(self, h, a, members, pseudo):
-        """What is distilled, `[N, groups * items, width]`, and the attention of tier 2, `[N, groups * items]`."""
-        there, items = True, pseudo
+        """Return the distilled items `[N, groups * items, width]` and the attention of tier 2 `[N, groups * items]`."""
+        exists, items = True, pseudo
         if self.distillation != "AFS":
-            chosen, there = self._chosen(h, a, members)
+            chosen, exists = self._choose_instances(h, a, members)
             items = ops.take_along_axis(h, chosen[..., None], axis=1)
         items = items if self.joint else ops.stop_gradient(items)
-        return items, _softmax(ops.where(there, self.gate2(items), NEVER))
+        return items, _softmax(ops.where(exists, self.gate2(items), NEVER))
 
-    def _chosen(self, h, a, members):
-        """Places of the distilled instances, `[N, groups * items]`, and whether a pseudo-bag has that many."""
+    def _choose_instances(self, h, a, members):
+        """Return the indices of the distilled instances, `[N, groups * items]`, and a mask of those that exist."""
         a = ops.sum(a, axis=1)  # [N, n]
         if self.distillation == "MAS":
-            found = [_highest(a, members, 1)]
+            chosen = [_highest(a, members, 1)]
         else:
             rank, most = self._rank(h, a), max(self.instances // self.groups, 1)
             ends = (rank, -rank) if self.distillation == "MaxMinS" else (rank,)
-            found = [_highest(end, members, most) for end in ends]
+            chosen = [_highest(end, members, most) for end in ends]
         shape = (ops.shape(h)[0], -1)
         return [
             ops.reshape(ops.concatenate(parts, axis=-1), shape)
-            for parts in zip(*found, strict=True)
+            for parts in zip(*chosen, strict=True)
         ]
 
     def _rank(self, h, a):
-        """In the order of the activation of the last class, `[N, n]`.
+        """Return values in the order of the activation of the last class, `[N, n]`.
 
-        `softmax(c)[-1] = 1 / (classes + sum(expm1(c - c[-1])))`; that sum tells instances apart that all weigh 1e-5,
-        for which the softmax is rounded to `1 / classes`.
+        `softmax(c)[-1] = 1 / (classes + sum(expm1(c - c[-1])))`. That sum separates instances that all weigh 1e-5, for
+        which the softmax itself is rounded to `1 / classes`.
         """
         c = ops.matmul(h, ops.cast(self.tier1.kernel, h.dtype))
         c = ops.cast(c, a.dtype) * a[..., None]
         return -ops.sum(ops.expm1(ops.minimum(c - c[..., -1:], LARGEST)), axis=-1)
 
     def compute_output_shape(self, shape):
+        """Return the shapes of the logits of the bag and of the pseudo-bags."""
         return {
             "bag": (shape[0], self.classes),
             "pseudo": (shape[0], self.groups, self.classes),
         }
 
     def get_config(self):
+        """Return the arguments of the layer."""
         return super().get_config() | {name: getattr(self, name) for name in ARGUMENTS}
 
 
 def _softmax(x):
-    """Along the last axis, where ops.softmax warns of one instance."""
+    """Return the softmax along the last axis; ops.softmax would warn about an axis of length 1."""
     return ops.exp(x - ops.logsumexp(x, axis=-1, keepdims=True))
 
 
 def _weigh(weights, x):
-    """`[N, k, n]` of `[N, n, d]`: `[N, k, d]`."""
+    """Return the weighted sums `[N, k, d]` of `[N, n, d]` with weights `[N, k, n]`."""
     return ops.matmul(ops.cast(weights, x.dtype), x)
 
 
 def _highest(values, members, most):
-    """Places of the highest of `[N, n]` in each pseudo-bag, `[N, groups, most]`, and whether there are so many."""
+    """Return the indices of the top `most` of `[N, n]` per pseudo-bag, `[N, groups, most]`, and a mask of real ones."""
     values = ops.where(members, values[:, None], NEVER)
     values = ops.pad(values, [[0, 0], [0, 0], [0, most]], constant_values=NEVER)
-    found, places = ops.top_k(values, most)
-    return ops.minimum(places, ops.shape(members)[2] - 1), found > NEVER
+    top, places = ops.top_k(values, most)
+    return ops.minimum(places, ops.shape(members)[2] - 1), top > NEVER
 
 
 def _check(classes, groups, distillation):
@@ -211,34 +230,36 @@ def _check(classes, groups, distillation):
         raise ValueError(f"groups={groups}; expected at least 1 pseudo-bag.")
     if distillation.startswith("Max") and classes < 2:
         raise ValueError(
-            f"classes={classes}; expected at least 2, of which distillation={distillation!r} ranks instances by the "
-            "last."
+            f"classes={classes}; expected at least 2, because distillation={distillation!r} ranks instances by the "
+            "last class."
         )
 
 
 def _check_size(count, groups):
-    text = "cannot be split into {} pseudo-bags: lower `groups`, or leave the bag out."
+    text = "cannot be split into {} pseudo-bags: lower `groups`, or exclude the bag."
     if isinstance(count, int):
         if count < groups:
             raise ValueError(f"a bag of {count} instances {text.format(groups)}")
     else:
         tf.debugging.assert_greater_equal(
-            count, groups, f"a bag of as many instances as x says {text.format(groups)}"
+            count, groups, f"a bag of x instances (x below) {text.format(groups)}"
         )
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class PseudoBagLoss(keras.losses.Loss):
-    """Cross-entropy of the logits of pseudo-bags `[N, groups, classes]`, each labelled like its bag, `[N]` or `[N, 1]`.
+    """Cross-entropy of the logits of pseudo-bags `[N, groups, classes]`, with the label of the bag, `[N]` or `[N, 1]`.
 
     `compile(loss={"bag": SparseCategoricalCrossentropy(from_logits=True), "pseudo": PseudoBagLoss()})` is the loss of
-    Big-Layers, which adds the pseudo-bags up; the original trains tier 1 with their mean.
+    Big-Layers, which sums over the pseudo-bags; the original trains tier 1 with their mean.
 
     Args:
         reduce: "sum" or "mean" over the pseudo-bags of a bag.
+        name: Name of the loss.
+        **options: Options of `keras.losses.Loss`.
 
     Raises:
-        ValueError: `reduce` is neither, or there is not one label a bag.
+        ValueError: `reduce` is neither, or the labels are not one per bag.
     """
 
     def __init__(self, reduce="sum", name="pseudo_bag_loss", **options):
@@ -248,6 +269,7 @@ class PseudoBagLoss(keras.losses.Loss):
         self.reduce = reduce
 
     def call(self, y_true, y_pred):
+        """Return the loss of each bag, `[N]`."""
         if len(y_true.shape) != 1 and tuple(y_true.shape[1:]) != (1,):
             raise ValueError(f"labels of shape {tuple(y_true.shape)}; expected [N] or [N, 1].")
         shape = ops.shape(y_pred)[:2]
@@ -256,4 +278,5 @@ class PseudoBagLoss(keras.losses.Loss):
         return ops.sum(losses, axis=1) if self.reduce == "sum" else ops.mean(losses, axis=1)
 
     def get_config(self):
+        """Return the arguments of the loss."""
         return super().get_config() | {"reduce": self.reduce}

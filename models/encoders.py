@@ -1,4 +1,4 @@
-"""Encoders of tiles and patches: `[N, H, W, C]` of numbers from 0 to 255 to features `[N, d]`, or to a map of them."""
+"""Encoders of tiles and patches: images `[N, H, W, C]` from 0 to 255 to features `[N, d]`, or to feature maps."""
 
 import keras
 import numpy as np
@@ -10,17 +10,33 @@ RESNETS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
 
 
 def small(shape, widths=(16, 32, 64)):
-    """Three stages of convolution, GroupNormalization, ReLU and pooling; then the largest over the tile.
+    """Build three stages of convolution, GroupNormalization, ReLU and pooling, then global max pooling.
 
-    Not BatchNormalization: where one bag makes a step its statistics are those of that bag, from which the label can be
-    read, and on new bags they are moving averages. With it this network learned its training bags alone.
+    It has no BatchNormalization: where one bag makes a step, the statistics are those of that bag, so that the label
+    can be read from them, while new bags are normalised by moving averages. With BatchNormalization this network
+    learned its training bags only.
+
+    Args:
+        shape: `(H, W, C)` of a tile.
+        widths: Channels of the stages.
+
+    Returns:
+        A plain `keras.Model` from `[N, H, W, C]` to `[N, widths[-1]]`.
     """
     trunk = small_trunk(shape, widths)
     return keras.Model(trunk.input, layers.GlobalMaxPooling2D()(trunk.output), name="small")
 
 
 def small_trunk(shape, widths=(16, 32, 64)):
-    """`small` before the largest is taken: `[N, H, W, C]` to `[N, H // 8, W // 8, 64]`."""
+    """Build `small` without its global pooling: `[N, H, W, C]` to `[N, H // 8, W // 8, 64]`.
+
+    Args:
+        shape: `(H, W, C)` of a tile.
+        widths: Channels of the stages.
+
+    Returns:
+        A plain `keras.Model`.
+    """
     tile = keras.Input(shape)
     x = layers.Rescaling(1 / 255)(tile)
     for width in widths:
@@ -31,16 +47,30 @@ def small_trunk(shape, widths=(16, 32, 64)):
 
 
 def strided(shape):
-    """`strided_trunk`, then the largest over the tile: 128 features."""
+    """Build `strided_trunk` followed by global max pooling: 128 features.
+
+    Args:
+        shape: `(H, W, C)` of a tile.
+
+    Returns:
+        A plain `keras.Model`.
+    """
     trunk = strided_trunk(shape)
     return keras.Model(trunk.input, layers.GlobalMaxPooling2D()(trunk.output), name="strided")
 
 
 def strided_trunk(shape, widths=(8, 16, 32, 64, 128)):
-    """Five convolutions of stride 2 with BatchNormalization and ReLU, then the largest of 2 x 2.
+    """Build five convolutions of stride 2 with BatchNormalization and ReLU, then 2 x 2 max pooling.
 
-    `[N, H, W, C]` to `[N, H / 64, W / 64, 128]`. The cheapest of these networks, for large images of few things on two
+    `[N, H, W, C]` to `[N, H / 64, W / 64, 128]`. The cheapest of these networks, for large images of few objects on two
     cores.
+
+    Args:
+        shape: `(H, W, C)` of a tile.
+        widths: Channels of the convolutions.
+
+    Returns:
+        A plain `keras.Model`.
     """
     tile = keras.Input(shape)
     x = layers.Rescaling(1 / 255)(tile)
@@ -51,7 +81,14 @@ def strided_trunk(shape, widths=(8, 16, 32, 64, 128)):
 
 
 def lenet(shape):
-    """That of Ilse et al. (2018) for digits of 28 x 28, "valid" padding: 500 features."""
+    """Build the network of Ilse et al. (2018) for digits of 28 x 28, with "valid" padding: 500 features.
+
+    Args:
+        shape: `(H, W, C)` of a tile.
+
+    Returns:
+        A plain `keras.Model`.
+    """
     tile = keras.Input(shape)
     x = layers.Rescaling(1 / 255)(tile)
     for width in (20, 50):
@@ -61,12 +98,16 @@ def lenet(shape):
 
 
 def scaled(net, shape, mean=0.0, std=1.0):
-    """A network of three channels behind `(x / 255 - mean) / std`; a tile of one channel is repeated.
+    """Put a network of three channels behind `(x / 255 - mean) / std`; a tile of one channel is repeated three times.
 
     Args:
-        net: takes `[N, H, W, 3]`.
-        shape: `(H, W, C)` of a tile, C 1 or 3.
-        mean, std: a number, or one for each channel.
+        net: Keras model that expects `[N, H, W, 3]`.
+        shape: `(H, W, C)` of a tile, with C 1 or 3.
+        mean: Mean of the channels divided by 255, one number or one per channel.
+        std: Standard deviation of the channels divided by 255, one number or one per channel.
+
+    Returns:
+        A plain `keras.Model` from values 0 to 255.
     """
     means, stds = (np.broadcast_to(n, 3).tolist() for n in (mean, std))
     tile = keras.Input(shape)
@@ -77,7 +118,16 @@ def scaled(net, shape, mean=0.0, std=1.0):
 
 
 def mobilenetv2(input_shape, include_top=False, pooling=None):
-    """MobileNetV2 of Keras without its top, its moving averages as fast as torch's (0.9, not 0.999)."""
+    """Build MobileNetV2 of Keras without its top, with moving averages as fast as torch's (momentum 0.9, not 0.999).
+
+    Args:
+        input_shape: `(H, W, 3)`.
+        include_top: Whether to add the classifier.
+        pooling: "avg", "max" or None, as in `keras.applications`.
+
+    Returns:
+        A plain `keras.Model` with random weights.
+    """
     net = keras.applications.MobileNetV2(
         input_shape, include_top=include_top, pooling=pooling, weights=None, name="mobilenetv2"
     )
@@ -88,47 +138,59 @@ def mobilenetv2(input_shape, include_top=False, pooling=None):
 
 
 TRUNKS = {"small": small_trunk, "strided": strided_trunk}
-"""What takes tiles of any channels and needs no mean."""
+"""Networks for any number of channels, which need no mean and standard deviation."""
 NETWORKS = RESNETS | {"mobilenetv2": mobilenetv2}
-"""What is scaled, of three channels, with `pooling`."""
+"""Networks of three channels with an argument `pooling`, which `scaled` puts behind a normalisation."""
 
 
 def without_norm(model):
-    """The same model, with new weights, without its BatchNormalizations (an option of ABMIL-ACC)."""
+    """Return the same model, with new weights, without its BatchNormalization layers (an option of ABMIL-ACC).
 
-    def copied(layer):
+    Args:
+        model: A functional model, possibly with models inside.
+
+    Returns:
+        A new `keras.Model`.
+    """
+
+    def clone(layer):
         if isinstance(layer, keras.Model):
             return without_norm(layer)
         return layer.__class__.from_config(layer.get_config())
 
-    def called(layer, x, *arguments, **options):
+    def call(layer, x, *arguments, **options):
         if isinstance(layer, layers.BatchNormalization):
             return x
         return layer(x, *arguments, **options)
 
-    return keras.models.clone_model(model, clone_function=copied, call_function=called)
+    return keras.models.clone_model(model, clone_function=clone, call_function=call)
 
 
 def make(name, shape, mean=0.0, std=1.0, norm=True, latent=None, pooled=True):
-    """An encoder by name.
+    """Build an encoder by name.
 
     Args:
         name: `small`, `strided`, `lenet`, or one of `NETWORKS`.
-        shape: `(H, W, C)` of a tile, or of a whole image where it is not pooled.
-        mean, std: of the channels, for one of `NETWORKS`.
-        norm: False takes its BatchNormalizations out.
-        latent: numbers of a code that a Dense layer, or a convolution of 1 x 1, makes of the features; None for those.
-        pooled: False leaves out what pools: a map of features, or of codes; `lenet` has none.
+        shape: `(H, W, C)` of a tile, or of a whole image if `pooled` is False.
+        mean: Mean of the channels, for one of `NETWORKS`; see `scaled`.
+        std: Standard deviation of the channels, for one of `NETWORKS`; see `scaled`.
+        norm: False removes the BatchNormalization layers.
+        latent: Numbers in a code, computed from the features by a Dense layer (or a 1 x 1 convolution if `pooled` is
+            False); None for the features themselves.
+        pooled: False leaves out the global pooling, so that the result is a feature map; `lenet` has no such form.
+
+    Returns:
+        A plain `keras.Model` from `[N, H, W, C]` to `[N, d]`, or to `[N, rows, columns, d]`.
     """
-    plain = {"small": small, "strided": strided, "lenet": lenet} if pooled else TRUNKS
-    if name in plain:
-        made = plain[name](shape)
+    builders = {"small": small, "strided": strided, "lenet": lenet} if pooled else TRUNKS
+    if name in builders:
+        encoder = builders[name](shape)
     else:
         options = {"include_top": False, "pooling": "avg" if pooled else None}
-        made = scaled(NETWORKS[name]((*shape[:2], 3), **options), shape, mean, std)
-    made = made if norm else without_norm(made)
+        encoder = scaled(NETWORKS[name]((*shape[:2], 3), **options), shape, mean, std)
+    encoder = encoder if norm else without_norm(encoder)
     if latent is None:
-        return made
+        return encoder
     tile = keras.Input(shape)
     code = layers.Dense(latent, name="code") if pooled else layers.Conv2D(latent, 1, name="code")
-    return keras.Model(tile, code(made(tile)), name=f"{name}_code")
+    return keras.Model(tile, code(encoder(tile)), name=f"{name}_code")

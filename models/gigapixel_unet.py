@@ -7,14 +7,14 @@ FIRST_BIAS = 0.5
 
 
 def gigapixel_unet(input_shape=(None, None, 1), filters=3, name="gigapixel_unet"):
-    """U-Net with few large kernels and high strides that tells tissue from background.
+    """Build the U-Net with few large kernels and high strides that separates tissue from background.
 
     Reproduces the network of Remedios et al., "Exploring shared memory architectures for
     end-to-end gigapixel deep learning" (MIDL 2023): 7 convolution layers, 4492 parameters,
     additive skip connections, no pooling, one sigmoid output channel. **The paper did not
     publish its kernel sizes, strides and filter counts.** This configuration agrees with
-    everything that it did publish (layers, parameters, skips, large kernels at the full
-    resolution, an input of 16000 x 64000 that every stride divides), but other configurations
+    everything that it did publish (layers, parameters, skip connections, large kernels at the
+    full resolution, an input of 16000 x 64000 that every stride divides), but other configurations
     do as well: it is *a* network that fits the paper, not the authors' own.
 
         layer        kernel  stride  in -> out  output at 16000 x 64000  parameters
@@ -27,8 +27,8 @@ def gigapixel_unet(input_shape=(None, None, 1), filters=3, name="gigapixel_unet"
         dec1         18 x 18    8     3 -> 1     16000 x 64000 x 1           973
 
     Every convolution pads "same" and is followed by ReLU, the last one by a sigmoid. Biases in
-    front of a ReLU start at 0.5, ours too: inputs are never negative, so with biases of 0 each of
-    the three filters of a layer is dead for every image or for none, and some seeds never learn.
+    front of a ReLU start at 0.5, unlike Keras' 0: inputs are never negative, so with biases of 0 each
+    of the three filters of a layer is dead for every image or for none, and some seeds never learn.
 
     Args:
         input_shape: `(H, W, 1)`, multiples of 128 or `None`. Pad or crop other images.

@@ -1,4 +1,4 @@
-"""Heads over the latent grid of PatchGD, and plain baselines with the same heads.
+"""Heads over the latent grid Z of PatchGD, and plain baselines with the same heads.
 
 Gupta et al., "Patch gradient descent: training neural networks on very large images", appendix D, and its code.
 """
@@ -12,25 +12,38 @@ from tfbig.models.pooling import ABMIL, PACKAGE
 from tfbig.models.self_attention import SelfAttentionMIL
 
 BLOCKS = {"published": (1, 3), "smaller": (0, 3), "larger": (1, 4)}
-"""Convolutions of stride 1 and of stride 2."""
+"""Number of convolutions of stride 1 and of stride 2 in each convolutional head."""
 HEADS = (*BLOCKS, "abmil", "transformer")
 LATENT = 256
 
 
 def conv_head(classes, cells=None, latent=LATENT, kind="published", width=256, rate=0.2):
-    """The head of the paper over Z `[N, rows, columns, latent]`.
+    """Build the convolutional head of the PatchGD paper over Z `[N, rows, columns, latent]`.
 
-    Convolutions of 3 x 3 with ReLU, BatchNormalization and dropout of whole channels, first of stride 1 and then of
-    stride 2, torch's padding of one pixel on all sides; then a Dense layer of all that is left. The authors' "smaller"
-    and "larger" have a convolution less and more; their variants with fewer and more features are `width` 128 and 512.
+    3 x 3 convolutions with ReLU, BatchNormalization and SpatialDropout2D, first with stride 1 and then with stride 2,
+    each padded by one pixel on all sides as in torch; then a Dense layer on everything that is left. The authors'
+    "smaller" and "larger" heads have one convolution less and one more; their variants with fewer and more features
+    have `width` 128 and 512. Gupta et al., "Patch gradient descent: training neural networks on very large images",
+    appendix D.
 
     Args:
-        classes: logits.
-        cells: `(rows, columns)` of Z; where it is None, for images of any size, the mean of what is left is classified.
-        latent: numbers of a code.
-        kind: one of "published", "smaller", "larger".
-        width: channels of the convolutions.
-        rate: of the dropout.
+        classes: Number of classes.
+        cells: `(rows, columns)` of Z; None for images of any size, whose remaining cells are averaged instead.
+        latent: Numbers in a code.
+        kind: One of "published", "smaller" and "larger".
+        width: Channels of the convolutions.
+        rate: Dropout rate.
+
+    Returns:
+        A plain `keras.Model` from `[N, rows, columns, latent]` to logits `[N, classes]`.
+
+    Raises:
+        KeyError: `kind` is not one of the three.
+
+    Example:
+        >>> head = tfbig.patchgd.conv_head(classes=6, latent=8, width=4)
+        >>> head(np.zeros((2, 9, 5, 8), "float32")).shape  # codes of 9 x 5 patches, two images
+        TensorShape([2, 6])
     """
     same, halving = BLOCKS[kind]
     z = keras.Input((*(cells or (None, None)), latent), name="z")
@@ -46,12 +59,30 @@ def conv_head(classes, cells=None, latent=LATENT, kind="published", width=256, r
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class BagHead(layers.Layer):
-    """Z `[N, *cells, d]` as a bag of codes for an aggregator of MIL, such as `ABMIL`.
+    """Head that treats Z `[N, *cells, d]` as a bag of codes for an aggregator of MIL, such as `ABMIL`.
+
+    With `positions` it adds sines and cosines of the position of each patch to its code, as in Vaswani et al.,
+    "Attention is all you need" (NIPS 2017), with an equal share of the channels for each axis. Without positions the
+    aggregator cannot tell where a patch is.
 
     Args:
-        aggregator: Layer from a bag `[N, n, d]` to logits, with `attention` and `scores`.
-        positions: Whether sines and cosines of the place are added to each code, as in Vaswani et al. (2017), an equal
-            part of the code for each axis; without them the aggregator cannot tell where a patch is.
+        aggregator: Layer from a bag `[N, n, d]` to logits, with the methods `attention` and `scores`.
+        positions: Whether to add the position of a patch to its code.
+        **options: Options of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Returns:
+        Logits `[N, classes]` of Z `[N, *cells, d]`.
+
+    Raises:
+        AttributeError: `attention` or `scores` is called, and the aggregator has no such method.
+
+    Example:
+        >>> head = tfbig.patchgd.BagHead(tfbig.mil.ABMIL(classes=3, hidden=4))
+        >>> z = np.random.default_rng(0).normal(size=(1, 2, 2, 8)).astype("float32")
+        >>> head(z).shape
+        TensorShape([1, 3])
+        >>> head.attention(z).shape  # of 2 x 2 patches
+        TensorShape([1, 4])
     """
 
     def __init__(self, aggregator, positions=False, **options):
@@ -59,60 +90,85 @@ class BagHead(layers.Layer):
         self.aggregator, self.positions = aggregator, positions
 
     def build(self, shape):
-        if not self.aggregator.built:  # it is, where a file is read
+        """Build the aggregator for Z `[N, *cells, d]`."""
+        if not self.aggregator.built:  # it is already built when a saved model is loaded
             self.aggregator.build((shape[0], None, shape[-1]))
         super().build(shape)
 
     def call(self, z):
+        """Return the logits of Z `[N, *cells, d]`, `[N, classes]`."""
         return self.aggregator(self._bag(z))
 
     def attention(self, z):
-        """How much each patch counts, `[N, n]`."""
+        """Return the weight of each patch, `[N, n]`."""
         return self.aggregator.attention(self._bag(z))
 
     def scores(self, z):
-        """Logits of every patch, `[N, n, classes]`."""
+        """Return the logits of each patch, `[N, n, classes]`."""
         return self.aggregator.scores(self._bag(z))
 
     def _bag(self, z):
-        z = (
-            z + ops.cast(positions(ops.shape(z)[1:-1], z.shape[-1]), z.dtype)
-            if self.positions
-            else z
-        )
+        if self.positions:
+            z = z + ops.cast(positions(ops.shape(z)[1:-1], z.shape[-1]), z.dtype)
         return ops.reshape(z, (ops.shape(z)[0], -1, z.shape[-1]))
 
     def compute_output_shape(self, shape):
+        """Return the shape of the logits."""
         return self.aggregator.compute_output_shape((shape[0], None, shape[-1]))
 
     def get_config(self):
+        """Return the arguments of the layer."""
         aggregator = keras.saving.serialize_keras_object(self.aggregator)
         return super().get_config() | {"aggregator": aggregator, "positions": self.positions}
 
     @classmethod
     def from_config(cls, config):
+        """Return a layer from its config."""
         config = dict(config)
         aggregator = keras.saving.deserialize_keras_object(config.pop("aggregator"))
         return cls(aggregator, **config)
 
 
 def transformer_head(classes, width=LATENT, heads=8, depth=2):
-    """A transformer over Z, the authors' third direction (appendix B): places, blocks of attention and MLP, a token.
+    """Build a transformer head over Z: positions, blocks of attention and MLP, and a class token.
 
-    The attention is exact and in blocks, so Z may have tens of thousands of patches.
+    The third of the directions that the PatchGD paper proposes (appendix B). Attention is exact and computed in blocks,
+    so Z may have tens of thousands of patches.
 
     Args:
-        classes: logits.
-        width: of a token.
-        heads: of the attention; they divide the width.
-        depth: blocks.
+        classes: Number of classes.
+        width: Width of a token.
+        heads: Number of attention heads; must divide `width`.
+        depth: Number of blocks.
+
+    Returns:
+        A `BagHead` from Z `[N, *cells, d]` to logits `[N, classes]`.
+
+    Raises:
+        ValueError: `heads` does not divide `width`, or `depth` is below 1.
+
+    Example:
+        >>> head = tfbig.patchgd.transformer_head(classes=3, width=8, heads=2, depth=1)
+        >>> head(np.zeros((1, 2, 2, 6), "float32")).shape  # codes of 2 x 2 patches
+        TensorShape([1, 3])
     """
-    inside = SelfAttentionMIL(classes, width, heads, depth, mlp=4, name="transformer")
-    return BagHead(inside, positions=True, name="transformer_head")
+    aggregator = SelfAttentionMIL(classes, width, heads, depth, mlp=4, name="transformer")
+    return BagHead(aggregator, positions=True, name="transformer_head")
 
 
 def make_head(kind, classes, cells=None, latent=LATENT, width=256):
-    """A head by name, one of `HEADS`. Args: as in `conv_head`."""
+    """Build a head by name.
+
+    Args:
+        kind: One of `HEADS`.
+        classes: Number of classes.
+        cells: `(rows, columns)` of Z, or None for any size, as in `conv_head`.
+        latent: Numbers in a code.
+        width: Channels of the convolutions, or the width of a transformer.
+
+    Returns:
+        A Keras layer or model from Z to logits.
+    """
     if kind == "transformer":
         return transformer_head(classes, width)
     if kind == "abmil":
@@ -121,58 +177,71 @@ def make_head(kind, classes, cells=None, latent=LATENT, width=256):
 
 
 def baseline(name, image_shape, classes, kind="published", latent=LATENT, width=256, **options):
-    """A plain network of whole images with the same head, so that it is not the head that makes the difference.
+    """Build a plain network of whole images with the same head as PatchGD, to compare the training methods alone.
 
-    The trunk's map of features becomes `latent` channels by a convolution of 1 x 1, and that is what Z is for PatchGD.
+    A 1 x 1 convolution turns the features of the trunk into `latent` channels, which take the place of Z.
 
     Args:
-        name: of the trunk, see `tfbig.models.encoders.make`.
+        name: Name of the trunk, see `tfbig.models.encoders.make`.
         image_shape: `(H, W, C)`, or `(None, None, C)`.
-        classes, kind, latent, width: as in `make_head`.
-        options: `mean` and `std` of the channels.
+        classes: Number of classes.
+        kind: Name of the head, see `make_head`.
+        latent: Channels after the trunk.
+        width: Width of the head, see `make_head`.
+        **options: `mean` and `std` of the channels.
+
+    Returns:
+        A plain `keras.Model` from images to logits.
     """
-    coded = encoders.make(name, image_shape, latent=latent, pooled=False, **options)
-    z = coded.output
+    trunk = encoders.make(name, image_shape, latent=latent, pooled=False, **options)
+    z = trunk.output
     cells = None if None in z.shape[1:3] else tuple(z.shape[1:3])
     head = make_head(kind, classes, cells, latent, width)
-    return keras.Model(coded.input, head(z), name=f"plain_{name}")
+    return keras.Model(trunk.input, head(z), name=f"plain_{name}")
 
 
 def start_from(encoder, trained):
-    """Gives an encoder of patches the trunk of a baseline that was trained before (appendix D, low memory).
+    """Copy the trunk of a trained baseline into an encoder of patches (appendix D, low memory).
 
     Args:
-        encoder: of `encoders.make(name, ..., latent=...)`.
-        trained: of `baseline(name, ...)`.
+        encoder: Encoder of `encoders.make(name, ..., latent=...)`.
+        trained: Model of `baseline(name, ...)`.
 
     Raises:
-        ValueError: They do not have the same trunk.
+        ValueError: The two have different trunks.
     """
     name = encoder.name.removesuffix("_code")
     try:
         encoder.get_layer(name).set_weights(trained.get_layer(name).get_weights())
     except ValueError as error:
         raise ValueError(
-            f"'{trained.name}' has no trunk '{name}' of the encoder's sizes ({error}). Train one with the same "
-            "--encoder."
+            f"'{trained.name}': has no trunk '{name}' with the sizes of the encoder ({error}). Train one with the "
+            "same --encoder."
         ) from error
 
 
 def positions(cells, width):
-    """Sines and cosines of places, `[*cells, width]` float32.
+    """Return sines and cosines of positions, `[*cells, width]` float32.
 
-    An equal part of the channels, an even number, for each axis: of channels `2i` and `2i + 1` of a part of p,
-    `sin` and `cos(place / 10000**(2i / p))`. Channels that are left over are 0.
+    Each axis gets an equal, even number p of channels: channels `2i` and `2i + 1` of an axis hold `sin` and `cos` of
+    `position / 10000**(2i / p)`. Channels that are left over are 0.
+
+    Args:
+        cells: Number of cells along each axis.
+        width: Number of channels.
+
+    Returns:
+        A tensor `[*cells, width]`.
     """
     axes = len(cells)
     part = width // (2 * axes) * 2
     rates = np.float32(10000.0) ** (-np.arange(0, part, 2, dtype="float32") / part)
-    found = []
+    encodings = []
     for axis, count in enumerate(cells):
         angle = ops.cast(ops.arange(count), "float32")[:, None] * rates
-        own = ops.reshape(ops.stack([ops.sin(angle), ops.cos(angle)], -1), (count, part))
+        encoding = ops.reshape(ops.stack([ops.sin(angle), ops.cos(angle)], -1), (count, part))
         shape = [1] * axes + [part]
         shape[axis] = count
-        found.append(ops.broadcast_to(ops.reshape(own, shape), (*cells, part)))
-    left = ops.zeros((*cells, width - axes * part), "float32")
-    return ops.concatenate([*found, left], axis=-1)
+        encodings.append(ops.broadcast_to(ops.reshape(encoding, shape), (*cells, part)))
+    padding = ops.zeros((*cells, width - axes * part), "float32")
+    return ops.concatenate([*encodings, padding], axis=-1)

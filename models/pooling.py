@@ -1,7 +1,8 @@
-"""Bags of features to logits: mean, maximum, and attention (ABMIL).
+"""Aggregators of bags of features: mean, maximum and attention (ABMIL).
 
-An aggregator is a Keras layer from a bag `[N, n, d]` to logits `[N, classes]`. Each says which instances it looked at:
-`attention(bag)` gives `[N, n]`, which adds up to 1, and `scores(bag)` the logits of every instance, `[N, n, classes]`.
+An aggregator is a Keras layer from a bag of features `[N, n, d]` to logits `[N, classes]`. Two methods explain its
+result: `attention(bag)` returns the weight of each instance, `[N, n]`, which sums to 1 over a bag, and `scores(bag)`
+returns the logits of each instance, `[N, n, classes]`.
 """
 
 import keras
@@ -11,10 +12,13 @@ PACKAGE = "tfbig.models"
 
 
 class Aggregator(layers.Layer):
-    """The mean of the features that `attention` weighs, and a classifier of it.
+    """Classifier of the attention-weighted mean of a bag of features.
+
+    `logits = head(sum_i a_i h_i)`, where `attention` returns `a`.
 
     Args:
-        classes: Logits.
+        classes: Number of classes.
+        **options: Options of `keras.layers.Layer`, such as `name` and `dtype`.
     """
 
     def __init__(self, classes, **options):
@@ -23,61 +27,134 @@ class Aggregator(layers.Layer):
         self.head = layers.Dense(classes, name="head", dtype=self.dtype_policy)
 
     def build(self, shape):
+        """Create the weights for features `[N, n, d]`."""
         self.head.build((None, shape[-1]))
         super().build(shape)
 
     def attention(self, bag):
-        """How much each instance counts, `[N, n]`."""
+        """Return the weight of each instance, `[N, n]`; the weights of a bag sum to 1."""
         raise NotImplementedError
 
     def call(self, bag):
+        """Return the logits of bags `[N, n, d]`, `[N, classes]`."""
         weights = ops.expand_dims(ops.cast(self.attention(bag), bag.dtype), 1)
-        # As a product of matrices: the bag times its weights would be as large as the bag.
+        # A matrix product: bag * weights would be a second tensor as large as the bag.
         return self.head(ops.matmul(weights, bag)[:, 0])
 
     def scores(self, bag):
-        """Logits of every instance as if it were the bag, `[N, n, classes]`."""
+        """Return the logits of each instance, classified as if it were the whole bag, `[N, n, classes]`."""
         return self.head(bag)
 
     def compute_output_shape(self, shape):
+        """Return the shape of the logits."""
         return (shape[0], self.classes)
 
     def get_config(self):
+        """Return the arguments of the layer."""
         return super().get_config() | {"classes": self.classes}
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class MeanPooling(Aggregator):
-    """Every instance counts alike."""
+    """Mean of the features of a bag, followed by a linear classifier.
+
+    `logits = head(sum_i h_i / n)`: every instance has attention 1 / n. This is the mean pooling that Ilse et al. (ICML
+    2018) compare attention with.
+
+    Args:
+        classes: Number of classes.
+        **options: Options of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Returns:
+        Logits `[N, classes]` of bags of features `[N, n, d]`.
+
+    Raises:
+        ValueError: The number of features d differs from the one that the layer was built for.
+
+    Example:
+        >>> bag = np.array([[[1.0, 0.0], [3.0, 2.0]]], "float32")  # one bag, two instances, two features
+        >>> pool = tfbig.mil.MeanPooling(classes=3)
+        >>> pool(bag).shape
+        TensorShape([1, 3])
+        >>> pool.attention(bag).numpy()
+        array([[0.5, 0.5]], dtype=float32)
+    """
 
     def attention(self, bag):
+        """Return 1 / n for each instance, `[N, n]`."""
         ones = ops.ones_like(bag[..., 0])
         return ones / ops.sum(ones, axis=1, keepdims=True)
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class MaxPooling(Aggregator):
-    """The largest of each feature; the attention of an instance is its share of the features."""
+    """Maximum of each feature over a bag, followed by a linear classifier.
+
+    `logits = head(max_i h_i)`, the maximum taken feature by feature. The attention of an instance is the share of the
+    features whose maximum it holds; instances with equal maxima divide a feature equally. This is the max pooling that
+    Ilse et al. (ICML 2018) compare attention with.
+
+    Args:
+        classes: Number of classes.
+        **options: Options of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Returns:
+        Logits `[N, classes]` of bags of features `[N, n, d]`.
+
+    Raises:
+        ValueError: The number of features d differs from the one that the layer was built for.
+
+    Example:
+        >>> bag = np.array([[[9.0, 7.0, 5.0, 0.0], [1.0, 2.0, 3.0, 4.0]]], "float32")  # two instances
+        >>> pool = tfbig.mil.MaxPooling(classes=3)
+        >>> pool(bag).shape
+        TensorShape([1, 3])
+        >>> pool.attention(bag).numpy()  # the first instance holds three of four maxima
+        array([[0.75, 0.25]], dtype=float32)
+    """
 
     def call(self, bag):
+        """Return the logits of bags `[N, n, d]`, `[N, classes]`."""
         return self.head(ops.max(bag, axis=1))
 
     def attention(self, bag):
+        """Return the share of the features whose maximum each instance holds, `[N, n]`."""
         largest = ops.cast(ops.equal(bag, ops.max(bag, axis=1, keepdims=True)), bag.dtype)
         return ops.mean(largest / ops.sum(largest, axis=1, keepdims=True), axis=-1)
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class ABMIL(Aggregator):
-    """Attention-based pooling (Ilse, Tomczak, Welling: "Attention-based deep multiple instance learning", ICML 2018).
+    """Attention-based pooling of a bag, followed by a linear classifier.
 
-    `a = softmax(w tanh(V h))` over the instances; gated: `a = softmax(w (tanh(V h) * sigmoid(U h)))`; the bag is
-    `sum a h`.
+        a = softmax_i(w tanh(V h_i))                        over the instances of a bag
+        a = softmax_i(w (tanh(V h_i) * sigmoid(U h_i)))     gated
+        logits = head(sum_i a_i h_i)
+
+    Ilse, Tomczak, Welling: "Attention-based deep multiple instance learning" (ICML 2018), equations 7 to 9.
 
     Args:
-        classes: Logits; 1 for a sigmoid.
-        hidden: Rows of V and U.
-        gated: Whether there is a U.
+        classes: Number of classes; 1 for a binary label with a sigmoid.
+        hidden: Number of rows of V and U.
+        gated: Whether to multiply by the gate `sigmoid(U h)`.
+        **options: Options of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Returns:
+        Logits `[N, classes]` of bags of features `[N, n, d]`.
+
+    Raises:
+        ValueError: The number of features d differs from the one that the layer was built for.
+
+    Example:
+        >>> bag = np.random.default_rng(0).normal(size=(1, 5, 16)).astype("float32")  # five instances
+        >>> pool = tfbig.mil.ABMIL(classes=2, hidden=8, gated=True)
+        >>> pool(bag).shape
+        TensorShape([1, 2])
+        >>> weights = pool.attention(bag)
+        >>> weights.shape, round(float(tf.reduce_sum(weights)), 4)
+        (TensorShape([1, 5]), 1.0)
+        >>> pool.scores(bag).shape  # logits of each instance
+        TensorShape([1, 5, 2])
     """
 
     def __init__(self, classes, hidden=128, gated=False, **options):
@@ -87,24 +164,31 @@ class ABMIL(Aggregator):
         self.gate = Gate(hidden, gated, name="gate", dtype=self.dtype_policy)
 
     def build(self, shape):
+        """Create the weights for features `[N, n, d]`."""
         self.gate.build(shape)
         super().build(shape)
 
     def attention(self, bag):
-        seen = self.gate(bag)  # ops.softmax warns of bags of one instance
-        return ops.exp(seen - ops.logsumexp(seen, axis=1, keepdims=True))
+        """Return the softmax of the gate over the instances of each bag, `[N, n]`."""
+        logits = self.gate(bag)
+        # Not ops.softmax, which warns about bags of one instance.
+        return ops.exp(logits - ops.logsumexp(logits, axis=1, keepdims=True))
 
     def get_config(self):
+        """Return the arguments of the layer."""
         return super().get_config() | {"hidden": self.hidden, "gated": self.gated}
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class Gate(layers.Layer):
-    """What attention is made of, before the softmax: `[N, n, d]` to `[N, n]`, in float32 or wider.
+    """Attention logits of instances, before the softmax: `[N, n, d]` to `[N, n]`, in float32 or float64.
+
+    `w tanh(V h)`, or gated `w (tanh(V h) * sigmoid(U h))`.
 
     Args:
-        hidden: Rows of V and U.
-        gated: Whether there is a U.
+        hidden: Number of rows of V and U.
+        gated: Whether to multiply by the gate `sigmoid(U h)`.
+        **options: Options of `keras.layers.Layer`.
     """
 
     def __init__(self, hidden=128, gated=True, **options):
@@ -116,6 +200,7 @@ class Gate(layers.Layer):
         self.w = layers.Dense(1, name="w", dtype=self.dtype_policy)
 
     def build(self, shape):
+        """Create the weights for features `[N, n, d]`."""
         self.v.build(shape)
         if self.gated:
             self.u.build(shape)
@@ -123,13 +208,18 @@ class Gate(layers.Layer):
         super().build(shape)
 
     def call(self, bag):
+        """Return the attention logits of the instances, `[N, n]`."""
         inner = self.v(bag) * self.u(bag) if self.gated else self.v(bag)
-        found = self.w(inner)[..., 0]
-        wide = "float32" if keras.backend.standardize_dtype(found.dtype) != "float64" else "float64"
-        return ops.cast(found, wide)
+        logits = self.w(inner)[..., 0]
+        wide = (
+            "float32" if keras.backend.standardize_dtype(logits.dtype) != "float64" else "float64"
+        )
+        return ops.cast(logits, wide)
 
     def compute_output_shape(self, shape):
+        """Return the shape of the logits."""
         return shape[:-1]
 
     def get_config(self):
+        """Return the arguments of the layer."""
         return super().get_config() | {"hidden": self.hidden, "gated": self.gated}

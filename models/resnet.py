@@ -1,4 +1,4 @@
-"""ResNet-18, 34 and 50 as torchvision has them, and its weights for them."""
+"""ResNet-18, 34 and 50 as torchvision defines them, and a reader for torchvision's weights."""
 
 import zipfile
 from pathlib import Path
@@ -11,27 +11,27 @@ from safetensors.numpy import load_file
 EPSILON = 1e-5
 MOMENTUM = 0.9  # torch counts from the other end: 0.1
 WIDTHS = (64, 128, 256, 512)
-NOT_WEIGHTS = ("num_batches_tracked",)  # counted by torch, used by neither
+NOT_WEIGHTS = ("num_batches_tracked",)  # torch counts batches; neither library uses the number
 
 
 def resnet18(
     input_shape=(None, None, 3), include_top=True, classes=1000, pooling=None, name="resnet18"
 ):
-    """ResNet-18, 11689512 parameters with its top. See `resnet`."""
+    """Build ResNet-18, 11689512 parameters with its top. See `resnet` for the arguments."""
     return resnet(_basic_block, (2, 2, 2, 2), input_shape, include_top, classes, pooling, name)
 
 
 def resnet34(
     input_shape=(None, None, 3), include_top=True, classes=1000, pooling=None, name="resnet34"
 ):
-    """ResNet-34, 21797672 parameters with its top. See `resnet`."""
+    """Build ResNet-34, 21797672 parameters with its top. See `resnet` for the arguments."""
     return resnet(_basic_block, (3, 4, 6, 3), input_shape, include_top, classes, pooling, name)
 
 
 def resnet50(
     input_shape=(None, None, 3), include_top=True, classes=1000, pooling=None, name="resnet50"
 ):
-    """ResNet-50, 25557032 parameters with its top. See `resnet`.
+    """Build ResNet-50, 25557032 parameters with its top. See `resnet` for the arguments.
 
     `keras.applications.ResNet50` is another network: it strides in the first 1x1 convolution of a
     block, where torchvision strides in the 3x3, and its convolutions have biases.
@@ -40,15 +40,15 @@ def resnet50(
 
 
 def resnet(block, depths, input_shape, include_top, classes, pooling, name):
-    """A residual network (He et al., "Deep residual learning", CVPR 2016) in torchvision's form.
+    """Build a residual network (He et al., "Deep residual learning", CVPR 2016) in torchvision's form.
 
-    Layers are called as torchvision's modules are (`layer1.0.conv1`, `bn1`, `fc`). Padding is
+    Layers have the names of torchvision's modules (`layer1.0.conv1`, `bn1`, `fc`). Padding is
     torch's, the same on all four sides: a convolution of stride 2 with Keras' padding="same" would
     pad images of even size only below and to the right, and see other pixels.
 
     Two things that torch does have no counterpart in a Keras layer: it keeps the unbiased variance
     of a batch (Keras the biased one), which differ by a factor of 1 + 1 / (pixels - 1), and
-    torchvision's Linear draws its biases.
+    torchvision's Linear draws its biases at random.
 
     Args:
         block: Function `(x, width, stride, name) -> x` that adds one residual block.
@@ -56,7 +56,7 @@ def resnet(block, depths, input_shape, include_top, classes, pooling, name):
         input_shape: `(H, W, 3)`; `None` for any height or width.
         include_top: Whether to end in average pooling and a dense layer without activation.
         classes: Outputs of that layer.
-        pooling: Without the top: `"avg"`, `"max"`, or None for the image `[N, H/32, W/32, C]`.
+        pooling: Without the top: `"avg"`, `"max"`, or None for the feature map `[N, H/32, W/32, C]`.
         name: Name of the model.
 
     Returns:
@@ -70,9 +70,9 @@ def resnet(block, depths, input_shape, include_top, classes, pooling, name):
         raise ValueError(f"pooling={pooling!r} of {name}: expected None, 'avg' or 'max'.")
     image = keras.Input(input_shape, name="image")
     x = _convolution(image, 64, 7, 2, "conv1")  # [N, H/2, W/2, 64]
-    x = _relu(_normalised(x, "bn1"), "relu")
-    # Zeros never win: after ReLU nothing is below them. Where all is zero they tie, and the gradient
-    # that they then take is one that ReLU would have stopped.
+    x = _relu(_normalise(x, "bn1"), "relu")
+    # Padding with zeros is safe: after ReLU no value is below them. If a whole window is zero the
+    # padding ties with it, and takes a gradient that ReLU would have stopped anyway.
     x = keras.layers.ZeroPadding2D(1, name="maxpool.pad")(x)
     x = keras.layers.MaxPooling2D(3, 2, name="maxpool")(x)  # [N, H/4, W/4, 64]
     for stage, (width, depth) in enumerate(zip(WIDTHS, depths, strict=True), 1):
@@ -90,21 +90,21 @@ def resnet(block, depths, input_shape, include_top, classes, pooling, name):
 
 
 def load_torchvision(model, path):
-    """Gives a model of this file torchvision's weights, without torch.
+    """Assign torchvision's weights to a model of this module, without torch.
 
-    Where torch is at hand, this writes such a file, from any state dict of the same layout:
+    Where torch is installed, this writes such a file, from any state dict of the same layout:
 
         safetensors.torch.save_file(torchvision.models.resnet18(weights="DEFAULT").state_dict(), path)
 
     Args:
-        model: Made by `resnet18`, `resnet34` or `resnet50`; also streamed, or as part of a larger
-            model without other weights. Without its top, the file's `fc` is left out.
+        model: Model from `resnet18`, `resnet34` or `resnet50`; it may be streamed, or part of a larger
+            model that has no other weights. Without its top, the file's `fc` is left out.
         path: A `.safetensors` or `.npz` file with torchvision's names and layouts.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file is damaged or of another kind, or a key is missing, of another shape, or
-            not in the model. Then nothing has been assigned.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file is damaged or of another kind, or a key is missing, has another shape, or
+            is not in the model. Nothing has been assigned then.
     """
     arrays = {k: a for k, a in _read(Path(path)).items() if not k.endswith(NOT_WEIGHTS)}
     expected = _variables(model)
@@ -113,8 +113,8 @@ def load_torchvision(model, path):
     for key, (variable, order) in expected.items():
         if key not in arrays:
             raise ValueError(
-                f"{path}: has no '{key}' of '{model.name}', which has shape {_shape(variable, order)}; "
-                f"it has {_some(arrays)}. Use weights of the same network, under torchvision's names."
+                f"{path}: has no '{key}', which '{model.name}' expects with shape {_shape(variable, order)}; "
+                f"the file has {_describe(arrays)}. Use weights of the same network, under torchvision's names."
             )
         if arrays[key].shape != _shape(variable, order):
             advice = (
@@ -129,7 +129,7 @@ def load_torchvision(model, path):
     unknown = {k: a for k, a in arrays.items() if k not in expected}
     if unknown:
         raise ValueError(
-            f"{path}: has {_some(unknown)}, which '{model.name}' has not, so it is of another network. "
+            f"{path}: has {_describe(unknown)}, which '{model.name}' does not have, so it belongs to another network. "
             "Use weights of the same network, or build the network that they belong to."
         )
     for key, (variable, order) in expected.items():
@@ -137,28 +137,28 @@ def load_torchvision(model, path):
 
 
 def _basic_block(x, width, stride, name):
-    """Two 3x3 convolutions, `[N, H, W, C] -> [N, H / stride, W / stride, width]`."""
+    """Add two 3x3 convolutions, `[N, H, W, C] -> [N, H / stride, W / stride, width]`."""
     y = _convolution(x, width, 3, stride, f"{name}.conv1")
-    y = _relu(_normalised(y, f"{name}.bn1"), f"{name}.relu1")
+    y = _relu(_normalise(y, f"{name}.bn1"), f"{name}.relu1")
     y = _convolution(y, width, 3, 1, f"{name}.conv2")
-    return _joined(x, _normalised(y, f"{name}.bn2"), stride, name)
+    return _add_shortcut(x, _normalise(y, f"{name}.bn2"), stride, name)
 
 
 def _bottleneck(x, width, stride, name):
-    """1x1, 3x3, 1x1: `[N, H, W, C] -> [N, H / stride, W / stride, 4 * width]`."""
+    """Add 1x1, 3x3 and 1x1 convolutions: `[N, H, W, C] -> [N, H / stride, W / stride, 4 * width]`."""
     y = _convolution(x, width, 1, 1, f"{name}.conv1")
-    y = _relu(_normalised(y, f"{name}.bn1"), f"{name}.relu1")
+    y = _relu(_normalise(y, f"{name}.bn1"), f"{name}.relu1")
     y = _convolution(y, width, 3, stride, f"{name}.conv2")
-    y = _relu(_normalised(y, f"{name}.bn2"), f"{name}.relu2")
+    y = _relu(_normalise(y, f"{name}.bn2"), f"{name}.relu2")
     y = _convolution(y, 4 * width, 1, 1, f"{name}.conv3")
-    return _joined(x, _normalised(y, f"{name}.bn3"), stride, name)
+    return _add_shortcut(x, _normalise(y, f"{name}.bn3"), stride, name)
 
 
-def _joined(x, y, stride, name):
-    """The shortcut added, projected where the shape has changed."""
+def _add_shortcut(x, y, stride, name):
+    """Add the shortcut, projected if the shape has changed, then ReLU."""
     if stride > 1 or x.shape[-1] != y.shape[-1]:
         x = _convolution(x, y.shape[-1], 1, stride, f"{name}.downsample.0")
-        x = _normalised(x, f"{name}.downsample.1")
+        x = _normalise(x, f"{name}.downsample.1")
     return _relu(keras.layers.Add(name=f"{name}.add")([y, x]), f"{name}.relu")
 
 
@@ -176,7 +176,7 @@ def _convolution(x, filters, kernel, stride, name):
     )(x)
 
 
-def _normalised(x, name):
+def _normalise(x, name):
     return keras.layers.BatchNormalization(momentum=MOMENTUM, epsilon=EPSILON, name=name)(x)
 
 
@@ -194,41 +194,40 @@ def _linear(x, units, name):
 
 
 def _variables(model):
-    """`{torchvision's key: (variable, order of torch's axes in it)}`."""
-    found = {}
+    """Return `{torchvision's key: (variable, order of torch's axes in it)}`."""
+    variables = {}
     for layer in model.layers:
         if isinstance(layer, keras.Model):
-            found |= _variables(layer)
+            variables |= _variables(layer)
         elif isinstance(layer, keras.layers.Conv2D):
-            found[f"{layer.name}.weight"] = (
-                layer.kernel,
-                (2, 3, 1, 0),
-            )  # from [out, in, rows, columns]
+            # From [out, in, rows, columns].
+            variables[f"{layer.name}.weight"] = layer.kernel, (2, 3, 1, 0)
         elif isinstance(layer, keras.layers.Dense):
-            found[f"{layer.name}.weight"] = layer.kernel, (1, 0)  # from [out, in]
-            found[f"{layer.name}.bias"] = layer.bias, (0,)
+            # From [out, in].
+            variables[f"{layer.name}.weight"] = layer.kernel, (1, 0)
+            variables[f"{layer.name}.bias"] = layer.bias, (0,)
         elif isinstance(layer, keras.layers.BatchNormalization):
-            found[f"{layer.name}.weight"] = layer.gamma, (0,)
-            found[f"{layer.name}.bias"] = layer.beta, (0,)
-            found[f"{layer.name}.running_mean"] = layer.moving_mean, (0,)
-            found[f"{layer.name}.running_var"] = layer.moving_variance, (0,)
-    return found
+            variables[f"{layer.name}.weight"] = layer.gamma, (0,)
+            variables[f"{layer.name}.bias"] = layer.beta, (0,)
+            variables[f"{layer.name}.running_mean"] = layer.moving_mean, (0,)
+            variables[f"{layer.name}.running_var"] = layer.moving_variance, (0,)
+    return variables
 
 
 def _shape(variable, order):
-    """Shape of a variable in torch's order of axes."""
+    """Return the shape of a variable in torch's order of axes."""
     return tuple(int(variable.shape[order.index(axis)]) for axis in range(len(order)))
 
 
 def _read(path):
-    """Arrays by name."""
+    """Return the arrays of a file by name."""
     if path.suffix not in (".safetensors", ".npz"):
         raise ValueError(
             f"{path}: expected a .safetensors or .npz file. Where torch is installed, write one with "
             "safetensors.torch.save_file(torch.load(path, map_location='cpu'), 'weights.safetensors')."
         )
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such file; expected torchvision's weights.")
+        raise FileNotFoundError(f"{path}: the file does not exist; expected torchvision's weights.")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -236,12 +235,12 @@ def _read(path):
             return dict(file)
     except (SafetensorError, zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
         raise ValueError(
-            f"{path}: is no {path.suffix} file of arrays, or damaged ({error}). Write or fetch it again."
+            f"{path}: is not a {path.suffix} file of arrays, or is damaged ({error}). Write or fetch it again."
         ) from error
 
 
-def _some(arrays):
-    """`3 keys, such as 'conv1.weight' of shape (64, 3, 7, 7)`."""
+def _describe(arrays):
+    """Return a summary such as `3 keys, such as 'conv1.weight' of shape (64, 3, 7, 7)`."""
     if not arrays:
         return "no keys"
     key = sorted(arrays)[0]

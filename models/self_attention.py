@@ -1,8 +1,8 @@
-"""Exact self-attention among all instances of a bag, however many, as an aggregator.
+"""Aggregator with exact self-attention among all instances of a bag, for bags of any size.
 
-The attention is that of Vaswani et al., "Attention is all you need" (NIPS 2017), normalised first as in Xiong et al.,
-"On layer normalization in the transformer architecture" (ICML 2020);
-`tfbig.ops.blockwise_attention` computes it in blocks.
+Attention as in Vaswani et al., "Attention is all you need" (NIPS 2017), with the normalisation first as in Xiong et
+al., "On layer normalization in the transformer architecture" (ICML 2020); `tfbig.ops.blockwise_attention` computes it
+in blocks.
 """
 
 import keras
@@ -12,30 +12,47 @@ from tfbig.models.pooling import PACKAGE
 from tfbig.ops.blockwise_attention import blockwise_attention
 
 EPSILON = 1e-5
-"""Of layer normalisation, as in torch."""
+"""Epsilon of layer normalisation, as in torch."""
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class SelfAttentionMIL(layers.Layer):
-    """A bag of features `[N, n, d]` to logits `[N, classes]`: TransMIL without its approximation and its places.
+    """Transformer over the instances of a bag, with exact attention and a class token.
 
         x = concatenate([token, relu(embed(bag))])
         x = x + attention(norm(x))              depth times, each followed by
-        x = x + W2 gelu(W1 norm(x))             where `mlp` is not 0
+        x = x + W2 gelu(W1 norm(x))             if `mlp` is not 0
         logits = head(norm(x[0]))
 
-    Nothing says where an instance is, so their order does not matter. Memory: `O(N n width)`, time `O(N n^2 width)`.
+    Unlike `TransMIL`, it has exact attention and no positional encoding, so the order of the instances does
+    not matter. Memory: `O(N n width)`, time `O(N n^2 width)`. Attention of Vaswani et al., "Attention is all you need"
+    (NIPS 2017); normalisation first as in Xiong et al., "On layer normalization in the transformer architecture" (ICML
+    2020).
 
     Args:
-        classes: Logits.
-        width: Of a token.
-        heads: Of the attention; they divide the width.
-        depth: Blocks of attention.
-        block: Queries and keys that are held at once; see `blockwise_attention`.
-        mlp: Width of W1 in widths; 4 in the original transformer, 0 for none.
+        classes: Number of classes.
+        width: Width of a token.
+        heads: Number of attention heads; must divide `width`.
+        depth: Number of attention blocks.
+        block: Number of queries and of keys held at once; see `tfbig.ops.blockwise_attention`.
+        mlp: Width of W1 as a multiple of `width`; 4 in the original transformer, 0 for no MLP.
+        **options: Options of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Returns:
+        Logits `[N, classes]` of bags of features `[N, n, d]`.
 
     Raises:
-        ValueError: There is no block, or `heads` does not divide `width`.
+        ValueError: `depth` is below 1, or `heads` does not divide `width`.
+
+    Example:
+        >>> bag = np.random.default_rng(0).normal(size=(1, 5, 6)).astype("float32")  # five instances
+        >>> pool = tfbig.mil.SelfAttentionMIL(classes=2, width=8, heads=2)
+        >>> pool(bag).shape
+        TensorShape([1, 2])
+        >>> bool(np.allclose(pool(bag[:, ::-1]), pool(bag), atol=1e-5))  # in another order
+        True
+        >>> pool.attention(bag).shape
+        TensorShape([1, 5])
     """
 
     def __init__(self, classes, width=512, heads=8, depth=1, block=1024, mlp=0, **options):
@@ -44,29 +61,30 @@ class SelfAttentionMIL(layers.Layer):
             raise ValueError(f"depth={depth}; expected at least 1 block of attention.")
         self.classes, self.width, self.heads = classes, width, heads
         self.depth, self.block, self.mlp = depth, block, mlp
-        own = {"dtype": self.dtype_policy}
-        self.embed = layers.Dense(width, "relu", name="embed", **own)
+        policy = {"dtype": self.dtype_policy}
+        self.embed = layers.Dense(width, "relu", name="embed", **policy)
         self.norms = [
-            layers.LayerNormalization(epsilon=EPSILON, name=f"norm{i}", **own)
+            layers.LayerNormalization(epsilon=EPSILON, name=f"norm{i}", **policy)
             for i in range(depth + 1)
         ]
         self.blocks = [
-            SelfAttention(width, heads, block, name=f"attention{i}", **own) for i in range(depth)
+            SelfAttention(width, heads, block, name=f"attention{i}", **policy) for i in range(depth)
         ]
         self.mlps = [
             keras.Sequential(
                 [
-                    layers.LayerNormalization(epsilon=EPSILON, **own),
-                    layers.Dense(mlp * width, "gelu", **own),
-                    layers.Dense(width, **own),
+                    layers.LayerNormalization(epsilon=EPSILON, **policy),
+                    layers.Dense(mlp * width, "gelu", **policy),
+                    layers.Dense(width, **policy),
                 ],
                 name=f"mlp{i}",
             )
             for i in range(depth if mlp else 0)
         ]
-        self.head = layers.Dense(classes, name="head", **own)
+        self.head = layers.Dense(classes, name="head", **policy)
 
     def build(self, shape):
+        """Create the weights for features `[N, n, d]`."""
         self.embed.build(shape)
         for layer in (*self.norms, *self.blocks, *self.mlps):
             layer.build((shape[0], None, self.width))
@@ -77,10 +95,11 @@ class SelfAttentionMIL(layers.Layer):
         super().build(shape)
 
     def call(self, bag):
-        return self.head(self.norms[-1](self._last(bag)[:, 0]))
+        """Return the logits of bags `[N, n, d]`, `[N, classes]`."""
+        return self.head(self.norms[-1](self._encode(bag)[:, 0]))
 
-    def _before(self, bag):
-        """Tokens before the last block, `[N, 1 + n, width]`."""
+    def _embed_and_attend(self, bag):
+        """Return the tokens before the last block, `[N, 1 + n, width]`."""
         x = self.embed(bag)
         token = ops.broadcast_to(ops.cast(self.token, x.dtype), (ops.shape(x)[0], 1, self.width))
         x = ops.concatenate([token, x], axis=1)
@@ -92,35 +111,43 @@ class SelfAttentionMIL(layers.Layer):
         x = x + self.blocks[index](self.norms[index](x))
         return x + self.mlps[index](x) if self.mlp else x
 
-    def _last(self, bag):
-        """Tokens behind the last block, `[N, 1 + n, width]`."""
-        return self._block(self._before(bag), self.depth - 1)
+    def _encode(self, bag):
+        """Return the tokens after the last block, `[N, 1 + n, width]`."""
+        return self._block(self._embed_and_attend(bag), self.depth - 1)
 
     def attention(self, bag):
-        """What the class token looks at in the last block but itself, the mean of the heads, `[N, n]`."""
-        seen = self.blocks[-1].first_row(self.norms[-2](self._before(bag)))[:, 1:]
-        return seen / ops.sum(seen, axis=1, keepdims=True)
+        """Return the attention of the class token to each instance in the last block, `[N, n]`.
+
+        The mean over the heads, without the attention of the class token to itself, normalised to sum to 1.
+        """
+        weights = self.blocks[-1].first_row(self.norms[-2](self._embed_and_attend(bag)))[:, 1:]
+        return weights / ops.sum(weights, axis=1, keepdims=True)
 
     def scores(self, bag):
-        """Logits of every token that is classified like the class token, `[N, n, classes]`."""
-        return self.head(self.norms[-1](self._last(bag)[:, 1:]))
+        """Return the logits of each token, classified like the class token, `[N, n, classes]`."""
+        return self.head(self.norms[-1](self._encode(bag)[:, 1:]))
 
     def compute_output_shape(self, shape):
+        """Return the shape of the logits."""
         return (shape[0], self.classes)
 
     def get_config(self):
-        own = ("classes", "width", "heads", "depth", "block", "mlp")
-        return super().get_config() | {name: getattr(self, name) for name in own}
+        """Return the arguments of the layer."""
+        names = ("classes", "width", "heads", "depth", "block", "mlp")
+        return super().get_config() | {name: getattr(self, name) for name in names}
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class SelfAttention(layers.Layer):
-    """`softmax(q k^T / sqrt(width / heads)) v` of `[N, n, width]`, and a Dense layer of all heads.
+    """Multi-head self-attention of tokens `[N, n, width]`, computed in blocks.
+
+    `softmax(q k^T / sqrt(width / heads)) v` of each head, followed by a Dense layer over all heads.
 
     Args:
-        width: Of a token.
-        heads: Of the attention; they divide the width.
-        block: Queries and keys that are held at once.
+        width: Width of a token.
+        heads: Number of attention heads; must divide `width`.
+        block: Number of queries and of keys held at once.
+        **options: Options of `keras.layers.Layer`.
 
     Raises:
         ValueError: `heads` does not divide `width`.
@@ -130,39 +157,43 @@ class SelfAttention(layers.Layer):
         super().__init__(**options)
         if heads < 1 or width % heads:
             raise ValueError(f"heads={heads}; expected a divisor of width={width}.")
-        self.supports_jit = False  # how many blocks there are is known when it runs
+        self.supports_jit = False  # the number of blocks is known only at run time
         self.width, self.heads, self.block = width, heads, block
-        own = {"dtype": self.dtype_policy}
-        self.qkv = layers.Dense(3 * width, use_bias=False, name="qkv", **own)
-        self.out = layers.Dense(width, name="out", **own)
+        policy = {"dtype": self.dtype_policy}
+        self.qkv = layers.Dense(3 * width, use_bias=False, name="qkv", **policy)
+        self.out = layers.Dense(width, name="out", **policy)
 
     def build(self, shape):
+        """Create the weights for tokens `[N, n, width]`."""
         self.qkv.build(shape)
         self.out.build(shape)
         super().build(shape)
 
     def call(self, x):
-        found = blockwise_attention(*self._heads(x), block=self.block)  # [N, heads, n, each]
-        found = ops.transpose(found, (0, 2, 1, 3))
-        return self.out(ops.reshape(found, (ops.shape(x)[0], -1, self.width)))
+        """Return the attended tokens, `[N, n, width]`."""
+        attended = blockwise_attention(*self._heads(x), block=self.block)  # [N, heads, n, each]
+        attended = ops.transpose(attended, (0, 2, 1, 3))
+        return self.out(ops.reshape(attended, (ops.shape(x)[0], -1, self.width)))
 
     def first_row(self, x):
-        """How much the first token looks at each, the mean of the heads, `[N, n]` in float32 or wider."""
+        """Return the attention of the first token to each token, the mean over heads, `[N, n]`, at least float32."""
         q, k, _ = self._heads(x)
         score = ops.matmul(q[:, :, :1], ops.transpose(k, (0, 1, 3, 2)))[:, :, 0]
-        wide = keras.backend.result_type(score.dtype, "float32")
-        score = ops.cast(score, wide) * (self.width // self.heads) ** -0.5
+        dtype = keras.backend.result_type(score.dtype, "float32")
+        score = ops.cast(score, dtype) * (self.width // self.heads) ** -0.5
         return ops.mean(ops.softmax(score, axis=-1), axis=1)
 
     def _heads(self, x):
-        """q, k and v, each `[N, heads, n, width / heads]`."""
-        each = self.width // self.heads
-        parts = ops.reshape(self.qkv(x), (ops.shape(x)[0], -1, 3, self.heads, each))
+        """Return q, k and v, each `[N, heads, n, width / heads]`."""
+        size = self.width // self.heads
+        parts = ops.reshape(self.qkv(x), (ops.shape(x)[0], -1, 3, self.heads, size))
         return [ops.transpose(parts[:, :, i], (0, 2, 1, 3)) for i in range(3)]
 
     def compute_output_shape(self, shape):
+        """Return the shape of the tokens."""
         return shape
 
     def get_config(self):
-        own = ("width", "heads", "block")
-        return super().get_config() | {name: getattr(self, name) for name in own}
+        """Return the arguments of the layer."""
+        names = ("width", "heads", "block")
+        return super().get_config() | {name: getattr(self, name) for name in names}

@@ -11,38 +11,57 @@ from tfbig.models.pooling import PACKAGE
 from tfbig.ops.blockwise_attention import blockwise_attention
 
 EPSILON = 1e-5
-"""Of layer normalisation, as in torch."""
+"""Epsilon of layer normalisation, as in torch."""
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class TransMIL(layers.Layer):
-    """A bag of features `[N, n, d]` to logits `[N, classes]`; 2,672,146 parameters for d = 1024 and two classes.
+    """Transformer over the instances of a bag, with approximate attention and a class token.
 
-    The tokens are filled up to a square with the first of them, and get a class token in front. Two blocks of Nystroem
-    attention, with a positional encoding by depthwise convolutions over the square between them; the class token is
-    classified.
+    The first instances are repeated until the tokens fill a square, and a class token comes first. Two blocks of
+    Nystroem attention follow, with a positional encoding between them: depthwise convolutions of 7 x 7, 5 x 5 and 3 x 3
+    over the square. The class token is classified. 2,672,146 parameters for d = 1024 and two classes.
+
+    Shao et al., "TransMIL: Transformer based correlated multiple instance learning for whole slide image
+    classification" (NeurIPS 2021).
 
     Args:
-        classes: Logits.
-        width: Of a token.
+        classes: Number of classes.
+        width: Width of a token; a multiple of the 8 attention heads.
+        **options: Options of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Returns:
+        Logits `[N, classes]` of bags of features `[N, n, d]`.
+
+    Raises:
+        ValueError: The number of features d differs from the one that the layer was built for.
+
+    Example:
+        >>> bag = np.random.default_rng(0).normal(size=(1, 5, 6)).astype("float32")  # five instances
+        >>> pool = tfbig.mil.TransMIL(classes=2, width=8)
+        >>> pool(bag).shape
+        TensorShape([1, 2])
+        >>> pool.attention(bag).shape
+        TensorShape([1, 5])
     """
 
     def __init__(self, classes, width=512, **options):
         super().__init__(**options)
         self.classes = classes
         self.width = width
-        own = {"dtype": self.dtype_policy}
-        self.embed = layers.Dense(width, "relu", name="embed", **own)
+        policy = {"dtype": self.dtype_policy}
+        self.embed = layers.Dense(width, "relu", name="embed", **policy)
         self.norms = [
-            layers.LayerNormalization(epsilon=EPSILON, name=f"norm{i}", **own) for i in range(3)
+            layers.LayerNormalization(epsilon=EPSILON, name=f"norm{i}", **policy) for i in range(3)
         ]
-        self.blocks = [NystromAttention(width, name=f"attention{i}", **own) for i in range(2)]
+        self.blocks = [NystromAttention(width, name=f"attention{i}", **policy) for i in range(2)]
         self.places = [
-            layers.DepthwiseConv2D(k, padding="same", name=f"place{k}", **own) for k in (7, 5, 3)
+            layers.DepthwiseConv2D(k, padding="same", name=f"place{k}", **policy) for k in (7, 5, 3)
         ]
-        self.head = layers.Dense(classes, name="head", **own)
+        self.head = layers.Dense(classes, name="head", **policy)
 
     def build(self, shape):
+        """Create the weights for features `[N, n, d]`."""
         self.embed.build(shape)
         tokens = (shape[0], None, self.width)
         for layer in (*self.norms, *self.blocks):
@@ -56,12 +75,13 @@ class TransMIL(layers.Layer):
         super().build(shape)
 
     def call(self, bag, training=None):
-        x = self._middle(bag, training)
+        """Return the logits of bags `[N, n, d]`, `[N, classes]`."""
+        x = self._encode_positions(bag, training)
         x = x + self.blocks[1](self.norms[1](x), training=training)
         return self.head(self.norms[2](x[:, :1])[:, 0])
 
-    def _middle(self, bag, training=None):
-        """Tokens before the second block, `[N, 1 + s * s, width]`."""
+    def _encode_positions(self, bag, training=None):
+        """Return the tokens before the second block, `[N, 1 + s * s, width]`."""
         x = self.embed(bag)
         count = ops.shape(x)[1]
         side = _side(count)
@@ -76,33 +96,36 @@ class TransMIL(layers.Layer):
         )
 
     def attention(self, bag):
-        """What the class token looks at in the second block, `[N, n]`: the mean of the heads, negatives as 0.
+        """Return the attention of the class token to each instance in the second block, `[N, n]`.
 
-        A token that fills the square counts for the instance that it repeats.
+        The mean over the heads, with negative values (of the approximation) set to 0. A token that fills the square
+        counts for the instance that it repeats.
         """
-        x = self._middle(bag)
-        seen = self.blocks[1].first_row(self.norms[1](x))[:, 1:]
+        x = self._encode_positions(bag)
+        weights = self.blocks[1].first_row(self.norms[1](x))[:, 1:]
         count = ops.shape(bag)[1]
-        more = ops.shape(seen)[1] - count
-        seen = seen[:, :count] + ops.pad(seen[:, count:], [[0, 0], [0, count - more]])
-        seen = ops.maximum(seen, 0)
-        return seen / ops.sum(seen, axis=1, keepdims=True)
+        repeated = ops.shape(weights)[1] - count
+        weights = weights[:, :count] + ops.pad(weights[:, count:], [[0, 0], [0, count - repeated]])
+        weights = ops.maximum(weights, 0)
+        return weights / ops.sum(weights, axis=1, keepdims=True)
 
     def scores(self, bag):
-        """Logits of every token that is classified like the class token, `[N, n, classes]`."""
-        x = self._middle(bag)
+        """Return the logits of each token, classified like the class token, `[N, n, classes]`."""
+        x = self._encode_positions(bag)
         x = x + self.blocks[1](self.norms[1](x), training=False)
         return self.head(self.norms[2](x[:, 1 : 1 + ops.shape(bag)[1]]))
 
     def compute_output_shape(self, shape):
+        """Return the shape of the logits."""
         return (shape[0], self.classes)
 
     def get_config(self):
+        """Return the arguments of the layer."""
         return super().get_config() | {"classes": self.classes, "width": self.width}
 
 
 def _side(count):
-    """Of the smallest square that holds so many."""
+    """Return the side of the smallest square with at least `count` cells."""
     if isinstance(count, int):
         side = int(count**0.5)
         return side + (side * side < count)
@@ -112,18 +135,19 @@ def _side(count):
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class NystromAttention(layers.Layer):
-    """Self-attention of `[N, n, width]` through m landmarks, the means of n / m consecutive tokens.
+    """Approximate self-attention of tokens `[N, n, width]` through m landmarks, the means of n / m consecutive tokens.
 
-    `softmax(q kl^T) pinv(softmax(ql kl^T)) softmax(ql k^T) v`, plus a convolution of v along the tokens. Tokens are
-    filled up to a multiple of m with zeros in front. Memory: `8 * N * n * m` numbers instead of `8 * N * n * n`.
+    `softmax(q kl^T) pinv(softmax(ql kl^T)) softmax(ql k^T) v`, plus a convolution of v along the tokens. Zeros in front
+    pad the tokens to a multiple of m. Memory: `8 * N * n * m` numbers instead of `8 * N * n * n`.
 
     Args:
-        width: Of a token.
-        heads: Of the attention.
-        landmarks: m.
-        iterations: Of the pseudo-inverse.
-        kernel: Of the convolution.
-        rate: Of the dropout behind it.
+        width: Width of a token.
+        heads: Number of attention heads.
+        landmarks: Number of landmarks, m.
+        iterations: Iterations of the pseudo-inverse.
+        kernel: Size of the convolution.
+        rate: Dropout rate after the attention.
+        **options: Options of `keras.layers.Layer`.
     """
 
     def __init__(self, width, heads=8, landmarks=256, iterations=6, kernel=33, rate=0.1, **options):
@@ -142,60 +166,62 @@ class NystromAttention(layers.Layer):
             landmarks,
             iterations,
         )
-        own = {"dtype": self.dtype_policy}
-        self.qkv = layers.Dense(3 * width, use_bias=False, name="qkv", **own)
-        self.supports_jit = False  # attention in blocks, whose number is known when it runs
+        policy = {"dtype": self.dtype_policy}
+        self.qkv = layers.Dense(3 * width, use_bias=False, name="qkv", **policy)
+        self.supports_jit = False  # the number of blocks of attention is known only at run time
         self.near = layers.DepthwiseConv2D(
-            (kernel, 1), padding="same", use_bias=False, name="near", **own
+            (kernel, 1), padding="same", use_bias=False, name="near", **policy
         )
-        self.out = layers.Dense(width, name="out", **own)
-        self.drop = layers.Dropout(rate, name="drop", **own)
+        self.out = layers.Dense(width, name="out", **policy)
+        self.drop = layers.Dropout(rate, name="drop", **policy)
 
     def build(self, shape):
+        """Create the weights for tokens `[N, n, width]`."""
         self.qkv.build(shape)
         self.near.build((shape[0], None, self.width // self.heads, self.heads))
         self.out.build(shape)
         super().build(shape)
 
     def call(self, x, training=None):
+        """Return the attended tokens, `[N, n, width]`."""
         count = ops.shape(x)[1]
         q, k, v = self._heads(x)
         ql, kl = self._landmarks(q), self._landmarks(k)
         inverse = self._inverse(_softmax(ql, kl))
-        found = blockwise_attention(q, kl, ops.matmul(inverse, blockwise_attention(ql, k, v)))
+        attended = blockwise_attention(q, kl, ops.matmul(inverse, blockwise_attention(ql, k, v)))
         near = self.near(ops.transpose(v, (0, 2, 3, 1)))  # [N, n, width / heads, heads]
-        found = ops.transpose(found, (0, 2, 1, 3)) + ops.transpose(near, (0, 1, 3, 2))
-        found = ops.reshape(found, (ops.shape(x)[0], -1, self.width))
-        found = found[:, ops.shape(found)[1] - count :]
-        return self.drop(self.out(found), training=training)
+        attended = ops.transpose(attended, (0, 2, 1, 3)) + ops.transpose(near, (0, 1, 3, 2))
+        attended = ops.reshape(attended, (ops.shape(x)[0], -1, self.width))
+        attended = attended[:, ops.shape(attended)[1] - count :]
+        return self.drop(self.out(attended), training=training)
 
     def first_row(self, x):
-        """How much the first token looks at each, the mean of the heads, `[N, n]`."""
+        """Return the attention of the first token to each token, the mean over the heads, `[N, n]`."""
         count = ops.shape(x)[1]
         q, k, v = self._heads(x)
         ql, kl = self._landmarks(q), self._landmarks(k)
-        begin = ops.shape(v)[2] - count
-        first = _softmax(q[:, :, begin : begin + 1], kl)
+        padding = ops.shape(v)[2] - count
+        first = _softmax(q[:, :, padding : padding + 1], kl)
         row = ops.matmul(ops.matmul(first, self._inverse(_softmax(ql, kl))), _softmax(ql, k))
-        return ops.mean(row[:, :, 0, begin:], axis=1)
+        return ops.mean(row[:, :, 0, padding:], axis=1)
 
     def _heads(self, x):
-        """q, k and v of the filled tokens, each `[N, heads, ., width / heads]`."""
-        more = -ops.shape(x)[1] % self.landmarks
-        x = ops.pad(x, [[0, 0], [more, 0], [0, 0]])
-        each = self.width // self.heads
-        parts = ops.reshape(self.qkv(x), (ops.shape(x)[0], ops.shape(x)[1], 3, self.heads, each))
+        """Return q, k and v of the padded tokens, each `[N, heads, ., width / heads]`."""
+        padding = -ops.shape(x)[1] % self.landmarks
+        x = ops.pad(x, [[0, 0], [padding, 0], [0, 0]])
+        size = self.width // self.heads
+        parts = ops.reshape(self.qkv(x), (ops.shape(x)[0], ops.shape(x)[1], 3, self.heads, size))
         return [ops.transpose(parts[:, :, i], (0, 2, 1, 3)) for i in range(3)]
 
     def _landmarks(self, x):
-        batch, each = ops.shape(x)[0], self.width // self.heads
-        return ops.mean(ops.reshape(x, (batch, self.heads, self.landmarks, -1, each)), axis=3)
+        batch, size = ops.shape(x)[0], self.width // self.heads
+        return ops.mean(ops.reshape(x, (batch, self.heads, self.landmarks, -1, size)), axis=3)
 
     def _inverse(self, a):
-        """The Moore-Penrose inverse of `[N, heads, m, m]` (Razavi et al. 2014).
+        """Return the Moore-Penrose inverse of `[N, heads, m, m]` (Razavi et al. 2014).
 
-        It starts from `a^T` over the largest sums of a column and a row of all heads of a bag; the published code takes
-        those of all bags of a batch, which for one bag, as it trains, is the same.
+        The iteration starts from `a^T` divided by the largest column sum and row sum over all heads of a bag. The
+        published code takes the largest over all bags of a batch, which is the same for the one bag that it trains on.
         """
         sums = [ops.max(ops.sum(ops.abs(a), axis), axis=(1, 2), keepdims=True) for axis in (-1, -2)]
         z = ops.transpose(a, (0, 1, 3, 2)) / ops.expand_dims(sums[0] * sums[1], -1)
@@ -207,9 +233,10 @@ class NystromAttention(layers.Layer):
         return z
 
     def get_config(self):
+        """Return the arguments of the layer."""
         return super().get_config() | self.config
 
 
 def _softmax(q, k):
-    """`softmax(q k^T / sqrt(d))`."""
+    """Return `softmax(q k^T / sqrt(d))`."""
     return ops.softmax(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))) * q.shape[-1] ** -0.5)

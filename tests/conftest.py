@@ -1,4 +1,4 @@
-"""Fixtures of all tests: one hypothesis profile, fixed seeds, float64, and the rates of one machine."""
+"""Fixtures of all tests: a hypothesis profile, fixed seeds, float64, and fixed machine rates."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ settings.load_profile("tfbig")
 
 
 @pytest.fixture(autouse=True)
-def _alike_in_any_order() -> Iterator[None]:
-    """Seeds, and no policy, layer names or rules left by another test."""
-    known = dict(RULES)
+def _independent_of_order() -> Iterator[None]:
+    """Set seeds, and reset the policy, layer names and rules."""
+    rules = dict(RULES)
     keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(1)
     keras.config.set_dtype_policy("float32")
     yield
     keras.config.set_dtype_policy("float32")
     RULES.clear()
-    RULES.update(known)
+    RULES.update(rules)
 
 
 @pytest.fixture
 def float64() -> Iterator[None]:
-    """Layers, losses and optimisers of float64."""
+    """Make float64 the default for layers, losses and optimisers."""
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
     yield
@@ -43,10 +43,10 @@ def float64() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def measured_rates(monkeypatch: pytest.MonkeyPatch) -> Callable[..., machine_rates.Rates]:
-    """Plans are those of one machine, whatever runs the tests; gives what measures this one."""
+    """Fix the rates of the machine, so that plans are reproducible; return the function that measures them."""
     measure = machine_rates.measure
     monkeypatch.setattr(machine_rates, "measure", lambda *_: machine_rates.Rates())
     monkeypatch.setattr(machine_rates, "_known", {})
     monkeypatch.setattr(machine_rates, "_saved", dict)
-    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)  # nothing is written
+    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)  # no cache is written
     return measure

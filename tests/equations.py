@@ -1,4 +1,4 @@
-"""What equations of attention need, in NumPy: softmax, a dense layer, and how close float32 comes."""
+"""NumPy functions for equations of attention: random bags, softmax, a dense layer, and a comparison."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ def dense(layer, x):
     return x @ kernel + (bias[0] if bias else 0)
 
 
-def close(found, expected, rtol=2e-5):
-    """Sums of at most a few hundred float32 products in another order."""
-    found, expected = np.asarray(found, "float64"), np.asarray(expected, "float64")
-    np.testing.assert_allclose(found, expected, rtol=0, atol=rtol * max(abs(expected).max(), 1))
+def close(actual, expected, rtol=2e-5):
+    """Assert closeness; the default suits sums of a few hundred float32 products in different orders."""
+    actual, expected = np.asarray(actual, "float64"), np.asarray(expected, "float64")
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=rtol * max(abs(expected).max(), 1))

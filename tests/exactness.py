@@ -1,4 +1,4 @@
-"""Numbers whose sums are exact, gradients of Keras variables, and how results are compared."""
+"""Numbers with exact sums, gradients of Keras variables, and comparison of results."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 import tensorflow as tf
 
 FLOAT64 = 1e-10
-"""What the order of summation may change in float64, relative to the largest number."""
+"""Error of float64 sums in different orders, relative to the largest number."""
 
 
 def integers(shape: Sequence[int], dtype: str = "float32", seed: int = 0, top: int = 3) -> Any:
-    """Numbers of {-top, ..., top}: sums and products of a few thousand are exact in float32."""
+    """Return random integers from -top to top; sums and products of a few thousand are exact in float32."""
     return np.random.default_rng(seed).integers(-top, top + 1, tuple(shape)).astype(dtype)
 
 
 def integer_weights(layer: Any, top: int = 3) -> list[np.ndarray]:
-    """Exact weights for a layer or model; variances are positive."""
+    """Return integer weights for a layer or model; variances are positive."""
     weights = [integers(w.shape, "float64", seed, top) for seed, w in enumerate(layer.weights)]
     return [
         abs(w) + 1 if "variance" in v.path else w
@@ -29,7 +29,7 @@ def integer_weights(layer: Any, top: int = 3) -> list[np.ndarray]:
 def gradients(
     function: Callable[..., Any], inputs: Any, variables: Sequence[Any], cotangents: Any = None
 ) -> tuple[Any, Any, Any]:
-    """Outputs, and the gradients of `sum(cotangents * outputs)` for inputs and Keras variables."""
+    """Return outputs, and the gradients of `sum(cotangents * outputs)` for inputs and Keras variables."""
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         outputs = function(inputs)
@@ -38,10 +38,10 @@ def gradients(
 
 
 def assert_same(actual: Any, expected: Any, rtol: float = 0.0) -> None:
-    """Structures are equal: bitwise, or to `rtol` of the largest number (at least 1).
+    """Assert that structures are equal, bitwise or up to `rtol` relative to the largest number (at least 1).
 
-    Not of each number: the rounding of a sum is relative to its terms, which are of order 1 in these tests, and
-    what they add up to may be close to zero.
+    The error is not relative to each number: rounding of a sum is relative to its terms, which are of order 1 in
+    these tests, while the sum may be close to zero.
     """
     tf.nest.assert_same_structure(actual, expected)
     pairs = zip(tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True)

@@ -1,4 +1,4 @@
-"""Where files of the checkout are, small slides, and a callback that keeps a history."""
+"""Paths of the checkout, small slides, a callback with a history, and a network that segments dark pixels."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import tifffile
 from keras import layers
 
 ROOT = Path(__file__).resolve().parent.parent
-"""The checkout."""
+"""Root of the checkout."""
 
 DATA = ROOT / "tests" / "data"
 PROGRAMS = ROOT / "tests" / "programs"
-"""Programs that tests run as processes of their own, with `ENVIRONMENT`."""
+"""Programs that tests run in subprocesses, with `ENVIRONMENT`."""
 
 ENVIRONMENT = {
     **os.environ,
@@ -26,7 +26,7 @@ ENVIRONMENT = {
 
 
 def tissue(seed: int) -> np.ndarray:
-    """A white slide `[256, 384, 3]` with a dark square of tissue."""
+    """Return a white slide `[256, 384, 3]` with a dark rectangle of tissue."""
     random = np.random.default_rng(seed)
     image = random.integers(236, 256, (256, 384, 3)).astype(np.uint8)
     image[60:200, 80:300] = random.integers(90, 170, (140, 220, 3))
@@ -34,13 +34,13 @@ def tissue(seed: int) -> np.ndarray:
 
 
 def write_slide(path: Path, seed: int) -> None:
-    """`tissue` as a tiled TIFF."""
+    """Write `tissue` as a tiled TIFF."""
     path.parent.mkdir(exist_ok=True)
     tifffile.imwrite(path, tissue(seed), photometric="rgb", tile=(128, 128))
 
 
 class History(keras.callbacks.Callback):
-    """A row for each epoch, which a checkpoint keeps."""
+    """Callback that collects one row per epoch, which checkpoints store."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,18 +49,18 @@ class History(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.rows.append({"epoch": epoch, **(logs or {})})
 
-    def remembered(self) -> list[dict[str, Any]]:
+    def checkpoint_state(self) -> list[dict[str, Any]]:
         return self.rows
 
-    def remember(self, rows: list[dict[str, Any]]) -> None:
+    def restore_state(self, rows: list[dict[str, Any]]) -> None:
         self.rows = rows
 
-    def written(self) -> None:
+    def checkpoint_written(self) -> None:
         pass
 
 
 def darkness(path, channels=3, outputs=1):
-    """A network that finds what is dark: a mean over 3 x 3 pixels, and whether it is below 180."""
+    """Save a network that segments dark pixels: the mean of 3 x 3 pixels compared with 180."""
     x = image = keras.Input((None, None, channels))
     x = layers.Rescaling(1 / 255)(x)
     x = layers.Conv2D(outputs, 3, padding="same", name="mean")(x)

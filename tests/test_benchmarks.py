@@ -1,30 +1,33 @@
-"""Benchmarks run, on small images, and their results make a report."""
+"""Benchmarks on small images, their command lines, and the report of their results."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 from samples import ROOT
 
-from benchmarks import profile, run
+from benchmarks import compare, profile, run
 
 
 def printed(script: str, *words: str) -> list[dict]:
-    found = subprocess.run(
+    """Run a benchmark and return the JSON lines that it prints."""
+    process = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / script), *words],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert found.returncode == 0, found.stderr
-    return [json.loads(line) for line in found.stdout.splitlines() if line.startswith("{")]
+    assert process.returncode == 0, process.stderr
+    return [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
 
 
 @pytest.mark.slow
-def test_ways_are_compared_in_turn() -> None:
+def test_compare() -> None:
     words = ["--network", "conv_chain", "--side", "128", "--rounds", "1", "--steps", "1"]
     plain, streamed, unified = printed(
         "compare.py", *words, "--ways", "plain", "streamed", "unified"
@@ -37,25 +40,25 @@ def test_ways_are_compared_in_turn() -> None:
 
 
 @pytest.mark.slow
-def test_a_profile_adds_up() -> None:
-    """Of a model that pools: oneDNN's gradient of the pooling runs, inside the loop too, not TensorFlow's own."""
+def test_profile() -> None:
+    """Shares add up to 1, and the gradient of pooling is oneDNN's, not TensorFlow's own, inside the loop too."""
     words = ["--network", "resnet18", "--side", "256", "--device", "8MB"]
     script = [sys.executable, str(ROOT / "benchmarks/profile.py"), *words, "--operations", "99"]
-    done = subprocess.run(script, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert sum(found["shares"].values()) == pytest.approx(1, abs=1e-3)
-    assert found["shares"]["products"] > 0.2
-    names = [line.split()[0] for line in done.stderr.splitlines() if line.endswith(" s")]
+    process = subprocess.run(script, capture_output=True, text=True, check=True)
+    shares = json.loads(process.stdout.splitlines()[-1])["shares"]
+    assert sum(shares.values()) == pytest.approx(1, abs=1e-3)
+    assert shares["products"] > 0.2
+    names = [line.split()[0] for line in process.stderr.splitlines() if line.endswith(" s")]
     if "_MklNativeConv2D" in names:
         assert "_MklNativeMaxPoolGrad" in names
         assert "MaxPoolGrad" not in names
 
 
-def test_a_moment_counts_for_the_first_kind_that_ran() -> None:
+def test_shares_of_overlapping_operations() -> None:
     events = [(0, 10, "Conv2D"), (5, 20, "Mul"), (18, 30, "PyFunc"), (40, 50, "MatMul")]
-    found = profile.shares(events)
+    shares = profile.shares(events)
     expected = {"products": 20, "other arithmetic": 10, "calls to Python": 10, "waiting": 10}
-    assert found == {kind: expected.get(kind, 0) / 50 for kind in (*profile.KINDS, "waiting")}
+    assert shares == {kind: expected.get(kind, 0) / 50 for kind in (*profile.KINDS, "waiting")}
 
 
 @pytest.mark.parametrize(
@@ -68,20 +71,31 @@ def test_a_moment_counts_for_the_first_kind_that_ran() -> None:
         ("AddV2", "other arithmetic"),
     ],
 )
-def test_operations_have_a_kind(operation: str, kind: str) -> None:
+def test_kind_of(operation: str, kind: str) -> None:
     assert profile.kind_of(operation) == kind
 
 
-def test_every_case_names_a_script_and_its_flags() -> None:
-    for name, case in run.CASES.items():
-        script, *words = case.words.split()
-        text = (ROOT / "benchmarks" / script).read_text()
-        for word in words:
-            assert not word.startswith("--") or f'"{word}"' in text, f"{name}: {word}"
+@pytest.mark.parametrize("name", run.CASES)
+def test_command_line_of_a_case(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script of every case accepts its arguments."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    script, *words = run.command(run.CASES[name], torch=sys.executable)
+    module = importlib.import_module(f"benchmarks.{script.removesuffix('.py')}")
+    arguments = vars(module.parse_arguments(words))
+    for flag, value in pairwise(words):
+        if flag.startswith("--"):
+            values = arguments[flag.removeprefix("--").replace("-", "_")]
+            assert value in map(str, values if isinstance(values, list) else [values])
 
 
-def test_the_report_is_that_of_the_results() -> None:
-    """`python benchmarks/run.py --report` writes it."""
+def test_unknown_arguments_are_refused() -> None:
+    """The command lines above would fail with an argument that a script does not have."""
+    with pytest.raises(SystemExit):
+        compare.parse_arguments(["--sides", "128"])
+
+
+def test_report() -> None:
+    """The README has the table of the results, as `python benchmarks/run.py --report` writes it."""
     lines = run.table(x for x in run.results() if "memory_ratio" in x)
     assert lines[0].startswith("| network | size | way |")
     assert "\n".join(lines) in (ROOT / "benchmarks/README.md").read_text()

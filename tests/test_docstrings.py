@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 
 import tfbig
-from tfbig import layers, metrics, mil, optimizers, patchgd, sources
+from tfbig import layers, metrics, mil, optimizers, patchgd, sources, training
 
-MODULES = (tfbig, layers, metrics, mil, optimizers, patchgd, sources)
+MODULES = (tfbig, layers, metrics, mil, optimizers, patchgd, sources, training)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 

@@ -1,4 +1,4 @@
-"""The examples run, at toy size, and say what the README says of them."""
+"""The examples at toy size, and slow ones with the results that the README states."""
 
 import big_layers_in_fit
 import gigapixel_segmentation
@@ -8,56 +8,58 @@ import pytest
 import slides_by_label
 import whole_slide_classifier
 
+DICE_AFTER_TWO_STEPS = 0.0914
 
-def test_big_layers_give_the_predictions_of_plain_layers(capsys):
+
+def test_big_layers_in_fit(capsys):
     _, difference = big_layers_in_fit.main(count=16, side=24, epochs=1)
     assert difference < 1e-5  # float32 sums of at most 288 products in another order
     assert capsys.readouterr().out.strip().endswith(f"{difference:.1e}")
 
 
-def test_segmentation_goes_from_slide_to_overlay(tmp_path, capsys):
+def test_gigapixel_segmentation(tmp_path, capsys):
     out = tmp_path / "overlay.png"
     score = gigapixel_segmentation.main(size=(256, 256), steps=2, out=out)
-    assert 0 <= score <= 1
+    assert score == pytest.approx(DICE_AFTER_TWO_STEPS, abs=0.01)
     assert out.read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out.strip().endswith(f"{score:.3f}")
 
 
 @pytest.mark.slow
-def test_whole_slides_are_classified_inside_the_budget(capsys):
+def test_whole_slide_classifier(capsys):
     losses = whole_slide_classifier.main(epochs=2, host="1GB", side=96)
-    assert np.isfinite(losses).all()
+    assert losses[1] < losses[0]
     assert "Plan for an image of 1 x 96 x 96 x 3" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("share", [0.5, 1.0])
-def test_a_generator_makes_patches_that_are_judged_whole(share, tmp_path, capsys):
+@pytest.mark.parametrize("share", [0.5, pytest.param(1.0, marks=pytest.mark.slow)])
+def test_patch_generator(share, tmp_path, capsys):
     out = tmp_path / "made.png"
     distance = patch_generator.main(steps=2, batch=4, share=share, out=out)
     assert out.read_bytes().startswith(b"\x89PNG")
     assert f"Frechet distance {distance:.4f}" in capsys.readouterr().out
 
 
-def test_the_distance_of_normal_distributions():
-    """Of N(0, 1) and N(3, 4) by hand: 3^2 + 1 + 4 - 2 * 1 * 2."""
+def test_frechet_distance():
+    """The distance of N(0, 1) and N(3, 4) by hand: 3^2 + 1 + 4 - 2 * 1 * 2."""
     x = np.random.default_rng(0).normal(size=(200_000, 1)) * [1, 1]
     x[:, 1] = np.random.default_rng(1).normal(size=200_000)
-    found = patch_generator.frechet(x, x * [2, 1] + [3, 0])
-    assert abs(found - 10) < 0.05
+    distance = patch_generator.frechet(x, x * [2, 1] + [3, 0])
+    assert abs(distance - 10) < 0.05
 
 
 @pytest.mark.slow
-def test_segmentation_reaches_its_score(tmp_path):
+def test_segmentation_score(tmp_path):
     assert gigapixel_segmentation.main(out=tmp_path / "overlay.png") >= 0.95
 
 
 @pytest.mark.slow
-def test_big_layers_learn():
+def test_big_layers_accuracy():
     assert big_layers_in_fit.main()[0] >= 0.9
 
 
 @pytest.mark.slow
-def test_slides_with_labels_go_to_predictions_and_reports(tmp_path, capsys):
+def test_slides_by_label(tmp_path, capsys):
     rows = slides_by_label.main(tmp_path, epochs=1, tile=256, side=1024)
     assert [row["slide"] for row in rows] == [f"{name}.tif" for name in slides_by_label.SLIDES]
     assert {row["predicted"] for row in rows} <= set(slides_by_label.SLIDES.values())

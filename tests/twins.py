@@ -1,4 +1,4 @@
-"""A streamed model against the plain one: outputs, gradients, and what a call changes."""
+"""Comparison of streamed and plain models: outputs, gradients, and all variables after a call."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from keras.src.random.seed_generator import global_seed_generator
 import tfbig
 
 ROUNDING = 1e-3
-"""Numbers below this share of the largest gradient are compared as if they were as large: what is zero in exact
-arithmetic, as the gradient of a shift before another BatchNormalization, is rounding of larger terms."""
+"""Tensors smaller than this share of the largest gradient are compared relative to that share: a gradient that is zero
+in exact arithmetic, such as that of a shift before another BatchNormalization, is the rounding of larger terms."""
 
 
 def images(model: keras.Model, batch: int, *size: int, seed: int = 0) -> Any:
-    """Normal numbers for the image inputs of a model, and vectors for the others."""
+    """Return normal random images, and vectors, for the inputs of a model."""
     random = np.random.default_rng(seed)
     rank = max(len(t.shape) for t in model.inputs)
-    found = [
+    values = [
         tf.constant(
             random.normal(size=(batch, *(size if len(t.shape) == rank else ()), t.shape[-1])),
             t.dtype,
         )
         for t in model.inputs
     ]
-    return found if len(found) > 1 else found[0]
+    return values if len(values) > 1 else values[0]
 
 
 def unlike_at_start(model: keras.Model, seed: int = 0) -> None:
-    """Random scales, shifts and moving statistics, so that nothing is trivially zero or one."""
+    """Assign random scales, shifts and moving statistics, so that none is trivially zero or one."""
     random = np.random.default_rng(seed)
     for variable in model.variables:
         shape = tuple(variable.shape)
@@ -43,7 +43,7 @@ def unlike_at_start(model: keras.Model, seed: int = 0) -> None:
 
 
 def step(run: Any, model: keras.Model, x: Any, training: bool) -> dict[str, dict[str, Any]]:
-    """Outputs, gradients of a sum of them, and all variables after a call; these are then put back."""
+    """Return outputs, gradients of their weighted sum, and all variables after a call; then restore the variables."""
     state = [*model.variables, global_seed_generator().state]
     before = [v.numpy() for v in state]
 
@@ -57,7 +57,7 @@ def step(run: Any, model: keras.Model, x: Any, training: bool) -> dict[str, dict
         sources = [*inputs, *variables]
         return outputs, tape.gradient(total, sources, unconnected_gradients="zero")
 
-    outputs, found = traced(x)
+    outputs, computed = traced(x)
     changed = [v.numpy() for v in state]
     for variable, value in zip(state, before, strict=True):
         variable.assign(value)
@@ -65,7 +65,7 @@ def step(run: Any, model: keras.Model, x: Any, training: bool) -> dict[str, dict
     names += [v.path for v in model.trainable_variables]
     return {
         "outputs": {str(i): y for i, y in enumerate(outputs)},
-        "gradients": {f"{i} {n}": g for i, (n, g) in enumerate(zip(names, found, strict=True))},
+        "gradients": {f"{i} {n}": g for i, (n, g) in enumerate(zip(names, computed, strict=True))},
         "variables": {
             f"{i} {v.path}": c for i, (v, c) in enumerate(zip(state, changed, strict=True))
         },
@@ -77,11 +77,11 @@ def _weighted_sum(y: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(y, tf.float64) * tf.sin(3.7 * tf.cast(places, tf.float64)))
 
 
-def assert_close(found: dict[str, Any], expected: dict[str, Any], rtol: float = FLOAT64) -> None:
+def assert_close(actual: dict[str, Any], expected: dict[str, Any], rtol: float = FLOAT64) -> None:
     for what, tensors in expected.items():
         largest = max(float(np.abs(t).max(initial=0)) for t in tensors.values())
         for name, tensor in tensors.items():
-            a, e = np.asarray(found[what][name]), np.asarray(tensor)
+            a, e = np.asarray(actual[what][name]), np.asarray(tensor)
             assert (a.shape, a.dtype) == (e.shape, e.dtype), f"{what} of {name}"
             scale = max(float(np.abs(e).max(initial=0)), ROUNDING * largest)
             error = float(np.abs(a - e).max(initial=0))
@@ -89,7 +89,7 @@ def assert_close(found: dict[str, Any], expected: dict[str, Any], rtol: float = 
 
 
 def assert_streams(model: keras.Model, x: Any, strip_rows: int | None, training: bool) -> None:
-    """A model gives the same strip by strip as plain."""
+    """Assert that a streamed model computes the same as the plain one."""
     expected = step(model, model, x, training)
     big = tfbig.stream(model, strip_rows=strip_rows)
     assert_close(step(big, model, x, training), expected)
@@ -100,12 +100,17 @@ def normed(x: keras.KerasTensor, filters: int, kernel: int, strides: int = 1) ->
     return keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
 
 
-def residual() -> keras.Model:
-    """Two stages of bottleneck blocks with BatchNorm and gates."""
+Blocks = tuple[tuple[int, int], ...]
+BLOCKS: Blocks = ((8, 1), (8, 1), (8, 1), (12, 2), (12, 1))
+"""Filters and stride of each block of `residual`."""
+
+
+def residual(blocks: Blocks = BLOCKS) -> keras.Model:
+    """Return a network of bottleneck blocks with BatchNorm and gates, by default in two stages."""
     keras.utils.set_random_seed(1)
     start = keras.Input((None, None, 3))
     x = normed(start, 8, 3, 2)
-    for filters, strides in ((8, 1), (8, 1), (8, 1), (12, 2), (12, 1)):
+    for filters, strides in blocks:
         y = normed(normed(x, filters, 1, strides), filters, 3)
         gate = keras.layers.Dense(filters, "sigmoid")(
             keras.layers.GlobalAveragePooling2D(keepdims=True)(y)
@@ -117,13 +122,13 @@ def residual() -> keras.Model:
 
 
 def learn(model: keras.Model, twin: keras.Model, x: tf.Tensor) -> list[tf.Tensor]:
-    """Output, gradients of the image and of the weights, and the statistics after one call."""
+    """Return output, gradients of the image and the weights, and the statistics after one call."""
     before = twin.get_weights()
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = model(x, training=True)
         loss = tf.reduce_sum(tf.sin(y))
-    found = tape.gradient(loss, [x, *(v._value for v in twin.trainable_variables)])
+    grads = tape.gradient(loss, [x, *(v._value for v in twin.trainable_variables)])
     statistics = [tf.constant(v.numpy()) for v in twin.non_trainable_variables]
     twin.set_weights(before)
-    return [y, *found, *statistics]
+    return [y, *grads, *statistics]

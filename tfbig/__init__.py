@@ -1,6 +1,6 @@
-"""Convolutional networks on images that fit no accelerator, exact to rounding.
+"""Convolutional networks on images that do not fit in the memory of an accelerator, exact to rounding.
 
-Two concepts: `stream` runs a Keras model strip by strip, `Budget` says how many bytes it may take.
+There are two concepts: `stream` runs a Keras model strip by strip, `Budget` limits the bytes that it may use.
 """
 
 from tfbig.system import backend  # isort: skip  (first: refuses a Keras that tfbig cannot run on)

@@ -1,15 +1,36 @@
-"""The exceptions that tfbig raises on its own account, all with one base."""
+"""Exceptions defined by tfbig, all with one base class."""
 
 
 class TfbigError(Exception):
-    """Base of every exception that tfbig defines; never raised itself."""
+    """Base class of all exceptions that tfbig defines; never raised itself.
+
+    Example:
+        >>> try:
+        ...     tfbig.open("missing.npy")
+        ... except tfbig.TfbigError as error:
+        ...     print(type(error).__name__)
+        SourceError
+    """
 
 
 class BudgetError(TfbigError, ValueError):
-    """Raised before anything runs when a plan or a file does not fit the memory or disk allowed.
+    """Raised before anything runs if a plan or a file does not fit the allowed memory or disk space.
+
+    Args:
+        message: Error message.
+        need_bytes: Device bytes that the smallest strip needs, if it does not fit the device limit.
 
     Attributes:
-        need_bytes: of the device that the smallest strip takes, where that is what does not fit.
+        need_bytes: See above; 0 if the device is not what is too small.
+
+    Example:
+        >>> image = keras.Input((None, None, 1))
+        >>> model = keras.Model(image, keras.layers.Conv2D(2, 3)(image))
+        >>> try:
+        ...     tfbig.stream(model, tfbig.Budget(device=1000)).plan((1, 64, 1000, 1))
+        ... except tfbig.BudgetError as error:
+        ...     print(error.need_bytes > 1000)
+        True
     """
 
     def __init__(self, message: str, need_bytes: int = 0) -> None:
@@ -18,24 +39,63 @@ class BudgetError(TfbigError, ValueError):
 
 
 class UnsupportedLayerError(TfbigError, TypeError):
-    """Raised when a model holds a layer, or a setting of one, that cannot run strip by strip."""
+    """Raised if a model has a layer, or a layer setting, that cannot run strip by strip.
+
+    Example:
+        >>> image = keras.Input((8, 8, 4))
+        >>> model = keras.Model(image, keras.layers.Softmax(axis=1)(image))
+        >>> tfbig.stream(model)
+        Traceback (most recent call last):
+        tfbig.errors.UnsupportedLayerError: layer 'softmax'...
+    """
 
 
 class SourceError(TfbigError, OSError):
-    """Raised when an image cannot be opened, read or written, or is not of a kind that can be."""
+    """Raised if an image cannot be opened, read or written, or has an unsupported format.
+
+    Example:
+        >>> tfbig.open("missing.npy")
+        Traceback (most recent call last):
+        tfbig.errors.SourceError: missing.npy: ...
+    """
 
 
 class NonFiniteError(TfbigError, ArithmeticError):
-    """Raised when a loss, a statistic or a gradient is NaN or infinite."""
+    """Raised if a loss, a statistic or a gradient is NaN or infinite.
+
+    Example:
+        >>> issubclass(tfbig.NonFiniteError, ArithmeticError)
+        True
+    """
 
 
 class UnifiedMemoryError(TfbigError, RuntimeError):
-    """Raised when memory cannot be shared between host and accelerator, or it is too late to ask for it."""
+    """Raised if host and accelerator cannot share memory, or if sharing is requested too late.
+
+    Example:
+        >>> try:
+        ...     memory = tfbig.unified_memory()
+        ... except tfbig.UnifiedMemoryError:
+        ...     memory = None  # use tfbig.stream instead
+    """
 
 
 class Stopped(TfbigError):
-    """Raised where long work ends because it was asked to, see `tfbig.system.signals`."""
+    """Raised when long work stops on request, see `tfbig.system.signals`.
+
+    Example:
+        >>> try:
+        ...     raise tfbig.Stopped("stopped by SIGTERM")  # as fit does after the signal
+        ... except tfbig.Stopped as error:
+        ...     print(error)
+        stopped by SIGTERM
+    """
 
 
 class WorkerError(TfbigError, RuntimeError):
-    """Raised on a worker when another one has failed or is gone."""
+    """Raised on a worker if another worker has failed or disappeared.
+
+    Example:
+        >>> issubclass(tfbig.WorkerError, RuntimeError)
+        True
+    """

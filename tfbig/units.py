@@ -1,4 +1,4 @@
-"""Bytes: formatted for people, and the size of one element of each dtype."""
+"""Byte counts formatted for people, and the element size of each dtype."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ ITEMSIZE |= {"int32": 4, "float32": 4, "int64": 8, "float64": 8}
 
 
 def itemsize(dtype: str | None) -> int:
-    """Bytes of one element."""
+    """Return the bytes of one element of `dtype`; None is float32."""
     return ITEMSIZE[dtype or "float32"]
 
 
 def format_bytes(count: float) -> str:
-    """`1536 -> '1.5 KiB'`, rounded up: a budget of what is printed is enough."""
+    """Format a number of bytes, rounded up so that a budget of the printed size is enough.
+
+    Example:
+        >>> from tfbig.units import format_bytes
+        >>> format_bytes(1536)
+        '1.5 KiB'
+    """
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{ceil(count * 10) / 10:.1f} {unit}"

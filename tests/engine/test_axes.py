@@ -1,4 +1,4 @@
-"""Models of one and three spatial axes, and axes in another order: each against the plain model."""
+"""Models of one and three spatial axes, and other orders of axes, compared with the plain model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tfbig.plan.planner import Planner
 
 
 def series() -> keras.Model:
-    """Every layer of one axis."""
+    """Return a model with every layer of one axis."""
     inputs = keras.Input((None, 3))
     x = layers.Conv1D(4, 3, padding="causal", dilation_rate=2)(inputs)
     x = layers.MaxPooling1D(2, padding="same")(layers.ReLU()(layers.BatchNormalization()(x)))
@@ -38,7 +38,7 @@ def series() -> keras.Model:
 
 
 def stack() -> keras.Model:
-    """Every layer of three axes, but pooling by windows, which TensorFlow has in float32 alone."""
+    """Return a model with every layer of three axes except window pooling, which TensorFlow has in float32 only."""
     inputs = keras.Input((None, None, None, 2))
     x = layers.Conv3D(4, 3, padding="same", activation="relu")(inputs)
     x = layers.Conv3D(4, (1, 2, 3), strides=(1, 1, 2))(layers.BatchNormalization()(x))
@@ -53,7 +53,7 @@ def stack() -> keras.Model:
 
 
 def plane() -> keras.Model:
-    """What has an order of axes in two dimensions (bilinear upsampling is float32 in Keras, whatever the policy)."""
+    """Return layers of two axes that differ between the axes (bilinear upsampling is always float32 in Keras)."""
     inputs = keras.Input((None, None, 3))
     x = layers.Conv2D(4, (3, 2), strides=(2, 1), padding="same")(inputs)
     x = layers.DepthwiseConv2D((2, 3), padding="same")(layers.BatchNormalization()(x))
@@ -66,14 +66,23 @@ def plane() -> keras.Model:
     return keras.Model(inputs, [x, layers.Dense(2)(layers.GlobalAveragePooling2D()(x))])
 
 
-@pytest.mark.parametrize(("training", "rows"), [(True, 1), (True, 4), (False, 3)])
+@pytest.mark.parametrize(
+    ("training", "rows"),
+    [
+        pytest.param(True, 1, marks=pytest.mark.slow),
+        (True, 4),
+        pytest.param(False, 3, marks=pytest.mark.slow),
+    ],
+)
 def test_one_axis(training: bool, rows: int, float64: None) -> None:
     model = series()
     unlike_at_start(model)
     assert_streams(model, images(model, 2, 29), rows, training)
 
 
-@pytest.mark.parametrize(("training", "rows"), [(True, 2), (False, 3)])
+@pytest.mark.parametrize(
+    ("training", "rows"), [pytest.param(True, 2, marks=pytest.mark.slow), (False, 3)]
+)
 def test_three_axes(training: bool, rows: int, float64: None) -> None:
     model = stack()
     unlike_at_start(model)
@@ -100,8 +109,8 @@ def test_three_axes_bitwise(layer: Callable[[], Any]) -> None:
         assert_same(tfbig.stream(model, strip_rows=rows)(x), model(x))
 
 
-def test_averages_with_padding_of_three_axes() -> None:
-    """A mean of up to twelve numbers in float32."""
+def test_padded_averages_of_three_axes() -> None:
+    """Means of up to twelve numbers in float32."""
     inputs = keras.Input((None, None, None, 2))
     model = keras.Model(inputs, layers.AveragePooling3D((3, 2, 2), 2, padding="same")(inputs))
     x = tf.constant(integers((2, 7, 6, 5, 2)))
@@ -122,35 +131,51 @@ def test_averages_with_padding_of_three_axes() -> None:
         ((3, 5, 6), (2, 0, 1)),
     ],
 )
-def test_the_longest_axis_comes_first(size: tuple[int, ...], order: Any) -> None:
+def test_longest_axis_comes_first(size: tuple[int, ...], order: Any) -> None:
     assert keras_reader.longest_first(size) == order
 
 
-def turned(model: keras.Model, order: tuple[int, ...], rows: int, training: bool) -> Any:
-    """The model with its axes in another order, as a function of plain images."""
+def transposed(model: keras.Model, order: tuple[int, ...], rows: int, training: bool) -> Any:
+    """Return the model with its axes in another order, as a function of images in the usual order."""
     graph = keras_reader.read(model, training, order=order)
     program = Program(graph, Planner(graph, 2**28, strip_rows=rows, training=training))
-
     return lambda x, training: keras_variables.call(program, [x])
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize(
-    ("build", "size", "order"),
-    [(plane, (6, 17), (1, 0)), (stack, (5, 9, 8), (1, 0, 2)), (stack, (5, 6, 9), (2, 0, 1))],
+PLANE, FIRST_STACK, SECOND_STACK = (
+    (plane, (6, 17), (1, 0)),
+    (stack, (5, 9, 8), (1, 0, 2)),
+    (stack, (5, 6, 9), (2, 0, 1)),
 )
-def test_another_axis_is_cut(
+
+
+@pytest.mark.parametrize(
+    ("build", "size", "order", "training"),
+    [
+        (*PLANE, False),
+        (*FIRST_STACK, True),
+        pytest.param(*PLANE, True, marks=pytest.mark.slow),
+        pytest.param(*FIRST_STACK, False, marks=pytest.mark.slow),
+        pytest.param(*SECOND_STACK, True, marks=pytest.mark.slow),
+        pytest.param(*SECOND_STACK, False, marks=pytest.mark.slow),
+    ],
+)
+def test_order_of_axes(
     build: Any, size: tuple[int, ...], order: tuple[int, ...], training: bool, float64: None
 ) -> None:
     model = build()
     unlike_at_start(model)
     x = images(model, 2, *size)
     expected = step(model, model, x, training)
-    assert_close(step(turned(model, order, 2, training), model, x, training), expected)
+    assert_close(step(transposed(model, order, 2, training), model, x, training), expected)
 
 
-def test_a_streamed_volume_is_cut_along_its_longest_axis(float64: None) -> None:
-    """Outputs, gradients and a step of `fit` whose labels are volumes too, for three sizes in turn."""
+SIZES = (((4, 5, 9), (2, 0, 1)), ((6, 5, 4), None), ((3, 8, 5), (1, 0, 2)))
+
+
+@pytest.mark.parametrize("sizes", [SIZES[:2], pytest.param(SIZES, marks=pytest.mark.slow)])
+def test_volume_is_cut_along_its_longest_axis(sizes: Any, float64: None) -> None:
+    """Outputs, gradients and a step of `fit` whose labels are volumes too, for several sizes in turn."""
 
     def build() -> keras.Model:
         keras.utils.set_random_seed(2)
@@ -164,7 +189,7 @@ def test_a_streamed_volume_is_cut_along_its_longest_axis(float64: None) -> None:
     big = tfbig.stream(twin, strip_rows=2)
     for model in (big, other):
         model.compile(keras.optimizers.SGD(0.1), "mse")
-    for size, order in (((4, 5, 9), (2, 0, 1)), ((6, 5, 4), None), ((3, 8, 5), (1, 0, 2))):
+    for size, order in sizes:
         x = images(twin, 2, *size)
         assert_close(step(big, twin, x, True), step(twin, twin, x, True))
         assert big._programs.order == order
@@ -175,9 +200,9 @@ def test_a_streamed_volume_is_cut_along_its_longest_axis(float64: None) -> None:
     assert_same(twin.get_weights(), other.get_weights(), FLOAT64)
 
 
-def test_a_rule_of_ones_own_and_a_flattened_image_know_no_other_order(float64: None) -> None:
+def test_custom_rule_and_flatten_in_another_order(float64: None) -> None:
     class Down(layers.Layer):
-        """Every pixel less twice the one above it."""
+        """Subtract from every pixel twice the one above it."""
 
         def call(self, x: Any) -> Any:
             return x[:, 1:, :, :] - 2 * x[:, :-1, :, :]
@@ -191,21 +216,21 @@ def test_a_rule_of_ones_own_and_a_flattened_image_know_no_other_order(float64: N
     model = keras.Model(inputs, [x, layers.Dense(2)(layers.Flatten()(x))])
     x = images(model, 2, 4, 9)
     expected = step(model, model, x, True)
-    assert_close(step(turned(model, (1, 0), 2, True), model, x, True), expected)
+    assert_close(step(transposed(model, (1, 0), 2, True), model, x, True), expected)
 
 
-def test_orders_turn_images_there_and_back() -> None:
+def test_permutation_and_its_inverse() -> None:
     inputs = keras.Input((None, None, None, 2))
     graph = keras_reader.read(keras.Model(inputs, inputs), False, order=(2, 0, 1))
-    assert graph.turning == (0, 3, 1, 2, 4)
-    assert graph.turning_back == (0, 2, 3, 1, 4)
-    assert graph.turned("abc") == ("c", "a", "b")
+    assert graph.permutation == (0, 3, 1, 2, 4)
+    assert graph.inverse_permutation == (0, 2, 3, 1, 4)
+    assert graph.to_graph_order("abc") == ("c", "a", "b")
     x = np.zeros((1, 4, 5, 6, 2))
-    assert x.transpose(graph.turning).transpose(graph.turning_back).shape == x.shape
-    assert x.transpose(graph.turning).shape == (1, 6, 4, 5, 2)
+    assert x.transpose(graph.permutation).transpose(graph.inverse_permutation).shape == x.shape
+    assert x.transpose(graph.permutation).shape == (1, 6, 4, 5, 2)
 
 
-def test_a_model_without_an_image_is_refused() -> None:
+def test_model_without_an_image() -> None:
     inputs = keras.Input((3,))
     with pytest.raises(tfbig.UnsupportedLayerError, match="has no image among its inputs"):
         tfbig.stream(keras.Model(inputs, layers.Dense(2)(inputs)))

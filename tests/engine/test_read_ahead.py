@@ -1,7 +1,6 @@
-"""Rows of images are read by threads before the engine asks: which, once, and never more than a few strips."""
+"""Threads read rows before the engine requests them: the right ones, once, and only a few strips."""
 
 import threading
-import time
 
 import keras
 import numpy as np
@@ -15,30 +14,30 @@ from tfbig.engine import read_ahead
 from tfbig.network.graph import AT_ONCE
 
 
-class Slow(sources.Source):
-    """Notes who reads what."""
+class Recorded(sources.Source):
+    """An array that records which thread reads which rows."""
 
-    def __init__(self, array, seconds=0.0):
-        super().__init__(array.shape, array.dtype, "slow")
-        self.array, self.seconds, self.reads = array, seconds, []
+    def __init__(self, array):
+        super().__init__(array.shape, array.dtype, "recorded")
+        self.array, self.reads = array, []
 
     def _read(self, start, stop):
-        time.sleep(self.seconds)
         self.reads.append((threading.current_thread().name, start, stop))
         return self.array[start:stop]
 
 
 @pytest.fixture
 def image():
-    return Slow(np.random.default_rng(0).integers(0, 256, (64, 16, 3), np.uint8))
+    return Recorded(np.random.default_rng(0).integers(0, 256, (64, 16, 3), np.uint8))
 
 
 def rows(image, start, stop, ahead=None):
-    found = read_ahead.read_source(tf.constant([image.handle]), start, stop, tf.uint8, ahead)
-    np.testing.assert_array_equal(found[0], image.array[start:stop])
+    """Read rows through the engine's operation and compare them with the array."""
+    result = read_ahead.read_source(tf.constant([image.handle]), start, stop, tf.uint8, ahead)
+    np.testing.assert_array_equal(result[0], image.array[start:stop])
 
 
-def test_rows_that_were_told_are_read_by_another_thread_and_once(image):
+def test_rows_ahead_are_read_once_by_a_thread(image):
     rows(image, 0, 10, (20, 30))
     rows(image, 10, 20)
     rows(image, 20, 30)
@@ -48,37 +47,38 @@ def test_rows_that_were_told_are_read_by_another_thread_and_once(image):
     assert sorted(read[1:] for read in image.reads) == [(0, 10), (10, 20), (20, 30), (20, 30)]
 
 
-def test_an_empty_range_is_not_read(image):
+def test_empty_range_is_not_read(image):
     rows(image, 0, 10, (64, 64))
     assert [read[1:] for read in image.reads] == [(0, 10)]
 
 
-def test_only_a_few_strips_wait(image):
+def test_only_a_few_strips_are_held(image):
     for start in range(0, 40, 4):
         rows(image, 60, 64, (start, start + 4))
-    own = [key for key in read_ahead.AHEAD._begun if key[0] == (image.handle,)]
-    assert [key[1] for key in own] == [36 - 4 * n for n in reversed(range(AT_ONCE))]
-    others = [Slow(image.array) for _ in range(20)]
+    begun = [key for key in read_ahead.AHEAD._begun if key[0] == (image.handle,)]
+    assert [key[1] for key in begun] == [36 - 4 * n for n in reversed(range(AT_ONCE))]
+    others = [Recorded(image.array) for _ in range(20)]
     for other in others:
         rows(other, 0, 4, (8, 12))
     assert len(read_ahead.AHEAD._begun) <= AT_ONCE + read_ahead.MAX_OTHERS
 
 
-def test_an_error_ahead_is_raised_where_the_rows_are_asked_for(image):
+def test_error_ahead_is_raised_by_the_request(image):
     def broken(start, stop):
         raise tfbig.SourceError("slow: rows cannot be decoded")
 
     read, image._read = image._read, broken
     read_ahead.AHEAD.begin((image.handle,), 20, 30)
-    time.sleep(0.1)
+    reading = read_ahead.AHEAD._begun[(image.handle,), 20, 30]
+    assert isinstance(reading.exception(timeout=60), tfbig.SourceError)
     image._read = read
     with pytest.raises(Exception, match="rows cannot be decoded"):
         rows(image, 20, 30)
     rows(image, 20, 30)
 
 
-def test_rows_that_a_failed_step_left_are_forgotten_by_the_next(image):
-    """They might be those of before the image was changed."""
+def test_next_step_drops_rows_of_a_failed_step(image):
+    """The rows may be older than the image."""
     handles = tf.constant([image.handle])
     rows(image, 0, 10, (20, 30))
     image.array = image.array[::-1].copy()
@@ -86,21 +86,21 @@ def test_rows_that_a_failed_step_left_are_forgotten_by_the_next(image):
     rows(image, 20, 30)
 
 
-def test_a_step_asks_for_every_strip_ahead_but_the_first(float64):
-    """And trains as on the tensor."""
+def test_step_reads_ahead_all_strips_but_the_first(float64):
+    """The step trains as on the tensor."""
     array = np.random.default_rng(1).integers(0, 256, (96, 16, 3), np.uint8)
     inputs = keras.Input((None, None, 3))
     x = keras.layers.Conv2D(4, 3, padding="same", activation="relu")(inputs)
     plain = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling2D()(x)))
     twin = keras.models.clone_model(plain)
     twin.set_weights(plain.get_weights())
-    image = Slow(array)
+    image = Recorded(array)
     big = tfbig.stream(plain, strip_rows=8)
     for model, x in ((big, tf.constant([image.handle])), (twin, array[None].astype("float64"))):
         model.compile(keras.optimizers.SGD(0.1), "mse")
         model.train_on_batch(x, np.ones((1, 2)))
-    for found, expected in zip(plain.get_weights(), twin.get_weights(), strict=True):
-        assert_same(found, expected, FLOAT64)
+    for actual, expected in zip(plain.get_weights(), twin.get_weights(), strict=True):
+        assert_same(actual, expected, FLOAT64)
     ahead = [read[1:] for read in image.reads if read[0].startswith("tfbig-ahead")]
     every = [read[1:] for read in image.reads]
     assert len(ahead) == len(every) - 2 * AT_ONCE  # forward and backward

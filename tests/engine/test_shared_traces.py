@@ -1,4 +1,4 @@
-"""Sweeps that do the same share a trace, and no others."""
+"""Sweeps that compute the same function share a trace, and no others."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ layers = keras.layers
 
 
 def keys(model: keras.Model) -> list[str]:
+    """Return the trace key of every sweep."""
     graph = keras_reader.read(model, True)
     return [Canonical(graph, sweep).key for sweep in schedule(graph)]
 
 
 def chain(*blocks: keras.Layer) -> keras.Model:
-    """Every block is followed by BatchNorm, which ends a sweep."""
+    """Return a model whose blocks are each followed by BatchNormalization, which ends a sweep."""
     start = keras.Input((None, None, 4))
     x = layers.BatchNormalization()(layers.Conv2D(4, 1, name="stem")(start))
     for block in blocks:
@@ -32,11 +33,11 @@ def chain(*blocks: keras.Layer) -> keras.Model:
     return keras.Model(start, layers.GlobalAveragePooling2D()(x))
 
 
-def test_like_layers_share() -> None:
+def test_equal_layers_share() -> None:
     first, second, third = (layers.Conv2D(4, 3, padding="same", name=n) for n in "abc")
-    found = keys(chain(first, second, third))
-    assert found[1] == found[2] == found[3]
-    assert len(set(found)) == 3  # the stem and the pooling are others
+    traces = keys(chain(first, second, third))
+    assert traces[1] == traces[2] == traces[3]
+    assert len(set(traces)) == 3  # the stem and the pooling have their own
 
 
 @pytest.mark.parametrize(
@@ -51,21 +52,21 @@ def test_like_layers_share() -> None:
         {"dtype": "float64"},
     ],
 )
-def test_other_settings_do_not(other: dict) -> None:
+def test_different_layers_do_not_share(other: dict) -> None:
     settings = {"filters": 4, "kernel_size": 3, "padding": "same"}
-    found = keys(chain(layers.Conv2D(**settings), layers.Conv2D(**(settings | other))))
-    assert found[1] != found[2]
+    traces = keys(chain(layers.Conv2D(**settings), layers.Conv2D(**(settings | other))))
+    assert traces[1] != traces[2]
 
 
-def test_what_does_not_change_the_computation_may_differ() -> None:
-    frozen = layers.Conv2D(4, 3, padding="same", kernel_initializer="zeros", name="x")
-    plain = layers.Conv2D(4, 3, padding="same", kernel_regularizer="l2")
-    found = keys(chain(frozen, plain))
-    assert found[1] == found[2]
+def test_layers_share_if_only_names_and_initializers_differ() -> None:
+    renamed = layers.Conv2D(4, 3, padding="same", kernel_initializer="zeros", name="x")
+    regularised = layers.Conv2D(4, 3, padding="same", kernel_regularizer="l2")
+    traces = keys(chain(renamed, regularised))
+    assert traces[1] == traces[2]
 
 
 class Scaled(layers.Layer):
-    """A layer of a user's, whose config does not say what it does."""
+    """A user's layer, whose config does not determine what it computes."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -85,26 +86,26 @@ def scaled(call: Any) -> int:
 
 def test_layers_of_users_do_not_share() -> None:
     model = chain(Scaled(2.0), Scaled(3.0))
-    found = keys(model)
-    assert found[1] != found[2]
+    traces = keys(model)
+    assert traces[1] != traces[2]
     x = tf.constant(np.random.default_rng(0).normal(size=(1, 9, 7, 4)), tf.float32)
     assert_same(tfbig.stream(model, strip_rows=2)(x), model(x), 1e-5)
 
 
-def test_a_shared_trace_serves_other_weights_and_sizes() -> None:
+def test_shared_trace_with_other_weights_and_sizes() -> None:
     """Blocks of equal shape and different weights, on images of different sizes."""
     model = chain(*(layers.Conv2D(4, 3, padding="same") for _ in range(3)))
     big = tfbig.stream(model, strip_rows=3)
     for size in ((11, 6), (8, 9)):
         x = tf.random.stateless_normal((2, *size, 4), (3, 4))
         weights = model.get_weights()
-        found = big(x, training=True)
+        actual = big(x, training=True)
         model.set_weights(weights)
-        assert_same(found, model(x, training=True), 1e-5)
+        assert_same(actual, model(x, training=True), 1e-5)
 
 
 def calls(model: keras.Model) -> list[tf.Operation]:
-    """Calls of shared functions in a training step."""
+    """Return the calls of shared functions in a training step."""
     big = tfbig.stream(model, tfbig.Budget(device="40MB"))
     big.compile("sgd", "mse")
     specs = tf.TensorSpec([1, 9, 9, 4]), tf.TensorSpec([1, 4])
@@ -112,11 +113,11 @@ def calls(model: keras.Model) -> list[tf.Operation]:
     return [op for op in traced.graph.get_operations() if op.type == "StatefulPartitionedCall"]
 
 
-def test_calls_leave_tensorflow_no_reason_to_copy_a_function() -> None:
-    """It makes a copy for every call with a constant among the inputs or a result that nothing takes."""
+def test_calls_do_not_make_tensorflow_copy_a_function() -> None:
+    """TensorFlow copies a function for every call with a constant input or an unused result."""
     model = chain(*(layers.Conv2D(4, 3, padding="same", name=n) for n in "abc"))
-    found = calls(model)
-    assert len(found) > len({op.get_attr("f").name for op in found}) > 1
-    for op in found:
+    operations = calls(model)
+    assert len(operations) > len({op.get_attr("f").name for op in operations}) > 1
+    for op in operations:
         assert not [i.name for i in op.inputs if i.op.type == "Const"]
         assert not [o.name for o in op.outputs if not o.consumers()]

@@ -1,4 +1,4 @@
-"""Rows that a layer reads: against TensorFlow's own layers on one-hot rows, and exact, not only sufficient."""
+"""Input rows of windows equal, and not merely include, those that TensorFlow's layers read from one-hot rows."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ lengths = st.integers(1, 16)
 
 
 def one_hot_rows(size: int) -> tf.Tensor:
-    """`[size, size, 1, 1]`: image `i` is one column that is zero but in row `i`."""
+    """Return images `[size, size, 1, 1]`; image `i` is one column that is 1 in row `i` and 0 elsewhere."""
     return tf.reshape(tf.eye(size, dtype=tf.float32), [size, size, 1, 1])
 
 
 def influence(images: tf.Tensor) -> np.ndarray:
-    """`[inputs, outputs]`: whether input row `i` changes output row `o`."""
+    """Return whether input row `i` changes output row `o`, `[inputs, outputs]`."""
     return images.numpy()[:, :, 0, 0] != 0
 
 
 def subintervals(size: int) -> list[Interval]:
-    """Every interval of rows that is not empty."""
+    """Return every non-empty interval of rows."""
     return [Interval(a, b) for a in range(size) for b in range(a + 1, size + 1)]
 
 
@@ -55,7 +55,7 @@ def hull(rows: set[int]) -> Interval:
 
 
 @given(st.integers(-20, 20), st.integers(0, 20), st.integers(0, 20))
-def test_clip_keeps_the_rows_inside(start: int, size: int, extent: int) -> None:
+def test_clip(start: int, size: int, extent: int) -> None:
     interval = Interval(start, start + size)
     inside = interval.clip(extent)
     assert set(range(*inside)) == set(range(*interval)) & set(range(extent))
@@ -64,13 +64,13 @@ def test_clip_keeps_the_rows_inside(start: int, size: int, extent: int) -> None:
 
 
 @given(st.integers(-9, 9), st.integers(1, 9), st.integers(-9, 9), st.integers(1, 9))
-def test_hull_is_the_smallest_that_contains_both(a: int, m: int, b: int, n: int) -> None:
+def test_hull(a: int, m: int, b: int, n: int) -> None:
     one, other = Interval(a, a + m), Interval(b, b + n)
     assert one.hull(other) == hull({*range(*one), *range(*other)})
 
 
 @given(st.integers(0, 300), st.integers(1, 300))
-def test_partition_is_disjoint_complete_and_near_equal(extent: int, num_strips: int) -> None:
+def test_partition(extent: int, num_strips: int) -> None:
     strips = [partition(extent, num_strips, i) for i in range(num_strips)]
     assert [row for strip in strips for row in range(*strip)] == list(range(extent))
     sizes = {strip.size for strip in strips}
@@ -82,7 +82,7 @@ def test_partition_is_disjoint_complete_and_near_equal(extent: int, num_strips: 
 
 @st.composite
 def windows(draw: st.DrawFn) -> tuple[Window, int]:
-    """A window and the size of an image, which may be too small for it."""
+    """Draw a window and the size of an image, which may be too small for it."""
     padding = draw(
         st.one_of(
             st.sampled_from(["valid", "same"]), st.tuples(st.integers(-4, 6), st.integers(-4, 6))
@@ -92,19 +92,19 @@ def windows(draw: st.DrawFn) -> tuple[Window, int]:
 
 
 def taps(window: Window, size: int) -> list[set[int]]:
-    """Rows that each output row reads, padding included: windows are moved until one leaves the image."""
+    """Return the rows that each output row reads, padding included, by moving the window to the end of the image."""
     before, after = window.pads(size)
-    found = []
+    reads = []
     for first in range(-before, size + after, window.stride):
         rows = {first + t * window.dilation for t in range(window.kernel)}
         if max(rows) >= size + after:
             break
-        found.append(rows)
-    return found
+        reads.append(rows)
+    return reads
 
 
 def plain(window: Window, size: int) -> np.ndarray:
-    """`[inputs, outputs]` influence in TensorFlow's convolution with a kernel of ones."""
+    """Return the influence `[inputs, outputs]` in TensorFlow's convolution with a kernel of ones."""
     images, padding = one_hot_rows(size), window.padding
     if not isinstance(padding, str):
         before, after = padding
@@ -120,22 +120,22 @@ def plain(window: Window, size: int) -> np.ndarray:
 
 @thorough
 @given(windows())
-def test_window_reads_what_tensorflow_reads(case: tuple[Window, int]) -> None:
+def test_window_reads_rows_of_tensorflow(case: tuple[Window, int]) -> None:
     window, size = case
     if window.extent(size) == 0:  # TensorFlow refuses these
         assert taps(window, size) == []
         return
     expected = plain(window, size)
     assert window.extent(size) == expected.shape[1]
-    found = np.zeros_like(expected)
+    actual = np.zeros_like(expected)
     for o, rows in enumerate(taps(window, size)):
-        found[[i for i in rows if 0 <= i < size], o] = True
-    np.testing.assert_array_equal(found, expected)
+        actual[[i for i in rows if 0 <= i < size], o] = True
+    np.testing.assert_array_equal(actual, expected)
 
 
 @thorough
 @given(windows())
-def test_window_needs_exactly_the_hull_of_its_taps(case: tuple[Window, int]) -> None:
+def test_window_needs_hull_of_taps(case: tuple[Window, int]) -> None:
     window, size = case
     reads = taps(window, size)
     assert window.extent(size) == len(reads)
@@ -143,23 +143,23 @@ def test_window_needs_exactly_the_hull_of_its_taps(case: tuple[Window, int]) -> 
         assert window.needs(rows, size) == hull(set().union(*reads[slice(*rows)]))
 
 
-def test_same_puts_the_odd_row_after() -> None:
-    """Resolved from the whole extent: the same window pads differently on other sizes."""
+def test_same_padding_adds_odd_row_after() -> None:
+    """Padding depends on the extent: the same window pads differently for other sizes."""
     window = Window(3, 2, padding="same")
     assert [window.pads(size) for size in (5, 6)] == [(1, 1), (0, 1)]
     assert Window(2, 1, padding="same").pads(6) == (0, 1)
     assert Window(1, 3, padding="same").pads(5) == (0, 0)  # never negative
 
 
-def test_axes_left_unsaid() -> None:
-    """What the rules leave out; a valid window of one row, and nothing cut off."""
+def test_defaults() -> None:
+    """The default is a valid window of one row."""
     assert Window() == Window(1, 1, 1, "valid")
     assert Transposed(3) == Transposed(3, 1, 1, "valid", None)
     assert Resize(2) == Resize(2, 1)
     assert ReceptiveField() == ReceptiveField(1, 1, 0)
 
 
-def test_pixelwise_axis_needs_its_own_rows() -> None:
+def test_pixelwise_window() -> None:
     assert SAME.extent(7) == 7
     assert all(SAME.needs(rows, 7) == rows for rows in subintervals(7))
 
@@ -169,7 +169,7 @@ def test_pixelwise_axis_needs_its_own_rows() -> None:
 
 @st.composite
 def transposes(draw: st.DrawFn) -> tuple[Transposed, int]:
-    """What `keras.layers.Conv2DTranspose` accepts, and the size of an image."""
+    """Draw arguments that `keras.layers.Conv2DTranspose` accepts, and the size of an image."""
     kernel, stride, size = draw(kernels), draw(strides), draw(lengths)
     dilation = draw(dilations) if stride == 1 else 1  # Keras refuses both
     padding = draw(st.sampled_from(["valid", "same"]))
@@ -181,7 +181,7 @@ def transposes(draw: st.DrawFn) -> tuple[Transposed, int]:
 
 
 def plain_transposed(axis: Transposed, size: int) -> np.ndarray:
-    """`[inputs, outputs]` influence in Keras' transposed convolution with a kernel of ones."""
+    """Return the influence `[inputs, outputs]` in Keras' transposed convolution with a kernel of ones."""
     added = None if axis.output_padding is None else (axis.output_padding, 0)
     return influence(
         keras.ops.conv_transpose(
@@ -196,19 +196,19 @@ def plain_transposed(axis: Transposed, size: int) -> np.ndarray:
 
 
 def reached(axis: Transposed, size: int) -> np.ndarray:
-    """The same from the documented equation: `input[i]` adds to `output[i * s - before + t * d]`."""
-    found = np.zeros([size, axis.extent(size)], bool)
+    """Return the influence from the documented equation: `input[i]` adds to `output[i * s - before + t * d]`."""
+    influenced = np.zeros([size, axis.extent(size)], bool)
     for i in range(size):
         for t in range(axis.kernel):
             o = i * axis.stride - axis.cuts()[0] + t * axis.dilation
-            if 0 <= o < found.shape[1]:
-                found[i, o] = True
-    return found
+            if 0 <= o < influenced.shape[1]:
+                influenced[i, o] = True
+    return influenced
 
 
 @thorough
 @given(transposes())
-def test_transposed_adds_to_what_keras_adds_to(case: tuple[Transposed, int]) -> None:
+def test_transposed_writes_rows_of_keras(case: tuple[Transposed, int]) -> None:
     axis, size = case
     np.testing.assert_array_equal(reached(axis, size), plain_transposed(axis, size))
 
@@ -223,7 +223,7 @@ def test_transposed_adds_to_what_keras_adds_to(case: tuple[Transposed, int]) -> 
         lengths,
     )
 )
-def test_transposed_needs_exactly_the_inputs_whose_span_meets_the_rows(
+def test_transposed_needs_inputs_that_reach_rows(
     case: tuple[Transposed, int],
 ) -> None:
     axis, size = case
@@ -237,13 +237,13 @@ def test_transposed_needs_exactly_the_inputs_whose_span_meets_the_rows(
         readers = {i for i, span in enumerate(spans) if span & set(range(*rows))}
         if readers:
             assert needed == hull(readers)
-        else:  # rows that no input reaches: any one input will do to start from
+        else:  # rows that no input reaches: any one input row is valid
             assert needed.size == 1
             assert 0 <= needed.start < size
 
 
 @given(kernels, strides, st.integers(0, 3), st.integers(0, 3), lengths)
-def test_transposed_with_explicit_cuts_is_the_valid_one_cut(
+def test_transposed_explicit_padding(
     kernel: int, stride: int, before: int, after: int, size: int
 ) -> None:
     axis = Transposed(kernel, stride, padding=(before, after))
@@ -254,8 +254,8 @@ def test_transposed_with_explicit_cuts_is_the_valid_one_cut(
 
 
 @given(kernels, strides, lengths)
-def test_transposed_is_the_adjoint_of_the_window(kernel: int, stride: int, size: int) -> None:
-    """`same` over `size * stride` rows: the influence of one is the transpose of that of the other."""
+def test_transposed_is_adjoint_of_window(kernel: int, stride: int, size: int) -> None:
+    """With `same` over `size * stride` rows, one influence matrix is the transpose of the other."""
     window = Window(kernel, stride, padding="same")
     matrix = plain(window, size * stride)
     np.testing.assert_array_equal(
@@ -267,7 +267,7 @@ def test_transposed_is_the_adjoint_of_the_window(kernel: int, stride: int, size:
 
 
 @given(st.integers(1, 5), lengths)
-def test_resize_needs_cover_what_tensorflow_reads(factor: int, size: int) -> None:
+def test_resize_covers_rows_of_tensorflow(factor: int, size: int) -> None:
     axis = Resize(factor)
     assert axis.extent(size) == size * factor
     resized = influence(tf.image.resize(one_hot_rows(size), [size * factor, 1], "bilinear"))
@@ -280,7 +280,7 @@ def test_resize_needs_cover_what_tensorflow_reads(factor: int, size: int) -> Non
 
 
 @given(st.integers(1, 7), st.integers(1, 3), lengths, st.data())
-def test_resize_needs_one_row_more_than_exact_arithmetic(
+def test_resize_needs_one_extra_row(
     factor: int, taps_aside: int, size: int, data: st.DataObject
 ) -> None:
     rows = data.draw(st.sampled_from(subintervals(size * factor)))
@@ -293,8 +293,8 @@ def test_resize_needs_one_row_more_than_exact_arithmetic(
 
 
 @pytest.mark.parametrize("factor", [2, 3, 5, 7])
-def test_resize_needs_cover_rounding_in_float32(factor: int) -> None:
-    """The row more is enough up to 2**21 input rows.
+def test_resize_covers_float32_rounding(factor: int) -> None:
+    """The extra row is enough up to 2**21 input rows.
 
     The centre is `(o + 0.5) * (1 / factor) - 0.5` in float32: four roundings (of `o + 0.5`, the reciprocal, the
     product, the difference) of half a unit in the last place each, below 2**-24 relative, hence an error below
@@ -311,14 +311,14 @@ def test_resize_needs_cover_rounding_in_float32(factor: int) -> None:
         exact = (o + Fraction(1, 2)) / factor - Fraction(1, 2)
         moved += floor(centre) != floor(exact)
     if factor == 7:
-        assert moved  # so the row more is not idle
+        assert moved  # the extra row is necessary
 
 
 # ------------------------------------------------------------------------------- receptive field
 
 
 def deepest_fields(graph: Graph, size: int) -> dict[int, ReceptiveField]:
-    """The receptive field of every image; where paths meet, the largest."""
+    """Return the receptive field of every image; the largest one where paths meet."""
     (image,) = graph.inputs
     extents = graph.extents({image: (size, size)})
     fields = {image: ReceptiveField()}
@@ -326,12 +326,12 @@ def deepest_fields(graph: Graph, size: int) -> dict[int, ReceptiveField]:
         positions = image_positions(node)
         if not positions:
             continue
-        found = []
+        candidates = []
         for p in positions:
             axis, source = axes_of(node, p)[0], node.inputs[p]
             assert isinstance(axis, Window)
-            found.append(fields[source].then(axis, extents[source][0]))
-        fields[node.output] = max(found, key=lambda f: f.size)
+            candidates.append(fields[source].then(axis, extents[source][0]))
+        fields[node.output] = max(candidates, key=lambda f: f.size)
     return fields
 
 
@@ -351,8 +351,8 @@ def test_published_receptive_fields(application: type, expected: ReceptiveField)
 
 
 @given(st.lists(st.tuples(kernels, strides, dilations), min_size=1, max_size=4))
-def test_receptive_field_is_what_one_output_needs(chain: list[tuple[int, int, int]]) -> None:
-    """The size is that of `needs` followed backwards, the stride how far the next output lies."""
+def test_receptive_field_matches_needs(chain: list[tuple[int, int, int]]) -> None:
+    """Following `needs` backwards from one output yields the size, and from the next one the stride."""
     layers = [Window(*numbers) for numbers in chain]
     size = 400 + 5 ** len(layers) * 20
     field, sizes = ReceptiveField(), [size]
@@ -372,7 +372,7 @@ def test_receptive_field_is_what_one_output_needs(chain: list[tuple[int, int, in
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 3, 5]), strides), min_size=1, max_size=4))
-def test_padding_of_the_receptive_field_is_where_the_first_output_starts(
+def test_receptive_field_padding(
     chain: list[tuple[int, int]],
 ) -> None:
     layers = [Window(k, s, padding=(k // 2, k)) for k, s in chain]

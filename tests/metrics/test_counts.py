@@ -1,4 +1,4 @@
-"""Metrics against scikit-learn and their equations, by strips, beyond what float32 can count, in `fit`."""
+"""Metrics compared with scikit-learn and their equations, in strips, beyond the range of float32, and in `fit`."""
 
 import keras
 import numpy as np
@@ -20,14 +20,14 @@ def _dice(y_true, y_pred, threshold=0.5):
 
 
 @pytest.mark.parametrize("threshold", [0.2, 0.5, 0.9])
-def test_equals_its_equation(threshold):
+def test_dice_matches_equation(threshold):
     y_true, y_pred = _pair(0)
     metric = Dice(threshold=threshold)
     metric.update_state(y_true, y_pred)
     assert float(metric.result()) == pytest.approx(_dice(y_true, y_pred, threshold), rel=1e-6)
 
 
-def test_dice_is_the_f1_score_of_the_pixels():
+def test_dice_is_f1_score():
     y_true, y_pred = _pair(3)
     metric = Dice()
     metric.update_state(y_true, y_pred)
@@ -36,7 +36,7 @@ def test_dice_is_the_f1_score_of_the_pixels():
 
 
 @pytest.mark.parametrize("strip_rows", [1, 5, 37])
-def test_strips_give_the_same_bits(strip_rows):
+def test_dice_of_strips_is_identical(strip_rows):
     y_true, y_pred = _pair(1)
     whole, strips = Dice(), Dice()
     whole.update_state(y_true, y_pred)
@@ -49,7 +49,7 @@ def test_strips_give_the_same_bits(strip_rows):
 @pytest.mark.parametrize(
     ("labelled", "predicted", "expected"), [(0, 0, 1.0), (1, 0, 0.0), (0, 1, 0.0), (1, 1, 1.0)]
 )
-def test_of_nothing_and_of_everything(labelled, predicted, expected):
+def test_dice_of_empty_and_full_masks(labelled, predicted, expected):
     metric = Dice()
     metric.update_state(
         np.full((1, 4, 4, 1), labelled), np.full((1, 4, 4, 1), predicted, "float32")
@@ -57,7 +57,7 @@ def test_of_nothing_and_of_everything(labelled, predicted, expected):
     assert float(metric.result()) == expected
 
 
-def test_is_one_before_it_saw_anything_and_after_a_reset():
+def test_dice_without_samples_is_one():
     metric = Dice()
     assert float(metric.result()) == 1.0
     metric.update_state(np.ones((1, 4, 4, 1)), np.zeros((1, 4, 4, 1), "float32"))
@@ -65,7 +65,7 @@ def test_is_one_before_it_saw_anything_and_after_a_reset():
     assert float(metric.result()) == 1.0
 
 
-def test_counts_beyond_float32():
+def test_dice_counts_beyond_float32():
     metric = Dice()
     for count in (metric.both, metric.predicted):
         count.assign(2**40)
@@ -76,14 +76,14 @@ def test_counts_beyond_float32():
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
-def test_takes_any_dtype_of_prediction(dtype):
+def test_dice_accepts_any_dtype(dtype):
     y_pred = tf.cast([[[[0.1], [0.9]], [[0.7], [0.2]]]], dtype)
     metric = Dice()
     metric.update_state(np.array([[[[0], [1]], [[0], [0]]]], np.uint8), y_pred)
     assert float(metric.result()) == pytest.approx(2 / 3)
 
 
-def test_runs_in_fit_and_in_a_tf_function():
+def test_dice_in_evaluate_and_tf_function():
     y_true, y_pred = _pair(2)
     metric = Dice()
     tf.function(metric.update_state)(tf.constant(y_true), tf.constant(y_pred))
@@ -93,19 +93,21 @@ def test_runs_in_fit_and_in_a_tf_function():
     assert logs["dice"] == float(metric.result())
 
 
-def test_refuses_weights():
-    with pytest.raises(ValueError, match="'dice' counts pixels and takes no sample weights"):
+def test_dice_rejects_sample_weights():
+    with pytest.raises(
+        ValueError, match="'dice' counts pixels and does not support sample weights"
+    ):
         Dice().update_state(np.ones((1, 1, 1, 1)), np.ones((1, 1, 1, 1)), np.ones(1))
 
 
-def test_comes_back_from_its_config():
+def test_dice_config_round_trip():
     metric = Dice(name="overlap", threshold=0.3)
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
     assert (type(again), again.name, again.threshold) == (Dice, "overlap", 0.3)
 
 
 def _graded(seed, classes=5, samples=60):
-    """Labels `[N]` and probabilities `[N, classes]` that lean towards them."""
+    """Return labels `[N]` and probabilities `[N, classes]` that favour them."""
     rng = np.random.default_rng(seed)
     y_true = rng.integers(0, classes, samples)
     y_pred = rng.random((samples, classes)) + 0.5 * np.eye(classes)[y_true]
@@ -114,20 +116,20 @@ def _graded(seed, classes=5, samples=60):
 
 @pytest.mark.parametrize("classes", [2, 3, 6])
 @pytest.mark.parametrize("seed", range(3))
-def test_confusion_and_kappa_equal_scikit_learn(classes, seed):
+def test_confusion_and_kappa_match_scikit_learn(classes, seed):
     y_true, y_pred = _graded(seed, classes)
-    predicted, known = y_pred.argmax(axis=1), range(classes)
+    predicted, all_classes = y_pred.argmax(axis=1), range(classes)
     matrix, kappa = ConfusionMatrix(classes), QuadraticWeightedKappa(classes, dtype="float64")
     for rows in (slice(0, 7), slice(7, 7), slice(7, None)):  # one batch is empty
         matrix.update_state(y_true[rows], y_pred[rows])
         kappa.update_state(y_true[rows, None], np.log(y_pred[rows]))  # [N, 1] and logits
-    expected = confusion_matrix(y_true, predicted, labels=known)
+    expected = confusion_matrix(y_true, predicted, labels=all_classes)
     np.testing.assert_array_equal(matrix.result(), expected)
-    expected = cohen_kappa_score(y_true, predicted, labels=known, weights="quadratic")
+    expected = cohen_kappa_score(y_true, predicted, labels=all_classes, weights="quadratic")
     assert float(kappa.result()) == pytest.approx(expected, rel=1e-12)
 
 
-def test_kappa_without_samples_of_some_classes_equals_scikit_learn():
+def test_kappa_with_missing_classes_matches_scikit_learn():
     y_true, predicted = np.array([1, 1, 4, 4, 1]), np.array([1, 4, 4, 2, 1])
     metric = QuadraticWeightedKappa(6)
     metric.update_state(y_true, np.eye(6)[predicted])
@@ -145,20 +147,20 @@ def test_kappa_by_hand():
 
 
 @pytest.mark.parametrize("samples", [0, 3])
-def test_kappa_that_is_undefined_is_zero(samples):
+def test_undefined_kappa_is_zero(samples):
     metric = QuadraticWeightedKappa(4)
     metric.update_state(np.full(samples, 2), np.eye(4)[[2] * samples])
     assert float(metric.result()) == 0.0
 
 
-def test_kappa_of_labels_of_one_class_is_zero():
+def test_kappa_of_single_label_class_is_zero():
     metric = QuadraticWeightedKappa(4)
     metric.update_state(np.full(3, 2), np.eye(4)[[2, 3, 0]])
     assert float(metric.result()) == 0.0
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.8])
-def test_confusion_of_a_single_output(threshold):
+def test_confusion_of_single_output(threshold):
     probability = np.array([[0.1], [0.6], [0.9], [0.5], [0.79]])
     y_true = np.array([0, 0, 1, 1, 1])
     expected = confusion_matrix(y_true, probability[:, 0] > threshold)
@@ -171,7 +173,7 @@ def test_confusion_of_a_single_output(threshold):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float32"])
 @pytest.mark.parametrize("predicted", ["bfloat16", "float64"])
-def test_confusion_takes_any_dtype(dtype, predicted):
+def test_confusion_accepts_any_dtype(dtype, predicted):
     metric = ConfusionMatrix(3)
     y_pred = tf.cast([[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]], predicted)
     metric.update_state(np.array([2, 0], dtype), y_pred)
@@ -187,16 +189,16 @@ def test_confusion_counts_beyond_float32():
 
 @pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "graph"])
 @pytest.mark.parametrize("label", [-1, 3, 1.5, 256.0])
-def test_confusion_refuses_what_is_no_class(wrap, label):
+def test_confusion_rejects_invalid_labels(wrap, label):
     metric = ConfusionMatrix(3, name="grades")
-    message = "metric grades: labels are whole numbers from 0 to 2, one for each of 3 classes"
+    message = "metric grades: expected labels that are whole numbers from 0 to 2, for 3 classes"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message) as error:
         wrap(metric.update_state)(tf.constant([0, label, 1]), tf.eye(3))
     assert str(label).removesuffix(".0") in str(error.value)
     assert not np.asarray(metric.result()).any()
 
 
-def test_confusion_under_xla_leaves_out_what_is_no_class():
+def test_confusion_under_xla_ignores_invalid_labels():
     metric = ConfusionMatrix(3)
     tf.function(metric.update_state, jit_compile=True)(tf.constant([0, -1, 3]), tf.eye(3))
     np.testing.assert_array_equal(metric.result(), [[1, 0, 0], [0, 0, 0], [0, 0, 0]])
@@ -212,7 +214,7 @@ def test_confusion_under_xla_leaves_out_what_is_no_class():
         (np.zeros(3), np.zeros(3), r"predictions have shape \(3,\)"),
     ],
 )
-def test_confusion_refuses_shapes(y_true, y_pred, message):
+def test_confusion_rejects_invalid_shapes(y_true, y_pred, message):
     with pytest.raises(ValueError, match=message):
         ConfusionMatrix(3).update_state(y_true, y_pred)
 
@@ -222,8 +224,10 @@ def test_confusion_of_two_classes_names_both_shapes():
         ConfusionMatrix(2).update_state(np.zeros(3), np.eye(3))
 
 
-def test_confusion_refuses_weights_and_arguments():
-    with pytest.raises(ValueError, match="'qwk' counts samples and takes no sample weights"):
+def test_confusion_rejects_invalid_arguments():
+    with pytest.raises(
+        ValueError, match="'qwk' counts samples and does not support sample weights"
+    ):
         QuadraticWeightedKappa(2).update_state(np.zeros(1), np.ones((1, 2)), np.ones(1))
     with pytest.raises(ValueError, match="'qwk': classes is 1, expected 2 or more"):
         QuadraticWeightedKappa(1)
@@ -247,7 +251,7 @@ def test_kappa_and_confusion_in_fit():
 
 
 @pytest.mark.parametrize("kind", [ConfusionMatrix, QuadraticWeightedKappa])
-def test_confusion_comes_back_from_its_config(kind):
+def test_confusion_config_round_trip(kind):
     metric = kind(4, name="grades", threshold=0.3, from_logits=True)
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
     assert type(again) is kind

@@ -1,4 +1,4 @@
-"""Areas under the ROC curve against scikit-learn, their definition over pairs, and their limits."""
+"""Areas under the ROC curve compared with scikit-learn and with the definition over pairs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLES = st.lists(st.tuples(st.booleans(), st.integers(-3, 3)), min_size=2, max
 
 
 @given(SAMPLES)
-def test_equals_its_definition_over_pairs(samples):
+def test_auc_matches_definition_over_pairs(samples):
     labels, scores = (np.array(column) for column in zip(*samples, strict=True))
     positive, negative = scores[labels], scores[~labels]
     pairs = positive[:, None] - negative
@@ -23,14 +23,14 @@ def test_equals_its_definition_over_pairs(samples):
 
 
 @pytest.mark.parametrize("levels", [2, 5, 10**6])
-def test_equals_scikit_learn_with_and_without_ties(levels):
+def test_auc_matches_scikit_learn(levels):
     rng = np.random.default_rng(levels)
     labels, scores = rng.integers(0, 2, 300), rng.integers(0, levels, 300) / levels
     assert auc(labels, scores) == pytest.approx(roc_auc_score(labels, scores), rel=1e-12)
 
 
 @pytest.mark.parametrize("levels", [3, 10**6])
-def test_macro_equals_scikit_learn(levels):
+def test_macro_auc_matches_scikit_learn(levels):
     rng = np.random.default_rng(levels)
     labels = rng.integers(0, 4, 200)
     scores = rng.integers(1, levels + 1, (200, 4))
@@ -39,23 +39,23 @@ def test_macro_equals_scikit_learn(levels):
     assert macro_auc(labels, scores) == pytest.approx(expected, rel=1e-12)
 
 
-def test_by_hand():
+def test_auc_by_hand():
     assert auc([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8]) == 0.75
     assert auc([False, True], [1, 1]) == 0.5
     assert auc([0.0, 1.0], [-np.inf, np.inf]) == 1.0
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
-def test_takes_any_dtype(dtype):
+def test_auc_accepts_any_dtype(dtype):
     assert auc(np.array([1, 0, 1], dtype), np.array([3, 2, 1], dtype)) == 0.5
 
 
 @pytest.mark.parametrize("labels", [[0, 0], [1, 1], []])
-def test_of_one_class_is_nan(labels):
+def test_auc_of_one_class_is_nan(labels):
     assert np.isnan(auc(labels, np.arange(len(labels))))
 
 
-def test_macro_is_nan_where_a_class_has_no_samples():
+def test_macro_auc_with_missing_class_is_nan():
     assert np.isnan(macro_auc([0, 1, 0], np.eye(3)))
 
 
@@ -63,12 +63,12 @@ def test_macro_is_nan_where_a_class_has_no_samples():
     ("labels", "scores", "message"),
     [
         ([0, 1], [0.5], r"shape \(2,\) and scores \(1,\)"),
-        ([[0], [1]], [[0.5], [0.5]], r"expected \[n\] both"),
+        ([[0], [1]], [[0.5], [0.5]], r"expected equal shapes \[n\]"),
         ([0, 2], [0.5, 0.5], r"labels are \[0 2\], expected 0 and 1"),
         ([0, 1], [0.5, np.nan], "1 of 2 scores are NaN"),
     ],
 )
-def test_refuses(labels, scores, message):
+def test_auc_rejects_invalid_input(labels, scores, message):
     with pytest.raises(ValueError, match=message):
         auc(labels, scores)
 
@@ -82,6 +82,6 @@ def test_refuses(labels, scores, message):
         ([0, 1], np.full((2, 2), np.nan), "4 of 4 scores are NaN"),
     ],
 )
-def test_macro_refuses(labels, scores, message):
+def test_macro_auc_rejects_invalid_input(labels, scores, message):
     with pytest.raises(ValueError, match=message):
         macro_auc(labels, scores)

@@ -1,4 +1,4 @@
-"""Bags of a pool, of pictures and of drawn shapes: keys only where they belong, the same again from the same seed."""
+"""Bags of a pool, of pictures and of drawn shapes; equal seeds give equal bags."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ from tfbig.sources import ArrayBag
 
 
 def pool(count: int = 200, kinds: int = 4) -> tuple[ArrayBag, np.ndarray]:
-    """Instances that hold their number and their class."""
+    """Return instances that hold their number and their class, and the classes."""
     classes = np.random.default_rng(1).integers(kinds, size=count)
     tiles = np.stack([np.arange(count), classes], axis=-1).astype(np.uint8)
     return ArrayBag(tiles), classes
 
 
-def test_keys_are_in_positive_bags_alone_and_each_instance_once() -> None:
+def test_compose() -> None:
+    """Keys are in positive bags only, and no instance is twice in a bag."""
     instances, classes = pool()
-    found = generate.compose(instances, classes, 2, 6, 30, 0.2)
-    assert found.labels.tolist() == [1, 0, 1, 0, 1, 0]
-    for bag, label in zip(found.bags, found.labels, strict=True):
+    bag_set = generate.compose(instances, classes, 2, 6, 30, 0.2)
+    assert bag_set.labels.tolist() == [1, 0, 1, 0, 1, 0]
+    for bag, label in zip(bag_set.bags, bag_set.labels, strict=True):
         tiles = bag.read(0, 30)
         assert len(set(tiles[:, 0])) == 30
         np.testing.assert_array_equal(bag.labels, tiles[:, 1] == 2)
         assert bag.labels.sum() == (6 if label else 0)
-    assert not all(bag.labels[:6].all() for bag in found.bags[::2])  # not the first ones
+    assert not all(bag.labels[:6].all() for bag in bag_set.bags[::2])  # not the first ones
     again = generate.compose(instances, classes, 2, 6, 30, 0.2)
-    for a, b in zip(found.bags, again.bags, strict=True):
+    for a, b in zip(bag_set.bags, again.bags, strict=True):
         np.testing.assert_array_equal(a.read(0, 30), b.read(0, 30))
     other = generate.compose(instances, classes, 2, 6, 30, 0.2, seed=1)
-    assert (found.bags[0].read(0, 30) != other.bags[0].read(0, 30)).any()
+    assert (bag_set.bags[0].read(0, 30) != other.bags[0].read(0, 30)).any()
 
 
 @pytest.mark.parametrize(("instances", "share"), [(300, 0.1), (30, 0.0), (30, 1.5), (160, 0.9)])
-def test_a_pool_with_too_few_instances(instances: int, share: float) -> None:
-    with pytest.raises(ValueError, match=r"of class 2 .* the pool has"):
+def test_too_few_instances(instances: int, share: float) -> None:
+    with pytest.raises(ValueError, match=r"the pool has .* instances of class 2"):
         generate.compose(*pool(), 2, 2, instances, share)
 
 
-def test_pictures_in_folders_of_classes(tmp_path: Path) -> None:
+def test_pictures(tmp_path: Path) -> None:
     for name, color in (("golf", 200), ("church", 30), ("empty", None)):
         (tmp_path / name).mkdir()
         for i in range(3 if color else 0):
@@ -56,7 +57,8 @@ def test_pictures_in_folders_of_classes(tmp_path: Path) -> None:
         generate.pictures(tmp_path / "golf", (8, 8))
 
 
-def test_drawn_shapes_differ_by_class_and_not_by_colour() -> None:
+def test_shapes() -> None:
+    """All classes have ink, and a seed draws the same tiles again."""
     bag, classes = generate.shapes(400, 24)
     again, _ = generate.shapes(400, 24)
     tiles = bag.read(0, 400)
@@ -68,7 +70,7 @@ def test_drawn_shapes_differ_by_class_and_not_by_colour() -> None:
     assert all(0.01 < share < 0.3 for share in ink)
 
 
-def test_instances_of_another_size() -> None:
+def test_resized_instances() -> None:
     bag, classes = generate.shapes(100, 16)
-    made = generate.compose(bag, classes, 3, 2, 10, 0.3, size=(32, 32)).bags[0]
-    assert (made.shape, made.labels.sum()) == ((10, 32, 32, 3), 3)
+    resized = generate.compose(bag, classes, 3, 2, 10, 0.3, size=(32, 32)).bags[0]
+    assert (resized.shape, resized.labels.sum()) == ((10, 32, 32, 3), 3)

@@ -1,9 +1,10 @@
-"""DTFD-MIL: pseudo-bags of near-equal sizes, and each way to distil them, against its equations in float64."""
+"""DTFD-MIL against its equations in float64: pseudo-bags of near-equal sizes, and each way to distil them."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from aggregator_checks import check_any_size
 from equations import bag, close, dense, softmax
 from exactness import gradients
 from keras import ops
@@ -11,7 +12,7 @@ from keras import ops
 from tfbig.models.dtfd import DISTILLATIONS, DTFDMIL, PseudoBagLoss
 
 GROUPS = 4
-every = pytest.mark.parametrize("distillation", DISTILLATIONS)
+every_distillation = pytest.mark.parametrize("distillation", DISTILLATIONS)
 
 
 def small(distillation="AFS", classes=3, instances=8, **options):
@@ -25,7 +26,7 @@ def gate(layer, h):
 
 
 def distilled(layer, h, a, most):
-    """Items of one pseudo-bag with attention `a`."""
+    """Return the items distilled from one pseudo-bag with attention `a`."""
     kernel = layer.tier1.kernel.numpy().astype("float64")
     last = softmax((a[:, None] * h) @ kernel, 1)[:, -1]
     falling = np.argsort(-last, kind="stable")
@@ -38,7 +39,7 @@ def distilled(layer, h, a, most):
 
 
 def oracle(layer, x):
-    """Logits of one bag `[n, d]` and of its pseudo-bags, and the attention of its instances."""
+    """Return the logits of one bag `[n, d]` and of its pseudo-bags, and the attention of its instances."""
     h = np.maximum(dense(layer.reduce, x.astype("float64")), 0)
     for first, second in zip(layer.residual[::2], layer.residual[1::2], strict=True):
         h = h + np.maximum(dense(second, np.maximum(dense(first, h), 0)), 0)
@@ -57,28 +58,37 @@ def oracle(layer, x):
     return dense(layer.tier2, b @ np.concatenate(items)), np.array(pseudo), attention
 
 
-def test_parameters_are_as_published():
+def test_parameters():
     layer = DTFDMIL(2)
     layer.build((None, None, 1024))
     assert layer.count_params() == 789_254
 
 
-@every
-@pytest.mark.parametrize("count", [4, 5, 8, 11, 17])
-@pytest.mark.parametrize("blocks", [0, 2])
-def test_it_is_its_equations(distillation, count, blocks):
-    """With 5 instances, pseudo-bags are smaller than what could be distilled."""
+@every_distillation
+@pytest.mark.parametrize(
+    ("count", "blocks"),
+    [
+        (5, 0),
+        (11, 2),
+        *(
+            pytest.param(count, blocks, marks=pytest.mark.slow)
+            for count, blocks in [(4, 0), (8, 0), (11, 0), (17, 0), (4, 2), (5, 2), (8, 2), (17, 2)]
+        ),
+    ],
+)
+def test_matches_equations(distillation, count, blocks):
+    """Pseudo-bags of 5 instances are smaller than the number of items to distil."""
     layer, x = small(distillation, blocks=blocks), bag(count=count)
-    found, attention = layer(x), layer.attention(x)
+    outputs, attention = layer(x), layer.attention(x)
     for i in range(2):
         logits, pseudo, expected = oracle(layer, x[i])
-        close(found["bag"][i], logits)
-        close(found["pseudo"][i], pseudo)
+        close(outputs["bag"][i], logits)
+        close(outputs["pseudo"][i], pseudo)
         close(attention[i], expected)
 
 
-@every
-def test_a_bag_gives_attention_and_scores(distillation):
+@every_distillation
+def test_attention_and_scores(distillation):
     layer, x = small(distillation), bag(count=11)
     layer(x)
     attention = layer.attention(x).numpy()
@@ -89,16 +99,16 @@ def test_a_bag_gives_attention_and_scores(distillation):
     close(layer.scores(x), dense(layer.tier1, h))
 
 
-@every
-def test_bags_of_a_batch_do_not_see_each_other(distillation):
+@every_distillation
+def test_bags_are_independent(distillation):
     layer, x = small(distillation), bag()
     both, alone = layer(x), layer(x[:1])
     close(both["bag"][:1], alone["bag"])
     close(both["pseudo"][:1], alone["pseudo"])
 
 
-def test_instances_are_ranked_where_they_all_weigh_little():
-    """Of 40,000 alike, the rounded softmax does not tell two from each other."""
+def test_ranking_of_instances_with_small_weights():
+    """The rounded softmax is the same for 40,000 nearly equal instances, the rank is not."""
     layer = small("MaxS", classes=2, groups=1, instances=1)
     x = np.repeat(bag(1, 1), 40_000, 1)
     x[0, 31_234] *= 1.001
@@ -107,23 +117,23 @@ def test_instances_are_ranked_where_they_all_weigh_little():
     kernel.assign(ops.stop_gradient(layer.reduce(x)[0, :1, :, None])[0] * [[-1.0, 1.0]])
     h = layer.reduce(x)
     members = layer._members(h, False)
-    chosen, _ = layer._chosen(h, layer._weights(h, members), members)
+    chosen, _ = layer._choose_instances(h, layer._weights(h, members), members)
     assert int(chosen[0, 0]) == 31_234
 
 
-def test_order_matters_between_pseudo_bags_only():
+def test_order_within_pseudo_bags_does_not_matter():
     layer, x = small(), bag(count=12)
-    found = layer(x)
+    expected = layer(x)
     places = np.arange(12)
     within = layer(x[:, (places + GROUPS) % 12])
-    close(within["bag"], found["bag"])
-    close(within["pseudo"], found["pseudo"])
+    close(within["bag"], expected["bag"])
+    close(within["pseudo"], expected["pseudo"])
     whole = layer(x[:, (places + 1) % 12])  # pseudo-bag i + 1 is now i
-    close(whole["bag"], found["bag"])
-    close(whole["pseudo"], np.roll(found["pseudo"], -1, 1))
+    close(whole["bag"], expected["bag"])
+    close(whole["pseudo"], np.roll(expected["pseudo"], -1, 1))
     across = layer(x[:, [1, 0, *range(2, 12)]])
-    assert np.abs(across["pseudo"] - found["pseudo"])[:, :2].max() > 1e-3
-    close(across["pseudo"][:, 2:], found["pseudo"][:, 2:])
+    assert np.abs(across["pseudo"] - expected["pseudo"])[:, :2].max() > 1e-3
+    close(across["pseudo"][:, 2:], expected["pseudo"][:, 2:])
 
 
 # --------------------------------------------------------------------------------- pseudo-bags
@@ -131,14 +141,14 @@ def test_order_matters_between_pseudo_bags_only():
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("count", [4, 5, 11, 16])
-def test_every_instance_is_in_one_of_near_equal_pseudo_bags(training, count):
+def test_pseudo_bags_partition_the_bag(training, count):
     members = small()._members(ops.zeros((2, count, 16)), training).numpy()
     np.testing.assert_array_equal(members.sum(1), 1)
     sizes = members.sum(2)
     assert sizes.max() - sizes.min() <= 1
 
 
-def test_training_draws_other_pseudo_bags_in_each_step_and_bag():
+def test_training_draws_new_pseudo_bags():
     layer, h = small(seed=3), ops.zeros((2, 40, 16))
     first, second = (layer._members(h, True).numpy() for _ in range(2))
     assert (first != second).any()
@@ -176,7 +186,7 @@ def test_too_few_instances():
         ({"distillation": "MaxS", "classes": 1}, "classes=1; expected at least 2"),
     ],
 )
-def test_arguments_that_are_none(options, text):
+def test_invalid_arguments(options, text):
     with pytest.raises(ValueError, match=text):
         small(**options)
 
@@ -192,8 +202,9 @@ def largest(gradient):
     return 0 if gradient is None else float(np.abs(gradient).max())
 
 
-@every
-def test_the_second_tier_trains_the_first_only_if_joint(distillation):
+@every_distillation
+def test_joint_training(distillation):
+    """The gradient of the bag's logits reaches tier 1 only if `joint`."""
     x = tf.constant(bag())
     for joint in (False, True):
         layer = small(distillation, joint=joint)
@@ -204,33 +215,33 @@ def test_the_second_tier_trains_the_first_only_if_joint(distillation):
         assert (largest(reduce) > 1e-6) == joint
         gate1 = max(map(largest, others[:-2]))
         assert (gate1 > 1e-6) == (joint and distillation == "AFS")
-        assert max(map(largest, others[-2:])) == 0  # nothing of it is in the bag's logits
+        assert max(map(largest, others[-2:])) == 0  # tier 1 has no part in the bag's logits
 
 
-@every
-def test_every_weight_learns(distillation):
+@every_distillation
+def test_every_weight_is_trained(distillation):
     inputs = keras.Input((None, 6))
     model = keras.Model(inputs, small(distillation, blocks=1, joint=False)(inputs))
     before = [w.numpy() for w in model.trainable_variables]
-    named = {
+    losses = {
         "bag": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         "pseudo": PseudoBagLoss(),
     }
-    model.compile(keras.optimizers.SGD(1.0), named)
+    model.compile(keras.optimizers.SGD(1.0), losses, run_eagerly=True)
     labels = np.array([0, 2])
     model.train_on_batch(bag(), {"bag": labels, "pseudo": labels})
-    still = [
+    unchanged = [
         w.path
         for w, b in zip(model.trainable_variables, before, strict=True)
         if not ops.any(w != b)
     ]
-    # What is added to all that a softmax sees changes nothing.
-    assert all(path.endswith(("gate1/w/bias", "gate2/w/bias")) for path in still), still
+    # A constant added to all logits does not change a softmax.
+    assert all(path.endswith(("gate1/w/bias", "gate2/w/bias")) for path in unchanged), unchanged
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 1)])
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
-def test_loss_of_pseudo_bags(shape, reduce):
+def test_pseudo_bag_loss(shape, reduce):
     labels = np.array([0, 2])
     logits = np.random.default_rng(0).normal(size=(2, GROUPS, 3))
     each = -np.log(softmax(logits, -1))[np.arange(2), :, labels]
@@ -242,7 +253,7 @@ def test_loss_of_pseudo_bags(shape, reduce):
     close(weighted, (getattr(each, reduce)(1) * [1, 3]).sum() / 2)
 
 
-def test_loss_of_what_it_does_not_know():
+def test_pseudo_bag_loss_with_invalid_arguments():
     with pytest.raises(ValueError, match="reduce='max'; expected 'sum' or 'mean'"):
         PseudoBagLoss("max")
     with pytest.raises(ValueError, match=r"labels of shape \(2, 3\); expected \[N\] or \[N, 1\]"):
@@ -252,22 +263,16 @@ def test_loss_of_what_it_does_not_know():
 # ------------------------------------------------------------------------------------ in Keras
 
 
-@every
-def test_bags_of_any_size(distillation):
+@every_distillation
+def test_any_bag_size(distillation):
     layer = small(distillation)
-    inputs = keras.Input((None, 6))
-    outputs = layer(inputs)
+    outputs = layer(keras.Input((None, 6)))
     assert outputs["bag"].shape == (None, 3)
     assert outputs["pseudo"].shape == (None, GROUPS, 3)
-    model = keras.Model(inputs, outputs)
-    for count in (4, 5, 17):
-        x = bag(count=count)
-        found, expected = model.predict(x, verbose=0), layer(x)
-        close(found["bag"], expected["bag"])
-        close(found["pseudo"], expected["pseudo"])
+    check_any_size(layer, (4, 5, 17))
 
 
-def test_it_is_saved_with_its_model(tmp_path):
+def test_saving(tmp_path):
     inputs = keras.Input((None, 6))
     layer = small("MaxMinS", blocks=1, joint=False, shuffle=False, seed=5)
     model = keras.Model(inputs, layer(inputs))
@@ -278,15 +283,15 @@ def test_it_is_saved_with_its_model(tmp_path):
     assert again.layers[1].get_config() == layer.get_config()
 
 
-@every
+@every_distillation
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision(distillation, policy):
     layer, x = small(distillation, dtype=policy), bag(count=11)
-    found = layer(x)
-    assert {str(t.dtype.name) for t in found.values()} == {policy.removeprefix("mixed_")}
+    outputs = layer(x)
+    assert {str(t.dtype.name) for t in outputs.values()} == {policy.removeprefix("mixed_")}
     assert layer.attention(x).dtype == "float32"
     close(ops.sum(layer.attention(x), 1), [1, 1])
     logits, pseudo, _ = oracle(layer, x[0])
-    if distillation == "AFS":  # others may choose another instance
-        close(ops.cast(found["bag"][0], "float32"), logits, 0.03)
-    close(ops.cast(found["pseudo"][0], "float32"), pseudo, 0.03)
+    if distillation == "AFS":  # the others may choose another instance
+        close(ops.cast(outputs["bag"][0], "float32"), logits, 0.03)
+    close(ops.cast(outputs["pseudo"][0], "float32"), pseudo, 0.03)

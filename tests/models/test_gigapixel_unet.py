@@ -1,4 +1,4 @@
-"""The gigapixel U-Net against what is published of it and against its own table."""
+"""The gigapixel U-Net against the published numbers and the table in its docstring."""
 
 import re
 
@@ -12,20 +12,20 @@ from tfbig.models.gigapixel_unet import gigapixel_unet
 CONVOLUTIONS = (keras.layers.Conv2D, keras.layers.Conv2DTranspose)
 
 
-def _table():
-    """Rows of the docstring: name, kernel, stride, shape at 16000 x 64000, parameters."""
+def docstring_table():
+    """Return the rows of the docstring: name, kernel, stride, shape at 16000 x 64000, parameters."""
     row = r"^ +(\w+) +(\d+) x \2 +(\d+) +\d -> \d +(\d+) x (\d+) x (\d) +(\d+)"
-    found = re.findall(row, gigapixel_unet.__doc__, re.MULTILINE)
-    return [(name, *map(int, numbers)) for name, *numbers in found]
+    rows = re.findall(row, gigapixel_unet.__doc__, re.MULTILINE)
+    return [(name, *map(int, numbers)) for name, *numbers in rows]
 
 
-def test_has_seven_convolutions_and_4492_parameters():
+def test_published_numbers():
     model = gigapixel_unet()
     assert sum(isinstance(layer, CONVOLUTIONS) for layer in model.layers) == 7
     assert model.count_params() == 4492
 
 
-def test_is_what_its_table_says():
+def test_table_of_the_docstring():
     model = gigapixel_unet((16000, 64000, 1))
     rows = []
     for layer in model.layers:
@@ -34,18 +34,18 @@ def test_is_what_its_table_says():
             rows.append(
                 (layer.name, layer.kernel_size[0], layer.strides[0], *shape, layer.count_params())
             )
-    assert rows == _table()
+    assert rows == docstring_table()
 
 
 @pytest.mark.parametrize("size", [(128, 128), (256, 384)])
-def test_gives_a_probability_for_every_pixel_of_any_size(size):
+def test_outputs_are_probabilities(size):
     image = np.random.default_rng(0).integers(0, 256, (2, *size, 1), np.uint8)
     tissue = keras.ops.convert_to_numpy(gigapixel_unet()(image))
     assert tissue.shape == (2, *size, 1)
     assert 0 < tissue.min() <= tissue.max() < 1
 
 
-def test_scales_the_image_inside():
+def test_rescaling():
     model = gigapixel_unet()
     scaled = model.get_layer("rescaling").output
     assert (
@@ -53,7 +53,7 @@ def test_scales_the_image_inside():
     )
 
 
-def test_adds_its_shortcuts():
+def test_skip_connections():
     model = gigapixel_unet()
     added = {
         name: {t._keras_history.operation.name for t in model.get_layer(name).input}
@@ -63,8 +63,8 @@ def test_adds_its_shortcuts():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_every_layer_learns_from_its_first_step(seed):
-    """No layer is dead on a white image with a dark half, whatever the seed."""
+def test_no_layer_is_dead(seed):
+    """Every layer has a gradient on a white image with a dark half, for any seed."""
     keras.utils.set_random_seed(seed)
     model = gigapixel_unet()
     image = np.full((1, 256, 256, 1), 12.0, np.float32)
@@ -76,6 +76,6 @@ def test_every_layer_learns_from_its_first_step(seed):
 
 
 @pytest.mark.parametrize("shape", [(100, 128, 1), (128, 1000, 1)])
-def test_refuses_sizes_that_the_stride_does_not_divide(shape):
+def test_sizes_that_the_stride_does_not_divide(shape):
     with pytest.raises(ValueError, match="multiples of 128"):
         gigapixel_unet(shape)

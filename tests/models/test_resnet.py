@@ -1,4 +1,6 @@
-"""The ResNets against torchvision's architecture, written here again in NumPy and in torch's layout."""
+"""The ResNets against torchvision's architecture, written in NumPy and in torch's layout."""
+
+from functools import cache
 
 import keras
 import ml_dtypes
@@ -15,7 +17,7 @@ from tfbig.models.resnet import load_torchvision, resnet18, resnet34, resnet50
 BUILDERS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
 DEPTHS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3), "resnet50": (3, 4, 6, 3)}
 PARAMETERS = {"resnet18": 11689512, "resnet34": 21797672, "resnet50": 25557032}
-"""As torchvision's documentation has them."""
+"""Trainable parameters in torchvision's documentation."""
 
 every_network = pytest.mark.parametrize("name", list(BUILDERS))
 
@@ -24,9 +26,9 @@ every_network = pytest.mark.parametrize("name", list(BUILDERS))
 
 
 class Torch:
-    """torchvision's ResNet on `[N, C, H, W]`, with weights drawn where they are first asked for.
+    """torchvision's ResNet on `[N, C, H, W]`; random weights are drawn when they are first used.
 
-    Every parameter is called by torchvision's name and has torch's layout; no call of TensorFlow.
+    Parameters have torchvision's names and torch's layout; nothing calls TensorFlow.
     """
 
     def __init__(self, name, classes=1000, seed=0):
@@ -95,7 +97,7 @@ class Torch:
 
 
 def reference(name, x, classes=1000):
-    """Logits, and the state dict that gives them."""
+    """Return logits, and the state dict that they were computed with."""
     torch = Torch(name, classes)
     logits = torch(np.moveaxis(x, -1, 1))
     return logits, {k: np.asarray(a) for k, a in torch.state.items()}
@@ -105,90 +107,110 @@ def images(n, h, w):
     return np.random.default_rng(1).normal(size=(n, h, w, 3))
 
 
-@pytest.fixture
-def float64():
-    """Layers of float64, and images that are not cast on their way to them."""
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    yield
-    keras.config.set_floatx("float32")
+@cache
+def built(name):
+    """Return a network with its initial weights; tests do not change it."""
+    return BUILDERS[name]()
+
+
+@pytest.fixture(scope="module")
+def state():
+    """State dict of a ResNet-18 with four classes."""
+    return reference("resnet18", images(1, 32, 32), 4)[1]
+
+
+@pytest.fixture(scope="module")
+def network():
+    """ResNet-18 with four classes; tests may assign its weights."""
+    return resnet18(classes=4)
 
 
 # ------------------------------------------------------------------------------ tests
 
 
 @every_network
-def test_has_the_published_number_of_parameters(name):
-    assert (
-        sum(w.shape.num_elements() for w in BUILDERS[name]().trainable_weights) == PARAMETERS[name]
-    )
+def test_parameters(name):
+    count = sum(w.shape.num_elements() for w in built(name).trainable_weights)
+    assert count == PARAMETERS[name]
 
 
-@every_network
-@pytest.mark.parametrize("size", [(64, 32), (71, 45)])
-def test_logits_equal_those_of_numpy(name, size, float64, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("resnet18", (64, 32)),
+        ("resnet50", (71, 45)),
+        *(
+            pytest.param(name, size, marks=pytest.mark.slow)
+            for name, size in [
+                ("resnet18", (71, 45)),
+                ("resnet34", (64, 32)),
+                ("resnet34", (71, 45)),
+                ("resnet50", (64, 32)),
+            ]
+        ),
+    ],
+)
+def test_logits_match_numpy(name, size, float64, tmp_path):
     """At even and odd sizes, where padding on all sides and padding="same" differ."""
     x = images(2, *size)
     expected, state = reference(name, x)
     save_file(state, tmp_path / "weights.safetensors")
     model = BUILDERS[name]()
     load_torchvision(model, tmp_path / "weights.safetensors")
-    assert_same(model.predict(x, verbose=0), expected, FLOAT64)
+    assert_same(model(x, training=False), expected, FLOAT64)
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
-def test_files_of_any_float_give_their_numbers(kind, tmp_path):
-    model = resnet18(classes=4)
-    state = {k: a.astype(kind) for k, a in reference("resnet18", images(1, 32, 32), 4)[1].items()}
+def test_dtypes_of_files(kind, state, network, tmp_path):
+    state = {k: a.astype(kind) for k, a in state.items()}
     save_file(state, str(tmp_path / "w.safetensors"))
-    load_torchvision(model, tmp_path / "w.safetensors")
+    load_torchvision(network, tmp_path / "w.safetensors")
     expected = state["layer3.1.conv2.weight"].astype("float32")  # [out, in, rows, columns]
-    kernel = model.get_layer("layer3.1.conv2").kernel.numpy()  # [rows, columns, in, out]
+    kernel = network.get_layer("layer3.1.conv2").kernel.numpy()  # [rows, columns, in, out]
     assert_same(kernel[2, 1, 7, 200], expected[200, 7, 2, 1])
     assert_same(kernel, np.moveaxis(np.moveaxis(expected, 0, -1), 0, -2))
 
 
-def test_npz_files_are_read_too(tmp_path):
-    model, same = resnet18(classes=4), resnet18(classes=4)
-    state = reference("resnet18", images(1, 32, 32), 4)[1]
+def test_npz_files(state, network, tmp_path):
     np.savez(tmp_path / "w.npz", **state)
     save_file(state, tmp_path / "w.safetensors")
-    load_torchvision(model, tmp_path / "w.npz")
-    load_torchvision(same, str(tmp_path / "w.safetensors"))
-    assert_same(model.get_weights(), same.get_weights())
+    weights = []
+    for path in (tmp_path / "w.npz", str(tmp_path / "w.safetensors")):
+        network.set_weights([np.zeros(w.shape) for w in network.weights])
+        load_torchvision(network, path)
+        weights.append(network.get_weights())
+    assert_same(*weights)
 
 
 @pytest.mark.slow
-def test_without_its_top_it_gives_an_image_or_pools_it(float64, tmp_path):
+def test_without_its_top(float64, tmp_path):
     x = images(2, 71, 45)
     logits, state = reference("resnet18", x)
     np.savez(tmp_path / "w.npz", **state)
-    found = {}
+    outputs = {}
     for pooling in (None, "avg", "max"):
         model = resnet18((71, 45, 3), include_top=False, pooling=pooling)
         load_torchvision(model, tmp_path / "w.npz")
-        found[pooling] = model.predict(x, verbose=0)
-    assert found[None].shape == (2, 3, 2, 512)
-    assert_same(found["avg"], found[None].mean((1, 2)), FLOAT64)
-    assert_same(found["max"], found[None].max((1, 2)))
-    assert_same(found["avg"] @ state["fc.weight"].T + state["fc.bias"], logits, FLOAT64)
+        outputs[pooling] = model.predict(x, verbose=0)
+    assert outputs[None].shape == (2, 3, 2, 512)
+    assert_same(outputs["avg"], outputs[None].mean((1, 2)), FLOAT64)
+    assert_same(outputs["max"], outputs[None].max((1, 2)))
+    assert_same(outputs["avg"] @ state["fc.weight"].T + state["fc.bias"], logits, FLOAT64)
 
 
-def test_a_streamed_or_nested_network_takes_weights_too(tmp_path):
-    state = reference("resnet18", images(1, 32, 32), 4)[1]
+def test_streamed_and_nested_networks(state, network, tmp_path):
     np.savez(tmp_path / "w.npz", **state)
-    plain = resnet18(classes=4)
-    load_torchvision(plain, tmp_path / "w.npz")
+    load_torchvision(network, tmp_path / "w.npz")
     image = keras.Input((None, None, 3), dtype="uint8")
     scaled = layers.Rescaling([1 / 58.4, 1 / 57.1, 1 / 57.4], [-2.1, -2.0, -1.8])(image)
     inner = resnet18(classes=4)
     streamed = tfbig.stream(keras.Model(image, inner(scaled)))
     load_torchvision(streamed, tmp_path / "w.npz")
-    assert_same(inner.get_weights(), plain.get_weights())
+    assert_same(inner.get_weights(), network.get_weights())
 
 
-def test_padding_of_the_pool_takes_no_gradient_that_torch_would_give(float64):
-    """Where a window is all zero, zeros from the padding tie with it; ReLU stops that gradient."""
+def test_gradient_of_padded_pooling(float64):
+    """A window of zeros ties with the zeros of the padding; ReLU stops the gradient that they take."""
     model = resnet18((9, 9, 3), include_top=False)
     before = keras.Input((9, 9, 3))
     x = layers.ReLU()(before)
@@ -202,19 +224,19 @@ def test_padding_of_the_pool_takes_no_gradient_that_torch_would_give(float64):
     assert_same(*(gradients(network, image, [], cotangent) for network in (pooled, same)))
 
 
-def test_blocks_stride_in_the_3x3_convolution():
+def test_strides_are_in_3x3_convolutions():
     strides = {
         layer.name: layer.strides[0]
-        for layer in resnet50().layers
+        for layer in built("resnet50").layers
         if isinstance(layer, layers.Conv2D) and layer.strides[0] > 1
     }
     inner = [f"layer{s}.0.{part}" for s in (2, 3, 4) for part in ("conv2", "downsample.0")]
     assert strides == dict.fromkeys(["conv1", *inner], 2)
 
 
-def test_every_layer_starts_from_its_own_numbers():
-    """And with torchvision's spread: the variance of a kernel is 2 / (rows * columns * out)."""
-    model = resnet18()
+def test_initial_weights():
+    """Layers differ, and have torchvision's spread: the variance of a kernel is 2 / (rows * columns * out)."""
+    model = built("resnet18")
     first, second = (model.get_layer(f"layer1.{i}.conv1").kernel.numpy() for i in (0, 1))
     assert not np.array_equal(first, second)
     assert first.std() == pytest.approx((2 / (3 * 3 * 64)) ** 0.5, rel=0.02)  # of 36864 numbers
@@ -223,7 +245,7 @@ def test_every_layer_starts_from_its_own_numbers():
 
 
 @pytest.mark.slow
-def test_streams_as_the_plain_network_in_training(float64):
+def test_streamed_training(float64):
     model = resnet18((None, None, 3), classes=3)
     twin = keras.models.clone_model(model)
     twin.set_weights(model.get_weights())
@@ -239,11 +261,6 @@ def test_streams_as_the_plain_network_in_training(float64):
 # ----------------------------------------------------------------------------- errors
 
 
-@pytest.fixture(scope="module")
-def state():
-    return reference("resnet18", images(1, 32, 32), 4)[1]
-
-
 def without(state, *keys):
     return {k: a for k, a in state.items() if k not in keys}
 
@@ -253,10 +270,10 @@ def without(state, *keys):
     [
         (
             lambda s: without(s, "layer2.0.downsample.0.weight"),
-            r"w.npz: has no 'layer2.0.downsample.0.weight' of 'resnet18', which has shape "
-            r"\(128, 64, 1, 1\); it has 101 keys, such as 'bn1.bias' of shape \(64,\)\. Use weights",
+            r"w.npz: has no 'layer2.0.downsample.0.weight', which 'resnet18' expects with shape "
+            r"\(128, 64, 1, 1\); the file has 101 keys, such as 'bn1.bias' of shape \(64,\)\. Use",
         ),
-        (lambda s: {}, "has no 'conv1.weight' .*; it has no keys"),
+        (lambda s: {}, "has no 'conv1.weight', .*; the file has no keys"),
         (
             lambda s: s | {"conv1.weight": np.zeros((64, 1, 7, 7))},
             r"w.npz: 'conv1.weight' has shape \(64, 1, 7, 7\), 'resnet18' expects \(64, 3, 7, 7\)\. Use",
@@ -267,40 +284,44 @@ def without(state, *keys):
         ),
         (
             lambda s: s | {"layer1.2.bn1.bias": np.zeros(64)},
-            r"has 1 key, such as 'layer1.2.bn1.bias' of shape \(64,\), which 'resnet18' has not",
+            r"has 1 key, such as 'layer1.2.bn1.bias' of shape \(64,\), which 'resnet18' does not have",
         ),
     ],
     ids=["missing", "empty", "shape", "classes", "unknown"],
 )
-def test_a_file_that_does_not_fit_is_refused_and_nothing_assigned(change, message, state, tmp_path):
-    model = resnet18(classes=4)
-    before = model.get_weights()
+def test_weights_of_another_network(change, message, state, network, tmp_path):
+    """The error names the difference, and nothing is assigned."""
+    before = network.get_weights()
     np.savez(tmp_path / "w.npz", **change(state))
     with pytest.raises(ValueError, match=message):
-        load_torchvision(model, tmp_path / "w.npz")
-    assert_same(model.get_weights(), before)
+        load_torchvision(network, tmp_path / "w.npz")
+    assert_same(network.get_weights(), before)
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
-        ("none.npz", FileNotFoundError, "none.npz: there is no such file"),
+        ("none.npz", FileNotFoundError, "none.npz: the file does not exist"),
         ("w.pth", ValueError, r"w.pth: expected a .safetensors or .npz file. .*save_file\("),
-        ("noise.safetensors", ValueError, "noise.safetensors: is no .safetensors file of arrays"),
-        ("noise.npz", ValueError, "noise.npz: is no .npz file of arrays, or damaged"),
-        ("cut.npz", ValueError, "cut.npz: is no .npz file of arrays, or damaged"),
+        (
+            "noise.safetensors",
+            ValueError,
+            "noise.safetensors: is not a .safetensors file of arrays",
+        ),
+        ("noise.npz", ValueError, "noise.npz: is not a .npz file of arrays, or is damaged"),
+        ("cut.npz", ValueError, "cut.npz: is not a .npz file of arrays, or is damaged"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named(name, kind, message, tmp_path):
+def test_unreadable_files(name, kind, message, network, tmp_path):
     np.savez(tmp_path / "whole.npz", a=np.zeros(100))
     (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:200])
     for damaged in ("noise.npz", "noise.safetensors", "w.pth"):
         (tmp_path / damaged).write_bytes(b"\x01noise" * 10)
     with pytest.raises(kind, match=message):
-        load_torchvision(resnet18(classes=4), tmp_path / name)
+        load_torchvision(network, tmp_path / name)
 
 
-def test_pooling_of_another_name_is_refused():
+def test_invalid_pooling():
     with pytest.raises(
         ValueError, match=r"pooling='mean' of resnet34: expected None, 'avg' or 'max'"
     ):

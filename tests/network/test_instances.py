@@ -1,4 +1,4 @@
-"""A model applied to the instances of a bag: slices of the bag give what the whole bag gives."""
+"""Models applied to the instances of a bag, streamed by slices of the bag."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def plain() -> keras.Model:
 
 
 def branched() -> keras.Model:
-    """Shared and nested layers, a gate, normalised vectors, a reshape to more axes, several outputs of an operation."""
+    """Shared and nested layers, a gate, a reshape to more axes, normalisation, an operation with several outputs."""
     tile = keras.Input((SIDE, SIDE, 3))
     shared = layers.Conv2D(4, 3, padding="same")
     x = layers.Add()([shared(layers.Conv2D(3, 1)(tile)), shared(tile)])
     inner = keras.Sequential([keras.Input((None, None, 4)), layers.BatchNormalization()])
-    x = layers.PReLU()(inner(x))  # a slope for every pixel: an instance is whole
+    x = layers.PReLU()(inner(x))  # one slope per pixel works, as instances are never cut
     gate = layers.Dense(4, "sigmoid")(layers.GlobalMaxPooling2D(keepdims=True)(x))
     left, right = ops.split(layers.Multiply()([x, gate]), 2, axis=-1)
     x = layers.Concatenate(axis=1)([left, ops.flip(right, axis=2)])
@@ -53,13 +53,13 @@ def branched() -> keras.Model:
 
 
 def maps() -> keras.Model:
-    """Features that are images."""
+    """Encoder whose features are images."""
     tile = keras.Input((None, None, 3))
     return keras.Model(tile, layers.BatchNormalization()(layers.Conv2D(2, 3, strides=3)(tile)))
 
 
 def attention() -> keras.Model:
-    """Tokens inside an instance."""
+    """Encoder with attention between the tokens of an instance."""
     tile = keras.Input((SIDE, SIDE, 3))
     x = layers.Reshape((-1, 4))(layers.Conv2D(4, 4, strides=4)(tile))
     x = layers.Add()([x, layers.MultiHeadAttention(2, 3)(x, x)])
@@ -87,7 +87,7 @@ def bags(count: int = 2, instances: int = 7) -> np.ndarray:
 
 
 def learn(run: Any, model: keras.Model, x: Any, training: bool) -> list[Any]:
-    """Output, gradients of the bag and of the weights, and the variables that change besides."""
+    """Return the output, the gradients of bag and weights, and the non-trainable variables after the call."""
     before, x = model.get_weights(), tf.constant(x)
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -107,25 +107,26 @@ CASES = [
 
 
 @pytest.mark.parametrize(("encoder", "training", "slices"), CASES)
-def test_slices_give_what_the_bag_gives(
+def test_slices_match_whole_bag(
     encoder: Callable[[], keras.Model], training: bool, slices: int | None, float64: None
 ) -> None:
     model = bag_model(encoder())
     big = tfbig.stream(model, strip_rows=slices)
-    found, expected = (learn(m, model, bags(), training) for m in (big, model))
-    assert_same(found, expected, FLOAT64)
+    actual, expected = (learn(m, model, bags(), training) for m in (big, model))
+    assert_same(actual, expected, FLOAT64)
 
 
 @pytest.mark.slow
-def test_resnet_18_in_training(float64: None) -> None:
+def test_resnet_18(float64: None) -> None:
     model = bag_model(resnet18(include_top=False, pooling="avg"))
     big = tfbig.stream(model, strip_rows=2)
-    found, expected = (learn(m, model, bags(1, 5), True) for m in (big, model))
-    assert_same(found, expected, FLOAT64)
+    actual, expected = (learn(m, model, bags(1, 5), True) for m in (big, model))
+    assert_same(actual, expected, FLOAT64)
 
 
-def test_it_learns_what_the_plain_model_learns(float64: None) -> None:
-    """Bags of three sizes, ten steps."""
+@pytest.mark.parametrize("num_sizes", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_training_matches_plain_model(num_sizes: int, float64: None) -> None:
+    """Ten steps on bags of several sizes."""
     models = [bag_model(plain()) for _ in range(2)]
     models[1].set_weights(models[0].get_weights())
     big = tfbig.stream(models[0], tfbig.Budget(device="200kB", host="1GB"))
@@ -134,85 +135,85 @@ def test_it_learns_what_the_plain_model_learns(float64: None) -> None:
     for model in (big, models[1]):
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.Adam(0.01), loss)
-        steps = [(bags(1, 5 + 4 * (n % 3)), np.array([n % 2])) for n in range(10)]
+        steps = [(bags(1, 5 + 4 * (n % num_sizes)), np.array([n % 2])) for n in range(10)]
         logs.append([model.train_on_batch(x, y) for x, y in steps])
     assert_same(logs[0], logs[1], FLOAT64)
     assert_same(models[0].get_weights(), models[1].get_weights(), FLOAT64)
 
 
-def test_frozen_norms_are_no_barrier(float64: None) -> None:
+def test_frozen_batch_norm_is_not_a_barrier(float64: None) -> None:
     encoder = plain()
     for layer in encoder.layers:
         layer.trainable = not isinstance(layer, layers.BatchNormalization)
     model = bag_model(encoder)
     big = tfbig.stream(model, strip_rows=2)
     assert len(big.plan((2, 7, SIDE, SIDE, 3)).sweeps) == 1
-    found, expected = (learn(m, model, bags(), True) for m in (big, model))
-    assert_same(found, expected, FLOAT64)
+    actual, expected = (learn(m, model, bags(), True) for m in (big, model))
+    assert_same(actual, expected, FLOAT64)
 
 
 @pytest.mark.parametrize(
     "drop",
     [
         layers.Dropout(0.4, seed=1),
-        layers.Dropout(0.4, (None, 1, 1, None), seed=1),
-        layers.SpatialDropout2D(0.4, seed=1),
+        pytest.param(layers.Dropout(0.4, (None, 1, 1, None), seed=1), marks=pytest.mark.slow),
+        pytest.param(layers.SpatialDropout2D(0.4, seed=1), marks=pytest.mark.slow),
         layers.GaussianNoise(0.4, seed=1),
-        layers.GaussianDropout(0.4, seed=1),
+        pytest.param(layers.GaussianDropout(0.4, seed=1), marks=pytest.mark.slow),
     ],
 )
-def test_dropout_is_the_same_whatever_the_slices(drop: keras.Layer, float64: None) -> None:
+def test_dropout_does_not_depend_on_the_slices(drop: keras.Layer, float64: None) -> None:
     tile = keras.Input((None, None, 3))
     encoder = keras.Model(tile, layers.GlobalAveragePooling2D()(drop(layers.Conv2D(4, 3)(tile))))
-    found = []
+    results = []
     for slices in (1, 3, None):
         model = bag_model(encoder)
         drop.seed_generator.state.assign([5, 7])
-        found.append(learn(tfbig.stream(model, strip_rows=slices), model, bags(), True))
-    assert_same(found[0][:-2], found[2][:-2], FLOAT64)
-    assert_same(found[1][:-2], found[2][:-2], FLOAT64)
+        results.append(learn(tfbig.stream(model, strip_rows=slices), model, bags(), True))
+    assert_same(results[0][:-2], results[2][:-2], FLOAT64)
+    assert_same(results[1][:-2], results[2][:-2], FLOAT64)
 
 
-def test_whole_channels_are_dropped_of_each_instance(float64: None) -> None:
+def test_spatial_dropout_of_instances(float64: None) -> None:
     tile = keras.Input((None, None, 3))
     drop = layers.SpatialDropout2D(0.5, seed=1)
     bag = keras.Input((None, SIDE, SIDE, 3))
     model = keras.Model(bag, tfbig.layers.Instances(keras.Model(tile, drop(tile)))(bag))
-    found = np.asarray(
+    outputs = np.asarray(
         tfbig.stream(model, strip_rows=2)(np.ones((2, 40, SIDE, SIDE, 3)), training=True)
     )
-    assert set(np.unique(found)) == {0.0, 2.0}
-    assert (found == found[:, :, :1, :1]).all()
+    assert set(np.unique(outputs)) == {0.0, 2.0}
+    assert (outputs == outputs[:, :, :1, :1]).all()
     assert (
-        60 < (found[:, :, 0, 0] == 0).sum() < 180
-    )  # of 240; the chance of less or more is below 1e-14
+        60 < (outputs[:, :, 0, 0] == 0).sum() < 180
+    )  # of 240; outside with probability below 1e-14
 
 
-def test_a_saved_model_comes_back(tmp_path: Path, float64: None) -> None:
+def test_save_and_load(tmp_path: Path, float64: None) -> None:
     model = bag_model(plain())
     big = tfbig.stream(model, strip_rows=2)
     big.save(tmp_path / "big.keras")
-    again = keras.saving.load_model(tmp_path / "big.keras")
-    assert_same(again(bags()), model(bags()), FLOAT64)
+    loaded = keras.saving.load_model(tmp_path / "big.keras")
+    assert_same(loaded(bags()), model(bags()), FLOAT64)
 
 
-def test_the_size_of_an_instance_must_be_known() -> None:
+def test_unknown_instance_size() -> None:
     bag = keras.Input((None, None, None, 3))
     model = keras.Model(bag, tfbig.layers.Instances(plain())(bag))
     with pytest.raises(
-        tfbig.UnsupportedLayerError, match=r"'instances.*' takes instances of shape"
+        tfbig.UnsupportedLayerError, match=r"'instances.*' receives instances of shape"
     ):
         tfbig.stream(model)
 
 
-def test_features_alone_have_the_shape_of_the_model(float64: None) -> None:
+def test_features_as_output(float64: None) -> None:
     bag = keras.Input((None, SIDE, SIDE, 3))
     model = keras.Model(bag, tfbig.layers.Instances(plain())(bag))
     assert_same(tfbig.stream(model, strip_rows=2)(bags()), model(bags()), FLOAT64)
 
 
-def test_what_follows_the_instances_does_not_stream() -> None:
-    """A softmax over the instances of a slice would be another one, silently."""
+def test_layers_after_instances_do_not_stream() -> None:
+    """A softmax over the instances of a slice would silently differ from that over the bag."""
     model = bag_model(plain())
     last = model.layers[-1].name
     with pytest.raises(tfbig.UnsupportedLayerError, match="follows the instances of a bag"):
@@ -224,7 +225,7 @@ def test_what_follows_the_instances_does_not_stream() -> None:
 
 
 class Counting(layers.Layer):
-    """Changes a variable in every call."""
+    """Layer that changes a variable in every call."""
 
     def build(self, shape: Any) -> None:
         self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
@@ -234,7 +235,7 @@ class Counting(layers.Layer):
         return x
 
 
-def test_layers_that_slices_cannot_run_are_named() -> None:
+def test_unsupported_layers() -> None:
     for layer in (Counting(name="odd"), layers.Dropout(0.5, (3, None, None, None), name="odd")):
         tile = keras.Input((SIDE, SIDE, 3))
         model = bag_model(keras.Model(tile, layers.GlobalMaxPooling2D()(layer(tile))))
@@ -244,7 +245,7 @@ def test_layers_that_slices_cannot_run_are_named() -> None:
             tfbig.stream(model)(bags().astype("float32"), training=True)
 
 
-# -------------------------------------------------------- statistics of slices of the bag
+# -------------------------------------------------------- batch statistics of slices
 
 
 def sliced_model(size: int) -> keras.Model:
@@ -255,29 +256,33 @@ def sliced_model(size: int) -> keras.Model:
     return keras.Model(bag, layers.Dense(2)(ops.sum(x * weights, axis=1)))
 
 
-@pytest.mark.parametrize("size", [1, 3, 7, 9])
-def test_slices_with_statistics_of_their_own(size: int, float64: None) -> None:
-    """Against the model called on one slice after the other, moving statistics included."""
+@pytest.mark.parametrize(
+    "size", [3, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 7, 9))]
+)
+def test_norm_slice(size: int, float64: None) -> None:
+    """Equal to calling the model on one slice after the other, including moving statistics."""
     model = sliced_model(size)
-    found = learn(tfbig.stream(model, strip_rows=size), model, bags(), True)
+    streamed = learn(tfbig.stream(model, strip_rows=size), model, bags(), True)
     for run in (model, tf.function(model, autograph=False)):
-        assert_same(learn(run, model, bags(), True), found, FLOAT64)
+        assert_same(learn(run, model, bags(), True), streamed, FLOAT64)
 
     def by_hand(x: Any, training: bool) -> Any:
         encoder = model.layers[2].model
         x, count = layers.Rescaling(1 / 255)(x), -(-7 // size)
         parts = [x[:, 7 * i // count : 7 * (i + 1) // count] for i in range(count)]
-        made = [encoder(tf.reshape(p, (-1, SIDE, SIDE, 3)), training=training) for p in parts]
-        features = tf.concat([tf.reshape(m, (2, -1, 5)) for m in made], axis=1)
+        vectors = [encoder(tf.reshape(p, (-1, SIDE, SIDE, 3)), training=training) for p in parts]
+        features = tf.concat([tf.reshape(v, (2, -1, 5)) for v in vectors], axis=1)
         weights = tf.nn.softmax(model.layers[3](features), axis=1)
         return model.layers[-1](tf.reduce_sum(features * weights, axis=1))
 
-    assert_same(learn(by_hand, model, bags(), True), found, FLOAT64)
+    assert_same(learn(by_hand, model, bags(), True), streamed, FLOAT64)
 
 
-def test_slices_with_statistics_of_their_own_need_strips_of_that_size() -> None:
+def test_norm_slice_needs_strips_of_that_size() -> None:
     model = sliced_model(3)
-    with pytest.raises(Exception, match="norm_slice=3 needs strips of as many; pass strip_rows=3"):
+    with pytest.raises(
+        Exception, match="norm_slice=3 needs strips of that size; pass strip_rows=3"
+    ):
         tfbig.stream(model, strip_rows=2)(bags().astype("float32"), training=True)
     with pytest.raises(ValueError, match="norm_slice=0"):
         sliced_model(0)

@@ -1,4 +1,4 @@
-"""Random masks: the same whatever the strips, different for every seed, and uniform."""
+"""Random masks are independent of strips, differ between seeds, and have the right distribution."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tfbig.ops import counter_random
 
 RARE = 1e-12
-"""Chance that a bound below is passed by true random numbers; seeds are fixed, so runs agree."""
+"""Probability that truly random numbers exceed a bound below; seeds are fixed, so runs are reproducible."""
 
 
 def seed(a: int = 1, b: int = 2) -> tf.Tensor:
@@ -26,9 +26,9 @@ def rows(shape: tuple[int, ...], key: tf.Tensor, first: int = 0) -> np.ndarray:
 
 
 def hoeffding(count: int, width: float) -> float:
-    """What the mean of `count` independent numbers from an interval of `width` is off by at most.
+    """Return a bound on the error of the mean of `count` independent numbers from an interval of `width`.
 
-    Hoeffding (1963): more than t has a chance of at most `2 * exp(-2 * n * t**2 / width**2)`.
+    Hoeffding (1963): an error above t has a probability of at most `2 * exp(-2 * n * t**2 / width**2)`.
     """
     return width * sqrt(log(2 / RARE) / (2 * count))
 
@@ -42,7 +42,7 @@ def hoeffding(count: int, width: float) -> float:
     st.integers(0, 2**62),
 )
 @settings(deadline=None, max_examples=60)
-def test_any_strips_give_the_same_numbers(
+def test_numbers_do_not_depend_on_strips(
     batch: int, height: int, width: int, channels: int, cuts: list[int], key: int
 ) -> None:
     whole = rows((batch, height, width, channels), seed(key))
@@ -51,25 +51,25 @@ def test_any_strips_give_the_same_numbers(
     np.testing.assert_array_equal(np.concatenate(strips, 1), whole)
 
 
-def test_rows_far_down_an_image_are_its_own() -> None:
-    """A row of 5 x 3 numbers takes four counts of the generator, so the counts pass 2**32 here."""
+def test_rows_far_down_an_image() -> None:
+    """A row of 5 x 3 numbers uses four counter values, so the counter exceeds 2**32 here."""
     first = 2**30
     below = rows((1, 4, 5, 3), seed(), first)
     np.testing.assert_array_equal(rows((1, 2, 5, 3), seed(), first + 2), below[:, 2:])
     assert not np.isin(below, rows((1, 4, 5, 3), seed())).all()
 
 
-def test_in_a_graph_the_first_row_may_be_a_tensor() -> None:
+def test_first_row_may_be_a_tensor() -> None:
     traced = tf.function(counter_random.uniform_rows)
-    found = traced(tf.constant([2, 3, 5, 1]), seed(), tf.constant(7))
-    np.testing.assert_array_equal(found, rows((2, 3, 5, 1), seed(), 7))
+    actual = traced(tf.constant([2, 3, 5, 1]), seed(), tf.constant(7))
+    np.testing.assert_array_equal(actual, rows((2, 3, 5, 1), seed(), 7))
 
 
-def test_all_rows_images_and_seeds_differ() -> None:
+def test_rows_images_and_seeds_differ() -> None:
     """Two rows of 35 numbers with 2**23 values each are not equal by chance."""
     keys = [(1, 2), (1, 3), (2, 2), (2, 1), (0, 2), (-1, 2), (1, 2**40)]
-    found = np.concatenate([rows((2, 6, 7, 5), seed(*key)).reshape(-1, 35) for key in keys])
-    assert len(np.unique(found, axis=0)) == len(keys) * 2 * 6
+    actual = np.concatenate([rows((2, 6, 7, 5), seed(*key)).reshape(-1, 35) for key in keys])
+    assert len(np.unique(actual, axis=0)) == len(keys) * 2 * 6
 
 
 def test_numbers_are_uniform() -> None:
@@ -91,22 +91,19 @@ def test_neighbours_are_independent(axis: int) -> None:
     assert abs(pairs.mean()) <= hoeffding(pairs.size, 1 / 2)
 
 
-# -------------------------------------------------------------------------------------- dropout
-
-
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.75])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-def test_dropout_drops_its_share_and_scales_the_rest(rate: float, dtype: str) -> None:
+def test_dropout_rate_and_scale(rate: float, dtype: str) -> None:
     x = tf.ones([2, 60, 51, 3], dtype)
-    found = counter_random.dropout(x, rate, seed(), 0)
-    assert found.dtype == x.dtype
-    kept = found.numpy().astype(np.float64)
+    actual = counter_random.dropout(x, rate, seed(), 0)
+    assert actual.dtype == x.dtype
+    kept = actual.numpy().astype(np.float64)
     scale = float(tf.constant(1 / (1 - rate), dtype))
     assert set(np.unique(kept)) == {0.0, scale}
     assert abs((kept == 0).mean() - rate) <= hoeffding(kept.size, 1)
 
 
-def test_dropout_of_strips_is_that_of_the_image() -> None:
+def test_dropout_does_not_depend_on_strips() -> None:
     x = tf.random.stateless_normal([2, 9, 5, 3], [1, 2])
     whole = counter_random.dropout(x, 0.5, seed(), 0)
     strips = [
@@ -116,20 +113,20 @@ def test_dropout_of_strips_is_that_of_the_image() -> None:
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(0.0, 3.0), (1.0, 0.0)])
-def test_dropout_of_nothing_and_of_everything(rate: float, expected: float) -> None:
+def test_dropout_of_rate_zero_and_one(rate: float, expected: float) -> None:
     x = tf.fill([1, 20, 30, 2], 3.0)
     np.testing.assert_array_equal(
         counter_random.dropout(x, rate, seed(), 0), tf.fill(x.shape, expected)
     )
 
 
-def test_channels_that_share_their_fate() -> None:
-    found = counter_random.dropout(tf.ones([2, 9, 8, 3]), 0.5, seed(), 0, alike=True).numpy()
-    np.testing.assert_array_equal(found, np.repeat(found[..., :1], 3, -1))
-    assert set(np.unique(found)) == {0.0, 2.0}
+def test_dropout_of_whole_pixels() -> None:
+    actual = counter_random.dropout(tf.ones([2, 9, 8, 3]), 0.5, seed(), 0, alike=True).numpy()
+    np.testing.assert_array_equal(actual, np.repeat(actual[..., :1], 3, -1))
+    assert set(np.unique(actual)) == {0.0, 2.0}
 
 
-def test_normal_numbers_of_strips_are_those_of_the_image() -> None:
+def test_normal_numbers_do_not_depend_on_strips() -> None:
     shape = [2, 9, 5, 3]
     whole = counter_random.normal_rows(tf.constant(shape), seed(), 0).numpy()
     strips = [
@@ -140,19 +137,19 @@ def test_normal_numbers_of_strips_are_those_of_the_image() -> None:
     assert len(np.unique(whole)) == whole.size
 
 
-def test_normal_numbers_have_the_moments_of_their_distribution() -> None:
+def test_moments_of_normal_numbers() -> None:
     """Sums of n squares of normal numbers: Laurent and Massart (2000), lemma 1, bounds both tails."""
-    found = (
+    actual = (
         counter_random.normal_rows(tf.constant([3, 200, 101, 2]), seed(), 7)
         .numpy()
         .astype("float64")
     )
-    n, rare = found.size, log(2 / RARE)
-    assert abs(found.mean()) <= sqrt(2 * rare / n)
-    assert abs((found**2).mean() - 1) <= 2 * sqrt(rare / n) + 2 * rare / n
+    n, rare = actual.size, log(2 / RARE)
+    assert abs(actual.mean()) <= sqrt(2 * rare / n)
+    assert abs((actual**2).mean() - 1) <= 2 * sqrt(rare / n) + 2 * rare / n
 
 
-def test_dropout_passes_gradients_through_what_it_keeps() -> None:
+def test_dropout_gradient_equals_mask() -> None:
     x = tf.random.stateless_normal([1, 8, 9, 2], [1, 2])
     with tf.GradientTape() as tape:
         tape.watch(x)

@@ -1,4 +1,4 @@
-"""Moments: a monoid that agrees with NumPy over any split, counts pixels exactly and does not cancel.
+"""Moments agree with NumPy for any split, count pixels exactly and do not suffer from cancellation.
 
 Bounds use u, half a unit in the last place of float64, the type of the sums over rows: one operation has a relative
 error below u. Sums within a row are float32 for float32.
@@ -32,18 +32,18 @@ def of(numbers: np.ndarray) -> Moments:
 
 
 def exact(numbers: np.ndarray) -> tuple[int, float, float]:
-    """Count, mean and sum of squared deviations in rational arithmetic."""
+    """Return count, mean and sum of squared deviations, computed in rational arithmetic."""
     values = [Fraction(float(v)) for v in numbers]
     mean = sum(values) / len(values)
     return len(values), float(mean), float(sum((v - mean) ** 2 for v in values))
 
 
 def bounds(numbers: np.ndarray, merges: int) -> tuple[float, float]:
-    """Largest errors of mean and m2.
+    """Return bounds on the errors of mean and m2.
 
-    The mean: n additions of at most n * M, and eight operations a merge on at most 2 M:
-    d = (n + 8 k) u 2 M. The deviations are off by d, so their squares by `2 sqrt(n m2) d + n d**2` in all,
-    once for the parts and once a merge; and (n + 8 k) operations round m2 itself.
+    The mean: n additions of at most n * M, and eight operations per merge on at most 2 M:
+    d = (n + 8 k) u 2 M. The deviations are off by d, so their squares by `2 sqrt(n m2) d + n d**2` in total,
+    once for the parts and once per merge; and (n + 8 k) operations round m2 itself.
     """
     n, _, m2 = exact(numbers)
     u = UNIT
@@ -51,16 +51,16 @@ def bounds(numbers: np.ndarray, merges: int) -> tuple[float, float]:
     return d, (1 + merges) * (2 * sqrt(n * m2) * d + n * d * d) + (n + 8 * merges) * u * m2
 
 
-def assert_close(found: Moments, numbers: np.ndarray, merges: int, factor: int = 1) -> None:
+def assert_close(actual: Moments, numbers: np.ndarray, merges: int, factor: int = 1) -> None:
     count, mean, m2 = exact(numbers)
     d_mean, d_m2 = bounds(numbers, merges)
-    assert int(found.count) == count
-    assert abs(float(found.mean) - mean) <= factor * d_mean
-    assert abs(float(found.m2) - m2) <= factor * d_m2
+    assert int(actual.count) == count
+    assert abs(float(actual.mean) - mean) <= factor * d_mean
+    assert abs(float(actual.m2) - m2) <= factor * d_m2
 
 
 def assert_same(a: Moments, b: Moments) -> None:
-    """Bitwise."""
+    """Assert that moments are bitwise equal."""
     for one, other in zip(a, b, strict=True):
         assert one.dtype == other.dtype
         np.testing.assert_array_equal(one, other)
@@ -71,13 +71,10 @@ numbers = st.lists(
 ).map(lambda v: np.array(v, np.float64))
 
 
-# --------------------------------------------------------------------------------------- monoid
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @given(st.lists(numbers, min_size=1, max_size=6))
 @fast
-def test_any_split_gives_the_moments_of_the_whole(dtype: str, parts: list[np.ndarray]) -> None:
+def test_moments_do_not_depend_on_split(dtype: str, parts: list[np.ndarray]) -> None:
     parts = [p.astype(dtype) for p in parts]
     merged = reduce(moments.merge, map(of, parts))
     assert_close(merged, np.concatenate(parts), len(parts))
@@ -88,17 +85,17 @@ def test_any_split_gives_the_moments_of_the_whole(dtype: str, parts: list[np.nda
 def test_merge_is_associative_and_commutative(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     x, y, z = of(a), of(b), of(c)
     whole = np.concatenate([a, b, c])
-    for found in (
+    for actual in (
         moments.merge(moments.merge(x, y), z),
         moments.merge(x, moments.merge(y, z)),
         moments.merge(moments.merge(z, x), y),
     ):
-        assert_close(found, whole, 2)
+        assert_close(actual, whole, 2)
 
 
 @given(numbers)
 @fast
-def test_nothing_changes_nothing(a: np.ndarray) -> None:
+def test_empty_moments_are_neutral(a: np.ndarray) -> None:
     x, nothing = of(a), moments.init([])
     assert_same(moments.merge(x, nothing), x)
     assert_same(moments.merge(nothing, x), x)
@@ -107,7 +104,7 @@ def test_nothing_changes_nothing(a: np.ndarray) -> None:
 
 @given(st.integers(0, 4), st.integers(0, 5), st.integers(0, 2**32 - 1))
 @fast
-def test_equal_parts_of_integers_are_exact(split: int, size: int, seed: int) -> None:
+def test_moments_of_integers_are_exact(split: int, size: int, seed: int) -> None:
     """Parts of 2**k integers in -8..7, merged pairwise: means and m2 are multiples of 2**-9 below 2**15."""
     data = np.random.default_rng(seed).integers(-8, 8, [2**split, 2**size]).astype(np.float32)
     parts = [moments.of(tf.constant(part[None, None]), [0, 1, 2]) for part in data]
@@ -120,20 +117,17 @@ def test_equal_parts_of_integers_are_exact(split: int, size: int, seed: int) -> 
 
 
 @pytest.mark.parametrize("axes", [[0, 1, 2], [1, 2], [1, 2, 4], [3]])
-def test_axes_are_those_of_numpy(axes: list[int]) -> None:
+def test_axes_match_numpy(axes: list[int]) -> None:
     data = np.random.default_rng(0).integers(-8, 8, [2, 4, 8, 2, 4]).astype(np.float64)
-    found = moments.of(tf.constant(data), axes)
-    mean, variance = moments.finalize(found)
-    assert int(found.count) == np.prod([data.shape[a] for a in axes])
+    actual = moments.of(tf.constant(data), axes)
+    mean, variance = moments.finalize(actual)
+    assert int(actual.count) == np.prod([data.shape[a] for a in axes])
     np.testing.assert_array_equal(mean, data.mean(tuple(axes)))  # exact: powers of two
     np.testing.assert_array_equal(variance, data.var(tuple(axes)))
 
 
-# --------------------------------------------------------------------------------------- counts
-
-
 def constant(count: int, mean: float) -> Moments:
-    """The moments of `count` equal numbers."""
+    """Return the moments of `count` equal numbers."""
     return Moments(
         *(
             tf.constant(n, t)
@@ -143,8 +137,8 @@ def constant(count: int, mean: float) -> Moments:
 
 
 @pytest.mark.parametrize("count", [2**24, 2**31 - 1, 2**31, 2**40])
-def test_one_more_number_counts(count: int) -> None:
-    """A float32 would lose the one from 2**24 on, an int32 wraps at 2**31."""
+def test_count_beyond_float32_and_int32(count: int) -> None:
+    """A float32 count would lose the last number from 2**24 on, an int32 count wraps at 2**31."""
     merged = moments.merge(constant(count, 0), constant(1, 1))
     assert merged.count.dtype == tf.int64
     assert int(merged.count) == count + 1
@@ -154,24 +148,21 @@ def test_one_more_number_counts(count: int) -> None:
 
 
 @pytest.mark.parametrize("power", [24, 31, 32, 40, 61])
-def test_halves_of_many_numbers_are_exact(power: int) -> None:
-    """The product of the counts passes 2**63; powers of two are exact."""
+def test_merge_of_large_counts_is_exact(power: int) -> None:
+    """The product of the counts exceeds 2**63; powers of two are exact."""
     merged = moments.merge(constant(2**power, -1), constant(2**power, 3))
     mean, variance = moments.finalize(merged)
     assert int(merged.count) == 2 ** (power + 1)
     assert (float(mean), float(variance)) == (1.0, 4.0)
 
 
-def test_count_of_a_tensor_is_int64() -> None:
-    found = moments.of(tf.zeros([3, 5, 7, 2]), [0, 1, 2])
-    assert found.count.dtype == tf.int64
-    assert int(found.count) == 3 * 5 * 7
+def test_count_is_int64() -> None:
+    actual = moments.of(tf.zeros([3, 5, 7, 2]), [0, 1, 2])
+    assert actual.count.dtype == tf.int64
+    assert int(actual.count) == 3 * 5 * 7
 
 
-# --------------------------------------------------------------------------------- cancellation
-
-
-def test_a_large_offset_does_not_cancel() -> None:
+def test_no_cancellation_at_large_offset() -> None:
     """Mean 1e4, deviation 1e-2: float32 numbers there are 2**-10 apart, a tenth of the deviation.
 
     Deviations are exact (numbers within a factor two of each other subtract without rounding), so
@@ -198,32 +189,29 @@ def test_a_large_offset_does_not_cancel() -> None:
     assert abs(float(naive) - variance) > variance
 
 
-# --------------------------------------------------------------------------------------- dtypes
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "uint8"])
-def test_narrow_numbers_are_summed_as_float32(dtype: str) -> None:
+def test_16_bit_numbers_are_summed_in_float32(dtype: str) -> None:
     x = tf.cast(np.random.default_rng(2).integers(0, 200, [4, 9, 3]), dtype)
-    found = moments.of(x, [0, 1])
-    assert (found.mean.dtype, found.m2.dtype) == (tf.float64, tf.float64)
-    assert_same(found, moments.of(tf.cast(x, tf.float32), [0, 1]))
+    actual = moments.of(x, [0, 1])
+    assert (actual.mean.dtype, actual.m2.dtype) == (tf.float64, tf.float64)
+    assert_same(actual, moments.of(tf.cast(x, tf.float32), [0, 1]))
 
 
 @given(st.integers(1, 11), st.integers(0, 2**32 - 1))
 @fast
-def test_cutting_between_rows_changes_the_last_places_of_float64_alone(cut: int, seed: int) -> None:
-    """Two orders of the same 24 numbers of rows; a mean is a sum of magnitudes of at most 3, m2 one of squares."""
+def test_cut_between_rows_changes_float64_rounding_only(cut: int, seed: int) -> None:
+    """Both add the same 24 row sums in different orders; terms of a mean are at most 3, terms of m2 are squares."""
     data = np.random.default_rng(seed).normal(1, 1, [2, 12, 9, 3]).astype(np.float32)
     whole = moments.of(tf.constant(data), [0, 1, 2])
     parts = (
         moments.of(tf.constant(data[:, rows]), [0, 1, 2]) for rows in (np.s_[:cut], np.s_[cut:])
     )
-    found = moments.merge(*parts)
+    actual = moments.merge(*parts)
     operations = 24 + 8
     np.testing.assert_allclose(
-        found.mean, whole.mean, rtol=0, atol=2 * operations * UNIT * abs(data).max()
+        actual.mean, whole.mean, rtol=0, atol=2 * operations * UNIT * abs(data).max()
     )
-    np.testing.assert_allclose(found.m2, whole.m2, rtol=4 * operations * UNIT)
+    np.testing.assert_allclose(actual.m2, whole.m2, rtol=4 * operations * UNIT)
     truth = np.float64(data)
     # a row of nine: eight additions and a division of at most 9 * max; deviations and squares likewise
     np.testing.assert_allclose(
@@ -233,26 +221,23 @@ def test_cutting_between_rows_changes_the_last_places_of_float64_alone(cut: int,
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_totals_are_those_of_numpy(dtype: str) -> None:
+def test_total_matches_numpy(dtype: str) -> None:
     data = np.random.default_rng(5).integers(-8, 8, [2, 4, 8, 3]).astype(dtype)
     for axes in ([0, 1, 2], [1, 2], [0], [2], [2, 3]):
-        found = moments.total(tf.constant(data), axes)
-        assert found.dtype == tf.float64
-        np.testing.assert_array_equal(found, data.sum(tuple(axes), np.float64, keepdims=True))
+        actual = moments.total(tf.constant(data), axes)
+        assert actual.dtype == tf.float64
+        np.testing.assert_array_equal(actual, data.sum(tuple(axes), np.float64, keepdims=True))
 
 
-def test_the_moments_of_nothing() -> None:
+def test_empty_moments() -> None:
     nothing = moments.init([2, 3])
     assert nothing.m2.dtype == tf.float64
     assert nothing.mean.shape == nothing.m2.shape == [2, 3]
     assert int(nothing.count) == 0
 
 
-# ------------------------------------------------------------------------------------- gradient
-
-
 @pytest.mark.parametrize("axes", [[0, 1, 2], [1, 2]])
-def test_pullback_is_the_gradient_of_tf_nn_moments(axes: list[int]) -> None:
+def test_pullback_matches_tf_nn_moments(axes: list[int]) -> None:
     rng = np.random.default_rng(3)
     x = tf.constant(rng.normal(3, 2, [2, 7, 5, 3]))
     with tf.GradientTape() as tape:
@@ -261,12 +246,12 @@ def test_pullback_is_the_gradient_of_tf_nn_moments(axes: list[int]) -> None:
     d_mean, d_variance = (tf.constant(rng.normal(size=mean.shape)) for _ in range(2))
     expected = tape.gradient([mean, variance], x, [d_mean, d_variance])
     count = moments.of(x, axes).count
-    found = moments.pullback(x, mean, d_mean, d_variance, count)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+    actual = moments.pullback(x, mean, d_mean, d_variance, count)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 
 
-def test_pullback_strip_by_strip_is_that_of_the_whole() -> None:
-    """Bitwise: it is pixel by pixel, given the statistics."""
+def test_pullback_does_not_depend_on_strips() -> None:
+    """Strips are bitwise equal: given the statistics, the pullback is pixelwise."""
     rng = np.random.default_rng(4)
     x, mean, d_mean, d_variance = (
         tf.constant(rng.normal(size=shape)) for shape in ([1, 9, 4, 3], [3], [3], [3])
@@ -280,42 +265,39 @@ def test_pullback_strip_by_strip_is_that_of_the_whole() -> None:
     np.testing.assert_array_equal(tf.concat(strips, 1), whole)
 
 
-def test_pullback_of_many_numbers() -> None:
-    """The count passes int32 and float32's integers; powers of two keep the division exact."""
+def test_pullback_of_large_count() -> None:
+    """The count exceeds int32 and the integers of float32; powers of two keep the division exact."""
     x = tf.constant([[5.0]])
     mean, d_mean, d_variance = (tf.constant([n], tf.float64) for n in (1, 8, 2))
-    found = moments.pullback(x, mean, d_mean, d_variance, tf.constant(2**40))
-    assert float(found[0, 0]) == (8 + 2 * 2 * (5 - 1)) / 2**40
+    actual = moments.pullback(x, mean, d_mean, d_variance, tf.constant(2**40))
+    assert float(actual[0, 0]) == (8 + 2 * 2 * (5 - 1)) / 2**40
 
 
-def test_pullback_comes_in_the_type_of_the_numbers() -> None:
+def test_pullback_keeps_dtype() -> None:
     x = tf.constant([[1.0, 2.0]], tf.bfloat16)
     one = tf.constant([1.0, 1.0], tf.float64)
-    found = moments.pullback(x, one, one, one, tf.constant(2, tf.int64))
-    assert found.dtype == tf.bfloat16
-    np.testing.assert_array_equal(found, [[0.5, 1.5]])
-
-
-# ---------------------------------------------------------------------------------- narrow images
+    actual = moments.pullback(x, one, one, one, tf.constant(2, tf.int64))
+    assert actual.dtype == tf.bfloat16
+    np.testing.assert_array_equal(actual, [[0.5, 1.5]])
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_narrow_images_are_scaled_in_float32_and_rounded_once(dtype: str) -> None:
+def test_scale_rounds_once(dtype: str) -> None:
     rng = np.random.default_rng(5)
     x = tf.cast(rng.normal(size=[2, 5, 7, 3]), dtype)
     slope, offset = (tf.constant(rng.normal(size=3)) for _ in range(2))
     assert moments.fuses(x, slope)
     wide = tf.cast(x, tf.float32) * tf.cast(slope, tf.float32) + tf.cast(offset, tf.float32)
-    found = tf.cast(moments.scale(x, slope, offset), tf.float32)
-    # One rounding, and that of the product, which the fused operation may leave out.
+    actual = tf.cast(moments.scale(x, slope, offset), tf.float32)
+    # One rounding, and one of the product, which the fused operation may skip.
     unit = {"bfloat16": 2.0**-8, "float16": 2.0**-11}[dtype]
     room = unit * np.abs(wide) + 4 * UNIT32 * (np.abs(wide) + np.abs(offset))
-    assert (np.abs(found - wide) <= room).all()
+    assert (np.abs(actual - wide) <= room).all()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_gradients_of_narrow_images_are_summed_wide(dtype: str) -> None:
-    """Ones, more than the narrow type can count: 257 and 2049 are the first integers that it has not."""
+def test_scale_gradients_are_summed_in_float32(dtype: str) -> None:
+    """Sums of more ones than a 16-bit type can count: 257 and 2049 are its first missing integers."""
     x, dy = (tf.ones([1, 60, 50, 2], dtype) for _ in range(2))
     dx, d_slope, d_offset = moments.scale_gradient(x, tf.constant([2.0, 3.0], tf.float64), dy)
     assert dx.dtype == x.dtype
@@ -327,11 +309,11 @@ def test_gradients_of_narrow_images_are_summed_wide(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("shape", "dtype", "slope"),
     [
-        ([1, 4, 4, 3], "float32", [3]),  # exact by rows instead
+        ([1, 4, 4, 3], "float32", [3]),  # computed row by row instead
         ([1, 4, 3], "bfloat16", [3]),
-        ([1, 4, 2, 3], "bfloat16", [1, 1, 2, 1]),  # a number for each group of channels
-        ([2, 4, 4, 3], "bfloat16", [2, 1, 1, 3]),  # and for each image
+        ([1, 4, 2, 3], "bfloat16", [1, 1, 2, 1]),  # one slope per group of channels
+        ([2, 4, 4, 3], "bfloat16", [2, 1, 1, 3]),  # one slope per image
     ],
 )
-def test_other_images_are_not_fused(shape: list[int], dtype: str, slope: list[int]) -> None:
+def test_images_that_are_not_fused(shape: list[int], dtype: str, slope: list[int]) -> None:
     assert not moments.fuses(tf.zeros(shape, dtype), tf.zeros(slope))

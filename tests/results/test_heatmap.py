@@ -1,4 +1,4 @@
-"""Numbers of tiles as an image: where they lie, where they overlap, and at the edges of the slide."""
+"""Maps of numbers per tile: positions, overlaps, and the edges of the slide."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def slide(tmp_path):
     with_size.close()
 
 
-def test_tiles_are_painted_where_they_lie(slide):
+def test_paints_tiles_in_their_positions(slide):
     coords = sources.Coords("a", np.array([[40, 0], [80, 20]]), 20, 2.0)
     painted, share = heatmap.paint(coords, [0.25, 0.75], slide)
     assert painted.shape == (10, 16)
@@ -29,13 +29,13 @@ def test_tiles_are_painted_where_they_lie(slide):
     assert source.read(0, 1)[0, :6, 0].tolist() == [0, 0, 0, 0, 0.25, 0.25]
 
 
-def test_where_tiles_overlap_there_is_their_mean(slide):
+def test_paints_the_mean_of_overlapping_tiles(slide):
     coords = sources.Coords("a", np.array([[0, 0], [20, 0]]), 40, 1.0, 20)
     painted, _ = heatmap.paint(coords, [1.0, 2.0], slide)
     assert painted[0].tolist()[:6] == [1, 1, 1.5, 1.5, 2, 2]
 
 
-def test_maps_reach_as_far_as_their_pixels_and_tiles_beyond_the_slide_are_cut(slide):
+def test_tiles_beyond_the_slide_are_clipped(slide):
     coords = sources.Coords("a", np.array([[-12, -12], [132, 84]]), 36, 1.0)
     painted, share = heatmap.paint(coords, [1.0, 2.0], slide)
     assert painted.shape == (12, 18)
@@ -45,6 +45,6 @@ def test_maps_reach_as_far_as_their_pixels_and_tiles_beyond_the_slide_are_cut(sl
     assert np.isfinite(painted).sum() == 9 + 9
 
 
-def test_one_number_for_each_tile(slide):
-    with pytest.raises(ValueError, match=r"a: numbers of shape \(3,\) for 1 tiles"):
+def test_refuses_a_wrong_number_of_values(slide):
+    with pytest.raises(ValueError, match=r"a: values have shape \(3,\); expected \(1,\)"):
         heatmap.paint(sources.Coords("a", np.zeros((1, 2), int), 10, 1.0), np.ones(3), slide)

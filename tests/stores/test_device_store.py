@@ -1,4 +1,4 @@
-"""Images as lists of pages: what is read is what was added, wherever strips are cut."""
+"""Device store: rows that were added are read, for any pages and strips."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from tfbig.geometry.windows import partition
 from tfbig.stores import device_store
 
 
-@tf.function(reduce_retracing=True)
+@tf.function(
+    input_signature=[
+        tf.TensorSpec([None, None, 3, 2]),
+        *[tf.TensorSpec([None], tf.int32)] * 2,
+    ]
+)
 def summed(x: tf.Tensor, starts: tf.Tensor, stops: tf.Tensor) -> tf.Tensor:
-    """An image to which the rows `starts[i]` to `stops[i]` of `x` were added, in a loop over i."""
+    """Return an image to which rows `starts[i]` to `stops[i]` of `x` are added, in a loop over i."""
     shape = tf.shape(x)
     image = device_store.allocate(shape, x.dtype)
 
@@ -33,23 +38,22 @@ def summed(x: tf.Tensor, starts: tf.Tensor, stops: tf.Tensor) -> tf.Tensor:
     strips=st.integers(1, 9),
     halo=st.integers(0, 5),
 )
-def test_strips_add_up(rows: int, batch: int, strips: int, halo: int) -> None:
+def test_add_strips(rows: int, batch: int, strips: int, halo: int) -> None:
+    """Strips with a halo add up to the same image as in NumPy."""
     x = np.random.default_rng(rows).integers(-99, 99, (batch, rows, 3, 2)).astype("float32")
-    own = partition(rows, min(strips, rows), np.arange(min(strips, rows)))
-    starts, stops = np.maximum(own.start - halo, 0), np.minimum(own.stop + halo, rows)
+    owned = partition(rows, min(strips, rows), np.arange(min(strips, rows)))
+    starts, stops = np.maximum(owned.start - halo, 0), np.minimum(owned.stop + halo, rows)
     expected = np.zeros_like(x)
     for start, stop in zip(starts, stops, strict=True):
         expected[:, start:stop] += x[:, start:stop]
-    found = summed(x, tf.constant(starts, tf.int32), tf.constant(stops, tf.int32))
-    np.testing.assert_array_equal(found, expected)
+    result = summed(x, tf.constant(starts, tf.int32), tf.constant(stops, tf.int32))
+    np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("most", [device_store.PAGE_ELEMENTS, 30, 1])
 @pytest.mark.parametrize("shape", [(2, 600, 3), (1, 600, 4, 3), (1, 600, 2, 2, 3)])
-def test_any_rows_are_read(
-    shape: tuple[int, ...], most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of images of every rank, whatever a page may hold; rows that nothing was added to are zero."""
+def test_read(shape: tuple[int, ...], most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of images of every rank, for pages of any size; rows without additions are zero."""
     monkeypatch.setattr(device_store, "PAGE_ELEMENTS", most)
     x = tf.random.stateless_uniform(shape, (1, 2), dtype=tf.float32)
     whole = tf.constant(shape)
@@ -59,11 +63,11 @@ def test_any_rows_are_read(
     expected = np.array(x)
     expected[:, :100] = expected[:, 200:] = 0
     for start, stop in ((0, 300), (99, 101), (150, 151), (199, 300), (260, 270)):
-        found = device_store.read(image, whole, x.dtype, start, stop)
-        np.testing.assert_array_equal(found, expected[:, start:stop])
+        rows_read = device_store.read(image, whole, x.dtype, start, stop)
+        np.testing.assert_array_equal(rows_read, expected[:, start:stop])
 
 
-def test_what_was_read_does_not_change() -> None:
+def test_add_does_not_change_its_input() -> None:
     whole = tf.constant([1, 8, 1, 1])
     first = device_store.add(
         device_store.allocate(whole, tf.float32), whole, 0, tf.ones([1, 8, 1, 1])

@@ -1,4 +1,4 @@
-"""Whatever a budget makes of a model, it computes the same."""
+"""Streamed models compute the same results for every budget, layout and store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import keras
 import pytest
 import tensorflow as tf
 from exactness import FLOAT64, assert_same
-from twins import learn, normed, residual
+from twins import BLOCKS, Blocks, learn, normed, residual
 
 import tfbig
 from benchmarks import profile
@@ -19,11 +19,26 @@ from tfbig.plan.plan import Plan, Rates
 layers = keras.layers
 
 
-@pytest.mark.parametrize("share", [0.85, 0.72])
-def test_what_is_made_again_is_the_same(float64: None, share: float) -> None:
-    """Segments are replayed to keep less; outputs, gradients and statistics are those of the plain model."""
-    twin = residual()
-    x = tf.random.stateless_normal((2, 61, 47, 3), (1, 2), dtype=tf.float64)
+TWO = ((8, 1), (12, 2))
+THREE = ((8, 1), (8, 1), (12, 2))
+"""Blocks of smaller residual networks: tracing takes most of the time of these tests."""
+
+
+def images(*shape: int) -> tf.Tensor:
+    return tf.random.stateless_normal(shape, (1, 2), dtype=tf.float64)
+
+
+@pytest.mark.parametrize(
+    ("share", "blocks"),
+    [
+        (0.72, THREE),
+        *(pytest.param(share, BLOCKS, marks=pytest.mark.slow) for share in (0.85, 0.72)),
+    ],
+)
+def test_rematerialise(float64: None, share: float, blocks: Blocks) -> None:
+    """Outputs, gradients and statistics do not change if segments are replayed to store less."""
+    twin = residual(blocks)
+    x = images(2, 61, 47, 3)
     device = 800_000
     free = tfbig.stream(twin, tfbig.Budget(device=device, disk=0)).plan(x.shape)
     assert not free.layout.replays
@@ -36,7 +51,7 @@ def test_what_is_made_again_is_the_same(float64: None, share: float) -> None:
 
 
 def stem() -> keras.Model:
-    """As networks begin: the first image is the largest, and pooled at once."""
+    """Return a network whose first image is the largest and is pooled immediately, as in most networks."""
     start = keras.Input((None, None, 3))
     x = layers.Conv2D(8, 5, strides=2, padding="same", use_bias=False)(start)
     x = layers.MaxPooling2D(3, 2, padding="same")(layers.ReLU()(layers.BatchNormalization()(x)))
@@ -46,77 +61,80 @@ def stem() -> keras.Model:
     return keras.Model(start, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
 
 
-def repeated(plan: tfbig.Plan) -> set[str]:
-    """Layers that several sweeps run although that is not cheap."""
+def rematerialised(plan: tfbig.Plan) -> set[str]:
+    """Return the layers that several sweeps run although they are expensive."""
     names = [n.layer for s in plan.sweeps for n in s.locals if not n.op.cheap]
     return {name for name in names if names.count(name) > 1}
 
 
-def test_what_every_sweep_makes_again_is_the_same(float64: None) -> None:
-    """The first convolution is not stored, nor its gradient, although BatchNormalization asks for all of it."""
+def test_rematerialise_in_every_sweep(float64: None) -> None:
+    """Neither the first convolution nor its gradient is stored, although BatchNormalization needs all rows."""
     twin = stem()
-    x = tf.random.stateless_normal((2, 61, 47, 3), (1, 2), dtype=tf.float64)
+    x = images(2, 61, 47, 3)
     free = tfbig.stream(twin, tfbig.Budget(device="1MB", disk=0)).plan(x.shape)
     first = 2 * 31 * 24 * 8 * 8  # bytes of its output
     host = free.total_bytes - first
     big = tfbig.stream(twin, tfbig.Budget(device="1MB", host=host, disk=0))
     plan = big.plan(x.shape)
-    assert not repeated(free)
-    assert repeated(plan) == {twin.layers[1].name}
+    assert not rematerialised(free)
+    assert rematerialised(plan) == {twin.layers[1].name}
     assert plan.total_bytes <= host
     assert free.recompute_factor < plan.recompute_factor
     assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
 
 
 @pytest.mark.parametrize(
-    ("store", "bound"),
-    [pytest.param("float32", 2**-24, marks=pytest.mark.slow), ("bfloat16", 2**-9)],
+    ("store", "bound", "blocks"),
+    [
+        ("bfloat16", 2**-9, TWO),
+        pytest.param("bfloat16", 2**-9, BLOCKS, marks=pytest.mark.slow),
+        pytest.param("float32", 2**-24, BLOCKS, marks=pytest.mark.slow),
+    ],
 )
-def test_narrow_stores_round_what_goes_through_them(
-    float64: None, store: str, bound: float
-) -> None:
-    """Thirteen stores in a row, forward and backward; BatchNorm's gradient is a difference, which costs digits."""
-    twin = residual()
-    x = tf.random.stateless_normal((2, 61, 47, 3), (1, 2), dtype=tf.float64)
+def test_16_bit_and_32_bit_stores(float64: None, store: str, bound: float, blocks: Blocks) -> None:
+    """Rounding errors of consecutive stores (13 in five blocks); BatchNorm's gradient loses digits in a difference."""
+    twin = residual(blocks)
+    x = images(2, 61, 47, 3)
     exact = tfbig.stream(twin, tfbig.Budget(device=800_000))
     narrow = tfbig.stream(twin, tfbig.Budget(device=800_000), store=store)
     share = narrow.plan(x.shape).host_bytes / exact.plan(x.shape).host_bytes
     assert share == {"float32": 1 / 2, "bfloat16": 1 / 4}[store]
-    found, expected = (learn(model, twin, x) for model in (narrow, exact))
+    actual, expected = (learn(model, twin, x) for model in (narrow, exact))
     errors = [
         float(tf.norm(a - e) / tf.norm(e))
-        for a, e in zip(found, expected, strict=True)
-        if tf.norm(e) > 1e-6  # gradients that are zero but for rounding say nothing
+        for a, e in zip(actual, expected, strict=True)
+        if tf.norm(e) > 1e-6  # skip gradients that are zero up to rounding
     ]
     assert 0 < max(errors) < 100 * bound
 
 
 @pytest.mark.slow
-def test_narrow_stores_leave_images_of_the_same_width_alone() -> None:
+def test_store_of_the_width_of_images_is_exact() -> None:
     keras.config.set_dtype_policy("mixed_bfloat16")
     twin = residual()
     x = tf.random.stateless_normal((1, 61, 47, 3), (1, 2))
-    found, expected = (
+    actual, expected = (
         learn(tfbig.stream(twin, tfbig.Budget(device=400_000), store=store), twin, x)
         for store in ("bfloat16", None)
     )
-    assert_same(found, expected)
+    assert_same(actual, expected)
 
 
 @pytest.mark.parametrize(
-    ("device", "strip_rows"),
+    ("device", "strip_rows", "blocks"),
     [
-        ("700KB", None),
-        ("40MB", 9),
-        *(pytest.param(size, None, marks=pytest.mark.slow) for size in ("1.2MB", "40MB")),
+        ("700KB", None, TWO),
+        ("40MB", 9, TWO),
+        *(
+            pytest.param(size, rows, BLOCKS, marks=pytest.mark.slow)
+            for size, rows in (("700KB", None), ("40MB", 9), ("1.2MB", None), ("40MB", None))
+        ),
     ],
 )
-def test_what_stays_on_the_device_is_the_same(
-    float64: None, device: str, strip_rows: int | None
-) -> None:
-    """Nothing, some images, and all of them, of one strip or of several; a device of its own is asked for by name."""
-    twin = residual()
-    x = tf.random.stateless_normal((2, 61, 47, 3), (1, 2), dtype=tf.float64)
+def test_keep_on_device(float64: None, device: str, strip_rows: int | None, blocks: Blocks) -> None:
+    """No, some and all images stay on the device, in one strip or several; devices are set by name."""
+    twin = residual(blocks)
+    x = images(2, 61, 47, 3)
     budget = tfbig.Budget(device=device)
     big = tfbig.stream(twin, budget, devices="/CPU:0", strip_rows=strip_rows)
     plan = big.plan(x.shape)
@@ -129,11 +147,11 @@ def test_what_stays_on_the_device_is_the_same(
     assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
 
 
-def test_a_batch_of_any_size_leaves_nothing_on_the_device(float64: None) -> None:
-    """What there is room for is not known while a step is traced."""
-    twin = residual()
+def test_dynamic_batch_size_keeps_nothing_on_device(float64: None) -> None:
+    """The available room is unknown while a step is traced."""
+    twin = residual(TWO)
     big = tfbig.stream(twin, tfbig.Budget(device="300KB"), devices="/CPU:0")
-    x = tf.random.stateless_normal((4, 24, 16, 3), (1, 2), dtype=tf.float64)
+    x = images(4, 24, 16, 3)
     assert len(big.plan(x[:1].shape).layout.kept) > len(big.plan(x.shape).layout.kept)
     signature = [tf.TensorSpec((None, 24, 16, 3), x.dtype)]
     step = tf.function(lambda x: big(x, training=True), input_signature=signature)
@@ -141,15 +159,18 @@ def test_a_batch_of_any_size_leaves_nothing_on_the_device(float64: None) -> None
         assert_same([step(x[:batch])], [twin(x[:batch], training=True)], FLOAT64)
 
 
-def test_what_is_made_again_on_the_device_is_the_same(
-    float64: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "blocks", [3 * ((8, 1),), pytest.param(BLOCKS, marks=pytest.mark.slow)], ids=["three", "five"]
+)
+def test_rematerialise_on_device(
+    float64: None, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where copies are slow segments are replayed beside images that stay, the images that they make among them."""
+    """If copies are slow, segments are replayed while other images, and those of the segments, stay on the device."""
     monkeypatch.setattr(
         machine_rates, "of", lambda *_: Rates(operations=1e14, passes=1e13, copies=1e8)
     )
-    twin = residual()
-    x = tf.random.stateless_normal((2, 61, 47, 3), (1, 2), dtype=tf.float64)
+    twin = residual(blocks)
+    x = images(2, 61, 47, 3)
     big = tfbig.stream(twin, tfbig.Budget(device="1.8MB"), devices="/CPU:0")
     plan = big.plan(x.shape)
     assert plan.strips > 1
@@ -159,8 +180,8 @@ def test_what_is_made_again_on_the_device_is_the_same(
     assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
 
 
-def test_what_stays_on_the_device_is_not_made_again_for_its_statistics() -> None:
-    """Of two convolutions, both with their gradients, each runs once."""
+def test_kept_images_are_computed_once() -> None:
+    """Each of two convolutions, and each of their gradients, runs once."""
     inputs = keras.Input((None, None, 3))
     x = layers.Conv2D(8, 3, padding="same")(inputs)
     x = layers.ReLU()(layers.BatchNormalization()(x))
@@ -179,21 +200,21 @@ def test_what_stays_on_the_device_is_not_made_again_for_its_statistics() -> None
 
 
 @pytest.mark.slow
-def test_another_size_keeps_other_images_on_the_device(float64: None) -> None:
-    """The layout of a small image keeps all; a large one, in the same data set, gets one of its own."""
+def test_layout_per_image_size(float64: None) -> None:
+    """A small image is kept completely; a large one in the same dataset has its own layout."""
     twin = residual()
     big = tfbig.stream(twin, tfbig.Budget(device="3MB"), devices="/CPU:0")
     kept = []
     for rows in (8, 61, 30):
-        x = tf.random.stateless_normal((2, rows, 47, 3), (1, 2), dtype=tf.float64)
+        x = images(2, rows, 47, 3)
         kept.append(big.plan(x.shape).layout.kept)
         assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
     assert kept[1] < kept[0]
 
 
 @pytest.mark.parametrize("place", ["device", "host"])
-def test_the_budget_that_an_error_names_will_do(place: str) -> None:
-    """The first sweep is not the one with the largest strip; strips that nobody limits grow with the host budget."""
+def test_budget_named_in_error_is_sufficient(place: str) -> None:
+    """The largest strip is not in the first sweep; without a device limit strips grow with the host budget."""
     start = keras.Input((None, None, 3))
     fine = layers.Conv2D(8, 3, padding="same", activation="relu")(start)
     x = normed(normed(layers.MaxPooling2D()(fine), 8, 3), 16, 3)
@@ -205,8 +226,8 @@ def test_the_budget_that_an_error_names_will_do(place: str) -> None:
         big.compile("sgd", "binary_crossentropy")
         return big.plan((1, 200, 160, 3))
 
-    with pytest.raises(tfbig.BudgetError) as found:
+    with pytest.raises(tfbig.BudgetError) as error:
         plan("2kB")
-    named = re.search(rf"Raise `{place}` to ([\d.]+ \w+)", str(found.value))
-    assert named is not None
-    assert plan(named[1]).shape == (1, 200, 160, 3)
+    budget = re.search(rf"Raise `{place}` to ([\d.]+ \w+)", str(error.value))
+    assert budget is not None
+    assert plan(budget[1]).shape == (1, 200, 160, 3)

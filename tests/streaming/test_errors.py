@@ -1,4 +1,4 @@
-"""Bad input ends in one clear error that names the thing, what was expected and what to do."""
+"""Errors name the invalid object, the expected value and the remedy."""
 
 import os
 import subprocess
@@ -20,21 +20,21 @@ def segmenter(**kwargs):
     return keras.Model(image, layers.Conv2D(1, 1, activation="sigmoid")(x))
 
 
-class Odd(layers.Layer):
-    """A layer that nobody taught the engine."""
+class UnknownLayer(layers.Layer):
+    """Layer without a rule."""
 
     def call(self, x):
         return x
 
 
-def test_a_budget_below_one_strip_names_sweep_bytes_and_remedy():
+def test_budget_below_one_strip():
     big = tfbig.stream(segmenter(), tfbig.Budget(device=1000))
-    expected = r"sweep 0 of 'functional.*: the smallest strip needs .* on the device, 1000 B are allowed. Raise"
+    expected = r"sweep 0 of 'functional.*: the smallest strip needs .* on the device, but 1000 B are allowed. Raise"
     with pytest.raises(tfbig.BudgetError, match=expected):
         big.plan((1, 64, 1000, 1))
 
 
-def test_the_same_budget_is_refused_by_fit_before_anything_runs():
+def test_budget_below_one_strip_in_training():
     big = tfbig.stream(segmenter(), tfbig.Budget(device=1000))
     big.compile("sgd", "mse")
     image = np.zeros((1, 64, 1000, 1), np.float32)
@@ -42,7 +42,7 @@ def test_the_same_budget_is_refused_by_fit_before_anything_runs():
         big.train_on_batch(image, image)
 
 
-def test_host_memory_that_does_not_suffice_is_named():
+def test_host_limit_too_small():
     image = keras.Input((None, None, 1))
     x = layers.BatchNormalization()(layers.Conv2D(8, 3)(image))
     model = keras.Model(image, layers.GlobalAveragePooling2D()(x))
@@ -50,13 +50,15 @@ def test_host_memory_that_does_not_suffice_is_named():
         tfbig.stream(model, tfbig.Budget(device="10MB", host="1MB", disk=0)).plan((1, 512, 512, 1))
 
 
-def test_a_layer_without_a_rule_is_named():
+def test_layer_without_rule():
     image = keras.Input((8, 8, 1))
-    with pytest.raises(tfbig.UnsupportedLayerError, match=r"'strange' \(Odd\) has no rule"):
-        tfbig.stream(keras.Model(image, Odd(name="strange")(image)))
+    with pytest.raises(
+        tfbig.UnsupportedLayerError, match=r"'strange' \(UnknownLayer\) has no rule"
+    ):
+        tfbig.stream(keras.Model(image, UnknownLayer(name="strange")(image)))
 
 
-def test_channels_first_is_refused():
+def test_channels_first():
     image = keras.Input((1, 8, 8))
     model = keras.Model(
         image, layers.ZeroPadding2D(1, data_format="channels_first", name="p")(image)
@@ -65,34 +67,34 @@ def test_channels_first_is_refused():
         tfbig.stream(model)
 
 
-def test_a_subclassed_model_is_refused():
-    class Own(keras.Model):
+def test_subclassed_model():
+    class Subclassed(keras.Model):
         pass
 
     with pytest.raises(tfbig.UnsupportedLayerError, match="is a subclassed model"):
-        tfbig.stream(Own())
+        tfbig.stream(Subclassed())
 
 
-def test_an_unbuilt_sequential_model_is_refused():
+def test_unbuilt_sequential_model():
     with pytest.raises(tfbig.UnsupportedLayerError, match=r"call model.build\(input_shape\) first"):
         tfbig.stream(keras.Sequential([layers.Conv2D(1, 3)]))
 
 
-def test_an_image_smaller_than_the_kernel_is_named():
+def test_image_smaller_than_kernel():
     image = keras.Input((None, None, 1))
     big = tfbig.stream(keras.Model(image, layers.Conv2D(1, 9, name="wide")(image)))
     with pytest.raises(ValueError, match="'wide/convolution': the image is too small"):
         big.plan((1, 8, 20, 1))
 
 
-def test_a_mask_of_another_size_is_named():
+def test_mask_of_wrong_size():
     big = tfbig.stream(segmenter())
     big.compile("sgd", "mse")
     with pytest.raises(ValueError, match="its inputs have different sizes"):
         big.train_on_batch(np.zeros((1, 16, 16, 1), "f"), np.zeros((1, 16, 12, 1), "f"))
 
 
-def test_a_loss_that_is_no_mean_over_pixels_is_refused():
+def test_loss_is_not_a_mean_over_pixels():
     def whole(y_true, y_pred):
         return keras.ops.sum(y_true - y_pred)
 
@@ -103,17 +105,17 @@ def test_a_loss_that_is_no_mean_over_pixels_is_refused():
         big.train_on_batch(image, image)
 
 
-def test_a_handle_of_a_missing_file_is_named(tmp_path):
+def test_handle_of_missing_file(tmp_path):
     big = tfbig.stream(segmenter())
     path = str(tmp_path / "nowhere.npy")
     with pytest.raises(tfbig.SourceError, match=r"nowhere\.npy"):
         big(tf.constant([path]))
 
 
-def test_a_source_of_another_type_is_named():
+def test_source_of_wrong_dtype():
     big = tfbig.stream(segmenter())
     source = tfbig.open(np.zeros((8, 8, 1), np.uint16))
-    with pytest.raises(tfbig.SourceError, match="its samples are uint16, expected uint8"):
+    with pytest.raises(tfbig.SourceError, match="has dtype uint16; expected uint8"):
         big(tf.constant([source.handle]))
 
 
@@ -131,20 +133,17 @@ def test_max_elements_must_be_positive():
         ("KERAS_BACKEND", "numpy", "tfbig needs the TensorFlow backend of Keras, found 'numpy'"),
     ],
 )
-def test_a_keras_that_does_not_serve_is_refused_in_one_line(name, value, message):
-    words = [sys.executable, "-c", "import tfbig"]
-    done = subprocess.run(
-        words, env={**os.environ, name: value}, capture_output=True, text=True, check=False
+def test_unsupported_keras(name, value, message):
+    command = [sys.executable, "-c", "import tfbig"]
+    process = subprocess.run(
+        command, env={**os.environ, name: value}, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 1
-    assert message in done.stderr.strip().splitlines()[-1]
+    assert process.returncode == 1
+    assert message in process.stderr.strip().splitlines()[-1]
 
 
-# ------------------------------------------- sizes known only when the step runs: raised inside a graph
-
-
-def unknown_sizes(*arrays):
-    """A dataset of one batch whose sizes are not known while tracing."""
+def dataset_of_unknown_sizes(*arrays):
+    """Return a dataset of one batch whose sizes are unknown while tracing: errors are raised inside a graph."""
     specs = tuple(tf.TensorSpec([None, None, None, a.shape[-1]], a.dtype) for a in arrays)
     return tf.data.Dataset.from_generator(lambda: iter([arrays]), output_signature=specs)
 
@@ -163,18 +162,18 @@ def unknown_sizes(*arrays):
         ((1, 2, 9), (1, 2, 9), None, "'wide/convolution': the image is too small"),
     ],
 )
-def test_an_error_inside_a_step_is_raised_as_such(image, mask, device, message):
+def test_errors_inside_a_graph(image, mask, device, message):
     kwargs = {"name": "wide"} if "wide" in message else {"padding": "same"}
     inputs = keras.Input((None, None, 1))
     model = keras.Model(inputs, layers.Conv2D(1, 3, **kwargs)(inputs))
     big = tfbig.stream(model, tfbig.Budget(device=device))
     big.compile("sgd", "mse")
-    data = unknown_sizes(*(np.zeros((*shape, 1), np.float32) for shape in (image, mask)))
+    data = dataset_of_unknown_sizes(*(np.zeros((*shape, 1), np.float32) for shape in (image, mask)))
     with pytest.raises(ValueError, match=message):
         big.fit(data, steps_per_epoch=1, shuffle=False, verbose=0)
 
 
-def test_a_mask_of_other_channels_is_named():
+def test_mask_of_wrong_channels():
     big = tfbig.stream(segmenter())
     big.compile("sgd", "mse")
     image, mask = np.zeros((1, 8, 8, 1), np.float32), np.zeros((1, 8, 8, 3), np.float32)
@@ -183,21 +182,18 @@ def test_a_mask_of_other_channels_is_named():
         big.train_on_batch(image, mask)
 
 
-def test_handles_of_a_batch_must_have_one_size():
+def test_handles_of_different_sizes():
     sources = [tfbig.open(np.zeros((8, width, 1), np.uint8)) for width in (8, 9)]
     with pytest.raises(ValueError, match="the images of a batch have different shapes"):
         tfbig.stream(segmenter())(tf.constant([s.handle for s in sources]))
 
 
-def test_a_released_handle_is_named():
+def test_released_handle():
     source = tfbig.open(np.zeros((8, 8, 1), np.uint8))
     handle = source.handle
     source.release()
     with pytest.raises(tfbig.SourceError, match=f"{handle}: no source is registered under this"):
         tfbig.stream(segmenter())(tf.constant([handle]))
-
-
-# ------------------------------------------------------------------------------------------ predict_to
 
 
 @pytest.mark.parametrize(
@@ -207,10 +203,10 @@ def test_a_released_handle_is_named():
         ((8, 8, 1), "out.txt", tfbig.SourceError, "expected a path that ends in .npy"),
         ((8, 8, 1), "no/out.npy", tfbig.SourceError, "Create .*no first"),
         ((8, 8, 3), "out.npy", ValueError, "expected 1 images with 1 channels"),
-        ((8, 1, 1), "out.npy", tfbig.SourceError, "samples are float32, expected uint8. Convert"),
+        ((8, 1, 1), "out.npy", tfbig.SourceError, "has dtype float32; expected uint8. Convert"),
     ],
 )
-def test_a_prediction_that_fails_leaves_no_file(tmp_path, image, target, kind, message):
+def test_failed_prediction_leaves_no_file(tmp_path, image, target, kind, message):
     if isinstance(image, tuple):
         image = np.zeros(image, np.float32 if image[1] == 1 else np.uint8)
     with pytest.raises(kind, match=message):
@@ -218,14 +214,11 @@ def test_a_prediction_that_fails_leaves_no_file(tmp_path, image, target, kind, m
     assert list(tmp_path.iterdir()) == []
 
 
-# --------------------------------------------------------------------------- settings that have no strip form
-
-
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
         (layers.BatchNormalization(axis=1), r"over axis=-1 without renorm; received axis=1"),
-        (layers.GroupNormalization(2, axis=1), "needs axis=-1, received axis=1"),
+        (layers.GroupNormalization(2, axis=1), "over axis=-1; received axis=1"),
         (layers.LayerNormalization(axis=[1, 2, 3]), r"use GroupNormalization\(groups=1\)"),
         (layers.Softmax(axis=1), "over axis=1 needs the whole image; use axis=-1"),
         (layers.UpSampling2D(interpolation="bicubic"), "use 'nearest' or 'bilinear'"),
@@ -238,13 +231,13 @@ def test_a_prediction_that_fails_leaves_no_file(tmp_path, image, target, kind, m
         ),
     ],
 )
-def test_a_setting_without_a_strip_form_is_named(layer, message):
+def test_unsupported_layer_settings(layer, message):
     image = keras.Input((8, 8, 4))
     with pytest.raises(tfbig.UnsupportedLayerError, match=f"layer '{layer.name}'.*{message}"):
         tfbig.stream(keras.Model(image, layer(image)))
 
 
-def test_concatenation_over_rows_is_refused():
+def test_concatenation_of_rows():
     image = keras.Input((8, 8, 4))
     with pytest.raises(
         tfbig.UnsupportedLayerError, match=r"over the channels, axis=-1; received axis=1"
@@ -252,7 +245,7 @@ def test_concatenation_over_rows_is_refused():
         tfbig.stream(keras.Model(image, layers.Concatenate(axis=1)([image, image])))
 
 
-def test_unknown_channels_are_refused():
+def test_unknown_channels():
     image = keras.Input((None, None, None), name="image")
     with pytest.raises(tfbig.UnsupportedLayerError, match=r"input 'image' of .* no known channels"):
         tfbig.stream(keras.Model(image, layers.ReLU()(image)))
@@ -266,24 +259,21 @@ def test_unknown_channels_are_refused():
         (tfbig.layers.BigConcatenate(axis=2), "received axis=2"),
     ],
 )
-def test_a_big_layer_names_itself(layer, message):
+def test_big_layers_name_themselves(layer, message):
     image = tf.zeros([1, 4, 4, 2])
     inputs = [image, image] if isinstance(layer, keras.layers.Concatenate) else image
     with pytest.raises(tfbig.UnsupportedLayerError, match=f"layer '{layer.name}'.*{message}"):
         layer(inputs)
 
 
-# ------------------------------------------------------------------------------------ losses and metrics
-
-
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        (keras.losses.Dice(axis=1), r"'dice' has axis=1; strips need axis=None or \(1, 2, 3\)"),
+        (keras.losses.Dice(axis=1), r"'dice' has axis=1; expected axis=None or \(1, 2, 3\)"),
         (keras.losses.MeanSquaredError(reduction=None), "reduction=None; an image loss must be a"),
     ],
 )
-def test_a_loss_without_a_strip_form_is_named(loss, message):
+def test_unsupported_losses(loss, message):
     big = tfbig.stream(segmenter())
     big.compile("sgd", loss)
     image = np.zeros((1, 8, 8, 1), np.float32)
@@ -291,12 +281,14 @@ def test_a_loss_without_a_strip_form_is_named(loss, message):
         big.train_on_batch(image, image)
 
 
-def test_a_metric_that_is_no_mean_over_pixels_is_refused():
+def test_metric_is_not_a_mean_over_pixels():
     def spread(y_true, y_pred):
         return keras.ops.max(y_pred) - keras.ops.min(y_pred)
 
     big = tfbig.stream(segmenter())
     big.compile("sgd", "mse", metrics=[spread])
     image = np.zeros((1, 8, 8, 1), np.float32)
-    with pytest.raises(tfbig.UnsupportedLayerError, match="metric 'spread' gives no number per pi"):
+    with pytest.raises(
+        tfbig.UnsupportedLayerError, match="metric 'spread' does not return one val"
+    ):
         big.train_on_batch(image, image)

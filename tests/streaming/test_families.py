@@ -1,6 +1,6 @@
-"""Every family of `keras.applications`, strip by strip, equals plain Keras in float64: outputs, gradients, statistics.
+"""Streamed models of every family of `keras.applications` equal plain Keras in float64.
 
-Strips of 16 rows. The short ones run by default: all kinds of blocks of their family, fewer of them.
+Strips have 16 rows. Short models, with fewer blocks of each kind, run by default.
 """
 
 from __future__ import annotations
@@ -24,11 +24,8 @@ def check(model: keras.Model, rows: int, columns: int, training: bool) -> None:
     assert_streams(model, images(model, 2, rows, columns), STRIP_ROWS, training)
 
 
-# ------------------------------------------------------------------------------- a block of each kind
-
-
 def short_convnext() -> keras.Model:
-    """Half of all paths are dropped: the same halves as in the plain model."""
+    """Return a small ConvNeXt that drops half of all paths, the same ones as the plain model."""
     return convnext.ConvNeXt(
         depths=(1, 1, 1, 1), projection_dims=(6, 8, 10, 12), drop_path_rate=0.5, **OPEN
     )
@@ -41,7 +38,7 @@ def short_efficientnet() -> keras.Model:
 
 
 def short_nasnet() -> keras.Model:
-    """Of a fixed size: with an open one, the paddings that Keras computes are wrong in its plain model too."""
+    """Return a small NASNet of fixed size: with an open size, the paddings of plain Keras are wrong as well."""
     return nasnet.NASNet(
         input_shape=(64, 64, 3),
         penultimate_filters=96,
@@ -54,9 +51,19 @@ def short_nasnet() -> keras.Model:
     )
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize(
-    "build", [short_convnext, pytest.param(short_efficientnet, marks=pytest.mark.slow)]
+    ("build", "training"),
+    [
+        (short_convnext, True),
+        *(
+            pytest.param(build, training, marks=pytest.mark.slow)
+            for build, training in (
+                (short_convnext, False),
+                (short_efficientnet, True),
+                (short_efficientnet, False),
+            )
+        ),
+    ],
 )
 def test_short(build: Callable[[], keras.Model], training: bool) -> None:
     check(build(), 75, 69, training)
@@ -66,9 +73,6 @@ def test_short(build: Callable[[], keras.Model], training: bool) -> None:
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 def test_short_nasnet(training: bool) -> None:
     check(short_nasnet(), 64, 64, training)
-
-
-# --------------------------------------------------------------------------------------- whole families
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Sizes in text and numbers, and what a budget says where nothing is given."""
+"""Budgets: sizes as text and numbers, defaults, and available memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tfbig.system.budget import available_bytes, parse_bytes
         ("1.5G", 1_500_000_000),
         (".5 KiB", 512),
         ("  4 MB  ", 4_000_000),
-        ("0.3KiB", 307),  # whole bytes, never more than said
+        ("0.3KiB", 307),  # rounded down to whole bytes
     ],
 )
 def test_parse_bytes(size: object, expected: int) -> None:
@@ -69,7 +69,7 @@ def test_parse_bytes(size: object, expected: int) -> None:
         True,
     ],
 )
-def test_refuses_what_is_no_size(size: object) -> None:
+def test_parse_bytes_refuses_invalid_sizes(size: object) -> None:
     with pytest.raises(
         ValueError,
         match=r"^expected a size such as '8GB', '512MiB' or a number of bytes, received ",
@@ -78,7 +78,7 @@ def test_refuses_what_is_no_size(size: object) -> None:
     assert str(refused.value).endswith(f"received {size!r}.")
 
 
-def test_nothing_given_leaves_the_device_to_the_machine_and_takes_what_the_host_has() -> None:
+def test_default_budget() -> None:
     budget = Budget()
     assert budget.device is None
     assert budget.host is None
@@ -86,14 +86,14 @@ def test_nothing_given_leaves_the_device_to_the_machine_and_takes_what_the_host_
     assert 0 < budget.host_bytes <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def test_reads_text_when_asked() -> None:
+def test_sizes_are_parsed_on_access() -> None:
     budget = Budget(device="2GB", host="3GiB")
     assert (budget.device_bytes, budget.host_bytes) == (2 * 10**9, 3 * 2**30)
     assert Budget(7, 9) == Budget(device=7, host=9)
     assert (Budget(7, 9).device_bytes, Budget(7, 9).host_bytes) == (7, 9)
 
 
-def test_comes_back_from_its_config() -> None:
+def test_round_trip_of_config() -> None:
     budget = Budget(device="2GB", host=10**9)
     assert budget.get_config() == {
         "device": "2GB",
@@ -105,28 +105,26 @@ def test_comes_back_from_its_config() -> None:
 
 
 @pytest.mark.parametrize("field", ["device", "host", "disk"])
-def test_refuses_a_budget_that_is_no_size(field: str) -> None:
+def test_refuses_invalid_budget_on_access(field: str) -> None:
     with pytest.raises(ValueError, match=r"^expected a size .* received 'much'\.$"):
         getattr(Budget(**{field: "much"}), f"{field}_bytes")
 
 
-def test_without_linux_all_memory_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_available_memory_without_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise FileNotFoundError
 
     with monkeypatch.context() as patch:
         patch.setattr(builtins, "open", refuse)
-        found = available_bytes()
-    assert found == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        available = available_bytes()
+    assert available == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def test_reads_what_is_available_not_what_is_free(
-    monkeypatch: pytest.MonkeyPatch, tmp_path
-) -> None:
+def test_available_memory_of_linux(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     table = tmp_path / "meminfo"
     table.write_text("MemTotal: 900 kB\nMemFree: 5 kB\nMemAvailable:     123 kB\nBuffers: 1 kB\n")
     plain = open
     with monkeypatch.context() as patch:
         patch.setattr(builtins, "open", lambda *args: plain(table))
-        found = available_bytes()
-    assert found == 123 * 1024
+        available = available_bytes()
+    assert available == 123 * 1024

@@ -1,4 +1,4 @@
-"""How far a long step is: said after a while, now and then, on one line, and never where nobody wants it."""
+"""Progress line: printed for long steps only, at intervals, and only on a terminal."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tfbig.system import progress
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A meter whose time is set by hand, and what it prints."""
+    """Replace the meter by one with a clock set by hand, and print always."""
     now = [100.0]
     meter = progress.Meter(lambda: now[0])
     monkeypatch.setattr(progress, "METER", meter)
@@ -16,40 +16,40 @@ def clock(monkeypatch):
     progress.show(None)
 
 
-def test_a_short_step_says_nothing_and_a_long_one_clears_its_line(clock, capsys):
-    with progress.telling("a.tif", "tile") as ticked:
-        ticked(1, 9)
+def test_prints_and_clears_the_line_of_a_long_step(clock, capsys):
+    with progress.reporting("a.tif", "tile") as report:
+        report(1, 9)
         assert capsys.readouterr().err == ""
         clock[0] += 5
-        ticked(4, 9)
+        report(4, 9)
         assert capsys.readouterr().err == "\ra.tif, tile 4/9, 5 s "
         clock[0] += 0.1
-        ticked(5, 9)  # too soon
+        report(5, 9)  # too soon
         assert capsys.readouterr().err == ""
         clock[0] += 1
-        ticked(9, 9)
+        report(9, 9)
         assert "tile 9/9" in capsys.readouterr().err
     assert capsys.readouterr().err == "\r" + " " * 60 + "\r"
 
 
-def test_the_line_is_cleared_when_something_fails(clock, capsys):
-    def lasting():
-        with progress.telling("a.tif") as ticked:
+def test_clears_the_line_after_an_error(clock, capsys):
+    def long_work():
+        with progress.reporting("a.tif") as report:
             clock[0] += 9
-            ticked(1, 2)
+            report(1, 2)
             raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        lasting()
-    told = capsys.readouterr().err
-    assert "strip 1/2" in told
-    assert told.endswith(" \r")
+        long_work()
+    printed = capsys.readouterr().err
+    assert "strip 1/2" in printed
+    assert printed.endswith(" \r")
 
 
 @pytest.mark.parametrize("shown", [False, None])
-def test_nothing_is_printed_quietly_or_without_a_terminal(shown, clock, capsys):
+def test_prints_nothing_without_a_terminal_or_if_turned_off(shown, clock, capsys):
     progress.show(shown)
-    with progress.telling("a.tif") as ticked:
+    with progress.reporting("a.tif") as report:
         clock[0] += 9
-        ticked(1, 2)
+        report(1, 2)
     assert capsys.readouterr().err == ""

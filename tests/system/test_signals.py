@@ -1,4 +1,4 @@
-"""Signals end long work after a strip, with the usual exit code, also while TensorFlow holds the main thread."""
+"""Signals stop long work after a strip, with the usual exit code, also while TensorFlow occupies the main thread."""
 
 import os
 import signal
@@ -11,32 +11,21 @@ from contextlib import contextmanager
 import keras
 import numpy as np
 import pytest
+from samples import ENVIRONMENT, PROGRAMS
 
 import tfbig
 from tfbig.system import progress, signals
 
-WORK = """
-import sys, time
-from tfbig.system import signals
-try:
-    with signals.on_signals("ends soon"):
-        print("ready", flush=True)
-        while sys.argv[1] == "deaf":
-            time.sleep(0.01)
-        while True:
-            time.sleep(0.01)
-            signals.check()
-except signals.Stopped as error:
-    print(error, flush=True)
-    sys.exit(7)
-"""
+PATIENCE = 300
+"""Seconds after which a process that should have ended is a failure."""
 
 
 @contextmanager
 def working(kind="hears"):
-    """A process that waits to be stopped; one that is deaf never asks whether it should."""
+    """Start a process that waits to be stopped; a "deaf" one never checks."""
     work = subprocess.Popen(
-        [sys.executable, "-c", WORK, kind],
+        [sys.executable, str(PROGRAMS / "wait_for_signal.py"), kind],
+        env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -48,39 +37,39 @@ def working(kind="hears"):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_work_where_it_asks(number):
+def test_signal_stops_work_at_its_next_check(number):
     with working() as work:
         work.send_signal(number)
-        out, err = work.communicate(timeout=20)
+        out, err = work.communicate(timeout=PATIENCE)
     assert (work.returncode, out.strip()) == (7, f"stopped by {number.name}")
     assert err.endswith("\nends soon\n")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_second_signal_ends_the_process_at_once(number, code):
+def test_second_signal_ends_the_process_at_once(number, code):
     with working("deaf") as work:
         work.send_signal(number)
-        while work.stderr.readline() != "ends soon\n":
-            assert work.poll() is None
+        while (line := work.stderr.readline()) != "ends soon\n":
+            assert line, "the process ended without a message"
         work.send_signal(number)
-        work.communicate(timeout=20)
+        work.communicate(timeout=PATIENCE)
     assert work.returncode == code
 
 
-def test_handlers_are_as_before_and_nothing_is_asked_afterwards():
+def test_handlers_and_request_are_reset():
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with signals.on_signals(""):
         signals.request(signal.SIGTERM)
-        assert signals.asked() == signal.SIGTERM
+        assert signals.requested() == signal.SIGTERM
         assert signals.exit_code() == 143
         with pytest.raises(tfbig.Stopped, match="stopped by SIGTERM"):
             signals.check()
-    assert signals.asked() is None
+    assert signals.requested() is None
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
     signals.check()
 
 
-def test_a_thread_that_is_not_the_main_one_sets_no_handlers():
+def test_other_threads_set_no_handlers():
     seen = []
 
     def work():
@@ -93,8 +82,8 @@ def test_a_thread_that_is_not_the_main_one_sets_no_handlers():
     assert seen == [signal.getsignal(signal.SIGINT)]
 
 
-def test_a_step_ends_after_the_strip_and_changes_no_weight(monkeypatch, capsys):
-    """The signal comes while the main thread is inside TensorFlow; the weights are those of the step before."""
+def test_step_stops_after_a_strip_and_changes_no_weight(monkeypatch, capsys):
+    """The signal arrives while the main thread is inside TensorFlow; the weights remain those of the step before."""
     image = keras.Input((None, None, 1))
     x = keras.layers.Conv2D(2, 3, padding="same")(image)
     x = keras.layers.BatchNormalization()(x)
@@ -107,21 +96,21 @@ def test_a_step_ends_after_the_strip_and_changes_no_weight(monkeypatch, capsys):
     ticks = []
     tick = progress.Meter.tick
 
-    def third(self, what, index, count, unit="strip"):
+    def stop_at_third(self, what, index, count, unit="strip"):
         ticks.append(index)
         if len(ticks) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
-            while signals.asked() is None:
+            while signals.requested() is None:
                 time.sleep(0.001)
         tick(self, what, index, count, unit)
 
-    monkeypatch.setattr(progress.Meter, "tick", third)
+    monkeypatch.setattr(progress.Meter, "tick", stop_at_third)
     with (
         signals.on_signals("ends after the strip"),
         pytest.raises(tfbig.Stopped, match="SIGTERM"),
     ):
         big.train_on_batch(data, data)
-    assert len(ticks) <= 4  # one more may have been at work
+    assert len(ticks) <= 4  # two strips run at a time
     assert "ends after the strip" in capsys.readouterr().err
-    for known, weight in zip(before, model.trainable_weights, strict=True):
-        np.testing.assert_array_equal(weight.numpy(), known)
+    for expected, weight in zip(before, model.trainable_weights, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), expected)

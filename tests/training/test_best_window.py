@@ -1,4 +1,4 @@
-"""The epoch that a moving average chooses, against brute force, and the files that are kept for it."""
+"""BestWindow: the selected epoch against brute force, and the files that are retained."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbig.training.best_window import BestWindow, chosen, may_be_chosen
+from tfbig.training.best_window import BestWindow, best_epoch, can_be_best
 
 
 def brute_force(values, window):
-    """By the words: windows, their averages, the lowest of the best."""
+    """Return the lowest epoch of the window with the lowest average, by trying all windows."""
     window = min(window, len(values))
     best = None
     for start in range(len(values) - window + 1):
@@ -31,74 +31,78 @@ WINDOWS = st.integers(1, 8)
 
 
 @given(NUMBERS, WINDOWS)
-def test_chosen_equals_brute_force(values, window):
-    assert chosen(values, window) == brute_force(values, window)
+def test_best_epoch_equals_brute_force(values, window):
+    assert best_epoch(values, window) == brute_force(values, window)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_chosen_equals_brute_force_at_random(seed):
+def test_best_epoch_equals_brute_force_on_random_values(seed):
     values = list(np.random.default_rng(seed).normal(size=60))
     for length in range(1, 61):
-        assert chosen(values[:length], 15) == brute_force(values[:length], 15)
+        assert best_epoch(values[:length], 15) == brute_force(values[:length], 15)
 
 
-def test_chosen_by_hand():
-    """The lucky 0 stands among bad epochs."""
+def test_best_epoch_of_a_small_example():
+    """The lucky 0 is surrounded by bad epochs."""
     values = [9, 0, 9, 3, 2, 3, 4]
-    assert [chosen(values, w) for w in (1, 3, 100)] == [1, 4, 1]
-    assert chosen([5, 4, 4], 2) == 1
+    assert [best_epoch(values, w) for w in (1, 3, 100)] == [1, 4, 1]
+    assert best_epoch([5, 4, 4], 2) == 1
 
 
 def test_averages_are_compared_exactly():
-    """In float64 all these sums are 1e16."""
-    assert chosen([1e16, 1.0, 1e16, 0.0], 2) == 3
-    assert chosen([1e16, 0.0, 1e16, 1.0], 2) == 1
+    """In float64 all of these sums are rounded to 1e16."""
+    assert best_epoch([1e16, 1.0, 1e16, 0.0], 2) == 3
+    assert best_epoch([1e16, 0.0, 1e16, 1.0], 2) == 1
 
 
-def test_what_is_not_finite_is_worst():
+def test_values_that_are_not_finite_are_worst():
     nan, inf = np.nan, np.inf
-    assert [chosen(v, 2) for v in ([nan, -inf], [nan, inf, 9], [inf, 1, nan, 2, 3])] == [0, 2, 3]
+    assert [best_epoch(v, 2) for v in ([nan, -inf], [nan, inf, 9], [inf, 1, nan, 2, 3])] == [
+        0,
+        2,
+        3,
+    ]
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 4])
-def test_epochs_are_kept_exactly_while_some_future_chooses_them(window):
-    """Over all short histories and futures of three numbers."""
+def test_epochs_are_retained_exactly_while_a_future_can_select_them(window):
+    """Checks all short histories and futures of three numbers."""
     for values in product(range(3), repeat=4):
         futures = [f for n in range(window + 1) for f in product(range(3), repeat=n)]
-        needed = {chosen([*values, *future], window) for future in futures}
-        kept = {e for e in range(4) if may_be_chosen(e, values, window)}
-        assert kept == needed & set(range(4)), values
+        needed = {best_epoch([*values, *future], window) for future in futures}
+        retained = {e for e in range(4) if can_be_best(e, values, window)}
+        assert retained == needed & set(range(4)), values
 
 
-def test_every_low_epoch_among_high_ones_is_kept():
+def test_low_epochs_between_high_ones_are_retained():
     values = [1, 9, 2, 9, 3, 9]
-    assert [e for e in range(6) if may_be_chosen(e, values, 15)] == [0, 2, 4]
+    assert [e for e in range(6) if can_be_best(e, values, 15)] == [0, 2, 4]
 
 
 def simulate(values, window):
-    """The epochs that are kept at the end, by the rule of the callback; at each the choice is there."""
-    kept: set[int] = set()
+    """Return the epochs retained at the end; checks that the best epoch is always among them."""
+    retained: set[int] = set()
     for epoch in range(len(values)):
         past = values[: epoch + 1]
-        kept = {e for e in kept | {epoch} if may_be_chosen(e, past, window)}
-        assert chosen(past, window) in kept
-    return kept
+        retained = {e for e in retained | {epoch} if can_be_best(e, past, window)}
+        assert best_epoch(past, window) in retained
+    return retained
 
 
 @given(st.lists(st.floats(), min_size=1, max_size=25), WINDOWS)
-def test_the_choice_is_always_among_the_kept(values, window):
-    """Of any floats, whose sums would be rounded, or infinite, or NaN."""
+def test_best_epoch_is_always_retained(values, window):
+    """Any floats, whose sums are rounded, infinite or NaN."""
     simulate(values, window)
 
 
-def test_a_loss_that_falls_with_noise_keeps_few_files():
+def test_noisy_falling_loss_retains_few_files():
     rng = np.random.default_rng(0)
     values = list(np.exp(-np.arange(150) / 50) + 0.05 * rng.normal(size=150))
     assert max(len(simulate(values[:n], 15)) for n in range(60, 150, 10)) <= 5
 
 
 class Scripted(keras.callbacks.Callback):
-    """Gives epochs their values, and the model a weight that is the number of the epoch."""
+    """Callback that sets the value of each epoch, and the weight of the model to the number of the epoch."""
 
     def __init__(self, values):
         super().__init__()
@@ -110,7 +114,7 @@ class Scripted(keras.callbacks.Callback):
 
 
 class Watching(keras.callbacks.Callback):
-    """After each epoch: the epoch whose weight is at `path`, and how many files are kept beside it."""
+    """Callback that records the epoch in the file `path` and the number of other files."""
 
     def __init__(self, path):
         super().__init__()
@@ -142,14 +146,23 @@ def fit(values, *callbacks):
     return model
 
 
+def replay(values, *callbacks, first=0):
+    """Call callbacks as `fit` does, without training; starts at epoch `first`."""
+    calls = keras.callbacks.CallbackList([Scripted(values), *callbacks], model=tiny())
+    calls.on_train_begin()
+    for epoch in range(first, len(values)):
+        calls.on_epoch_end(epoch, {"loss": 0.0})
+    calls.on_train_end()
+
+
 @pytest.mark.parametrize("ending", [".weights.h5", ".keras"])
 @pytest.mark.parametrize("seed", range(2))
-def test_the_file_is_that_of_the_choice_after_every_epoch(seed, ending, tmp_path):
+def test_file_contains_the_best_epoch_after_every_epoch(seed, ending, tmp_path):
     values = [float(v) for v in np.random.default_rng(seed).integers(0, 30, 16)]
     path = tmp_path / "new" / f"best{ending}"
     watching = Watching(path)
     callback = BestWindow(path, window=4)
-    fit(values, callback, watching)
+    replay(values, callback, watching)
     assert watching.seen == [brute_force(values[:n], 4) for n in range(1, 17)]
     assert max(watching.num_files) <= 5
     assert list(path.parent.iterdir()) == [path]
@@ -157,56 +170,48 @@ def test_the_file_is_that_of_the_choice_after_every_epoch(seed, ending, tmp_path
     assert callback.values == values
 
 
-def test_a_window_of_one_is_the_best_epoch(tmp_path):
+def test_window_of_one_selects_the_best_epoch(tmp_path):
     path = tmp_path / "best.weights.h5"
     fit([3.0, 1.0, 2.0, 1.0], BestWindow(path, window=1))
     assert weight(path) == 1
-    fit([3.0, 1.0, 4.0, 4.0], BestWindow(path, window=1, mode="max"))
+    replay([3.0, 1.0, 4.0, 4.0], BestWindow(path, window=1, mode="max"))
     assert weight(path) == 2
 
 
 class Checkpointing(keras.callbacks.Callback):
-    """Checkpoints after every epoch, as a loop writes them; the last two."""
+    """Callback that stores the last two checkpoints, one after every epoch, as a loop does."""
 
     def __init__(self, callback):
         super().__init__()
-        self.callback, self.kept = callback, []
+        self.callback, self.states = callback, []
 
     def on_epoch_end(self, epoch, logs=None):
-        self.kept = [*self.kept, json.dumps(self.callback.remembered())][-2:]
-        self.callback.written()
+        self.states = [*self.states, json.dumps(self.callback.checkpoint_state())][-2:]
+        self.callback.checkpoint_written()
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_it_goes_on_from_either_of_the_last_two_checkpoints(seed, tmp_path):
-    """Killed after every epoch; the newest checkpoint may be torn."""
+def test_resumes_from_either_of_the_last_two_checkpoints(seed, tmp_path):
+    """The run is killed after an epoch, and the newest checkpoint may be damaged."""
     values = [float(v) for v in np.random.default_rng(seed).integers(0, 30, 9)]
     path = tmp_path / "best.weights.h5"
     for done in range(1, len(values), 2):
-        for torn in (False, True):
+        for damaged in (False, True):
             callback = BestWindow(path, window=4, folder=tmp_path / "checkpoints")
             checkpoints = Checkpointing(callback)
-            fit(values[:done], callback, checkpoints)
-            found = json.loads(checkpoints.kept[0 if torn else -1])
+            replay(values[:done], callback, checkpoints)
+            state = json.loads(checkpoints.states[0 if damaged else -1])
             again = BestWindow(path, window=4, folder=tmp_path / "checkpoints")
-            again.remember(found)
-            data, model = np.zeros((1, 1), "float32"), tiny()
-            model.fit(
-                data,
-                data,
-                initial_epoch=len(found["values"]),
-                epochs=len(values),
-                verbose=0,
-                callbacks=[Scripted(values), again, Checkpointing(again)],
-            )
+            again.restore_state(state)
+            replay(values, again, Checkpointing(again), first=len(state["values"]))
             assert weight(path) == brute_force(values, 4)
             assert len(list((tmp_path / "checkpoints").iterdir())) <= 7
 
 
-def test_an_epoch_whose_file_is_gone_is_no_choice(tmp_path):
+def test_epoch_with_a_missing_file_is_not_selected(tmp_path):
     path = tmp_path / "best.weights.h5"
     again = BestWindow(path, window=1)
-    again.remember({"values": [0.5, 0.7], "of": ["val_loss", 1, "min"]})
+    again.restore_state({"values": [0.5, 0.7], "of": ["val_loss", 1, "min"]})
     again.on_train_begin()
     again.set_model(tiny())
     again.model.set_weights([np.full((1, 1), 2.0)])
@@ -215,30 +220,30 @@ def test_an_epoch_whose_file_is_gone_is_no_choice(tmp_path):
     assert again.values[1:] == [0.7, 0.6]
 
 
-def test_epochs_of_nan_are_no_choice(tmp_path):
+def test_nan_epochs_are_not_selected(tmp_path):
     path = tmp_path / "best.weights.h5"
-    fit([1.0, np.nan, 5.0, 4.0, np.nan], BestWindow(path, window=2))
+    replay([1.0, np.nan, 5.0, 4.0, np.nan], BestWindow(path, window=2))
     assert weight(path) == 3
 
 
-def test_a_second_fit_chooses_among_its_own_epochs(tmp_path):
+def test_second_fit_selects_among_its_own_epochs(tmp_path):
     path = tmp_path / "best.weights.h5"
     callback = BestWindow(path, window=2)
-    fit([1.0, 2.0, 3.0], callback)
-    fit([9.0, 8.0, 7.0], callback)
+    replay([1.0, 2.0, 3.0], callback)
+    replay([9.0, 8.0, 7.0], callback)
     assert weight(path) == 2
 
 
-def test_what_a_killed_run_left_is_cleared_away_and_nothing_else(tmp_path):
+def test_only_files_of_a_killed_run_are_deleted(tmp_path):
     path = tmp_path / "best.weights.h5"
     for name in (".epoch-7-best.weights.h5", ".epoch-7-the-best.weights.h5", "other.weights.h5"):
         (tmp_path / name).touch()
-    fit([1.0], BestWindow(path))
+    replay([1.0], BestWindow(path))
     left = {".epoch-7-the-best.weights.h5", "other.weights.h5", path.name}
     assert {p.name for p in tmp_path.iterdir()} == left
 
 
-def test_another_value_can_be_watched(tmp_path):
+def test_monitors_another_value(tmp_path):
     path = tmp_path / "best.keras"
     callback = BestWindow(str(path), monitor="loss", window=3)
     fit([3.0, 2.0], callback)
@@ -246,7 +251,7 @@ def test_another_value_can_be_watched(tmp_path):
     assert weight(path) == 0
 
 
-def test_refuses(tmp_path):
+def test_refuses_invalid_arguments(tmp_path):
     with pytest.raises(ValueError, match=r"path is best\.h5, expected \*\.weights\.h5 or"):
         BestWindow("best.h5")
     with pytest.raises(ValueError, match="window is 0, expected an integer of 1 or more"):
@@ -255,6 +260,6 @@ def test_refuses(tmp_path):
         BestWindow("best.keras", mode="auto")
     data = np.zeros((1, 1))
     with pytest.raises(
-        ValueError, match=r"an epoch have \['loss'\], expected 'val_loss'\. Give fit"
+        ValueError, match=r"an epoch have \['loss'\], expected 'val_loss'\. Pass val"
     ):
         tiny().fit(data, data, verbose=0, callbacks=[BestWindow(tmp_path / "best.keras")])

@@ -1,7 +1,8 @@
-"""The training loop: as `fit`, and as if nothing had happened when it ends anywhere and goes on."""
+"""Training loop: equal to `fit`, resumed without a difference after a stop, and its handling of failing batches."""
 
 import re
 from contextlib import suppress
+from functools import cache
 
 import keras
 import numpy as np
@@ -24,7 +25,7 @@ SIDE, IMAGES = 16, 5
 
 
 def network(kind="classes"):
-    """A network with dropout and BatchNormalization; every call makes the same."""
+    """Return a network with dropout and BatchNormalization, with the same weights in every call."""
     keras.utils.set_random_seed(3)
     image = keras.Input((None, None, 1))
     x = layers.Conv2D(3, 3, padding="same", activation="elu")(image)
@@ -36,7 +37,7 @@ def network(kind="classes"):
     return keras.Model(image, layers.Dense(2)(layers.Dropout(0.3, seed=6)(x)))
 
 
-def pictures(kind="classes"):
+def images(kind="classes"):
     random = np.random.default_rng(0)
     x = random.normal(size=(IMAGES, SIDE, SIDE, 1)).astype(keras.config.floatx())
     y = (x > 0.5).astype("uint8") if kind == "masks" else random.integers(0, 2, IMAGES)
@@ -44,22 +45,22 @@ def pictures(kind="classes"):
 
 
 def epochs(x, y, batch_size=1):
-    """Batches in another order each epoch."""
+    """Return batches in a new order for each epoch."""
 
     def batches(shard):
         order = np.random.default_rng(shard.epoch).permutation(len(x))
-        own = order[shard.items(len(x), batch_size)]
-        return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(batch_size)
+        items = order[shard.items(len(x), batch_size)]
+        return tf.data.Dataset.from_tensor_slices((x[items], y[items])).batch(batch_size)
 
     return Epochs(-(-len(x) // batch_size), batches)
 
 
 def in_order(x, y):
-    """What validates: pairs of images."""
+    """Return batches of two in order, for validation."""
 
     def batches(shard):
-        own = shard.items(len(x), 2)
-        return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(2)
+        items = shard.items(len(x), 2)
+        return tf.data.Dataset.from_tensor_slices((x[items], y[items])).batch(2)
 
     return Epochs(-(-len(x) // 2), batches)
 
@@ -76,7 +77,7 @@ def streamed(kind="classes"):
     return model
 
 
-def of_bags():
+def mil_model():
     keras.utils.set_random_seed(3)
     encoder = keras.Sequential(
         [
@@ -92,7 +93,7 @@ def of_bags():
     return model
 
 
-def by_patches(accumulate=None):
+def patchgd_model(accumulate=None):
     keras.utils.set_random_seed(3)
     patch = keras.Input((4, 4, 1))
     x = layers.BatchNormalization()(layers.Conv2D(4, 3, activation="elu")(patch))
@@ -112,11 +113,11 @@ def compile_(model, kind="classes"):
 
 
 class Rows(History):
-    """A history; asks to stop after so many batches."""
+    """History that requests a stop after a number of batches."""
 
-    def __init__(self, fail_after=None):
+    def __init__(self, stop_after=None):
         super().__init__()
-        self.left = fail_after
+        self.left = stop_after
 
     def on_train_batch_end(self, batch, logs=None):
         if self.left is not None:
@@ -129,19 +130,19 @@ MODELS = {
     "plain": plain,
     "streamed": streamed,
     "masks": lambda: streamed("masks"),
-    "bags": of_bags,
-    "patches": by_patches,
-    "patches that step inside": lambda: by_patches(2),
+    "bags": mil_model,
+    "patches": patchgd_model,
+    "patches that step inside": lambda: patchgd_model(2),
 }
 
 
-def train(model, folder=None, callback=None, accumulate=1, num_epochs=2, **options):
-    x, y = pictures("masks" if model.loss == "binary_crossentropy" else "classes")
+def train(model, folder=None, callback=None, accumulate=1, num_epochs=2, validate=True, **options):
+    x, y = images("masks" if model.loss == "binary_crossentropy" else "classes")
     checkpoints = None if folder is None else Checkpoints(folder, "a run", lambda _: None)
     loop = Loop(
         model,
         epochs(x, y),
-        in_order(x, y),
+        in_order(x, y) if validate else None,
         num_epochs,
         callbacks=[callback or Rows()],
         checkpoints=checkpoints,
@@ -156,52 +157,59 @@ def values(model):
     return [v.numpy() for v in (*model.variables, *model.optimizer.variables)]
 
 
+@cache
+def uninterrupted(name, accumulate=1):
+    """Return the variables and the history of an uninterrupted run, shared by tests (float32)."""
+    assert keras.config.floatx() == "float32"
+    model, rows = MODELS[name](), Rows()
+    train(model, callback=rows, accumulate=accumulate)
+    return values(model), rows.rows
+
+
 slow = pytest.mark.slow
-QUICK = [("streamed", 1), ("masks", 3), ("patches that step inside", 1)]
-SLOW = [("plain", 1), ("masks", 1), ("bags", 1), ("patches", 1), ("plain", 2), ("patches", 2)]
+FAST = [("streamed", 1, 6), ("masks", 3, 4), ("patches that step inside", 1, 6)]
+"""Model, accumulated batches, and batches of 10 after which each run is stopped."""
+NAMES = ("streamed", "masks", "patches that step inside", "plain", "bags", "patches")
+SLOW = [*((name, 1, 3) for name in NAMES), ("masks", 3, 3), ("plain", 2, 3), ("patches", 2, 3)]
 
 
 @pytest.mark.parametrize(
-    ("name", "accumulate"), [*QUICK, *(pytest.param(*case, marks=slow) for case in SLOW)]
+    ("name", "accumulate", "stop_after"),
+    [*FAST, *(pytest.param(*case, marks=slow) for case in SLOW)],
 )
-def test_stopped_after_some_batches_it_goes_on_as_if_nothing_had_happened(
-    name, accumulate, tmp_path
-):
-    whole, rows = MODELS[name](), Rows()
-    train(whole, callback=rows, accumulate=accumulate)
-    again, seen = None, Rows()
-    for _ in range(4):  # after 3, 6 and 9 batches of 10
-        again, seen = MODELS[name](), Rows(fail_after=3)
+def test_resumed_run_equals_uninterrupted_run(name, accumulate, stop_after, tmp_path):
+    for _ in range(4):
+        resumed, history = MODELS[name](), Rows(stop_after)
         with signals.on_signals(""), suppress(tfbig.Stopped):
-            train(again, tmp_path, seen, accumulate)
+            train(resumed, tmp_path, history, accumulate)
             break
-    assert_same(values(again), values(whole))
-    assert seen.rows == rows.rows
+    expected, rows = uninterrupted(name, accumulate)
+    assert_same(values(resumed), expected)
+    assert history.rows == rows
 
 
 @pytest.mark.parametrize(
     "name", ["streamed", *(pytest.param(name, marks=slow) for name in ("plain", "masks", "bags"))]
 )
-def test_it_trains_as_fit_does(name):
-    loop, fitted = MODELS[name](), MODELS[name]()
-    rows = Rows()
-    train(loop, callback=rows)
-    x, y = pictures("masks" if name == "masks" else "classes")
+def test_equals_fit(name):
+    fitted = MODELS[name]()
+    trained, rows = uninterrupted(name)
+    x, y = images("masks" if name == "masks" else "classes")
     history = {}
     for epoch in range(2):
-        found = fitted.fit(
+        result = fitted.fit(
             epochs(x, y).batches(Shard(epoch)),
             validation_data=in_order(x, y).batches(Shard()),
             shuffle=False,
             verbose=0,
         )
-        history = {key: value[-1] for key, value in found.history.items()}
-    assert_same(values(loop), values(fitted), rtol=0 if name != "plain" else 1e-5)
-    assert rows.rows[-1] == pytest.approx({"epoch": 1, **history}, rel=1e-5)
+        history = {key: value[-1] for key, value in result.history.items()}
+    assert_same(trained, values(fitted), rtol=0 if name != "plain" else 1e-5)
+    assert rows[-1] == pytest.approx({"epoch": 1, **history}, rel=1e-5)
 
 
 class StopsAt(keras.callbacks.Callback):
-    """Ends training after so many batches, or epochs."""
+    """Callback that ends training after a number of batches or epochs."""
 
     def __init__(self, batches=None, epochs=None):
         super().__init__()
@@ -216,11 +224,11 @@ class StopsAt(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-def test_a_callback_ends_it_as_it_ends_fit(tmp_path):
-    x, y = pictures()
+def test_callback_ends_training_as_in_fit(tmp_path):
+    x, y = images()
     loop, fitted = plain(), plain()
-    kept = Checkpoints(tmp_path, "a run")
-    options = {"epochs": 3, "checkpoints": kept, "accumulate": 1}
+    checkpoints = Checkpoints(tmp_path, "a run")
+    options = {"epochs": 3, "checkpoints": checkpoints, "accumulate": 1}
     Loop(loop, epochs(x, y), callbacks=[StopsAt(batches=3), rows := Rows()], **options).run()
     fitted.fit(
         epochs(x, y).batches(Shard()), callbacks=[StopsAt(batches=3)], verbose=0, shuffle=False
@@ -232,8 +240,8 @@ def test_a_callback_ends_it_as_it_ends_fit(tmp_path):
     assert_same(values(again), values(loop))
 
 
-def test_accumulated_gradients_count_where_a_callback_ends_it(tmp_path):
-    x, y = pictures()
+def test_accumulated_gradients_are_applied_when_a_callback_ends_training():
+    x, y = images()
     model = plain()
     Loop(model, epochs(x, y), callbacks=[StopsAt(batches=3)], accumulate=2).run()
     assert model.optimizer.iterations == 2
@@ -242,9 +250,9 @@ def test_accumulated_gradients_count_where_a_callback_ends_it(tmp_path):
     assert other.optimizer.iterations == 2 * IMAGES
 
 
-def test_averages_of_weights_are_what_it_ends_with(tmp_path):
-    """Resumed after its end it has them too; with more epochs it goes on from the weights themselves."""
-    x, y = pictures()
+def test_ends_with_averaged_weights(tmp_path):
+    """A resumed finished run has the averages too; with more epochs it continues from the raw weights."""
+    x, y = images()
 
     def averaging():
         model = network()
@@ -265,9 +273,9 @@ def test_averages_of_weights_are_what_it_ends_with(tmp_path):
     assert_same(values(longer), values(whole))
 
 
-def test_a_dataset_that_fails_goes_on_after_it():
-    x, y = pictures()
-    told = []
+def test_dataset_continues_after_an_error():
+    x, y = images()
+    errors = []
 
     def batches(shard):
         def one(i, drawn):
@@ -280,32 +288,32 @@ def test_a_dataset_that_fails_goes_on_after_it():
 
     model, whole = plain(), plain()
     broken = Epochs(IMAGES, batches)
-    Loop(model, broken, broken, left_out=lambda e: told.append(str(e))).run()
-    assert told == ["image 2: is truncated."] * 2
+    Loop(model, broken, broken, left_out=lambda e: errors.append(str(e))).run()
+    assert errors == ["image 2: is truncated."] * 2
     left = [0, 1, 3, 4]
 
     def others(shard):
-        own = [left[i] for i in shard.items(4, 1)]
-        return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(1)
+        items = [left[i] for i in shard.items(4, 1)]
+        return tf.data.Dataset.from_tensor_slices((x[items], y[items])).batch(1)
 
     Loop(whole, Epochs(4, others)).run()
     assert_same(values(model), values(whole))
 
 
-def test_what_ends_it_is_told_where_no_checkpoint_can_be_written_either(tmp_path, capsys):
-    x, y = pictures()
+def test_original_error_is_raised_if_the_last_checkpoint_fails(tmp_path, capsys):
+    x, y = images()
     x[3] = np.nan
     model = plain()
-    kept = Checkpoints(tmp_path / "file", "a run")
+    checkpoints = Checkpoints(tmp_path / "file", "a run")
     (tmp_path / "file").write_text("")
     with pytest.raises(tfbig.NonFiniteError):
-        Loop(model, epochs(x, y), checkpoints=kept).run()
-    assert "no checkpoint of the last batches: " in capsys.readouterr().err
+        Loop(model, epochs(x, y), checkpoints=checkpoints).run()
+    assert "the last batches are not in a checkpoint: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("accumulate", [2, pytest.param(5, marks=slow)])
-def test_accumulated_batches_are_one_large_batch(accumulate, float64):
-    """Without BatchNormalization and dropout, which see batches."""
+def test_accumulation_equals_a_large_batch(accumulate, float64):
+    """The network has no BatchNormalization and no dropout, which depend on the batch."""
 
     def make():
         keras.utils.set_random_seed(3)
@@ -316,7 +324,7 @@ def test_accumulated_batches_are_one_large_batch(accumulate, float64):
         return model
 
     small, large = make(), make()
-    x, y = pictures()
+    x, y = images()
     Loop(small, epochs(x, y), epochs=3, accumulate=accumulate).run()
     Loop(large, epochs(x, y, accumulate), epochs=3).run()
     assert_same(values(small), values(large), rtol=FLOAT64)
@@ -326,15 +334,15 @@ def test_accumulated_batches_are_one_large_batch(accumulate, float64):
 @pytest.mark.parametrize(
     "name",
     [
-        *("streamed", "patches"),
-        *(pytest.param(name, marks=slow) for name in ("plain", "masks", "bags")),
+        "streamed",
+        *(pytest.param(name, marks=slow) for name in ("plain", "masks", "bags", "patches")),
     ],
 )
-def test_a_batch_that_fails_leaves_the_model_as_it_was(name, tmp_path, monkeypatch):
+def test_failing_batch_does_not_change_the_model(name, tmp_path):
     model = MODELS[name]()
     train(model, tmp_path, num_epochs=1)
     before = values(model)
-    x, y = pictures("masks" if name == "masks" else "classes")
+    x, y = images("masks" if name == "masks" else "classes")
     x[2] = np.nan
     loop = Loop(model, epochs(x, y), epochs=2, checkpoints=Checkpoints(tmp_path, "a run"))
     with pytest.raises(tfbig.NonFiniteError, match=r"epoch 2: the loss is nan.*Lower the learning"):
@@ -344,24 +352,24 @@ def test_a_batch_that_fails_leaves_the_model_as_it_was(name, tmp_path, monkeypat
     assert all(np.isfinite(v).all() for v in values(model))
     if place == 0:
         assert_same(values(model), before)
-    kept = Checkpoints(tmp_path, "a run").newest()
-    assert (kept.values["place"]["epoch"], kept.values["place"]["step"]) == (1, place)
+    stored = Checkpoints(tmp_path, "a run").newest().values["place"]
+    assert (stored["epoch"], stored["step"]) == (1, place)
 
 
 @pytest.fixture
 def exhausted(monkeypatch):
-    """Strips that find no memory, so many times from a strip on; gives what was left."""
+    """Let strips run out of memory a number of times from a strip on; returns the counters."""
 
     def fail(times, after=40):
         left = {"times": times, "after": after}
         tick = progress.Meter.tick
 
-        def failing(self, *given):
+        def failing(self, *arguments):
             left["after"] -= 1
             if left["after"] < 0 and left["times"] > 0:
                 left["times"] -= 1
                 raise MemoryError("no memory is left")
-            tick(self, *given)
+            tick(self, *arguments)
 
         monkeypatch.setattr(progress.Meter, "tick", failing)
         return left
@@ -370,34 +378,33 @@ def exhausted(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["streamed", pytest.param("masks", marks=slow)])
-def test_out_of_memory_a_smaller_plan_is_tried_once(name, tmp_path, exhausted, capsys, float64):
+def test_out_of_memory_retries_with_a_smaller_plan(name, tmp_path, exhausted, capsys, float64):
     expected = MODELS[name]()
-    train(expected)
+    train(expected, validate=False)
     model, left = MODELS[name](), exhausted(1)
-    train(model, tmp_path)
+    train(model, tmp_path, validate=False)
     assert left["times"] == 0
-    told = capsys.readouterr().err
-    assert re.search(r"out of memory: .*no memory is left; once more with \d+ bytes", told)
+    printed = capsys.readouterr().err
+    assert re.search(r"out of memory: .*no memory is left; trying again with \d+ byt", printed)
     assert model._programs.settings.strip_rows == 3
     assert_same(values(model), values(expected), rtol=FLOAT64)
 
 
-def test_out_of_memory_again_is_a_clear_error(tmp_path, exhausted):
+def test_out_of_memory_twice_raises(tmp_path, exhausted):
     model = streamed()
     exhausted(2)
-    with pytest.raises(tfbig.BudgetError, match=r"out of memory, also with \d+ bytes for strips"):
+    with pytest.raises(tfbig.BudgetError, match=r"out of memory, even with \d+ bytes for strips"):
         train(model, tmp_path)
     exhausted(0)
-    kept = Checkpoints(tmp_path, "a run").newest()
-    again, whole = streamed(), streamed()
-    train(again, tmp_path)
-    train(whole)
-    assert kept.values["place"]["step"] < IMAGES
-    assert_same(values(again), values(whole))
+    stored = Checkpoints(tmp_path, "a run").newest()
+    resumed = streamed()
+    train(resumed, tmp_path)
+    assert stored.values["place"]["step"] < IMAGES
+    assert_same(values(resumed), uninterrupted("streamed")[0])
 
 
 class Breaking(tfbig.Source):
-    """An image that cannot be read from some moment on."""
+    """Image that cannot be read once `broken` is set."""
 
     broken = False
 
@@ -412,44 +419,44 @@ class Breaking(tfbig.Source):
 
 
 def images_of(x, y, left=()):
-    """Five images by handle, in an order of each epoch; `left` are not there."""
+    """Return epochs of images by handle, in a new order for each epoch and without those in `left`, and the images."""
     sources = [Breaking(image, f"image {i}") for i, image in enumerate(x)]
 
     def batches(shard):
         order = np.random.default_rng(shard.epoch).permutation(len(x))
-        own = [i for i in order[shard.items(len(x), 1)] if i not in left]
-        handles = tf.constant([sources[i].handle for i in own])
-        return tf.data.Dataset.from_tensor_slices((handles, y[own])).batch(1)
+        items = [i for i in order[shard.items(len(x), 1)] if i not in left]
+        handles = tf.constant([sources[i].handle for i in items])
+        return tf.data.Dataset.from_tensor_slices((handles, y[items])).batch(1)
 
     return Epochs(len(x) - len(left), batches), sources
 
 
-def test_with_other_images_than_before_the_epoch_begins_again(tmp_path, capsys):
-    """And checkpoints after that are newer, whatever an epoch has now."""
-    x, y = pictures()
+def test_epoch_restarts_if_the_images_changed(tmp_path, capsys):
+    """Later checkpoints have higher numbers, whatever the number of steps per epoch is."""
+    x, y = images()
     model, few = plain(), Epochs(2, epochs(x[:2], y[:2]).batches, ["a", "b"])
     all_of_them = Epochs(IMAGES, epochs(x, y).batches, list("abcde"))
-    kept = Checkpoints(tmp_path, "a run")
-    first = Loop(model, all_of_them, epochs=2, callbacks=[Rows(8)], checkpoints=kept)
+    checkpoints = Checkpoints(tmp_path, "a run")
+    first = Loop(model, all_of_them, epochs=2, callbacks=[Rows(8)], checkpoints=checkpoints)
     with signals.on_signals(""), pytest.raises(tfbig.Stopped):
         first.run()
     again = plain()
-    then = Loop(again, few, epochs=2, callbacks=[rows := Rows()], checkpoints=kept)
+    then = Loop(again, few, epochs=2, callbacks=[rows := Rows()], checkpoints=checkpoints)
     then.run()
-    told = "the images, or how many are a batch, are others than before: epoch 2 begins again"
-    assert told in capsys.readouterr().err
+    message = "the images or the batch size have changed: epoch 2 starts again"
+    assert message in capsys.readouterr().err
     assert [row["epoch"] for row in rows.rows] == [0, 1]
     assert again.optimizer.iterations == 8 + 2
-    assert kept.newest().values["place"]["epoch"] == 2
-    assert "begins again" not in capsys.readouterr().err
+    assert checkpoints.newest().values["place"]["epoch"] == 2
+    assert "starts again" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("accumulate", [1, pytest.param(2, marks=slow)])
-def test_an_image_that_cannot_be_read_any_more_is_left_out(accumulate):
-    """As if it had never been there, but for where groups of accumulated batches end."""
-    x, y = pictures()
+def test_unreadable_image_is_skipped(accumulate):
+    """Equal to training without the image, except for the boundaries of accumulated groups."""
+    x, y = images()
     x = (x * 30 + 100).astype("uint8")
-    told, broken, whole = [], streamed(), streamed()
+    errors, broken, whole = [], streamed(), streamed()
     training, sources = images_of(x, y)
     sources[2].broken = True
     validation, others = images_of(x, y)
@@ -462,9 +469,9 @@ def test_an_image_that_cannot_be_read_any_more_is_left_out(accumulate):
         2,
         callbacks=[rows],
         accumulate=accumulate,
-        left_out=lambda e: told.append(str(e)),
+        left_out=lambda e: errors.append(str(e)),
     ).run()
-    assert told == ["image 2: is truncated.", "image 4: is truncated."] * 2
+    assert errors == ["image 2: is truncated.", "image 4: is truncated."] * 2
     assert all(np.isfinite(v).all() for v in values(broken))
     if accumulate == 1:
         left = images_of(x, y, left=(2,))
@@ -474,8 +481,8 @@ def test_an_image_that_cannot_be_read_any_more_is_left_out(accumulate):
     assert broken.optimizer.iterations == 2 * (4 if accumulate == 1 else 3)
 
 
-def test_an_image_that_cannot_be_read_ends_training_by_default(tmp_path):
-    x, y = pictures()
+def test_unreadable_image_raises_by_default(tmp_path):
+    x, y = images()
     training, sources = images_of((x * 30 + 100).astype("uint8"), y)
     sources[2].broken = True
     place = int(np.flatnonzero(np.random.default_rng(0).permutation(IMAGES) == 2)[0])
@@ -485,27 +492,29 @@ def test_an_image_that_cannot_be_read_ends_training_by_default(tmp_path):
     assert Checkpoints(tmp_path, "a run").newest().values["place"]["step"] == place
 
 
-def test_steps_without_halves_do_not_add_up():
-    x, y = pictures()
-    with pytest.raises(ValueError, match=r"accumulate=2: .* steps inside a training step"):
-        Loop(by_patches(1), epochs(x, y), accumulate=2)
+def test_refuses_accumulation_if_the_optimizer_steps_inside():
+    x, y = images()
+    with pytest.raises(
+        ValueError, match=r"accumulate=2: .* updates the weights inside a training step"
+    ):
+        Loop(patchgd_model(1), epochs(x, y), accumulate=2)
 
 
-def test_two_callbacks_of_a_kind_cannot_both_be_remembered():
-    x, y = pictures()
-    with pytest.raises(ValueError, match="expected one of a kind"):
+def test_refuses_two_resumable_callbacks_of_one_class():
+    x, y = images()
+    with pytest.raises(ValueError, match="expected at most one of each class"):
         Loop(plain(), epochs(x, y), callbacks=[Rows(), Rows()])
 
 
-def test_a_model_of_another_shape_is_refused(tmp_path):
+def test_refuses_checkpoints_of_another_model(tmp_path):
     train(plain(), tmp_path)
     with pytest.raises(
-        tfbig.SourceError, match="has 24 variables, the model and its optimizer have 23"
+        tfbig.SourceError, match="has 24 variables; the model and its optimizer have 23"
     ):
         train(plain("masks"), tmp_path)
 
 
-def test_a_checkpoint_within_an_epoch_every_so_many_seconds(tmp_path):
+def test_checkpoint_interval(tmp_path):
     now = [0.0]
 
     def clock():
@@ -513,9 +522,9 @@ def test_a_checkpoint_within_an_epoch_every_so_many_seconds(tmp_path):
         return now[0]
 
     written = []
-    kept = Checkpoints(tmp_path, "a run")
-    write = kept.write
-    kept.write = lambda number, *state: (written.append(number), write(number, *state))
-    x, y = pictures()
-    Loop(plain(), epochs(x, y), checkpoints=kept, every_seconds=2.0, clock=clock).run()
+    checkpoints = Checkpoints(tmp_path, "a run")
+    write = checkpoints.write
+    checkpoints.write = lambda number, *state: (written.append(number), write(number, *state))
+    x, y = images()
+    Loop(plain(), epochs(x, y), checkpoints=checkpoints, every_seconds=2.0, clock=clock).run()
     assert written == [2, 4, 5]

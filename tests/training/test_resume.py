@@ -1,22 +1,23 @@
-"""Runs that are killed at any moment and resumed end as those that were not: weights, history, predictions."""
+"""A run that is killed at any moment and resumed ends with the weights, history and predictions of a whole run."""
 
 import csv
-import os
 import random
+import signal
 import subprocess
 import sys
-import time
 
 import keras
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from samples import ROOT
+from samples import ENVIRONMENT, PROGRAMS, ROOT
 
 import train
 from tfbig import mil, sources
 from tfbig.cli.data import images, slides_and_masks
 from tfbig.data.worker_shards import Shard
+from tfbig.results import run_folder
+from tfbig.training import Checkpoints
 
 RUNS = {
     "segmentation": ["--crops", "30", "--crop", "256x256", "--epochs", "6"],
@@ -51,24 +52,24 @@ RUNS = {
 }
 ALWAYS = ["--deterministic", "--quiet", "--checkpoint-minutes", "0.01"]
 KILLS = 50
+OWN_RATES = {name: value for name, value in ENVIRONMENT.items() if name != "XDG_CACHE_HOME"}
+"""Environment with the user's cache, in which the machine's rates are measured once."""
 
 
 def start(flags, out, *more):
     command = [sys.executable, str(ROOT / "train.py"), *flags, *ALWAYS, "--out", str(out), *more]
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
-    del environment["XDG_CACHE_HOME"]  # rates are measured once
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=ROOT, env=OWN_RATES, stderr=subprocess.PIPE, text=True)
 
 
 def finish(work):
     with work:
-        _, told = work.communicate()
-    assert work.returncode == 0, told
-    return told
+        _, errors = work.communicate()
+    assert work.returncode == 0, errors
+    return errors
 
 
 def killed(work, seconds):
-    """Whether it still ran after so many seconds; then it does not any more."""
+    """Kill a process after a number of seconds, and return whether it was still running."""
     with work:
         try:
             work.communicate(timeout=seconds)
@@ -80,7 +81,7 @@ def killed(work, seconds):
 
 
 def results(out):
-    """Everything a run ends with, but for times."""
+    """Return all results of a run except times."""
     newest = max((out / "checkpoints").glob("step-*.safetensors"))
     model = keras.models.load_model(out / "model.keras")
     with open(out / "history.csv", encoding="utf-8", newline="") as file:
@@ -96,33 +97,39 @@ def results(out):
     }
 
 
-def assert_alike(found, expected):
-    assert found["history"] == expected["history"]
-    assert found["predictions"] == expected["predictions"]
+def assert_equal(results, expected):
+    assert results["history"] == expected["history"]
+    assert results["predictions"] == expected["predictions"]
     for part in ("checkpoint", "model"):
-        assert found[part].keys() == expected[part].keys()
+        assert results[part].keys() == expected[part].keys()
         for name, array in expected[part].items():
-            np.testing.assert_array_equal(found[part][name], array, err_msg=name, strict=True)
+            np.testing.assert_array_equal(results[part][name], array, err_msg=name, strict=True)
 
 
-def test_a_run_that_is_killed_goes_on(tmp_path):
-    """Once, after its first checkpoint."""
-    flags = [*RUNS["mil"], "--num-bags", "24", "6", "6", "--epochs", "3"]
-    finish(start(flags, tmp_path / "whole"))
-    out = tmp_path / "killed"
-    work = start(flags, out)
-    while not list(out.glob("checkpoints/step-*.safetensors")):
-        assert work.poll() is None
-        time.sleep(0.01)
-    assert killed(work, 0.3)
-    finish(start(flags, out, "--resume"))
-    assert_alike(results(out), results(tmp_path / "whole"))
+def test_killed_run_resumes(tmp_path):
+    """The run is killed two batches after a checkpoint in the middle of an epoch and of accumulated batches."""
+    flags = [*RUNS["mil"], *ALWAYS, "--num-bags", "12", "4", "4", "--epochs", "3"]
+    flags += ["--checkpoint-minutes", "1e-9"]
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    program = PROGRAMS / "train_until_killed.py"
+    work = subprocess.run(
+        [sys.executable, str(program), str(whole), str(out), "17", *flags],
+        env=OWN_RATES,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert work.returncode == -signal.SIGKILL, work.stderr
+    place = Checkpoints(out / "checkpoints", run_folder.identity(out)).newest().values["place"]
+    assert (place["epoch"], place["step"], place["batches"]) == (1, 4, 1)
+    finish(start(flags, out, "--resume", "--checkpoint-minutes", "1e-9"))
+    assert_equal(results(out), results(whole))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_killed_at_random_moments(name, tmp_path):
-    """Fifty times in all, from the first second of the process on."""
+    """Kills 50 runs in all, from the first second of the process on."""
     moments = random.Random(name)
     finish(start(RUNS[name], tmp_path / "whole"))
     expected = results(tmp_path / "whole")
@@ -133,13 +140,13 @@ def test_killed_at_random_moments(name, tmp_path):
         if killed(start(RUNS[name], out, *more), moments.uniform(0.5, 14)):
             kills += 1
             continue
-        assert_alike(results(out), expected)
+        assert_equal(results(out), expected)
         number += 1
     out = tmp_path / f"run-{number}"
     if (out / "config.yaml").exists():
-        told = finish(start(RUNS[name], out, "--resume"))
-        assert "is not used" not in told
-        assert_alike(results(out), expected)
+        errors = finish(start(RUNS[name], out, "--resume"))
+        assert "is not used" not in errors
+        assert_equal(results(out), expected)
 
 
 def arrays(data):
@@ -154,22 +161,22 @@ def assert_rest(whole, rest, seen):
 
 
 @pytest.mark.parametrize("flags", [[], ["--augment", "a3"], ["--mode", "device"]])
-def test_the_rest_of_an_epoch_of_images(flags):
-    given = ["--task", "patchgd", "--num-images", "30", "10", "10", "--canvas", "64", *flags]
-    settings = train.settings_of([*given, "--batch-size", "4"])
-    found = images.load(settings).train
+def test_remaining_batches_of_images(flags):
+    data = ["--task", "patchgd", "--num-images", "30", "10", "10", "--canvas", "64", *flags]
+    settings = train.settings_of([*data, "--batch-size", "4"])
+    training = images.load(settings).train
 
     def epoch(first):
         dense = "--mode" in flags or "--augment" in flags
-        return arrays(images.dataset(found, settings, True, Shard(3, first), dense, 10))
+        return arrays(images.dataset(training, settings, True, Shard(3, first), dense, 10))
 
     whole = epoch(0)
     assert_rest(whole, epoch(5), 5)
-    other = arrays(images.dataset(found, settings, True, Shard(4), bool(flags), 10))
+    other = arrays(images.dataset(training, settings, True, Shard(4), bool(flags), 10))
     assert any((a != b).any() for a, b in zip(whole[0], other[0], strict=True))
 
 
-def test_the_rest_of_an_epoch_of_bags():
+def test_remaining_batches_of_bags():
     bags = [sources.ArrayBag(np.full((9, 4), i, np.float32)) for i in range(7)]
     options = {"sample": 5, "shuffle": True, "dense": True}
     whole = arrays(mil.dataset(bags, np.arange(7), 2, shard=Shard(2), **options))
@@ -177,8 +184,8 @@ def test_the_rest_of_an_epoch_of_bags():
     assert_rest(whole, rest, 1)
 
 
-def test_the_rest_of_an_epoch_of_crops():
+def test_remaining_batches_of_crops():
     images = [sources.ArraySource(np.full((8, 8, 1), i, np.uint8)) for i in range(5)]
-    crops = [slides_and_masks.Slide(str(i), image, image) for i, image in enumerate(images)]
+    crops = [slides_and_masks.LabelledSlide(str(i), image, image) for i, image in enumerate(images)]
     whole = arrays(slides_and_masks.dataset(crops, 2, dense=True))
     assert_rest(whole, arrays(slides_and_masks.dataset(crops[2:], 2, dense=True)), 1)

@@ -1,4 +1,4 @@
-"""Slides of a command as tasks of a Dask cluster: on the cores of a machine, or on many machines."""
+"""Slides of a command as tasks of a Dask cluster, on one machine or many."""
 
 from argparse import Namespace
 from contextlib import suppress
@@ -10,41 +10,51 @@ from tfbig import SourceError
 from tfbig.system import signals
 
 
-def each(settings, make, one, tasks):
-    """As they end: `(path, line, reason, seconds)` of every slide.
+def process_slides(settings, make_work, process_slide, tasks):
+    """Yield `(path, line, reason, seconds)` of every slide as it ends.
 
-    A worker that dies has its slide done by another one, three times at most.
+    If a worker dies, another one processes its slide, at most three times.
 
     Args:
-        settings: of the command; `dask` is the address of a scheduler, or "local".
-        make: from settings to the work on a slide, and more; each worker calls it once.
-        one: from settings, work, path and size of a pixel to line, reason and seconds.
-        tasks: `(path, micrometres per pixel or None)`.
+        settings: Settings of the command; `dask` is the address of a scheduler, or "local".
+        make_work: Function from the settings to the work on a slide, and more; each worker calls it once.
+        process_slide: Function from settings, work, path and pixel size to line, reason and seconds.
+        tasks: List of `(path, micrometres per pixel or None)`.
 
     Raises:
-        SourceError: Dask is not installed, or there is no such scheduler.
+        SourceError: Dask is not installed, or the scheduler does not answer.
     """
     if find_spec("distributed") is None:
-        raise SourceError("--dask: is not installed. Run pip install 'tfbig[dask]'.")
+        raise SourceError("--dask: Dask is not installed. Run pip install 'tfbig[dask]'.")
     from distributed import Client, wait
 
     address = None if settings.dask == "local" else settings.dask
     try:
         client = Client(address, timeout=10)
     except (OSError, ValueError) as error:
-        raise SourceError(f"--dask {settings.dask}: no scheduler answers ({error}).") from error
+        raise SourceError(
+            f"--dask {settings.dask}: the scheduler does not answer ({error}). Check the address."
+        ) from error
     with client:
         values = tuple(sorted((k, _frozen(v)) for k, v in vars(settings).items()))
-        waiting = {
-            client.submit(_one, make, one, values, str(path.resolve()), mpp, pure=False): path
+        futures = {
+            client.submit(
+                _process_slide,
+                make_work,
+                process_slide,
+                values,
+                str(path.resolve()),
+                mpp,
+                pure=False,
+            ): path
             for path, mpp in tasks
         }
-        while waiting:
+        while futures:
             signals.check()
-            with suppress(TimeoutError):  # or it would not end before the next slide does
-                wait(list(waiting), timeout=0.5, return_when="FIRST_COMPLETED")
-            for future in [future for future in waiting if future.done()]:
-                yield waiting.pop(future), *_result(future)
+            with suppress(TimeoutError):  # so that a signal is noticed before the next slide ends
+                wait(list(futures), timeout=0.5, return_when="FIRST_COMPLETED")
+            for future in [future for future in futures if future.done()]:
+                yield futures.pop(future), *_result(future)
                 future.release()
 
 
@@ -54,19 +64,19 @@ def _result(future):
     try:
         return future.result()
     except KilledWorker as error:
-        return None, f"its worker died: {' '.join(str(error).split())}", 0.0
+        return None, f"the worker died: {' '.join(str(error).split())}", 0.0
 
 
-def _one(make, one, values, path, mpp):
-    """The work on a slide, in a process of Dask."""
-    settings, work = _made(make, values)
-    return one(settings, work, Path(path), mpp)
+def _process_slide(make_work, process_slide, values, path, mpp):
+    """Process a slide, in a process of Dask."""
+    settings, work = _cached_work(make_work, values)
+    return process_slide(settings, work, Path(path), mpp)
 
 
 @cache
-def _made(make, values):
+def _cached_work(make_work, values):
     settings = Namespace(**{k: list(v) if isinstance(v, tuple) else v for k, v in values})
-    return settings, make(settings)[0]
+    return settings, make_work(settings)[0]
 
 
 def _frozen(value):

@@ -1,4 +1,4 @@
-"""What a run may take of the machine: flags, the budget of a streamed model, and what makes a run repeatable."""
+"""Resources of a run: flags, the budget of a streamed model, replicas, and reproducibility."""
 
 import argparse
 import json
@@ -17,111 +17,123 @@ from tfbig.results import run_folder
 from tfbig.system import backend, progress, signals
 from tfbig.system.budget import parse_bytes
 
-UNIFIED = "as device, with memory shared between host and accelerator, see --oversubscription"
-"""What `--mode unified` is, for every task."""
+UNIFIED = "as device, with memory shared by host and accelerator (see --oversubscription)"
+"""Help text of `--mode unified`."""
 RATES = "rates.json"
 
 
 def add_memory(add):
-    """Flags of the budget of a streamed model."""
+    """Add the flags of the budget of a streamed model."""
     add(
         "--device-memory",
         type=_bytes,
         metavar="BYTES",
-        help="for strips on the accelerator, or beside the images without one, e.g. 512MB "
-        "(default: 80 %% of the accelerator's free memory, or 256 MiB); only of what streams",
+        help="accelerator memory for strips, e.g. 512MB; on a CPU, memory for strips in addition to stored images "
+        "(default: 80 %% of the accelerator's free memory, on a CPU 256 MiB); streamed models only",
     )
     add(
         "--host-memory",
         type=_bytes,
         metavar="BYTES",
-        help="for stored images and gradients, e.g. 32GB (default: what is free); only of what streams",
+        help="host memory for stored images and gradients, e.g. 32GB (default: the free memory); streamed models only",
     )
     add(
         "--disk",
         type=_bytes_or_none,
         metavar="BYTES",
-        help="for what host memory does not hold, 0 for no file (default: 90 %% of what is free in --scratch)",
+        help="disk space for what does not fit in host memory, e.g. 100GB; 0 disables the file (default: 90 %% of "
+        "the free space in --scratch)",
     )
-    add("--scratch", metavar="FOLDER", help="where that file is (default: for temporary files)")
+    add(
+        "--scratch",
+        metavar="FOLDER",
+        help="folder of that file (default: the folder for temporary files)",
+    )
 
 
 def add_flags(add):
-    """Flags of a training run."""
+    """Add the machine flags of a training run."""
     add_memory(add)
     add(
         "--devices",
         nargs="+",
         metavar="NAME",
-        help="that share the strips of an image, such as GPU:0 GPU:1 (default: the first accelerator, if any); only "
-        "--mode offload",
+        help="devices that share the strips of an image, such as GPU:0 GPU:1 (default: the first accelerator, if any); "
+        "--mode offload only",
     )
     add(
         "--oversubscription",
         type=_above_one,
         default=4.0,
         metavar="TIMES",
-        help="memory for tensors over that of the accelerator, with its host's; only --mode unified "
-        "(default: %(default)s)",
+        help="memory for tensors, accelerator and host together, as a multiple of accelerator memory; --mode "
+        "unified only (default: %(default)s)",
     )
     add(
         "--precision",
         choices=["float32", "mixed_bfloat16", "mixed_float16", "float64"],
         default="float32",
-        help="mixed_bfloat16 halves what is stored, mixed_float16 too and scales the loss, float64 is for checks "
-        "(default: %(default)s)",
+        help="dtype policy: mixed_bfloat16 halves stored images; mixed_float16 too, and scales the loss; "
+        "float64 is for checks (default: %(default)s)",
     )
     add(
         "--deterministic",
         action="store_true",
-        help="the same settings on the same machine give the same weights, bit by bit, resumed or not; slower on a GPU",
+        help="make runs with the same settings on the same machine equal bit by bit, also when resumed; slower on a "
+        "GPU",
     )
     add(
         "--strategy",
         choices=["none", "mirrored", "multiworker"],
         default="none",
-        help="mirrored: a replica of the model on each accelerator of this machine; multiworker: one on those of each "
-        "machine, which TF_CONFIG or SLURM name, with --out on a file system of all; a step learns from replicas x "
+        help="mirrored: one replica of the model on each accelerator of this machine; multiworker: replicas on several "
+        "machines, named by TF_CONFIG or SLURM, with --out on a shared file system; an optimizer step uses replicas x "
         "--accumulate batches of --batch-size (default: %(default)s)",
     )
     add(
         "--sync-norm",
         action="store_true",
-        help="statistics of BatchNormalization are those of the batches of all replicas, exactly",
+        help="compute BatchNormalization statistics over the batches of all replicas, exactly",
     )
 
 
 def is_plain(settings):
-    """Whether the mode is plain Keras, with whole tensors."""
+    """Return whether the mode is plain Keras, with whole tensors."""
     return settings.mode in ("device", "unified")
 
 
 def budget(settings):
-    """Of the streamed model."""
+    """Return the budget of the streamed model."""
     return tfbig.Budget(
         settings.device_memory, settings.host_memory, settings.disk, settings.scratch
     )
 
 
 def prepare(settings):
-    """What has to be set before anything uses a device.
+    """Set what must be set before a device is used.
+
+    Args:
+        settings: Settings of the run.
 
     Raises:
-        SourceError: there is no such device, or no cluster.
-        UnifiedMemoryError: `--mode unified` cannot be had.
+        SourceError: A device or the cluster does not exist.
+        UnifiedMemoryError: `--mode unified` is not available.
     """
     global _strategy
-    _strategy = None  # a second run in one process
+    _strategy = None  # this process may have made a run before
     if settings.mode == "unified":
         print(tfbig.unified_memory(settings.oversubscription))
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
     if settings.strategy != "none" and settings.devices:
         raise SourceError(
-            f"--devices goes with --strategy none; with {settings.strategy} each replica has a device of its own."
+            f"--devices needs --strategy none; with --strategy {settings.strategy} each replica has its own device. "
+            "Leave it out."
         )
     if settings.strategy == "multiworker" and not settings.out:
-        raise SourceError("--strategy multiworker needs --out FOLDER, which all workers see.")
+        raise SourceError(
+            "--strategy multiworker needs --out FOLDER, on a file system that all workers share."
+        )
     if settings.strategy == "mirrored":
         _strategy = tf.distribute.MirroredStrategy()
     elif settings.strategy == "multiworker":
@@ -133,29 +145,29 @@ def prepare(settings):
     if settings.resume:
         _use_rates(Path(settings.out) / RATES)
     if settings.deterministic:
-        _fix(settings)
+        _fix_budget(settings)
 
 
 _strategy = None
-"""Of this process: there can be one."""
+"""Strategy of this process, if any; TensorFlow allows only one."""
 
 
 def scope():
-    """Where models are made and compiled."""
+    """Return the context in which models are built and compiled."""
     return nullcontext() if _strategy is None else _strategy.scope()
 
 
-def replicas():
-    """A line that says how many replicas train, if there is a strategy."""
+def replica_notice():
+    """Return a line with the number of replicas, if there is a strategy."""
     if _strategy is None:
         return []
     count, here = _strategy.num_replicas_in_sync, len(_strategy.extended.worker_devices)
     where = "on this machine" if count == here else f"{here} of them in this process"
-    return [f"trains {count} replica{'s' * (count > 1)}, {where}"]
+    return [f"training {count} replica{'s' * (count > 1)}, {where}"]
 
 
 def is_chief():
-    """Whether this process writes files and messages."""
+    """Return whether this process writes files and messages."""
     resolver = _strategy and _strategy.cluster_resolver
     if not resolver:
         return True
@@ -164,8 +176,8 @@ def is_chief():
 
 
 @contextmanager
-def telling():
-    """Within it only the chief prints; errors are for all."""
+def chief_prints():
+    """Let only the chief print in this context; errors are raised in all workers."""
     with ExitStack() as stack:
         if not is_chief():
             stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
@@ -173,25 +185,25 @@ def telling():
         yield
 
 
-def alone(made, make, folder):
-    """Model and twin of a run that has ended, without the strategy that trained them, to be judged by the chief.
+def without_strategy(trained, build, folder):
+    """Return model and twin without the strategy that trained them, so that the chief can evaluate them.
 
     Args:
-        made: those that were trained.
-        make: makes the same anew.
-        folder: of the run, with what was trained.
+        trained: Model and twin that were trained.
+        build: Function that builds both again.
+        folder: Run folder with the trained weights.
     """
     global _strategy
     if _strategy is None:
-        return made
+        return trained
     _strategy = None
-    model, twin = make()
+    model, twin = build()
     twin.load_weights(folder / "model.keras")
     return model, twin
 
 
-def of_all_replicas(settings, model):
-    """Has the statistics of a model be those of all replicas, with `--sync-norm`."""
+def synchronize_norm(settings, model):
+    """Set `BatchNormalization.synchronized` for every layer, as `--sync-norm` asks."""
     for layer in model._flatten_layers(include_self=False):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.synchronized = settings.sync_norm
@@ -199,27 +211,27 @@ def of_all_replicas(settings, model):
 
 
 def _multi_worker():
-    """The strategy of a cluster, which must be made before anything else.
+    """Return the strategy of a cluster; it must be created before anything else uses TensorFlow.
 
     Raises:
-        SourceError: nothing says which machines there are.
+        SourceError: Neither `TF_CONFIG` nor SLURM names the workers.
     """
     resolver = None
     if "TF_CONFIG" in os.environ:
         _check_cluster(os.environ["TF_CONFIG"])
     elif "SLURM_PROCID" in os.environ:
-        # Which accelerators a task sees is SLURM's matter (--gpus-per-task): the resolver would ask nvidia-smi, and
-        # wants to know of one for every task.
+        # SLURM decides which accelerators a task sees (--gpus-per-task); the resolver would ask nvidia-smi, and
+        # expects one for every task.
         resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
             gpus_per_node=2**10, gpus_per_task=1, auto_set_gpu=False
         )
     else:
         raise SourceError(
-            "--strategy multiworker: neither TF_CONFIG nor SLURM say which workers there are. Start every worker with "
+            "--strategy multiworker: neither TF_CONFIG nor SLURM names the workers. Start every worker with "
             f"TF_CONFIG='{_CLUSTER}', or by srun."
         )
-    print("waits for all workers to start", file=sys.stderr, flush=True)
-    with signals.at_once():
+    print("waiting for all workers to start", file=sys.stderr, flush=True)
+    with signals.default_handlers():
         return tf.distribute.MultiWorkerMirroredStrategy(resolver)
 
 
@@ -229,20 +241,20 @@ _CLUSTER = (
 
 
 def _check_cluster(text):
-    """Refuses a `TF_CONFIG` in which TensorFlow would find no cluster, or not this worker."""
+    """Check that `TF_CONFIG` describes a cluster with this worker in it."""
     try:
-        known = json.loads(text)
-        task = known["task"]
-        known["cluster"][task["type"]][int(task["index"])]
+        config = json.loads(text)
+        task = config["task"]
+        config["cluster"][task["type"]][int(task["index"])]
     except (ValueError, LookupError, TypeError) as error:
         raise SourceError(
-            f"TF_CONFIG is {text!r}, in which this worker is not found ({type(error).__name__}: {error}); expected "
+            f"TF_CONFIG is {text!r}, which does not contain this worker ({type(error).__name__}: {error}); expected "
             f"e.g. '{_CLUSTER}'."
         ) from error
 
 
 def write_rates(folder):
-    """Keeps the rates that the plans of a run were made with, so that a resumed one has the same plans."""
+    """Save the machine rates of the run, so that a resumed run makes the same plans."""
     run_folder.write_json(folder / RATES, machine_rates.known())
 
 
@@ -250,16 +262,18 @@ def _use_rates(path):
     try:
         machine_rates.use(run_folder.read_json(path))
     except TypeError as error:
-        raise SourceError(f"{path}: holds no rates of a machine ({error}). Remove it.") from error
+        raise SourceError(
+            f"{path}: does not hold the rates of a machine ({error}). Remove it."
+        ) from error
 
 
-def _fix(settings):
-    """Makes a budget that depends on what is free just now one that does not, to be saved with the settings."""
-    known = budget(settings)
+def _fix_budget(settings):
+    """Replace budgets that depend on free memory by numbers, which are saved with the settings."""
+    limits = budget(settings)
     if settings.host_memory is None:
-        settings.host_memory = str(known.host_bytes)
+        settings.host_memory = str(limits.host_bytes)
     if settings.disk is None:
-        settings.disk = str(known.disk_bytes)
+        settings.disk = str(limits.disk_bytes)
     if settings.device_memory is None and backend.accelerator():
         settings.device_memory = str(int(0.8 * backend.accelerator_bytes()))
 

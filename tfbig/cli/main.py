@@ -1,4 +1,4 @@
-"""The console command `tfbig`: `tfbig COMMAND --help` says what each takes."""
+"""Console command `tfbig`; `tfbig COMMAND --help` describes each command."""
 
 import argparse
 import sys
@@ -18,28 +18,28 @@ COMMANDS = {
     "predict": predict,
     "report": report,
 }
-CODES = "Exit code: 0 all went well; 1 nothing was done; 2 wrong flags; 3 slides failed (failed.csv) or are missing."
+EXIT_CODES = "Exit codes: 0: success; 1: error; 2: wrong flags; 3: some slides failed (see failed.csv) or are missing."
 
 
-OF_TASKS = {
+TASK_COMMANDS = {
     "train": (train, lambda argv: train.main(argv, "tfbig train")),
     "evaluate": (evaluate, evaluate.main),
 }
-"""Commands whose flags are those of the task."""
+"""Commands whose flags depend on `--task`."""
 
 
 def main(argv=None):
-    """Runs the command line; gives the exit code."""
+    """Run the command line and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     name = argv[0] if argv else ""
-    with signals.on_signals("stops after this strip; once more ends it at once"):
+    with signals.on_signals("stopping after this strip; press again to quit at once"):
         try:
-            if name in OF_TASKS:
-                return OF_TASKS[name][1](argv[1:])
+            if name in TASK_COMMANDS:
+                return TASK_COMMANDS[name][1](argv[1:])
             settings = parse(argv)
             return COMMANDS[settings.command].run(settings)
         except tfbig.Stopped as stopped:
-            print(f"tfbig {name}: {stopped}; what is finished stays", file=sys.stderr)
+            print(f"tfbig {name}: {stopped}; finished slides are kept", file=sys.stderr)
             return signals.exit_code()
         except (tfbig.TfbigError, OSError, ValueError, tf.errors.OpError) as error:
             print(f"tfbig {name}: {error}", file=sys.stderr)
@@ -47,21 +47,25 @@ def main(argv=None):
 
 
 def parse(argv):
-    """Settings from flags, over `--config`, over the defaults."""
+    """Parse the flags; they win over those of `--config`, and those over the defaults."""
     parser = argparse.ArgumentParser(
         prog="tfbig",
-        description="Whole-slide images: tiles, training, predictions.",
-        epilog=CODES,
+        description="Tile whole-slide images, train networks on them and predict.",
+        epilog=EXIT_CODES,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"tfbig {tfbig.__version__}")
     parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (command, _) in OF_TASKS.items():
-        parsers.add_parser(name, help=train.about(command.__doc__))
+    for name, (command, _) in TASK_COMMANDS.items():
+        parsers.add_parser(name, help=train.first_line(command.__doc__))
     for name, command in COMMANDS.items():
-        about = train.about(command.__doc__)
-        own = parsers.add_parser(
-            name, help=about, description=about, epilog=CODES, allow_abbrev=False
+        about = train.first_line(command.__doc__)
+        subparser = parsers.add_parser(
+            name, help=about, description=about, epilog=EXIT_CODES, allow_abbrev=False
         )
-        command.add_flags(own.add_argument)
+        command.add_flags(subparser.add_argument)
     return parser.parse_args(command_line.with_config(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""The folder of a run: made or found again, and kept for one process."""
+"""Create or reopen a run folder, and lock it for one process."""
 
 import atexit
 import fcntl
@@ -13,26 +13,31 @@ from tfbig.cli import machine
 from tfbig.cli.settings import to_save
 from tfbig.results import run_folder
 
-_claimed: list[int] = []
-"""The descriptor of the folder, by which other processes are kept away."""
+_locked: list[int] = []
+"""Descriptor of the locked folder."""
 
 
 def open_run(settings):
-    """The run folder, with the settings in its `config.yaml`; `--config` takes them back. The chief makes it.
+    """Return the run folder, with the settings in its `config.yaml`; the chief worker creates it.
+
+    Args:
+        settings: Settings of the run.
 
     Raises:
-        FileExistsError: it holds a run, and `--resume` is not set.
-        SourceError: another process trains in it, or its checkpoints cannot be known.
+        FileExistsError: The folder holds a run, and `--resume` is not set.
+        SourceError: Another process trains in it, or its checkpoints cannot be identified.
     """
     if machine.is_chief():
         folder = _folder(settings)
-    else:  # what the others write is thrown away
+    else:  # what other workers write is deleted
         folder = Path(tempfile.mkdtemp(prefix="tfbig-worker-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    _claim(folder)
+    _lock(folder)
     if settings.resume:
         _check_identity(folder)
-        (folder / run_folder.METRICS).unlink(missing_ok=True)  # it says that a run has ended
+        (folder / run_folder.METRICS).unlink(
+            missing_ok=True
+        )  # its presence means that the run has ended
     run_folder.write_yaml(folder / run_folder.CONFIG, to_save(settings))
     run_folder.write_versions(folder)
     machine.write_rates(folder)
@@ -40,40 +45,40 @@ def open_run(settings):
 
 
 def close_run():
-    """Others may have the folder of the run."""
-    while _claimed:
-        os.close(_claimed.pop())
+    """Unlock the run folder."""
+    while _locked:
+        os.close(_locked.pop())
 
 
 def _folder(settings):
-    """The run folder, by default named after task, mode and time."""
+    """Return the run folder; the default name is task, mode and time."""
     if settings.resume and (Path(settings.out) / run_folder.CONFIG).exists():
         return Path(settings.out)
     name = f"{settings.task}-{settings.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
     return run_folder.create(settings.out or Path("runs") / name)
 
 
-def _claim(folder):
-    """Keeps the folder for this process, until `close_run`."""
+def _lock(folder):
+    """Lock the folder for this process, until `close_run`."""
     close_run()
-    _claimed.append(os.open(folder, os.O_RDONLY))
+    _locked.append(os.open(folder, os.O_RDONLY))
     try:
-        fcntl.flock(_claimed[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(_locked[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise SourceError(
-            f"{folder}: another process trains in it. Wait for it, or give another --out."
+            f"{folder}: another process trains in it. Wait for it, or use another --out."
         ) from error
     except OSError:
-        pass  # a file system without locks of folders
+        pass  # a file system that cannot lock folders
 
 
 def _check_identity(folder):
-    """That something says of which run checkpoints are, if there are some."""
+    """Check that `versions.json` names the run, if there are checkpoints."""
     checkpoints = folder / run_folder.CHECKPOINTS
     if any(checkpoints.rglob("step-*")) and "run" not in run_folder.read_json(
         folder / run_folder.VERSIONS
     ):
         raise SourceError(
-            f"{folder / run_folder.VERSIONS}: is not there, by which the run knows its checkpoints. Put it back, or "
-            "start again in another --out."
+            f"{folder / run_folder.VERSIONS}: no such file; it tells to which run the checkpoints belong. Put it "
+            "back, or start again in another --out."
         )

@@ -1,4 +1,4 @@
-"""Command line of `train.py`: flags, `--config` files, and the settings of a run that is resumed."""
+"""Flags of `train.py`, `--config` files, and the settings of a resumed run."""
 
 import argparse
 import sys
@@ -15,147 +15,156 @@ _GROUPS = ("data", "training", "machine", "run")
 _PATHS = (
     *("data", "slides", "coords", "splits", "mpp_of", "encoder_weights", "backbone", "test_only"),
 )
-_NOT_SAVED = ("config", "resume", "dry_run", "quiet", "beside", "told")
+_NOT_SAVED = ("config", "resume", "dry_run", "quiet", "beside", "notices")
 _PLACES = (
     *_PATHS,
     *("out", "scratch", "devices", "device_memory", "host_memory", "disk", "oversubscription"),
     *("strict", "confine", "custom", "tensorboard", "checkpoint_minutes", "instances_at_once"),
 )
-"""What says where and within what a run is made, not what it learns."""
-_ON_RESUME = (
+"""Settings that say where a run is made and with what resources, not what it learns."""
+_CHANGEABLE = (
     *_PLACES,
     *("epochs", "lr", "batch_size", "accumulate", "strategy", "sync_norm", "deterministic"),
 )
-"""What a run may have otherwise when it goes on."""
-_EXACT = {"device", "unified", "offload"}
-"""Modes that give the same, one of which may follow another."""
-_SIDE_BY_SIDE = (
+"""Settings that may change when a run is resumed."""
+_EXACT_MODES = {"device", "unified", "offload"}
+"""Modes with the same results; a run may change from one to another."""
+_COMPARED = (
     *("mode", "loss", "val_loss", "seconds_per_step"),
     *("planned_bytes", "peak_bytes", "device_peak_bytes"),
 )
 
 
 def parse(argv, tasks, prog="train.py"):
-    """Settings from flags, over `--config`, over those of the resumed run, over the defaults.
+    """Return the settings: flags win over `--config`, that over the resumed run, that over the defaults.
 
     Args:
         argv: The command line.
         tasks: `{name: module}`, see `tfbig.cli.tasks`; the first is the default.
-        prog: What help and errors call the program.
+        prog: Name of the program in help and errors.
     """
-    argv = [_dashed(token) for token in argv]
+    argv = [_with_dashes(token) for token in argv]
     first, _ = _first_parser(tasks).parse_known_args(argv)
     if first.resume and first.out is None:
         _parser(tasks, first.task, prog).error(
-            "--resume continues a run: say which with --out FOLDER"
+            "--resume continues a run: name its folder with --out FOLDER"
         )
     folder = Path(first.out or "")
-    goes_on = first.resume and (folder / run_folder.CONFIG).exists()
-    before = _kept(folder) if goes_on else []
-    tokens = [*before, *(_read(first.config) if first.config else []), *argv]
-    if goes_on:
+    resumed = first.resume and (folder / run_folder.CONFIG).exists()
+    saved = _saved_tokens(folder) if resumed else []
+    tokens = [*saved, *(_read_tokens(first.config) if first.config else []), *argv]
+    if resumed:
         _check_task(
-            folder, *(_first_parser(tasks).parse_known_args(t)[0] for t in (before, tokens))
+            folder, *(_first_parser(tasks).parse_known_args(part)[0] for part in (saved, tokens))
         )
-    found = _parsed(tasks, tokens, prog)
-    found.told = []
-    if goes_on:
-        found.told = _changed(_parsed(tasks, before, prog), found, folder)
+    settings = _parsed(tasks, tokens, prog)
+    settings.notices = []
+    if resumed:
+        settings.notices = _check_changes(_parsed(tasks, saved, prog), settings, folder)
     elif first.resume:
-        found.told = [_begin(argv, first.out)]
-    return found
+        settings.notices = [_check_new_run(argv, first.out)]
+    return settings
 
 
-def _kept(folder):
-    """The settings of a run as tokens."""
-    found = _read(folder / run_folder.CONFIG)
-    if not found:
-        _stop(
-            f"{folder / run_folder.CONFIG}: is empty; expected the settings of the run. Put it back, or start again."
+def _saved_tokens(folder):
+    """Return the settings of a run as tokens of the command line."""
+    tokens = _read_tokens(folder / run_folder.CONFIG)
+    if not tokens:
+        _exit(
+            f"{folder / run_folder.CONFIG}: is empty; expected the settings of the run. Put it back, or start a new "
+            "run."
         )
-    return found
+    return tokens
 
 
-def _check_task(folder, before, now):
-    if before.task != now.task:
-        _stop(f"{folder}: is a run of --task {before.task}, not {now.task}. Check --out.")
+def _check_task(folder, saved, requested):
+    if saved.task != requested.task:
+        _exit(f"{folder}: is a run of --task {saved.task}, not {requested.task}. Check --out.")
 
 
 def _parsed(tasks, tokens, prog):
-    """Settings from tokens of a command line, those of files among them."""
+    """Parse tokens that come from files and from the command line."""
     first, _ = _first_parser(tasks).parse_known_args(tokens)
-    found = _parser(tasks, first.task, prog).parse_args(tokens)
-    for value in vars(found).values():
+    settings = _parser(tasks, first.task, prog).parse_args(tokens)
+    for value in vars(settings).values():
         if isinstance(value, list):
             value[:] = [v[1:] if str(v).startswith(" -") else v for v in value]
-    return found
+    return settings
 
 
-def _changed(before, now, folder):
-    """A line that says which settings of a run are others when it goes on; exits where it would be another run."""
-    old, new = to_save(before), to_save(now)
+def _check_changes(saved, requested, folder):
+    """Return a line that names the changed settings; exit if they would make it another run."""
+    old, new = to_save(saved), to_save(requested)
     names = [name for name in new if old.get(name) != new[name]]
-    told = {name: f"{name} {old.get(name)} -> {new[name]}" for name in names if name != "out"}
-    alike = {old["mode"], new["mode"]} <= _EXACT
-    other = [told[n] for n in told if n not in _ON_RESUME and not (n == "mode" and alike)]
-    if other:
-        _stop(
-            f"--resume goes on as the run in {folder} began, but {'; '.join(other)}. Leave these flags out, or give "
-            "another --out."
+    changes = {name: f"{name} {old.get(name)} -> {new[name]}" for name in names if name != "out"}
+    both_exact = {old["mode"], new["mode"]} <= _EXACT_MODES
+    refused = [
+        changes[n] for n in changes if n not in _CHANGEABLE and not (n == "mode" and both_exact)
+    ]
+    if refused:
+        _exit(
+            f"--resume continues the run in {folder} with its own settings, but these differ: {'; '.join(refused)}. "
+            "Leave the flags out, or use another --out."
         )
-    return [f"goes on with {'; '.join(told.values())}"] if told else []
+    return [f"continues with {'; '.join(changes.values())}"] if changes else []
 
 
-def learned(settings):
-    """What decides what is learned, which workers must have alike."""
+def training_settings(settings):
+    """Return the settings that decide the result of training; all workers must have the same."""
     return {k: v for k, v in vars(settings).items() if k not in (*_PLACES, *_NOT_SAVED)}
 
 
-def _begin(argv, folder):
-    """With --resume a run may be begun, if flags say which: so a scheduler starts it and starts it again alike."""
+def _check_new_run(argv, folder):
+    """Exit if the flags are too few to start a run; else return a line that it starts.
+
+    `--resume` without a run starts one, so that a scheduler can use one command for the first start and for restarts.
+    """
     flags = {token.partition("=")[0] for token in argv if token.startswith("--")}
     if not flags - {"--resume", "--out", "--epochs", "--quiet"}:
-        _stop(f"{folder}: holds no run to resume. Check --out, or give the flags of a new run.")
-    return f"{folder}: holds no run yet; it begins"
+        _exit(f"{folder}: holds no run to resume. Check --out, or add the flags of a new run.")
+    return f"{folder}: holds no run yet; starting it"
 
 
 def prepare(settings):
-    """What has to be known or set before anything uses a device.
+    """Check and set what must be known before a device is used.
+
+    Args:
+        settings: Settings of the run.
 
     Raises:
-        SourceError: the run of `--beside` has not ended, or there is no such device.
-        UnifiedMemoryError: `--mode unified` cannot be had.
+        SourceError: The run of `--beside` has not ended, or a device of `--devices` does not exist.
+        UnifiedMemoryError: `--mode unified` is not available.
     """
     if settings.beside and not (Path(settings.beside) / run_folder.METRICS).exists():
         raise SourceError(
-            f"--beside {settings.beside}: has no {run_folder.METRICS}; expected the folder of a run that has ended."
+            f"--beside {settings.beside}: has no {run_folder.METRICS}; expected the folder of a finished run."
         )
     machine.prepare(settings)
-    settings.told += machine.replicas()
+    settings.notices += machine.replica_notice()
 
 
 def write_metrics(folder, settings, metrics):
-    """Writes what was measured, beside that of another run where one was named."""
+    """Write the metrics, with those of the run that `--beside` names."""
     device = unified_memory.peak_bytes()
     metrics = metrics if device is None else metrics | {"device_peak_bytes": device}
     if settings.beside:
         other = run_folder.read_json(Path(settings.beside) / run_folder.METRICS)
-        beside = {key: other[key] for key in _SIDE_BY_SIDE if key in other}
+        compared = {key: other[key] for key in _COMPARED if key in other}
         if "loss" in metrics and "loss" in other:
-            beside["loss_difference"] = abs(metrics["loss"] - other["loss"])
-        metrics = metrics | {"beside": {"run": str(Path(settings.beside).resolve()), **beside}}
+            compared["loss_difference"] = abs(metrics["loss"] - other["loss"])
+        metrics = metrics | {"beside": {"run": str(Path(settings.beside).resolve()), **compared}}
     run_folder.write_json(folder / run_folder.METRICS, metrics)
 
 
-def tell_results(numbers, folder):
-    """Writes the report of a run that has ended, and says where it is."""
+def print_results(numbers, folder):
+    """Write the report of a finished run, and print the results and the path."""
     page = report.write_report(folder)
     text = "  ".join(f"{key} {value:.4f}" for key, value in numbers.items())
     print(f"{text}\nrun folder: {folder}\nreport: {page}")
 
 
 def to_save(settings):
-    """What `config.yaml` of the run holds; paths hold from wherever it is read."""
+    """Return what `config.yaml` of the run holds, with absolute paths."""
     values = {key: value for key, value in vars(settings).items() if key not in _NOT_SAVED}
     return {
         key: str(Path(value).resolve()) if key in _PATHS and value else value
@@ -164,20 +173,20 @@ def to_save(settings):
 
 
 def count(text):
-    """A flag that counts something."""
+    """Parse a flag that is a whole number, 1 or more."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"'{text}' must be at least 1")
     return number
 
 
-def natural(text):
-    """A flag's number, 0 or more."""
+def count_from_zero(text):
+    """Parse a flag that is a whole number, 0 or more."""
     return 0 if text == "0" else count(text)
 
 
 def positive(text):
-    """A flag that is a number above 0."""
+    """Parse a flag that is a number above 0."""
     number = float(text)
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"'{text}' must be a positive number")
@@ -185,7 +194,7 @@ def positive(text):
 
 
 def _first_parser(tasks):
-    """What decides which other flags there are."""
+    """Return the parser of the flags that decide which other flags exist."""
     parser = argparse.ArgumentParser(prog="train.py", add_help=False, allow_abbrev=False)
     _add_task(parser.add_argument, tasks)
     _add_run(parser.add_argument)
@@ -198,7 +207,7 @@ def _parser(tasks, name, prog):
     parser = argparse.ArgumentParser(
         prog=prog,
         description=task.__doc__.partition("\n")[0],
-        epilog=f"Example: {command} {task.EXAMPLE}. With --task NAME --help: the flags of another task.",
+        epilog=f"Example: {command} {task.EXAMPLE}. For the flags of another task: --task NAME --help.",
         allow_abbrev=False,
     )
     groups = {title: parser.add_argument_group(title).add_argument for title in _GROUPS}
@@ -212,7 +221,7 @@ def _parser(tasks, name, prog):
     )
     task.add_flags(groups["data"], groups["training"])
     groups["training"](
-        "--seed", type=int, default=0, help="of weights and data (default: %(default)s)"
+        "--seed", type=int, default=0, help="random seed of weights and data (default: %(default)s)"
     )
     machine.add_flags(groups["machine"])
     _add_run(groups["run"])
@@ -224,7 +233,7 @@ def _add_task(add, tasks):
         "--task",
         choices=list(tasks),
         default=next(iter(tasks)),
-        help="what is trained (default: %(default)s)",
+        help="what to train (default: %(default)s)",
     )
 
 
@@ -232,107 +241,107 @@ def _add_run(add):
     add(
         "--out",
         metavar="FOLDER",
-        help="run folder for model, history, metrics, plan and pictures "
+        help="run folder for the model, history, metrics, plan and figures "
         "(default: runs/<task>-<mode>-<date>-<time>)",
     )
     add(
         "--resume",
         action="store_true",
-        help="continue the run in --out from its last checkpoint, with its settings, as if it had not ended (give "
-        "--epochs to train longer); if there is none, begin it",
+        help="continue the run in --out from its last checkpoint, with its settings, as if it had not been interrupted "
+        "(--epochs trains longer); if the folder holds no run, start one",
     )
     add(
         "--checkpoint-minutes",
         type=positive,
         default=10.0,
         metavar="MINUTES",
-        help="between checkpoints within an epoch; one follows every epoch, Ctrl-C, SIGTERM and every error "
-        "(default: %(default)s)",
+        help="minutes between checkpoints within an epoch; one is also written after every epoch, Ctrl-C, SIGTERM "
+        "and error (default: %(default)s)",
     )
     add_config(add)
     add(
         "--beside",
         metavar="RUN",
-        help="run folder of another mode on the same data: its loss, time and memory stand beside those of this one "
-        "in metrics.json and the report",
+        help="run folder of another mode on the same data, to compare with: its loss, time and memory are added to "
+        "metrics.json and the report",
     )
     add("--dry-run", action="store_true", help="print the plan and stop; nothing is written")
     add("--quiet", action="store_true", help="no progress bars")
     add(
         "--strict",
         action="store_true",
-        help="what cannot be read ends the run; else it is left out, named in failed.csv, and the exit code is 3",
+        help="stop if a file cannot be read; without it, the file is skipped, listed in failed.csv, and the exit "
+        "code is 3",
     )
     add(
         "--tensorboard",
         action="store_true",
-        help="write the history for TensorBoard into the run folder; needs pip install 'tfbig[log]'",
+        help="write the history for TensorBoard into the run folder (pip install 'tfbig[log]')",
     )
 
 
 def add_config(add):
-    """The flag that names a file of flags."""
+    """Add the flag `--config`."""
     add(
         "--config",
         metavar="FILE",
-        help="YAML file of flags (device_memory: 512MB), such as config.yaml of a run; flags given "
-        "beside it win",
+        help="YAML file of flags (device_memory: 512MB), such as config.yaml of a run; flags on the command line win",
     )
 
 
 def with_config(argv):
-    """A command line `COMMAND FLAGS` with the flags of its `--config` file before its own."""
-    argv = [_dashed(token) for token in argv]
+    """Insert the flags of the `--config` file into a command line `COMMAND FLAGS`."""
+    argv = [_with_dashes(token) for token in argv]
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_config(parser.add_argument)
-    known, rest = parser.parse_known_args(argv)
-    if known.config is None or not rest:
+    config_flag, rest = parser.parse_known_args(argv)
+    if config_flag.config is None or not rest:
         return argv
-    return [rest[0], *_read(known.config), *rest[1:]]
+    return [rest[0], *_read_tokens(config_flag.config), *rest[1:]]
 
 
-def _stop(message):
+def _exit(message):
     argparse.ArgumentParser(prog=Path(sys.argv[0]).name).error(message)
 
 
-def _dashed(token):
-    """`--batch_size=4` as `--batch-size=4`."""
+def _with_dashes(token):
+    """Return `--batch_size=4` as `--batch-size=4`."""
     name, equals, value = token.partition("=")
     return name.replace("_", "-") + equals + value if token.startswith("--") else token
 
 
-def _read(file):
-    """A YAML file as tokens of the command line, so that they are checked alike."""
+def _read_tokens(file):
+    """Read a YAML file as tokens of the command line, so that they are checked like flags."""
     values = read_yaml(file)
     return tokens_of(values, file)
 
 
 def tokens_of(values, file):
-    """Settings of a file as tokens of the command line."""
+    """Return the settings of a file as tokens of the command line."""
     for name in values:
         if str(name).replace("-", "_") in _NOT_SAVED:
-            _stop(f"{file}: '{name}' can be given on the command line only")
+            _exit(f"{file}: '{name}' can be given on the command line only")
     return [token for name, value in values.items() for token in _tokens(name, value)]
 
 
 def read_yaml(file):
-    """The `flag: value` lines of a YAML file."""
+    """Read the `flag: value` lines of a YAML file."""
     try:
         values = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
-        _stop(f"{file}: there is no such file; expected a YAML file of flags")
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: no text, or a date that is none
-        _stop(f"{file}: is not YAML: {' '.join(str(error).split())}")
+        _exit(f"{file}: no such file; expected a YAML file of flags")
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or an impossible date
+        _exit(f"{file}: is not YAML: {' '.join(str(error).split())}")
     if not isinstance(values, dict):
-        _stop(f"{file}: holds no `flag: value` lines; expected e.g. `epochs: 6`")
+        _exit(f"{file}: holds no `flag: value` lines; expected e.g. `epochs: 6`")
     return values
 
 
 def _tokens(name, value):
-    """A line of a YAML file as tokens: `True` is a flag alone, a list its values."""
+    """Return a line of a YAML file as tokens: `True` is a flag alone, a list its values."""
     if value is None or value is False:
         return []
-    flag = _dashed(f"--{name}")
-    if isinstance(value, list):  # what begins with "-" would be a flag
+    flag = _with_dashes(f"--{name}")
+    if isinstance(value, list):  # else a value that begins with "-" would be a flag
         return [flag, *(f" {v}" if str(v).startswith("-") else str(v) for v in value)]
     return [flag] if value is True else [f"{flag}={value}"]

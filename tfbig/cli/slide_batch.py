@@ -1,4 +1,4 @@
-"""A command over many slides: one bad slide never ends a run, and what is finished is not done again."""
+"""A command over many slides: a bad slide does not stop the run, and finished slides are skipped."""
 
 import argparse
 import sys
@@ -17,112 +17,130 @@ from tfbig.system import progress, signals
 
 
 def add_flags(add):
-    """Flags of every command over slides."""
-    add("slides", nargs="+", metavar="SLIDE", help="files, or folders of them")
-    add("--out", required=True, metavar="DIR", help="folder for the results")
+    """Add the flags of every command over slides."""
+    add("slides", nargs="+", metavar="SLIDE", help="slides, or folders of slides")
+    add("--out", required=True, metavar="DIR", help="folder for the results; created if needed")
     add(
         "--mpp-of",
         metavar="FILE",
-        help="CSV with columns wsi,mpp: file names of slides that do not say how large their pixels are, and "
-        "micrometres per pixel at level 0",
+        help="CSV file with columns wsi,mpp: file names of slides without a pixel size, and their micrometres per "
+        "pixel at level 0",
     )
-    add("--reader", choices=["tifffile", "openslide", "zarr"], help="(default: by the format)")
+    add(
+        "--reader",
+        choices=["tifffile", "openslide", "zarr"],
+        help="library that reads the slides (default: by format)",
+    )
     add(
         "--shard",
         type=_shard,
         metavar="I/N",
-        help="only every N-th slide, from the I-th on (0 to N - 1), e.g. for job arrays: "
-        "$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT; shards share --out",
+        help="process only every N-th slide, starting at the I-th (0 to N - 1), e.g. in job arrays: "
+        "$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT; all shards use the same --out",
     )
     add(
         "--dask",
         metavar="ADDRESS",
-        help="slides are tasks of the Dask cluster with this scheduler, or 'local' for the cores of this machine; "
-        "needs pip install 'tfbig[dask]'",
+        help="process slides on the Dask cluster with this scheduler; 'local' uses the cores of this machine "
+        "(pip install 'tfbig[dask]')",
     )
     add("--strict", action="store_true", help="stop at the first slide that fails")
     add("--quiet", action="store_true", help="no progress bars")
-    add("--dry-run", action="store_true", help="say what would be done; nothing is written")
+    add("--dry-run", action="store_true", help="print what would be done; write nothing")
     command_line.add_config(add)
 
 
-def add_resolution(add, of, default):
-    """Flags of the resolution at which slides are seen."""
-    add("--mpp", type=command_line.positive, help=f"of {of}, micrometres per pixel")
-    add("--magnification", type=command_line.positive, help=f"of {of} instead, e.g. 20")
-    add("--level", type=command_line.natural, help=f"of the pyramid instead (default: {default})")
+def add_resolution(add, what, default):
+    """Add the flags of the resolution at which slides are read."""
+    add("--mpp", type=command_line.positive, help=f"resolution of {what} in micrometres per pixel")
+    add(
+        "--magnification",
+        type=command_line.positive,
+        help="resolution as a magnification instead, e.g. 20",
+    )
+    add(
+        "--level",
+        type=command_line.count_from_zero,
+        help=f"resolution as a pyramid level instead, 0 is the finest (default: {default})",
+    )
 
 
-def settle_resolution(settings, **default):
-    """Sets the default where none is given.
+def set_resolution(settings, **default):
+    """Set the default resolution where none is set.
+
+    Args:
+        settings: Settings of the command.
+        **default: The setting to use, such as `mpp=0.5`.
 
     Raises:
-        SourceError: several are given.
+        SourceError: More than one is set.
     """
-    given = [value for value in resolution(settings).values() if value is not None]
-    if len(given) > 1:
+    values = [value for value in resolution(settings).values() if value is not None]
+    if len(values) > 1:
         raise SourceError(
-            "slides are seen at one resolution: give one of --mpp, --magnification, --level."
+            "more than one resolution; expected one of --mpp, --magnification, --level. Remove the others."
         )
-    if not given:
+    if not values:
         vars(settings).update(default)
 
 
 def resolution(settings):
-    """Arguments of `Slide.at`."""
+    """Return the arguments of `Slide.at`."""
     return {key: getattr(settings, key) for key in ("mpp", "magnification", "level")}
 
 
-def run(settings, make):
-    """Does the work of a command for every slide that is not finished; gives the exit code.
+def run(settings, make_work):
+    """Process every slide that is not finished, and return the exit code.
 
-    A slide that fails is named on standard error and in `failed.csv`, which is there only if some did.
+    A slide that fails is named on standard error and in `failed.csv`, which exists only if a slide failed.
 
     Args:
-        settings: of the command.
-        make: from settings to `(work, finished)`: `work(path, slide)` gives a line for people, `finished(path)` says
-            whether a slide was done before.
+        settings: Settings of the command.
+        make_work: Function from the settings to `(work, finished)`: `work(path, slide)` processes a slide and returns
+            a line to print, `finished(path)` returns whether the slide is done.
     """
-    work, finished = make(settings)
-    every = found(settings.slides)
-    paths = of_shard(every, settings.shard)
+    work, finished = make_work(settings)
+    all_paths = list_slides(settings.slides)
+    paths = select_shard(all_paths, settings.shard)
     sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
     folder = Path(settings.out)
     if not settings.dry_run:
-        _claim(folder, settings)
-        _forget(folder, every)
+        _claim_folder(folder, settings)
+        _drop_old_failures(folder, all_paths)
     failed = 0
     waiting = [path for path in paths if settings.dry_run or not finished(path)]
     if len(waiting) < len(paths):
-        print(f"{len(paths) - len(waiting)} of {len(paths)} slides are finished")
+        print(f"{len(paths) - len(waiting)} of {len(paths)} slides are already finished")
     quiet = settings.quiet or not sys.stderr.isatty()
     progress.show(False if settings.quiet else None)
     tasks = [(path, _mpp(path, sizes)) for path in waiting]
-    ended = (
-        dask.each(settings, make, one, tasks) if settings.dask else _in_turn(settings, work, tasks)
+    results = (
+        dask.process_slides(settings, make_work, process_slide, tasks)
+        if settings.dask
+        else _in_turn(settings, work, tasks)
     )
-    for path, line, reason, seconds in tqdm(ended, total=len(tasks), unit="slide", disable=quiet):
+    for path, line, reason, seconds in tqdm(results, total=len(tasks), unit="slide", disable=quiet):
         if reason is not None:
             failed += 1
-            _tell(f"failed: {_named(path)}: {reason}", sys.stderr, quiet)
+            _print(f"failed: {_printable(path)}: {reason}", sys.stderr, quiet)
         else:
-            _tell(f"{line} ({seconds:.1f} s)", sys.stdout, quiet)
+            _print(f"{line} ({seconds:.1f} s)", sys.stdout, quiet)
         if not settings.dry_run:
-            row = None if reason is None else {"slide": _named(path), "reason": reason}
-            run_folder.replace_row(folder / run_folder.FAILED, "slide", _named(path), row)
-    return _ended(folder, paths, failed, settings, changed=bool(waiting))
+            row = None if reason is None else {"slide": _printable(path), "reason": reason}
+            run_folder.replace_row(folder / run_folder.FAILED, "slide", _printable(path), row)
+    return _finish(folder, paths, failed, settings, changed=bool(waiting))
 
 
 def _in_turn(settings, work, tasks):
-    """Slide after slide: `(path, line, reason, seconds)`, the reason where it failed."""
+    """Process slide after slide; yield `(path, line, reason, seconds)`, with a reason where it failed."""
     for path, mpp in tasks:
         signals.check()
-        yield path, *one(settings, work, path, mpp)
+        yield path, *process_slide(settings, work, path, mpp)
 
 
-def one(settings, work, path, mpp):
-    """The work on a slide: `(line, None, seconds)`, or `(None, reason, seconds)` where it failed."""
-    began = time.monotonic()
+def process_slide(settings, work, path, mpp):
+    """Process a slide: return `(line, None, seconds)`, or `(None, reason, seconds)` if it failed."""
+    start = time.monotonic()
     try:
         _check_name(path)
         slide = sources.open_slide(path, mpp=mpp, reader=settings.reader)
@@ -136,74 +154,73 @@ def one(settings, work, path, mpp):
         if settings.strict:
             raise
         reason = " ".join(str(error).split()).removeprefix(f"{path}: ")
-        return None, reason, time.monotonic() - began
-    return line, None, time.monotonic() - began
+        return None, reason, time.monotonic() - start
+    return line, None, time.monotonic() - start
 
 
 def _check_name(path):
     try:
         str(path).encode()
     except UnicodeEncodeError as error:
-        raise SourceError(
-            "its name is not UTF-8, as results and reports are. Rename it."
-        ) from error
+        raise SourceError("the file name is not valid UTF-8. Rename the file.") from error
 
 
-def _named(path):
-    """The path as text that every file can hold."""
+def _printable(path):
+    """Return the path as text that every file can hold."""
     return str(path).encode(errors="backslashreplace").decode()
 
 
-def of_shard(paths, shard):
-    """The slides of a shard `"I/N"`, or all."""
+def select_shard(paths, shard):
+    """Return the slides of a shard `"I/N"`, or all."""
     if shard is None:
         return paths
     index, count = map(int, shard.split("/"))
     return paths[index::count]
 
 
-def found(given):
-    """The slides among files and folders, by name.
+def list_slides(names):
+    """Return the slides among files and folders, by name.
+
+    Args:
+        names: Paths of slides and of folders.
 
     Raises:
-        SourceError: a folder holds none, or two slides would have results of one name.
+        SourceError: A folder holds no slides, or two slides have the same name without suffix.
     """
     paths = []
-    for path in map(Path, given):
-        inside = path.is_dir() and path.suffix.lower() != ".zarr"
-        own = [path]
-        if inside:
-            own = sorted(p for p in path.iterdir() if p.suffix.lower() in sources.SLIDE_SUFFIXES)
-        if not own:
-            known = ", ".join(sorted(sources.SLIDE_SUFFIXES))
-            raise SourceError(f"{path}: holds no slides ({known}). Check the path.")
-        paths += own
+    for path in map(Path, names):
+        is_folder = path.is_dir() and path.suffix.lower() != ".zarr"
+        files = [path]
+        if is_folder:
+            files = sorted(p for p in path.iterdir() if p.suffix.lower() in sources.SLIDE_SUFFIXES)
+        if not files:
+            suffixes = ", ".join(sorted(sources.SLIDE_SUFFIXES))
+            raise SourceError(f"{path}: holds no slides ({suffixes}). Check the path.")
+        paths += files
     by_name = {}
     for path in dict.fromkeys(paths):
         other = by_name.setdefault(title_of(path), path)
         if other != path:
             raise SourceError(
-                f"{path} and {other} would have results of one name, '{title_of(path)}'. Rename one, or give each an "
-                "--out of its own."
+                f"{path} and {other}: results of both would be written to '{title_of(path)}'. Rename one, or use two "
+                "--out folders."
             )
     return list(by_name.values())
 
 
 def write_view(settings, path, slide, overlays):
-    """A slide and what was found on it, for the zoomable view of the report."""
-    picture = slide.thumbnail(slide_viewer.MAX_SIDE)
-    mpp = slide.mpp and slide.mpp[1] * slide.shape[1] / picture.shape[1]
-    slide_viewer.write_view(
-        settings.out, title_of(path), picture, overlays, title=path.name, mpp=mpp
-    )
+    """Write a slide with overlays for the zoomable view of the report."""
+    image = slide.thumbnail(slide_viewer.MAX_SIDE)
+    mpp = slide.mpp and slide.mpp[1] * slide.shape[1] / image.shape[1]
+    slide_viewer.write_view(settings.out, title_of(path), image, overlays, title=path.name, mpp=mpp)
 
 
 def _mpp(path, sizes):
     return sizes.get(path.name, sizes.get(title_of(path)))
 
 
-def _claim(folder, settings):
-    """Makes the folder, or checks that it holds results of the same settings."""
+def _claim_folder(folder, settings):
+    """Create the folder, or check that it holds results of the same settings."""
     ignored = (
         "command",
         "slides",
@@ -221,43 +238,43 @@ def _claim(folder, settings):
         "disk",
         "scratch",
     )
-    own = {key: value for key, value in vars(settings).items() if key not in ignored}
+    current = {key: value for key, value in vars(settings).items() if key not in ignored}
     file = folder / f"{settings.command}.yaml"
     if file.exists():
-        before = command_line.read_yaml(file)
-        other = [key for key in own if before.get(key) != own[key]]
-        if other:
+        saved = command_line.read_yaml(file)
+        changed = [key for key in current if saved.get(key) != current[key]]
+        if changed:
             raise SourceError(
-                f"{folder}: holds results of other settings: {', '.join(other)}. Give another --out, or those of "
-                f"{file}."
+                f"{folder}: holds results of other settings: {', '.join(changed)}. Use another --out, or the "
+                f"settings in {file}."
             )
         return
     if folder.exists() and not folder.is_dir():
-        raise SourceError(f"{folder}: is a file; --out is the folder for the results.")
+        raise SourceError(f"{folder}: is a file; expected a folder. Check --out.")
     folder.mkdir(parents=True, exist_ok=True)
-    run_folder.write_yaml(file, own)
+    run_folder.write_yaml(file, current)
     run_folder.write_versions(folder)
 
 
-def _forget(folder, paths):
-    """Failures of slides that are not asked for any more."""
-    known = set(map(_named, paths))
+def _drop_old_failures(folder, paths):
+    """Remove failures of slides that are not part of this command any more."""
+    current = set(map(_printable, paths))
     for row in run_folder.read_rows(folder / run_folder.FAILED):
-        if row["slide"] not in known:
+        if row["slide"] not in current:
             run_folder.replace_row(folder / run_folder.FAILED, "slide", row["slide"], None)
 
 
-def _tell(line, stream, quiet):
+def _print(line, stream, quiet):
     if quiet:
         print(line, file=stream, flush=True)
     else:
         tqdm.write(line, file=stream)
 
 
-def _ended(folder, paths, failed, settings, changed):
+def _finish(folder, paths, failed, settings, changed):
     page = folder / report.NAME
     if not settings.dry_run and (changed or not page.exists()):
-        with run_folder.alone_in(folder):  # shards end at any time
+        with run_folder.folder_lock(folder):  # several shards may end at once
             print(f"report: {report.write_report(folder)}")
     if not failed:
         return 0
@@ -269,5 +286,5 @@ def _ended(folder, paths, failed, settings, changed):
 def _shard(text):
     index, _, count = text.partition("/")
     if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-        raise argparse.ArgumentTypeError(f"'{text}' is no I/N with I from 0 to N - 1, such as 0/8")
+        raise argparse.ArgumentTypeError(f"'{text}' is not I/N with I from 0 to N - 1, such as 0/8")
     return text

@@ -1,4 +1,4 @@
-"""Datasets of which an epoch is the same in every process, can begin in the middle, and be shared by workers."""
+"""Datasets whose epochs are identical in every process, can start in the middle, and can be sharded among workers."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ def dataset(
     sizes: Sequence[float] | None = None,
     shard: Shard = ALL_BATCHES,
 ) -> tf.data.Dataset:
-    """Items, one by one, of the first epoch of a shard; each time it is read again, of the next.
+    """Create a dataset of single items that yields one epoch per iteration.
+
+    The first iteration yields the epoch of `shard`, each further iteration the next epoch.
 
     Args:
-        item: gives one, by its number and a seed of its own, which is another in every epoch.
-        items: of an epoch.
-        batch_size: items of the batches they are for, by which `shard` counts.
-        spec: of an item, as `tf.data.Dataset.from_generator` takes it.
-        seed: same seed and epoch, same order and seeds of items.
-        shuffle: in every epoch they come in another order.
-        sizes: of the items; shuffled ones that follow each other are about as large, see
+        item: Function that returns an item, called with its number and a seed that differs between items and epochs.
+        items: Number of items per epoch.
+        batch_size: Items per batch; `shard` counts batches of this size.
+        spec: Signature of an item, as accepted by `tf.data.Dataset.from_generator`.
+        seed: Seed; the same seed and epoch give the same order and the same seeds of items.
+        shuffle: Shuffle the items anew in every epoch.
+        sizes: Sizes of the items, so that consecutive shuffled items have similar sizes, see
             `tfbig.data.worker_shards.shuffled`.
-        shard: which batches, of which epoch on.
+        shard: Batches that this worker gets, and the first epoch.
     """
     times = count()
 
@@ -48,5 +50,5 @@ def dataset(
 
     data = tf.data.Dataset.from_generator(one_epoch, output_signature=spec)
     if shard.first:
-        return data  # the next epoch has more
+        return data  # the cardinality is unknown: the next epoch has more items
     return data.apply(tf.data.experimental.assert_cardinality(len(shard.items(items, batch_size))))

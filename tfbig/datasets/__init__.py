@@ -1,1 +1,1 @@
-"""Published data sets: digits in IDX files, and UltraMNIST drawn from them."""
+"""Published datasets: digits in IDX files, and UltraMNIST composed of them."""

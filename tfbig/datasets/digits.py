@@ -1,4 +1,4 @@
-"""Handwritten digits from the files of MNIST and QMNIST, and drawn ones for where there are none."""
+"""Handwritten digits from the files of MNIST and QMNIST, and rendered digits as a substitute."""
 
 from __future__ import annotations
 
@@ -24,51 +24,53 @@ FONTS = (
     "cmss10",
     "cmtt10",
 )
-"""Of Matplotlib, which always has them."""
+"""Fonts that every installation of Matplotlib includes."""
 
 
 def read_digits(folder: str | Path, part: str) -> tuple[Bag, np.ndarray]:
-    """Handwritten digits `[m, 28, 28, 1]` and their classes, from the IDX files of MNIST or QMNIST.
+    """Read handwritten digits and their classes from the IDX files of MNIST or QMNIST.
 
     Args:
-        folder: holds `train-images-idx3-ubyte` and so on, gzipped or not; QMNIST's names begin with `qmnist-`.
-        part: "train" or "test" (MNIST calls it t10k).
+        folder: Folder with `train-images-idx3-ubyte` and so on, gzipped or not; names of QMNIST start with `qmnist-`.
+        part: "train" or "test" (named t10k in MNIST).
+
+    Returns:
+        The digits, uint8 `[m, 28, 28, 1]`, and their classes, int64 `[m]`.
 
     Raises:
-        SourceError: a file is missing or damaged.
+        SourceError: A file is missing or damaged.
     """
     names = {"train": ("train", "qmnist-train"), "test": ("t10k", "qmnist-test")}[part]
     for name in names:
-        images = _found(folder, f"{name}-images-idx3-ubyte")
+        images = _find(folder, f"{name}-images-idx3-ubyte")
         if images is not None:
             break
     else:
         raise SourceError(
             f"{folder}: has no {names[0]}-images-idx3-ubyte(.gz), the IDX file of MNIST. Check the folder."
         )
-    labels = _found(folder, f"{name}-labels-idx1-ubyte") or _found(
-        folder, f"{name}-labels-idx2-int"
-    )
+    labels = _find(folder, f"{name}-labels-idx1-ubyte") or _find(folder, f"{name}-labels-idx2-int")
     if labels is None:
         raise SourceError(f"{folder}: has {images.name} but no {name}-labels-idx1-ubyte(.gz).")
     pixels, classes = _read_idx(images), _read_idx(labels)
-    classes = (
-        classes if classes.ndim == 1 else classes[:, 0]
-    )  # QMNIST: the class is the first of eight columns
+    if classes.ndim > 1:  # QMNIST: the class is the first of eight columns
+        classes = classes[:, 0]
     if pixels.ndim != 3 or len(classes) != len(pixels):
-        raise SourceError(f"{images}: has shape {pixels.shape} for {len(classes)} labels.")
+        raise SourceError(
+            f"{images}: has shape {pixels.shape} for {len(classes)} labels; expected one 2-D image per label."
+        )
     return ArrayBag(pixels[..., None], str(images)), classes.astype(np.int64)
 
 
 def drawn_digits(count: int, seed: int = 0) -> tuple[Bag, np.ndarray]:
-    """Printed digits in eight fonts, each turned, sheared, stretched and shifted at random: MNIST for who has no MNIST.
+    """Render digits in eight fonts, each randomly rotated, sheared, stretched and shifted, as a substitute for MNIST.
 
     Args:
-        count: how many.
-        seed: same seed, same digits.
+        count: Number of digits.
+        seed: Seed; the same seed gives the same digits.
 
     Returns:
-        The pool `[count, 28, 28, 1]` of uint8, bright on black, and the classes `[count]`.
+        The digits, uint8 `[count, 28, 28, 1]`, bright on black, and their classes, `[count]`.
     """
     rng = np.random.default_rng(seed)
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
@@ -79,7 +81,7 @@ def drawn_digits(count: int, seed: int = 0) -> tuple[Bag, np.ndarray]:
 
 
 def _drawn(text: str, font: ImageFont.FreeTypeFont, rng: np.random.Generator) -> np.ndarray:
-    """One digit, its ink in the middle 20 rows as in MNIST."""
+    """Render one digit, its ink in the middle 20 rows as in MNIST."""
     large = Image.new("L", (8 * SIDE, 8 * SIDE))
     ImageDraw.Draw(large).text((4 * SIDE, 4 * SIDE), text, 255, font, "mm", stroke_width=2)
     angle, shear = rng.uniform(-0.25, 0.25), rng.uniform(-0.25, 0.25)
@@ -99,7 +101,8 @@ def _drawn(text: str, font: ImageFont.FreeTypeFont, rng: np.random.Generator) ->
     return tile
 
 
-def _found(folder: str | Path, name: str) -> Path | None:
+def _find(folder: str | Path, name: str) -> Path | None:
+    """Return the path of a file or of its gzipped version, or None."""
     return next((p for p in (Path(folder, name), Path(folder, f"{name}.gz")) if p.exists()), None)
 
 
@@ -107,17 +110,19 @@ _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0
 
 
 def _read_idx(path: Path) -> np.ndarray:
-    """An array of the format of MNIST: two zeros, type, number of axes, lengths, samples; all big-endian."""
+    """Read an IDX file: two zeros, dtype, number of axes, lengths, samples, all big-endian."""
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as error:
         raise SourceError(f"{path}: cannot be read: {error}.") from error
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _IDX_TYPES:
-        raise SourceError(f"{path}: is no IDX file, which begins with two zeros and a type.")
+        raise SourceError(f"{path}: is not an IDX file, which starts with two zeros and a dtype.")
     kind, begin = np.dtype(_IDX_TYPES[data[2]]), 4 + 4 * data[3]
     shape = [int.from_bytes(data[i : i + 4], "big") for i in range(4, begin, 4)]
     expected = begin + prod(shape) * kind.itemsize
     if len(data) != expected:
-        raise SourceError(f"{path}: has {len(data)} bytes; an IDX file of {shape} has {expected}.")
+        raise SourceError(
+            f"{path}: has {len(data)} bytes; expected {expected} for the shape {shape}."
+        )
     array = np.frombuffer(data, kind, offset=begin).reshape(shape)
     return array.astype(kind.newbyteorder("="))

@@ -1,7 +1,7 @@
-"""UltraMNIST: a few digits of very different sizes on a large black image, labelled by their sum.
+"""UltraMNIST: images with a few digits of very different sizes on black, labelled with the sum of the digits.
 
-Gupta et al., "UltraMNIST classification: A benchmark to train CNNs for very large images" (2022), in the form of
-PatchGD, appendix C.2: 3 to 5 digits whose sum is below 10, no noise in the background.
+Gupta et al., "UltraMNIST classification: A benchmark to train CNNs for very large images" (2022), in the variant
+of PatchGD, appendix C.2: 3 to 5 digits whose sum is below 10, no noise in the background.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ TRIES = 1000
 
 @dataclass(frozen=True)
 class Digit:
-    """A digit on an image, each of its pixels `factor` x `factor` pixels of the image.
+    """Digit on an image, enlarged by an integer factor.
 
     Args:
-        pixels: `[s, s]` uint8.
-        factor: as above.
-        top, left: first row and column.
+        pixels: Digit, uint8 `[s, s]`.
+        factor: Each pixel of the digit covers `factor` x `factor` pixels of the image.
+        top: First row on the image.
+        left: First column on the image.
     """
 
     pixels: npt.NDArray[np.uint8]
@@ -38,11 +39,11 @@ class Digit:
 
     @property
     def side(self) -> int:
-        """Rows and columns on the image."""
+        """Number of rows, and of columns, on the image."""
         return len(self.pixels) * self.factor
 
     def touches(self, other: Digit) -> bool:
-        """Whether they share a pixel."""
+        """Return whether two digits share a pixel."""
         apart = (
             abs(2 * (a - b) + self.side - other.side) >= self.side + other.side
             for a, b in ((self.top, other.top), (self.left, other.left))
@@ -52,13 +53,13 @@ class Digit:
 
 @final
 class DigitCanvas(Source):
-    """A black image `[side, side, 1]` of uint8 with digits on it, painted as it is read.
+    """Black uint8 image `[side, side, 1]` with digits, drawn when it is read.
 
     Args:
-        side: rows and columns.
-        digits: what is on it.
-        classes: of the digits.
-        name: what error messages call it.
+        side: Rows and columns.
+        digits: Digits on the image.
+        classes: Classes of the digits.
+        name: Name in error messages.
     """
 
     def __init__(
@@ -71,14 +72,14 @@ class DigitCanvas(Source):
         return self._read_window(start, stop, 0, self.shape[1])
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> npt.NDArray[Any]:
-        found = np.zeros((stop - start, right - left), np.uint8)
+        pixels = np.zeros((stop - start, right - left), np.uint8)
         for digit in self.digits:
             rows = np.arange(max(start, digit.top), min(stop, digit.top + digit.side))
             columns = np.arange(max(left, digit.left), min(right, digit.left + digit.side))
             if len(rows) and len(columns):
                 places = (rows - digit.top) // digit.factor, (columns - digit.left) // digit.factor
-                found[np.ix_(rows - start, columns - left)] = digit.pixels[np.ix_(*places)]
-        return found[..., None]
+                pixels[np.ix_(rows - start, columns - left)] = digit.pixels[np.ix_(*places)]
+        return pixels[..., None]
 
 
 def ultramnist(
@@ -91,63 +92,68 @@ def ultramnist(
     seed: int = 0,
     name: str = "ultramnist",
 ) -> tuple[tuple[DigitCanvas, ...], npt.NDArray[np.int64]]:
-    """Images and their labels, the sums 0 to 9, as many of each.
+    """Create images and their labels: an equal number for each of the sums 0 to 9.
 
-    A label's digits are drawn evenly from all sets of 3 to 5 digits (`counts`) that add up to it, each from the pool.
-    Factors of size are drawn as published: the smallest and the largest most, those in the middle least; half of the
-    digits of factor 1 are halved, to 14 x 14. Digits do not touch.
+    The digits of a label are drawn uniformly from all sets of 3 to 5 digits (`counts`) that add up to it, each from the
+    pool. Factors are drawn as published: the smallest and the largest most often, the middle ones least often; half of
+    the digits of factor 1 are reduced to 14 x 14 pixels. Digits do not touch.
 
     Args:
-        digits: the pool `[m, 28, 28, 1]` of uint8, such as `tfbig.datasets.digits.read_digits` gives.
-        classes: of the pool, `[m]`.
-        per_class: images of each label.
-        side: rows and columns of an image.
-        factors: the smallest and the largest size of a pixel of a digit; as published for 512 (28 to 252 rows).
-        counts: how many digits an image may have.
-        seed: same seed, same images.
-        name: what error messages call an image, with its number.
+        digits: Pool of digits, uint8 `[m, 28, 28, 1]`, for example from `tfbig.datasets.digits.read_digits`.
+        classes: Classes of the pool, `[m]`.
+        per_class: Number of images per label.
+        side: Rows and columns of an image.
+        factors: Smallest and largest factor of a digit; the default is the published one for 512 (28 to 252 rows).
+        counts: Possible numbers of digits on an image.
+        seed: Seed; the same seed gives the same images.
+        name: Name of the images in error messages, followed by the number of the image.
+
+    Returns:
+        The images, and their labels, int64 `[10 * per_class]`.
 
     Raises:
-        ValueError: digits of these sizes do not fit, or the pool lacks one.
+        ValueError: The digits do not fit the image, or the pool lacks a class.
     """
     low, high = factors
     if not 1 <= low <= high:
         raise ValueError(
-            f"factors={factors}: expected two numbers, 1 or more, the smaller one first."
+            f"factors={factors}: expected two numbers of 1 or more, the smaller one first."
         )
     largest = high * digits.shape[1]
     if largest > side:
         raise ValueError(
             f"digits of up to {largest} rows do not fit an image of {side}. Lower factors, or raise side."
         )
-    known = np.asarray(classes)
-    places = [np.flatnonzero(known == kind) for kind in range(10)]
-    for kind, found in enumerate(places):
-        if not len(found):
-            raise ValueError(f"the pool of {len(known)} has no digit {kind}.")
+    pool_classes = np.asarray(classes)
+    places = [np.flatnonzero(pool_classes == kind) for kind in range(10)]
+    for kind, of_kind in enumerate(places):
+        if not len(of_kind):
+            raise ValueError(
+                f"the pool of {len(pool_classes)} digits has no digit {kind}; expected all of 0 to 9."
+            )
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.repeat(np.arange(CLASSES, dtype=np.int64), per_class))
     sums = _sums(counts)
     images = []
     for number, label in enumerate(labels):
-        own = sums[label][rng.integers(len(sums[label]))]
-        tiles = digits.take([rng.choice(places[kind]) for kind in own])[..., 0]
+        kinds = sums[label][rng.integers(len(sums[label]))]
+        tiles = digits.take([rng.choice(places[kind]) for kind in kinds])[..., 0]
         images.append(
-            DigitCanvas(side, _placed(tiles, side, factors, rng), own, f"{name} {number}")
+            DigitCanvas(side, _place(tiles, side, factors, rng), kinds, f"{name} {number}")
         )
     return tuple(images), labels
 
 
 def _sums(counts: Sequence[int]) -> list[list[tuple[int, ...]]]:
-    """The sets of digits that add up to each label."""
+    """Return the sets of digits that add up to each label."""
     sets = [c for n in counts for c in combinations_with_replacement(range(10), n)]
     return [[c for c in sets if sum(c) == label] for label in range(CLASSES)]
 
 
-def _placed(
+def _place(
     tiles: npt.NDArray[np.uint8], side: int, factors: tuple[int, int], rng: np.random.Generator
 ) -> list[Digit]:
-    """Digits at random places of random sizes; where one finds no place, all begin again."""
+    """Place digits of random sizes at random positions; start over if one finds no free position."""
     low, high = factors
     steps = np.arange(high - low + 1)
     half = (high - low + 2) // 2
@@ -157,30 +163,30 @@ def _placed(
         for tile in tiles:
             factor = low + int(rng.choice(steps, p=odds / odds.sum()))
             pixels = tile[::2, ::2] if factor == 1 and rng.random() < 0.5 else tile
-            made = _free(pixels, factor, side, digits, rng)
-            if made is None:
+            digit = _place_one(pixels, factor, side, digits, rng)
+            if digit is None:
                 break
-            digits.append(made)
+            digits.append(digit)
         else:
             return digits
     raise ValueError(
-        f"{len(tiles)} digits of factors {factors} found no places that do not touch on an image of {side} in {TRIES} "
-        "tries. Lower factors, or raise side."
+        f"{len(tiles)} digits of factors {factors} could not be placed without touching on an image of {side} in "
+        f"{TRIES} attempts. Lower factors, or raise side."
     )
 
 
-def _free(
+def _place_one(
     pixels: npt.NDArray[np.uint8],
     factor: int,
     side: int,
     others: list[Digit],
     rng: np.random.Generator,
 ) -> Digit | None:
-    """The digit where it touches no other, or None."""
+    """Place a digit so that it touches no other, or return None after 20 attempts."""
     last = side - len(pixels) * factor
     for _ in range(20):
         top, left = (int(n) for n in rng.integers(last + 1, size=2))
-        made = Digit(pixels, factor, top, left)
-        if not any(made.touches(other) for other in others):
-            return made
+        digit = Digit(pixels, factor, top, left)
+        if not any(digit.touches(other) for other in others):
+            return digit
     return None

@@ -1,1 +1,1 @@
-"""The engine that runs a plan, forward and backward, as a TensorFlow function."""
+"""The engine, which runs a plan forward and backward as a TensorFlow function."""

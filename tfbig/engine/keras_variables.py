@@ -1,4 +1,4 @@
-"""Between a program and Keras: variables in, updates out, seeds drawn."""
+"""Connects programs to Keras: reads variables, assigns updates, draws seeds."""
 
 from __future__ import annotations
 
@@ -13,64 +13,75 @@ from tfbig.engine.program import Program
 
 
 def call(program: Program, tensors: Sequence[tf.Tensor]) -> list[Any]:
-    """Runs a program on its inputs, updates moving statistics, gives the outputs; differentiable."""
-    results = program.run(
-        arguments(program, tensors), weights(program), _recorded(program, tensors)
-    )
+    """Run a program on its inputs and update the moving statistics.
+
+    Args:
+        program: Program to run.
+        tensors: Inputs of the model, tensors or string handles `[N]`.
+
+    Returns:
+        The outputs, differentiable.
+    """
+    results = program.run(arguments(program, tensors), weights(program), _watched(program, tensors))
     update(program, results)
     graph = program.graph
     return [
-        _turned(results[v], graph.turning_back) if graph.values[v].image else results[v]
+        _transposed(results[v], graph.inverse_permutation) if graph.values[v].image else results[v]
         for v in graph.outputs
     ]
 
 
 def images(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
-    """The images among the inputs, by value id, turned so that their first axis is cut."""
-    given = _given(program, tensors)
-    return {i: t for i, t in given.items() if program.graph.values[i].image}
+    """Return the images among the inputs by value id, transposed so that their first axis is cut into strips."""
+    inputs = _inputs(program, tensors)
+    return {i: t for i, t in inputs.items() if program.graph.values[i].image}
 
 
-def _given(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
-    """Inputs by value id, images turned."""
+def _inputs(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
+    """Return inputs by value id, images transposed."""
     graph = program.graph
     seeds = [value for value, _ in graph.seeds]
-    given = zip([i for i in graph.inputs if i not in seeds], tensors, strict=True)
-    return {i: _turned(t, graph.turning) if graph.values[i].image else t for i, t in given}
+    pairs = zip([i for i in graph.inputs if i not in seeds], tensors, strict=True)
+    return {i: _transposed(t, graph.permutation) if graph.values[i].image else t for i, t in pairs}
 
 
-def _turned(image: tf.Tensor, turning: tuple[int, ...]) -> tf.Tensor:
-    return image if list(turning) == sorted(turning) else tf.transpose(image, turning)
+def _transposed(image: tf.Tensor, axes: tuple[int, ...]) -> tf.Tensor:
+    return image if list(axes) == sorted(axes) else tf.transpose(image, axes)
 
 
 def arguments(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
-    """Inputs by value id, and a fresh seed for every dropout."""
+    """Return inputs by value id, and a new seed for every dropout layer."""
     seeds = {v: tf.cast(generator.next(), tf.int64) for v, generator in program.graph.seeds}
-    return _given(program, tensors) | seeds
+    return _inputs(program, tensors) | seeds
 
 
 def weights(program: Program) -> list[tf.Tensor]:
-    """The values of the variables of a graph."""
+    """Return the values of the variables of a graph."""
     return [raw(v) for v in program.graph.weights]
 
 
 def raw(variable: Any) -> tf.Tensor:
-    """The value of a Keras variable in its own dtype; inside `stateless_call`, the one that is given.
+    """Return the value of a Keras variable in the dtype of the variable.
 
-    `variable.value` is cast inside the autocast scope of a mixed-precision layer, and gradients of strips would
-    then add up in the narrow type.
+    Inside `stateless_call` it is the value that was passed for the variable. `variable.value` would be cast inside the
+    autocast scope of a mixed-precision layer, and gradients of strips would then add up in the narrow type.
     """
-    given = get_stateless_scope().get_current_value(variable) if in_stateless_scope() else None
-    return tf.convert_to_tensor(variable._value if given is None else given)
+    value = get_stateless_scope().get_current_value(variable) if in_stateless_scope() else None
+    return tf.convert_to_tensor(variable._value if value is None else value)
 
 
 def update(program: Program, results: dict[int, Any]) -> None:
-    """Assigns what a step changes besides trained weights: moving statistics."""
+    """Assign the moving statistics that a step changes.
+
+    Args:
+        program: Program that ran.
+        results: Its results by value id.
+    """
     for variable, value, function in program.graph.updates:
         variable.assign(function(raw(variable), results[value]))
 
 
-def _recorded(program: Program, tensors: Sequence[tf.Tensor]) -> list[int]:
-    """Input images that a gradient tape watches; for the others no gradient is computed."""
+def _watched(program: Program, tensors: Sequence[tf.Tensor]) -> list[int]:
+    """Return the input images that a gradient tape watches; no gradient is computed for the others."""
     pairs = zip(program.graph.inputs, tensors, strict=False)
     return [i for i, t in pairs if t.dtype.is_floating and record.should_record_backprop([t])]

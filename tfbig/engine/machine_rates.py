@@ -1,4 +1,4 @@
-"""How fast this machine computes and copies: measured once, in a few seconds, and kept in a file."""
+"""Measured speed of this machine; measuring takes a few seconds, and the result is kept in a file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _known: dict[str, Rates] = {}
 
 
 def of(device: str | None, scratch: str | None = None) -> Rates:
-    """The rates of this machine; from memory, from the file, or measured.
+    """Return the rates of this machine: from memory, from the file, or measured.
 
     Args:
-        device: where strips are worked on.
-        scratch: directory for stores in files; by default that of temporary files.
+        device: Device that computes strips; None for the CPU.
+        scratch: Directory of the file that stores spill to; by default the directory for temporary files.
     """
     key = f"{platform.processor() or platform.machine()} x{os.cpu_count()} {device or 'CPU'} tf{tf.__version__}"
     key += f" {os.path.realpath(scratch)}" if scratch else ""
@@ -36,50 +36,57 @@ def of(device: str | None, scratch: str | None = None) -> Rates:
 
 
 def known() -> dict[str, dict[str, float]]:
-    """The rates that plans of this process were made with, by machine, device and folder."""
-    return {key: asdict(found) for key, found in _known.items()}
+    """Return the rates that this process made plans with, by machine, device and scratch directory."""
+    return {key: asdict(rates) for key, rates in _known.items()}
 
 
-def use(found: dict[str, dict[str, float]]) -> None:
-    """Makes plans with the rates that `known` gave, so that they are those of another process on this machine."""
-    _known.update({key: Rates(**numbers) for key, numbers in found.items()})
+def use(rates: dict[str, dict[str, float]]) -> None:
+    """Use rates that `known` returned, so that plans equal those of another process on this machine."""
+    _known.update({key: Rates(**numbers) for key, numbers in rates.items()})
 
 
 def file() -> Path:
-    """Where rates are kept; removing it has them measured again."""
+    """Return the path of the file with the rates. Delete it to measure them again."""
     folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(folder) / "tfbig" / "rates.json"
 
 
 def _saved() -> dict[str, dict[str, float]]:
+    """Return the content of the file; empty if it cannot be read."""
     try:
-        found = json.loads(file().read_text())
+        saved = json.loads(file().read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return saved if isinstance(saved, dict) else {}
 
 
 def _load(key: str) -> Rates | None:
-    found = _saved().get(key)
-    if not isinstance(found, dict) or found.keys() != asdict(Rates()).keys():
+    """Return rates from the file; None if they are missing or damaged."""
+    saved = _saved().get(key)
+    if not isinstance(saved, dict) or saved.keys() != asdict(Rates()).keys():
         return None
-    return Rates(**found) if all(isinstance(n, float) and n > 0 for n in found.values()) else None
+    return Rates(**saved) if all(isinstance(n, float) and n > 0 for n in saved.values()) else None
 
 
 def _measure_and_save(key: str, device: str | None, scratch: str | None) -> Rates:
     rates = measure(device, scratch)
     try:
         file().parent.mkdir(parents=True, exist_ok=True)
-        part = file().with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps(_saved() | {key: asdict(rates)}, indent=1))
-        part.replace(file())
+        unfinished = file().with_suffix(f".{os.getpid()}.part")
+        unfinished.write_text(json.dumps(_saved() | {key: asdict(rates)}, indent=1))
+        unfinished.replace(file())
     except OSError:
-        pass  # a home that cannot be written to: measured again next time
+        pass  # the home directory is read-only: the next process measures again
     return rates
 
 
 def measure(device: str | None, scratch: str | None = None) -> Rates:
-    """Measures a 3x3 convolution of 64 channels, a sum of two images, copies of 64 MiB, and a file of 512 MiB."""
+    """Measure a 3x3 convolution of 64 channels, a sum of two images, copies of 64 MiB, and a file of 512 MiB.
+
+    Args:
+        device: Device that computes strips; None for the CPU.
+        scratch: Directory of the file that stores spill to; by default the directory for temporary files.
+    """
     with tf.init_scope():
         image = np.zeros((1, 256, 256, 64), np.float32)
         with tf.device(device):
@@ -105,7 +112,7 @@ def measure(device: str | None, scratch: str | None = None) -> Rates:
 
 
 def _mapped_seconds(block: np.ndarray, folder: str | None) -> float:
-    """Seconds to write a block to a new store in a file and to read it again, strip by strip."""
+    """Return the seconds to write a block to a new store in a file and to read it back, strip by strip."""
     pool = FilePool(_directory(folder))
     rows = block.reshape(1, 16, -1)
     strip = np.empty_like(rows[:, :1])
@@ -127,7 +134,7 @@ def _directory(scratch: str | None) -> str:
 
 
 def _disk_seconds(block: np.ndarray, scratch: str | None) -> float:
-    """Seconds per block of a file that is larger than what a disk takes into memory of its own."""
+    """Return the seconds to write a block, in a file that is larger than the cache of a disk."""
     times = 8
     with tempfile.TemporaryFile(dir=_directory(scratch)) as target:
 
@@ -142,11 +149,11 @@ def _disk_seconds(block: np.ndarray, scratch: str | None) -> float:
 
 
 def _seconds(work: Callable[[], object], times: int = 5) -> float:
-    """The median of a few runs, the first of which does not count."""
+    """Return the median duration of a few runs, after one run that is not counted."""
     work()
-    found = []
+    durations = []
     for _ in range(times):
         began = time.perf_counter()
         work()
-        found.append(time.perf_counter() - began)
-    return max(statistics.median(found), 1e-9)
+        durations.append(time.perf_counter() - began)
+    return max(statistics.median(durations), 1e-9)

@@ -1,4 +1,4 @@
-"""Rows of images and bags given by handle, read by threads before the engine asks for them."""
+"""Reads rows of images and bags behind handles, in threads, before the engine asks for them."""
 
 from __future__ import annotations
 
@@ -16,42 +16,47 @@ from tfbig.errors import SourceError
 from tfbig.network.graph import AT_ONCE
 
 MAX_OTHERS: Final = 2 * AT_ONCE
-"""Strips of other images that wait: labels beside the image."""
+"""Most strips of other images, such as labels, that are read ahead."""
 
 
 def shape_of(image: tf.Tensor) -> tuple[int, ...]:
-    """`(N, H, W, C)` of an eager tensor, or of a batch of handles, string `[N]`; `(N, n, ...)` of bags."""
+    """Return the shape `(N, H, W, C)` of an eager tensor or a batch of handles, string `[N]`; `(N, n, ...)` of bags."""
     shape = _source_shape(image.numpy()) if image.dtype == tf.string else image.shape
     return tuple(int(n) for n in shape)
 
 
 def check_sources(handles: tf.Tensor, expected: Sequence[int | None], where: str) -> None:
-    """Refuses images and bags, string `[N]`, that an input `[N, ...]` cannot be; nothing where they are not known yet.
+    """Check that images and bags behind handles fit an input; do nothing while tracing.
+
+    Args:
+        handles: String `[N]`.
+        expected: Shape `[N, ...]` of the input.
+        where: Model and input, for the message.
 
     Raises:
-        SourceError: one has another number of axes, or another length along an axis that is given.
+        SourceError: A source has another number of axes, or another length along an axis of fixed length.
     """
     if not tf.is_tensor(handles) or not hasattr(handles, "numpy"):
         return
-    wanted = tuple(expected[1:])
+    shape = tuple(expected[1:])
     for handle in np.ravel(handles.numpy()):
         source = sources.resolve(handle.decode())
-        same = zip(source.shape, wanted, strict=False)
-        if len(source.shape) != len(wanted) or any(b not in (None, a) for a, b in same):
+        lengths = zip(source.shape, shape, strict=False)
+        if len(source.shape) != len(shape) or any(b not in (None, a) for a, b in lengths):
             raise SourceError(
-                f"{where}: {source.what} {source.name} is {source.shape}, expected {wanted}. Images [H, W, C] are from "
-                "tfbig.open, bags [n, ...] from tfbig.sources.open_bag."
+                f"{where}: {source.what} {source.name} is {source.shape}, expected {shape}. Open images [H, W, C] with "
+                "tfbig.open, bags [n, ...] with tfbig.sources.open_bag."
             )
 
 
 def source_shape(handles: tf.Tensor, rank: int = 4) -> tf.Tensor:
-    """`[N, H, W, C]` (int64) of a batch of images given by handle, string `[N]`; of bags `[N, n, ...]`.
+    """Return the shape `[N, H, W, C]` (int64) of a batch of images behind handles; `[N, n, ...]` of bags.
 
-    A step begins with it: rows that a step before it did not come for, as it failed, are forgotten.
+    A step begins with it, so rows that a failed step before has left unread are dropped.
 
     Args:
-        handles: string `[N]`.
-        rank: numbers of the shape.
+        handles: String `[N]`.
+        rank: Length of the shape.
     """
 
     def shape(names: np.ndarray) -> np.ndarray:
@@ -66,8 +71,8 @@ def _source_shape(handles: np.ndarray) -> np.ndarray:
     first = opened[0]
     if any(source.shape != first.shape for source in opened):
         raise ValueError(
-            f"the {first.what}s of a batch have different shapes {[s.shape for s in opened]}; use batches of one, "
-            "and gradient_accumulation_steps of the optimizer for steps of several."
+            f"the {first.what}s of a batch have different shapes {[s.shape for s in opened]}; expected one shape. Use "
+            "batches of one, and gradient_accumulation_steps of the optimizer for steps on several."
         )
     return np.array([len(opened), *first.shape], np.int64)
 
@@ -79,19 +84,21 @@ def read_source(
     dtype: tf.DType,
     ahead: tuple[tf.Tensor, tf.Tensor] | None = None,
 ) -> tf.Tensor:
-    """Rows of a batch of images given by handle, `[N, stop - start, W, C]`.
+    """Return rows of a batch of images behind handles, `[N, stop - start, W, C]`.
 
     Args:
-        handles: string `[N]`.
-        start, stop: which rows.
-        dtype: of the samples.
-        ahead: rows that will be asked for soon; threads read them until then. None, or an empty range: none.
+        handles: String `[N]`.
+        start: First row.
+        stop: Row after the last.
+        dtype: Element type of the images.
+        ahead: First and last row, plus one, of the next request, which threads start to read; None or an empty range
+            if there is none.
     """
-    wanted = dtype.as_numpy_dtype
+    numpy_dtype = dtype.as_numpy_dtype
     soon = (0, 0) if ahead is None else ahead
 
     def read(names: np.ndarray, *rows: int) -> np.ndarray:
-        return _read_source(names, rows[0:2], rows[2:4], wanted)
+        return _read_source(names, rows[0:2], rows[2:4], numpy_dtype)
 
     return tf.numpy_function(read, [handles, start, stop, *soon], dtype, stateful=False)
 
@@ -104,14 +111,14 @@ def _read_source(
         source = sources.resolve(name)
         if source.dtype != dtype:
             raise SourceError(
-                f"{source.name}: its samples are {source.dtype}, expected {np.dtype(dtype)}. Convert the image, "
+                f"{source.name}: has dtype {source.dtype}; expected {np.dtype(dtype)}. Convert the image, "
                 f"or pass source_dtype='{source.dtype}' to tfbig.stream."
             )
     (start, stop), (next_start, next_stop) = map(int, rows), map(int, soon)
-    found = AHEAD.take(names, start, stop)
+    reading = AHEAD.take(names, start, stop)
     if next_stop > next_start:
         AHEAD.begin(names, next_start, next_stop)
-    return _read_rows(names, start, stop) if found is None else found.result()
+    return _read_rows(names, start, stop) if reading is None else reading.result()
 
 
 def _names(handles: np.ndarray) -> tuple[str, ...]:
@@ -125,9 +132,9 @@ def _read_rows(names: tuple[str, ...], start: int, stop: int) -> np.ndarray:
 
 @final
 class Ahead:
-    """Rows of images that are read, and decoded, before they are asked for.
+    """Rows of images that threads read and decode before they are requested.
 
-    A few strips wait at most, so that rows that nobody comes for, after an error, do not stay.
+    At most a few strips are held, so that rows that are never requested, after an error, do not use up memory.
     """
 
     def __init__(self) -> None:
@@ -137,23 +144,23 @@ class Ahead:
         self._begun = OrderedDict()
 
     def begin(self, names: tuple[str, ...], start: int, stop: int) -> None:
-        """Rows that will be asked for."""
+        """Start to read rows that will be requested."""
         with self._lock:
             if (names, start, stop) not in self._begun:
                 reading = self._threads.submit(_read_rows, names, start, stop)
                 self._begun[names, start, stop] = reading
-            own = [key for key in self._begun if key[0] == names]
+            same = [key for key in self._begun if key[0] == names]
             others = [key for key in self._begun if key[0] != names]
-            for key in (*own[:-AT_ONCE], *others[:-MAX_OTHERS]):
+            for key in (*same[:-AT_ONCE], *others[:-MAX_OTHERS]):
                 self._begun.pop(key).cancel()
 
     def take(self, names: tuple[str, ...], start: int, stop: int) -> Future[np.ndarray] | None:
-        """Rows that were begun, once; None for others."""
+        """Remove and return rows that `begin` has started to read; None if it has not."""
         with self._lock:
             return self._begun.pop((names, start, stop), None)
 
     def forget(self, names: tuple[str, ...]) -> None:
-        """Rows of images that nobody comes for."""
+        """Drop all rows of these images."""
         with self._lock:
             for key in [key for key in self._begun if key[0] == names]:
                 self._begun.pop(key).cancel()

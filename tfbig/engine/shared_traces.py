@@ -1,7 +1,7 @@
-"""Traces what sweeps do once per kind of sweep, not once per sweep.
+"""Traces that several sweeps share.
 
-Deep networks repeat themselves, and tracing costs seconds. Two sweeps whose nodes are of the same kinds, connected
-alike, compute the same function of their tensors; it is traced for the first and called for the others.
+Deep networks repeat their blocks, and tracing costs seconds. Two sweeps whose nodes have the same kinds and the same
+connections compute the same function of their tensors; it is traced for the first and called for the others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import record
 
-from tfbig.engine.sweep_state import Part
+from tfbig.engine.sweep_state import SweepTensors
 from tfbig.network.graph import Graph, Node
 from tfbig.plan.sweeps import Sweep
 
@@ -21,14 +21,19 @@ Structure = Any
 
 
 class Canonical:
-    """A sweep by positions instead of value ids.
+    """A sweep with positions instead of value ids.
+
+    Args:
+        graph: Graph of the program.
+        sweep: A sweep of this graph.
 
     Attributes:
-        ids: value id by position.
-        slots: position in `Graph.weights` by position in the sweep.
-        graph: the values and nodes of the sweep alone.
-        sweep: the sweep, by position.
-        key: equal for sweeps that do the same.
+        ids: Value id by position.
+        place: Position by value id.
+        slots: Position in `Graph.weights` by position in the sweep.
+        graph: Graph of the values and nodes of the sweep only.
+        sweep: The sweep, by position.
+        key: Equal for sweeps that compute the same function.
     """
 
     def __init__(self, graph: Graph, sweep: Sweep) -> None:
@@ -76,25 +81,27 @@ class Canonical:
         )
 
     def named(self, values: dict[int, Any]) -> dict[int, Any]:
-        """The entries of values of the sweep, by position."""
+        """Return the entries for values of the sweep, by position instead of value id."""
         return {self.place[v]: t for v, t in values.items() if v in self.place}
 
 
 class Functions:
-    """Functions of a `Part`, each traced once for parts of the same kind.
+    """Functions of `SweepTensors`, each traced once for tensors with the same structure and types.
 
     Args:
-        inline: make one graph of all calls. By itself a function takes its arguments to the device that it runs on,
-            images of another device among them; without, every call would be optimised and placed again.
+        inline: Whether to inline all calls into one graph. A function that is called moves its arguments to the device
+            that it runs on, images of another device included. Inlined calls are optimised and placed one by one.
     """
 
     def __init__(self, inline: bool = False) -> None:
         self._inline = inline
         self._traced: dict[Any, tuple[Any, list[Structure]]] = {}
 
-    def call(self, key: Any, function: Callable[[Part], Structure], part: Part) -> Structure:
-        """`function(part)`; the trace of another function with the same key may serve for it."""
-        fields = vars(part)
+    def call(
+        self, key: Any, function: Callable[[SweepTensors], Structure], tensors: SweepTensors
+    ) -> Structure:
+        """Return `function(tensors)`, computed by a trace of any function with the same key."""
+        fields = vars(tensors)
         flat = tf.nest.flatten(fields)
         specs = tf.nest.flatten({name: _specs(name, field) for name, field in fields.items()})
         shape = repr(tf.nest.map_structure(lambda _: 0, fields))
@@ -102,18 +109,18 @@ class Functions:
         if whole not in self._traced:
             self._traced[whole] = _trace(function, fields, specs, self._inline)
         traced, structure = self._traced[whole]
-        with record.stop_recording():  # gradients are the engine's own
-            found = traced(*flat)
-        return tf.nest.pack_sequence_as(structure[0], tf.nest.flatten(found))
+        with record.stop_recording():  # the engine computes the gradients
+            results = traced(*flat)
+        return tf.nest.pack_sequence_as(structure[0], tf.nest.flatten(results))
 
 
 def _trace(function: Any, fields: dict[str, Any], specs: list[tf.TensorSpec], inline: bool) -> Any:
     structure: list[Structure] = []
 
     def run(*flat: tf.Tensor) -> list[tf.Tensor]:
-        found = function(Part(**tf.nest.pack_sequence_as(fields, flat)))
-        structure[:] = [found]
-        return tf.nest.flatten(found)
+        results = function(SweepTensors(**tf.nest.pack_sequence_as(fields, flat)))
+        structure[:] = [results]
+        return tf.nest.flatten(results)
 
     attributes = {} if inline else {"_noinline": True}
     traced = tf.function(run, autograph=False, experimental_attributes=attributes)
@@ -121,7 +128,7 @@ def _trace(function: Any, fields: dict[str, Any], specs: list[tf.TensorSpec], in
 
 
 def _specs(name: str, field: Structure) -> Structure:
-    """Images of all sizes share a trace: of their shape only N and C count."""
+    """Return the specs of a field; those of images leave out their size, so that all sizes share a trace."""
     images = name in ("images", "stores", "written", "d_images")
 
     def spec(t: tf.Tensor) -> tf.TensorSpec:

@@ -1,4 +1,4 @@
-"""What exists between the sweeps of one step, and the geometry of one strip."""
+"""Tensors that a step carries from sweep to sweep, and the geometry of one strip."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from tfbig.plan.sweeps import Layout, Sweep
 
 Structure = Any
 
-KINDS = ("image", "again", "gradient")
-"""Of `tfbig.plan.sweeps.Store`."""
+KINDS = ("image", "remat", "gradient")
+"""Kinds of `tfbig.plan.sweeps.Store`."""
 
 
 @dataclass
-class State:
-    """What exists between sweeps.
+class StepState:
+    """Tensors that exist between the sweeps of one step.
 
     Args:
-        layout: the sweeps, and where their images are kept.
+        layout: Sweeps, and where their images are stored.
         batch: N, int32 scalar.
-        extents: `[number of values, spatial axes]` int32: the size of every image.
-        empty: a string without letters that is no constant.
-        shapes: `[number of values, axes]` int64: N, size and C of every image.
-        places: `[kinds, number of values]` int64: first byte of every store, by position in `KINDS`; -1: anywhere.
-        tables: geometry of the sweeps, by index.
-        replays: geometry of the replays.
-        images: stores, or tensors and handles from outside, by value.
-        wholes: tensors, or tuples of tensors, by value.
-        weights: tensors.
-        trained: positions of the weights that have a gradient.
-        learned: values that have one.
-        d_images: stores of gradients by value.
-        d_wholes: gradients of whole values, structured as these.
-        d_weights: gradients of the weights so far, by position.
-        sinks: keys of writers that take an image instead of a store, by value.
-        done: computed when the last sweep has ended, int32 scalar.
+        extents: Size of every image, `[number of values, spatial axes]` int32.
+        empty: An empty string tensor that is not a constant, see `label`.
+        shapes: N, size and C of every image, `[number of values, axes]` int64.
+        places: First byte of every store, `[kinds, number of values]` int64, by position in `KINDS`; -1 leaves it open.
+        tables: Geometry of each sweep, by index.
+        replays: Geometry of each replay.
+        images: Stores, and tensors and handles of the inputs, by value id.
+        wholes: Tensors, or tuples of tensors, by value id.
+        weights: One tensor per entry of `Graph.weights`.
+        trained: Positions of the weights that need a gradient.
+        learned: Value ids that need a gradient.
+        d_images: Stores of gradients, by value id.
+        d_wholes: Gradients of whole values, with the structure of `wholes`.
+        d_weights: Gradients of the weights so far, by position.
+        sinks: Keys of writers that receive an image instead of a store, by value id.
+        done: Int32 scalar that is computed when the last sweep has ended.
     """
 
     layout: Layout
@@ -61,37 +61,37 @@ class State:
 
     @property
     def sweeps(self) -> tuple[Sweep, ...]:
-        """What runs, in order."""
+        """Sweeps of the layout, in order."""
         return self.layout.sweeps
 
     def label(self, text: str) -> tf.Tensor:
-        """What progress calls a sweep.
+        """Return the name of a sweep in progress messages, as a tensor that is not a constant.
 
-        A constant would undo the sharing of traces: for every call that gives one, or leaves a result unused,
+        A constant would undo the sharing of traces: for every call that passes one, or leaves a result unused,
         TensorFlow copies the function and optimises the copy (`SpecializeFunction` of its function optimizer).
         """
         return tf.strings.join([text, self.empty])
 
 
 @dataclass
-class Part:
-    """What one sweep works with; every dictionary is by position in the sweep, not by value.
+class SweepTensors:
+    """Tensors of one sweep; every dictionary is keyed by position in the sweep, not by value id.
 
     Args:
-        label: what progress calls the sweep.
-        before: computed when the sweep before has ended, int32 scalar.
-        table: its geometry.
-        extents: size of every image of the sweep.
-        images: what it reads.
-        stores: what it changes.
-        wholes: whole values that it reads, and the results of its reductions where they are known.
-        weights: tensors.
-        sinks: as in `State`.
-        pages: images that stay on the device (`tfbig.stores.device_store`), which it changes.
+        label: Name of the sweep in progress messages.
+        before: Int32 scalar that is computed when the previous sweep has ended.
+        table: Geometry of the strips, see `Sweep.table`.
+        extents: Size of every image of the sweep.
+        images: Images that the sweep reads.
         batch: N, int32 scalar.
-        written: what it wrote, where that is asked for again.
-        d_images: gradients of what it wrote.
-        d_wholes: gradients of the results of its reductions.
+        stores: Stores that the sweep changes.
+        pages: Images on the device (`tfbig.stores.device_store`) that the sweep changes.
+        wholes: Whole values that the sweep reads, and results of its reductions where they are known.
+        weights: Weights of the sweep.
+        sinks: As in `StepState`.
+        written: Images that the sweep wrote, where its backward pass needs their values.
+        d_images: Gradients of the images that the sweep wrote.
+        d_wholes: Gradients of the results of its reductions.
     """
 
     label: tf.Tensor
@@ -111,17 +111,18 @@ class Part:
 
     @property
     def count(self) -> int | None:
-        """N where it is known while tracing."""
+        """N if it is known while tracing, else None."""
         tensors = [*self.images.values(), *self.stores.values()]
         return next((t.shape[0] for t in tensors if t.shape.rank), None)
 
 
-class Row:
-    """The geometry of one strip: a line of `Sweep.table`, by name."""
+class StripGeometry:
+    """Geometry of one strip: a line of `Sweep.table`, indexed by the keys of `Sweep.columns`."""
 
     def __init__(self, sweep: Sweep, line: tf.Tensor) -> None:
         self.columns = sweep.columns
         self.numbers = tf.unstack(line, num=len(sweep.columns))
 
     def __getitem__(self, key: tuple[object, ...]) -> tf.Tensor:
+        """Return the number of one column, int32 scalar."""
         return self.numbers[self.columns[key]]

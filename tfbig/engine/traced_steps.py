@@ -1,7 +1,7 @@
-"""Steps of `fit`, traced once for all images that one layout serves, not once per size.
+"""Steps of `fit`, traced once per layout instead of once per image size.
 
-Keras traces a step for the shapes that it meets. Which layout a step needs is known only with the size of its images,
-which handles do not show and which a graph need not know: so it is chosen before a step is traced, from its data.
+Keras traces a step for each new shape. The layout of a step depends on the size of its images, which handles do not
+show and which a trace need not know: so the layout is chosen from the data before the step is traced.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tfbig.engine.program import Program
 from tfbig.plan.sweeps import Layout
 
 Find = Callable[[Any], tuple[Program, dict[int, tf.Tensor]]]
-"""From the data of a step to the program that it runs and the images that this is given."""
+"""Function from the data of a step to the program that it runs and the input images of this program."""
 
 
 class Traced:
-    """What Keras calls with an iterator over data, `steps` times a call.
+    """A function of an iterator over data that runs up to `steps` steps per call, as Keras expects.
 
     Args:
-        step: a step on data; its outputs.
-        steps: most steps a call.
-        jit_compile: whether XLA compiles it.
+        step: Step on data, which returns its outputs.
+        steps: Most steps per call.
+        jit_compile: Whether XLA compiles the step.
     """
 
     def __init__(
@@ -40,18 +40,19 @@ class Traced:
         self._traced: dict[Any, Any] = {}
 
     def __call__(self, iterator: Iterable[Any]) -> Any:
-        specs = getattr(iterator, "element_spec", None)  # of a dataset: what Keras would trace for
+        """Run up to `steps` steps and return the outputs of the last one."""
+        specs = getattr(iterator, "element_spec", None)  # of a dataset: the specs Keras would trace
         done = [self.one(data, specs) for data in islice(iterator, self.steps)]
         if not done:
             raise StopIteration
         return done[-1]
 
     def one(self, data: Any, specs: Any = None) -> Any:
-        """Runs one step on data, of which `specs` may know less."""
+        """Run one step on data. `specs` may describe the data less precisely than it is."""
         return self.ready(data, specs)()
 
     def ready(self, data: Any, specs: Any = None) -> Callable[[], Any]:
-        """The same, traced and not yet run."""
+        """Trace one step on data if necessary, and return a function that runs it."""
         flat, kinds, empty = self.flat(data, specs)
         layout = self.layout(keras.tree.map_structure(_tensor, data))
         key = (*layout, repr(empty), *kinds)
@@ -59,7 +60,7 @@ class Traced:
 
             def run(*tensors: tf.Tensor) -> Any:
                 with self.using(*layout):
-                    return self.step(filled(empty, tensors))
+                    return self.step(unflatten(empty, tensors))
 
             function = tf.function(
                 run, input_signature=kinds, autograph=False, jit_compile=self.jit_compile
@@ -68,37 +69,38 @@ class Traced:
         return partial(self._traced[key], *flat)
 
     def flat(self, data: Any, specs: Any = None) -> tuple[list[Any], list[tf.TensorSpec], Any]:
-        """The tensors of data, what a trace may know of them, and their structure, with None for what is missing."""
+        """Return the tensors of data, the specs to trace them with, and their structure with None for missing data."""
         specs = keras.tree.map_structure(_spec, data if specs is None else specs)
         data = keras.tree.map_structure(_tensor, data)
         tensors = [t for t in keras.tree.flatten(data) if t is not None]
         kinds = [
-            tf.TensorSpec(self.known(s.shape), s.dtype)
+            tf.TensorSpec(self.traced_shape(s.shape), s.dtype)
             for s in keras.tree.flatten(specs)
             if s is not None
         ]
         return tensors, kinds, keras.tree.map_structure(lambda t: None if t is None else 0, data)
 
     def layout(self, data: Any) -> tuple[Any, ...]:
-        """What a trace serves besides the kinds of its tensors."""
+        """Return the key of the trace for data, in addition to the specs of its tensors."""
         return ()
 
     def using(self, *layout: Any) -> AbstractContextManager[Any]:
+        """Return a context in which steps are traced for a layout."""
         return nullcontext()
 
-    def known(self, shape: tf.TensorShape) -> Any:
-        """What a trace may know of the shape of a tensor."""
+    def traced_shape(self, shape: tf.TensorShape) -> Any:
+        """Return the shape of a tensor as a trace may know it."""
         return shape
 
 
 class Steps(Traced):
-    """The same for a model that streams.
+    """Steps of a streamed model, traced once per layout.
 
     Args:
-        step: a step on data; its outputs.
-        find: what it runs on which images.
-        shape: from the shape of a tensor to what a trace may know of it.
-        steps: most steps a call.
+        step: Step on data, which returns its outputs.
+        find: Function from data to the program and its input images.
+        shape: Function from the shape of a tensor to the shape that a trace may know.
+        steps: Most steps per call.
     """
 
     def __init__(
@@ -113,34 +115,38 @@ class Steps(Traced):
         self.shape = shape
 
     def layout(self, data: Any) -> tuple[Program, Layout]:
+        """Return the program and the layout for data."""
         program, images = self.find(data)
         return program, program.choose(images)
 
     def using(self, *layout: Any) -> AbstractContextManager[Any]:
+        """Return a context in which the program uses the layout."""
         program, chosen = layout
         return program.using(chosen)
 
-    def known(self, shape: tf.TensorShape) -> Any:
+    def traced_shape(self, shape: tf.TensorShape) -> Any:
+        """Return the shape of a tensor as a trace may know it."""
         return self.shape(shape)
 
 
-def filled(empty: Any, tensors: Sequence[tf.Tensor]) -> Any:
-    """Data of the structure that `Traced.flat` gave."""
-    left = iter(tensors)
-    return keras.tree.map_structure(lambda t: None if t is None else next(left), empty)
+def unflatten(structure: Any, tensors: Sequence[tf.Tensor]) -> Any:
+    """Return data of the structure that `Traced.flat` returned."""
+    remaining = iter(tensors)
+    return keras.tree.map_structure(lambda t: None if t is None else next(remaining), structure)
 
 
-def _tensor(part: Any) -> Any:
-    """A tensor; None for what is missing."""
-    return None if _missing(part) else tf.convert_to_tensor(part)
+def _tensor(item: Any) -> Any:
+    """Return an item of data as a tensor; None for missing data."""
+    return None if _is_missing(item) else tf.convert_to_tensor(item)
 
 
-def _spec(part: Any) -> Any:
-    if _missing(part) or isinstance(part, tf.TensorSpec):
-        return None if _missing(part) else part
-    return tf.TensorSpec.from_tensor(tf.convert_to_tensor(part))
+def _spec(item: Any) -> Any:
+    """Return the spec of an item of data; None for missing data."""
+    if _is_missing(item) or isinstance(item, tf.TensorSpec):
+        return None if _is_missing(item) else item
+    return tf.TensorSpec.from_tensor(tf.convert_to_tensor(item))
 
 
-def _missing(part: Any) -> bool:
-    """Keras' datasets hold empty optionals where there is nothing."""
-    return part is None or isinstance(part, (tf.experimental.Optional, tf.OptionalSpec))
+def _is_missing(item: Any) -> bool:
+    """Return whether an item of data is missing; datasets of Keras then hold an empty optional."""
+    return item is None or isinstance(item, (tf.experimental.Optional, tf.OptionalSpec))

@@ -1,4 +1,4 @@
-"""Windows, halos and patch grids as integer arithmetic, one axis at a time."""
+"""Integer arithmetic of windows, halos and patch grids, one axis at a time."""
 
 from tfbig.geometry.patch_grid import PatchGrid
 from tfbig.geometry.windows import Fixed, Interval, Resize, Size, Transposed, Window

@@ -1,4 +1,4 @@
-"""Patches of one size on a regular grid over an image: where they lie, integers only."""
+"""Patches of one size on a regular grid over an image; integer arithmetic only."""
 
 from __future__ import annotations
 
@@ -15,20 +15,27 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PatchGrid:
-    """Patches at every multiple of a stride; the last one of an axis ends where the image does.
+    """Patches at every multiple of a stride; the last patch of an axis ends where the image ends.
 
-    Cell `i` of an axis is `[s, s + patch)` with `s = min(i * stride, extent - patch)`, so every pixel is in a patch,
-    and where the stride does not divide, the last patch overlaps the one before by more. Cells are numbered along the
-    last axis first.
+    Cell `i` of an axis is `[s, s + patch)` with `s = min(i * stride, extent - patch)`, so every pixel is in a patch.
+    If the stride does not divide the extent evenly, the last patch overlaps the previous one by more than the
+    others do. Cells are numbered with the last axis varying fastest.
 
     Args:
-        extents: of the image, without its channels.
-        patch: of a patch, as many numbers.
-        stride: from patch to patch; by default the patch, so that none overlap.
+        extents: Image size along each axis, without channels.
+        patch: Patch size along each axis.
+        stride: Distance between the starts of consecutive patches along each axis, at most `patch`.
 
     Raises:
-        ValueError: the numbers do not go together, the image is smaller than a patch, or a stride is larger than the
+        ValueError: The numbers of axes differ, the image is smaller than a patch, or a stride is larger than the
             patch, which would leave pixels out.
+
+    Example:
+        >>> grid = tfbig.patchgd.PatchGrid((100, 60), (40, 40), (40, 40))
+        >>> grid.cells
+        (3, 2)
+        >>> grid.corners([0, 5]).tolist()
+        [[0, 0], [60, 20]]
     """
 
     extents: tuple[int, ...]
@@ -39,61 +46,77 @@ class PatchGrid:
         check(self.patch, self.stride)
         if len(self.extents) != len(self.patch):
             raise ValueError(
-                f"an image of {len(self.extents)} axes, {self.extents}, and a patch of {len(self.patch)}, "
-                f"{self.patch}; expected as many."
+                f"the image {self.extents} has {len(self.extents)} axes, but the patch {self.patch} has "
+                f"{len(self.patch)}; expected equal numbers of axes."
             )
         if any(extent < size for extent, size in zip(self.extents, self.patch, strict=True)):
             raise ValueError(
-                f"the image is {self.extents}, smaller than a patch of {self.patch}. Take smaller patches, pad the "
-                "image (tfbig.sources.Padded), or leave it out."
+                f"the image is {self.extents}, smaller than a patch of {self.patch}. Use smaller patches, pad the "
+                "image (tfbig.sources.Padded), or exclude it."
             )
 
     @property
     def cells(self) -> tuple[int, ...]:
-        """Patches along each axis."""
+        """Number of patches along each axis."""
         axes = zip(self.extents, self.patch, self.stride, strict=True)
         return tuple(num_cells(extent, size, step) for extent, size, step in axes)
 
     @property
     def count(self) -> int:
-        """All patches."""
+        """Number of patches of the image."""
         return prod(self.cells)
 
     def corners(self, places: npt.ArrayLike) -> Places:
-        """First pixels of the patches with these numbers, `[k]` to `[k, axes]`."""
+        """Return the first pixels of patches.
+
+        Args:
+            places: Numbers of the patches, integers `[k]`.
+
+        Returns:
+            Int64 coordinates `[k, axes]`.
+        """
         index = np.stack(np.unravel_index(np.asarray(places, np.int64), self.cells), -1)
         last = np.subtract(self.extents, self.patch)
-        found: Places = np.minimum(index * np.asarray(self.stride, np.int64), last)
-        return found
+        corners: Places = np.minimum(index * np.asarray(self.stride, np.int64), last)
+        return corners
 
 
 def num_cells(extent: Any, patch: int, stride: int) -> Any:
-    """Patches along an axis; `extent` may be a tensor."""
+    """Return the number of patches along an axis; `extent` may be a tensor."""
     return 1 - (patch - extent) // stride
 
 
 def per_axis(sizes: int | Sequence[int], axes: int, what: str) -> tuple[int, ...]:
-    """A number, or one for each axis, as one for each.
+    """Expand a number, or a sequence with one number per axis, to a tuple with one number per axis.
+
+    Args:
+        sizes: A positive number for all axes, or one for each.
+        axes: Number of axes.
+        what: Name of the argument, for the error message.
 
     Raises:
-        ValueError: it is another number of them, or not positive.
+        ValueError: The sequence has another length, or a number is not positive.
     """
-    found = (sizes,) * axes if isinstance(sizes, int) else tuple(int(n) for n in sizes)
-    if len(found) != axes or min(found) < 1:
+    result = (sizes,) * axes if isinstance(sizes, int) else tuple(int(n) for n in sizes)
+    if len(result) != axes or min(result) < 1:
         raise ValueError(
             f"{what}={sizes}: expected a positive number, or one for each of {axes} axes."
         )
-    return found
+    return result
 
 
 def check(patch: Sequence[int], stride: Sequence[int]) -> None:
-    """Refuses strides that leave pixels out.
+    """Check that a stride leaves no pixels out.
+
+    Args:
+        patch: Patch size along each axis.
+        stride: Stride along each axis.
 
     Raises:
-        ValueError: one is larger than the patch, or there are not as many.
+        ValueError: A stride is larger than the patch, or the numbers of axes differ.
     """
     if len(patch) != len(stride) or any(b > a for a, b in zip(patch, stride, strict=True)):
         raise ValueError(
-            f"a stride of {tuple(stride)} leaves pixels out between patches of {tuple(patch)}; expected one of the "
-            "patch at most, for each axis."
+            f"a stride of {tuple(stride)} leaves pixels out between patches of {tuple(patch)}; expected one stride "
+            "for each axis, at most the patch size."
         )

@@ -1,9 +1,9 @@
-"""Which input rows an output row needs: integers only, one axis at a time.
+"""Input rows needed by output rows, one axis at a time; integer arithmetic only.
 
-Everything the engine knows about halos follows from two questions that each axis of a layer answers:
-how long its output is, and which input interval an output interval needs. Intervals are half open,
-`[start, stop)`. A needed interval may reach outside the input; what lies outside is padding. An interval may hold
-arrays, a number for every strip: all strips are then worked out at once.
+Everything the engine knows about halos follows from two properties of each axis of a layer: the length of its
+output, and the input interval that an output interval needs. Intervals are half open, `[start, stop)`. A needed
+interval may reach outside the input; rows outside are padding. The bounds of an interval may be arrays with one
+number per strip, so that all strips are computed at once.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 Number = Any
-"""An integer, or an array of integers: one for every strip."""
+"""An integer, or an array with one integer per strip."""
 
 Size = tuple[int, ...]
-"""Rows, columns, ... of an image."""
+"""Spatial size of an image: rows, columns, ..."""
 
 
 class Interval(NamedTuple):
-    """Rows `start <= row < stop`."""
+    """Half-open interval of rows, `start <= row < stop`."""
 
     start: Number
     stop: Number
 
     @property
     def size(self) -> Number:
+        """Number of rows."""
         return self.stop - self.start
 
     def clip(self, extent: int) -> Interval:
-        """The part inside `[0, extent)`; never negative in size."""
+        """Return the intersection with `[0, extent)`; its size is never negative."""
         start = np.clip(self.start, 0, extent)
         return Interval(start, np.clip(self.stop, start, extent))
 
     def hull(self, other: Interval) -> Interval:
-        """The smallest interval that contains both."""
+        """Return the smallest interval that contains both."""
         return Interval(np.minimum(self.start, other.start), np.maximum(self.stop, other.stop))
 
 
@@ -44,23 +45,25 @@ class Axis(Protocol):
     """One spatial axis of a local operation."""
 
     def extent(self, size: int) -> int:
-        """Length of the output for an input of length `size`."""
+        """Return the output length for an input of length `size`."""
         ...
 
     def needs(self, rows: Interval, size: int) -> Interval:
-        """Input interval, padding included, that the output interval `rows` needs."""
+        """Return the input interval, padding included, that the output interval `rows` needs."""
         ...
 
 
 @dataclass(frozen=True)
 class Window:
-    """A sliding window: convolution, pooling, padding, cropping.
+    """Sliding window of a convolution, pooling, padding or cropping layer along one axis.
 
     `output[o]` reads `input[o * stride - before + t * dilation]` for `0 <= t < kernel`.
 
     Args:
-        kernel, stride, dilation: positive integers.
-        padding: `"valid"`, `"same"` (as TensorFlow: the odd row goes after, the amount depends on the
+        kernel: Number of taps.
+        stride: Input rows between consecutive output rows.
+        dilation: Input rows between consecutive taps.
+        padding: `"valid"`, `"same"` (as in TensorFlow: an odd row is added after, and the amount depends on the
             whole extent), or `(before, after)`; negative amounts crop.
     """
 
@@ -71,11 +74,11 @@ class Window:
 
     @property
     def span(self) -> int:
-        """Rows from the first to the last tap, both included."""
+        """Number of rows from the first to the last tap, inclusive."""
         return (self.kernel - 1) * self.dilation + 1
 
     def pads(self, size: int) -> tuple[int, int]:
-        """Rows of padding before and after an input of length `size`."""
+        """Return the rows of padding before and after an input of length `size`."""
         if isinstance(self.padding, tuple):
             return self.padding
         if self.padding == "same":
@@ -84,9 +87,11 @@ class Window:
         return 0, 0
 
     def extent(self, size: int) -> int:
+        """Return the output length for an input of length `size`."""
         return max((size + sum(self.pads(size)) - self.span) // self.stride + 1, 0)
 
     def needs(self, rows: Interval, size: int) -> Interval:
+        """Return the input interval that the output interval `rows` needs."""
         before = self.pads(size)[0]
         return Interval(
             rows.start * self.stride - before,
@@ -96,14 +101,16 @@ class Window:
 
 @dataclass(frozen=True)
 class Transposed:
-    """The adjoint of a window: transposed convolution, upsampling, unfolding.
+    """Adjoint of a window along one axis: transposed convolution, upsampling, unfolding.
 
     `input[i]` adds to `output[i * stride - before + t * dilation]` for `0 <= t < kernel`.
 
     Args:
-        kernel, stride, dilation: positive integers.
+        kernel: Number of taps.
+        stride: Output rows between consecutive input rows.
+        dilation: Output rows between consecutive taps.
         padding: `"valid"`, `"same"` or `(before, after)`: rows cut off the full output.
-        output_padding: rows added after, or None for the Keras default.
+        output_padding: Rows added after, or None for the Keras default.
     """
 
     kernel: int
@@ -114,13 +121,14 @@ class Transposed:
 
     @property
     def span(self) -> int:
+        """Number of rows from the first to the last tap, inclusive."""
         return (self.kernel - 1) * self.dilation + 1
 
     def cuts(self) -> tuple[int, int]:
-        """Rows cut off before the output starts, and the change of length after.
+        """Return the rows cut off before the output starts, and the change of length after it.
 
         Keras on TensorFlow computes the transposed convolution as the gradient of a convolution over
-        the output length that `extent` gives; TensorFlow then splits the padding of that convolution,
+        an output of length `extent`; TensorFlow then splits the padding of that convolution,
         `max((size - 1) * stride + span - extent, 0)`, with the odd row after.
         """
         if self.padding == "same":
@@ -130,6 +138,7 @@ class Transposed:
         return self.padding if isinstance(self.padding, tuple) else (0, 0)
 
     def extent(self, size: int) -> int:
+        """Return the output length for an input of length `size`."""
         full = (size - 1) * self.stride + self.span
         if self.padding == "same":
             if self.output_padding is None:
@@ -142,27 +151,35 @@ class Transposed:
         return full - sum(self.cuts())
 
     def needs(self, rows: Interval, size: int) -> Interval:
+        """Return the input interval that the output interval `rows` needs."""
         before = self.cuts()[0]
         first = -(-(rows.start + before - self.span + 1) // self.stride)
         last = (rows.stop - 1 + before) // self.stride
-        first = np.clip(
-            first, 0, size - 1
-        )  # rows that no input reaches still need one to start from
+        # Output rows that no input row reaches still need one input row to start from.
+        first = np.clip(first, 0, size - 1)
         last = np.clip(last, first, size - 1)
         return Interval(first, last + 1)
 
 
 @dataclass(frozen=True)
 class Resize:
-    """Interpolation to `factor` times the length with half-pixel centres and `taps` taps a side."""
+    """Interpolation along one axis, with half-pixel centres.
+
+    Args:
+        factor: Output length divided by input length.
+        taps: Input rows read on each side of a centre.
+    """
 
     factor: int
     taps: int = 1
 
     def extent(self, size: int) -> int:
+        """Return the output length for an input of length `size`."""
         return size * self.factor
 
     def needs(self, rows: Interval, size: int) -> Interval:
+        """Return the input interval that the output interval `rows` needs."""
+
         def centre(row: Number) -> Number:  # floor((row + 1/2) / factor - 1/2)
             return (2 * row + 1 - self.factor) // (2 * self.factor)
 
@@ -174,37 +191,55 @@ class Resize:
 
 @dataclass(frozen=True)
 class Fixed:
-    """An axis of one length alone, as a layer has that reads the image whole."""
+    """Axis of a layer that reads the whole image, and so requires one length.
+
+    Args:
+        size: The required length.
+    """
 
     size: int
 
     def extent(self, size: int) -> int:
+        """Return `size`.
+
+        Raises:
+            ValueError: `size` is not the required length.
+        """
         if size != self.size:
             raise ValueError(
-                f"the model was built for {self.size} rows or columns here, the image has {size}; "
-                "give it an image of the size that it was built for."
+                f"the image has {size} rows or columns, but this layer was built for {self.size}. "
+                "Use an image of the size that the model was built for."
             )
         return size
 
     def needs(self, rows: Interval, size: int) -> Interval:
+        """Return the input interval that the output interval `rows` needs."""
         return rows
 
 
 SAME = Window()
-"""The axis of everything pixelwise: output row `i` needs input row `i`."""
+"""Window of pixelwise layers: output row `i` needs input row `i`."""
 
 
 def partition(extent: int, num_strips: int, index: Number) -> Interval:
-    """Rows that strip `index` of `num_strips` owns: disjoint, complete, sizes differ by one at most."""
+    """Return the rows that strip `index` of `num_strips` owns.
+
+    The strips are disjoint, cover all rows, and differ by at most one row in size.
+    """
     return Interval(extent * index // num_strips, extent * (index + 1) // num_strips)
 
 
 @dataclass(frozen=True)
 class ReceptiveField:
-    """Receptive field of a chain of windows.
+    """Receptive field of a chain of windows along one axis.
 
     Equations: `size += (span - 1) * stride`, `padding += before * stride`, `stride *= s`
     (Araujo, Norris, Sim: "Computing receptive fields of convolutional neural networks", Distill 2019).
+
+    Args:
+        size: Input rows that one output row depends on.
+        stride: Input rows between the fields of consecutive output rows.
+        padding: Rows by which the first field starts before the input.
     """
 
     size: int = 1
@@ -212,7 +247,7 @@ class ReceptiveField:
     padding: int = 0
 
     def then(self, window: Window, size: int) -> ReceptiveField:
-        """The field after one more window on an axis of length `size`."""
+        """Return the field after one more window on an axis of length `size`."""
         return ReceptiveField(
             self.size + (window.span - 1) * self.stride,
             self.stride * window.stride,

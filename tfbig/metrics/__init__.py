@@ -1,4 +1,4 @@
-"""Metrics counted from labels (Dice, quadratic weighted kappa, confusion matrix), and ROC curves."""
+"""Metrics from counts (Dice, confusion matrix, quadratic weighted kappa), and areas under the ROC curve."""
 
 from tfbig.metrics.counts import ConfusionMatrix, Dice, QuadraticWeightedKappa
 from tfbig.metrics.roc import auc, macro_auc

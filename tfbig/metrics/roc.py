@@ -1,4 +1,4 @@
-"""Exact areas under the ROC curve, of NumPy arrays."""
+"""Exact areas under the ROC curve of NumPy arrays."""
 
 from __future__ import annotations
 
@@ -9,27 +9,32 @@ from scipy.stats import rankdata
 
 
 def auc(labels: Any, scores: Any) -> float:
-    """Area under the ROC curve: how often a positive sample scores higher than a negative one.
+    """Compute the area under the ROC curve.
 
         auc = mean over pairs (p, n) of (scores[p] > scores[n]) + (scores[p] == scores[n]) / 2
 
-    from the ranks of the scores (Mann and Whitney, "On a test of whether one of two random
-    variables is stochastically larger than the other", 1947), without thresholds to choose.
+    with `p` a positive and `n` a negative sample. It is computed from the ranks of the scores (Mann
+    and Whitney, "On a test of whether one of two random variables is stochastically larger than
+    the other", 1947), without a choice of thresholds.
 
     Args:
-        labels: False or True, or 0 or 1, `[n]`.
-        scores: Finite or infinite numbers `[n]`, in any order and scale.
+        labels: Labels `[n]`, each False or True, or 0 or 1.
+        scores: Finite or infinite scores `[n]` on any scale.
 
     Returns:
         A number from 0 to 1; NaN if all labels are the same.
 
     Raises:
-        ValueError: Shapes differ or are not `[n]`, a label is neither 0 nor 1, a score is NaN.
+        ValueError: Shapes differ or are not `[n]`, a label is neither 0 nor 1, or a score is NaN.
+
+    Example:
+        >>> tfbig.metrics.auc([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8])
+        0.75
     """
     labels, scores = np.asarray(labels), np.asarray(scores)
     if labels.ndim != 1 or labels.shape != scores.shape:
         raise ValueError(
-            f"auc: labels have shape {labels.shape} and scores {scores.shape}, expected [n] both."
+            f"auc: labels have shape {labels.shape} and scores {scores.shape}, expected equal shapes [n]."
         )
     if not np.isin(labels, (0, 1)).all():
         raise ValueError(f"auc: labels are {np.unique(labels)}, expected 0 and 1 only.")
@@ -44,20 +49,24 @@ def auc(labels: Any, scores: Any) -> float:
 
 
 def macro_auc(labels: Any, probabilities: Any) -> float:
-    """Mean over the classes of `auc` of each against the others.
+    """Compute the mean of the one-versus-rest `auc` of each class.
 
-    Every class counts the same, however many samples it has (`average="macro"`,
-    `multi_class="ovr"` of scikit-learn; rows need not sum to 1 here).
+    All classes have equal weight, whatever their numbers of samples (`average="macro"`,
+    `multi_class="ovr"` in scikit-learn; here rows need not sum to 1).
 
     Args:
-        labels: Classes 0 to C - 1, `[n]`.
-        probabilities: `[n, C]`, or any other scores.
+        labels: Classes from 0 to C - 1, `[n]`.
+        probabilities: Probabilities or other scores `[n, C]`.
 
     Returns:
         A number from 0 to 1; NaN if a class has no samples or all of them.
 
     Raises:
-        ValueError: Shapes are not those above, a label is no class, a probability is NaN.
+        ValueError: Shapes are not those above, a label is not a class, or a probability is NaN.
+
+    Example:
+        >>> tfbig.metrics.macro_auc([0, 1, 2], np.eye(3))
+        1.0
     """
     labels, probabilities = np.asarray(labels), np.asarray(probabilities)
     if labels.ndim != 1 or probabilities.ndim != 2 or len(labels) != len(probabilities):

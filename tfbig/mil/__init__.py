@@ -1,7 +1,7 @@
 """Multiple instance learning end to end: an encoder of instances and an aggregator of bags, trained as one model.
 
-`MIL` is the model, exact at the memory of a few instances; `bag_model` is its plain twin. `read_bags` and `dataset`
-give what both are trained on; `generate` makes bags of digits and of pictures.
+`MIL` is the model, exact at the memory of a few instances; `bag_model` builds its plain twin. `read_bags` and `dataset`
+prepare bags for training; `generate` makes bags of digits and of pictures.
 """
 
 from tfbig.mil import generate

@@ -1,4 +1,4 @@
-"""Bags and their labels: opened one by one, given to `fit` by handle, sampled anew in every epoch."""
+"""Bags and their labels: opened one by one, passed to `fit` by handle, sampled anew in every epoch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,23 @@ from tfbig.sources.bags.augmentation import LUMA
 
 @dataclass(frozen=True)
 class BagSet:
-    """Bags that could be opened, and what was said of the others.
+    """Bags that could be opened, and the reasons why others could not.
 
-    Args:
-        bags: opened.
-        labels: class of each, int64 `[len(bags)]`.
+    Attributes:
+        bags: The opened bags.
+        labels: Class of each bag, int64 `[len(bags)]`.
         failed: `(name, reason)` of the bags that were left out.
+
+    Raises:
+        dataclasses.FrozenInstanceError: An attribute is assigned.
+
+    Example:
+        >>> bags = [np.zeros((3, 8, 8, 3), "uint8"), np.zeros((0, 8, 8, 3), "uint8")]
+        >>> found = tfbig.mil.read_bags(bags, labels=[1, 0], classes=2)
+        >>> [bag.shape for bag in found.bags], found.labels
+        ([(3, 8, 8, 3)], array([1]))
+        >>> len(found.failed)  # the empty bag
+        1
     """
 
     bags: tuple[Bag, ...]
@@ -33,74 +44,94 @@ class BagSet:
 
 
 def read_bags(bags: Sequence[Any], labels: Sequence[int], classes: int) -> BagSet:
-    """Opens bags; those that cannot be used are named in `failed`, and the others go on.
+    """Open bags; those that cannot be used are listed in `failed`, with the reason.
+
+    The first bag that can be used sets the shape and dtype of an instance; bags with other instances are left out.
 
     Args:
-        bags: paths, arrays or bags, see `tfbig.sources.open_bag`.
-        labels: class of each, 0 to `classes` - 1.
-        classes: how many there are.
+        bags: Paths, arrays or bags, see `tfbig.sources.open_bag`.
+        labels: Class of each bag, 0 to `classes` - 1.
+        classes: Number of classes.
+
+    Returns:
+        A `BagSet` with the usable bags and their labels.
 
     Raises:
-        ValueError: there are more labels than bags, or fewer.
-        SourceError: no bag can be used.
+        ValueError: The number of labels differs from the number of bags.
+        SourceError: No bag can be used.
 
-    The first bag that can be used says what instances are; bags of other instances are left out.
+    Example:
+        >>> for name, n in (("first", 5), ("second", 3)):
+        ...     np.save(f"{name}.npy", np.zeros((n, 8, 8, 3), "uint8"))  # n tiles of 8 x 8 pixels
+        >>> found = tfbig.mil.read_bags(["first.npy", "second.npy"], labels=[0, 1], classes=2)
+        >>> [bag.shape[0] for bag in found.bags], found.labels
+        ([5, 3], array([0, 1]))
     """
     if len(bags) != len(labels):
-        raise ValueError(f"{len(labels)} labels for {len(bags)} bags; expected one for each.")
+        raise ValueError(f"{len(labels)} labels for {len(bags)} bags; expected one label per bag.")
     opened: list[Bag] = []
-    known: list[int] = []
+    classes_of_bags: list[int] = []
     failed: list[tuple[str, str]] = []
-    for given, label in zip(bags, labels, strict=True):
-        name = getattr(
-            given, "name", given if isinstance(given, str) else str(type(given).__name__)
-        )
+    for item, label in zip(bags, labels, strict=True):
+        name = getattr(item, "name", item if isinstance(item, str) else str(type(item).__name__))
         try:
-            bag = sources.open_bag(given)
+            bag = sources.open_bag(item)
             _check_label(bag.name, label, classes)
-            _check_alike(bag, opened[0] if opened else bag)
+            _check_instances(bag, opened[0] if opened else bag)
         except (SourceError, ValueError) as error:
             failed.append((str(name), str(error)))
             continue
         opened.append(bag)
-        known.append(int(label))
+        classes_of_bags.append(int(label))
     if not opened:
         first = f" The first: {failed[0][1]}" if failed else ""
         raise SourceError(f"none of {len(bags)} bags can be used.{first}")
-    return BagSet(tuple(opened), np.array(known, np.int64), tuple(failed))
+    return BagSet(tuple(opened), np.array(classes_of_bags, np.int64), tuple(failed))
 
 
 def foreground(bag: Bag, share: float, low: int = 3, high: int = 230) -> Bag:
-    """The tiles of which a share is neither black nor white (Big-Layers, section 4.2: 60 %, grey between 3 and 230).
+    """Return the tiles of a bag with enough foreground: pixels that are neither black nor white.
 
-    Reads the whole bag once, a few tiles at a time.
+    Big-Layers (section 4.2) keeps tiles with 60 % of the pixels between grey levels 3 and 230. Reads the whole bag
+    once, a few tiles at a time.
 
     Args:
-        bag: tiles `[n, H, W, C]` of uint8, C 1 or 3.
-        share: of the pixels, 0 to 1.
-        low, high: grey levels (luma) between which a pixel is foreground, both excluded.
+        bag: Tiles `[n, H, W, C]` of uint8, C 1 or 3.
+        share: Smallest share of foreground pixels in a tile, 0 to 1.
+        low: Grey level (luma); foreground pixels are above it.
+        high: Grey level (luma); foreground pixels are below it.
+
+    Returns:
+        A bag of the tiles that qualify; `bag` itself if all of them do.
 
     Raises:
-        SourceError: no tile has so much of it, or the bag holds no tiles.
+        SourceError: No tile has enough foreground, or the instances are not tiles.
+
+    Example:
+        >>> tiles = np.full((3, 8, 8, 3), 120, "uint8")
+        >>> tiles[1] = 255  # a white tile
+        >>> bag = tfbig.sources.open_bag(tiles)
+        >>> tfbig.mil.foreground(bag, share=0.6).shape
+        (2, 8, 8, 3)
     """
     if len(bag.shape) != 4 or bag.dtype != np.uint8 or bag.shape[3] not in (1, 3):
         raise SourceError(
-            f"{bag.name}: is {bag.shape} {bag.dtype}; expected tiles [n, H, W, 1 or 3] of uint8."
+            f"{bag.name}: has shape {bag.shape} of {bag.dtype}; expected tiles [n, H, W, 1 or 3] of uint8."
         )
     at_once = max(2**26 // bag.shape[1] // bag.shape[2] // bag.shape[3] // 8, 1)
     shares = [
-        _shares(bag.read(i, min(i + at_once, bag.shape[0])), low, high)
+        _foreground_shares(bag.read(i, min(i + at_once, bag.shape[0])), low, high)
         for i in range(0, bag.shape[0], at_once)
     ]
     places = np.flatnonzero(np.concatenate(shares) >= share)
     if not len(places):
         raise SourceError(
-            f"{bag.name}: none of {bag.shape[0]} tiles has a share of {share} of foreground. Leave the bag out."
+            f"{bag.name}: none of {bag.shape[0]} tiles has a share of {share} of foreground. Exclude the bag."
         )
     return bag if len(places) == bag.shape[0] else Subset(bag, places)
 
 
-def _shares(tiles: np.ndarray, low: int, high: int) -> np.ndarray:
+def _foreground_shares(tiles: np.ndarray, low: int, high: int) -> np.ndarray:
     grey = tiles @ LUMA if tiles.shape[3] == 3 else tiles[..., 0]
     return ((grey > low) & (grey < high)).mean((1, 2))
 
@@ -118,34 +149,44 @@ def dataset(
     like_sizes: bool = False,
     dense: bool = False,
 ) -> tf.data.Dataset:
-    """Handles of bags, or bags, and labels, for `fit`, `evaluate` and `predict`.
+    """Return a dataset of bags and labels for `fit`, `evaluate` and `predict`.
 
     Args:
-        bags: of one shape within a batch. Keep them as long as the dataset.
-        labels: one for each bag.
-        batch_size: bags of a batch.
-        sample: instances of each bag, drawn anew in every epoch (within-bag sampling): a number, or a share below 1.
-            Fewer where the bag has fewer. All by default.
-        shuffle: in every epoch the bags come in another order.
-        augment: tiles are blurred, coloured, flipped and turned, all of a bag alike, anew in every epoch; see
-            `tfbig.sources.Augmentation`.
-        seed: same seed, same samples and orders.
-        shard: which batches, of which epoch on, where training goes on or is shared.
-        like_sizes: shuffled bags that follow each other have about as many instances, see
+        bags: Bags with instances of one shape and dtype. Keep a reference to them as long as the dataset is used.
+        labels: One label per bag.
+        batch_size: Bags in a batch; above 1, the bags of a batch must have equal numbers of instances.
+        sample: Instances drawn from each bag, anew in every epoch (within-bag sampling): a number, or a share below 1.
+            Fewer if the bag has fewer. None for all instances.
+        shuffle: Whether to shuffle the bags in every epoch.
+        augment: Whether to blur, colour, flip and turn tiles, all tiles of a bag in the same way, anew in every epoch;
+            see `tfbig.sources.Augmentation`.
+        seed: Seed of the samples, orders and augmentations.
+        shard: The batches of this worker, and the epoch to start from when training resumes.
+        like_sizes: Whether shuffled bags that follow each other have similar numbers of instances, see
             `tfbig.data.worker_shards.shuffled`.
-        dense: give tensors `[N, n, ...]` instead of handles `[N]`, for plain models.
+        dense: Whether to yield tensors `[N, n, ...]` instead of handles `[N]`, for plain Keras models.
+
+    Returns:
+        A `tf.data.Dataset` of `(handles, labels)`: strings `[N]` or tensors `[N, n, ...]`, and labels `[N, ...]`.
 
     Raises:
-        ValueError: there are no bags, or not one label for each, or `sample` is not above 0.
-        SourceError: instances of two bags differ in shape or element type.
+        ValueError: `bags` is empty, the number of labels differs from the number of bags, or `sample` is not
+            positive.
+        SourceError: The instances of two bags differ in shape or dtype.
+
+    Example:
+        >>> bags = [tfbig.sources.open_bag(np.zeros((n, 8, 8, 3), "uint8")) for n in (5, 3)]
+        >>> data = tfbig.mil.dataset(bags, labels=[0, 1], sample=4, dense=True)
+        >>> [(tuple(x.shape), int(y[0])) for x, y in data]
+        [((1, 4, 8, 8, 3), 0), ((1, 3, 8, 8, 3), 1)]
     """
     labels = np.asarray(labels)
     if not len(bags) or len(labels) != len(bags):
-        raise ValueError(f"{len(bags)} bags and {len(labels)} labels; expected one for each.")
+        raise ValueError(f"{len(labels)} labels for {len(bags)} bags; expected one label per bag.")
     if sample is not None and not (0 < sample < 1 or (sample >= 1 and sample == int(sample))):
         raise ValueError(f"sample={sample}: expected a number of instances, or a share below 1.")
     for bag in bags:
-        _check_alike(bag, bags[0])
+        _check_instances(bag, bags[0])
     data = epochs.dataset(
         lambda i, drawn: (_handle(bags[i], sample, drawn, augment), labels[i]),
         len(bags),
@@ -163,7 +204,23 @@ def dataset(
 
 
 def sample_size(bag: Bag, sample: int | float | None) -> int:
-    """How many instances of a bag are drawn."""
+    """Return how many instances are drawn from a bag.
+
+    Args:
+        bag: The bag.
+        sample: A number of instances, a share below 1, or None for all, as in `dataset`.
+
+    Returns:
+        The number of instances, at least 1 and at most the size of the bag.
+
+    Raises:
+        TypeError: `sample` is not a number.
+
+    Example:
+        >>> bag = tfbig.sources.open_bag(np.zeros((5, 8, 8, 3), "uint8"))
+        >>> [tfbig.mil.sample_size(bag, sample) for sample in (None, 2, 0.4, 100)]
+        [5, 2, 2, 5]
+    """
     size = bag.shape[0]
     if sample is None:
         return size
@@ -172,8 +229,8 @@ def sample_size(bag: Bag, sample: int | float | None) -> int:
 
 def _handle(bag: Bag, sample: int | float | None, seed: int, augment: bool) -> str:
     size = sample_size(bag, sample)
-    same = size == bag.shape[0] and not augment
-    return bag.handle if same else bag.drawn_handle(size, seed, augment)
+    whole = size == bag.shape[0] and not augment
+    return bag.handle if whole else bag.drawn_handle(size, seed, augment)
 
 
 def _dense(handle: tf.Tensor, shape: list[int | None], dtype: tf.DType) -> tf.Tensor:
@@ -184,16 +241,16 @@ def _dense(handle: tf.Tensor, shape: list[int | None], dtype: tf.DType) -> tf.Te
     return tf.ensure_shape(tf.numpy_function(read, [handle], dtype), shape)
 
 
-def _check_alike(bag: Bag, first: Bag) -> None:
+def _check_instances(bag: Bag, first: Bag) -> None:
     if (bag.shape[1:], bag.dtype) != (first.shape[1:], first.dtype):
         raise SourceError(
-            f"{bag.name}: its instances are {bag.shape[1:]} {bag.dtype}, those of {first.name} are {first.shape[1:]} "
-            f"{first.dtype}. Make them alike, or leave the bag out."
+            f"{bag.name}: has instances of shape {bag.shape[1:]} {bag.dtype}; expected {first.shape[1:]} "
+            f"{first.dtype}, as in {first.name}. Convert the bags to one size and dtype, or exclude this one."
         )
 
 
 def _check_label(name: str, label: Any, classes: int) -> None:
     if int(label) != label or not 0 <= label < classes:
         raise ValueError(
-            f"{name}: label {label} is none of the {classes} classes, 0 to {classes - 1}."
+            f"{name}: has label {label}; expected an integer from 0 to {classes - 1} ({classes} classes)."
         )

@@ -1,7 +1,7 @@
 """Bags made from labelled images: digits (QMNIST-bags), folders of pictures (Imagenette-bags), drawn shapes.
 
 A bag is positive, class 1, if it holds instances of the key class, and negative, class 0, if it holds none (Andersson
-et al. 2022, section 4; Koriakina et al., ISPA 2021). Which instances are keys is kept in `Bag.labels`.
+et al. 2022, section 4; Koriakina et al., ISPA 2021). `Bag.labels` marks the key instances.
 """
 
 from __future__ import annotations
@@ -31,36 +31,43 @@ def compose(
     seed: int = 0,
     name: str = "bag",
 ) -> BagSet:
-    """Bags of instances drawn from a pool; every second one is positive.
+    """Draw bags of instances from a pool; every second bag is positive.
 
     Args:
-        pool: all instances, `[m, H, W, C]`.
-        classes: of each of them, `[m]`.
-        key: the class that makes a bag positive.
-        num_bags: how many bags.
-        instances: of a bag; each instance of the pool is in a bag once at most.
-        share: of the instances of a positive bag that are keys; one at least.
-        size: `(rows, columns)` of an instance, bilinear; by default as in the pool.
-        seed: same seed, same bags.
-        name: what error messages call a bag, with its number.
+        pool: All instances, `[m, H, W, C]`.
+        classes: Class of each instance, `[m]`.
+        key: Class that makes a bag positive.
+        num_bags: Number of bags.
+        instances: Instances in a bag; an instance of the pool is at most once in a bag.
+        share: Share of key instances in a positive bag; at least one instance is a key.
+        size: `(rows, columns)` of an instance, resized bilinearly; None for the size in the pool.
+        seed: Seed of the random bags.
+        name: Name of the bags in error messages, followed by their number.
+
+    Returns:
+        A `BagSet`.
 
     Raises:
-        ValueError: the pool has too few instances of the key, or of the others.
+        ValueError: The pool has too few instances of the key, or of the other classes.
     """
     classes = np.asarray(classes)
     keys, others = np.flatnonzero(classes == key), np.flatnonzero(classes != key)
     num_keys = max(round(share * instances), 1)
     if not 0 < share <= 1 or num_keys > len(keys) or instances > len(others):
         raise ValueError(
-            f"{num_keys} of {instances} instances shall be of class {key} (share {share}), and none in negative bags; "
-            f"the pool has {len(keys)} of that class and {len(others)} others."
+            f"the pool has {len(keys)} instances of class {key} and {len(others)} others; a positive bag takes "
+            f"{num_keys} of the class (share {share}) and a negative bag {instances} others. Use smaller bags, or a "
+            "share above 0 and up to 1."
         )
     rng = np.random.default_rng(seed)
     bags, labels = [], []
     for number in range(num_bags):
         label = (number + 1) % 2
-        few = num_keys if label else 0
-        drawn = [rng.choice(keys, few, False), rng.choice(others, instances - few, False)]
+        keys_of_bag = num_keys if label else 0
+        drawn = [
+            rng.choice(keys, keys_of_bag, False),
+            rng.choice(others, instances - keys_of_bag, False),
+        ]
         places = rng.permutation(np.concatenate(drawn))
         bag: Bag = Subset(pool, places, classes[places] == key, f"{name} {number}")
         bags.append(bag if size is None else Resized(bag, size))
@@ -69,41 +76,42 @@ def compose(
 
 
 def pictures(folder: str | Path, size: tuple[int, int]) -> tuple[Bag, np.ndarray, tuple[str, ...]]:
-    """Pictures of a folder with one folder for each class, as Imagenette has them.
+    """Open a folder with one folder of pictures per class, such as Imagenette.
 
     Args:
-        folder: `folder/CLASS/*.jpg` and other pictures.
-        size: `(rows, columns)` that each becomes.
+        folder: Folder with `CLASS/*.jpg` and other picture files.
+        size: `(rows, columns)` to which each picture is resized.
 
     Returns:
-        The pool `[m, rows, columns, C]`, classes `[m]`, and names of the classes, in alphabetical order.
+        The pool `[m, rows, columns, C]`, the class of each picture `[m]`, and the names of the classes in alphabetical
+        order.
 
     Raises:
-        SourceError: there are not two classes with pictures.
+        SourceError: There are fewer than two classes with pictures.
     """
     root = Path(folder)
-    inside = sorted(p for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
-    found = {p.name: _pictures(p) for p in inside}
-    found = {name: paths for name, paths in found.items() if paths}
-    if len(found) < 2:
+    folders = sorted(p for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
+    by_class = {p.name: _pictures(p) for p in folders}
+    by_class = {name: paths for name, paths in by_class.items() if paths}
+    if len(by_class) < 2:
         raise SourceError(
-            f"{folder}: has {len(found)} folders with pictures; expected one for each class, 2 or more."
+            f"{folder}: has {len(by_class)} folders with pictures; expected 2 or more, one per class."
         )
-    classes = np.repeat(np.arange(len(found)), [len(paths) for paths in found.values()])
-    paths = [path for group in found.values() for path in group]
-    return PictureBag(paths, str(folder), size), classes, tuple(found)
+    classes = np.repeat(np.arange(len(by_class)), [len(paths) for paths in by_class.values()])
+    paths = [path for group in by_class.values() for path in group]
+    return PictureBag(paths, str(folder), size), classes, tuple(by_class)
 
 
 def shapes(count: int, size: int = 32, seed: int = 0) -> tuple[Bag, np.ndarray]:
-    """Drawn tiles in the colours of a stained section, each with one of `SHAPES` at a random place.
+    """Draw tiles in the colours of a stained section, each with one of `SHAPES` at a random place.
 
     Args:
-        count: how many.
-        size: rows and columns of a tile.
-        seed: same seed, same tiles.
+        count: Number of tiles.
+        size: Rows and columns of a tile.
+        seed: Seed of the random tiles.
 
     Returns:
-        The pool `[count, size, size, 3]` of uint8, and the classes, positions in `SHAPES`.
+        The pool `[count, size, size, 3]` of uint8, and the class of each tile, an index into `SHAPES`.
     """
     rng = np.random.default_rng(seed)
     classes = rng.integers(len(SHAPES), size=count)

@@ -1,7 +1,7 @@
 """A network as nodes that the engine can run strip by strip.
 
-A value is an *image* (`[N, rows, ..., C]` with one, two or three spatial axes, visited by strips of rows) or
-*whole* (statistics, vectors, scalars: small enough to exist complete). A node makes one value from others and is
+A value is an *image* (`[N, rows, ..., C]` with one, two or three spatial axes, processed by strips of rows) or
+*whole* (statistics, vectors, scalars: small enough never to be cut). A node computes one value from others and is
 one of three kinds:
 
     Local    image -> image; an output row depends on a bounded window of input rows
@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 from tfbig.geometry.windows import SAME, Axis
 
 AT_ONCE = 2
-"""Strips of images that are worked on at the same time."""
+"""Number of image strips that are processed at the same time."""
 
 Size = TypeVar("Size", bound=tuple[int, ...])
 """Rows, columns, ... of an image."""
@@ -28,14 +28,14 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Value:
-    """What a node makes.
+    """An image or a whole value of the graph.
 
     Args:
-        id: position in `Graph.values`.
-        name: for messages and tables.
-        image: True for `[N, rows, ..., C]`, False for a whole value.
-        channels: C of an image.
-        dtype: name of the element type, or None for a whole value of several tensors.
+        id: Position in `Graph.values`.
+        name: Name for messages and tables.
+        image: True for an image `[N, rows, ..., C]`, False for a whole value.
+        channels: Channels C of an image.
+        dtype: Name of the element type, or None for a whole value of several tensors.
     """
 
     id: int
@@ -47,45 +47,47 @@ class Value:
 
 @dataclass(frozen=True)
 class Local:
-    """How an output strip is made from input strips.
+    """An operation whose output rows depend on a bounded window of input rows.
 
     Args:
-        function: `(inputs, weights, strip) -> tensor`; `inputs` holds the rows that the axes ask for
+        function: `(inputs, weights, strip) -> tensor`; `inputs` holds the rows that the axes request
             (clipped to the image) or whole values; `strip` is a `tfbig.ops.kernels.Strip`.
-        axes: per input one axis for each spatial dimension, rows first, or None where the input is whole.
-        pixelwise: every output number depends on the input number at its own place alone, whatever the
-            place and channel; such nodes commute with folding.
-        cheap: recomputing costs less than storing.
-        stops: no gradient flows through it.
-        operations: multiply-adds times two per output pixel, all channels.
-        phase: the same operation in phase layout (`tfbig.network.phase_layout.Phase`), where that is faster.
+        axes: For each input, one axis per spatial dimension, rows first, or None if the input is whole.
+        pixelwise: Whether the function is elementwise and the same for every position and channel; such
+            nodes commute with space-to-depth.
+        cheap: Whether recomputing costs less than storing.
+        stops_gradient: Whether no gradient flows through it.
+        operations: Multiply-adds times two per output pixel, all channels.
+        phase: The same operation in space-to-depth layout (`tfbig.network.phase_layout.Phase`) where that is
+            faster, else None.
     """
 
     function: Callable[..., Any]
     axes: tuple[tuple[Axis, ...] | None, ...]
     pixelwise: bool = False
     cheap: bool = False
-    stops: bool = False
+    stops_gradient: bool = False
     operations: int = 0
     phase: Any = None
 
 
 @dataclass(frozen=True)
 class Reduce:
-    """A sum over strips, in four steps.
+    """A reduction over strips, in four steps, and its pullback.
 
     Args:
         init: `(batch) -> partial`, a tuple of tensors; `batch` is N.
-        partial: `(inputs, weights, strip) -> partial` of the rows that the strip owns.
+        partial: `(inputs, weights, strip) -> partial`, over the rows that the strip owns.
         merge: `(partial, partial) -> partial`.
         finalize: `(partial, pixels) -> tensor or tuple`; `pixels` is the number of pixels of an image, int64.
-        pullback: `(inputs, weights, strip, result, cotangent) -> list`, gradients for the inputs (None
-            where there is none), given the gradient of the result.
-        together: `(inputs, weights, strip, cotangent) -> (partial, gradients)`, for a result whose
-            gradient does not depend on the result itself, as the mean of a loss over pixels: forward and
-            backward can then share one sweep. None otherwise.
-        operations: as in `Local`, per input pixel.
-        pixelwise: every number counts alone, so that folded inputs give the same result.
+        pullback: `(inputs, weights, strip, result, cotangent) -> list`, the gradients of the inputs (None
+            for an input without one); `cotangent` is the gradient of the result.
+        fused: `(inputs, weights, strip, cotangent) -> (partial, gradients)` if the gradient does not depend
+            on the result itself, as for the mean of a loss over pixels: one sweep can then run forward and
+            backward. None otherwise.
+        operations: As in `Local`, per input pixel.
+        pixelwise: Whether the result is a sum over elements of any position and channel, so that inputs in
+            space-to-depth layout give the same result.
     """
 
     init: Callable[..., Any]
@@ -93,30 +95,31 @@ class Reduce:
     merge: Callable[..., Any]
     finalize: Callable[..., Any]
     pullback: Callable[..., Any]
-    together: Callable[..., Any] | None = None
+    fused: Callable[..., Any] | None = None
     operations: int = 0
     pixelwise: bool = False
 
 
 @dataclass(frozen=True)
 class Whole:
-    """`function(inputs, weights) -> tensor or tuple` on whole values."""
+    """An operation on whole values: `function(inputs, weights) -> tensor or tuple`."""
 
     function: Callable[..., Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One operation.
+    """One operation with its inputs and output.
 
     Args:
-        name: layer name and step.
+        name: Layer name and step.
         op: `Local`, `Reduce` or `Whole`.
-        inputs: value ids.
-        output: value id.
-        weights: positions in `Graph.weights`.
-        layer: name of the Keras layer it comes from.
-        kind: equal for nodes whose functions do the same with their inputs and weights; None: like no other.
+        inputs: Value ids.
+        output: Value id.
+        weights: Positions in `Graph.weights`.
+        layer: Name of the Keras layer it comes from.
+        kind: Equal for nodes whose functions compute the same from inputs and weights, so that they can share
+            a trace; None for a node that shares none.
     """
 
     name: str
@@ -133,19 +136,22 @@ class Graph:
     """Nodes in topological order, and the values between them.
 
     Args:
-        spatial: number of spatial axes of every image; rows, the axis that is cut, are the first.
-        order: spatial axes of the model in the order of the graph, `(1, 0, 2)` where its second one is cut; by
-            default as they come. Images that go in and come out are turned, see `turned`.
-        values, nodes, inputs, outputs: ids are positions in `values`.
-        weights: variables.
+        spatial: Number of spatial axes of every image; the first, the rows, is cut into strips.
+        order: Spatial axes of the model in the order of the graph, for example `(1, 0, 2)` to cut the second axis;
+            None for the order of the model. The inputs and outputs are transposed, see `permutation`.
+        values: All values; the id of a value is its position here.
+        nodes: Nodes in topological order.
+        inputs: Ids of the values that come from outside.
+        outputs: Ids of the results.
+        weights: Variables.
         updates: `(variable, value id, function)`: after a step the variable is `function(old, value)`.
-        seeds: `(value id, generator)`: before a step the value is what `generator.next()` gives.
-        sizes: `{value id: image}`: whole values with the extent of an image.
-        instance_shapes: `{value id: shape}`: of images whose rows are the instances of a bag, the shape of one as the
-            layers have it, `[..., C]`.
-        at_once: strips that are worked on at the same time; a slice of a bag fills the cores alone.
-        xla: whether losses may be compiled.
-        norm_slice: how many instances at a time BatchNormalization has the statistics of; None: of all.
+        seeds: `(value id, generator)`: before a step the value is `generator.next()`.
+        sizes: `{value id: image}`: whole values that hold the extent of an image.
+        instance_shapes: `{value id: shape}`: for images whose rows are the instances of a bag, the shape of one
+            instance in the layers, `[..., C]`.
+        at_once: Strips that are processed at the same time; a slice of a bag keeps all cores busy alone.
+        norm_slice: Instances per slice that BatchNormalization computes statistics of; None for all of them.
+        xla: Whether losses may be compiled.
     """
 
     spatial: int = 2
@@ -163,33 +169,34 @@ class Graph:
     norm_slice: int | None = None
     xla: bool = True
 
-    def turned(self, items: Sequence[Item]) -> tuple[Item, ...]:
-        """One item per spatial axis, from the order of the model to that of the graph."""
+    def to_graph_order(self, items: Sequence[Item]) -> tuple[Item, ...]:
+        """Reorder items, one per spatial axis, from the order of the model to that of the graph."""
         return tuple(items if self.order is None else (items[i] for i in self.order))
 
     @property
-    def turning(self) -> tuple[int, ...]:
-        """Dimensions of an image of the model, `[N, ..., C]`, in the order of the graph."""
-        axes = self.turned(range(1, self.spatial + 1))
+    def permutation(self) -> tuple[int, ...]:
+        """Permutation that transposes an image of the model, `[N, ..., C]`, to the order of the graph."""
+        axes = self.to_graph_order(range(1, self.spatial + 1))
         return (0, *axes, self.spatial + 1)
 
     @property
-    def turning_back(self) -> tuple[int, ...]:
-        """Dimensions of an image of the graph in the order of the model."""
-        turning = self.turning
-        return tuple(turning.index(i) for i in range(len(turning)))
+    def inverse_permutation(self) -> tuple[int, ...]:
+        """Permutation that transposes an image of the graph to the order of the model."""
+        permutation = self.permutation
+        return tuple(permutation.index(i) for i in range(len(permutation)))
 
     def value(self, name: str, image: bool, channels: int = 0, dtype: str | None = None) -> int:
+        """Add a value without a producer and return its id. Args: as in `Value`."""
         self.values.append(Value(len(self.values), name, image, channels, dtype))
         return len(self.values) - 1
 
     def input(self, name: str, image: bool, channels: int = 0, dtype: str | None = None) -> int:
-        """A value that comes from outside: an image, a label image, a seed."""
+        """Add a value that comes from outside (an image, labels, a seed) and return its id."""
         self.inputs.append(self.value(name, image, channels, dtype))
         return self.inputs[-1]
 
     def size(self, image: int) -> int:
-        """A whole value with the rows, columns, ... of an image, `[spatial]` int32."""
+        """Add a whole value with the rows, columns, ... of an image, `[spatial]` int32, and return its id."""
         value = self.value(f"{self.values[image].name}/size", False)
         self.sizes[value] = image
         return value
@@ -205,16 +212,17 @@ class Graph:
         weights: Sequence[Any] = (),
         **traits: Any,
     ) -> int:
-        """Adds a `Local` node; without `axes` it is pixel by pixel. Gives its output value."""
+        """Add a `Local` node and return its output value; without `axes` it maps pixel to pixel."""
         if axes is None:
-            alone = (SAME,) * self.spatial
-            axes = [alone if self.values[i].image else None for i in inputs]
+            same_pixel = (SAME,) * self.spatial
+            axes = [same_pixel if self.values[i].image else None for i in inputs]
         op = Local(function, tuple(axes), **traits)
         return self._node(name, op, inputs, weights, self.value(name, True, channels, dtype))
 
     def reduce(
         self, name: str, op: Reduce, inputs: Sequence[int], weights: Sequence[Any] = ()
     ) -> int:
+        """Add a `Reduce` node and return its output value."""
         return self._node(name, op, inputs, weights, self.value(name, False))
 
     def whole(
@@ -224,6 +232,7 @@ class Graph:
         inputs: Sequence[int],
         weights: Sequence[Any] = (),
     ) -> int:
+        """Add a `Whole` node and return its output value."""
         return self._node(name, Whole(function), inputs, weights, self.value(name, False))
 
     def _node(
@@ -239,60 +248,66 @@ class Graph:
         return output
 
     def _slot(self, weight: Any) -> int:
-        for slot, known in enumerate(self.weights):
-            if known is weight:
+        for slot, existing in enumerate(self.weights):
+            if existing is weight:
                 return slot
         self.weights.append(weight)
         return len(self.weights) - 1
 
     def producer(self, value: int) -> Node | None:
-        """The node that makes a value; None for an input."""
+        """Return the node that computes a value, or None for an input."""
         return next((n for n in self.nodes if n.output == value), None)
 
     def consumers(self, value: int) -> list[Node]:
+        """Return the nodes that read a value."""
         return [n for n in self.nodes if value in n.inputs]
 
     def extents(self, sizes: dict[int, Size]) -> dict[int, Size]:
-        """Rows, columns, ... of every image, from those of the input images.
+        """Return the size of every image, computed from those of the input images.
 
         Args:
             sizes: `{input value id: (rows, columns, ...)}`.
 
+        Returns:
+            `{value id: (rows, columns, ...)}` of all images.
+
         Raises:
-            ValueError: images that meet in one node have different sizes, or one has no rows left.
+            ValueError: The images that one node reads have different sizes, or an image has no rows left.
         """
         extents = dict(sizes)
         for node in self.nodes:
-            found = [
+            sizes_of_output = [
                 output_extent(node, position, extents[node.inputs[position]])
                 for position in image_positions(node)
             ]
             if isinstance(node.op, Local):
-                extents[node.output] = _agree(node.name, found)
+                extents[node.output] = _common_size(node.name, sizes_of_output)
             elif isinstance(node.op, Reduce):
-                _agree(node.name, found)
+                _common_size(node.name, sizes_of_output)
         return extents
 
 
-def learned(graph: Graph, trained: Container[int], wanted: Iterable[int]) -> frozenset[int]:
-    """Values whose gradient is needed: those that depend on weights that are trained, or on inputs that want one.
+def values_with_gradient(
+    graph: Graph, trainable: Container[int], inputs: Iterable[int]
+) -> frozenset[int]:
+    """Return the values that need a gradient: those that depend on trainable weights or on `inputs`.
 
     Args:
-        graph: all nodes.
-        trained: positions of weights.
-        wanted: inputs.
+        graph: Graph of the model.
+        trainable: Positions of the trainable weights.
+        inputs: Input values whose gradient is requested.
     """
-    found = set(wanted)
+    values = set(inputs)
     for node in graph.nodes:
-        stops = isinstance(node.op, Local) and node.op.stops
-        sources = (*(w in trained for w in node.weights), *(i in found for i in node.inputs))
+        stops = isinstance(node.op, Local) and node.op.stops_gradient
+        sources = (*(w in trainable for w in node.weights), *(i in values for i in node.inputs))
         if not stops and any(sources):
-            found.add(node.output)
-    return frozenset(found)
+            values.add(node.output)
+    return frozenset(values)
 
 
 def image_positions(node: Node) -> list[int]:
-    """Positions of the inputs of a node that are images."""
+    """Return the positions of the inputs of a node that are images."""
     if isinstance(node.op, Whole):
         return []
     if isinstance(node.op, Reduce):
@@ -301,25 +316,26 @@ def image_positions(node: Node) -> list[int]:
 
 
 def axes_of(node: Node, position: int) -> tuple[Axis, ...]:
-    """Axes of one image input, rows first; those of a reduction all read the rows that they give."""
+    """Return the axes of one image input, rows first; a reduction reads every row once."""
     axes = node.op.axes[position] if isinstance(node.op, Local) else None
     return axes or (SAME,)
 
 
 def output_extent(node: Node, position: int, size: Size) -> Size:
-    """Size of the output of a node for the size of one of its image inputs."""
+    """Return the size of the output of a node, computed from the size of one of its image inputs."""
     if not isinstance(node.op, Local):
         return size
     axes = zip(axes_of(node, position), size, strict=True)
     return cast(Size, tuple(axis.extent(n) for axis, n in axes))
 
 
-def _agree(name: str, found: list[Size]) -> Size:
-    if any(size != found[0] for size in found):
-        raise ValueError(f"'{name}': its inputs have different sizes {found}; they must be equal.")
-    if min(found[0]) < 1:
+def _common_size(name: str, sizes: list[Size]) -> Size:
+    first = sizes[0]
+    if any(size != first for size in sizes):
+        raise ValueError(f"'{name}': its inputs have different sizes {sizes}; they must be equal.")
+    if min(first) < 1:
         raise ValueError(
-            f"'{name}': the image is too small, its output would be {' x '.join(map(str, found[0]))}. "
+            f"'{name}': the image is too small, its output would be {' x '.join(map(str, first))}. "
             "Use a larger image or smaller kernels and strides."
         )
-    return found[0]
+    return first

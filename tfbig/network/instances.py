@@ -1,8 +1,8 @@
-"""A model applied to every instance of a bag, and how it is read when the axis that is cut is the bag.
+"""The `Instances` layer, which applies a model to every instance of a bag, and its streaming by slices of the bag.
 
-A bag `[N, n, ...]` holds n instances, for example the tiles `[H, W, 3]` of a slide. Layers treat each instance alone,
-whatever they do inside it, so an instance is what a row is elsewhere, with a window of one; and slices of the bag are
-strips. What looks at all instances at once is a barrier: BatchNormalization in training.
+A bag `[N, n, ...]` holds n instances, for example the tiles `[H, W, 3]` of a slide. Layers process each instance
+separately, whatever they do inside it, so an instance plays the part of a row with a window of one, and slices of the
+bag are strips. A layer that combines all instances is a barrier: BatchNormalization in training.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tfbig.geometry.windows import SAME, Axis, Interval, partition
 from tfbig.network.graph import Graph, Reduce
 from tfbig.network.rules import registry
 from tfbig.network.rules.call import Call, Slot
-from tfbig.network.rules.noise import SPATIAL, Global
+from tfbig.network.rules.noise import SPATIAL, GlobalGenerator
 from tfbig.network.rules.normalisation import normalise
-from tfbig.network.rules.small import seed
+from tfbig.network.rules.small import add_seed
 from tfbig.ops import counter_random, moments
 
 layers = keras.layers
@@ -33,16 +33,29 @@ DROPS = (layers.Dropout, *SPATIAL, StochasticDepth)
 
 @keras.saving.register_keras_serializable(package="tfbig")
 class Instances(keras.layers.Layer):
-    """Applies a model to every instance of a bag: `[N, n, ...]` to `[N, n, d]`.
+    """Layer that applies a model to every instance of a bag: `[N, n, ...]` to `[N, n, d]`.
 
-    All instances of all N bags are one batch of the model, so in training its BatchNormalization has the statistics of
+    All instances of all N bags are one batch of the model, so in training its BatchNormalization uses the statistics of
     all of them.
 
     Args:
-        model: takes one instance, `[batch, ...]`.
-        norm_slice: in training, BatchNormalization has the statistics of so many instances at a time, slice after slice
-            of the bag, as where memory holds no more (ABMIL-ACC). The slices are `geometry.partition`: the fewest of
-            at most so many, whose sizes differ by one at most. Streamed, `strip_rows` must be the same number.
+        model: Model of a batch of instances, `[batch, ...]` to `[batch, d]`.
+        norm_slice: Instances per slice of the bag that BatchNormalization normalises by its own statistics in training,
+            as published methods do that process a bag slice by slice to save memory (ABMIL-ACC). The slices are those
+            of `geometry.partition`: as few as possible, and their sizes differ by at most one. A streamed model needs
+            `strip_rows` equal to it. None normalises all instances together.
+        **options: Arguments of `keras.layers.Layer`, such as `name`.
+
+    Raises:
+        ValueError: `norm_slice` is below 1.
+
+    Example:
+        >>> encoder = keras.Sequential(
+        ...     [keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3), keras.layers.GlobalAveragePooling2D()]
+        ... )
+        >>> bag = np.zeros((2, 5, 8, 8, 3), "float32")  # 2 bags of 5 tiles
+        >>> tfbig.layers.Instances(encoder)(bag).shape
+        TensorShape([2, 5, 4])
     """
 
     def __init__(self, model: keras.Model, norm_slice: int | None = None, **options: Any) -> None:
@@ -53,105 +66,116 @@ class Instances(keras.layers.Layer):
             )
         self.model = model
         self.norm_slice = norm_slice
-        self.autocast = False  # every layer of the model has its own element type
+        self.autocast = False  # every layer of the model casts to its own dtype
 
     def build(self, shape: Any) -> None:
+        """Mark the layer as built; the inner model builds itself."""
         self.built = True
 
     def call(self, bags: Any, training: bool | None = None) -> Any:
+        """Apply the model to every instance."""
         if training and self.norm_slice and not isinstance(bags, keras.KerasTensor):
             return self._by_slices(bags, self.norm_slice)
         return self._at_once(bags, training)
 
     def _by_slices(self, bags: Any, size: int) -> Any:
-        """One slice of the bag after the other, in training."""
-
+        """Apply the model to one slice of the bag after the other, in training."""
         count = tf.shape(bags)[1]
         num_slices = -(-count // size)
 
-        def one(index: Any, found: Any) -> Any:
+        def run_slice(index: Any, outputs: Any) -> Any:
             start, stop = partition(count, num_slices, index)
-            part = self._at_once(bags[:, start:stop], True)
-            return index + 1, found.write(index, tf.einsum("ab...->ba...", part))
+            features = self._at_once(bags[:, start:stop], True)
+            return index + 1, outputs.write(index, tf.einsum("ab...->ba...", features))
 
-        dtype = self.model.compute_output_spec(self._one(bags), training=True).dtype
-        found = tf.TensorArray(dtype, num_slices, infer_shape=False)
-        _, found = tf.while_loop(
-            lambda index, _: index < num_slices, one, (0, found), parallel_iterations=1
+        dtype = self.model.compute_output_spec(self._instance_spec(bags), training=True).dtype
+        outputs = tf.TensorArray(dtype, num_slices, infer_shape=False)
+        _, outputs = tf.while_loop(
+            lambda index, _: index < num_slices, run_slice, (0, outputs), parallel_iterations=1
         )
-        features = tf.einsum("ab...->ba...", found.concat())
+        features = tf.einsum("ab...->ba...", outputs.concat())
         return tf.ensure_shape(features, self.compute_output_shape(bags.shape))
 
     def _at_once(self, bags: Any, training: bool | None) -> Any:
         bag = keras.ops.shape(bags)
-        found = self.model(keras.ops.reshape(bags, (-1, *bag[2:])), training=training)
-        return keras.ops.reshape(found, (*bag[:2], *keras.ops.shape(found)[1:]))
+        features = self.model(keras.ops.reshape(bags, (-1, *bag[2:])), training=training)
+        return keras.ops.reshape(features, (*bag[:2], *keras.ops.shape(features)[1:]))
 
     def compute_output_shape(self, shape: Any) -> Any:
+        """Return the shape `[N, n, d]` of the features."""
         return (*shape[:2], *self.model.compute_output_shape((None, *shape[2:]))[1:])
 
     def compute_output_spec(self, bags: Any, training: bool | None = None) -> Any:
-        found = self.model.compute_output_spec(self._one(bags), training=training)
-        return keras.KerasTensor((*bags.shape[:2], *found.shape[1:]), found.dtype)
+        """Return the spec of the features."""
+        spec = self.model.compute_output_spec(self._instance_spec(bags), training=training)
+        return keras.KerasTensor((*bags.shape[:2], *spec.shape[1:]), spec.dtype)
 
     @staticmethod
-    def _one(bags: Any) -> Any:
-        """What stands for a batch of instances."""
+    def _instance_spec(bags: Any) -> Any:
+        """Return the spec of a batch of instances."""
         return keras.KerasTensor(
             (None, *bags.shape[2:]), keras.backend.standardize_dtype(bags.dtype)
         )
 
     def get_config(self) -> dict[str, Any]:
+        """Return the config, with the serialised model."""
         model = keras.saving.serialize_keras_object(self.model)
         return super().get_config() | {"model": model, "norm_slice": self.norm_slice}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Instances:
+        """Create a layer from its config."""
         config = dict(config)
         model = keras.saving.deserialize_keras_object(config.pop("model"), custom_objects)
         return cls(model, **config)
 
 
 @dataclass(frozen=True)
-class To:
-    """An axis inside an instance, which is never cut: as long as the layer makes it."""
+class FixedExtent:
+    """Axis inside an instance, which is never cut.
+
+    Args:
+        size: Extent of the axis in the output of the layer.
+    """
 
     size: int
 
     def extent(self, size: int) -> int:
+        """Return the extent of the output."""
         return self.size
 
     def needs(self, rows: Interval, size: int) -> Interval:
-        raise NotImplementedError("the axis of the instances alone is cut.")
+        """Raise an error: strips only cut the axis of the instances."""
+        raise NotImplementedError("only the axis of the instances is cut.")
 
 
 def apply(call: Call) -> list[int]:
-    """Adds the nodes of a layer that works on instances; gives the values of its outputs.
+    """Add the nodes of a layer that runs on instances and return the values of its outputs.
 
     Raises:
-        UnsupportedLayerError: the layer mixes instances, draws numbers in a way that slices cannot repeat, or changes
-            variables.
+        UnsupportedLayerError: The layer mixes instances, draws random numbers in a way that slices cannot repeat, or
+            changes variables.
     """
     shapes = _shapes(call)
     layer = call.layer
     if call.training and isinstance(layer, DROPS):
-        found = [_dropout(call)]
+        values = [_dropout(call)]
     elif isinstance(layer, layers.BatchNormalization):
         sliced = call.training and layer.trainable and call.graph.norm_slice
-        found = [_norm_of_slices(call, sliced)] if sliced else registry.apply(call)
+        values = [_batch_norm_of_slices(call, sliced)] if sliced else registry.apply(call)
     elif call.training and isinstance(layer, NOISE):
-        found = registry.apply(call)
+        values = registry.apply(call)
     else:
-        found = [_each(call, shapes, position) for position in range(len(shapes))]
-    call.graph.instance_shapes |= dict(zip(found, shapes, strict=True))
-    return found
+        values = [_per_instance(call, shapes, position) for position in range(len(shapes))]
+    call.graph.instance_shapes |= dict(zip(values, shapes, strict=True))
+    return values
 
 
 def _shapes(call: Call) -> list[tuple[int, ...]]:
-    """Shapes of one instance of each output, from those of the inputs."""
-    known = [tuple(t.shape[1:]) for t in call.outputs]
-    if all(None not in shape for shape in known):
-        return known
+    """Return the shape of one instance of each output."""
+    static = [tuple(t.shape[1:]) for t in call.outputs]
+    if all(None not in shape for shape in static):
+        return static
     inputs = [
         keras.KerasTensor((None, *call.graph.instance_shapes[value]), spec.dtype)
         for value, spec in zip(call.inputs, call.specs, strict=True)
@@ -159,45 +183,45 @@ def _shapes(call: Call) -> list[tuple[int, ...]]:
     arguments, options = keras.tree.map_structure(
         lambda a: inputs[a.position] if isinstance(a, Slot) else a, call.arguments
     )
-    made = call.layer.compute_output_spec(*arguments, **options)
-    return [tuple(t.shape[1:]) for t in keras.tree.flatten(made)]
+    outputs = call.layer.compute_output_spec(*arguments, **options)
+    return [tuple(t.shape[1:]) for t in keras.tree.flatten(outputs)]
 
 
 def sizes(graph: Graph, shape: Sequence[int]) -> tuple[int, ...]:
-    """Axes of an instance `[..., C]` in the graph, whose images have as many as the bag that goes in."""
+    """Return the axes of an instance `[..., C]` in the graph, whose images have the rank of the input bag."""
     inside, most = tuple(shape[:-1]), graph.spatial - 1
     if len(inside) <= most:
         return (*inside, *[1] * (most - len(inside)))
     if not most:
         raise UnsupportedLayerError(
-            f"an instance has shape {tuple(shape)} here, but the bag [N, n, d] holds vectors."
+            f"an instance has shape {tuple(shape)} here, but the instances of the bag [N, n, d] are vectors."
         )
     merged = len(inside) - most + 1
     return (prod(inside[:merged]), *inside[merged:])
 
 
-def _each(call: Call, shapes: list[tuple[int, ...]], position: int) -> int:
-    """The layer itself on the instances of a slice; one of its outputs."""
+def _per_instance(call: Call, shapes: list[tuple[int, ...]], position: int) -> int:
+    """Add a node that calls the layer itself on the instances of a slice, for one of its outputs."""
     graph, variables = call.graph, call.variables
     if call.training and call.generators:
-        call.refuse("draws random numbers, which slices of a bag cannot draw again.")
+        call.refuse("draws random numbers, which slices of a bag cannot repeat.")
     inputs = [graph.instance_shapes[value] for value in call.inputs]
     inside = sizes(graph, shapes[position])
-    axes: tuple[Axis, ...] = (SAME, *map(To, inside))
+    axes: tuple[Axis, ...] = (SAME, *map(FixedExtent, inside))
     channels = shapes[position][-1]
 
     def run(x: list[tf.Tensor], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
         flat = [tf.reshape(t, [-1, *shape]) for t, shape in zip(x, inputs, strict=True)]
-        given = list(zip(variables, w, strict=True))
-        found, scope = call.run(flat, given)
-        before = {id(v): tensor for v, tensor in given}
-        changed = [
-            (id(v), scope.get_current_value(v)) for v in getattr(call.layer, "variables", [])
-        ]
-        if any(now is not None and now is not before.get(key) for key, now in changed):
-            call.refuse("changes its variables, which slices of a bag cannot do in turn.")
-        found = keras.tree.flatten(found)[position]
-        return tf.reshape(found, tf.concat([tf.shape(x[0])[:2], [*inside, channels]], 0))
+        state = list(zip(variables, w, strict=True))
+        results, scope = call.run(flat, state)
+        before = {id(v): tensor for v, tensor in state}
+        after = [(id(v), scope.get_current_value(v)) for v in getattr(call.layer, "variables", [])]
+        if any(now is not None and now is not before.get(key) for key, now in after):
+            call.refuse(
+                "changes its variables, which slices of a bag cannot do one after the other."
+            )
+        result = keras.tree.flatten(results)[position]
+        return tf.reshape(result, tf.concat([tf.shape(x[0])[:2], [*inside, channels]], 0))
 
     operations = 2 * sum(prod(v.shape) for v in variables if len(v.shape) > 1)
     return graph.local(
@@ -213,11 +237,11 @@ def _each(call: Call, shapes: list[tuple[int, ...]], position: int) -> int:
     )
 
 
-def _norm_of_slices(call: Call, size: int) -> int:
-    """BatchNormalization by the statistics of the slice that is worked on; the moving ones change slice by slice.
+def _batch_norm_of_slices(call: Call, size: int) -> int:
+    """Add a BatchNormalization by the statistics of each slice; moving statistics are updated slice by slice.
 
-    After slices 1 to k a moving statistic is `m**k * old + (1 - m) * sum_i m**(k - i) * new_i`, so what a reduction
-    keeps is the pair (factor of old, what is added).
+    After slices 1 to k a moving statistic is `m**k * old + (1 - m) * sum_i m**(k - i) * new_i`, so the reduction
+    keeps the factor of `old` and the sum.
     """
     layer, axes = call.layer, list(range(call.rank - 1))
     momentum = layer.momentum
@@ -229,10 +253,10 @@ def _norm_of_slices(call: Call, size: int) -> int:
     def run(x: list[Any], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
         first, last, count = (tf.cast(t, tf.int64) for t in (strip.start, strip.stop, strip.extent))
         num_slices = -(-count // size)
-        wanted = partition(count, num_slices, -(-first * num_slices // count))
-        whole = tf.reduce_all([first == wanted.start, last == wanted.stop])
-        message = f"'{layer.name}': norm_slice={size} needs strips of as many; pass strip_rows={size} to tfbig.stream."
-        with tf.control_dependencies([tf.debugging.Assert(whole, [message])]):
+        expected = partition(count, num_slices, -(-first * num_slices // count))
+        is_slice = tf.reduce_all([first == expected.start, last == expected.stop])
+        message = f"'{layer.name}': norm_slice={size} needs strips of that size; pass strip_rows={size} to stream."
+        with tf.control_dependencies([tf.debugging.Assert(is_slice, [message])]):
             mean, variance = statistics(tf.identity(x[0]))
         gamma, beta = w[0] if layer.scale else None, w[-1] if layer.center else None
         return normalise(x[0], mean, variance, gamma, beta, layer.epsilon)
@@ -264,7 +288,7 @@ def _norm_of_slices(call: Call, size: int) -> int:
 
 
 def _dropout(call: Call) -> int:
-    """A mask by seed and place in the bag; one number for all places of an instance where `noise_shape` has 1."""
+    """Add dropout whose mask depends on seed and position in the bag; axes with `noise_shape` 1 share their mask."""
     layer = call.layer
     rate: float = getattr(layer, "rate", 0.0)
     generator = getattr(layer, "seed_generator", None)
@@ -272,19 +296,25 @@ def _dropout(call: Call) -> int:
     if isinstance(layer, SPATIAL):
         noise = (None, *[1] * (len(noise) - 2), None)
     elif isinstance(layer, StochasticDepth):
-        rate, generator, noise = layer.drop_path_rate, Global(), (None, *[1] * (len(noise) - 1))
+        rate, generator, noise = (
+            layer.drop_path_rate,
+            GlobalGenerator(),
+            (None, *[1] * (len(noise) - 1)),
+        )
     if rate == 0:
         return call.inputs[0]
     if noise[0] is not None or any(n not in (None, 1) for n in noise):
-        call.refuse(f"has noise_shape={noise}; for instances it is (None, ...) of None and 1.")
-    alike = [n == 1 for n in noise[1:-1]]
-    alike += [True] * (call.graph.spatial - 1 - len(alike))
+        call.refuse(
+            f"has noise_shape={noise}; for instances expected None first, then None or 1 for each axis."
+        )
+    shared = [n == 1 for n in noise[1:-1]]
+    shared += [True] * (call.graph.spatial - 1 - len(shared))
 
     def run(x: list[Any], w: Any, strip: Any) -> tf.Tensor:
         shape = tf.unstack(tf.shape(x[0]), num=call.rank)
-        inside = [1 if same else n for n, same in zip(shape[2:-1], alike, strict=True)]
+        inside = [1 if same else n for n, same in zip(shape[2:-1], shared, strict=True)]
         last = 1 if noise[-1] == 1 else call.channels
         ones = tf.ones([*shape[:2], *inside, last], x[0].dtype)
         return x[0] * counter_random.dropout(ones, rate, x[1], strip.start)
 
-    return call.local(run, inputs=[*call.inputs, seed(call, generator)])
+    return call.local(run, inputs=[*call.inputs, add_seed(call, generator)])

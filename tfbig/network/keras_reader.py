@@ -1,4 +1,4 @@
-"""Reads a Keras model into a graph of nodes."""
+"""Reading a Keras model into a graph of nodes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,20 @@ def read(
     input_dtypes: list[str] | None = None,
     order: tuple[int, ...] | None = None,
 ) -> Graph:
-    """The nodes of a functional or Sequential model.
+    """Read a functional or Sequential model into a graph.
 
     Args:
-        model: built; every layer that works on images needs a rule.
-        training: whether BatchNormalization uses the statistics of the image and dropout drops; None: where the
-            model calls its layers so.
-        input_dtypes: element type of each input as it will arrive; that of the model by default.
-        order: of the spatial axes, the one to cut first, see `longest_first`; by default as they come.
+        model: A built model; every layer that works on images needs a rule.
+        training: Whether BatchNormalization uses the statistics of the image and dropout is active; None for
+            the `training` argument of each layer call in the model.
+        input_dtypes: Element type in which each input will arrive; by default that of the model.
+        order: Order of the spatial axes, the one to cut first, see `longest_first`; by default that of the model.
+
+    Returns:
+        The graph, with the inputs and outputs of the model.
 
     Raises:
-        UnsupportedLayerError: a layer without a rule, a channels-first layer, or a subclassed model.
+        UnsupportedLayerError: A layer has no rule or is channels-first, or the model is subclassed.
     """
     functional = as_functional(model)
     graph = Graph(spatial=_spatial(functional, model.name), order=order)
@@ -42,7 +45,7 @@ def read(
         image = len(tensor.shape) == graph.spatial + 2
         if image and tensor.shape[-1] is None:
             raise UnsupportedLayerError(
-                f"input '{tensor.name}' of '{model.name}' has no known channels."
+                f"input '{tensor.name}' of '{model.name}' has no known channels; give keras.Input a known C."
             )
         dtype = (
             input_dtypes[position]
@@ -52,14 +55,14 @@ def read(
         channels = int(tensor.shape[-1]) if image else 0
         values.append(graph.input(tensor.name, image, channels, dtype if image else None))
     outputs = read_into(graph, functional, values, training)
-    graph.outputs = [_made(graph, v) if v in graph.inputs else v for v in outputs]
+    graph.outputs = [_copy(graph, v) if v in graph.inputs else v for v in outputs]
     return graph
 
 
 def longest_first(size: Sequence[int]) -> tuple[int, ...] | None:
-    """Order of spatial axes in which the longest is cut; None where that is the first.
+    """Return the order of the spatial axes that cuts the longest; None if that is the first.
 
-    Strips span the other axes in full, so the smallest strip is one place of the longest axis by all of the others.
+    Strips span the other axes in full, so cutting the longest axis gives the smallest strip of one row.
     """
     longest = max(range(len(size)), key=lambda i: size[i])
     if size[longest] == size[0]:
@@ -67,43 +70,43 @@ def longest_first(size: Sequence[int]) -> tuple[int, ...] | None:
     return (longest, *(i for i in range(len(size)) if i != longest))
 
 
-def _made(graph: Graph, value: int) -> int:
-    """A value of its own for an output that is an input."""
-    known = graph.values[value]
-    if not known.image:
-        return graph.whole(f"{known.name}/output", lambda x, w: tf.identity(x[0]), [value])
+def _copy(graph: Graph, value: int) -> int:
+    """Add a copy of an input that is also an output."""
+    spec = graph.values[value]
+    if not spec.image:
+        return graph.whole(f"{spec.name}/output", lambda x, w: tf.identity(x[0]), [value])
     return graph.local(
-        f"{known.name}/output",
+        f"{spec.name}/output",
         lambda x, w, strip: tf.identity(x[0]),
         [value],
-        known.channels,
-        known.dtype or "float32",
+        spec.channels,
+        spec.dtype or "float32",
         cheap=True,
     )
 
 
 def _spatial(functional: Any, name: str) -> int:
-    """Spatial axes of the images: the inputs with the most dimensions are images, the others small."""
+    """Return the number of spatial axes: inputs with the most dimensions are images, the others whole values."""
     spatial = max(len(t.shape) for t in functional.inputs) - 2
     if not 1 <= spatial <= 3:
         shapes = [t.shape for t in functional.inputs]
         raise UnsupportedLayerError(
-            f"'{name}' has no image among its inputs, whose shapes are {shapes}; an image is [N, rows, ..., C] with "
-            "one, two or three spatial axes."
+            f"'{name}' has no image among its inputs, whose shapes are {shapes}; expected [N, rows, ..., C] with one, "
+            "two or three spatial axes."
         )
     return spatial
 
 
 def as_functional(model: keras.Model) -> Any:
-    """The functional form of a model.
+    """Return the functional form of a model.
 
     Raises:
-        UnsupportedLayerError: the model has none.
+        UnsupportedLayerError: The model has none.
     """
     if user_code.overridden(model, "call"):
         raise UnsupportedLayerError(
             f"'{model.name}' ({type(model).__name__}) overrides `call`, so its graph is not what it computes; "
-            "use a functional or Sequential model of Keras' own class."
+            "use a plain keras.Model or keras.Sequential."
         )
     if isinstance(model, keras.Sequential):
         if not model.built:
@@ -114,18 +117,18 @@ def as_functional(model: keras.Model) -> Any:
     if hasattr(model, "_nodes_by_depth"):
         return model
     raise UnsupportedLayerError(
-        f"'{model.name}' ({type(model).__name__}) is a subclassed model, whose graph is not known; "
+        f"'{model.name}' ({type(model).__name__}) is a subclassed model, whose graph is unknown; "
         "use a functional or Sequential model."
     )
 
 
 def read_into(graph: Graph, functional: Any, inputs: list[int], training: bool | None) -> list[int]:
-    """Adds the layers of a model to a graph; gives the values of its outputs."""
-    known = {id(t): v for t, v in zip(functional.inputs, inputs, strict=True)}
+    """Add the layers of a model to a graph and return the values of its outputs."""
+    value_of = {id(t): v for t, v in zip(functional.inputs, inputs, strict=True)}
     for depth in sorted(functional._nodes_by_depth, reverse=True):
         for node in functional._nodes_by_depth[depth]:
             specs = node.arguments.keras_tensors
-            if node.is_input or any(id(t) not in known for t in specs):
+            if node.is_input or any(id(t) not in value_of for t in specs):
                 continue
             slots = count()
             arguments = node.arguments.convert(
@@ -133,11 +136,11 @@ def read_into(graph: Graph, functional: Any, inputs: list[int], training: bool |
                     rules.Slot(next(slots)) if isinstance(a, keras.KerasTensor) else a
                 )
             )
-            values = [known[id(t)] for t in specs]
+            values = [value_of[id(t)] for t in specs]
             outputs = node.output_tensors
-            found = read_call(graph, node.operation, values, specs, outputs, training, arguments)
-            known |= {id(t): v for t, v in zip(outputs, found, strict=True)}
-    return [known[id(t)] for t in functional.outputs]
+            results = read_call(graph, node.operation, values, specs, outputs, training, arguments)
+            value_of |= {id(t): v for t, v in zip(outputs, results, strict=True)}
+    return [value_of[id(t)] for t in functional.outputs]
 
 
 def read_call(
@@ -150,17 +153,21 @@ def read_call(
     arguments: Any = None,
     kind: type | None = None,
 ) -> list[int]:
-    """Adds one call of a layer, an operation or an inner model to a graph; gives the values of its outputs.
+    """Add one call of a layer, an operation or a nested model to a graph.
 
     Args:
-        graph: what it is added to.
-        layer: what is called.
-        values: its inputs.
-        specs, outputs: the Keras tensors that go in and come out.
-        training: whether it trains; None: as its arguments say, else not. Keras lets that of the model override
-            them.
+        graph: Graph to add nodes to.
+        layer: Layer, operation or model that is called.
+        values: Values of the inputs.
+        specs: Keras tensors of the inputs.
+        outputs: Keras tensors of the outputs.
+        training: Whether the layer runs in training mode; None to use the `training` argument of the call (False
+            without one). As in Keras, the mode of the model overrides that argument.
         arguments: `(args, kwargs)` with slots for the inputs; by default the input, or the list of inputs.
-        kind: class that the layer runs as; its own by default.
+        kind: Class whose rule applies; by default the class of the layer.
+
+    Returns:
+        The values of the outputs.
     """
     if arguments is None:
         slots = [rules.Slot(i) for i in range(len(values))]
@@ -179,22 +186,22 @@ def read_call(
     )
     first = len(graph.nodes)
     apply = instances.apply if _holds_instances(graph, values) else rules.apply
-    found = apply(call) if images else rules.small(call)
-    alike = _alike(call)
+    results = apply(call) if images else rules.small(call)
+    computation = _computation(call)
     for step, node in enumerate(graph.nodes[first:]):
-        part = (*alike, type(node.op).__name__, node.name.partition("/")[2], step)
-        graph.nodes[first + step] = replace(node, kind=part)
-    return found
+        node_kind = (*computation, type(node.op).__name__, node.name.partition("/")[2], step)
+        graph.nodes[first + step] = replace(node, kind=node_kind)
+    return results
 
 
 def _read_instances(
     graph: Graph, layer: Any, bag: int, spec: Any, training: bool | None
 ) -> list[int]:
-    """The layers of a model that is applied to every instance."""
+    """Add the layers of a model that is applied to every instance of a bag."""
     shape = tuple(spec.shape[2:])
     if None in shape:
         raise UnsupportedLayerError(
-            f"layer '{layer.name}' takes instances of shape {shape}; slices of a bag need a known shape, as in "
+            f"layer '{layer.name}' receives instances of shape {shape}; expected a fully known shape, as in "
             "keras.Input((None, 224, 224, 3))."
         )
     graph.instance_shapes[bag] = shape
@@ -208,32 +215,36 @@ def _holds_instances(graph: Graph, values: Sequence[int]) -> bool:
 
 
 def _cast(graph: Graph, value: int, dtype: str) -> int:
-    """The value in another element type; instances keep their shape."""
-    found = cast(graph, value, dtype)
+    """Add a cast of a value to another element type; instances keep their shape."""
+    result = cast(graph, value, dtype)
     if value in graph.instance_shapes:
-        graph.instance_shapes[found] = graph.instance_shapes[value]
-    return found
+        graph.instance_shapes[result] = graph.instance_shapes[value]
+    return result
 
 
-_OF_NO_EFFECT = ("name", "trainable", "_initializer", "_regularizer", "_constraint")
+_IRRELEVANT = ("name", "trainable", "_initializer", "_regularizer", "_constraint")
+"""Ends of config keys that do not change what a layer computes."""
 
 
-def _alike(call: rules.Call) -> tuple[Any, ...]:
-    """What decides how a layer computes; one that is not Keras' own may hold more than its config says."""
+def _computation(call: rules.Call) -> tuple[Any, ...]:
+    """Return a key that is equal for calls that compute the same; unique for custom layers.
+
+    A custom layer may depend on more than its config.
+    """
     layer = call.layer
-    others = [a for a in keras.tree.flatten(call.arguments) if not isinstance(a, rules.Slot)]
-    plain = all(isinstance(a, (bool, int, float, str, type(None))) for a in others)
+    constants = [a for a in keras.tree.flatten(call.arguments) if not isinstance(a, rules.Slot)]
+    plain = all(isinstance(a, (bool, int, float, str, type(None))) for a in constants)
     holds_more = isinstance(layer, (keras.Model, keras.layers.Normalization))
     function = getattr(layer, "activation", None)
-    mine = not str(getattr(function, "__module__", "keras.")).startswith("keras.")
-    if holds_more or mine or not plain or not type(layer).__module__.startswith("keras."):
-        return (object(),)  # like no other
-    config = {k: v for k, v in layer.get_config().items() if not k.endswith(_OF_NO_EFFECT)}
-    known = [call.graph.values[i] for i in call.inputs]
+    custom = not str(getattr(function, "__module__", "keras.")).startswith("keras.")
+    if holds_more or custom or not plain or not type(layer).__module__.startswith("keras."):
+        return (object(),)
+    config = {k: v for k, v in layer.get_config().items() if not k.endswith(_IRRELEVANT)}
+    inputs = [call.graph.values[i] for i in call.inputs]
     return (
         type(layer).__name__,
         json.dumps(config, sort_keys=True, default=repr),
         call.training,
         repr(call.arguments),
-        tuple((v.image, v.channels, v.dtype) for v in known),
+        tuple((v.image, v.channels, v.dtype) for v in inputs),
     )

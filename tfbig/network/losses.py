@@ -1,8 +1,8 @@
 """Losses and metrics of images, strip by strip.
 
-A loss that is a mean over pixels adds up: its share of a strip, and its gradient there, need nothing from other
-strips, so the last sweep runs forward and backward together. Dice and Tversky are ratios of sums: their gradient
-needs the sums of the whole image first, so they are a barrier like any other.
+A loss that is a mean over pixels is a sum over strips: the part of one strip and its gradient need nothing from
+other strips, so the last sweep is fused. Dice and Tversky are ratios of sums: their gradient needs the sums over the
+whole image first, so they are barriers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tfbig.network import user_code
 from tfbig.network.graph import Graph, Local, Node, Reduce
 
 XLA_NUMBERS = 2**24
-"""Images with fewer predicted numbers are not worth compiling for: 0.1 s a shape of strip, 5 ns a number saved."""
+"""Fewest predicted elements of an image for which XLA pays: compiling takes 0.1 s per strip shape, saves 5 ns each."""
 
 Metrics = Callable[..., None]
 RATIOS = (keras.losses.Dice, keras.losses.Tversky)
@@ -36,40 +36,41 @@ ELEMENTWISE = (
     keras.losses.Poisson,
     *RATIOS,
 )
-"""Losses whose mean over channels and pixels does not depend on which number is a channel."""
+"""Losses that do not depend on which axis of an element is the channel axis."""
 
 
 def resolve(loss: Any) -> keras.losses.Loss:
-    """A Keras loss object from what `compile` accepts.
+    """Return the Keras loss object for an identifier that `compile` accepts.
 
     Raises:
-        ValueError: there is no loss.
+        ValueError: `loss` is None.
     """
-    found = keras.losses.get(loss)
-    if found is None:
+    resolved = keras.losses.get(loss)
+    if resolved is None:
         raise ValueError("no loss to train with; pass `loss=` to compile(), for example 'mse'.")
-    if isinstance(found, keras.losses.Loss):
-        return found
-    named = [
-        c for c in vars(keras.losses).values() if isinstance(c, type) and _function(c) is found
+    if isinstance(resolved, keras.losses.Loss):
+        return resolved
+    classes = [
+        c for c in vars(keras.losses).values() if isinstance(c, type) and _function(c) is resolved
     ]
-    return named[0]() if named else FunctionLoss(found)
+    return classes[0]() if classes else FunctionLoss(resolved)
 
 
 def _function(kind: type) -> Any:
-    """The plain function of a Keras loss class."""
+    """Return the function of a Keras loss class, such as `mean_squared_error`; None without one."""
     words = "".join("_" + c.lower() if c.isupper() else c for c in kind.__name__).strip("_")
     return getattr(keras.losses, words, None)
 
 
 class FunctionLoss(keras.losses.Loss):
-    """A loss of one's own, `function(y_true, y_pred)`: a number per pixel."""
+    """Custom loss `function(y_true, y_pred)` that returns one value per pixel."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(name=getattr(function, "__name__", "loss"))
         self.function = function
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
+        """Return the loss of every pixel."""
         return self.function(y_true, y_pred)
 
 
@@ -82,28 +83,29 @@ def add(
     metrics: Metrics | None = None,
     sample_weight: int | None = None,
 ) -> int:
-    """Adds a loss to a graph.
+    """Add a loss to a graph.
 
     Args:
-        graph: of the model.
-        prediction: image that the model gives; pixelwise nodes before it move into the loss if nothing else
+        graph: Graph of the model.
+        prediction: Output image of the model; pixelwise nodes before it move into the loss if nothing else
             reads it.
-        target: image input with the labels.
+        target: Image input with the labels.
         loss: Keras loss.
-        weight: factor of the loss.
-        metrics: called once per strip with `(y_true, y_pred, share)`, and the sample weights `[N, r, ..., 1]` if
-            there are any; that share of the rows of every image, `[N]`, is in it.
-        sample_weight: whole input `[N]`, or image input of one channel, or None.
+        weight: Factor of the loss.
+        metrics: Called once per strip with `(y_true, y_pred, share)`, plus the sample weights `[N, r, ..., 1]` if
+            there are any; `share`, `[N]`, is the share of the image's rows that the strip owns.
+        sample_weight: Whole input `[N]`, or image input of one channel, or None.
 
     Returns:
         The value id of the loss, a scalar.
 
     Raises:
-        UnsupportedLayerError: the loss is no mean, sum or ratio of sums over pixels.
+        UnsupportedLayerError: The loss is not a mean, sum or ratio of sums over pixels.
     """
-    alone = graph.values[prediction].channels == 1 and loss.reduction != "sum"
+    mean_of_one_channel = graph.values[prediction].channels == 1 and loss.reduction != "sum"
     value, tail, pixelwise = split_tail(graph, prediction)
-    pixelwise = pixelwise and alone and _is(loss, ELEMENTWISE) and sample_weight is None
+    pixelwise = pixelwise and mean_of_one_channel and sample_weight is None
+    pixelwise = pixelwise and _is(loss, ELEMENTWISE)
     _check(loss, graph, [target, prediction])
     inputs = [value, target]
     if sample_weight is not None:
@@ -111,14 +113,14 @@ def add(
     if _is(loss, RATIOS):
         op = replace(_ratio(loss, tail, metrics, graph.spatial), pixelwise=pixelwise)
         return _add_ratio(graph, op, inputs, loss, weight, sample_weight)
-    counted = _counted(graph, loss, inputs)
-    divided = counted is not None
+    divisor_image = _divisor_image(graph, loss, inputs)
+    divided = divisor_image is not None
     op = _mean(loss, 1.0 if divided else weight, tail, metrics, divided, graph.spatial, graph.xla)
     result = graph.reduce(loss.name, replace(op, pixelwise=pixelwise), inputs)
-    if counted is None:
+    if divisor_image is None:
         return result
     dtype = tf.as_dtype(loss.dtype)
-    divisor = graph.reduce(f"{loss.name}/weights", _sum(dtype), [counted])
+    divisor = graph.reduce(f"{loss.name}/weights", _sum(dtype), [divisor_image])
     return graph.whole(
         f"{loss.name}/mean",
         lambda x, w: tf.math.divide_no_nan(x[0], x[1]) * tf.constant(weight, dtype),
@@ -127,41 +129,43 @@ def add(
 
 
 def _is(loss: keras.losses.Loss, kinds: tuple[type, ...]) -> bool:
-    """Whether a loss is one of Keras' losses, and computes as that does."""
+    """Return whether a loss is one of these Keras losses and does not override `call`."""
     return isinstance(loss, kinds) and not user_code.overridden(loss, "call")
 
 
 def _check(loss: keras.losses.Loss, graph: Graph, images: list[int]) -> None:
-    """Refuses a loss that is no mean, sum or ratio of sums over pixels; `images` are labels and prediction."""
+    """Raise if a loss is not a mean, sum or ratio of sums over pixels; `images` are labels and prediction."""
     if loss.reduction in (None, "none"):
         raise UnsupportedLayerError(
             f"loss '{loss.name}' has reduction={loss.reduction!r}; an image loss must be a mean or a sum."
         )
     if user_code.overridden(loss, "__call__"):
         raise UnsupportedLayerError(
-            f"loss '{loss.name}' ({type(loss).__name__}) overrides __call__, so how it adds up over pixels is not "
-            "known; override `call`, which gives one number per pixel."
+            f"loss '{loss.name}' ({type(loss).__name__}) overrides __call__, so how it sums over pixels is "
+            "unknown; override `call`, which returns one value per pixel."
         )
     axis = getattr(loss, "axis", getattr(loss, "_fn_kwargs", {}).get("axis"))
     if axis not in (None, -1, graph.spatial + 1) and not _is(loss, RATIOS):
         raise UnsupportedLayerError(
-            f"loss '{loss.name}' has axis={axis}; strips need the channels, axis=-1."
+            f"loss '{loss.name}' has axis={axis}; expected the channels, axis=-1."
         )
     channels = [graph.values[v].channels for v in images]
-    if type(loss) not in vars(keras.losses).values() and not user_code.per_pixel(
+    if type(loss) not in vars(keras.losses).values() and not user_code.is_per_pixel(
         loss.call, channels, graph.spatial, str(loss.dtype)
     ):
         raise UnsupportedLayerError(
-            f"loss '{loss.name}' is not a mean over pixels: it gives a part of an image other numbers than the whole. "
-            "Use one that gives every pixel a number of its own, [N, ...], or keras.losses.Dice or Tversky."
+            f"loss '{loss.name}' is not a mean over pixels: for part of an image it returns other values than for all. "
+            "Use a loss that returns one value per pixel, [N, ...], or keras.losses.Dice or Tversky."
         )
 
 
-def _counted(graph: Graph, loss: keras.losses.Loss, inputs: list[int]) -> int | None:
-    """The image whose sum divides that of the loss; None where it is the number of pixels, or 1.
+def _divisor_image(graph: Graph, loss: keras.losses.Loss, inputs: list[int]) -> int | None:
+    """Return the image whose sum divides the summed loss; None to divide by the number of pixels, or not at all.
 
     Args:
-        inputs: prediction, labels and perhaps sample weights.
+        graph: Graph of the model.
+        loss: Keras loss.
+        inputs: Prediction, labels and, if there are any, sample weights.
     """
     ignored, weights = getattr(loss, "ignore_class", None), inputs[2:]
     weights = weights if loss.reduction == "mean_with_sample_weight" else []
@@ -181,13 +185,21 @@ def _counted(graph: Graph, loss: keras.losses.Loss, inputs: list[int]) -> int | 
 def observe(
     graph: Graph, prediction: int, target: int, metrics: Metrics, sample_weight: int | None = None
 ) -> int:
-    """Shows a prediction that has no loss to metrics; gives a value that is always zero. Arguments as in `add`."""
+    """Update metrics with a prediction that has no loss, and return a value that is always zero.
+
+    Args:
+        graph: As in `add`.
+        prediction: As in `add`.
+        target: As in `add`.
+        metrics: As in `add`.
+        sample_weight: As in `add`.
+    """
     inputs = [prediction, target]
     if sample_weight is not None:
         inputs.append(_weights_image(graph, target, sample_weight))
 
     def partial(x: list[tf.Tensor], w: Any, strip: Any) -> tuple[tf.Tensor]:
-        _observe(metrics, x, x[0], strip)
+        _update_metrics(metrics, x, x[0], strip)
         return (tf.zeros([]),)
 
     op = Reduce(
@@ -201,13 +213,13 @@ def observe(
 
 
 def _weights_image(graph: Graph, target: int, sample_weight: int) -> int:
-    """Sample weights as an image of one channel; `[N]` are spread over the target's pixels strip by strip."""
+    """Return sample weights as an image of one channel; `[N]` are broadcast to the target's pixels, strip by strip."""
     if graph.values[sample_weight].image:
         return sample_weight
-    spread = [-1] + [1] * (graph.spatial + 1)
+    broadcast_shape = [-1] + [1] * (graph.spatial + 1)
 
     def function(x: list[tf.Tensor], w: Any, strip: Any) -> tf.Tensor:
-        weights = tf.reshape(x[1], spread)
+        weights = tf.reshape(x[1], broadcast_shape)
         return tf.broadcast_to(weights, tf.concat([tf.shape(x[0])[:-1], [1]], 0))
 
     dtype = graph.values[sample_weight].dtype or "float32"
@@ -216,25 +228,33 @@ def _weights_image(graph: Graph, target: int, sample_weight: int) -> int:
 
 
 def split_tail(graph: Graph, value: int) -> tuple[int, Callable[[tf.Tensor], tf.Tensor], bool]:
-    """Takes the nodes without a halo that end in `value`, one of its outputs, out of a graph, as one function.
+    """Remove the nodes without a halo that end in the output `value` from a graph, and join them in one function.
 
     With the activation inside the loss, Keras computes cross-entropies from logits, as it does for a plain
-    model, and the chain can be compiled as one. A last node that something else reads too is also made there.
+    model, and the chain can be compiled as a whole. If something else reads the last node too, it stays in the graph
+    and is computed in the function again.
+
+    Args:
+        graph: Graph of the model.
+        value: An output.
+
+    Returns:
+        The value before the chain, the function of the chain, and whether all of its nodes are pixelwise.
     """
     nodes: list[Node] = []
     node = graph.producer(value)
-    read = graph.outputs.count(value) > 1
+    is_output = graph.outputs.count(value) > 1
     while node is not None and _movable(node):
-        alone = not read and not graph.consumers(value)
-        if not alone and nodes:
+        removable = not is_output and not graph.consumers(value)
+        if not removable and nodes:
             break
         nodes.insert(0, node)
         value = node.inputs[0]
-        if not alone:
+        if not removable:
             break
         graph.nodes.remove(node)
         node = graph.producer(value)
-        read = value in graph.outputs
+        is_output = value in graph.outputs
 
     def tail(x: tf.Tensor) -> tf.Tensor:
         for node in nodes:
@@ -246,55 +266,57 @@ def split_tail(graph: Graph, value: int) -> tuple[int, Callable[[tf.Tensor], tf.
 
 def _movable(node: Node) -> bool:
     op = node.op
-    alone = isinstance(op, Local) and op.cheap and not node.weights and len(node.inputs) == 1
-    return alone and op.axes[0] is not None and set(op.axes[0]) == {SAME}
+    simple = isinstance(op, Local) and op.cheap and not node.weights and len(node.inputs) == 1
+    return simple and op.axes[0] is not None and set(op.axes[0]) == {SAME}
 
 
 def _values(
     loss: keras.losses.Loss, y_true: tf.Tensor, y_pred: tf.Tensor, spatial: int
 ) -> tf.Tensor:
-    """Loss of every pixel, `[N, r, ...]`, as `loss(y_true, y_pred)` has it before the mean."""
+    """Return the loss of every pixel, `[N, r, ...]`, as in `loss(y_true, y_pred)` before its mean."""
     dtype = tf.as_dtype(loss.dtype)
     y_pred = y_pred if y_pred.dtype == dtype else tf.cast(y_pred, dtype)
     values = loss.call(tf.cast(y_true, dtype), y_pred)
     mask = keras.src.backend.get_keras_mask(values)
     if mask is not None and getattr(loss, "ignore_class", None) is None:
         raise UnsupportedLayerError(
-            f"loss '{loss.name}' ignores some of the pixels by a mask of Keras; strips know "
-            "keras.losses.SparseCategoricalCrossentropy(ignore_class=...), or use sample weights."
+            f"loss '{loss.name}' ignores pixels by a Keras mask, which strips do not support; use "
+            "keras.losses.SparseCategoricalCrossentropy(ignore_class=...) or sample weights."
         )
     if values.shape.rank is None or values.shape.rank <= spatial:
         raise UnsupportedLayerError(
-            f"loss '{loss.name}' is not a mean over pixels (it gives shape {values.shape} for a strip); "
-            "use a loss that gives one number per pixel, or keras.losses.Dice or Tversky."
+            f"loss '{loss.name}' is not a mean over pixels (it returns shape {values.shape} for a strip); "
+            "use a loss that returns one value per pixel, or keras.losses.Dice or Tversky."
         )
     return values
 
 
 def _share(strip: Any, dtype: Any) -> tf.Tensor:
-    """The share of the rows of an image that a strip owns."""
+    """Return the share of the rows of an image that a strip owns."""
     return tf.cast((strip.stop - strip.start) / strip.extent, dtype)
 
 
-def _observe(metrics: Metrics | None, x: list[tf.Tensor], y_pred: tf.Tensor, strip: Any) -> None:
-    """Shows metrics a strip; `x` are the inputs of a loss: prediction, target and perhaps weights."""
+def _update_metrics(
+    metrics: Metrics | None, x: list[tf.Tensor], y_pred: tf.Tensor, strip: Any
+) -> None:
+    """Update metrics with a strip; `x` are the inputs of a loss: prediction, target and optional weights."""
     if metrics is not None:
         share = _share(strip, keras.config.floatx())
         metrics(x[1], y_pred, tf.fill(tf.shape(y_pred)[:1], share), *x[2:])
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of a strip and tensors, through XLA for strips of large images.
+    """Return `function` with the strip as a new first argument, compiled with XLA for strips of large images.
 
-    Activation, loss and gradient are a dozen pixelwise operations; fused they take a third of the time and no
-    temporaries.
+    Activation, loss and gradient are a dozen pixelwise operations; compiled as one they take a third of the time
+    and no temporaries.
     """
-    fused = tf.function(function, jit_compile=True, autograph=False)
+    compiled = tf.function(function, jit_compile=True, autograph=False)
 
     def choose(strip: Any, x: tf.Tensor, *rest: tf.Tensor) -> Any:
         rows, extent = (tf.cast(n, tf.int64) for n in (strip.stop - strip.start, strip.extent))
         large = tf.size(x, tf.int64) * extent >= XLA_NUMBERS * rows
-        return tf.cond(large, lambda: fused(x, *rest), lambda: function(x, *rest))
+        return tf.cond(large, lambda: compiled(x, *rest), lambda: function(x, *rest))
 
     return choose
 
@@ -308,61 +330,61 @@ def _mean(
     spatial: int,
     xla: bool,
 ) -> Reduce:
-    """Sum over strips of their part of a loss; of the sum of pixels if `summed`, else of their mean."""
+    """Return the reduction of a loss: the sum over pixels if `summed`, else their mean."""
     dtype = tf.as_dtype(loss.dtype)
     summed = summed or loss.reduction == "sum"
 
-    def share(x: tf.Tensor, y: tf.Tensor, part: tf.Tensor, *w: tf.Tensor) -> Any:
-        """A strip's part of the loss, and its prediction."""
+    def strip_loss(x: tf.Tensor, y: tf.Tensor, factor: tf.Tensor, *w: tf.Tensor) -> Any:
+        """Return a strip's part of the loss, and its prediction."""
         y_pred = tail(x)
         values = _values(loss, y, y_pred, spatial)
         if w:
             values *= tf.cast(w[0][..., 0], dtype)
         total = tf.reduce_sum(values) if summed else tf.reduce_mean(values)
-        return total * tf.cast(part, dtype), y_pred
+        return total * tf.cast(factor, dtype), y_pred
 
     def with_gradient(
-        x: tf.Tensor, y: tf.Tensor, part: tf.Tensor, cotangent: tf.Tensor, *w: tf.Tensor
+        x: tf.Tensor, y: tf.Tensor, factor: tf.Tensor, cotangent: tf.Tensor, *w: tf.Tensor
     ) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(x)
-            loss_share, y_pred = share(x, y, part, *w)
-        gradient = tape.gradient(loss_share, x, cotangent)
-        return (loss_share, gradient, y_pred) if metrics is not None else (loss_share, gradient)
+            part, y_pred = strip_loss(x, y, factor, *w)
+        gradient = tape.gradient(part, x, cotangent)
+        return (part, gradient, y_pred) if metrics is not None else (part, gradient)
 
-    def part(strip: Any) -> tf.Tensor:
+    def factor_of(strip: Any) -> tf.Tensor:
         return tf.constant(weight, tf.float64) * (1.0 if summed else _share(strip, tf.float64))
 
     def partial(x: list[tf.Tensor], w: Any, strip: Any) -> tuple[tf.Tensor]:
-        loss_share, y_pred = share(x[0], x[1], part(strip), *x[2:])
-        _observe(metrics, x, y_pred, strip)
-        return (loss_share,)
+        part, y_pred = strip_loss(x[0], x[1], factor_of(strip), *x[2:])
+        _update_metrics(metrics, x, y_pred, strip)
+        return (part,)
 
     compiles = xla and type(loss) in vars(keras.losses).values()
     run = _compiled(with_gradient) if compiles else lambda strip, *tensors: with_gradient(*tensors)
 
-    def pulled(x: list[tf.Tensor], strip: Any, cotangent: tf.Tensor) -> Any:
-        loss_share, gradient, *y_pred = run(strip, x[0], x[1], part(strip), cotangent, *x[2:])
-        return loss_share, [gradient, *[None] * len(x[1:])], y_pred
+    def part_and_gradients(x: list[tf.Tensor], strip: Any, cotangent: tf.Tensor) -> Any:
+        part, gradient, *y_pred = run(strip, x[0], x[1], factor_of(strip), cotangent, *x[2:])
+        return part, [gradient, *[None] * len(x[1:])], y_pred
 
-    def together(x: list[tf.Tensor], w: Any, strip: Any, cotangent: tf.Tensor) -> Any:
-        loss_share, gradients, y_pred = pulled(x, strip, cotangent)
+    def fused(x: list[tf.Tensor], w: Any, strip: Any, cotangent: tf.Tensor) -> Any:
+        part, gradients, y_pred = part_and_gradients(x, strip, cotangent)
         if y_pred:
-            _observe(metrics, x, y_pred[0], strip)
-        return (loss_share,), gradients
+            _update_metrics(metrics, x, y_pred[0], strip)
+        return (part,), gradients
 
     return Reduce(
         lambda batch: (tf.zeros([], dtype),),
         partial,
         lambda a, b: (a[0] + b[0],),
         lambda a, pixels: a[0],
-        lambda x, w, strip, result, cotangent: pulled(x, strip, cotangent)[1],
-        together,
+        lambda x, w, strip, result, cotangent: part_and_gradients(x, strip, cotangent)[1],
+        fused,
     )
 
 
 def _sum(dtype: tf.DType) -> Reduce:
-    """The sum of an image of weights, from which nothing learns."""
+    """Return the reduction that sums an image of weights, without a gradient."""
     return Reduce(
         lambda batch: (tf.zeros([], dtype),),
         lambda x, w, strip: (tf.reduce_sum(tf.cast(x[0], dtype)),),
@@ -380,10 +402,10 @@ def _add_ratio(
     weight: float,
     sample_weight: int | None,
 ) -> int:
-    """Dice or Tversky: the sums over strips, then a scalar from them."""
+    """Add Dice or Tversky: sums over strips, then a scalar computed from them."""
     if sample_weight is not None and graph.values[sample_weight].image:
         raise UnsupportedLayerError(
-            f"loss '{loss.name}' is a ratio of sums over the image and takes one weight per image, [N]; "
+            f"loss '{loss.name}' is a ratio of sums over the image and accepts one weight per image, [N]; "
             "for weights per pixel use a loss that is a mean over pixels."
         )
     sums = graph.reduce(loss.name, op, inputs)
@@ -396,12 +418,12 @@ def _add_ratio(
 def _ratio(
     loss: Any, tail: Callable[[tf.Tensor], tf.Tensor], metrics: Metrics | None, spatial: int
 ) -> Reduce:
-    """The sums of `y * p`, `y` and `p` over everything, or of every image."""
+    """Return the reduction to the sums of `y * p`, `y` and `p`, over the batch or per image."""
     inside = tuple(range(1, spatial + 2))
     axis = tuple(loss.axis) if isinstance(loss.axis, list) else loss.axis
     if axis not in (None, inside):
         raise UnsupportedLayerError(
-            f"loss '{loss.name}' has axis={loss.axis}; strips need axis=None or {inside}."
+            f"loss '{loss.name}' has axis={loss.axis}; expected axis=None or {inside}."
         )
     dtype = tf.as_dtype(loss.dtype)
 
@@ -411,15 +433,15 @@ def _ratio(
         return tuple(tf.reduce_sum(t, axis) for t in (y * p, y, p)), y_pred
 
     def partial(x: list[tf.Tensor], w: Any, strip: Any) -> tuple[tf.Tensor, ...]:
-        found, y_pred = sums(x)
-        _observe(metrics, x, y_pred, strip)
-        return found
+        strip_sums, y_pred = sums(x)
+        _update_metrics(metrics, x, y_pred, strip)
+        return strip_sums
 
     def pullback(x: list[tf.Tensor], w: Any, strip: Any, result: Any, cotangent: Any) -> list[Any]:
         with tf.GradientTape() as tape:
             tape.watch(x[0])
-            found = sums(x)[0]
-        return [tape.gradient(found, x[0], cotangent), *[None] * len(x[1:])]
+            strip_sums = sums(x)[0]
+        return [tape.gradient(strip_sums, x[0], cotangent), *[None] * len(x[1:])]
 
     return Reduce(
         lambda batch: tuple(tf.zeros([] if axis is None else [batch], dtype) for _ in range(3)),
@@ -433,14 +455,14 @@ def _ratio(
 def _ratio_value(
     loss: Any, weight: float, sums: tuple[tf.Tensor, ...], *sample_weight: tf.Tensor
 ) -> tf.Tensor:
-    """One minus the overlap, over all images or their mean (or sum), as `keras.losses` has it."""
-    both, labels, guesses = sums
+    """Return one minus the overlap, over all images or their mean (or sum), as in `keras.losses`."""
+    products, labels, predictions = sums
     tiny = keras.backend.epsilon()
     if isinstance(loss, keras.losses.Tversky):
-        outside = (labels - both) * loss.alpha + (guesses - both) * loss.beta
-        per_image = 1.0 - both / (both + outside + tiny)
+        outside = (labels - products) * loss.alpha + (predictions - products) * loss.beta
+        per_image = 1.0 - products / (products + outside + tiny)
     else:
-        per_image = 1.0 - 2.0 * both / (labels + guesses + tiny)
+        per_image = 1.0 - 2.0 * products / (labels + predictions + tiny)
     weights = [tf.cast(w, per_image.dtype) for w in sample_weight]
     for w in weights:
         per_image *= w
@@ -456,7 +478,7 @@ def _ratio_value(
 def total(
     graph: Graph, values: list[int], weights: list[float] | None = None, dtype: Any = None
 ) -> int:
-    """The weighted sum of losses, a scalar; the loss itself where there is one, without a weight."""
+    """Add the weighted sum of losses, a scalar; a single loss without a weight is returned as it is."""
     if len(values) == 1 and weights is None:
         return values[0]
     kind = tf.as_dtype(dtype or keras.config.floatx())

@@ -1,7 +1,7 @@
-"""What `compile` asked for, as nodes of a graph: losses, metrics and sample weights of image outputs.
+"""Losses, metrics and sample weights of a compiled model as nodes of a graph.
 
-Keras matches losses with outputs and targets by position, by name and by structure. It does so here too: its own
-`CompileLoss` is called once on placeholders, with recorders in the place of losses that note what they are given.
+Keras matches losses with outputs and targets by position, name and structure. To get the same match, its own
+`CompileLoss` is called once on placeholders, with recorders instead of losses that note their arguments.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ map_structure = keras.tree.map_structure
 
 @dataclass(frozen=True)
 class Term:
-    """One loss.
+    """One loss of the objective.
 
     Args:
-        loss: what is computed.
-        output: position of its prediction among the outputs.
-        target: position of its labels among the targets.
-        weights: position of its sample weights among those given, or None.
-        factor: weight of the loss in the total, or None.
+        loss: Keras loss.
+        output: Position of its prediction among the outputs.
+        target: Position of its labels among the targets.
+        weights: Position of its sample weights among all sample weights, or None.
+        factor: Weight of the loss in the total, or None.
     """
 
     loss: keras.losses.Loss
@@ -42,7 +42,15 @@ class Term:
 
 @dataclass(frozen=True)
 class Scores:
-    """The metrics of one output. Args: as in `Term`; `plain` and `weighted` are metrics."""
+    """The metrics of one output.
+
+    Args:
+        output: As in `Term`.
+        target: As in `Term`.
+        weights: As in `Term`.
+        plain: Metrics without sample weights.
+        weighted: Metrics that use the sample weights.
+    """
 
     output: int
     target: int
@@ -53,7 +61,13 @@ class Scores:
 
 @dataclass(frozen=True)
 class Objective:
-    """The losses and metrics of a model for data of one structure."""
+    """The losses and metrics of a model for data of one structure.
+
+    Args:
+        terms: Losses.
+        scores: Metrics of each output that has any.
+        trackers: Keras metrics that follow each of several losses.
+    """
 
     terms: tuple[Term, ...]
     scores: tuple[Scores, ...]
@@ -62,15 +76,15 @@ class Objective:
     def add_to(
         self, graph: Graph, targets: Sequence[tf.TensorSpec], weights: Sequence[tf.TensorSpec]
     ) -> list[int]:
-        """Replaces the outputs of a graph by their loss, and the loss of each term where there are several.
+        """Replace the outputs of a graph by the total loss, followed by the loss of each term if there are several.
 
         Args:
-            graph: of the model.
-            targets: of the labels, `[None, ..., C]`; C is None for handles.
-            weights: of the sample weights, `[None]` or `[None, ..., 1]`.
+            graph: Graph of the model.
+            targets: Specs of the labels, `[None, ..., C]`; C is None for handles.
+            weights: Specs of the sample weights, `[None]` or `[None, ..., 1]`.
 
         Returns:
-            Which of `[*targets, *weights]` the graph takes after its own inputs, by position.
+            Positions in `[*targets, *weights]` of the inputs that were added to the graph, in their order.
         """
         predictions = list(graph.outputs)
         seeds = [value for value, _ in graph.seeds]
@@ -81,31 +95,36 @@ class Objective:
         scores = {s.output: s for s in self.scores}
         values = []
         for term in self.terms:
-            seen = scores.pop(term.output, None)
-            if seen is not None:
-                graph.outputs.remove(predictions[term.output])  # they share what the loss reads
-            values.append(self._add_loss(graph, predictions, inputs, term, seen))
-        unseen = [self._add_scores(graph, predictions, inputs, s) for s in scores.values()]
+            shared = scores.pop(term.output, None)
+            if shared is not None:
+                graph.outputs.remove(predictions[term.output])  # the loss updates these metrics
+            values.append(self._add_loss(graph, predictions, inputs, term, shared))
+        without_loss = [self._add_scores(graph, predictions, inputs, s) for s in scores.values()]
         graph.inputs += seeds
-        if len(values) == 1 and not unseen:
+        if len(values) == 1 and not without_loss:
             graph.outputs = values
         else:
             factors = [1.0 if t.factor is None else t.factor for t in self.terms]
             factors = [1.0] if len(values) == 1 else factors
-            everything = losses.total(graph, values + unseen, factors + [0.0] * len(unseen))
-            graph.outputs = [everything, *values]
+            factors += [0.0] * len(without_loss)
+            graph.outputs = [losses.total(graph, values + without_loss, factors), *values]
         _drop_unused(graph)
-        return inputs.taken
+        return inputs.positions
 
     def _add_loss(
-        self, graph: Graph, predictions: list[int], inputs: _Inputs, term: Term, seen: Scores | None
+        self,
+        graph: Graph,
+        predictions: list[int],
+        inputs: _Inputs,
+        term: Term,
+        scores: Scores | None,
     ) -> int:
         prediction = predictions[term.output]
         target = inputs.target(term.target, prediction, term.loss)
         weights = inputs.weights(term.weights)
-        metrics = None if seen is None else _observer(graph, seen, prediction, target)
-        alone = len(self.terms) == 1 and term.factor is not None
-        factor = float(term.factor) if alone and term.factor is not None else 1.0
+        metrics = None if scores is None else _metric_updater(graph, scores, prediction, target)
+        single = len(self.terms) == 1 and term.factor is not None
+        factor = float(term.factor) if single and term.factor is not None else 1.0
         return losses.add(graph, prediction, target, term.loss, factor, metrics, weights)
 
     def _add_scores(
@@ -114,61 +133,63 @@ class Objective:
         prediction = predictions[scores.output]
         target = inputs.target(scores.target, prediction)
         weights = inputs.weights(scores.weights)
-        metrics = _observer(graph, scores, prediction, target)
+        metrics = _metric_updater(graph, scores, prediction, target)
         return losses.observe(graph, prediction, target, metrics, weights)
 
     def channels(self, outputs: Sequence[int]) -> dict[int, int]:
-        """Channels of the labels of each target, from those of the outputs."""
-        return {t.target: 1 if _of_classes(t.loss) else outputs[t.output] for t in self.terms}
+        """Return the label channels of each target, computed from the channels of the outputs."""
+        return {t.target: 1 if _has_class_labels(t.loss) else outputs[t.output] for t in self.terms}
 
     def track(self, values: Sequence[tf.Tensor], batch: int | None) -> None:
-        """Updates the metrics that follow each of several losses.
+        """Update the metrics that follow each of several losses.
 
         Args:
-            values: losses, as `add_to` left them after the total.
-            batch: N where it is known.
+            values: Losses, the outputs of the graph after the total.
+            batch: Batch size N if it is known.
         """
         for tracker, value in zip(self.trackers, values, strict=False):
             tracker.update_state(value, sample_weight=batch)
 
 
-def learning(graph: Graph) -> set[int]:
-    """Positions of the weights that the losses of a graph depend on; for others Keras has no gradient, not zero."""
-    losses_of = graph.outputs[1:] or graph.outputs
-    return {slot for node in _behind(graph, losses_of, _learns) for slot in node.weights}
+def weights_with_gradient(graph: Graph) -> set[int]:
+    """Return positions of the weights that the losses depend on; the gradient of others is None in Keras, not zero."""
+    values = graph.outputs[1:] or graph.outputs
+    return {slot for node in _ancestors(graph, values, _passes_gradient) for slot in node.weights}
 
 
-def _learns(graph: Graph, node: Node) -> bool:
-    """Whether gradients flow from the output of a node to its inputs."""
+def _passes_gradient(graph: Graph, node: Node) -> bool:
+    """Return whether gradients flow from the output of a node to its inputs."""
     if not isinstance(node.op, Local):
         return True
-    return not node.op.stops and tf.as_dtype(graph.values[node.output].dtype).is_floating
+    return not node.op.stops_gradient and tf.as_dtype(graph.values[node.output].dtype).is_floating
 
 
-def _behind(
+def _ancestors(
     graph: Graph, values: Sequence[int], follow: Callable[[Graph, Node], bool] | None = None
 ) -> list[Node]:
-    """The nodes that values depend on, last first.
+    """Return the nodes that values depend on, last first.
 
     Args:
-        follow: whether what a node depends on counts too, and the node; by default always.
+        graph: Graph of the model.
+        values: Ids of the values.
+        follow: Whether to include a node and its inputs; by default always.
     """
-    wanted, found = set(values), []
+    needed, nodes = set(values), []
     for node in reversed(graph.nodes):
-        if node.output in wanted and (follow is None or follow(graph, node)):
-            wanted |= set(node.inputs)
-            found.append(node)
-    return found
+        if node.output in needed and (follow is None or follow(graph, node)):
+            needed |= set(node.inputs)
+            nodes.append(node)
+    return nodes
 
 
 def _drop_unused(graph: Graph) -> None:
-    """Removes what neither a loss nor a moving statistic depends on, such as an output without a loss."""
-    kept = {id(n) for n in _behind(graph, [*graph.outputs, *(v for _, v, _ in graph.updates)])}
+    """Remove nodes that neither a loss nor a moving statistic depends on, as those of an output without a loss."""
+    kept = {id(n) for n in _ancestors(graph, [*graph.outputs, *(v for _, v, _ in graph.updates)])}
     graph.nodes = [n for n in graph.nodes if id(n) in kept]
 
 
 class _Inputs:
-    """Targets and sample weights as inputs of a graph, each once, however many losses read it."""
+    """Targets and sample weights as inputs of a graph; each is added once, however many losses read it."""
 
     def __init__(
         self, graph: Graph, targets: Sequence[tf.TensorSpec], weights: Sequence[tf.TensorSpec]
@@ -179,22 +200,27 @@ class _Inputs:
         self.values: dict[int, int] = {}
 
     @property
-    def taken(self) -> list[int]:
+    def positions(self) -> list[int]:
+        """Positions in `specs` of the inputs that were added."""
         return list(self.values)
 
     def target(self, position: int, prediction: int, loss: keras.losses.Loss | None = None) -> int:
-        """The labels of a prediction: of as many channels as it has, or one, or what a loss of one's own takes."""
+        """Return the labels of a prediction.
+
+        They have its channels, one channel for class indices, or the channels of the data for a custom loss.
+        """
         if position not in self.values:
-            spec, known = self.specs[position], self.graph.values[prediction]
-            channels = 1 if loss is not None and _of_classes(loss) else known.channels
+            spec, output = self.specs[position], self.graph.values[prediction]
+            channels = 1 if loss is not None and _has_class_labels(loss) else output.channels
             if isinstance(loss, losses.FunctionLoss) or loss is None:
                 channels = spec.shape[-1] or channels
             self.values[position] = self.graph.input(
-                f"{known.name}/target", True, channels, spec.dtype.name
+                f"{output.name}/target", True, channels, spec.dtype.name
             )
         return self.values[position]
 
     def weights(self, position: int | None) -> int | None:
+        """Return the sample weights at a position, or None without them."""
         if position is None:
             return None
         place = self.first_weight + position
@@ -206,37 +232,37 @@ class _Inputs:
         return self.values[place]
 
 
-def _of_classes(loss: keras.losses.Loss) -> bool:
-    """Whether labels are numbers of classes, one channel whatever the prediction has."""
+def _has_class_labels(loss: keras.losses.Loss) -> bool:
+    """Return whether labels are class indices: one channel, however many the prediction has."""
     return isinstance(loss, keras.losses.SparseCategoricalCrossentropy) or "sparse" in loss.name
 
 
-# ------------------------------------------------------------------------------- from Keras
+# ------------------------------------------------------------------------------- read from Keras
 
 
 class _Recorder(keras.losses.Loss):
-    """Stands for a loss, and notes what it is called with."""
+    """Placeholder for a loss that records the arguments of its calls."""
 
     def __init__(self, identifier: Any, calls: list[Any]) -> None:
-        loss = losses.resolve(identifier) if not _is_guess(identifier) else None
+        loss = losses.resolve(identifier) if not _depends_on_labels(identifier) else None
         super().__init__(name=getattr(loss, "name", str(identifier)))
         self.identifier = identifier
-        self.found = loss
+        self.loss = loss
         self.calls = calls
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
-        if self.found is None:
-            self.found = _guessed(y_true, y_pred)
-        self.calls.append((self.found, y_true, y_pred, sample_weight))
+        if self.loss is None:
+            self.loss = _crossentropy(y_true, y_pred)
+        self.calls.append((self.loss, y_true, y_pred, sample_weight))
         return tf.zeros([], self.dtype)
 
 
-def _is_guess(identifier: Any) -> bool:
-    """Whether Keras chooses the loss by the shape of the labels."""
+def _depends_on_labels(identifier: Any) -> bool:
+    """Return whether Keras chooses the loss by the shape of the labels."""
     return str(identifier).lower() in ("crossentropy", "ce")
 
 
-def _guessed(y_true: Any, y_pred: Any) -> keras.losses.Loss:
+def _crossentropy(y_true: Any, y_pred: Any) -> keras.losses.Loss:
     if y_pred.shape[-1] == 1:
         return keras.losses.BinaryCrossentropy()
     sparse = y_true.shape.rank < y_pred.shape.rank or y_true.shape[-1] == 1
@@ -248,56 +274,56 @@ def _guessed(y_true: Any, y_pred: Any) -> keras.losses.Loss:
 
 
 def read(compiled: Any, metrics: Any, outputs: Any, targets: Any, weights: Any) -> Objective:
-    """The objective of a compiled model.
+    """Return the objective of a compiled model.
 
     Args:
-        compiled: Keras' `CompileLoss`, built here if it is not.
-        metrics: Keras' `CompileMetrics` or None, likewise.
-        outputs: structure of `tf.TensorSpec`, `[None, ..., C]`, as the model gives them.
-        targets: structure of specs, as the data has them; C is None for handles.
-        weights: structure of specs of sample weights, or None.
+        compiled: Keras' `CompileLoss`; built here if it is not.
+        metrics: Keras' `CompileMetrics`, built here if it is not, or None.
+        outputs: Structure of `tf.TensorSpec`, `[None, ..., C]`, of the model's outputs.
+        targets: Structure of specs of the labels; C is None for handles.
+        weights: Structure of specs of the sample weights, or None.
 
     Raises:
-        ValueError: no loss, or one that does not match the outputs (by Keras).
+        ValueError: There is no loss, or it does not match the outputs (by Keras).
     """
     if compiled is None:
         losses.resolve(None)
-    found: list[Objective] = []
+    objectives: list[Objective] = []
     channels = [spec.shape[-1] for spec in keras.tree.flatten(outputs)]
-    known = _with_channels(targets, channels)
+    labels = _with_channels(targets, channels)
 
     def trace(*flat: tf.Tensor) -> None:
         pieces = iter(flat)
         y_pred, y_true, sample_weight = (
             map_structure(lambda _: next(pieces), s) if s is not None else None
-            for s in (outputs, known, weights)
+            for s in (outputs, labels, weights)
         )
         positions = [_positions(s) for s in (y_pred, y_true, sample_weight)]
         terms = _terms(compiled, y_true, y_pred, sample_weight, positions)
         trackers = tuple(compiled.metrics)
         scores: tuple[Scores, ...] = ()
         if metrics is not None:
-            sparse = {t.target for t in terms if _of_classes(t.loss)}
+            sparse = {t.target for t in terms if _has_class_labels(t.loss)}
             y_true = _sparse(targets, y_true, sparse)
             positions[1] = _positions(y_true)
             scores = _scores(metrics, y_true, y_pred, sample_weight, positions)
-        found.append(Objective(terms, scores, trackers))
+        objectives.append(Objective(terms, scores, trackers))
 
-    specs = [s for s in (outputs, known, weights) if s is not None]
+    specs = [s for s in (outputs, labels, weights) if s is not None]
     flat = [spec for structure in specs for spec in keras.tree.flatten(structure)]
-    # Symbolic: variables of metrics are made when it has ended, which a strategy of tf.distribute needs.
+    # Symbolic, so that Keras creates the variables of metrics after it: tf.distribute strategies require that.
     symbols = [keras.KerasTensor(spec.shape, spec.dtype.name) for spec in flat]
     keras.src.backend.compute_output_spec(trace, *symbols)
-    return found[-1]
+    return objectives[-1]
 
 
 def expected(compiled: Any, outputs: Any, label: tf.TensorSpec) -> Objective:
-    """The objective before there is data, for a plan: one label for each output; nothing is built.
+    """Return the objective for a plan, before there is data: one label for each output; nothing is built.
 
     Args:
         compiled: Keras' `CompileLoss`, or None for a mean squared error.
-        outputs: as in `read`.
-        label: spec of labels by handle.
+        outputs: As in `read`.
+        label: Spec of labels that come by handle.
     """
     if compiled is None:
         loss, count = keras.losses.MeanSquaredError(), len(keras.tree.flatten(outputs))
@@ -308,20 +334,20 @@ def expected(compiled: Any, outputs: Any, label: tf.TensorSpec) -> Objective:
 
 
 def _positions(structure: Any) -> dict[int, int]:
-    """Positions of the tensors of a structure by their `id`."""
+    """Return the positions of the tensors of a structure by their `id`."""
     flat = [] if structure is None else keras.tree.flatten(structure)
     return {id(t): i for i, t in enumerate(flat)}
 
 
 def _with_channels(targets: Any, channels: list[int]) -> Any:
-    """Specs of labels that come by handle, with as many channels as the output in their place."""
+    """Return specs in which labels that come by handle have the channels of their output."""
     flat = keras.tree.flatten(targets)
-    guesses = channels if len(flat) == len(channels) else [1] * len(flat)
-    found = [
-        tf.TensorSpec([*spec.shape[:-1], guess], spec.dtype) if _by_handle(spec) else spec
-        for spec, guess in zip(flat, guesses, strict=True)
+    last = channels if len(flat) == len(channels) else [1] * len(flat)
+    specs = [
+        tf.TensorSpec([*spec.shape[:-1], size], spec.dtype) if _by_handle(spec) else spec
+        for spec, size in zip(flat, last, strict=True)
     ]
-    return keras.tree.pack_sequence_as(targets, found)
+    return keras.tree.pack_sequence_as(targets, specs)
 
 
 def _by_handle(spec: tf.TensorSpec) -> bool:
@@ -329,12 +355,12 @@ def _by_handle(spec: tf.TensorSpec) -> bool:
 
 
 def _sparse(targets: Any, y_true: Any, sparse: set[int]) -> Any:
-    """Labels that come by handle and hold classes have one channel, from which Keras tells the kind of accuracy."""
+    """Give class labels that come by handle one channel, by which Keras chooses the kind of accuracy."""
     pairs = zip(keras.tree.flatten(targets), keras.tree.flatten(y_true), strict=True)
-    found = [
+    labels = [
         t[..., :1] if i in sparse and _by_handle(spec) else t for i, (spec, t) in enumerate(pairs)
     ]
-    return keras.tree.pack_sequence_as(y_true, found)
+    return keras.tree.pack_sequence_as(y_true, labels)
 
 
 def _terms(
@@ -351,23 +377,23 @@ def _terms(
 
 
 def _calls(compiled: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> list[Any]:
-    """What each loss is called with, in the order of `compiled._flat_losses`."""
+    """Return the arguments of each loss, in the order of `compiled._flat_losses`."""
     calls: list[Any] = []
     if not compiled.built:
-        given = compiled._user_loss
+        user_loss = compiled._user_loss
         compiled._user_loss = map_structure(
-            lambda loss: None if loss is None else _Recorder(loss, calls), given
+            lambda loss: None if loss is None else _Recorder(loss, calls), user_loss
         )
         try:
             compiled(y_true, y_pred, sample_weight)
         finally:
-            compiled._user_loss = given
-        kept = [e._replace(loss=e.loss.found) for e in compiled._flat_losses]
+            compiled._user_loss = user_loss
+        entries = [e._replace(loss=e.loss.loss) for e in compiled._flat_losses]
     else:
-        kept = compiled._flat_losses
-        compiled._flat_losses = [e._replace(loss=_Recorder(e.loss, calls)) for e in kept]
+        entries = compiled._flat_losses
+        compiled._flat_losses = [e._replace(loss=_Recorder(e.loss, calls)) for e in entries]
         compiled(y_true, y_pred, sample_weight)
-    compiled._flat_losses = kept
+    compiled._flat_losses = entries
     return calls
 
 
@@ -377,15 +403,15 @@ def _scores(
     if not compiled.built:
         compiled.build(y_true, y_pred)
     targets, predictions = compiled._flatten_y(y_true), compiled._flatten_y(y_pred)
-    given = [None] if sample_weight is None else compiled._flatten_y(sample_weight)
-    given = given if len(given) == len(targets) else given[:1] * len(targets)
+    samples = [None] if sample_weight is None else compiled._flatten_y(sample_weight)
+    samples = samples if len(samples) == len(targets) else samples[:1] * len(targets)
     outputs, labels, weights = positions
     rows = zip(
         compiled._flat_metrics,
         compiled._flat_weighted_metrics,
         targets,
         predictions,
-        given,
+        samples,
         strict=False,
     )
     return tuple(
@@ -399,8 +425,10 @@ def _leaves(metrics: Any) -> tuple[keras.metrics.Metric, ...]:
     return tuple(metrics.metrics) if metrics else ()
 
 
-def _observer(graph: Graph, scores: Scores, prediction: int, target: int) -> Callable[..., None]:
-    """What updates metrics with a strip; a mean of a function of one's own is tried first."""
+def _metric_updater(
+    graph: Graph, scores: Scores, prediction: int, target: int
+) -> Callable[..., None]:
+    """Return a function that updates metrics with a strip; means of custom functions are tested first."""
     channels = [graph.values[v].channels for v in (target, prediction)]
     for metric in (*scores.plain, *scores.weighted):
         function = getattr(metric, "_fn", None)
@@ -408,22 +436,24 @@ def _observer(graph: Graph, scores: Scores, prediction: int, target: int) -> Cal
             continue
         dtype = str(metric.dtype)
         options = metric._fn_kwargs
-        if not user_code.per_pixel(partial(function, **options), channels, graph.spatial, dtype):
-            raise _no_mean(metric, "it gives a part of an image other numbers than the whole")
+        if not user_code.is_per_pixel(partial(function, **options), channels, graph.spatial, dtype):
+            raise _not_a_mean(
+                metric, "for part of an image it returns other values than for it all"
+            )
     return _update(scores, graph.spatial)
 
 
-def _no_mean(metric: Any, reason: str) -> UnsupportedLayerError:
+def _not_a_mean(metric: Any, reason: str) -> UnsupportedLayerError:
     return UnsupportedLayerError(
-        f"metric '{metric.name}' gives no number per pixel ({reason}), so its mean cannot be added up. Use a function "
-        "that keeps the pixels, or a keras.metrics.Metric that adds up counts."
+        f"metric '{metric.name}' does not return one value per pixel ({reason}), so its mean cannot be summed over "
+        "strips. Use a function that keeps the pixels, or a keras.metrics.Metric that sums counts."
     )
 
 
 def _update(scores: Scores, spatial: int) -> Callable[..., None]:
-    """Updates metrics with a strip.
+    """Return a function that updates metrics with a strip.
 
-    Keras means over the pixels of an image first, so for a mean a strip counts by its share of the rows.
+    Keras averages over the pixels of an image first, so in a mean a strip is weighted by its share of the rows.
     """
 
     def update(
@@ -441,8 +471,8 @@ def _update(scores: Scores, spatial: int) -> Callable[..., None]:
                 _update_mean(metric, y_true, y_pred, share)
             else:
                 shares = tf.reshape(share, [-1] + [1] * spatial)
-                given = tf.cast(weights[..., 0], share.dtype) * shares
-                _update_mean(metric, y_true, y_pred, given)
+                pixel_weights = tf.cast(weights[..., 0], share.dtype) * shares
+                _update_mean(metric, y_true, y_pred, pixel_weights)
 
     return update
 
@@ -451,8 +481,8 @@ def _update_mean(metric: Any, y_true: Any, y_pred: Any, weights: tf.Tensor) -> N
     function = getattr(metric, "_fn", None)
     values = y_true if function is None else function(y_true, y_pred, **metric._fn_kwargs)
     if values.shape.rank is not None and values.shape.rank < y_true.shape.rank - 1:
-        raise _no_mean(metric, f"shape {values.shape} for a strip")
+        raise _not_a_mean(metric, f"shape {values.shape} for a strip")
     try:
         metric.update_state(y_true, y_pred, sample_weight=weights)
     except (ValueError, tf.errors.InvalidArgumentError) as error:
-        raise _no_mean(metric, "weights of strips do not fit what it averages") from error
+        raise _not_a_mean(metric, "it averages something other than pixels") from error

@@ -1,11 +1,11 @@
-"""Phase layout: large kernels with large strides as small kernels without.
+"""Space-to-depth layout, in which large kernels with large strides become small kernels with stride 1.
 
-With stride s, the s x s pixels of a block become s * s channels of one pixel ("folding", space to depth). A
-convolution with kernel k and stride s is then one with kernel ceil(...) and stride 1: 18 x 18 with stride 8 on one
-channel becomes 3 x 3 on 64. The transposed convolution gives folded output, and a loss that treats every number alone
-is computed there, its labels folded alike, without ever unfolding. Equal up to summation order.
+With stride s, the s x s pixels of a block become s * s channels of one pixel (space to depth). A convolution with
+kernel k and stride s becomes one with kernel ceil(...) and stride 1: 18 x 18 with stride 8 on one channel becomes
+3 x 3 on 64. The transposed convolution outputs this layout, and an elementwise loss is computed in it, with its labels
+in the same layout, so nothing is converted back. Results are equal up to summation order.
 
-`rewrite` changes a graph so; pixelwise nodes move behind a folding, so that uint8 is what is folded.
+`rewrite` converts a graph; pixelwise nodes move behind the conversion, so that it copies uint8.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from tfbig.ops import kernels
 
 MIN_STRIDE = 4
 MAX_CHANNELS = 256
-"""Folding pays from this stride on, up to this many folded channels."""
+"""The layout pays from `MIN_STRIDE` on, up to `MAX_CHANNELS` channels after space-to-depth."""
 
 
 @dataclass(frozen=True)
-class Folding:
-    """The axis of a folding: an output row is `factor` input rows, missing ones are zero.
+class BlockAxis:
+    """Axis of space-to-depth: an output row is `factor` input rows, and missing rows are zero.
 
     Args:
-        exact: refuse sizes that are not a multiple: labels must be as large as the prediction.
+        factor: Input rows per output row.
+        exact: Whether sizes must be a multiple of `factor`: labels must have the size of the prediction.
     """
 
     factor: int
     exact: bool = False
 
     def extent(self, size: int) -> int:
+        """Return the number of output rows."""
         if self.exact and size % self.factor:
             raise ValueError(
                 f"its inputs have different sizes: the labels have {size} rows or columns, the prediction a "
@@ -45,18 +47,19 @@ class Folding:
         return -(-size // self.factor)
 
     def needs(self, rows: Interval, size: int) -> Interval:
+        """Return the input rows of some output rows."""
         return Interval(rows.start * self.factor, rows.stop * self.factor)
 
 
 @dataclass(frozen=True)
 class Phase:
-    """How a strided layer runs in phase layout.
+    """A strided layer in space-to-depth layout.
 
     Args:
-        factor: the stride.
-        side: "input" or "output": which of its images is folded.
-        axes: windows of stride 1 over the folded rows and columns.
-        function: as `Local.function`; folded input comes with `[rows, columns]` of the plain image as a second input.
+        factor: The stride.
+        side: "input" or "output": the image of the layer that has the layout.
+        axes: Windows of stride 1 over rows and columns of the layout.
+        function: As `Local.function`; with side "input" there is a second input, `[rows, columns]` of the plain image.
     """
 
     factor: int
@@ -68,10 +71,16 @@ class Phase:
 # ------------------------------------------------------------------------------------- layout
 
 
-def fold(x: tf.Tensor, factor: int, strip: kernels.Strip | None = None) -> tf.Tensor:
-    """`[N, r * s, W, C] -> [N, r, ceil(W / s), s * s * C]`, channel order (row, column, channel).
+def space_to_depth(x: tf.Tensor, factor: int, strip: kernels.Strip | None = None) -> tf.Tensor:
+    """Move blocks into channels: `[N, r * s, W, C] -> [N, r, ceil(W / s), s * s * C]`.
 
-    Bytes move eight at a time: per gigapixel and stride 8, 0.6 s against 10.6 s of `tf.nn.space_to_depth`.
+    Channels are in the order (row, column, channel). 8-bit images move eight bytes at a time: per gigapixel and
+    stride 8, 0.6 s against 10.6 s of `tf.nn.space_to_depth`.
+
+    Args:
+        x: Image `[N, r * s, W, C]`.
+        factor: Block size s.
+        strip: Strip of the output; rows that the image lacks are padded with zeros.
     """
     after = strip.inputs[0].after if strip else 0
     x = kernels.pad(x, (0, after), (0, -tf.shape(x)[2] % factor))
@@ -89,8 +98,8 @@ def fold(x: tf.Tensor, factor: int, strip: kernels.Strip | None = None) -> tf.Te
     return tf.reshape(x, [shape[0], rows, columns, factor * factor * channels])
 
 
-def unfold(x: tf.Tensor, factor: int) -> tf.Tensor:
-    """`[N, r, W, s * s * C] -> [N, r * s, W * s, C]`: undoes `fold`."""
+def depth_to_space(x: tf.Tensor, factor: int) -> tf.Tensor:
+    """Invert `space_to_depth`: `[N, r, W, s * s * C] -> [N, r * s, W * s, C]`."""
     shape, channels = tf.shape(x), x.shape[3] // factor**2
     x = tf.reshape(x, [shape[0], shape[1], shape[2], factor, factor * channels])
     x = tf.transpose(x, [0, 1, 3, 2, 4])
@@ -101,10 +110,15 @@ def unfold(x: tf.Tensor, factor: int) -> tf.Tensor:
 
 
 def strided(kernel: Any, axes: tuple[Window, Window], bias: bool) -> Phase | None:
-    """The phase form of a strided convolution, or None where it does not pay.
+    """Return a strided convolution in space-to-depth layout, or None where that does not pay.
 
-    Row `o` reads plain rows `s * o - before ... + k - 1`, folded rows `o - lo ... o + hi`. With `same`, `before`
-    depends on how far the image is from a multiple of s, so the kernel is padded where the size is known: when it runs.
+    Output row `o` reads plain rows `s * o - before ... + k - 1`, block rows `o - lo ... o + hi`. With `same`, `before`
+    depends on how far the image is from a multiple of s, so the kernel is padded when the size is known: when it runs.
+
+    Args:
+        kernel: Kernel `[kh, kw, C, F]`.
+        axes: Windows of the rows and columns.
+        bias: Whether there is a bias.
     """
     if not _pays(axes, int(kernel.shape[2])):
         return None
@@ -136,7 +150,7 @@ def _pays(axes: Any, channels: int) -> bool:
 
 
 def _reach(axis: Window) -> tuple[int, int]:
-    """Folded rows before and after that any `before` needs; it lies in `[(k - s) // 2, (k - 1) // 2]`."""
+    """Return the block rows before and after that any `before`, in `[(k - s) // 2, (k - 1) // 2]`, needs."""
     least, most = (axis.kernel - axis.stride) // 2, (axis.kernel - 1) // 2
     return -(-most // axis.stride), (axis.kernel - 1 - least) // axis.stride
 
@@ -155,7 +169,7 @@ def _pad_axis(x: tf.Tensor, axis: int, front: Any, size: int) -> tf.Tensor:
 
 
 def _conv_kernel(kernel: tf.Tensor, factor: int) -> tf.Tensor:
-    """`[kh * s, kw * s, C, F] -> [kh, kw, s * s * C, F]`."""
+    """Reshape a kernel, `[kh * s, kw * s, C, F] -> [kh, kw, s * s * C, F]`."""
     high, wide, channels, filters = kernel.shape
     rows, columns = high // factor, wide // factor
     x = tf.reshape(kernel, [rows, factor, columns, factor, channels, filters])
@@ -163,9 +177,14 @@ def _conv_kernel(kernel: tf.Tensor, factor: int) -> tf.Tensor:
 
 
 def transposed(kernel: Any, axes: tuple[Transposed, Transposed], bias: bool) -> Phase | None:
-    """The phase form of a transposed convolution, or None where it does not pay.
+    """Return a transposed convolution in space-to-depth layout, or None where that does not pay.
 
     Plain row `s * q + p` gets tap `s * d + p + cut` of input row `q - d`, for d from `low` to `high`.
+
+    Args:
+        kernel: Kernel `[kh, kw, F, C]`.
+        axes: Axes of the rows and columns.
+        bias: Whether there is a bias.
     """
     if not _pays(axes, int(kernel.shape[2])) or any(a.output_padding is not None for a in axes):
         return None
@@ -190,7 +209,7 @@ def _spread(axis: Transposed) -> tuple[int, int]:
 
 
 def _transposed_kernel(kernel: tf.Tensor, factor: int) -> tf.Tensor:
-    """`[kh * s, kw * s, F, C] -> [kh, kw, C, s * s * F]`, taps reversed."""
+    """Reshape a kernel and reverse its taps, `[kh * s, kw * s, F, C] -> [kh, kw, C, s * s * F]`."""
     high, wide, filters, channels = kernel.shape
     rows, columns = high // factor, wide // factor
     x = tf.reshape(kernel, [rows, factor, columns, factor, filters, channels])
@@ -201,10 +220,10 @@ def _transposed_kernel(kernel: tf.Tensor, factor: int) -> tf.Tensor:
 def thin_convolution(
     x: tf.Tensor, kernel: tf.Tensor, windows: tuple[Window, Window], strip: kernels.Strip
 ) -> tf.Tensor:
-    """Convolution with stride 1 of which one side has few channels.
+    """Convolve with stride 1, where input or output has few channels.
 
-    Its weight gradient is one matrix product over shifted copies of the thin side (per gigapixel folded by 8: 2 s
-    against 11 s of the convolution's own).
+    The weight gradient is one matrix product over shifted copies of the image with few channels (per gigapixel
+    with blocks of 8 x 8: 2 s against 11 s of TensorFlow's gradient).
     """
     rows = strip.inputs[0]
     x = kernels.pad(x, (rows.before, rows.after), windows[1].pads(0))
@@ -221,7 +240,7 @@ def thin_convolution(
 
 
 def _kernel_gradient(x: tf.Tensor, dy: tf.Tensor, shape: Any) -> tf.Tensor:
-    """`dK[i, j, c, f] = sum over n, h, w of x[n, h + i, w + j, c] * dy[n, h, w, f]`."""
+    """Return `dK[i, j, c, f] = sum over n, h, w of x[n, h + i, w + j, c] * dy[n, h, w, f]`."""
     high, wide, channels, filters = shape
     taps = [(i, j) for i in range(high) for j in range(wide)]
     size = tf.shape(dy) if channels <= filters else tf.shape(x)
@@ -248,18 +267,18 @@ def _product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 
 def rewrite(graph: Graph) -> None:
-    """Puts layers with a phase form into phase layout."""
+    """Put the layers of a graph for which it pays into space-to-depth layout."""
     for node in list(graph.nodes):
         if not isinstance(node.op, Local) or node.op.phase is None:
             continue
         if node.op.phase.side == "input":
-            _fold_input(graph, node)
+            _rewrite_input(graph, node)
         elif _loss_of(graph, node) is not None:
-            _fold_loss(graph, node)
+            _rewrite_loss(graph, node)
 
 
-def _fold_input(graph: Graph, node: Node) -> None:
-    """`pixelwise -> strided` becomes `fold -> pixelwise -> small`."""
+def _rewrite_input(graph: Graph, node: Node) -> None:
+    """Replace `pixelwise -> strided` by `space_to_depth -> pixelwise -> stride 1`."""
     phase = node.op.phase
     source = node.inputs[0]
     above: list[Node] = []
@@ -268,9 +287,9 @@ def _fold_input(graph: Graph, node: Node) -> None:
         above.insert(0, producer)
         source = producer.inputs[0]
         producer = graph.producer(source)
-    if not _worth_moving(graph, source):
+    if source not in graph.inputs:  # an inner image would be copied for little gain
         return
-    value = _add_fold(graph, source, phase.factor, node)
+    value = _add_space_to_depth(graph, source, phase.factor, node)
     for moved in above:
         value = _move(graph, moved, value)
     size = graph.size(source)
@@ -278,35 +297,32 @@ def _fold_input(graph: Graph, node: Node) -> None:
     _swap(graph, node, replace(node, op=op, inputs=(value, size)))
 
 
-def _worth_moving(graph: Graph, source: int) -> bool:
-    """Folding pays on what comes from outside; an inner image would be copied for little."""
-    return source in graph.inputs
-
-
 def _commutes(graph: Graph, node: Node) -> bool:
     op = node.op
-    alone = len(graph.consumers(node.output)) == 1 and node.output not in graph.outputs
+    read_once = len(graph.consumers(node.output)) == 1 and node.output not in graph.outputs
     movable = isinstance(op, Local) and op.pixelwise and not node.weights and len(node.inputs) == 1
-    return movable and alone and _keeps_zero(graph, node)
+    return movable and read_once and _keeps_zero(graph, node)
 
 
 def _keeps_zero(graph: Graph, node: Node) -> bool:
-    """Whether zeros stay zeros: those of an incomplete block are padding, which comes after the node."""
+    """Return whether zero stays zero: the padding of incomplete blocks belongs after the node."""
     with tf.init_scope():
         zero = tf.zeros([1, 1, 1, 1], graph.values[node.inputs[0]].dtype)
         return not float(tf.cast(node.op.function([zero], [], None)[0, 0, 0, 0], tf.float64))
 
 
-def _add_fold(graph: Graph, source: int, factor: int, before: Node, exact: bool = False) -> int:
-    known = graph.values[source]
-    axes = (Folding(factor, exact), Folding(factor, exact))
+def _add_space_to_depth(
+    graph: Graph, source: int, factor: int, before: Node, exact: bool = False
+) -> int:
+    spec = graph.values[source]
+    axes = (BlockAxis(factor, exact), BlockAxis(factor, exact))
     position = graph.nodes.index(before)
     value = graph.local(
-        f"{known.name}/fold",
-        lambda x, w, strip: fold(x[0], factor, strip),
+        f"{spec.name}/space_to_depth",
+        lambda x, w, strip: space_to_depth(x[0], factor, strip),
         [source],
-        known.channels * factor**2,
-        known.dtype or "float32",
+        spec.channels * factor**2,
+        spec.dtype or "float32",
         [axes],
         cheap=True,
     )
@@ -315,14 +331,14 @@ def _add_fold(graph: Graph, source: int, factor: int, before: Node, exact: bool 
 
 
 def _move(graph: Graph, node: Node, value: int) -> int:
-    """The same pixelwise node on folded input; gives its folded output."""
-    known, old = graph.values[value], graph.values[node.output]
-    output = graph.value(old.name, True, known.channels, old.dtype)
+    """Move a pixelwise node behind space-to-depth and return its output."""
+    spec, old = graph.values[value], graph.values[node.output]
+    output = graph.value(old.name, True, spec.channels, old.dtype)
     _swap(graph, node, replace(node, inputs=(value,), output=output))
     position = next(i for i, n in enumerate(graph.nodes) if n.output == output)
     moved = graph.nodes.pop(position)
-    maker = next(i for i, n in enumerate(graph.nodes) if n.output == value)
-    graph.nodes.insert(maker + 1, moved)
+    producer = next(i for i, n in enumerate(graph.nodes) if n.output == value)
+    graph.nodes.insert(producer + 1, moved)
     return output
 
 
@@ -331,7 +347,7 @@ def _swap(graph: Graph, old: Node, new: Node) -> None:
 
 
 def _loss_of(graph: Graph, node: Node) -> Node | None:
-    """The loss that alone reads a node and may be computed in phase layout."""
+    """Return the loss that is the only reader of a node, if it can be computed in space-to-depth layout, else None."""
     consumers = graph.consumers(node.output)
     if len(consumers) != 1 or node.output in graph.outputs:
         return None
@@ -339,15 +355,17 @@ def _loss_of(graph: Graph, node: Node) -> Node | None:
     return consumers[0] if isinstance(op, Reduce) and op.pixelwise else None
 
 
-def _fold_loss(graph: Graph, node: Node) -> None:
-    """`transposed -> loss(labels)` becomes `small -> loss(fold(labels))`."""
+def _rewrite_loss(graph: Graph, node: Node) -> None:
+    """Replace `transposed -> loss(labels)` by `stride 1 -> loss(space_to_depth(labels))`."""
     phase, loss = node.op.phase, _loss_of(graph, node)
     assert loss is not None
-    known = graph.values[node.output]
-    channels = known.channels * phase.factor**2
-    output = graph.value(known.name, True, channels, known.dtype)
-    work = node.op.operations * phase.factor**2
-    op = replace(node.op, function=phase.function, axes=(phase.axes,), phase=None, operations=work)
+    spec = graph.values[node.output]
+    channels = spec.channels * phase.factor**2
+    output = graph.value(spec.name, True, channels, spec.dtype)
+    operations = node.op.operations * phase.factor**2
+    op = replace(
+        node.op, function=phase.function, axes=(phase.axes,), phase=None, operations=operations
+    )
     _swap(graph, node, replace(node, op=op, output=output))
-    target = _add_fold(graph, loss.inputs[1], phase.factor, loss, exact=True)
+    target = _add_space_to_depth(graph, loss.inputs[1], phase.factor, loss, exact=True)
     _swap(graph, loss, replace(loss, inputs=(output, target)))

@@ -1,4 +1,4 @@
-"""What classes and functions of one's own change: methods of Keras, and how far a function looks."""
+"""Checks of custom code: which Keras methods a class overrides, and whether a function is per pixel."""
 
 from __future__ import annotations
 
@@ -9,35 +9,37 @@ import numpy as np
 import tensorflow as tf
 
 SIDE = 6
-"""Rows and columns of the images on which functions are tried."""
+"""Rows and columns of the images that functions are tested on."""
 
 
-def overridden(thing: Any, *names: str) -> str | None:
-    """The first of these methods that a class below those of Keras defines, or None."""
-    for kind in type(thing).__mro__:
+def overridden(instance: Any, *names: str) -> str | None:
+    """Return the first of these methods that a custom subclass of a Keras class overrides, or None."""
+    for kind in type(instance).__mro__:
         if kind.__module__.partition(".")[0] in ("keras", "tfbig"):
             return None
-        found = [name for name in names if name in vars(kind)]
-        if found:
-            return found[0]
+        methods = [name for name in names if name in vars(kind)]
+        if methods:
+            return methods[0]
     return None
 
 
-def per_pixel(
+def is_per_pixel(
     function: Callable[..., Any], channels: Sequence[int], spatial: int, dtype: str
 ) -> bool:
-    """Whether a function of images gives the same numbers for a part of them as for all: tried on small ones.
+    """Return whether a function computes each pixel from the same pixel of its inputs.
 
-    True where it fails on them: its own error says more when it runs.
+    It is run on small images and on halves of them, and the results are compared. Returns True if the function
+    fails on them: the error that it raises later says more.
 
     Args:
-        function: of images `[N, ..., C]` to `[N, ...]` or `[N, ..., C]`.
-        channels: of each image; the first may be labels, so its numbers are 0 and 1, those of the last are between.
-        spatial: axes of the images besides N and C.
-        dtype: element type of the images.
+        function: Maps images `[N, ..., C]` to `[N, ...]` or `[N, ..., C]`.
+        channels: Channels of each image. The first of several may be labels, so its values are 0 and 1; those of
+            the last are between 0 and 1.
+        spatial: Number of spatial axes of the images.
+        dtype: Element type of the images.
     """
     draw = np.random.default_rng(0)
-    slope = np.indices([SIDE] * spatial).mean(0) / SIDE  # parts have other means than all
+    slope = np.indices([SIDE] * spatial).mean(0) / SIDE  # halves and the whole have different means
     images = [
         0.8 * slope[None, ..., None] + 0.2 * draw.random((1, *slope.shape, c)) for c in channels
     ]
@@ -46,16 +48,16 @@ def per_pixel(
         tensors = [tf.constant(image, dtype) for image in images]
         try:
             whole = np.asarray(function(*tensors), np.float64)
-            parts = {
-                (axis, rows): _part(function, tensors, axis, rows)
+            halves = {
+                (axis, rows): _run_on_part(function, tensors, axis, rows)
                 for axis in range(1, spatial + 1)
                 for rows in (range(SIDE // 2), range(SIDE // 2, SIDE))
             }
-        except Exception:  # whatever a function of one's own raises
+        except Exception:  # custom code may raise anything
             return True
     if whole.shape[: spatial + 1] != images[0].shape[:-1]:
         return False
-    for (axis, rows), part in parts.items():
+    for (axis, rows), part in halves.items():
         expected = np.take(whole, rows, axis)
         if part.shape != expected.shape or not np.allclose(
             part, expected, rtol=1e-2, atol=1e-3, equal_nan=True
@@ -64,9 +66,9 @@ def per_pixel(
     return True
 
 
-def _part(
+def _run_on_part(
     function: Callable[..., Any], tensors: Sequence[tf.Tensor], axis: int, rows: range
 ) -> np.ndarray:
-    """What the function gives for a part of its images."""
+    """Return the result of the function for some rows of its images along one axis."""
     parts = [tf.gather(t, list(rows), axis=axis) for t in tensors]
     return np.asarray(function(*parts), np.float64)

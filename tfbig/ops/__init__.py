@@ -1,1 +1,1 @@
-"""TensorFlow operations that know nothing of networks: kernels, moments, random numbers, attention, gradients."""
+"""TensorFlow operations that are independent of networks: kernels, moments, random numbers, attention, gradients."""

@@ -1,4 +1,4 @@
-"""Gradients of structures of tensors, integers among them."""
+"""Gradients of nested structures that may contain integer tensors."""
 
 from __future__ import annotations
 
@@ -10,24 +10,35 @@ Structure = Any
 
 
 def is_float(t: tf.Tensor) -> bool:
-    """Whether gradients flow through a tensor."""
+    """Return whether gradients flow through a tensor."""
     return t.dtype.is_floating
 
 
 def floats(structure: Structure) -> list[tf.Tensor]:
-    """The tensors of a structure that a tape can watch."""
+    """Return the tensors of a structure that a tape can watch."""
     return [t for t in tf.nest.flatten(structure) if is_float(t)]
 
 
 def zeros(t: tf.Tensor) -> tf.Tensor:
-    """No gradient: zeros like the tensor, one zero for integers."""
+    """Return a gradient of zero: zeros shaped like the tensor, or a scalar zero for an integer tensor."""
     return tf.zeros_like(t) if is_float(t) else tf.zeros([], tf.float32)
 
 
 def gradients(
     tape: tf.GradientTape, outputs: Structure, seeds: Structure, sources: Structure
 ) -> Structure:
-    """Gradients structured as `sources`, zeros where there is none."""
+    """Compute the gradients of `outputs` with respect to `sources`.
+
+    Args:
+        tape: Tape that recorded the outputs.
+        outputs: Structure of tensors; integer tensors are ignored.
+        seeds: Cotangents of the outputs, in the same structure; None where an output has none.
+        sources: Structure of tensors that the tape watched.
+
+    Returns:
+        Gradients in the structure of `sources`: zeros where a source is not connected to an output, and a scalar
+        zero for an integer source.
+    """
     pairs = [
         (o, s)
         for o, s in zip(tf.nest.flatten(outputs), tf.nest.flatten(seeds), strict=True)
@@ -35,7 +46,7 @@ def gradients(
     ]
     flat = tf.nest.flatten(sources)
     watched = [t for t in flat if is_float(t)]
-    found = iter(
+    of_watched = iter(
         tape.gradient(
             [o for o, _ in pairs],
             watched,
@@ -43,26 +54,34 @@ def gradients(
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
     )
-    flat_gradients = [next(found) if is_float(t) else tf.zeros([], tf.float32) for t in flat]
+    flat_gradients = [next(of_watched) if is_float(t) else tf.zeros([], tf.float32) for t in flat]
     return tf.nest.pack_sequence_as(sources, flat_gradients)
 
 
 def add(a: Structure, b: Structure) -> Structure:
-    """Sum of two gradients; integers have none."""
+    """Return the sum of two gradients; those of integer tensors stay a scalar zero."""
     return tf.nest.map_structure(lambda x, y: x + y if is_float(x) else y, a, b)
 
 
 def accumulate(sums: dict[int, Structure], value: int, new: Structure) -> None:
-    """Adds a gradient to those of a value."""
+    """Add the gradient `new` to the entry `value` of `sums`, which may not exist yet."""
     sums[value] = add(sums[value], new) if value in sums else new
 
 
 def sum_seeds(
     owned: dict[int, tf.Tensor], seeds: list[dict[int, tf.Tensor]]
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Images that have a gradient, and the sum of what was given for each."""
+    """Add up the cotangents of each image.
+
+    Args:
+        owned: Images by value number.
+        seeds: Cotangents by value number, from several places.
+
+    Returns:
+        The images that have a cotangent, and the sum of the cotangents of each.
+    """
     total: dict[int, tf.Tensor] = {}
-    for given in seeds:
-        for value, gradient in given.items():
+    for cotangents in seeds:
+        for value, gradient in cotangents.items():
             total[value] = total[value] + gradient if value in total else gradient
     return [owned[v] for v in total], list(total.values())

@@ -1,10 +1,10 @@
-"""Self-attention of sequences whose matrix of scores fits nowhere: exact, in blocks of queries and keys.
+"""Exact attention in blocks of queries and keys, for sequences whose score matrix does not fit in memory.
 
 The softmax over blocks of keys is online (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018),
-the backward computes each block again from the logarithm of that sum (Dao et al., "FlashAttention", NeurIPS 2022):
+the backward pass recomputes each block from the logarithm of that sum (Dao et al., "FlashAttention", NeurIPS 2022):
 
     s  = q_i k_j^T / sqrt(d)                   a block of scores
-    p  = exp(s - lse_i)                        of the softmax, where lse_i = log(sum over j of exp(s))
+    p  = exp(s - lse_i)                        a block of the softmax, with lse_i = log(sum over j of exp(s))
     dv_j += p^T dy_i
     ds = p * (dy_i v_j^T - sum(dy_i * y_i))
     dq_i += ds k_j / sqrt(d)
@@ -21,46 +21,46 @@ import tensorflow as tf
 
 @tf.autograph.experimental.do_not_convert
 def blockwise_attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, block: int = 1024) -> tf.Tensor:
-    """`softmax(q k^T / sqrt(d)) v`, without that matrix.
+    """Compute `softmax(q k^T / sqrt(d)) v` without storing the softmax.
 
-    Memory: `N * heads * (n + m) * (d + e)` numbers, and a few times `N * heads * block * block`; backward twice that.
-    Nothing of a block is kept for the backward, in a graph or under an eager tape.
+    Memory: `N * heads * (n + m) * (d + e)` numbers plus a few times `N * heads * block * block`; twice that in the
+    backward pass. No block is stored for the backward pass, neither in a graph nor by an eager tape.
 
-    Exactness: up to summation order, float64 rtol 1e-10. Sums of 16-bit numbers are in float32.
+    Exactness: equal to plain attention up to summation order, float64 rtol 1e-10. 16-bit inputs are summed in float32.
 
     Args:
         q: Queries `[N, heads, n, d]`.
         k: Keys `[N, heads, m, d]`, m at least 1.
         v: Values `[N, heads, m, e]`.
-        block: Queries and keys of a block.
+        block: Number of queries, and of keys, per block.
 
     Returns:
-        `[N, heads, n, e]` in the element type of `q`. It is differentiable once.
+        Tensor `[N, heads, n, e]` with the dtype of `q`. It is differentiable once.
 
     Raises:
-        ValueError: `block` is not positive, or the shapes do not go together.
-        tf.errors.InvalidArgumentError: a gradient of its gradients is computed.
+        ValueError: `block` is not positive, or the shapes are incompatible.
+        tf.errors.InvalidArgumentError: A gradient of its gradients is computed.
     """
     q, k, v = (tf.convert_to_tensor(x) for x in (q, k, v))
     _check(q, k, v, block)
 
     @tf.custom_gradient
     def attend(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> Any:
-        # Not even the loop in here may be on an eager tape, which would hold every block.
+        # Keep the loops in here off an eager tape, which would hold every block.
         q3, k3, v3 = (_merged(tf.stop_gradient(x)) for x in (q, k, v))
         y, lse = _forward(q3, k3, v3, block)
         y = tf.cast(y, q.dtype)
 
         @tf.custom_gradient
         def gradient(dy: tf.Tensor, *_: tf.Tensor) -> Any:
-            found = _backward(q3, k3, v3, y, lse, _merged(tf.stop_gradient(dy)), block)
+            gradients = _backward(q3, k3, v3, y, lse, _merged(tf.stop_gradient(dy)), block)
             shaped = [
                 tf.cast(tf.reshape(g, tf.shape(x)), x.dtype)
-                for g, x in zip(found, (q, k, v), strict=True)
+                for g, x in zip(gradients, (q, k, v), strict=True)
             ]
             return shaped, _refuse
 
-        # The inputs are arguments so that a gradient with respect to them, too, is refused.
+        # The inputs are arguments so that a gradient with respect to them is refused as well.
         return tf.reshape(y, _outer(q, v)), lambda dy: gradient(dy, q, k, v)
 
     return attend(q, k, v)
@@ -68,12 +68,14 @@ def blockwise_attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, block: int = 1
 
 def _check(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, block: int) -> None:
     if block < 1:
-        raise ValueError(f"block={block}; expected at least 1 query and key.")
+        raise ValueError(f"block={block}: expected at least 1 query and key.")
     shapes = [x.shape for x in (q, k, v)]
-    alike = all(s.rank == 4 for s in shapes)
-    alike = alike and all(s[:2].is_compatible_with(shapes[0][:2]) for s in shapes)
-    alike = alike and shapes[0][3] is not None and shapes[0][3:].is_compatible_with(shapes[1][3:])
-    if not alike or not shapes[1][2:3].is_compatible_with(shapes[2][2:3]) or shapes[1][2] == 0:
+    compatible = all(s.rank == 4 for s in shapes)
+    compatible = compatible and all(s[:2].is_compatible_with(shapes[0][:2]) for s in shapes)
+    compatible = (
+        compatible and shapes[0][3] is not None and shapes[0][3:].is_compatible_with(shapes[1][3:])
+    )
+    if not compatible or not shapes[1][2:3].is_compatible_with(shapes[2][2:3]) or shapes[1][2] == 0:
         raise ValueError(
             f"q, k, v have shapes {', '.join(map(str, shapes))}; expected [N, heads, n, d], [N, heads, m, d] and "
             "[N, heads, m, e], d known and m at least 1."
@@ -81,7 +83,7 @@ def _check(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, block: int) -> None:
 
 
 def _refuse(*gradients: tf.Tensor) -> list[tf.Tensor]:
-    """An error when it is computed, not when it is traced: tapes trace gradients that nothing needs."""
+    """Raise an error when it runs, not when it is traced: tapes trace gradients that nothing needs."""
     text = "blockwise_attention is differentiable once; for gradients of gradients use the plain softmax."
     with tf.control_dependencies([tf.debugging.Assert(False, [text])]):
         zero = tf.zeros_like(gradients[0])
@@ -89,14 +91,14 @@ def _refuse(*gradients: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _merged(x: tf.Tensor) -> tf.Tensor:
-    """`[N, heads, n, d]` as `[N * heads, n, d]`."""
+    """Reshape `[N, heads, n, d]` to `[N * heads, n, d]`."""
     shape = tf.shape(x)
     merged = tf.reshape(x, tf.stack([shape[0] * shape[1], shape[2], shape[3]]))
     return tf.ensure_shape(merged, [None, x.shape[2], x.shape[3]])
 
 
 def _outer(q: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
-    """The shape `[N, heads, n, e]`."""
+    """Return the output shape `[N, heads, n, e]`."""
     return tf.concat([tf.shape(q)[:3], tf.shape(v)[3:]], 0)
 
 
@@ -105,18 +107,18 @@ def _wide(x: tf.Tensor) -> tf.DType:
 
 
 class _Blocks:
-    """Consecutive parts of `[B, n, d]`, of `block` and the last of what is left, in float32 or wider."""
+    """Consecutive blocks of `block` rows of `[B, n, d]`, cast to at least float32; the last may be shorter."""
 
     def __init__(self, x: tf.Tensor, block: int, scale: float = 1.0) -> None:
         self.x, self.block, self.scale = x, block, scale
         self.count = (tf.shape(x)[1] + block - 1) // block
 
     def __getitem__(self, i: tf.Tensor) -> tf.Tensor:
-        found = tf.cast(self.x[:, i * self.block : (i + 1) * self.block], _wide(self.x))
-        return found if self.scale == 1 else found * self.scale
+        rows = tf.cast(self.x[:, i * self.block : (i + 1) * self.block], _wide(self.x))
+        return rows if self.scale == 1 else rows * self.scale
 
     def array(self) -> tf.TensorArray:
-        """Takes the blocks of something of that many rows, each `[rows, B, .]`, for `_joined`."""
+        """Create an array for results with as many rows, written in blocks `[rows, B, .]` and read by `_joined`."""
         return tf.TensorArray(_wide(self.x), self.count, infer_shape=False)
 
 
@@ -125,45 +127,45 @@ def _row_first(x: tf.Tensor) -> tf.Tensor:
 
 
 def _joined(array: tf.TensorArray) -> tf.Tensor:
-    """`[B, n, .]` of the blocks."""
+    """Concatenate blocks to `[B, n, .]`."""
     return _row_first(_concatenated(array))
 
 
 def _concatenated(array: tf.TensorArray) -> tf.Tensor:
-    """`[n, B, .]` of the blocks."""
+    """Concatenate blocks to `[n, B, .]`."""
     return tf.ensure_shape(array.concat(), [None, None, None])
 
 
 def _loop(count: tf.Tensor, body: Callable[..., Any], *state: Any) -> list[Any]:
-    """`state = body(i, *state)` for every i; its tensors change neither type nor rank."""
+    """Repeat `state = body(i, *state)` for every i; dtype and rank of the tensors do not change."""
     open_shapes = [
         tf.TensorShape([None] * s.shape.rank) if isinstance(s, tf.Tensor) else None for s in state
     ]
-    _, *found = tf.while_loop(
+    _, *final = tf.while_loop(
         lambda i, *_: i < count,
         lambda i, *state: (i + 1, *body(i, *state)),
         (tf.constant(0), *state),
         shape_invariants=(tf.TensorShape([]), *open_shapes),
         parallel_iterations=1,
     )
-    return found
+    return final
 
 
 def _forward(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, block: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """`[B, n, e]` and the logarithm of the sum of each row of the softmax, `[B, n, 1]`."""
+    """Return the output `[B, n, e]` and the log-sum-exp of each row of scores, `[B, n, 1]`."""
     queries = _Blocks(q, block, q.shape[-1] ** -0.5)
     keys, values = _Blocks(k, block), _Blocks(v, block)
 
     def rows(i: tf.Tensor, y: tf.TensorArray, lse: tf.TensorArray) -> tuple[Any, Any]:
-        found = [_row_first(x) for x in _attend(queries[i], keys, values)]
-        return y.write(i, found[0]), lse.write(i, found[1])
+        y_i, lse_i = (_row_first(x) for x in _attend(queries[i], keys, values))
+        return y.write(i, y_i), lse.write(i, lse_i)
 
     y, lse = _loop(queries.count, rows, queries.array(), queries.array())
     return _joined(y), _joined(lse)
 
 
 def _attend(q: tf.Tensor, keys: _Blocks, values: _Blocks) -> tuple[tf.Tensor, tf.Tensor]:
-    """One block of queries over all keys."""
+    """Return output and log-sum-exp of one block of queries over all keys."""
 
     def add(j: tf.Tensor, top: tf.Tensor, total: tf.Tensor, y: tf.Tensor) -> Any:
         s = tf.matmul(q, keys[j], transpose_b=True)  # [B, rows, columns]
@@ -187,7 +189,7 @@ def _backward(
     dy: tf.Tensor,
     block: int,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Gradients of q, k and v, each as wide as the sums."""
+    """Return the gradients of q, k and v in the dtype of the sums."""
     scale = q.shape[-1] ** -0.5
     keys, values = _Blocks(k, block), _Blocks(v, block)
     wide = [tf.cast(x, _wide(q)) for x in (dy, y)]
@@ -207,7 +209,7 @@ def _backward(
 def _column(
     queries: _Blocks, rows: list[_Blocks], k: tf.Tensor, v: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """What one block of keys adds to the gradient of all queries, `[n, B, d]`, and the gradients of its k and v."""
+    """Return the contribution of one block of keys to dq, `[n, B, d]`, and the gradients dk and dv of the block."""
 
     def add(i: tf.Tensor, dq: tf.TensorArray, dk: tf.Tensor, dv: tf.Tensor) -> Any:
         q, (dy, lse, inner) = queries[i], (x[i] for x in rows)

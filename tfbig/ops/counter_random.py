@@ -1,8 +1,8 @@
-"""Random numbers that do not depend on how an image is cut.
+"""Random numbers that do not depend on how an image is cut into strips.
 
-The Philox generator counts: number `i` of a stream is a function of the key and `i // 4` alone (Salmon et al.,
-"Parallel random numbers: as easy as 1, 2, 3", SC 2011). A strip therefore starts its counter where its first row
-lies, and a mask can be made again row by row in the backward sweep.
+Philox is a counter-based generator: number `i` of a stream is a function of the key and `i // 4` alone (Salmon et al.,
+"Parallel random numbers: as easy as 1, 2, 3", SC 2011). A strip therefore starts its counter at its first row, and a
+mask can be recomputed row by row in the backward sweep.
 """
 
 from __future__ import annotations
@@ -16,27 +16,36 @@ PHILOX = 1
 
 
 def uniform_rows(shape: Any, seed: tf.Tensor, first_row: Any) -> tf.Tensor:
-    """Uniform float32 numbers in [0, 1) for the rows `first_row, ...` of an image.
+    """Draw uniform float32 numbers in [0, 1) for the rows of a strip.
 
     Args:
         shape: `[N, rows, ..., C]` of the strip.
-        seed: two integers.
-        first_row: row of the image at which the strip starts.
+        seed: Two integers.
+        first_row: Row of the image at which the strip starts.
 
     Returns:
-        `[N, rows, ..., C]`; equal rows whatever the strips.
+        Tensor `[N, rows, ..., C]`; a row of the image gets the same numbers in every strip.
     """
     return _rows(tf.raw_ops.StatelessRandomUniformV2, shape, seed, first_row)
 
 
 def normal_rows(shape: Any, seed: tf.Tensor, first_row: Any) -> tf.Tensor:
-    """The same of the standard normal distribution."""
+    """Draw float32 numbers of the standard normal distribution for the rows of a strip.
+
+    Args:
+        shape: `[N, rows, ..., C]` of the strip.
+        seed: Two integers.
+        first_row: Row of the image at which the strip starts.
+
+    Returns:
+        Tensor `[N, rows, ..., C]`; a row of the image gets the same numbers in every strip.
+    """
     return _rows(tf.raw_ops.StatelessRandomNormalV2, shape, seed, first_row)
 
 
 def _rows(draw: Callable[..., tf.Tensor], shape: Any, seed: tf.Tensor, first_row: Any) -> tf.Tensor:
     batch, rows, row = shape[0], shape[1], tf.reduce_prod(shape[2:])
-    blocks = (row + 3) // 4  # one count of the generator gives four numbers
+    blocks = (row + 3) // 4  # each counter value yields four numbers
     counter = tf.cast(first_row, tf.int64) * tf.cast(batch * blocks, tf.int64)
     numbers = draw(
         shape=tf.stack([rows, batch, blocks * 4]),
@@ -51,10 +60,14 @@ def _rows(draw: Callable[..., tf.Tensor], shape: Any, seed: tf.Tensor, first_row
 def dropout(
     x: tf.Tensor, rate: float, seed: tf.Tensor, first_row: Any, alike: bool = False
 ) -> tf.Tensor:
-    """Sets a share `rate` of `[N, r, ..., C]` to zero and scales the rest by `1 / (1 - rate)`.
+    """Set a share `rate` of a strip to zero and scale the remaining numbers by `1 / (1 - rate)`.
 
     Args:
-        alike: all channels of a pixel share their fate.
+        x: Strip `[N, rows, ..., C]`.
+        rate: Share to drop, from 0 to 1.
+        seed: Two integers.
+        first_row: Row of the image at which the strip starts.
+        alike: Drop all channels of a pixel or none.
     """
     shape = tf.shape(x)
     shape = tf.concat([shape[:-1], [1]], 0) if alike else shape

@@ -1,7 +1,7 @@
-"""What runs on one strip: convolution, pooling, resampling, with the padding that the image has.
+"""Convolution, pooling and resampling of one strip, with the padding of the whole image.
 
-Every function takes the rows that `Strip` describes and gives exactly the rows `[start, stop)` of the
-output; sums run in the order of the plain TensorFlow kernel.
+Every function accepts the input rows that `Strip` describes and returns exactly the output rows `[start, stop)`;
+numbers are summed in the order of the plain TensorFlow kernel.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from tfbig.geometry.windows import Resize, Transposed, Window
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows that one input gives to a strip; all integers are int32 scalars.
+class InputRows:
+    """Rows of one input that a strip reads; all fields are int32 scalars.
 
     Args:
-        start, stop: first row and row after the last, inside the image.
-        before, after: rows of padding that the window reaches beyond the image.
-        extent: rows of the whole input image.
+        start: First row, inside the image.
+        stop: Row after the last, inside the image.
+        before: Rows of padding before the image that the window reads.
+        after: Rows of padding after the image that the window reads.
+        extent: Rows of the whole input image.
     """
 
     start: Any
@@ -36,12 +38,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class Strip:
-    """Where a strip lies.
+    """Position of a strip in the output image, and the input rows that it reads.
 
     Args:
-        start, stop: output rows to make.
-        extent: rows of the whole output image.
-        inputs: one `Rows` per image input, None for whole inputs.
+        start: First output row.
+        stop: Row after the last output row.
+        extent: Rows of the whole output image.
+        inputs: One `InputRows` per image input, None for whole values.
     """
 
     start: Any
@@ -53,13 +56,16 @@ class Strip:
 def take_rows(
     x: tf.Tensor, start: Any, size: Any, rows: Any = None, copy: bool = False
 ) -> tf.Tensor:
-    """`x[:, start : start + size]`; without a copy where N is known to be 1.
+    """Return `x[:, start : start + size]`, without a copy if N is statically 1.
 
     Args:
-        rows: rows of `x`, where they are known without it: its gradient then does not depend on `x`, so that an
-            operation whose value nothing else needs is pruned from a backward sweep.
-        copy: make one in any case, of memory that is not TensorFlow's. That it never overwrites, but may overwrite the
-            last slice of it, which says that it owns its memory (`SubBuffer` in `tensor.cc`).
+        x: Image `[N, rows, ..., C]`.
+        start: First row.
+        size: Number of rows.
+        rows: Rows of `x`, if known otherwise: the gradient then does not depend on `x`, so an operation whose value is
+            needed for nothing else is pruned from a backward sweep.
+        copy: Always copy. Required if `x` is in memory that TensorFlow does not own: TensorFlow never overwrites
+            that memory itself, but may overwrite its last slice, which claims to own it (`SubBuffer` in `tensor.cc`).
     """
     rows = tf.shape(x)[1] if rows is None else rows
 
@@ -82,7 +88,7 @@ def _slice_rows(x: tf.Tensor, start: Any, size: Any) -> tf.Tensor:
 
 
 def pad(x: tf.Tensor, *amounts: Any, value: Any = 0) -> tf.Tensor:
-    """Pads rows, columns, ... by `(before, after)` each; costs nothing where all are zero."""
+    """Pad rows, columns, ... by `(before, after)` each; free if all amounts are the integer 0."""
     if all(isinstance(n, int) and n == 0 for pair in amounts for n in pair):
         return x
     paddings = [(0, 0), *amounts, (0, 0)]
@@ -92,7 +98,7 @@ def pad(x: tf.Tensor, *amounts: Any, value: Any = 0) -> tf.Tensor:
 
 
 def pads(window: Window, x: tf.Tensor, axis: int) -> tuple[Any, Any]:
-    """Padding of an axis that strips span in full; tensors where its size is not known."""
+    """Return the padding of an axis that strips span in full; tensors if its size is not static."""
     size = x.shape[axis]
     if size is not None or window.padding != "same":
         return window.pads(size or 0)
@@ -107,7 +113,7 @@ def pads(window: Window, x: tf.Tensor, axis: int) -> tuple[Any, Any]:
 def padded(
     x: tf.Tensor, axes: Sequence[Window], strip: Strip, value: Any = 0, position: int = 0
 ) -> tf.Tensor:
-    """Input `position` of a strip with the padding of the image, so that a valid window gives its rows."""
+    """Pad input `position` of a strip like the image, so that a valid window returns the rows of the strip."""
     rows = strip.inputs[position]
     free = axes[0].span == 1 and axes[0].padding in ("valid", (0, 0))
     others = [pads(window, x, axis) for axis, window in enumerate(axes[1:], 2)]
@@ -115,15 +121,15 @@ def padded(
 
 
 def is_same(axes: Sequence[Window]) -> bool:
-    """Whether TensorFlow's own `SAME` on the strip is right up to the rows at its seams."""
+    """Return whether SAME padding of the strip equals that of the image except at the strip borders."""
     return all(a.padding == "same" and a.stride == 1 for a in axes)
 
 
 def windowed(function: Any, x: tf.Tensor, axes: Sequence[Window], strip: Strip) -> tf.Tensor:
-    """Runs `function(x, padding)` so that it gives the rows of the strip.
+    """Run `function(x, padding)` so that it returns the rows of the strip.
 
-    With stride 1 and `same`, TensorFlow pads the strip as it would the image; the rows at a seam are
-    then wrong and cut off, which costs no copy. Otherwise the padding is made and the window is valid.
+    With stride 1 and `same`, TensorFlow pads the strip as it would the image; the rows at the strip borders
+    are then wrong and cut off, which costs no copy. Otherwise `x` is padded here and the window is valid.
     (Explicit paddings of `tf.nn.conv2d` would do both, but their gradient takes 1.7 times as long.)
     """
     if is_same(axes):
@@ -136,7 +142,15 @@ def windowed(function: Any, x: tf.Tensor, axes: Sequence[Window], strip: Strip) 
 def convolution(
     x: tf.Tensor, kernel: tf.Tensor, axes: Sequence[Window], groups: int, strip: Strip
 ) -> tf.Tensor:
-    """`[N, r, ..., C]` by `[k, ..., C / groups, F]`, as `keras.layers.Conv1D` to `Conv3D` without bias."""
+    """Convolve a strip, as `keras.layers.Conv1D` to `Conv3D` without bias.
+
+    Args:
+        x: Input rows `[N, r, ..., C]`.
+        kernel: Weights `[k, ..., C / groups, F]`.
+        axes: Window of each axis.
+        groups: Number of channel groups.
+        strip: Position of the strip.
+    """
     strides, dilations = [a.stride for a in axes], [a.dilation for a in axes]
     channels = x.shape[-1]
     if groups == channels and len(axes) < 3 and groups > 1:
@@ -158,8 +172,15 @@ def convolution(
 def depthwise_convolution(
     x: tf.Tensor, kernel: tf.Tensor, axes: Sequence[Window], strip: Strip
 ) -> tf.Tensor:
-    """`[N, r, ..., C]` by `[k, ..., C, M]`, as `keras.layers.DepthwiseConv1D` and `2D` without bias."""
-    line = len(axes) == 1  # TensorFlow has two axes: the other one has a single place
+    """Convolve each channel of a strip, as `keras.layers.DepthwiseConv1D` and `2D` without bias.
+
+    Args:
+        x: Input rows `[N, r, ..., C]`.
+        kernel: Weights `[k, ..., C, M]`.
+        axes: Window of each axis.
+        strip: Position of the strip.
+    """
+    line = len(axes) == 1  # TensorFlow requires two axes: add one of size 1
     strides = (1, axes[0].stride, axes[-1].stride, 1)
     dilations = (axes[0].dilation, 1 if line else axes[1].dilation)
     kernel = tf.expand_dims(kernel, 1) if line else kernel
@@ -173,10 +194,13 @@ def depthwise_convolution(
 
 
 def fit_rows(y: tf.Tensor, first: Any, strip: Strip, *others: Any) -> tf.Tensor:
-    """Cuts or pads `y`, whose row 0 is row `first` of the output, to the rows of the strip.
+    """Crop or pad `y` to the rows of the strip.
 
     Args:
-        others: padding of columns and further axes, none by default.
+        y: Image rows `[N, r, ..., C]`.
+        first: Row of the output image that is row 0 of `y`.
+        strip: Position of the strip.
+        *others: Padding `(before, after)` of columns and further axes, none by default.
     """
     missing = tf.maximum(first - strip.start, 0)
     beyond = tf.maximum(strip.stop - (first + tf.shape(y)[1]), 0)
@@ -188,9 +212,16 @@ def fit_rows(y: tf.Tensor, first: Any, strip: Strip, *others: Any) -> tf.Tensor:
 def transposed_convolution(
     x: tf.Tensor, kernel: tf.Tensor, axes: Sequence[Transposed], strip: Strip
 ) -> tf.Tensor:
-    """`[N, r, ..., C]` by `[k, ..., F, C]`, as `keras.layers.Conv1DTranspose` to `3D` without bias."""
+    """Compute the transposed convolution of a strip, as `keras.layers.Conv1DTranspose` to `3D` without bias.
+
+    Args:
+        x: Input rows `[N, r, ..., C]`.
+        kernel: Weights `[k, ..., F, C]`.
+        axes: Transposed window of each axis.
+        strip: Position of the strip.
+    """
     shape, filters = tf.shape(x), kernel.shape[-2]
-    sizes = [shape[1], *(shape[i] if x.shape[i] is None else x.shape[i] for i in _others(axes))]
+    sizes = [shape[1], *(shape[i] if x.shape[i] is None else x.shape[i] for i in _full_axes(axes))]
     full = [(n - 1) * a.stride + a.span for n, a in zip(sizes, axes, strict=True)]
     y = tf.nn.conv_transpose(
         x,
@@ -200,32 +231,32 @@ def transposed_convolution(
         "VALID",
         dilations=[a.dilation for a in axes],
     )
-    for i, window in zip(_others(axes), axes[1:], strict=True):
+    for i, window in zip(_full_axes(axes), axes[1:], strict=True):
         y = _cut(y, i, window.cuts()[0], window.extent(sizes[i - 1]), full[i - 1])
-    known = [a.extent(n) if isinstance(n, int) else None for a, n in zip(axes, sizes, strict=True)]
-    y = tf.ensure_shape(y, [x.shape[0], None, *known[1:], filters])
+    static = [a.extent(n) if isinstance(n, int) else None for a, n in zip(axes, sizes, strict=True)]
+    y = tf.ensure_shape(y, [x.shape[0], None, *static[1:], filters])
     return fit_rows(y, strip.inputs[0].start * axes[0].stride - axes[0].cuts()[0], strip)
 
 
-def _others(axes: Sequence[Any]) -> range:
-    """Dimensions of the axes that strips span in full."""
+def _full_axes(axes: Sequence[Any]) -> range:
+    """Return the dimensions of the axes that strips span in full."""
     return range(2, len(axes) + 1)
 
 
-def _cut(y: tf.Tensor, axis: int, first: int, wanted: Any, size: Any) -> tf.Tensor:
-    """`wanted` places of an axis from `first` on; zeros where it ends before."""
-    short = tf.maximum(wanted + first - size, 0)
+def _cut(y: tf.Tensor, axis: int, first: int, length: Any, size: Any) -> tf.Tensor:
+    """Return `length` positions of an axis of length `size`, starting at `first`; zeros beyond its end."""
+    short = tf.maximum(length + first - size, 0)
     amounts = [(0, short) if i == axis else (0, 0) for i in range(1, y.shape.rank - 1)]
-    return pad(y, *amounts)[(*[slice(None)] * axis, slice(first, first + wanted))]
+    return pad(y, *amounts)[(*[slice(None)] * axis, slice(first, first + length))]
 
 
 def taps(axes: Sequence[Window]) -> int:
-    """Places that a window reads."""
+    """Return the number of taps of a window, over all axes."""
     return prod(a.kernel for a in axes)
 
 
 def max_pool(x: tf.Tensor, axes: Sequence[Window], strip: Strip) -> tf.Tensor:
-    """Maximum over windows; padding never wins."""
+    """Return the maximum over windows; padding is never the maximum."""
     x = padded(x, axes, strip, x.dtype.min)
     sizes, strides = [a.kernel for a in axes], [a.stride for a in axes]
 
@@ -241,10 +272,10 @@ def max_pool(x: tf.Tensor, axes: Sequence[Window], strip: Strip) -> tf.Tensor:
 def _max_pool_gradient(
     x: tf.Tensor, dy: tf.Tensor, sizes: Sequence[int], strides: Sequence[int]
 ) -> tf.Tensor:
-    """Gradient of a pooling, in a graph of its own.
+    """Return the gradient of max pooling, computed in a separate graph.
 
-    TensorFlow replaces the gradient by that of oneDNN, 20 times as fast, only where it meets the pooling itself first,
-    and in a graph with a loop it may meet it after (`MaxpoolGradRewrite` in `mkl_layout_pass.cc`).
+    TensorFlow replaces the gradient by the one of oneDNN, 20 times as fast, only if it visits the pooling before the
+    gradient; in a graph with a loop it may visit it after (`MaxpoolGradRewrite` in `mkl_layout_pass.cc`).
     """
 
     @tf.function(autograph=False, experimental_attributes={"_noinline": True})
@@ -258,7 +289,7 @@ def _max_pool_gradient(
 
 
 def average_pool(x: tf.Tensor, axes: Sequence[Window], strip: Strip) -> tf.Tensor:
-    """Mean over the real pixels of each window."""
+    """Return the mean over the pixels of each window, padding excluded."""
     sizes, strides = [a.kernel for a in axes], [a.stride for a in axes]
     if all(a.padding == "valid" for a in axes):
         return tf.nn.avg_pool(x, sizes, strides, "VALID")
@@ -266,24 +297,27 @@ def average_pool(x: tf.Tensor, axes: Sequence[Window], strip: Strip) -> tf.Tenso
     counts = _real_taps(
         axes[0], tf.range(strip.start, strip.stop), _row_pad(axes[0], rows), rows.extent
     )
-    for i, window in zip(_others(axes), axes[1:], strict=True):
+    for i, window in zip(_full_axes(axes), axes[1:], strict=True):
         size, before = tf.shape(x)[i], pads(window, x, i)[0]
-        wanted = (size + window.stride - 1) // window.stride
-        counts = counts[..., None] * _real_taps(window, tf.range(wanted), before, size)
+        outputs = (size + window.stride - 1) // window.stride
+        counts = counts[..., None] * _real_taps(window, tf.range(outputs), before, size)
     return _window_sums(padded(x, axes, strip), axes) / tf.cast(counts[..., None], x.dtype)
 
 
-def _row_pad(window: Window, rows: Rows) -> Any:
+def _row_pad(window: Window, rows: InputRows) -> Any:
+    """Return the rows of padding before an image with SAME padding."""
     outputs = (rows.extent + window.stride - 1) // window.stride
     return tf.maximum((outputs - 1) * window.stride + window.span - rows.extent, 0) // 2
 
 
 def _real_taps(window: Window, outputs: tf.Tensor, before: Any, extent: Any) -> tf.Tensor:
+    """Return the number of taps inside the image for each output position."""
     first = outputs * window.stride - before
     return tf.minimum(first + window.kernel, extent) - tf.maximum(first, 0)
 
 
 def _window_sums(x: tf.Tensor, axes: Sequence[Window]) -> tf.Tensor:
+    """Return the sum over each valid window."""
     shape, total = tf.shape(x), None
     counts = [(shape[i] - a.kernel) // a.stride + 1 for i, a in enumerate(axes, 1)]
     for taps in product(*(range(a.kernel) for a in axes)):
@@ -295,14 +329,14 @@ def _window_sums(x: tf.Tensor, axes: Sequence[Window]) -> tf.Tensor:
 
 
 def repeat(x: tf.Tensor, axes: Sequence[Transposed], strip: Strip) -> tf.Tensor:
-    """Nearest upsampling by the strides of the axes."""
+    """Upsample by the strides of the axes, nearest neighbour."""
     for i, axis in enumerate(axes, 1):
         x = tf.repeat(x, axis.stride, i)
     return fit_rows(x, strip.inputs[0].start * axes[0].stride, strip)
 
 
 def bilinear(x: tf.Tensor, axes: tuple[Resize, Resize], strip: Strip) -> tf.Tensor:
-    """Bilinear upsampling with half-pixel centres, as `tf.image.resize`, in float32 coordinates."""
+    """Upsample bilinearly with half-pixel centres in float32 coordinates, as `tf.image.resize`."""
     rows = strip.inputs[0]
     dtype, width = x.dtype, tf.shape(x)[2]
     x = tf.cast(x, tf.float32)
@@ -319,6 +353,7 @@ def bilinear(x: tf.Tensor, axes: tuple[Resize, Resize], strip: Strip) -> tf.Tens
 def _centres(
     factor: int, outputs: tf.Tensor, extent: Any
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return the lower and the upper input position of each output, and the weight of the upper one."""
     at = (tf.cast(outputs, tf.float32) + 0.5) * tf.constant(1.0 / factor, tf.float32) - 0.5
     lower = tf.maximum(tf.cast(tf.floor(at), tf.int32), 0)
     upper = tf.minimum(tf.cast(tf.math.ceil(at), tf.int32), extent - 1)

@@ -1,4 +1,4 @@
-"""Mean and variance of something too large to hold: a count, a mean and a sum of squared deviations.
+"""Mean and variance of images too large for memory, from a count, a mean and a sum of squared deviations.
 
     merge: delta = mean_b - mean_a
            n     = n_a + n_b
@@ -7,8 +7,8 @@
 
 (Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", 1979.)
 Counts are int64: a float32 count stops at 2**24, which one gigapixel exceeds 61 times. A row of the image is summed in
-float32 (float64 for float64 data), rows are added up in float64: what comes out does not depend on how rows are cut
-into strips, but in the last places of float64, and is nearer to the exact sum than one in float32.
+float32 (float64 for float64 data), and rows are added up in float64: the result depends on the cut into strips only in
+the last digits of float64, and is more accurate than a sum in float32.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ class Moments(NamedTuple):
 
 
 def wide(dtype: tf.DType) -> tf.DType:
-    """float64 for float64, otherwise float32."""
+    """Return float64 for float64, and float32 for all other types."""
     return tf.float64 if dtype == tf.float64 else tf.float32
 
 
 def total(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
-    """The sum over `axes`, kept with size 1: within a row, axes from 2 on, in the type of `x`, then in float64."""
+    """Return the sum over `axes`, which are kept with size 1.
+
+    Within a row (axes from 2 on) the sum is in the dtype of `x`, over rows in float64.
+    """
     rows = tf.reduce_sum(x, _within(axes), keepdims=True)
     return tf.reduce_sum(tf.cast(rows, tf.float64), axes, keepdims=True)
 
@@ -43,13 +46,13 @@ def _within(axes: Sequence[int]) -> list[int]:
 
 
 EPSILON = 1e-3
-"""Of the fused operation: whatever is above the least that accelerators take."""
+"""Epsilon of the fused operation: any value above the minimum that accelerators accept."""
 
 
 def fuses(x: tf.Tensor, slope: tf.Tensor) -> bool:
-    """Whether `scale` takes an image: `[N, H, W, C]` of narrow numbers, and a number for each channel.
+    """Return whether `scale` supports these arguments: a 16-bit image `[N, H, W, C]` and one slope per channel.
 
-    TensorFlow's batch normalisation with given statistics reads and writes the image once. Casts, Mul and AddV2 on wide
+    TensorFlow's batch normalisation with fixed statistics reads and writes the image once. Casts, Mul and AddV2 on wide
     copies took 1.1 of the 4.3 seconds that the operations of a step of ResNet-18 add up to, and this 0.3.
     """
     narrow = x.shape.rank == 4 and x.dtype in (tf.bfloat16, tf.float16)
@@ -58,8 +61,8 @@ def fuses(x: tf.Tensor, slope: tf.Tensor) -> bool:
 
 
 def scale(x: tf.Tensor, slope: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
-    """`x * slope + offset` by channel, in float32, rounded once."""
-    slope, offset, zero, one = _of_channels(slope, offset)
+    """Compute `x * slope + offset` per channel in float32, rounded once."""
+    slope, offset, zero, one = _fused_arguments(slope, offset)
     y, *_ = tf.raw_ops.FusedBatchNormV3(
         x=x, scale=slope, offset=offset, mean=zero, variance=one, epsilon=EPSILON, is_training=False
     )
@@ -69,8 +72,8 @@ def scale(x: tf.Tensor, slope: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
 def scale_gradient(
     x: tf.Tensor, slope: tf.Tensor, dy: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Gradients of `scale` for `x`, `slope` and `offset`; sums of a strip in float32."""
-    slope, _, zero, one = _of_channels(slope, slope)
+    """Return the gradients of `scale` for `x`, `slope` and `offset`; a strip is summed in float32."""
+    slope, _, zero, one = _fused_arguments(slope, slope)
     dx, d_slope, d_offset, *_ = tf.raw_ops.FusedBatchNormGradV3(
         y_backprop=dy,
         x=x,
@@ -84,20 +87,20 @@ def scale_gradient(
     return dx, d_slope, d_offset
 
 
-def _of_channels(slope: tf.Tensor, offset: tf.Tensor) -> list[tf.Tensor]:
-    """Slope, offset, and the mean and variance with which nothing else happens, float32."""
+def _fused_arguments(slope: tf.Tensor, offset: tf.Tensor) -> list[tf.Tensor]:
+    """Return slope, offset, and the mean and variance that make normalisation the identity, in float32."""
     slope, offset = (tf.cast(t, tf.float32) for t in (slope, offset))
     return [slope, offset, tf.zeros_like(slope), tf.fill(tf.shape(slope), 1 - EPSILON)]
 
 
 def init(shape: Sequence[int] | tf.Tensor) -> Moments:
-    """The moments of nothing."""
+    """Return the moments of an empty set, with means of the given shape."""
     zeros = tf.zeros(shape, tf.float64)
     return Moments(tf.constant(0, tf.int64), zeros, zeros)
 
 
 def of(x: tf.Tensor, axes: Sequence[int]) -> Moments:
-    """The moments of `x` over `axes`: of every row, two passes, as `tf.nn.moments`, then of all rows."""
+    """Return the moments of `x` over `axes`: two passes within each row, as in `tf.nn.moments`, then over rows."""
     x = tf.cast(x, wide(x.dtype))
     inner = _within(axes)
     each = tf.reduce_mean(x, inner, keepdims=True)
@@ -110,12 +113,12 @@ def of(x: tf.Tensor, axes: Sequence[int]) -> Moments:
 
 
 def _size(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
-    """How many numbers, float64."""
+    """Return the number of elements along `axes`, as float64."""
     return tf.cast(tf.reduce_prod([tf.shape(x, tf.int64)[axis] for axis in axes]), tf.float64)
 
 
 def merge(a: Moments, b: Moments) -> Moments:
-    """The moments of both together."""
+    """Return the moments of the union of two sets."""
     count = a.count + b.count
     share = tf.cast(b.count, tf.float64) / tf.cast(tf.maximum(count, 1), tf.float64)
     weight = tf.cast(a.count, tf.float64) * share
@@ -124,37 +127,39 @@ def merge(a: Moments, b: Moments) -> Moments:
 
 
 def finalize(moments: Moments) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mean and biased variance."""
+    """Return mean and biased variance."""
     return moments.mean, moments.m2 / tf.cast(moments.count, tf.float64)
 
 
 def of_replicas(
     mean: tf.Tensor, variance: tf.Tensor, count: tf.Tensor, items: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mean and biased variance over all replicas of a strategy of tf.distribute, from those of this one.
+    """Return mean and biased variance over all replicas of a `tf.distribute` strategy.
 
         n        = sum(count)
         mean     = sum(mean * count / n)
-        variance = sum((variance + (mean - mean of all)**2) * count / n)
+        variance = sum((variance + (mean - mean of all replicas)**2) * count / n)
 
-    Differentiable. What other replicas make of the statistics counts by their items: gradients of the mean loss of each
-    replica, times its items, add up to those of the sum of all losses.
+    Differentiable. Gradients from other replicas are weighted by their numbers of items: the gradients of the mean loss
+    of each replica, times its items, add up to the gradients of the sum of all losses.
 
     Args:
-        mean, variance, count: those of this replica.
-        items: images of its batch, or a number that is as many times as large in all.
+        mean: Mean of this replica, float64.
+        variance: Biased variance of this replica, float64.
+        count: Numbers that the statistics of this replica are computed from.
+        items: Images in the batch of this replica, or any number proportional to it.
     """
     if tf.distribute.get_strategy().num_replicas_in_sync == 1:
         return mean, variance
-    own = tf.cast(count, tf.float64)
-    share = own / _summed(tf.expand_dims(own, 0), items)[0]
-    together = _summed(mean * share, items)
-    spread = variance + tf.math.squared_difference(mean, together)
-    return together, _summed(spread * share, items)
+    local = tf.cast(count, tf.float64)
+    share = local / _sum_over_replicas(tf.expand_dims(local, 0), items)[0]
+    global_mean = _sum_over_replicas(mean * share, items)
+    spread = variance + tf.math.squared_difference(mean, global_mean)
+    return global_mean, _sum_over_replicas(spread * share, items)
 
 
-def _summed(x: tf.Tensor, items: tf.Tensor) -> tf.Tensor:
-    """The sum over replicas."""
+def _sum_over_replicas(x: tf.Tensor, items: tf.Tensor) -> tf.Tensor:
+    """Return the sum over replicas, whose gradients are weighted by `items`."""
     sums = tf.distribute.ReduceOp.SUM
 
     @tf.custom_gradient
@@ -172,11 +177,18 @@ def _summed(x: tf.Tensor, items: tf.Tensor) -> tf.Tensor:
 def pullback(
     x: tf.Tensor, mean: tf.Tensor, d_mean: tf.Tensor, d_variance: tf.Tensor, count: tf.Tensor
 ) -> tf.Tensor:
-    """Gradient of `x` from those of its mean and biased variance over `count` numbers.
+    """Return the gradient of `x` from the gradients of its mean and biased variance.
 
         dx = (d_mean + 2 * d_variance * (x - mean)) / count
 
-    All but `x` broadcast against it; the variance's own dependence on the mean cancels.
+    The dependence of the variance on the mean cancels.
+
+    Args:
+        x: Image or strip.
+        mean: Mean of the image; this and all arguments below broadcast against `x`.
+        d_mean: Gradient of the mean.
+        d_variance: Gradient of the variance.
+        count: Numbers that the statistics are computed from.
     """
     n, kind = tf.cast(count, tf.float64), wide(x.dtype)
     slope = 2 * d_variance / n

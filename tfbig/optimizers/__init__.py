@@ -1,8 +1,8 @@
-"""Optimisers that the papers train with and Keras has not.
+"""Optimisers used by the papers that tfbig reproduces and missing in Keras.
 
 `CoupledAdam` is for ABMIL, DTFD-MIL and Big-Layers' PANDA models, `DemonAdamW` for Big-Layers'
-CAMELYON models, `LookaheadRAdam` for TransMIL. All clip gradients first, as Keras does: what
-`clipnorm`, `clipvalue` and `global_clipnorm` bound is the gradient of the loss, without `l2 * w`.
+CAMELYON models, `LookaheadRAdam` for TransMIL. All clip gradients first, as Keras does: `clipnorm`,
+`clipvalue` and `global_clipnorm` limit the gradient of the loss without `l2 * w`.
 """
 
 from tfbig.optimizers.adam import CoupledAdam, DemonAdamW

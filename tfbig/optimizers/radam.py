@@ -1,4 +1,4 @@
-"""Rectified Adam, alone and inside of Lookahead."""
+"""Rectified Adam, with and without Lookahead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfbig.optimizers.moments import MomentOptimizer, check_count
 
 @keras.saving.register_keras_serializable(package="tfbig")
 class RAdam(MomentOptimizer):
-    """Adam whose steps wait until the average of the squared gradient can be trusted.
+    """Rectified Adam, which takes plain momentum steps until the second moment is reliable.
 
         g = g + l2 * w
         m = beta_1 * m + (1 - beta_1) * g
@@ -28,18 +28,25 @@ class RAdam(MomentOptimizer):
         else:
             w = w - learning_rate * m_hat
 
-    for the update t = 1, 2, ..., Algorithm 2 of Liu et al., "On the variance of the adaptive learning
-    rate and beyond" (2020). There the limit is 4, where the variance becomes finite; 5 is that of the
-    authors' code and of PyTorch. With the default `beta_2` that is from the sixth update on.
+    for the update t = 1, 2, ... (Algorithm 2 of Liu et al., "On the variance of the adaptive learning
+    rate and beyond", 2020). The limit of the paper is 4, where the variance becomes finite; the
+    authors' code and PyTorch use 5, which the default `beta_2` exceeds from the sixth update on.
 
     Args:
         learning_rate: Number, schedule, or function without arguments.
         beta_1: Decay of the average of the gradient.
         beta_2: Decay of the average of its square.
-        epsilon: Added to the root, where the authors and PyTorch add it.
-        l2: Coupled penalty, `weight_decay` of PyTorch's RAdam. `weight_decay` is decoupled, as for
+        epsilon: Added to the root, as in the authors' code and PyTorch.
+        l2: Coupled penalty, as `weight_decay` in PyTorch's RAdam. `weight_decay` is decoupled, as in
             every Keras optimiser and in the authors' code.
-        **kwargs: Those of every Keras optimiser.
+        **kwargs: Arguments of every Keras optimiser.
+
+    Example:
+        >>> weight = keras.Variable([1.0])
+        >>> optimizer = tfbig.optimizers.RAdam(0.25)
+        >>> optimizer.apply([tf.constant([2.0])], [weight])
+        >>> weight.numpy()  # the first steps are learning_rate * gradient
+        array([0.5], dtype=float32)
     """
 
     def __init__(
@@ -61,7 +68,7 @@ class RAdam(MomentOptimizer):
         return ops.where(trusted, m_hat * ops.cast(scale, m.dtype) / root, m_hat)
 
     def _rectification(self) -> tuple[Any, Any]:
-        """`r * sqrt(1 - beta_2**t)`, and whether it holds yet."""
+        """Return `r * sqrt(1 - beta_2**t)`, and whether rectification applies at this update."""
         power = self.power(self.beta_2)
         longest = 2 / (1 - self.beta_2) - 1
         length = longest - 2 * self.count() * power / (1 - power)
@@ -71,34 +78,43 @@ class RAdam(MomentOptimizer):
         return ops.sqrt(r2 * (1 - power)), trusted
 
     def get_config(self) -> dict[str, Any]:
+        """Return the configuration for serialisation."""
         return {**super().get_config(), "l2": self.l2}
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
 class LookaheadRAdam(RAdam):
-    """Lookahead around RAdam, the optimiser of TransMIL.
+    """RAdam with Lookahead, the optimiser of TransMIL.
 
         slow = w                                before the first update
         w = an update of RAdam(w)               at every update
         slow = w = slow + alpha * (w - slow)    after each k-th update
 
-    of Zhang et al., "Lookahead optimizer: k steps forward, 1 step back" (2019), Algorithm 1. The
-    averages of RAdam are kept where the weights go back. The slow weights are those that the model
-    has at its first update, so weights may be loaded after the optimiser was built.
+    (Algorithm 1 of Zhang et al., "Lookahead optimizer: k steps forward, 1 step back", 2019). When the
+    weights step back, the averages of RAdam do not change. The slow weights start as the weights at
+    the first update, so weights may be loaded after the optimiser is built.
 
     Args:
         learning_rate: Number, schedule, or function without arguments.
-        weight_decay: Decoupled decay, in units of the learning rate; TransMIL has 1e-5.
-        alpha: Share of the way that the slow weights go, over 0 and at most 1.
-        k: Updates between their steps.
-        l2: Coupled penalty instead of, or beside, `weight_decay`.
-        **kwargs: Those of `RAdam`.
+        weight_decay: Decoupled decay, in units of the learning rate; TransMIL uses 1e-5.
+        alpha: Fraction of the way that the slow weights move, above 0 and at most 1.
+        k: Updates per step of the slow weights.
+        l2: Coupled penalty, instead of or in addition to `weight_decay`.
+        **kwargs: Arguments of `RAdam`.
 
     Memory:
         Three numbers per weight: `m`, `v` and the slow weight.
 
     Raises:
         ValueError: `alpha` or `k` is out of range.
+
+    Example:
+        >>> weight = keras.Variable([1.0])
+        >>> optimizer = tfbig.optimizers.LookaheadRAdam(0.25, weight_decay=None, k=2)
+        >>> for _ in range(2):
+        ...     optimizer.apply([tf.constant([1.0])], [weight])
+        >>> weight.numpy()  # half of the way from 1.0 to 0.5
+        array([0.75], dtype=float32)
     """
 
     def __init__(
@@ -111,20 +127,23 @@ class LookaheadRAdam(RAdam):
         **kwargs: Any,
     ) -> None:
         if not 0 < alpha <= 1:
-            raise ValueError(f"LookaheadRAdam: alpha is {alpha}, expected over 0 and at most 1.")
+            raise ValueError(
+                f"LookaheadRAdam: alpha is {alpha}, expected a number above 0 and at most 1."
+            )
         check_count("LookaheadRAdam", "k", k)
         super().__init__(learning_rate, l2=l2, weight_decay=weight_decay, **kwargs)
         self.alpha = alpha
         self.k = k
 
     def build(self, variables: Sequence[Any]) -> None:
+        """Create the state for the given variables."""
         if self.built:
             return
         super().build(variables)
         self._slow = self.add_optimizer_variables(variables, "slow")
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
-        """Before weights decay, which Keras does ahead of `update_step`."""
+        """Store the slow weights before Keras applies weight decay, which precedes `update_step`."""
         ops.cond(self._iterations == 0, self._start, lambda: None)
         super()._backend_apply_gradients(grads, trainable_variables)
 
@@ -133,6 +152,7 @@ class LookaheadRAdam(RAdam):
             self.assign(slow, variable)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update one variable with RAdam, and step back after every k-th update."""
         super().update_step(gradient, variable, learning_rate)
         slow = self._slow[self._get_variable_index(variable)]
 
@@ -143,4 +163,5 @@ class LookaheadRAdam(RAdam):
         ops.cond((self.iterations + 1) % self.k == 0, step_back, lambda: None)
 
     def get_config(self) -> dict[str, Any]:
+        """Return the configuration for serialisation."""
         return {**super().get_config(), "alpha": self.alpha, "k": self.k}

@@ -1,8 +1,8 @@
 """Patch Gradient Descent: approximate training on large images at the memory of a few patches.
 
-`PatchGD` is the model, `patch_model` its plain twin; `PatchGDSegmentation` is for masks; `LatentGrid` is the latent
-grid as a layer, of which hierarchies are made. `SideBySide`, `Chooser`, `replaced`, `weighted` and `assembled` are for
-loops of one's own.
+`PatchGD` is the model and `patch_model` builds its plain twin; `PatchGDSegmentation` is for masks; `LatentGrid` is the
+latent grid as a layer, for hierarchies. `SideBySide`, `Chooser`, `replaced`, `weighted` and `assembled` are for custom
+training loops.
 """
 
 from tfbig.geometry.patch_grid import PatchGrid

@@ -1,4 +1,4 @@
-"""The inner steps of a training step: gradients add up, and the optimizer steps every few of them."""
+"""The loop over the inner steps of a training step: it sums gradients, which the optimizer applies every few steps."""
 
 from __future__ import annotations
 
@@ -8,99 +8,108 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-Inner = Callable[[tf.Tensor, Any], tuple[list[Any], tf.Tensor, Any]]
-"""From the number of an inner step and the state to gradients, the loss and the state after it."""
+InnerStep = Callable[[tf.Tensor, Any], tuple[list[Any], tf.Tensor, Any]]
+"""Function `(number of the inner step, state) -> (gradients, loss, new state)`."""
 
 
-def run(model: keras.Model, total: Any, inner: Inner, state: Any, shapes: Any) -> Any:
-    """All inner steps of a training step.
+def run(model: keras.Model, total: Any, inner: InnerStep, state: Any, shapes: Any) -> Any:
+    """Run all inner steps of a training step.
 
     Args:
-        model: has `optimizer`, `trainable_variables`, and `accumulate`: after so many inner steps the optimizer applies
-            the mean of their gradients; None: it does not, and the mean of all is given.
-        total: how many inner steps.
-        inner: one of them.
-        state: tensors that go from one to the next, `[Z, ...]` and so on.
-        shapes: what is known of their shapes in all of them.
+        model: Model with `optimizer`, `trainable_variables`, and `accumulate`: the number of inner steps after which
+            the optimizer applies the mean of their gradients, or None to apply nothing and return the mean of all.
+        total: Number of inner steps.
+        inner: Function that computes one inner step.
+        state: Tensors passed from one inner step to the next, such as Z.
+        shapes: Static shapes of the state, the same in all inner steps.
 
     Returns:
-        The mean of the gradients (None for a variable without one, or for all that were applied), the state after the
-        last, and the mean of the losses.
+        The mean gradients (None for a variable without one, and for all variables if they were applied), the last
+        state, and the mean loss.
 
     Raises:
-        ValueError: the optimizer would step inside the loop under a distribution strategy, which cannot add up the
+        ValueError: The optimizer would step inside the loop under a distribution strategy, which cannot add up the
             gradients of its replicas there.
     """
     if model.accumulate is not None and tf.distribute.has_strategy():
         raise ValueError(
-            f"'{model.name}': accumulate={model.accumulate} under a distribution strategy, where the optimizer can "
-            "step once in a training step; pass accumulate=None."
+            f"'{model.name}': accumulate={model.accumulate}, but under a distribution strategy the optimizer can step "
+            "only once in a training step; pass accumulate=None."
         )
-    return _Run(model, inner, shapes).all(tf.convert_to_tensor(total), state)
+    return _InnerLoop(model, inner, shapes).run(tf.convert_to_tensor(total), state)
 
 
-class _Run:
-    def __init__(self, model: Any, inner: Inner, shapes: Any) -> None:
+class _InnerLoop:
+    """Gradient sums over the inner steps of a model."""
+
+    def __init__(self, model: Any, inner: InnerStep, shapes: Any) -> None:
         self.model, self.inner, self.shapes = model, inner, shapes
         self.variables = [v._value for v in model.trainable_variables]
-        self.learns = [True] * len(self.variables)
+        self.has_gradient = [True] * len(self.variables)
 
-    def all(self, total: tf.Tensor, state: Any) -> Any:
-        model, nothing = self.model, tf.zeros([], keras.config.floatx())
+    def run(self, total: tf.Tensor, state: Any) -> Any:
+        model, zero = self.model, tf.zeros([], keras.config.floatx())
         if not model.optimizer.built:
             with tf.init_scope():
                 model.optimizer.build(model.trainable_variables)
         if model.accumulate is None:
-            means, losses, state = self._means(tf.constant(0), total, nothing, state)
-            return self._learned(means), state, losses / tf.cast(total, losses.dtype)
+            means, losses, state = self._means(tf.constant(0), total, zero, state)
+            return self._without_zeros(means), state, losses / tf.cast(total, losses.dtype)
 
-        def one(step: tf.Tensor, losses: tf.Tensor, state: Any) -> Any:
+        def step_optimizer(step: tf.Tensor, losses: tf.Tensor, state: Any) -> Any:
             last = tf.minimum(step + model.accumulate, total)
             means, losses, state = self._means(step, last, losses, state)
-            pairs = zip(self._learned(means), model.trainable_variables, strict=True)
+            pairs = zip(self._without_zeros(means), model.trainable_variables, strict=True)
             model.optimizer.apply_gradients(pairs)
             return last, losses, state
 
         _, losses, state = tf.while_loop(
             lambda step, *_: step < total,
-            one,
-            (tf.constant(0), nothing, state),
+            step_optimizer,
+            (tf.constant(0), zero, state),
             (tf.TensorShape([]), tf.TensorShape([]), self.shapes),
             parallel_iterations=1,
         )
         return [None] * len(self.variables), state, losses / tf.cast(total, losses.dtype)
 
-    def _learned(self, means: list[Any]) -> list[Any]:
-        """Gradients, None where there are none."""
-        return [mean if learns else None for mean, learns in zip(means, self.learns, strict=True)]
+    def _without_zeros(self, means: list[Any]) -> list[Any]:
+        """Return the gradients, with None for variables that have none."""
+        return [
+            mean if exists else None for mean, exists in zip(means, self.has_gradient, strict=True)
+        ]
 
     def _means(self, first: tf.Tensor, last: tf.Tensor, losses: tf.Tensor, state: Any) -> Any:
-        """Inner steps `first` to `last`: the mean of their gradients, the sum of losses and the state."""
+        """Run inner steps `first` to `last`; return the mean of their gradients, the sum of losses and the state."""
         if self.model.accumulate == 1:
-            sums, losses, state = self._one(first, losses, state)
+            sums, losses, state = self._run_one(first, losses, state)
         else:
             zeros = [tf.zeros_like(v) for v in self.variables]
 
-            def one(step: tf.Tensor, sums: Any, losses: tf.Tensor, state: Any) -> Any:
-                found, losses, state = self._one(step, losses, state)
-                return step + 1, [s + g for s, g in zip(sums, found, strict=True)], losses, state
+            def add_gradients(step: tf.Tensor, sums: Any, losses: tf.Tensor, state: Any) -> Any:
+                gradients, losses, state = self._run_one(step, losses, state)
+                return (
+                    step + 1,
+                    [s + g for s, g in zip(sums, gradients, strict=True)],
+                    losses,
+                    state,
+                )
 
             sizes = [v.shape for v in self.variables]
             _, sums, losses, state = tf.while_loop(
                 lambda step, *_: step < last,
-                one,
+                add_gradients,
                 (first, zeros, losses, state),
                 (tf.TensorShape([]), sizes, tf.TensorShape([]), self.shapes),
                 parallel_iterations=1,
             )
         return [s / tf.cast(last - first, s.dtype) for s in sums], losses, state
 
-    def _one(self, step: tf.Tensor, losses: tf.Tensor, state: Any) -> Any:
-        """Gradients of one inner step, 0 where there are none, the sum of losses, and the state."""
+    def _run_one(self, step: tf.Tensor, losses: tf.Tensor, state: Any) -> Any:
+        """Run one inner step; return its gradients (0 where there are none), the sum of losses, and the state."""
         gradients, loss, state = self.inner(step, state)
-        self.learns = [g is not None for g in gradients]
-        known = [
+        self.has_gradient = [g is not None for g in gradients]
+        dense = [
             tf.zeros_like(v) if g is None else tf.convert_to_tensor(g)
             for g, v in zip(gradients, self.variables, strict=True)
         ]
-        return known, losses + tf.cast(loss, losses.dtype), state
+        return dense, losses + tf.cast(loss, losses.dtype), state

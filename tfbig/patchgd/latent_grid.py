@@ -10,17 +10,32 @@ import tensorflow as tf
 
 from tfbig.geometry import patch_grid
 from tfbig.patchgd import patch_sampling, slice_encoder
-from tfbig.patchgd.patch_reader import Patches
+from tfbig.patchgd.patch_reader import PatchReader
 
 FILLINGS = ("published", "frozen")
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
 class SideBySide(keras.layers.Layer):
-    """Z of maps of codes, `[N, *cells, *map, d]`, as one map `[N, *(cells * map), d]`; codes `[N, *cells, d]` as is.
+    """Layer that joins the maps of codes in Z, `[N, *cells, *map, d]`, to one map `[N, *(cells * map), d]`.
+
+    Codes that are vectors, `[N, *cells, d]`, are returned unchanged. Used by `patch_model` for encoders without
+    pooling, whose Z is then the feature map of the whole image.
 
     Args:
-        axes: of the image.
+        axes: Number of axes of the image, 1 to 3.
+        **options: Options of `keras.layers.Layer`, such as `name`.
+
+    Returns:
+        A map `[N, *(cells * map), d]`.
+
+    Raises:
+        ValueError: A map has another number of axes than the image.
+
+    Example:
+        >>> z = np.zeros((1, 2, 3, 4, 4, 8), "float32")  # 2 x 3 patches, each with a map of 4 x 4 codes
+        >>> tfbig.patchgd.SideBySide(axes=2)(z).shape
+        TensorShape([1, 8, 12, 8])
     """
 
     def __init__(self, axes: int, **options: Any) -> None:
@@ -29,39 +44,60 @@ class SideBySide(keras.layers.Layer):
         self.autocast = False
 
     def call(self, z: Any) -> Any:
+        """Return the maps of Z as one map."""
         return side_by_side(z, self.axes)
 
     def compute_output_shape(self, shape: Any) -> Any:
+        """Return the shape of the joined map."""
         cells, inside = shape[1 : 1 + self.axes], shape[1 + self.axes : -1] or [1] * self.axes
         whole = [None if n is None else n * m for n, m in zip(cells, inside, strict=True)]
         return (shape[0], *whole, shape[-1])
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments of the layer."""
         return super().get_config() | {"axes": self.axes}
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
-class LatentGrid(patch_sampling.Counted, keras.layers.Layer):
-    """Codes of all patches of an image, where the patches lie: `[N, *extents, C]` to Z `[N, *cells, d]`.
+class LatentGrid(patch_sampling.DrawCounter, keras.layers.Layer):
+    """Codes of all patches of an image at their places: `[N, *extents, C]` to Z `[N, *cells, d]`.
 
-    By itself it is a plain layer: all patches are one batch of the encoder. With `sampling` it is what PatchGD makes
-    of it in training: Z is filled without a gradient, then the patches of one random set are encoded again with a
-    gradient. Inside the encoder of another grid it makes a hierarchy, the authors' way to gigapixels (PatchGD,
-    appendix B): `PatchGD(Model(cell, inner_head(LatentGrid(encoder, 128, sampling=0.1)(cell))), head, patch=2048)`.
+    Without `sampling` it is a plain layer: all patches are one batch of the encoder. With `sampling` it trains by
+    PatchGD: Z is filled without a gradient, then the patches of one random set are encoded again with a gradient.
+    Inside the encoder of another grid it makes a hierarchy, the way to gigapixels that the authors propose (Gupta et
+    al., "Patch gradient descent: training neural networks on very large images", appendix B):
+
+        cell_encoder = Model(cell, inner_head(LatentGrid(encoder, 128, sampling=0.1)(cell)))
+        model = PatchGD(cell_encoder, head, patch=2048)
 
     Args:
-        encoder: takes a patch `[B, *patch, C]` to a code `[B, d]`, or to a map of codes `[B, *map, d]`, which makes Z
-            `[N, *cells, *map, d]`; `tfbig.patchgd.SideBySide` lays the maps together.
-        patch: rows and columns of a patch, or one number for all axes; images of 1, 2 or 3 axes.
-        stride: from patch to patch; by default the patch.
-        sampling: patches that learn in a training step, a number or a share; by default all, exactly.
-        patches_at_once: of a slice that the encoder sees together, all images of a batch counted; by default all.
+        encoder: Keras model from patches `[B, *patch, C]` to codes `[B, d]`, or to maps of codes `[B, *map, d]`. Z then
+            is `[N, *cells, *map, d]`, which `tfbig.patchgd.SideBySide` joins.
+        patch: Size of a patch along each axis, or one number for all; images have 1, 2 or 3 axes.
+        stride: Distance between patches; by default the patch.
+        sampling: Patches with a gradient in a training step, a number or a share; by default all, which is exact.
+        patches_at_once: Patches that the encoder gets in one slice, summed over the images of a batch; by default all.
             BatchNormalization of the encoder has the statistics of the slice.
-        encoder_scale, filling_norm: as in `tfbig.PatchGD`; of use with `sampling`.
-        seed: of the sets of patches.
+        encoder_scale: As in `tfbig.PatchGD`; matters only with `sampling`.
+        filling_norm: As in `tfbig.PatchGD`; matters only with `sampling`.
+        seed: Seed of the random sets of patches.
+        **options: Options of `keras.layers.Layer`, such as `name`.
+
+    Returns:
+        Z, `[N, *cells, d]` or `[N, *cells, *map, d]`.
 
     Raises:
-        ValueError: an argument is none that there is, or an image is smaller than a patch.
+        ValueError: An argument is out of range, or an image is smaller than a patch.
+
+    Example:
+        >>> encoder = keras.Sequential([keras.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(3)])
+        >>> grid = tfbig.patchgd.LatentGrid(encoder, patch=4)
+        >>> image = np.arange(96, dtype="float32").reshape(1, 8, 12, 1)
+        >>> z = grid(image)
+        >>> z.shape  # codes of 2 x 3 patches
+        TensorShape([1, 2, 3, 3])
+        >>> bool(np.allclose(z[0, 1, 2], encoder(image[:, 4:8, 8:12])[0]))
+        True
     """
 
     def __init__(
@@ -83,22 +119,26 @@ class LatentGrid(patch_sampling.Counted, keras.layers.Layer):
         self.patch = patch_grid.per_axis(patch, axes, "patch")
         self.stride = self.patch if stride is None else patch_grid.per_axis(stride, axes, "stride")
         patch_grid.check(self.patch, self.stride)
-        patch_sampling.check(1.0 if sampling is None else sampling, "shuffle", encoder_scale)
-        patch_sampling.check_known("filling_norm", filling_norm, FILLINGS)
+        patch_sampling.check_sampling(
+            1.0 if sampling is None else sampling, "shuffle", encoder_scale
+        )
+        patch_sampling.check_option("filling_norm", filling_norm, FILLINGS)
         self.encoder = encoder
         self.sampling = sampling
         self.patches_at_once = patches_at_once
         self.encoder_scale = encoder_scale
         self.filling_norm = filling_norm
-        self.autocast = False  # the encoder has its own element types
+        self.autocast = False  # the encoder casts its own inputs
         self.supports_jit = False
         self.count_draws(seed)
 
     def build(self, shape: Any) -> None:
+        """Mark the layer as built; the encoder has its weights already."""
         self.built = True
 
     def call(self, images: Any, training: bool | None = None) -> Any:
-        patches = Patches(images, self.patch, self.stride, images.shape[-1], images.dtype)
+        """Return Z of images `[N, *extents, C]`."""
+        patches = PatchReader(images, self.patch, self.stride, images.shape[-1], images.dtype)
         if training and self.sampling is not None:
             return self._sampled(patches, self.sampling)
         places = patches.places()
@@ -106,8 +146,8 @@ class LatentGrid(patch_sampling.Counted, keras.layers.Layer):
         codes = slice_encoder.encode(self.encoder, patches.take, places, size, bool(training))
         return shaped(codes, patches, self.encoder)
 
-    def _sampled(self, patches: Patches, sampling: float | int) -> tf.Tensor:
-        """Z, of which one set of patches has a gradient."""
+    def _sampled(self, patches: PatchReader, sampling: float | int) -> tf.Tensor:
+        """Return Z, with a gradient for one random set of patches."""
         seed = self.next_seed()
         choose = patch_sampling.Chooser(
             sampling,
@@ -126,11 +166,13 @@ class LatentGrid(patch_sampling.Counted, keras.layers.Layer):
         )
 
     def compute_output_shape(self, shape: Any) -> Any:
+        """Return the shape of Z."""
         axes = zip(shape[1:-1], self.patch, self.stride, strict=True)
         cells = [None if axis[0] is None else patch_grid.num_cells(*axis) for axis in axes]
         return (shape[0], *cells, *slice_encoder.code_shape(self.encoder))
 
     def compute_output_spec(self, images: Any, training: bool | None = None) -> Any:
+        """Return the shape and dtype of Z; raises a ValueError if the image is smaller than a patch."""
         sizes = images.shape[1:-1]
         if None not in sizes:
             patch_grid.PatchGrid(tuple(sizes), self.patch, self.stride)
@@ -138,7 +180,8 @@ class LatentGrid(patch_sampling.Counted, keras.layers.Layer):
         return keras.KerasTensor(shape, self.encoder.outputs[0].dtype)
 
     def get_config(self) -> dict[str, Any]:
-        own = (
+        """Return the arguments of the layer."""
+        names = (
             "patch",
             "stride",
             "sampling",
@@ -150,12 +193,13 @@ class LatentGrid(patch_sampling.Counted, keras.layers.Layer):
         encoder = keras.saving.serialize_keras_object(self.encoder)
         return (
             super().get_config()
-            | {name: getattr(self, name) for name in own}
+            | {name: getattr(self, name) for name in names}
             | {"encoder": encoder}
         )
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> LatentGrid:
+        """Return a layer from its config."""
         config = dict(config)
         encoder = keras.saving.deserialize_keras_object(config.pop("encoder"), custom_objects)
         return cls(encoder, **config)
@@ -168,11 +212,30 @@ def patch_model(
     stride: int | Sequence[int] | None = None,
     image_shape: Sequence[int | None] | None = None,
 ) -> keras.Model:
-    """The plain model that PatchGD trains: the head of the codes of all patches, in one pass.
+    """Build the plain Keras model that PatchGD trains: all patches in one pass, then the head.
+
+    It is the twin of `tfbig.PatchGD` (Gupta et al., "Patch gradient descent: training neural networks on very large
+    images"), with exact gradients and the memory of all patches.
 
     Args:
-        encoder, head, patch, stride: as in `tfbig.PatchGD`.
-        image_shape: `(*extents, C)`; None where it may be any. By default any size.
+        encoder: As in `tfbig.PatchGD`.
+        head: As in `tfbig.PatchGD`.
+        patch: As in `tfbig.PatchGD`.
+        stride: As in `tfbig.PatchGD`.
+        image_shape: `(*extents, C)`, with None for sizes that vary; by default any size.
+
+    Returns:
+        A `keras.Model` from images `[N, *extents, C]` to the outputs of the head.
+
+    Raises:
+        ValueError: The encoder cannot encode patches, or an image is smaller than a patch.
+
+    Example:
+        >>> encoder = keras.Sequential([keras.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(3)])
+        >>> head = keras.Sequential([keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2)])
+        >>> model = tfbig.patchgd.patch_model(encoder, head, patch=4)
+        >>> model(np.zeros((1, 8, 12, 1), "float32")).shape
+        TensorShape([1, 2])
     """
     z = LatentGrid(encoder, patch, stride, name="latent_grid")
     spec = encoder.inputs[0]
@@ -183,42 +246,42 @@ def patch_model(
 
 
 def filled(
-    layer: Any, patches: Patches, size: Any, seed: tf.Tensor, on_host: bool = False
+    layer: Any, patches: PatchReader, size: Any, seed: tf.Tensor, on_host: bool = False
 ) -> tf.Tensor:
-    """Codes of all patches `[N, n, d]` in training, without a gradient.
+    """Return the codes of all patches in training, `[N, n, d]`, without a gradient.
 
-    Published, BatchNormalization has the statistics of slices of shuffled patches; frozen, its moving ones, and patches
-    come in the order of the grid.
+    With `filling_norm="published"`, BatchNormalization has the statistics of slices of shuffled patches; with "frozen",
+    its moving statistics, and patches are encoded in the order of the grid.
 
     Args:
-        layer: has `encoder` and `filling_norm`.
-        patches: of the images.
-        size: patches of each image in a slice.
-        seed: two integers.
-        on_host: whether the codes are gathered in host memory.
+        layer: Layer or model with `encoder` and `filling_norm`.
+        patches: PatchReader of the images.
+        size: PatchReader of each image in a slice.
+        seed: Two integers, the seed of the shuffling.
+        on_host: Whether to gather the codes in host memory.
     """
     places = patches.places()
     training = layer.filling_norm == "published"
-    if not training or not mixes(layer.encoder):
+    if not training or not mixes_patches(layer.encoder):
         return slice_encoder.fill(layer.encoder, patches.take, places, size, training, on_host)
-    own = patch_sampling.folded(seed, 0)
-    numbers = tf.random.stateless_uniform([patches.batch, patches.count], own)
+    shuffle_seed = patch_sampling.folded(seed, 0)
+    numbers = tf.random.stateless_uniform([patches.batch, patches.count], shuffle_seed)
     shuffled = tf.ensure_shape(tf.argsort(numbers), places.shape)
     codes = slice_encoder.fill(layer.encoder, patches.take, shuffled, size, training, on_host)
     with slice_encoder.placed(on_host):
         return tf.gather(codes, tf.argsort(shuffled), batch_dims=1)
 
 
-def shaped(codes: tf.Tensor, patches: Patches, encoder: keras.Model) -> tf.Tensor:
-    """Codes `[N, n, d]` as Z `[N, *cells, d]`."""
-    inside = slice_encoder.code_shape(encoder)
-    z = tf.reshape(codes, [patches.batch, *patches.cells, *inside])
-    known = [patch_sampling.static(n) for n in (patches.batch, *patches.cells)]
-    return tf.ensure_shape(z, [*known, *inside])
+def shaped(codes: tf.Tensor, patches: PatchReader, encoder: keras.Model) -> tf.Tensor:
+    """Return codes `[N, n, d]` as Z `[N, *cells, d]`."""
+    code_shape = slice_encoder.code_shape(encoder)
+    z = tf.reshape(codes, [patches.batch, *patches.cells, *code_shape])
+    static_sizes = [patch_sampling.static(n) for n in (patches.batch, *patches.cells)]
+    return tf.ensure_shape(z, [*static_sizes, *code_shape])
 
 
 def side_by_side(z: tf.Tensor, axes: int) -> tf.Tensor:
-    """Maps `[N, *cells, *map, d]` of cells that touch as one map `[N, *(cells * map), d]`."""
+    """Return maps `[N, *cells, *map, d]` of adjacent cells as one map `[N, *(cells * map), d]`."""
     if z.shape.rank == axes + 2:
         return z
     batch, *sizes = slice_encoder.sizes(z)
@@ -229,12 +292,33 @@ def side_by_side(z: tf.Tensor, axes: int) -> tf.Tensor:
 
 
 def interleaved(first: int, axes: int) -> list[int]:
-    """Axes `first` to `first + 2 * axes` so that each of the cells is followed by that inside the cell."""
+    """Return axes `first` to `first + 2 * axes`, each axis of the cells followed by the same axis inside a cell."""
     return [first + axes * inside + axis for axis in range(axes) for inside in (0, 1)]
 
 
 def replaced(codes: tf.Tensor, places: tf.Tensor, fresh: tf.Tensor) -> tf.Tensor:
-    """`codes` `[N, n, ...]` with `fresh` `[N, m, ...]` at `places` `[N, m]`."""
+    """Return codes with some of them replaced, a copy of `codes` where the rows at `places` are `fresh`.
+
+    This is how PatchGD puts the codes of an inner step into Z (Gupta et al., "Patch gradient descent: training neural
+    networks on very large images"); the gradient reaches `fresh`, and `codes` elsewhere.
+
+    Args:
+        codes: Codes of all patches, `[N, n, ...]`.
+        places: Numbers of the patches to replace, int32 `[N, m]`, each once per image.
+        fresh: New codes, `[N, m, ...]`.
+
+    Returns:
+        Codes `[N, n, ...]`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: The shapes do not match.
+
+    Example:
+        >>> codes = tf.zeros([1, 4, 1])
+        >>> fresh = tf.constant([[[7.0], [8.0]]])
+        >>> tfbig.patchgd.replaced(codes, tf.constant([[1, 3]]), fresh)[0, :, 0].numpy()
+        array([0., 7., 0., 8.], dtype=float32)
+    """
     shape = tf.shape(places)
     images = tf.tile(tf.range(shape[0])[:, None], [1, shape[1]])
     index = tf.stack([images, places], -1)
@@ -242,7 +326,7 @@ def replaced(codes: tf.Tensor, places: tf.Tensor, fresh: tf.Tensor) -> tf.Tensor
 
 
 def slice_size(patches_at_once: int | None, batch: Any, count: Any) -> Any:
-    """Patches of each image in a slice of `patches_at_once` patches of `batch` images; `count` by default."""
+    """Return the patches of each image in a slice of `patches_at_once` patches of `batch` images; `count` for None."""
     if patches_at_once is None:
         return count
     if isinstance(batch, int):
@@ -250,29 +334,32 @@ def slice_size(patches_at_once: int | None, batch: Any, count: Any) -> Any:
     return tf.maximum(patches_at_once // batch, 1)
 
 
-def mixes(encoder: keras.Model) -> bool:
-    """Whether what the encoder makes of a patch in training depends on the others of the slice."""
+def mixes_patches(encoder: keras.Model) -> bool:
+    """Return whether the code of a patch in training depends on the other patches of the slice."""
     layers = encoder._flatten_layers(include_self=False)
     norms = [each for each in layers if isinstance(each, keras.layers.BatchNormalization)]
     return any(norm.trainable for norm in norms)
 
 
 def check_encoder(encoder: keras.Model) -> None:
-    """Refuses what cannot encode patches.
+    """Check that a model can encode patches.
+
+    Args:
+        encoder: The model.
 
     Raises:
-        ValueError: it has several inputs or outputs, a code of unknown size, or adds activity losses, which slices
-            would lose.
+        ValueError: It has several inputs or outputs, a code of unknown size, or activity regularizers, whose losses
+            would be lost between slices.
     """
     if len(encoder.inputs) != 1 or len(encoder.outputs) != 1:
         raise ValueError(
             f"encoder '{encoder.name}' has {len(encoder.inputs)} inputs and {len(encoder.outputs)} outputs; expected "
-            "one of each, a patch and its code."
+            "one input, a patch, and one output, its code."
         )
     if None in slice_encoder.code_shape(encoder):
         raise ValueError(
-            f"encoder '{encoder.name}' makes {slice_encoder.code_shape(encoder)} of a patch, which is known where its "
-            "input has the rows and columns of a patch: `keras.Input((*patch, C))`."
+            f"encoder '{encoder.name}' has outputs of unknown size {slice_encoder.code_shape(encoder)}; give its "
+            "input the rows and columns of a patch: `keras.Input((*patch, C))`."
         )
     for layer in encoder._flatten_layers(include_self=False):
         if getattr(layer, "activity_regularizer", None) is not None:

@@ -1,4 +1,4 @@
-"""`PatchGD`: training on large images by a latent grid of which a few patches are brought up to date at a time."""
+"""`PatchGD`: training on large images by a latent grid in which a few patches are updated at a time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import keras
 import tensorflow as tf
 
 from tfbig.patchgd import inner_loop, patch_sampling, slice_encoder
+from tfbig.patchgd.base_model import PatchModel, TrainingStep
 from tfbig.patchgd.latent_grid import filled, patch_model, replaced, side_by_side
-from tfbig.patchgd.patch_model import Filling, PatchModel
-from tfbig.patchgd.patch_reader import Patches
+from tfbig.patchgd.patch_reader import PatchReader
 from tfbig.streaming import gradient_step
 
 
@@ -24,57 +24,73 @@ class PatchGD(PatchModel):
 
         Z = encoder(every patch)                            without a gradient: the filling
         for k in range(inner_steps):
-            Z[set k] = encoder(patches of set k)            with a gradient; the rest of Z is what it was
+            Z[set k] = encoder(patches of set k)            with a gradient; other codes stay as they are
             gradients += those of loss(head(Z)) / accumulate
             every `accumulate` inner steps: the optimizer applies them
 
-    It is approximate, as most of Z is stale and constant in each step, and cheap: only `sampling` of the patches are
-    in memory with what the encoder makes of them. `tfbig.stream` is exact. With `sampling=1.0`, one inner step, and
-    neither BatchNormalization nor dropout it equals training of the plain model (`twin`).
+    It is approximate, because most of Z is stale and constant in each step, and cheap: only `sampling` of the patches
+    and their activations are in memory. `tfbig.stream` is exact. With `sampling=1.0`, one inner step, and neither
+    BatchNormalization nor dropout it equals training of the plain model (`twin`).
 
     **Scale.** The exact gradient of the encoder is a sum over all n patches, `sum_i J_i^T g_i` with `g_i = dL/dZ_i`;
-    that of the head, `h`, needs no sum. An inner step has `h` whole but `sum_i` over its m patches only. Over n/m
-    inner steps that accumulate with the loss divided by their number, the head gets `(m/n) (n/m) h = h` and the
-    encoder `(m/n) sum_i J_i^T g_i`: m/n of the exact gradient relative to the head, one divided by the number of
-    inner steps. Adam does not notice a constant factor; SGD and clipping of all gradients together do.
-    `encoder_scale="unbiased"` multiplies the encoder's gradients so that they are exact on average, and exact where
-    all patches have been in a set before the optimizer steps and nothing else is random.
+    that of the head, `h`, needs no sum. An inner step has all of `h` but `sum_i` over its m patches only. Over n/m
+    inner steps that accumulate with the loss divided by their number, the head gets `(m/n) (n/m) h = h` and the encoder
+    `(m/n) sum_i J_i^T g_i`: m/n of the exact gradient relative to the head, one divided by the number of inner steps.
+    Adam does not notice a constant factor; SGD and clipping of all gradients together do. `encoder_scale="unbiased"`
+    multiplies the encoder's gradients so that they are exact on average, and exact if every patch has been in a set
+    before the optimizer steps and nothing else is random.
 
-    Args:
-        encoder: a Keras model from a patch `[B, *patch, C]` to a code `[B, d]`, or to a map of codes `[B, *map, d]`,
-            such as a network without its pooling: maps lie side by side in Z, `[N, *(cells * map), d]`.
-        head: a Keras layer or model from the latent grid Z `[N, *cells, d]` to outputs.
-        patch: rows and columns of a patch, or one number for all axes. Series `[N, L, C]` have one axis, volumes three.
-        stride: from patch to patch; by default the patch, so that none overlap.
-        sampling: patches of an inner step: a share, as 0.25, or a number, as 16, which keeps memory the same for images
-            of any size. 1.0 is all of them, 1 is one.
-        inner_steps: of a training step; by default as many as it takes until all patches have been in a set.
-        accumulate: inner steps whose gradients are averaged before the optimizer steps (the papers' epsilon); None for
-            all of a training step. A last group may be smaller, and is averaged over what it has.
-        sampler: "shuffle": sets without replacement, as published; "replacement"; "attention": patches that the head
-            looks at come more often, by its method `attention(Z)`, `[N, n]` of n codes.
-        encoder_scale: "published" or "unbiased", see above.
-        filling_norm: what the filling takes for BatchNormalization (and dropout): "published": training, with
-            statistics of slices of shuffled patches, and moving statistics change; "frozen": inference.
-        patches_at_once: patches that the encoder sees together at most, all images of the batch counted; by default
-            those of an inner step. With fewer, an inner step goes slice by slice and makes each again in its backward:
-            the same gradients at less memory, but for BatchNormalization, which has the statistics of a slice.
-        image_shape: `(*extents, C)`, where the head needs to know the size of Z; by default any. Known, what
-            the encoder makes of a set of handles is kept, as for tensors, and not made again in the backward.
-        source_dtype: element type of images given by handle.
-        latent_on_host: whether Z stays in host memory while patches are encoded; by default where there is an
-            accelerator and Z is large or of unknown size.
-        seed: of the sets of patches.
-
-    Inputs are tensors `[N, *extents, C]`, or handles `[N]` (`tfbig.open(path).handle`) of images of one size, of which
+    Inputs are tensors `[N, *extents, C]`, or handles `[N]` (`tfbig.open(path).handle`) of images of one size, whose
     patches are read as they are needed. In inference Z is filled once.
 
-    Memory: Z, `4 * N * n * d` bytes, what the head makes of it, and twice the patches of a slice with what the encoder
-    makes of them.
+    Memory: Z, `4 * N * n * d` bytes, the activations of the head over Z, and twice the patches of a slice with the
+    activations of the encoder.
+
+    Args:
+        encoder: Keras model from patches `[B, *patch, C]` to codes `[B, d]`, or to maps of codes `[B, *map, d]`, such
+            as a network without its pooling: maps are joined in Z, `[N, *(cells * map), d]`.
+        head: Keras layer or model from the latent grid Z `[N, *cells, d]` to outputs.
+        patch: Size of a patch along each axis, or one number for all. Series `[N, L, C]` have one axis, volumes three.
+        stride: Distance between patches; by default the patch, so that none overlap.
+        sampling: PatchReader of an inner step: a share, such as 0.25, or a number, such as 16, which keeps the memory
+            constant for images of any size. 1.0 is all of them, 1 is one.
+        inner_steps: Inner steps of a training step; by default as many as it takes until every patch has been in a set.
+        accumulate: Inner steps whose gradients are averaged before the optimizer steps (epsilon in the paper); None for
+            all of a training step. A last group may be smaller, and is averaged over its own size.
+        sampler: "shuffle": sets without replacement, as published; "replacement": independent draws; "attention":
+            patches with a high `attention(Z)` `[N, n]` of the head are drawn more often.
+        encoder_scale: "published" or "unbiased", see above.
+        filling_norm: Mode of BatchNormalization (and dropout) during the filling. "published": training, with the
+            statistics of slices of shuffled patches, and moving statistics change; "frozen": inference.
+        patches_at_once: PatchReader that the encoder gets in one slice, summed over the images of the batch; by default
+            those of an inner step. With fewer, an inner step runs slice by slice and rematerialises each slice in its
+            backward pass: the same gradients at less memory, except for BatchNormalization, which has the statistics of
+            a slice.
+        image_shape: `(*extents, C)`, if the head needs to know the size of Z; by default any. If it is known, the
+            activations of the encoder for a set of handles are kept, as for tensors, and not rematerialised in the
+            backward pass.
+        source_dtype: Dtype of images given by handle.
+        latent_on_host: Whether Z stays in host memory while patches are encoded; by default if there is an accelerator
+            and Z is large or of unknown size.
+        seed: Seed of the random sets of patches.
+        **options: Options of `keras.Model`, such as `name`.
+
+    Returns:
+        The outputs of the head.
 
     Raises:
-        ValueError: an argument is none that there is.
-        SourceError: an image cannot be read, is smaller than a patch, or has other channels or samples.
+        ValueError: An argument is not one of the options, or out of range.
+        SourceError: An image cannot be read, is smaller than a patch, or has other channels or another dtype.
+
+    Example:
+        >>> encoder = keras.Sequential([keras.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(3)])
+        >>> head = keras.Sequential([keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2)])
+        >>> model = tfbig.PatchGD(encoder, head, patch=4, sampling=0.5)
+        >>> image = np.random.default_rng(0).normal(size=(1, 8, 8, 1)).astype("float32")
+        >>> model.latent(image).shape  # codes of 2 x 2 patches
+        TensorShape([1, 2, 2, 3])
+        >>> bool(np.allclose(model(image), model.twin(image), atol=1e-5))
+        True
     """
 
     PARTS = ("encoder", "head")
@@ -118,29 +134,30 @@ class PatchGD(PatchModel):
         )
         if sampler == "attention" and not hasattr(head, "attention"):
             raise ValueError(
-                f"sampler='attention': head '{head.name}' has no method `attention(Z)`; those of tfbig.models.latent "
-                "with attention have."
+                f"sampler='attention': head '{head.name}' has no method `attention(Z)`. Use a head that has one, such "
+                "as tfbig.patchgd.BagHead, or another sampler."
             )
         if len(slice_encoder.code_shape(encoder)) not in (1, len(self.patch) + 1):
             raise ValueError(
-                f"encoder '{encoder.name}' makes {slice_encoder.code_shape(encoder)} of a patch; expected a code (d,), "
-                f"or a map of codes of {len(self.patch)} axes and d."
+                f"encoder '{encoder.name}' returns shape {slice_encoder.code_shape(encoder)} for a patch; expected a "
+                f"code (d,), or a map of codes with {len(self.patch)} axes and d."
             )
         self.head = head
         self.encoder_scale = encoder_scale
         self.image_shape = None if image_shape is None else tuple(image_shape)
-        known = [n for n in (self.image_shape or (None,))[:-1] if n is not None]
-        if len(known) == len(self.patch):
-            self.extents = tuple(known)
+        sizes = [n for n in (self.image_shape or (None,))[:-1] if n is not None]
+        if len(sizes) == len(self.patch):
+            self.extents = tuple(sizes)
         self._outputs = self.twin.output  # builds the head
         self.built = True
 
     @property
     def twin(self) -> keras.Model:
-        """The plain model with the same layers: all patches in one pass."""
+        """Plain Keras model with the same layers, which encodes all patches in one pass."""
         return patch_model(self.encoder, self.head, self.patch, self.stride, self.image_shape)
 
     def call(self, images: Any, training: bool | None = None) -> Any:
+        """Return the outputs of the head for images or handles."""
         patches = self.patches(images)
         codes = slice_encoder.encode(
             self.encoder, patches.take, patches.places(), self.slice(patches), bool(training)
@@ -148,32 +165,41 @@ class PatchGD(PatchModel):
         return self.head(self.shaped(codes, patches), training=training)
 
     def attention(self, images: Any) -> tf.Tensor:
-        """How much each patch counts, `[N, n]`, in inference; the head has a method `attention(Z)`.
+        """Return the weight of each patch in inference, `[N, n]`; the head needs a method `attention(Z)`.
 
         Args:
-            images: tensors or handles.
+            images: Tensors or handles.
         """
         return self.attention_of(self.latent(images))
 
     def attention_of(self, z: tf.Tensor) -> tf.Tensor:
-        """The same from Z `[N, *cells, d]`; that of a map of codes is the sum over it."""
-        found, axes = self.head.attention(z), len(self.patch)
-        inside = slice_encoder.code_shape(self.encoder)[:-1]
-        if not inside:
-            return found
+        """Return the weight of each patch from Z `[N, *cells, d]`; of a map of codes, the sum over the map.
+
+        Args:
+            z: The latent grid.
+        """
+        attention, axes = self.head.attention(z), len(self.patch)
+        map_shape = slice_encoder.code_shape(self.encoder)[:-1]
+        if not map_shape:
+            return attention
         batch, *sizes = slice_encoder.sizes(z)[:-1]
-        apart = [[n // m, m] for n, m in zip(sizes, inside, strict=True)]
-        by_patch = tf.reshape(found, [batch, *chain(*apart)])
+        cells_and_map = [[n // m, m] for n, m in zip(sizes, map_shape, strict=True)]
+        by_patch = tf.reshape(attention, [batch, *chain(*cells_and_map)])
         summed = tf.reduce_sum(by_patch, range(2, 2 + 2 * axes, 2))
         return tf.reshape(summed, [batch, -1])
 
-    def shaped(self, codes: tf.Tensor, patches: Patches) -> tf.Tensor:
-        """Codes `[N, n, ...]` as Z `[N, *cells, d]`, maps of them side by side."""
+    def shaped(self, codes: tf.Tensor, patches: PatchReader) -> tf.Tensor:
+        """Return codes `[N, n, ...]` as Z `[N, *cells, d]`, with maps joined.
+
+        Args:
+            codes: Codes of all patches.
+            patches: PatchReader of the images.
+        """
         return side_by_side(super().shaped(codes, patches), len(self.patch))
 
-    def _stepped(self, data: Any) -> gradient_step.Gradients:
+    def _run_inner_steps(self, data: Any) -> gradient_step.Gradients:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        step = _Step(self, x, y, sample_weight)
+        step = _PatchGDStep(self, x, y, sample_weight)
         gradients, predicted, loss = step.run()
         self._loss_tracker.update_state(
             gradient_step.unscaled(loss), sample_weight=step.patches.batch
@@ -181,31 +207,31 @@ class PatchGD(PatchModel):
         return gradients, self.compute_metrics(x, y, predicted, sample_weight)
 
 
-class _Step(Filling):
-    """One training step: the filling, and what an inner step is."""
+class _PatchGDStep(TrainingStep):
+    """One training step: the filling, and the computation of an inner step."""
 
     def __init__(self, model: PatchGD, x: Any, y: Any, sample_weight: Any) -> None:
         super().__init__(model, x, model.encoder_scale)
         self.model, self.data = model, (x, y, sample_weight)
 
     def run(self) -> tuple[list[Any], Any, tf.Tensor]:
-        """Gradients that were not applied, what the last inner step predicted, and the mean of the losses."""
+        """Return gradients that were not applied, the predictions of the last inner step, and the mean loss."""
         codes = filled(self.model, self.patches, self.slice, self.seed, self.on_host)
         batch = patch_sampling.static(self.patches.batch)
-        nothing, shapes = (
-            keras.tree.map_structure(made, self.model._outputs)
-            for made in (
+        no_predictions, shapes = (
+            keras.tree.map_structure(build, self.model._outputs)
+            for build in (
                 lambda t: tf.zeros([self.patches.batch, *(n or 0 for n in t.shape[1:])], t.dtype),
                 lambda t: tf.TensorShape([batch, *t.shape[1:]]),
             )
         )
         gradients, state, loss = inner_loop.run(
-            self.model, self.total, self._inner, (codes, nothing), (codes.shape, shapes)
+            self.model, self.total, self._inner, (codes, no_predictions), (codes.shape, shapes)
         )
         return gradients, state[1], loss
 
     def _inner(self, step: tf.Tensor, state: Any) -> tuple[list[Any], tf.Tensor, Any]:
-        """One inner step: gradients, the loss, Z and predictions."""
+        """Compute one inner step; return its gradients, the loss, and Z and predictions."""
         model, (codes, _) = self.model, state
         x, y, sample_weight = self.data
         places, weights = self.choose(step, lambda: self._attention(codes))

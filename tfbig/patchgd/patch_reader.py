@@ -1,4 +1,4 @@
-"""The patches of a batch of images in a graph: sliced from a tensor, or read by handle and never whole."""
+"""The patches of a batch of images in a graph: cut from a tensor, or read by handle without holding an image whole."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from tfbig.patchgd.slice_encoder import sizes
 from tfbig.sources.bags.patches import patch_grid, read_patches
 
 
-class Patches:
-    """The patches of images of one size.
+class PatchReader:
+    """Reader of the patches of a batch of images of one size, inside a TensorFlow graph.
 
     Args:
-        images: `[N, *extents, C]`, or handles, string `[N]`.
-        patch, stride: as in `tfbig.geometry.patch_grid.PatchGrid`.
-        channels: C.
-        source_dtype: element type of images given by handle.
-        exact: whether an image must be a multiple of the patch.
-        extents: of images given by handle, where they are known.
+        images: Tensor `[N, *extents, C]`, or handles, strings `[N]`.
+        patch: As in `tfbig.geometry.patch_grid.PatchGrid`.
+        stride: As in `tfbig.geometry.patch_grid.PatchGrid`.
+        channels: Number of channels C.
+        source_dtype: Dtype of images given by handle.
+        exact: Whether the size of an image must be a multiple of the patch.
+        extents: Size of images given by handle, if it is known.
 
     Attributes:
-        batch: N.
-        cells: patches along each axis.
-        count: of an image.
+        batch: Number of images N.
+        cells: Number of patches along each axis.
+        count: Number of patches of an image.
 
-    Each of these is an integer where it is known while tracing, else an int32 tensor.
+    Each attribute is an integer if it is known while tracing, else an int32 tensor.
     """
 
     def __init__(
@@ -58,46 +59,54 @@ class Patches:
             self.cells = tuple(tf.unstack(self._read_cells(), num=len(self._patch)))
             self.count = tf.reduce_prod(tf.stack(self.cells))
             return
-        self.batch, *found, _ = sizes(images)
-        if all(isinstance(extent, int) for extent in found):
-            PatchGrid(tuple(found), self._patch, self._stride)  # or an error that says why not
-            self._check_exact(found)
-        axes = zip(found, self._patch, self._stride, strict=True)
+        self.batch, *extents_of_images, _ = sizes(images)
+        if all(isinstance(extent, int) for extent in extents_of_images):
+            PatchGrid(
+                tuple(extents_of_images), self._patch, self._stride
+            )  # raises if it does not fit
+            self._check_exact(extents_of_images)
+        axes = zip(extents_of_images, self._patch, self._stride, strict=True)
         self.cells = tuple(num_cells(*axis) for axis in axes)
-        self._all = _cut(images, found, self.cells, self._patch, self._stride)
+        self._all = _cut(images, extents_of_images, self.cells, self._patch, self._stride)
         self.count = sizes(self._all)[1]
 
     def places(self) -> tf.Tensor:
-        """Numbers of all patches, `[N, n]`."""
+        """Return the numbers of all patches, `[N, n]`."""
         return tf.tile(tf.range(self.count)[None], [self.batch, 1])
 
     def take(self, places: tf.Tensor) -> tf.Tensor:
-        """The patches `[N, k, *patch, C]` with the numbers `[N, k]`."""
+        """Return the patches with the numbers `places`, `[N, k, *patch, C]`.
+
+        Args:
+            places: Numbers of patches, `[N, k]`.
+        """
         if not self._by_handle:
             return tf.gather(self._all, places, batch_dims=1)
-        found = tf.numpy_function(self._read, [self._images, places], self._dtype)
-        return tf.ensure_shape(found, [*places.shape, *self._patch, self._channels])
+        patches = tf.numpy_function(self._read, [self._images, places], self._dtype)
+        return tf.ensure_shape(patches, [*places.shape, *self._patch, self._channels])
 
     def _read_cells(self) -> tf.Tensor:
         def cells(handles: np.ndarray) -> np.ndarray:
             grids = [self._grid(sources.resolve(h.decode())) for h in np.ravel(handles)]
             return np.array(grids[0].cells, np.int32)
 
-        shape = read_ahead.source_shape(self._images, len(self._patch) + 2)  # refuses unequal sizes
+        shape = read_ahead.source_shape(
+            self._images, len(self._patch) + 2
+        )  # raises on unequal sizes
         with tf.control_dependencies([shape]):
-            found = tf.numpy_function(cells, [self._images], tf.int32)
-        return tf.ensure_shape(found, [len(self._patch)])
+            cells_of_images = tf.numpy_function(cells, [self._images], tf.int32)
+        return tf.ensure_shape(cells_of_images, [len(self._patch)])
 
     def _grid(self, image: Any) -> PatchGrid:
-        """The grid over an image that has the right element type and channels."""
+        """Return the grid over an image, after checking its dtype, channels and size."""
         if image.dtype != self._dtype.as_numpy_dtype or image.shape[-1] != self._channels:
             raise SourceError(
                 f"{image.name}: has {image.shape[-1]} channels of {image.dtype}; expected {self._channels} of "
-                f"{self._dtype.name}. Convert the image, or pass source_dtype='{image.dtype}'."
+                f"{self._dtype.name}. Convert the image, or for another dtype pass source_dtype='{image.dtype}'."
             )
         if self._extents not in (None, image.shape[:-1]):
             raise SourceError(
-                f"{image.name}: is {image.shape[:-1]}; expected {self._extents}, the image_shape of the model."
+                f"{image.name}: has size {image.shape[:-1]}; expected {self._extents}, the image_shape of the model."
             )
         self._check_exact(image.shape[:-1], f"{image.name}: ")
         return patch_grid(image, self._patch, self._stride)
@@ -106,14 +115,16 @@ class Patches:
         pairs = zip(extents, self._patch, strict=False)
         if self._exact and any(extent % size for extent, size in pairs):
             raise SourceError(
-                f"{name}the image is {tuple(extents)}, no multiple of patches of {self._patch}. Pad it "
+                f"{name}the image has size {tuple(extents)}; expected a multiple of the patch {self._patch}. Pad it "
                 "(tfbig.sources.Padded)."
             )
 
     def _read(self, handles: np.ndarray, places: np.ndarray) -> np.ndarray:
         images = [sources.resolve(h.decode()) for h in np.ravel(handles)]
         pairs = zip(images, places, strict=True)
-        return np.stack([read_patches(image, self._grid(image), own) for image, own in pairs])
+        return np.stack(
+            [read_patches(image, self._grid(image), numbers) for image, numbers in pairs]
+        )
 
 
 def _cut(
@@ -123,24 +134,24 @@ def _cut(
     patch: Sequence[int],
     stride: Sequence[int],
 ) -> tf.Tensor:
-    """All patches of `[N, *extents, C]`, `[N, count, *patch, C]`: one copy, times how much they overlap."""
+    """Return all patches of `[N, *extents, C]`, `[N, count, *patch, C]`: one copy, larger by their overlap."""
     batch, *_, channels = sizes(images)
     for axis, (extent, size, step) in enumerate(zip(extents, patch, stride, strict=True), 1):
-        whole = isinstance(extent, int) and step == size and extent % size == 0
-        if not whole:
+        divides = isinstance(extent, int) and step == size and extent % size == 0
+        if not divides:
             starts = tf.minimum(tf.range(num_cells(extent, size, step)) * step, extent - size)
-            with tf.control_dependencies([_enough(extent, size)]):
+            with tf.control_dependencies([_assert_large_enough(extent, size)]):
                 places = starts[:, None] + tf.range(size)
             images = tf.gather(images, tf.reshape(places, [-1]), axis=axis)
     count = len(patch)
     pairs = [n for pair in zip(cells, patch, strict=True) for n in pair]
-    apart = tf.reshape(images, [batch, *pairs, channels])
+    cells_and_patches = tf.reshape(images, [batch, *pairs, channels])
     order = [0, *range(1, 2 * count, 2), *range(2, 2 * count + 1, 2), 2 * count + 1]
-    every = int(np.prod(cells)) if all(isinstance(n, int) for n in cells) else -1
-    return tf.reshape(tf.transpose(apart, order), [batch, every, *patch, channels])
+    total = int(np.prod(cells)) if all(isinstance(n, int) for n in cells) else -1
+    return tf.reshape(tf.transpose(cells_and_patches, order), [batch, total, *patch, channels])
 
 
-def _enough(extent: Any, size: int) -> Any:
+def _assert_large_enough(extent: Any, size: int) -> Any:
     return tf.debugging.assert_greater_equal(
         extent, size, f"an image is smaller than a patch of {size} along an axis"
     )

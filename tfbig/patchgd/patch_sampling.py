@@ -1,9 +1,9 @@
-"""Which patches are encoded anew in an inner step, and how much the gradient of each counts.
+"""Sampling of the patches that an inner step encodes again, and the weight of the gradient of each.
 
-The gradient of the encoder is a sum over all n patches of an image, `sum_i J_i^T dL/dZ_i`. An inner step has that of
-the m patches in its set alone, `sum_{i in set}`. With the weight 1 of the published loop that is m/n of it on
-average. With weights `1 / (m p_i)`, for m draws with probabilities p_i, it is all of it on average; for sets that
-take turns until all patches have been in one, the weight is their number, n/m.
+The gradient of the encoder is a sum over all n patches of an image, `sum_i J_i^T dL/dZ_i`. An inner step computes it
+for the m patches of its set alone, `sum_{i in set}`. With the weight 1 of the published loop that is m/n of the sum on
+average. With weights `1 / (m p_i)`, for m draws with probabilities p_i, it is the whole sum on average; for sets that
+take turns until every patch has been in one, the weight is their number, n/m.
 """
 
 from __future__ import annotations
@@ -20,17 +20,35 @@ SCALES = ("published", "unbiased")
 
 
 class Chooser:
-    """The sets of one training step.
+    """Sampler of the patches of each inner step of one training step.
+
+    Part of PatchGD (Gupta et al., "Patch gradient descent: training neural networks on very large images"); weights as
+    in importance sampling, see `tfbig.PatchGD` under "Scale".
 
     Args:
-        sampling: patches of a set: a number, or a share of all.
-        sampler: "shuffle": the patches are shuffled and dealt into sets, anew when all have been in one;
-            "replacement": each patch of each set is drawn from all; "attention": the same with the probability
-            `(attention + 1/n) / 2`, of which the second half bounds the weights (defensive importance sampling,
-            Hesterberg 1995).
-        scale: "published": weights of 1; "unbiased": as above.
-        batch, count: N and n, integers or tensors.
-        seed: two integers, of the step.
+        sampling: Patches of a set: a number, or a share of all.
+        sampler: "shuffle": patches are shuffled and dealt into sets, again when all have been in one; "replacement":
+            each patch of each set is drawn from all; "attention": the same with the probability `(attention + 1/n) /
+            2`, whose second half bounds the weights (defensive importance sampling, Hesterberg 1995).
+        scale: "published": weights of 1; "unbiased": weights that make the gradient of the encoder exact on average.
+        batch: Number of images N, an integer or a tensor.
+        count: Number of patches of an image n, an integer or a tensor.
+        seed: Two integers, the seed of the training step.
+
+    Returns:
+        Called with the number of an inner step and a function that returns the attention `[N, n]`: the numbers of the
+        patches of the set, int32 `[N, m]` in ascending order, and their weights, float32 `[N, m]`.
+
+    Raises:
+        TypeError: `sampling` is not a number.
+
+    Example:
+        >>> choose = tfbig.patchgd.Chooser(2, "shuffle", "unbiased", batch=1, count=6, seed=tf.constant([0, 1]))
+        >>> sets = [choose(tf.constant(step), lambda: None) for step in range(choose.num_sets)]
+        >>> sorted(int(n) for places, _ in sets for n in places[0])  # each patch is in one set
+        [0, 1, 2, 3, 4, 5]
+        >>> sets[0][1].numpy()  # three sets
+        array([[3., 3.]], dtype=float32)
     """
 
     def __init__(
@@ -50,18 +68,18 @@ class Chooser:
     def __call__(
         self, step: tf.Tensor, attention: Callable[[], tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The patches of inner step `step`, `[N, m]`, in the order of the grid, and their weights `[N, m]`.
+        """Return the patches of an inner step, `[N, m]` in the order of the grid, and their weights `[N, m]`.
 
         Args:
-            step: which.
-            attention: gives that of all patches, `[N, n]`.
+            step: Number of the inner step.
+            attention: Function that returns the attention to all patches, `[N, n]`.
         """
         if self.sampler == "shuffle":
             places = self._dealt(step)
             weights = tf.cast(tf.fill(tf.shape(places), self.num_sets), tf.float32)
         else:
             places, weights = self._drawn(step, attention)
-        order = tf.argsort(places)  # neighbours are read together
+        order = tf.argsort(places)  # adjacent patches are read together
         places, weights = (tf.gather(t, order, batch_dims=1) for t in (places, weights))
         return places, weights if self.scale == "unbiased" else tf.ones_like(weights)
 
@@ -70,9 +88,9 @@ class Chooser:
 
     def _dealt(self, step: tf.Tensor) -> tf.Tensor:
         turn, place = step // self.num_sets, step % self.num_sets
-        numbers = tf.random.stateless_uniform([self.batch, self.count], self._seed(turn))
+        keys = tf.random.stateless_uniform([self.batch, self.count], self._seed(turn))
         start, stop = (self.count * (place + i) // self.num_sets for i in (0, 1))
-        dealt = tf.argsort(numbers)[:, start:stop]
+        dealt = tf.argsort(keys)[:, start:stop]
         exact = isinstance(self.count, int) and self.count % self.num_sets == 0
         size = self.count // self.num_sets if exact else None
         return tf.ensure_shape(dealt, [static(self.batch), size])
@@ -80,23 +98,27 @@ class Chooser:
     def _drawn(
         self, step: tf.Tensor, attention: Callable[[], tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        even = 1.0 / tf.cast(self.count, tf.float32)
-        chances = tf.fill([self.batch, self.count], even)
+        uniform = 1.0 / tf.cast(self.count, tf.float32)
+        probabilities = tf.fill([self.batch, self.count], uniform)
         if self.sampler == "attention":
-            seen = tf.ensure_shape(tf.cast(attention(), tf.float32), chances.shape)
-            chances = (seen / tf.reduce_sum(seen, 1, keepdims=True) + even) / 2
+            weights = tf.ensure_shape(tf.cast(attention(), tf.float32), probabilities.shape)
+            probabilities = (weights / tf.reduce_sum(weights, 1, keepdims=True) + uniform) / 2
         places = tf.random.stateless_categorical(
-            tf.math.log(chances), self.size, self._seed(step), tf.int32
+            tf.math.log(probabilities), self.size, self._seed(step), tf.int32
         )
-        drawn = tf.gather(chances, places, batch_dims=1)
+        drawn = tf.gather(probabilities, places, batch_dims=1)
         return places, 1.0 / (tf.cast(self.size, tf.float32) * drawn)
 
 
-class Counted:
-    """A layer or model that draws, mixed in before Keras' class; what it drew is saved, so that training goes on."""
+class DrawCounter:
+    """Mixin, before Keras' class, for layers and models that sample: a saved counter gives each step a new seed."""
 
     def count_draws(self, seed: int | None) -> None:
-        """Makes the counter; without a seed one is drawn, from the generator that `set_random_seed` sets."""
+        """Create the counter.
+
+        Args:
+            seed: Seed of the layer; None to draw one from the generator that `keras.utils.set_random_seed` seeds.
+        """
         self.seed = random.randrange(2**31) if seed is None else seed
         self.draws = self.add_weight(  # type: ignore[attr-defined]
             shape=(),
@@ -108,19 +130,19 @@ class Counted:
         )
 
     def next_seed(self) -> tf.Tensor:
-        """Two integers that are new in each step."""
+        """Return two integers that are new in each step."""
         number = tf.identity(self.draws.value)
         self.draws.assign(number + 1)
         return tf.stack([self.seed, number])
 
 
 def folded(seed: tf.Tensor, number: Any) -> tf.Tensor:
-    """The seed of a part of a step: 0 is the filling, `k + 1` the draw of number k."""
+    """Return the seed of a part of a step: 0 is the filling, `k + 1` the draw of number k."""
     return tf.random.experimental.stateless_fold_in(seed, number)
 
 
 def set_size(sampling: float | int, count: Any) -> Any:
-    """Patches of a set: a share is rounded up, a number is at most all of them."""
+    """Return the number of patches in a set: a share is rounded up, a number is at most `count`."""
     if isinstance(sampling, int):
         return min(sampling, count) if isinstance(count, int) else tf.minimum(sampling, count)
     if isinstance(count, int):
@@ -130,7 +152,31 @@ def set_size(sampling: float | int, count: Any) -> Any:
 
 
 def weighted(codes: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """`codes` `[N, m, ...]` as they are, with gradients times `weights` `[N, m]`."""
+    """Return codes unchanged, with gradients multiplied by weights.
+
+    PatchGD weights the gradient of each patch of a set with it, see `Chooser`.
+
+    Args:
+        codes: Codes of patches, `[N, m, ...]`.
+        weights: Weight of each patch, `[N, m]`.
+
+    Returns:
+        `codes`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: In the backward pass, if the shapes do not match.
+
+    Example:
+        >>> codes = tf.ones([1, 2, 3])  # codes of two patches
+        >>> with tf.GradientTape() as tape:
+        ...     tape.watch(codes)
+        ...     total = tf.reduce_sum(tfbig.patchgd.weighted(codes, tf.constant([[1.0, 4.0]])))
+        >>> float(total)
+        6.0
+        >>> tape.gradient(total, codes)[0].numpy()
+        array([[1., 1., 1.],
+               [4., 4., 4.]], dtype=float32)
+    """
 
     @tf.custom_gradient
     def same(codes: tf.Tensor) -> Any:
@@ -141,36 +187,49 @@ def weighted(codes: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     return same(codes)
 
 
-def check(sampling: float | int, sampler: str, scale: str) -> None:
-    """Refuses what is no sampling.
+def check_sampling(sampling: float | int, sampler: str, scale: str) -> None:
+    """Check the settings of the sampling of patches.
+
+    Args:
+        sampling: As in `Chooser`.
+        sampler: As in `Chooser`.
+        scale: As in `Chooser`.
 
     Raises:
-        ValueError: a setting is none that there is.
+        ValueError: A setting is not one of the options, or out of range.
     """
     whole = isinstance(sampling, int) and sampling >= 1
     if isinstance(sampling, bool) or not (whole or 0 < sampling <= 1):
         raise ValueError(
             f"sampling={sampling!r}: expected a number of patches, 1 or more, or a share, above 0 and up to 1.0."
         )
-    check_known("sampler", sampler, SAMPLERS)
-    check_known("scale", scale, SCALES)
+    check_option("sampler", sampler, SAMPLERS)
+    check_option("scale", scale, SCALES)
 
 
-def check_known(name: str, value: str, known: Sequence[str]) -> None:
-    """Refuses a word that is none of those known.
+def check_option(name: str, value: str, options: Sequence[str]) -> None:
+    """Check that a setting is one of the options.
+
+    Args:
+        name: Name of the setting.
+        value: Its value.
+        options: The options.
 
     Raises:
-        ValueError: it is another one.
+        ValueError: `value` is not in `options`.
     """
-    if value not in known:
-        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, known))}.")
+    if value not in options:
+        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, options))}.")
 
 
 def check_counts(**counts: int | None) -> None:
-    """Refuses counts that are none.
+    """Check that counts are positive integers or None.
+
+    Args:
+        **counts: The counts by name.
 
     Raises:
-        ValueError: one is given and not positive.
+        ValueError: A count is neither.
     """
     for name, value in counts.items():
         if value is not None and (not isinstance(value, int) or value < 1):
@@ -178,5 +237,5 @@ def check_counts(**counts: int | None) -> None:
 
 
 def static(size: Any) -> int | None:
-    """A size as far as it is known while tracing."""
+    """Return a size if it is known while tracing, else None."""
     return size if isinstance(size, int) else None

@@ -1,7 +1,7 @@
 """PatchGD for segmentation: an encoder fills Z, a decoder fills the mask from Z, and both learn from a few patches.
 
-Gupta et al., "Patch gradient descent: training neural networks on very large images", appendix E, which describes it
-and gives no results.
+Gupta et al., "Patch gradient descent: training neural networks on very large images", appendix E, which describes the
+method without results.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ import tensorflow as tf
 
 from tfbig import sources
 from tfbig.patchgd import inner_loop, patch_sampling, slice_encoder
+from tfbig.patchgd.base_model import PatchModel, TrainingStep
 from tfbig.patchgd.latent_grid import LatentGrid, filled, interleaved, replaced, side_by_side
-from tfbig.patchgd.patch_model import Filling, PatchModel
-from tfbig.patchgd.patch_reader import Patches
+from tfbig.patchgd.patch_reader import PatchReader
 from tfbig.streaming import gradient_step
 from tfbig.system import tf_errors
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
 class Mask(keras.layers.Layer):
-    """Z `[N, *cells, ...]` to the mask `[N, *extents, K]`: the decoder of every cell and of those around it.
+    """Layer from Z `[N, *cells, ...]` to the mask `[N, *extents, K]`: decodes every cell with the cells around it.
 
     Args:
-        decoder: takes a window of Z, `[B, *(map * (1 + 2 * context)), d]`, to `[B, *(patch * (1 + 2 * context)), K]`,
-            of which the middle is kept.
-        patch: of the image, for each axis.
-        context: cells on each side that the decoder sees besides; zeros outside the image.
+        decoder: Keras model from windows of Z, `[B, *(map * (1 + 2 * context)), d]`, to `[B, *(patch * (1 + 2 *
+            context)), K]`; the middle is kept.
+        patch: Size of a patch of the image along each axis.
+        context: Number of adjacent cells on each side that the decoder sees too; zeros outside the image.
+        **options: Options of `keras.layers.Layer`, such as `name`.
     """
 
     def __init__(
@@ -44,9 +45,11 @@ class Mask(keras.layers.Layer):
         self.cropped = _cropped(decoder, self.patch, context)
 
     def build(self, shape: Any) -> None:
+        """Mark the layer as built; the decoder has its weights already."""
         self.built = True
 
     def call(self, z: Any, training: bool | None = None) -> Any:
+        """Return the mask of Z."""
         cells = slice_encoder.sizes(z)[1 : 1 + len(self.patch)]
         windows = Windows(z, len(self.patch), self.context)
         count = prod(cells) if all(isinstance(n, int) for n in cells) else tf.reduce_prod(cells)
@@ -55,6 +58,7 @@ class Mask(keras.layers.Layer):
         return assembled(masks, cells, self.patch)
 
     def compute_output_shape(self, shape: Any) -> Any:
+        """Return the shape of the mask."""
         cells = shape[1 : 1 + len(self.patch)]
         extents = [
             None if n is None else n * size for n, size in zip(cells, self.patch, strict=True)
@@ -62,80 +66,109 @@ class Mask(keras.layers.Layer):
         return (shape[0], *extents, self.decoder.outputs[0].shape[-1])
 
     def compute_output_spec(self, z: Any, training: bool | None = None) -> Any:
+        """Return the shape and dtype of the mask."""
         return keras.KerasTensor(self.compute_output_shape(z.shape), self.decoder.outputs[0].dtype)
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments of the layer."""
         decoder = keras.saving.serialize_keras_object(self.decoder)
-        own = {"decoder": decoder, "patch": self.patch, "context": self.context}
-        return super().get_config() | own
+        config = {"decoder": decoder, "patch": self.patch, "context": self.context}
+        return super().get_config() | config
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Mask:
+        """Return a layer from its config."""
         config = dict(config)
         decoder = keras.saving.deserialize_keras_object(config.pop("decoder"), custom_objects)
         return cls(decoder, **config)
 
 
 class Windows:
-    """Cells of Z with those around them, as maps.
+    """Cells of Z with the cells around them, as maps.
 
     Args:
-        z: `[N, *cells, *map, d]`; the map of a cell may have no axes, it then is one number wide.
-        axes: of the image.
-        context: cells on each side; zeros outside.
+        z: `[N, *cells, *map, d]`; the map of a cell may have no axes, and counts as a map of one code then.
+        axes: Number of axes of the image.
+        context: Number of cells on each side; zeros outside the image.
     """
 
     def __init__(self, z: tf.Tensor, axes: int, context: int) -> None:
         batch, *sizes = slice_encoder.sizes(z)
         self.axes, self.context = axes, context
-        cells, inside = sizes[:axes], sizes[axes:]
-        self.map = tuple(inside[:-1]) or (1,) * axes
-        z = tf.reshape(z, [batch, *cells, *self.map, inside[-1]])
+        cells, map_and_depth = sizes[:axes], sizes[axes:]
+        self.map = tuple(map_and_depth[:-1]) or (1,) * axes
+        z = tf.reshape(z, [batch, *cells, *self.map, map_and_depth[-1]])
         edges = [[0, 0], *[[context, context]] * axes, *[[0, 0]] * (axes + 1)]
         padded = [n + 2 * context for n in cells]
-        every = prod(padded) if all(isinstance(n, int) for n in padded) else -1
+        total = prod(padded) if all(isinstance(n, int) for n in padded) else -1
         self._cells, self._padded = cells, padded
-        self._flat = tf.reshape(tf.pad(z, edges), [batch, every, *self.map, inside[-1]])
+        self._flat = tf.reshape(tf.pad(z, edges), [batch, total, *self.map, map_and_depth[-1]])
 
     def take(self, places: tf.Tensor) -> tf.Tensor:
-        """The windows around cells `[N, k]`, `[N, k, *window, d]`."""
+        """Return the windows around cells, `[N, k, *window, d]`.
+
+        Args:
+            places: Numbers of cells, `[N, k]`.
+        """
         count, across = places.shape[1], 1 + 2 * self.context
         first = tf.zeros_like(places)
-        rest, step = places, 1
+        remaining, step = places, 1
         for cells, padded in reversed(list(zip(self._cells, self._padded, strict=True))):
-            first += rest % cells * step
-            rest, step = rest // cells, step * padded
+            first += remaining % cells * step
+            remaining, step = remaining // cells, step * padded
         offsets = []
         for place in product(range(across), repeat=self.axes):
             offset = 0
             for number, padded in zip(place, self._padded, strict=True):
                 offset = offset * padded + number
             offsets.append(offset)
-        near = first[..., None] + tf.stack(offsets)
-        found = tf.gather(self._flat, near, batch_dims=1)  # [N, k, cells, *map, d]
+        cells_of_windows = first[..., None] + tf.stack(offsets)
+        windows = tf.gather(self._flat, cells_of_windows, batch_dims=1)  # [N, k, cells, *map, d]
         shape = tf.shape(places)
-        found = tf.reshape(
-            found, [shape[0], shape[1], *[across] * self.axes, *self.map, found.shape[-1]]
+        windows = tf.reshape(
+            windows, [shape[0], shape[1], *[across] * self.axes, *self.map, windows.shape[-1]]
         )
-        found = tf.transpose(found, [0, 1, *interleaved(2, self.axes), 2 + 2 * self.axes])
+        windows = tf.transpose(windows, [0, 1, *interleaved(2, self.axes), 2 + 2 * self.axes])
         window = [across * n for n in self.map]
-        found = tf.reshape(found, [shape[0], shape[1], *window, found.shape[-1]])
-        return tf.ensure_shape(found, [places.shape[0], count, *window, found.shape[-1]])
+        windows = tf.reshape(windows, [shape[0], shape[1], *window, windows.shape[-1]])
+        return tf.ensure_shape(windows, [places.shape[0], count, *window, windows.shape[-1]])
 
 
 def assembled(patches: tf.Tensor, cells: Sequence[Any], patch: Sequence[int]) -> tf.Tensor:
-    """Patches `[N, n, *patch, K]` of a grid without overlap as an image `[N, *extents, K]`."""
-    apart = tf.reshape(
+    """Return the patches of a grid without overlap as images.
+
+    `PatchGDSegmentation` (Gupta et al., "Patch gradient descent: training neural networks on very large images",
+    appendix E) and generators of patches put their outputs together with it.
+
+    Args:
+        patches: Patches `[N, n, *patch, K]`, in the order of the grid.
+        cells: Number of patches along each axis.
+        patch: Size of a patch along each axis.
+
+    Returns:
+        Images `[N, *extents, K]`, with `extents = cells * patch`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: n is not the product of `cells`.
+
+    Example:
+        >>> patches = tf.reshape(tf.range(8), [1, 4, 1, 2, 1])  # four patches of 1 x 2
+        >>> tfbig.patchgd.assembled(patches, cells=(2, 2), patch=(1, 2))[0, :, :, 0].numpy()
+        array([[0, 1, 2, 3],
+               [4, 5, 6, 7]], dtype=int32)
+    """
+    cells_and_patches = tf.reshape(
         patches, [slice_encoder.sizes(patches)[0], *cells, *patch, patches.shape[-1]]
     )
-    return side_by_side(apart, len(patch))
+    return side_by_side(cells_and_patches, len(patch))
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
 class PatchGDSegmentation(PatchModel):
-    """Patch Gradient Descent for masks (appendix E).
+    """Patch Gradient Descent for masks.
 
-    A training step on a batch of images:
+    Gupta et al., "Patch gradient descent: training neural networks on very large images", appendix E. A training step
+    on a batch of images:
 
         Z = encoder(every patch)                            without a gradient: Z-filling
         y = decoder(every cell of Z)                        without a gradient: y-filling
@@ -146,30 +179,49 @@ class PatchGDSegmentation(PatchModel):
             every `accumulate` inner steps: the optimizer applies them
 
     With `sampling=1.0`, one inner step, and neither BatchNormalization nor dropout it equals training of the plain
-    model (`twin`). Of a loss that is a mean over pixels, encoder and decoder both get the share of the exact gradient
-    that the sets have of the patches; `scale="unbiased"` makes it whole where `context` is 0, and with context but
-    for what a decoder sees of stale neighbours.
-
-    Args:
-        encoder: a patch `[B, *patch, C]` to a map `[B, *map, d]` or a code `[B, d]`.
-        decoder: a window of Z to a mask patch, see `Mask`.
-        patch: rows and columns of a patch, or one number for all axes; the image is a multiple of it
-            (`tfbig.sources.Padded` makes it one).
-        sampling, inner_steps, accumulate, filling_norm, patches_at_once, source_dtype,
-        latent_on_host, seed: as in `tfbig.PatchGD`.
-        context: cells around each that the decoder sees besides.
-        sampler: "shuffle" or "replacement".
-        scale: "published" or "unbiased"; of use with `fill_mask`, without it the loss is a mean over the set anyway.
-        fill_mask: False leaves out y-filling: the loss is that of the set alone, which is the same but for its share
-            where losses are means over pixels, and nothing as large as the image is held. True is needed for losses of
-            the whole mask, such as Dice.
-        label_dtype: element type of labels given by handle.
+    model (`twin`). For a loss that is a mean over pixels, encoder and decoder both get the exact gradient times the
+    share of the patches in the sets; `scale="unbiased"` makes it the whole gradient if `context` is 0, and with context
+    except for the stale codes of adjacent cells.
 
     Inputs and labels are tensors `[N, *extents, C]` and `[N, *extents, K or 1]`, or handles `[N]`.
 
+    Args:
+        encoder: Keras model from patches `[B, *patch, C]` to maps `[B, *map, d]` or codes `[B, d]`.
+        decoder: Keras model from windows of Z to patches of the mask, see `tfbig.patchgd.segmentation.Mask`.
+        patch: Size of a patch along each axis, or one number for all; the size of an image is a multiple of it
+            (`tfbig.sources.Padded` pads an image).
+        sampling: As in `tfbig.PatchGD`.
+        inner_steps: As in `tfbig.PatchGD`.
+        accumulate: As in `tfbig.PatchGD`.
+        context: Number of adjacent cells on each side that the decoder sees too.
+        sampler: "shuffle" or "replacement".
+        scale: "published" or "unbiased"; matters only with `fill_mask`, because the loss without it is a mean over the
+            set.
+        filling_norm: As in `tfbig.PatchGD`.
+        fill_mask: Whether to fill the mask before the inner steps. If False, the loss covers the set alone: the
+            same up to its share for losses that are means over pixels, and nothing as large as the image is held. True
+            is needed for losses of the whole mask, such as Dice.
+        patches_at_once: As in `tfbig.PatchGD`.
+        source_dtype: As in `tfbig.PatchGD`.
+        label_dtype: Dtype of labels given by handle.
+        latent_on_host: As in `tfbig.PatchGD`.
+        seed: As in `tfbig.PatchGD`.
+        **options: Options of `keras.Model`, such as `name`.
+
+    Returns:
+        Masks `[N, *extents, K]`.
+
     Raises:
-        ValueError: an argument is none that there is, or the decoder's windows do not go with the encoder's maps.
-        SourceError: an image or its labels cannot be read, or are no multiple of the patch.
+        ValueError: An argument is not one of the options, or the windows of the decoder do not fit the maps of the
+            encoder.
+        SourceError: An image or its labels cannot be read, or its size is not a multiple of the patch.
+
+    Example:
+        >>> encoder = keras.Sequential([keras.Input((4, 4, 1)), keras.layers.Conv2D(3, 2, strides=2)])
+        >>> decoder = keras.Sequential([keras.Input((2, 2, 3)), keras.layers.Conv2DTranspose(1, 2, strides=2)])
+        >>> model = tfbig.patchgd.PatchGDSegmentation(encoder, decoder, patch=4, sampling=0.5)
+        >>> model(np.zeros((1, 8, 12, 1), "float32")).shape
+        TensorShape([1, 8, 12, 1])
     """
 
     PARTS = ("encoder", "decoder")
@@ -214,7 +266,7 @@ class PatchGDSegmentation(PatchModel):
         )
         if sampler == "attention":
             raise ValueError(
-                "sampler='attention': a decoder has none; choose 'shuffle' or 'replacement'."
+                "sampler='attention': a decoder has no attention; choose 'shuffle' or 'replacement'."
             )
         self.decoder = decoder
         self.context, self.scale, self.fill_mask = context, scale, fill_mask
@@ -224,16 +276,23 @@ class PatchGDSegmentation(PatchModel):
 
     @property
     def twin(self) -> keras.Model:
-        """The plain model with the same layers: all patches in one pass."""
+        """Plain Keras model with the same layers, which encodes and decodes all patches in one pass."""
         spec = self.encoder.inputs[0]
         image = keras.Input((*[None] * len(self.patch), spec.shape[-1]), dtype=spec.dtype)
         z = LatentGrid(self.encoder, self.patch, name="latent_grid")(image)
         return keras.Model(image, self._mask(z), name=f"plain_{self.name}")
 
-    def patches(self, images: Any, exact: bool = True) -> Patches:
+    def patches(self, images: Any, exact: bool = True) -> PatchReader:
+        """Return a reader of the patches of images or handles.
+
+        Args:
+            images: Tensors or handles.
+            exact: Whether the size of an image must be a multiple of the patch.
+        """
         return super().patches(images, exact)
 
     def call(self, images: Any, training: bool | None = None) -> Any:
+        """Return the masks of images or handles."""
         patches = self.patches(images)
         size = self.slice(patches)
         codes = slice_encoder.encode(
@@ -241,17 +300,18 @@ class PatchGDSegmentation(PatchModel):
         )
         return self._mask(self.shaped(codes, patches), training=training)
 
-    def _stepped(self, data: Any) -> gradient_step.Gradients:
+    def _run_inner_steps(self, data: Any) -> gradient_step.Gradients:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        step = _Step(self, x, y, sample_weight)
-        gradients, found, loss = step.run()
+        step = _SegmentationStep(self, x, y, sample_weight)
+        gradients, compared, loss = step.run()
         self._loss_tracker.update_state(
             gradient_step.unscaled(loss), sample_weight=step.patches.batch
         )
-        labels, masks = step.compared(*found)
+        labels, masks = step.compared(*compared)
         return gradients, self.compute_metrics(x, labels, masks, sample_weight)
 
     def test_step(self, data: Any) -> dict[str, Any]:
+        """Evaluate one batch."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         masks = self(x, training=False)
         patches = self.patches(x)
@@ -265,23 +325,23 @@ class PatchGDSegmentation(PatchModel):
     def predict_to(
         self, image: Any, path: str, convert: Callable[..., Any] | None = None
     ) -> sources.Source:
-        """Predicts one image of any size into a `.npy` file, a row of patches at a time; Z is held, the mask is not.
+        """Predict one image of any size into a `.npy` file, a row of patches at a time; Z is held, the mask is not.
 
         Args:
-            image: a `Source`, a path or an array `[H, W, C]`.
-            path: file to write; it appears under this name only when complete.
-            convert: from rows of the prediction, `[r, W, K]`, to what is written of them, as in
+            image: A `Source`, a path or an array `[H, W, C]`.
+            path: File to write; it appears under this name only when complete.
+            convert: Function from rows of the prediction `[r, W, K]` to the rows to write, as in
                 `StreamedModel.predict_to`.
 
         Returns:
             The prediction `[H, W, K]`, converted, as a source.
 
         Raises:
-            SourceError: the image cannot be read, or the file not written.
+            SourceError: The image cannot be read, or the file cannot be written.
         """
         source = sources.open(image)
-        convert, made = convert or (lambda rows: rows), self.decoder.outputs[0]
-        pixel = convert(np.zeros((1, 1, made.shape[-1]), made.dtype))
+        convert, output = convert or (lambda rows: rows), self.decoder.outputs[0]
+        pixel = convert(np.zeros((1, 1, output.shape[-1]), output.dtype))
         shape = (*source.shape[:2], *pixel.shape[2:])
         with source.lent() as handle, sources.write_npy(path, shape, pixel.dtype) as writer:
             patches = self.patches(tf.constant([handle]))
@@ -297,14 +357,14 @@ class PatchGDSegmentation(PatchModel):
                 writer.write(row * self.patch[0], convert(band.numpy()))
         return sources.open(path)
 
-    def _labels(self, labels: Any) -> Patches:
+    def _labels(self, labels: Any) -> PatchReader:
         labels = tf.convert_to_tensor(labels)
         channels = 1 if labels.dtype == tf.string else labels.shape[-1]
-        return Patches(labels, self.patch, self.patch, channels, self.label_dtype, exact=True)
+        return PatchReader(labels, self.patch, self.patch, channels, self.label_dtype, exact=True)
 
 
-class _Step(Filling):
-    """One training step: Z-filling, y-filling, and what an inner step is."""
+class _SegmentationStep(TrainingStep):
+    """One training step: Z-filling, y-filling, and the computation of an inner step."""
 
     def __init__(self, model: PatchGDSegmentation, x: Any, y: Any, sample_weight: Any) -> None:
         super().__init__(model, x, model.scale, exact=True)
@@ -312,30 +372,30 @@ class _Step(Filling):
         self.labels = model._labels(y)
 
     def run(self) -> tuple[list[Any], Any, tf.Tensor]:
-        """Gradients that were not applied, `(places, masks)` of what was compared last, the mean of the losses."""
+        """Return gradients that were not applied, the last compared `(places, masks)`, and the mean loss."""
         model = self.model
         codes = filled(model, self.patches, self.slice, self.seed, self.on_host)
-        every = self.patches.places()
-        places, masks = every[:, :0], self._masks(codes, every[:, :0])
+        all_places = self.patches.places()
+        places, masks = all_places[:, :0], self._masks(codes, all_places[:, :0])
         if model.fill_mask:
             training = model.filling_norm == "published"
-            places = every
+            places = all_places
             masks = slice_encoder.fill(
                 model._mask.cropped, self._windows(codes).take, places, self.slice, training
             )
-        known = places.shape[1] if model.fill_mask else None
+        num_places = places.shape[1] if model.fill_mask else None
         batch = places.shape[0]
         shapes = (
             codes.shape,
-            tf.TensorShape([batch, known]),
-            tf.TensorShape([batch, known, *masks.shape[2:]]),
+            tf.TensorShape([batch, num_places]),
+            tf.TensorShape([batch, num_places, *masks.shape[2:]]),
         )
         state = codes, places, masks
         gradients, state, loss = inner_loop.run(model, self.total, self._inner, state, shapes)
         return gradients, state[1:], loss
 
     def compared(self, places: tf.Tensor, masks: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Labels and predictions as images: the whole ones, or patches of a set one below the other."""
+        """Return labels and predictions as images: whole ones, or the patches of a set one below the other."""
         cells: Sequence[Any] = self.patches.cells
         if not self.model.fill_mask:
             cells = (slice_encoder.sizes(places)[1], *[1] * (len(self.model.patch) - 1))
@@ -344,16 +404,16 @@ class _Step(Filling):
 
     def _inner(self, step: tf.Tensor, state: Any) -> tuple[list[Any], tf.Tensor, Any]:
         model, (codes, places, masks) = self.model, state
-        own, weights = self.choose(step, lambda: codes)
+        chosen, weights = self.choose(step, lambda: codes)
         with tf.GradientTape() as tape:
-            fresh = slice_encoder.encode(model.encoder, self.patches.take, own, self.slice)
+            fresh = slice_encoder.encode(model.encoder, self.patches.take, chosen, self.slice)
             with slice_encoder.placed(self.on_host):
-                codes = replaced(codes, own, fresh)
-            found = self._masks(codes, own, training=True)
+                codes = replaced(codes, chosen, fresh)
+            new_masks = self._masks(codes, chosen, training=True)
             if model.fill_mask:
-                masks = replaced(masks, own, patch_sampling.weighted(found, weights))
+                masks = replaced(masks, chosen, patch_sampling.weighted(new_masks, weights))
             else:
-                places, masks = own, found
+                places, masks = chosen, new_masks
             labels, predicted = self.compared(places, masks)
             loss = model.compute_loss(self.x, labels, predicted, self.sample_weight, training=True)
             scaled = model.optimizer.scale_loss(loss)
@@ -364,25 +424,25 @@ class _Step(Filling):
         return Windows(z, len(self.model.patch), self.model.context)
 
     def _masks(self, codes: tf.Tensor, places: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Mask patches of some cells, with a gradient for Z too."""
+        """Return the patches of the mask at some cells, with a gradient for Z too."""
         windows = self._windows(codes).take(places)
         return slice_encoder.applied(self.model._mask.cropped, windows, training)
 
 
 def _cropped(decoder: keras.Model, patch: tuple[int, ...], context: int) -> keras.Model:
-    """The decoder, and of what it gives the middle."""
+    """Return the decoder followed by a crop to the middle of its output."""
     (window,), (mask,) = decoder.inputs, decoder.outputs
     size = tuple(n * (1 + 2 * context) for n in patch)
-    made = decoder.compute_output_shape((None, *window.shape[1:]))
-    if any(a is not None and a != b for a, b in zip(made[1:-1], size, strict=False)):
+    output_shape = decoder.compute_output_shape((None, *window.shape[1:]))
+    if any(a is not None and a != b for a, b in zip(output_shape[1:-1], size, strict=False)):
         raise ValueError(
-            f"decoder '{decoder.name}' makes {tuple(made[1:-1])} of windows {tuple(window.shape[1:-1])}; expected "
-            f"{size}, patches of {patch} with a context of {context}."
+            f"decoder '{decoder.name}' returns {tuple(output_shape[1:-1])} for windows "
+            f"{tuple(window.shape[1:-1])}; expected {size}, patches of {patch} with a context of {context}."
         )
     image = keras.Input(window.shape[1:], dtype=window.dtype)
-    found = decoder(image)
+    output = decoder(image)
     edges = tuple(context * n for n in patch)
     middle = (slice(None), *[slice(edge, edge + n) for edge, n in zip(edges, patch, strict=True)])
-    found = found[middle] if context else found
-    kept = keras.layers.Reshape((*patch, mask.shape[-1]))(found)
-    return keras.Model(image, kept, name=decoder.name)
+    output = output[middle] if context else output
+    cropped = keras.layers.Reshape((*patch, mask.shape[-1]))(output)
+    return keras.Model(image, cropped, name=decoder.name)

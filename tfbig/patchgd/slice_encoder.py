@@ -1,9 +1,9 @@
 """An encoder over the patches of images, slice by slice: codes with or without a gradient, at the memory of a slice.
 
-    state = moving statistics and generators of random numbers of the encoder
+    state = moving statistics and random generators of the encoder
     for every slice:  codes, state = encoder(slice; weights, state)
 
-The backward runs the same loop from the same state, so that dropout draws the same numbers again, and adds up the
+The backward pass runs the same loop from the same state, so that dropout draws the same numbers again, and sums the
 gradients of the weights:
 
     for every slice:  d_weights += (d codes / d weights)^T d_codes(slice)
@@ -24,7 +24,7 @@ from tfbig.geometry.windows import partition
 
 HOST = "/CPU:0"
 Take = Callable[[tf.Tensor], tf.Tensor]
-"""From numbers of patches `[N, k]` to the patches `[N, k, *patch, C]`."""
+"""Function from numbers of patches `[N, k]` to the patches `[N, k, *patch, C]`."""
 
 
 def fill(
@@ -35,70 +35,86 @@ def fill(
     training: bool,
     on_host: bool = False,
 ) -> tf.Tensor:
-    """Codes of patches, without a gradient.
+    """Return the codes of patches, without a gradient.
 
     Args:
-        encoder: patch `[B, *patch, C]` to code `[B, ...]`.
-        take: reads patches.
-        places: which, `[N, k]`.
-        size: patches of each image that a slice holds at most.
-        training: statistics of BatchNormalization are those of the slice, moving ones change, dropout drops.
-        on_host: whether the codes are gathered in host memory.
+        encoder: Model from patches `[B, *patch, C]` to codes `[B, ...]`.
+        take: Function that reads patches.
+        places: Numbers of the patches, `[N, k]`.
+        size: Largest number of patches of each image in a slice.
+        training: Whether BatchNormalization has the statistics of the slice and updates its moving ones, and dropout is
+            active.
+        on_host: Whether to gather the codes in host memory.
 
     Returns:
-        `[N, k, ...]`.
+        Codes `[N, k, ...]`.
     """
     weights = [tf.stop_gradient(w) for w in _values(encoder.trainable_variables)]
     state = _values(encoder.non_trainable_variables)
-    codes, state = _Slices(encoder, take, places, size, training).forward(weights, state, on_host)
+    codes, state = _PatchSlices(encoder, take, places, size, training).forward(
+        weights, state, on_host
+    )
     if training:
-        _keep(encoder, state)
+        _assign_state(encoder, state)
     return codes
 
 
 def encode(
     encoder: keras.Model, take: Take, places: tf.Tensor, size: Any, training: bool = True
 ) -> tf.Tensor:
-    """The same codes with a gradient for the encoder's weights.
+    """Return the codes of patches, with a gradient for the encoder's weights.
 
-    Where one slice is known to hold all of them, the tape keeps what the encoder makes on the way; else nothing of a
-    slice is kept and it is made again in the backward.
+    If one slice is known to hold all patches, the tape keeps the activations of the encoder; otherwise nothing of a
+    slice is kept and the backward pass rematerialises it.
+
+    Args:
+        encoder: As in `fill`.
+        take: As in `fill`.
+        places: As in `fill`.
+        size: As in `fill`.
+        training: As in `fill`.
     """
     weights = _values(encoder.trainable_variables)
     state = _values(encoder.non_trainable_variables)
     if isinstance(size, int) and places.shape[1] is not None and places.shape[1] <= size:
         codes, state = _apply(encoder, take(places), weights, state, training)
     else:
-        slices = _Slices(encoder, take, places, size, training)
+        slices = _PatchSlices(encoder, take, places, size, training)
         codes, *state = slices.recomputed(weights, state)
     if training:
-        _keep(encoder, state)
+        _assign_state(encoder, state)
     return codes
 
 
 def applied(model: keras.Model, inputs: tf.Tensor, training: bool) -> tf.Tensor:
-    """A model on `[N, k, ...]`, `[N, k, ...]`, with a gradient for the inputs too."""
+    """Return a model's outputs `[N, k, ...]` for inputs `[N, k, ...]`, with a gradient for the inputs too.
+
+    Args:
+        model: Keras model.
+        inputs: Its inputs for k patches of each image.
+        training: Whether to run in training mode and update the state of the model.
+    """
     weights = _values(model.trainable_variables)
     state = _values(model.non_trainable_variables)
-    found, state = _apply(model, inputs, weights, state, training)
+    outputs, state = _apply(model, inputs, weights, state, training)
     if training:
-        _keep(model, state)
-    return found
+        _assign_state(model, state)
+    return outputs
 
 
 def sizes(tensor: tf.Tensor) -> list[Any]:
-    """The shape of a tensor: integers, and scalars where it is not known."""
+    """Return the shape of a tensor: integers, and scalar tensors for sizes that are known only at run time."""
     shape = tf.shape(tensor)
     return [shape[axis] if n is None else n for axis, n in enumerate(tensor.shape)]
 
 
 def code_shape(encoder: keras.Model) -> tuple[int | None, ...]:
-    """Shape of a code."""
+    """Return the shape of a code."""
     return tuple(encoder.outputs[0].shape[1:])
 
 
 def placed(on_host: bool) -> Any:
-    """Where operations run: on the host, or wherever they would."""
+    """Return a device scope on the host if `on_host`, else a scope that does nothing."""
     return tf.device(HOST) if on_host else nullcontext()
 
 
@@ -106,7 +122,7 @@ def _values(variables: list[Any]) -> list[tf.Tensor]:
     return [tf.convert_to_tensor(v.value) for v in variables]
 
 
-def _keep(encoder: keras.Model, state: list[tf.Tensor]) -> None:
+def _assign_state(encoder: keras.Model, state: list[tf.Tensor]) -> None:
     for variable, value in zip(encoder.non_trainable_variables, state, strict=True):
         variable.assign(value)
 
@@ -118,18 +134,18 @@ def _apply(
     state: list[tf.Tensor],
     training: bool,
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Codes `[N, k, ...]` of patches `[N, k, *patch, C]`, and the state after them."""
+    """Return the codes `[N, k, ...]` of patches `[N, k, *patch, C]`, and the state after them."""
     flat = tf.reshape(patches, tf.concat([[-1], tf.shape(patches)[2:]], 0))
     flat = tf.ensure_shape(flat, [None, *patches.shape[2:]])
     flat = tf.cast(flat, encoder.inputs[0].dtype)
-    codes, after = encoder.stateless_call(weights, state, flat, training=training)
+    codes, new_state = encoder.stateless_call(weights, state, flat, training=training)
     shape = tf.concat([tf.shape(patches)[:2], tf.shape(codes)[1:]], 0)
     codes = tf.reshape(codes, shape)
-    return tf.ensure_shape(codes, [*patches.shape[:2], *code_shape(encoder)]), after
+    return tf.ensure_shape(codes, [*patches.shape[:2], *code_shape(encoder)]), new_state
 
 
-class _Slices:
-    """An encoder over patches `[N, count]`, in slices of at most `size` whose sizes differ by one at most.
+class _PatchSlices:
+    """An encoder over patches `[N, count]`, in slices of at most `size` patches whose sizes differ by at most 1.
 
     Args: as in `fill`.
     """
@@ -144,51 +160,52 @@ class _Slices:
     def forward(
         self, weights: list[tf.Tensor], state: list[tf.Tensor], on_host: bool = False
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Codes, and the state after them."""
+        """Return the codes, and the state after them."""
 
-        def one(index: tf.Tensor, found: tf.TensorArray, state: list[tf.Tensor]) -> Any:
+        def encode_slice(index: tf.Tensor, parts: tf.TensorArray, state: list[tf.Tensor]) -> Any:
             start, stop = self._bounds(index)
             codes, state = self._codes(start, stop, weights, state)
             with placed(on_host):
-                return found.write(index, tf.einsum("ab...->ba...", codes)), state
+                return parts.write(index, tf.einsum("ab...->ba...", codes)), state
 
         with placed(on_host):
             dtype = self.encoder.outputs[0].dtype
-            found = tf.TensorArray(dtype, self.num_slices, infer_shape=False)
-        found, state = self._run(one, found, list(state))
+            parts = tf.TensorArray(dtype, self.num_slices, infer_shape=False)
+        parts, state = self._for_each_slice(encode_slice, parts, list(state))
         with placed(on_host):
-            codes = tf.einsum("ab...->ba...", found.concat())
+            codes = tf.einsum("ab...->ba...", parts.concat())
         return tf.ensure_shape(codes, [*self.places.shape, *code_shape(self.encoder)]), state
 
     def recomputed(self, weights: list[tf.Tensor], state: list[tf.Tensor]) -> Any:
-        """`(codes, *state after them)`; differentiable by `weights`."""
+        """Return `(codes, *state after them)`, differentiable with respect to `weights`."""
 
         @tf.custom_gradient
         def run(*weights: tf.Tensor) -> Any:
-            inside = [tf.stop_gradient(w) for w in weights]  # so that no tape keeps the loop
-            codes, after = self.forward(inside, state)
+            # Without a gradient, so that no tape stores the loop.
+            constants = [tf.stop_gradient(w) for w in weights]
+            codes, new_state = self.forward(constants, state)
 
             def gradient(d_codes: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
-                return self.backward(inside, state, tf.stop_gradient(d_codes))
+                return self.backward(constants, state, tf.stop_gradient(d_codes))
 
-            return (codes, *after), gradient
+            return (codes, *new_state), gradient
 
         return run(*weights)
 
     def backward(
         self, weights: list[tf.Tensor], state: list[tf.Tensor], d_codes: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Gradients of the weights; every slice is made again, from the state that it had."""
+        """Return the gradients of the weights; every slice is rematerialised from the state that it had."""
 
-        def one(index: tf.Tensor, state: list[tf.Tensor], sums: list[tf.Tensor]) -> Any:
+        def add_slice(index: tf.Tensor, state: list[tf.Tensor], sums: list[tf.Tensor]) -> Any:
             start, stop = self._bounds(index)
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(weights)
                 codes, state = self._codes(start, stop, weights, state)
-            found = tape.gradient(codes, weights, d_codes[:, start:stop], "zero")
-            return state, [s + g for s, g in zip(sums, found, strict=True)]
+            gradients = tape.gradient(codes, weights, d_codes[:, start:stop], "zero")
+            return state, [s + g for s, g in zip(sums, gradients, strict=True)]
 
-        _, sums = self._run(one, list(state), [tf.zeros_like(w) for w in weights])
+        _, sums = self._for_each_slice(add_slice, list(state), [tf.zeros_like(w) for w in weights])
         return sums
 
     def _bounds(self, index: tf.Tensor) -> Any:
@@ -200,16 +217,16 @@ class _Slices:
         patches = self.take(self.places[:, start:stop])
         return _apply(self.encoder, patches, weights, state, self.training)
 
-    def _run(self, body: Callable[..., Any], *variables: Any) -> Any:
-        """`variables` after `body(index, *variables)` for every slice; the next one is read ahead."""
+    def _for_each_slice(self, body: Callable[..., Any], *variables: Any) -> Any:
+        """Return `variables` after `body(index, *variables)` for every slice; the next slice is read ahead."""
 
-        def one(index: tf.Tensor, *variables: Any) -> Any:
+        def step(index: tf.Tensor, *variables: Any) -> Any:
             return (index + 1, *body(index, *variables))
 
-        _, *found = tf.while_loop(
+        _, *results = tf.while_loop(
             lambda index, *_: index < self.num_slices,
-            one,
+            step,
             (tf.constant(0), *variables),
             parallel_iterations=2,
         )
-        return found
+        return results

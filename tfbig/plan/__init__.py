@@ -1,1 +1,1 @@
-"""Plans: from a graph, an image size and a budget to sweeps, strips, and where each tensor is stored."""
+"""Plans: from a graph, an image size and a budget to sweeps, strips, and a store for each image."""

@@ -1,4 +1,4 @@
-"""How memory of one range of addresses is given out: integers only, so that a plan can say what a step will hold."""
+"""Allocator of parts of one address range. Integers only, so that a plan can tell what a step will use."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from bisect import bisect, insort
 from math import inf
 
 ALIGNMENT = 64
-"""Bytes: TensorFlow copies an array that starts anywhere else."""
+"""Bytes; TensorFlow copies an array that starts at any other address."""
 
 
 def aligned(size: int) -> int:
-    """The bytes that an array of `size` bytes takes of a range, one alignment at least."""
+    """Return the bytes that an array of `size` bytes occupies: whole alignments, and at least one."""
     return max(-(-size // ALIGNMENT), 1) * ALIGNMENT
 
 
 class Ranges:
-    """Which parts of the numbers from 0 on are in use.
+    """Allocator of parts of the numbers from 0 upwards.
 
-    A request takes the place that it wishes for if that is free; else the smallest gap that is large enough, the
-    lowest of equal ones, or what follows the last part in use. Neighbouring gaps are one.
+    A request gets the place that it prefers if that is free; else the smallest gap that is large enough (the lowest
+    of equal ones), or the numbers after the last part in use. Adjacent gaps are merged.
 
     Attributes:
-        top: end of the highest part that was ever in use.
+        top: End of the highest part that was ever in use.
     """
 
     def __init__(self) -> None:
@@ -30,27 +30,30 @@ class Ranges:
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """Parts below the top that are not in use, `(start, stop)`."""
+        """Unused parts below the top, as `(start, stop)`."""
         return list(self._gaps)
 
     def take(self, size: int, limit: float = inf, wish: int | None = None) -> int:
-        """The start of a part of `size` that is in use from now on.
+        """Reserve a part and return its start.
 
         Args:
-            size: of the part.
-            limit: where the numbers end.
-            wish: where it should start.
+            size: Length of the part.
+            limit: End of the range.
+            wish: Preferred start.
+
+        Returns:
+            The start of the part.
 
         Raises:
-            MemoryError: no part below `limit` is large enough.
+            MemoryError: If no part below `limit` is large enough.
         """
         start = wish
         if start is None or start + size > limit or not self._is_free(start, size):
-            start = self._best(size)
+            start = self._best_start(size)
         if start + size > limit:
             raise MemoryError(
-                f"no {size} bytes in a row are left of {limit} for stored images; use smaller "
-                "images or a smaller batch."
+                f"stored images need {size} contiguous bytes, but the range of {limit} bytes has no such gap. Use "
+                "smaller images or a smaller batch."
             )
         self._grow(start + size)
         begin, end = next(g for g in self._gaps if g[0] <= start and start + size <= g[1])
@@ -61,29 +64,34 @@ class Ranges:
         return start
 
     def _is_free(self, start: int, size: int) -> bool:
-        tail = self._tail()
+        tail = self._tail_start()
         stop = start + size
         return start >= tail or any(a <= start and stop <= b for a, b in self._gaps)
 
-    def _tail(self) -> int:
-        """From here on nothing is in use."""
+    def _tail_start(self) -> int:
+        """Return the number from which on nothing is in use."""
         at_top = bool(self._gaps) and self._gaps[-1][1] == self.top
         return self._gaps[-1][0] if at_top else self.top
 
-    def _best(self, size: int) -> int:
+    def _best_start(self, size: int) -> int:
         fitting = [(stop - start, start) for start, stop in self._gaps if stop - start >= size]
-        return min(fitting)[1] if fitting else self._tail()
+        return min(fitting)[1] if fitting else self._tail_start()
 
     def _grow(self, stop: int) -> None:
         if stop > self.top:
-            tail = self._tail()
+            tail = self._tail_start()
             if tail < self.top:
                 self._gaps.pop()
             insort(self._gaps, (tail, stop))
             self.top = stop
 
     def give(self, start: int, size: int) -> None:
-        """Ends the use of a part that `take` gave."""
+        """Free a part that `take` returned.
+
+        Args:
+            start: Start of the part.
+            size: Length of the part.
+        """
         stop = start + size
         place = bisect(self._gaps, (start, stop))
         if place < len(self._gaps) and self._gaps[place][0] == stop:

@@ -1,4 +1,4 @@
-"""What one sweep costs on images of one size: rows, bytes, operations. Arithmetic only."""
+"""Cost of one sweep over images of one size: rows, bytes and operations. Arithmetic only."""
 
 from __future__ import annotations
 
@@ -14,19 +14,40 @@ from tfbig.units import itemsize
 
 
 def sweep_limit(sweep: Sweep, extents: Mapping[int, Size]) -> int:
-    """The largest number of strips: every strip owns a row of every image of the sweep."""
+    """Return the largest possible number of strips: each strip owns a row of every image of the sweep."""
     return min((extents[v][0] for v in sweep.observed), default=1)
 
 
 def bytes_of(
     graph: Graph, value: int, batch: int, extents: Mapping[int, Size], dtype: str | None = None
 ) -> int:
-    """Bytes of a whole image, by default of its own element type."""
-    known = graph.values[value]
-    return batch * prod(extents[value]) * known.channels * itemsize(dtype or known.dtype)
+    """Return the bytes of a whole image.
+
+    Args:
+        graph: The graph of the image.
+        value: The image.
+        batch: Number of images in a batch.
+        extents: Size of every image.
+        dtype: Element type. Default: the image's own.
+
+    Returns:
+        Bytes of the batch.
+    """
+    image = graph.values[value]
+    return batch * prod(extents[value]) * image.channels * itemsize(dtype or image.dtype)
 
 
 def heights_of(sweep: Sweep, table: np.ndarray, value: int) -> np.ndarray:
+    """Return the rows of an image in each strip.
+
+    Args:
+        sweep: The sweep.
+        table: Geometry of its strips, see `Sweep.table`.
+        value: The image.
+
+    Returns:
+        Number of rows, `[strips]` int64.
+    """
     stop, start = (table[:, sweep.columns[key, value]] for key in ("stop", "start"))
     return stop.astype(np.int64) - start
 
@@ -34,20 +55,29 @@ def heights_of(sweep: Sweep, table: np.ndarray, value: int) -> np.ndarray:
 def operations_of(
     sweep: Sweep, batch: int, extents: Mapping[int, Size], heights: dict[int, np.ndarray]
 ) -> tuple[int, int, int]:
-    """Operations of a sweep: with its halo, without, and of these with it those that its backward does again.
+    """Count the floating-point operations of the forward pass of a sweep.
 
-    The backward needs no output that only goes into a store: where a layer ends a sweep, nothing is made again.
+    The backward pass does not need an output that is only stored, so the last layers of a sweep are not recomputed.
+
+    Args:
+        sweep: The sweep.
+        batch: Number of images in a batch.
+        extents: Size of every image.
+        heights: Rows of every image in each strip, see `heights_of`.
+
+    Returns:
+        Operations with the halo, operations without it, and those of the first that the backward pass recomputes.
     """
     used = {i for n in sweep.locals for i in n.inputs}
     used |= {i for n in sweep.reductions for i in n.inputs if i not in sweep.writes}
-    done = exact = again = 0
+    total = exact = recomputed = 0
     for node in sweep.nodes:
         if isinstance(node.op, Whole):
             continue
         value = node.output if isinstance(node.op, Local) else node.inputs[0]
         per_row = batch * prod(extents[value][1:]) * node.op.operations
-        rows = per_row * int(heights[value].sum())
-        done += rows
+        operations = per_row * int(heights[value].sum())
+        total += operations
         exact += per_row * extents[value][0]
-        again += rows if isinstance(node.op, Local) and value in used else 0
-    return done, exact, again
+        recomputed += operations if isinstance(node.op, Local) and value in used else 0
+    return total, exact, recomputed

@@ -1,4 +1,4 @@
-"""Which images to store although no barrier asks for it. Arithmetic only."""
+"""Search for cut points: images to store although no barrier asks for it. Arithmetic only."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from tfbig.system.budget import DEFAULT_STRIPS
 TWO_CORES = Rates()
 
 LEAST_STRIPS = 16
-"""The number that is reckoned with where fewer would fit an image of the size that it is computed for: others are
-larger."""
+"""Number of strips assumed where an image of the reference size would need fewer, because other images are larger."""
 
 SIDES = 64
-"""Sides of an image that are tried."""
+"""Number of image sides to try."""
 
 LONG = 2**20
-"""Rows from which the stride of an axis is read."""
+"""Rows from which the stride of an axis is computed."""
 
 
 def choose(
@@ -37,35 +36,39 @@ def choose(
     training: bool = True,
     side: int = 4096,
 ) -> frozenset[int]:
-    """Images worth storing although no barrier asks for it.
+    """Choose the images that are worth storing although no barrier asks for it.
 
-    A chain of windows in one sweep makes halo rows again for every strip, and all of it but its end again in the
-    backward. Storing the output of a convolution ends that there, at the price of writing and reading it and its
-    gradient. Greedy in every sweep: the cut that saves most is added until none saves anything.
+    A chain of windows in one sweep recomputes halo rows for every strip, and in the backward pass all images of the
+    chain but its last. Storing the output of a convolution ends both, at the cost of writing and reading it and its
+    gradient. The search is greedy within each sweep: the cut point that saves most is added until none saves time.
 
     Args:
-        graph: what to cut.
-        rates: of the machine.
-        device_bytes: for strips; where they are small, the halo is a larger part of them.
-        training: whether a backward follows.
-        side: rows and columns of the image that it is computed for, or a little less.
+        graph: The graph to cut.
+        rates: Speed of the machine.
+        device_bytes: Most bytes of strips; the halo is a larger share of small strips.
+        training: Whether a backward pass follows.
+        side: Rows and columns of the reference image; up to 63 fewer are used if the model rejects this size.
+
+    Returns:
+        The cut points.
     """
     extents = _extents(graph, side)
     if extents is None:
         return frozenset()
-    found: frozenset[int] = frozenset()
+    cuts: frozenset[int] = frozenset()
     for sweep in schedule(graph):
         candidates = _candidates(graph, sweep)
         if candidates:
-            case = _Case(_alone(graph, sweep), extents, device_bytes, training, rates)
-            found |= _cuts(case, candidates)
-    return found
+            case = _Case(_subgraph(graph, sweep), extents, device_bytes, training, rates)
+            cuts |= _cuts(case, candidates)
+    return cuts
 
 
 def _extents(graph: Graph, side: int) -> dict[int, Size] | None:
-    """Sizes of all images for a square that the model takes: without padding, a U-Net takes one of 16 sides.
+    """Return the sizes of all images for a square that the model accepts.
 
-    None for a model of one size, or where padding hides how sizes of inputs are related.
+    An unpadded U-Net accepts one of 16 sides. The result is None for a model of one fixed size, or where padding
+    hides how the sizes of the inputs are related.
     """
     for rows in range(side, side - SIDES, -1):
         with suppress(ValueError):
@@ -74,33 +77,37 @@ def _extents(graph: Graph, side: int) -> dict[int, Size] | None:
 
 
 def _inputs(graph: Graph, square: Size) -> dict[int, Size]:
-    """Sizes of the inputs: the first is a square; others, and labels, are as large as what they meet, if anything."""
+    """Return sizes of the inputs.
+
+    The first input is a square. Other inputs, and labels, get the size of the image that they are combined with;
+    an input that is combined with none is a square too.
+    """
     images = [i for i in graph.inputs if graph.values[i].image]
-    known: dict[int, Size] = {}
+    sizes: dict[int, Size] = {}
     for value in images:
-        if value not in known:
-            known[value] = square
-            _follow(graph, known)
-    return {i: known[i] for i in images}
+        if value not in sizes:
+            sizes[value] = square
+            _propagate(graph, sizes)
+    return {i: sizes[i] for i in images}
 
 
-def _follow(graph: Graph, known: dict[int, Size]) -> None:
-    """Adds sizes of all images that follow from those known, in both directions."""
+def _propagate(graph: Graph, sizes: dict[int, Size]) -> None:
+    """Add the sizes of all images that follow from those in `sizes`, in both directions."""
     before = 0
-    while len(known) > before:
-        before = len(known)
+    while len(sizes) > before:
+        before = len(sizes)
         for node in graph.nodes:
             sources = [(p, node.inputs[p]) for p in image_positions(node)]
-            made = [output_extent(node, p, known[v]) for p, v in sources if v in known]
-            made += [known[node.output]] if node.output in known else []
-            for p, v in sources if made else []:
-                known.setdefault(v, _input_extent(node, p, made[0]))
-            if made and isinstance(node.op, Local):
-                known.setdefault(node.output, made[0])
+            outputs = [output_extent(node, p, sizes[v]) for p, v in sources if v in sizes]
+            outputs += [sizes[node.output]] if node.output in sizes else []
+            for p, v in sources if outputs else []:
+                sizes.setdefault(v, _input_extent(node, p, outputs[0]))
+            if outputs and isinstance(node.op, Local):
+                sizes.setdefault(node.output, outputs[0])
 
 
 def _input_extent(node: Node, position: int, size: Size) -> Size:
-    """Of one input of a node whose output has a size, as far as strides tell."""
+    """Return the size of an input of a node whose output has `size`, as far as strides determine it."""
     if not isinstance(node.op, Local):
         return size
     axes = zip(axes_of(node, position), size, strict=True)
@@ -108,50 +115,51 @@ def _input_extent(node: Node, position: int, size: Size) -> Size:
 
 
 def _candidates(graph: Graph, sweep: Sweep) -> frozenset[int]:
-    """Outputs of costly local nodes of a sweep, where a halo may grow from one to the next."""
+    """Return the outputs of costly local nodes of a sweep in which the halo may grow from node to node."""
 
-    def windowed(node: Node) -> bool:
+    def is_costly(node: Node) -> bool:
         return isinstance(node.op, Local) and not node.op.cheap and node.op.operations > 0
 
-    inside = [n for n in sweep.locals if windowed(n)]
-    if len(inside) < 2:
+    costly = [n for n in sweep.locals if is_costly(n)]
+    if len(costly) < 2:
         return frozenset()
-    return frozenset(n.output for n in inside if graph.consumers(n.output))
+    return frozenset(n.output for n in costly if graph.consumers(n.output))
 
 
-def _alone(graph: Graph, sweep: Sweep) -> Graph:
-    """A sweep as a graph of its own: cuts change nothing outside it."""
-    made = {n.output for n in sweep.nodes}
+def _subgraph(graph: Graph, sweep: Sweep) -> Graph:
+    """Return a sweep as a graph; cuts do not change anything outside of it."""
+    outputs = {n.output for n in sweep.nodes}
     used = dict.fromkeys(i for n in sweep.nodes for i in n.inputs)
     return replace(
         graph,
         nodes=list(sweep.nodes),
-        inputs=[i for i in used if i not in made and i not in graph.sizes],
+        inputs=[i for i in used if i not in outputs and i not in graph.sizes],
         outputs=list(sweep.writes),
     )
 
 
 @dataclass
 class _Case:
-    """One sweep to cut, see `choose`."""
+    """A sweep to cut; the arguments are those of `choose`."""
 
     graph: Graph
     extents: Mapping[int, Size]
     device_bytes: int
     training: bool
     rates: Rates
-    known: dict[Sweep, float] = field(default_factory=dict)
+    cache: dict[Sweep, float] = field(default_factory=dict)
 
     def seconds(self, cuts: frozenset[int]) -> float:
-        """What the sweep takes with these cuts."""
-        return sum(self._of(replace(sweep, index=0)) for sweep in schedule(self.graph, cuts))
+        """Return the predicted seconds of the sweep with these cut points."""
+        sweeps = schedule(self.graph, cuts)
+        return sum(self._sweep_seconds(replace(sweep, index=0)) for sweep in sweeps)
 
-    def _of(self, sweep: Sweep) -> float:
-        if sweep not in self.known:
-            self.known[sweep] = self._measured(sweep)
-        return self.known[sweep]
+    def _sweep_seconds(self, sweep: Sweep) -> float:
+        if sweep not in self.cache:
+            self.cache[sweep] = self._predict(sweep)
+        return self.cache[sweep]
 
-    def _measured(self, sweep: Sweep) -> float:
+    def _predict(self, sweep: Sweep) -> float:
         graph, extents, rates = self.graph, self.extents, self.rates
         count = Strips(
             graph=graph,
@@ -160,23 +168,26 @@ class _Case:
             extents=extents,
             device_bytes=self.device_bytes,
             training=self.training,
-            learning=frozenset(extents),
+            with_gradient=frozenset(extents),
         ).about(LEAST_STRIPS)
-        chosen = _standing_for(count)
+        chosen = _representatives(count)
         lines = sorted(set(chosen.tolist()))
         table = sweep.table({v: extents[v][0] for v in sweep.images}, count, lines)
         table = table[np.searchsorted(lines, chosen)]
         heights = {v: heights_of(sweep, table, v) for v in sweep.images}
         moved = sum(bytes_of(graph, v, 1, extents) for v in (*sweep.writes, *sweep.reads))
-        work, _, again = operations_of(sweep, 1, extents, heights)
+        operations, _, recomputed = operations_of(sweep, 1, extents, heights)
         if not self.training:
-            return work / rates.operations + moved / rates.copies
-        return (3 * work + again) / rates.operations + 2 * moved / rates.copies
+            return operations / rates.operations + moved / rates.copies
+        return (3 * operations + recomputed) / rates.operations + 2 * moved / rates.copies
 
 
-def _standing_for(count: int) -> np.ndarray:
-    """For each of `count` strips one that is like it: the first, the last and four inside, which differ where an
-    image is cropped, as strips of it and of what it is cropped from are then not side by side."""
+def _representatives(count: int) -> np.ndarray:
+    """Return, for each of `count` strips, the index of a strip of about the same cost.
+
+    These are the first strip, the last and four inner ones. Inner strips differ where an image is cropped, because
+    strips of the cropped image and of the original then lie at different rows.
+    """
     inside = np.arange(max(count - 2, 0))
     quarter = 4 * inside // max(count - 2, 1)
     near = 1 + (2 * quarter + 1) * (count - 2) // 8
@@ -187,8 +198,8 @@ def _cuts(case: _Case, candidates: frozenset[int]) -> frozenset[int]:
     cuts: frozenset[int] = frozenset()
     best = case.seconds(cuts)
     while True:
-        tried = [(case.seconds(cuts | {v}), v) for v in candidates - cuts]
-        seconds, value = min(tried, default=(best, -1))
+        trials = [(case.seconds(cuts | {v}), v) for v in candidates - cuts]
+        seconds, value = min(trials, default=(best, -1))
         if seconds >= best:
             return cuts
         best, cuts = seconds, cuts | {value}

@@ -1,4 +1,4 @@
-"""Layouts worth comparing, and what of each has to go to a file: arithmetic only."""
+"""Layouts worth comparing, and the stores that each has to spill. Arithmetic only."""
 
 from __future__ import annotations
 
@@ -9,49 +9,68 @@ import numpy as np
 from tfbig.network.graph import Graph, Local, Node, Reduce
 from tfbig.plan import replay_segments
 from tfbig.plan.lifetimes import Timeline
-from tfbig.plan.sweeps import REMAT_DEPTH, SHORT_DEPTH, Layout, Store, Sweep, made_from, schedule
+from tfbig.plan.sweeps import (
+    REMAT_DEPTH,
+    SHORT_DEPTH,
+    Layout,
+    Store,
+    Sweep,
+    nodes_between,
+    schedule,
+)
 
 
-def keeping_less(
+def storing_less(
     graph: Graph,
     cuts: frozenset[int],
     stored: Mapping[int, int],
     worth: Callable[[Sweep], float],
     effort: Callable[[Node], int],
 ) -> Iterator[Layout]:
-    """Fewer and fewer cuts, or more and more images that are made again in the strip; with each, segments of several
-    lengths, of which more and more are replayed.
+    """Yield layouts that store less and less.
+
+    They have fewer and fewer cut points, or rematerialise more and more images within the strip. Each is combined
+    with segments of several lengths, and an increasing number of replayed segments.
 
     Args:
-        graph: what runs.
-        cuts: see `tfbig.plan.sweeps.schedule`.
-        stored: bytes of every image.
-        worth: of a replay; the best come first.
-        effort: operations of a node.
+        graph: The graph to run.
+        cuts: Cut points, see `tfbig.plan.sweeps.schedule`.
+        stored: Bytes of every image.
+        worth: Value of a replay; the best come first.
+        effort: Operations of a node.
+
+    Yields:
+        The layouts.
     """
-    ways = [(some, frozenset[int]()) for some in _fewer(graph, cuts, stored)]
+    ways = [(some, frozenset[int]()) for some in _fewer_cuts(graph, cuts, stored)]
     ways += [(cuts, remat) for remat in _remats(graph, cuts, stored, effort)]
     for some, remat in ways:
         for depth in (REMAT_DEPTH, SHORT_DEPTH):
             sweeps = schedule(graph, some, depth, remat)
             yield Layout(tuple(sweeps))
             for way in replay_segments.partitions(graph, sweeps, stored):
-                made = [replay_segments.replay(graph, sweeps, segment) for segment in way[:-1]]
-                replays = sorted((s for s in made if s is not None), key=worth, reverse=True)
+                segments = [replay_segments.replay(graph, sweeps, segment) for segment in way[:-1]]
+                replays = sorted((s for s in segments if s is not None), key=worth, reverse=True)
                 for count in _counts(len(replays)):
                     yield Layout(tuple(sweeps), tuple(replays[:count]))
 
 
-def making_again(
+def with_remat(
     graph: Graph,
     cuts: frozenset[int],
     stored: Mapping[int, int],
     effort: Callable[[Node], int],
 ) -> Iterator[Layout]:
-    """More and more images that are made again in the strip, for machines that compute faster than they copy.
+    """Yield layouts that rematerialise more and more images, for machines that compute faster than they copy.
 
     Args:
-        As in `keeping_less`.
+        graph: The graph to run.
+        cuts: Cut points, see `tfbig.plan.sweeps.schedule`.
+        stored: Bytes of every image.
+        effort: Operations of a node.
+
+    Yields:
+        The layouts.
     """
     for remat in _remats(graph, cuts, stored, effort):
         for depth in (REMAT_DEPTH, SHORT_DEPTH):
@@ -64,9 +83,9 @@ def _remats(
     stored: Mapping[int, int],
     effort: Callable[[Node], int],
 ) -> Iterator[frozenset[int]]:
-    """1, 2, 4, ... of the images that barriers ask for, the largest first, of equal ones those of the least work.
+    """Yield 1, 2, 4, ... of the images that barriers need: the largest first, among equals those of the least work.
 
-    None is made again from another: the work would grow with the square of the chain.
+    No image is rematerialised from another one that is, because the work would grow with the square of the chain.
     """
     written = {v for sweep in schedule(graph, cuts) for v in sweep.writes}
     summed = {i for n in graph.nodes if isinstance(n.op, Reduce) for i in n.inputs}
@@ -75,21 +94,21 @@ def _remats(
     makers.sort(key=lambda n: (-stored[n.output], effort(n)))
     chosen: set[int] = set()
     for node in makers:
-        tried = chosen | {node.output}
-        if all(_alone(graph, value, written, tried) for value in tried):
-            chosen = tried
+        trial = chosen | {node.output}
+        if all(_is_independent(graph, value, written, trial) for value in trial):
+            chosen = trial
             if len(chosen) & (len(chosen) - 1) == 0:
                 yield frozenset(chosen)
 
 
-def _alone(graph: Graph, value: int, written: set[int], remat: set[int]) -> bool:
-    """Whether an image is made from what is stored without any other that is made again."""
-    nodes, _ = made_from(graph, {value}, lambda v: v in written - remat)
+def _is_independent(graph: Graph, value: int, written: set[int], remat: set[int]) -> bool:
+    """Return whether an image is computed from stored images without another rematerialised one."""
+    nodes, _ = nodes_between(graph, {value}, lambda v: v in written - remat)
     return all(n.output == value or n.output not in remat for n in nodes)
 
 
 def _counts(most: int) -> Iterator[int]:
-    """1, 2, ... up to the most, in steps of an eighth."""
+    """Yield 1, 2, ... up to `most`, in steps of an eighth of the number."""
     count = 1
     while count < most:
         yield count
@@ -98,37 +117,42 @@ def _counts(most: int) -> Iterator[int]:
         yield most
 
 
-def _fewer(
+def _fewer_cuts(
     graph: Graph, cuts: frozenset[int], stored: Mapping[int, int]
 ) -> Iterator[frozenset[int]]:
-    """All cuts, then those without the largest images, each time without an eighth of what is stored or more; none
-    at last."""
+    """Yield all cut points, then fewer and fewer.
+
+    Each time the largest images are dropped, of at least an eighth of all stored bytes, until none is left.
+    """
     written = {v for sweep in schedule(graph, cuts) for v in sweep.writes}
     step = sum(stored[v] for v in written) // 8
     yield cuts
     left = sorted(cuts, key=lambda v: stored[v])
     while left:
-        without = 0
-        while left and without < step:
+        dropped = 0
+        while left and dropped < step:
             size = stored[left[-1]]
             while left and stored[left[-1]] == size:
-                without += stored[left.pop()]
+                dropped += stored[left.pop()]
         yield frozenset(left)
 
 
 def to_spill(
     timeline: Timeline, sizes: Mapping[int, int], limit: float, kept: frozenset[int] = frozenset()
 ) -> frozenset[Store]:
-    """Stores that go to a file so that those in memory never take more than `limit` bytes.
+    """Choose the stores to spill so that those in memory never exceed a limit.
 
-    The next to go is always the one that is there at most of the moments that are above the limit for each time that
-    it is read or written: what waits longest.
+    The next store to spill is the one with the highest ratio of moments that it exists at and that are above the
+    limit, to the number of times that it is read or written: the one that waits longest.
 
     Args:
-        timeline: of the step.
-        sizes: bytes of every image.
-        limit: bytes of memory.
-        kept: images that are elsewhere.
+        timeline: Moments of the step.
+        sizes: Bytes of every image.
+        limit: Bytes of memory.
+        kept: Images on the device.
+
+    Returns:
+        The stores to spill.
     """
     stores = sorted(
         (s for s in timeline.spans if s.value not in kept), key=lambda s: -sizes[s.value]
@@ -142,11 +166,11 @@ def to_spill(
                 touches[place[store]] += 1
     bytes_of = np.array([sizes[s.value] for s in stores], np.int64)
     live = timeline.live_bytes(stores, sizes)
-    inside = np.ones(len(stores), bool)
-    while inside.any() and live.max(initial=0) > limit:
+    in_memory = np.ones(len(stores), bool)
+    while in_memory.any() and live.max(initial=0) > limit:
         above = np.concatenate([[0], np.cumsum(live > limit)])
-        gain = np.where(inside, (above[last + 1] - above[first]) / np.maximum(touches, 1), -1)
+        gain = np.where(in_memory, (above[last + 1] - above[first]) / np.maximum(touches, 1), -1)
         chosen = int(gain.argmax())
-        inside[chosen] = False
+        in_memory[chosen] = False
         live[first[chosen] : last[chosen] + 1] -= bytes_of[chosen]
-    return frozenset(s for s, kept in zip(stores, inside, strict=True) if not kept)
+    return frozenset(s for s, stays in zip(stores, in_memory, strict=True) if not stays)

@@ -1,4 +1,4 @@
-"""When each stored image of a step exists, and which bytes it may have meanwhile: arithmetic only."""
+"""The moments between which each store of a step exists, and its address. Arithmetic only."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Span = tuple[int, int]
 
 
 class Moment(NamedTuple):
-    """One visit of all strips.
+    """One pass over all strips.
 
     Args:
-        what: "forward", "backward", "both" (a loss, forward and backward together) or "replay".
-        sweep: index of the sweep; of a replay, before the backward of which sweep it runs.
-        touched: stores that are read or written as a whole, once per time.
-        given: images from outside that are read.
+        what: "forward", "backward", "both" (a fused last sweep) or "replay".
+        sweep: Index of the sweep; for a replay, the sweep whose backward pass it precedes.
+        touched: Stores that are read or written as a whole, once for each time.
+        external: Images from outside that are read.
     """
 
     what: str
     sweep: int
     touched: tuple[Store, ...]
-    given: tuple[int, ...] = ()
+    external: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,22 @@ class Timeline:
     """The moments of a step, and when each of its stores exists.
 
     Args:
-        moments: in order.
-        spans: first and last moment of each store, by position.
+        moments: The moments in order.
+        spans: First and last moment of each store, by position.
     """
 
     moments: tuple[Moment, ...]
     spans: Mapping[Store, Span]
 
     def live_bytes(self, stores: Iterable[Store], sizes: Mapping[int, int]) -> np.ndarray:
-        """Bytes of some of the stores at every moment.
+        """Return the bytes of some stores at every moment.
 
         Args:
-            stores: which.
-            sizes: bytes of each image.
+            stores: The stores to count.
+            sizes: Bytes of each image.
+
+        Returns:
+            Bytes, `[moments]` int64.
         """
         changes = np.zeros(len(self.moments) + 1, np.int64)
         for store in stores:
@@ -61,7 +64,7 @@ class Timeline:
 
 
 class _Recorder:
-    """Follows the stores of a step."""
+    """Record of the stores of a step. `inner` are the images that replays rematerialise."""
 
     def __init__(self, inner: frozenset[int]) -> None:
         self.inner = inner
@@ -77,10 +80,10 @@ class _Recorder:
     def touch(self, kind: str, values: Iterable[int]) -> None:
         self._touched += [Store(kind, v) for v in values]
 
-    def touch_kept(self, values: Iterable[int]) -> None:
-        """Images as a backward finds them."""
+    def touch_images(self, values: Iterable[int]) -> None:
+        """Touch images in the store that a backward pass reads them from."""
         for value in values:
-            self.touch("again" if value in self.inner else "image", [value])
+            self.touch("remat" if value in self.inner else "image", [value])
 
     def drop(self, kind: str, values: Iterable[int]) -> None:
         for store in (Store(kind, v) for v in values):
@@ -88,12 +91,12 @@ class _Recorder:
                 first = self._since.pop(store)
                 self.spans[store] = first, max(len(self.moments) - 1, first)
 
-    def drop_kept(self, values: Iterable[int]) -> None:
-        for kind in ("image", "again"):
+    def drop_images(self, values: Iterable[int]) -> None:
+        for kind in ("image", "remat"):
             self.drop(kind, values)
 
-    def moment(self, what: str, sweep: Sweep, given: Iterable[int]) -> None:
-        self.moments.append(Moment(what, sweep.index, tuple(self._touched), tuple(given)))
+    def moment(self, what: str, sweep: Sweep, external: Iterable[int]) -> None:
+        self.moments.append(Moment(what, sweep.index, tuple(self._touched), tuple(external)))
         self._touched = []
 
     def finish(self) -> Timeline:
@@ -103,73 +106,83 @@ class _Recorder:
 
 
 def timeline(graph: Graph, layout: Layout, training: bool, fused: bool) -> Timeline:
-    """Forward sweeps, then backward sweeps in reverse order; a store exists until its last reader has ended.
+    """Return the timeline of a step: forward sweeps, then backward sweeps in reverse order.
+
+    A store exists until its last reader has ended.
 
     Args:
-        graph: what runs.
-        layout: how.
-        training: whether a backward follows.
-        fused: whether the last sweep runs forward and backward together.
+        graph: The graph to run.
+        layout: Layout of the step.
+        training: Whether a backward pass follows.
+        fused: Whether the last sweep runs forward and backward together.
+
+    Returns:
+        The timeline.
     """
-    seen = _Recorder(layout.inner)
-    _forward(graph, layout, training, fused, seen)
+    recorder = _Recorder(layout.inner)
+    _forward(graph, layout, training, fused, recorder)
     if training:
-        _backward(graph, layout, fused, seen)
-    return seen.finish()
+        _backward(graph, layout, fused, recorder)
+    return recorder.finish()
 
 
-def _forward(graph: Graph, layout: Layout, training: bool, fused: bool, seen: _Recorder) -> None:
+def _forward(
+    graph: Graph, layout: Layout, training: bool, fused: bool, recorder: _Recorder
+) -> None:
     sweeps = layout.sweeps
     until = replay_segments.last_readers(graph, sweeps)
-    gone = layout.inner if training else frozenset(until)
+    temporary = layout.inner if training else frozenset(until)
     for sweep in sweeps[:-1] if fused else sweeps:
-        seen.make("image", sweep.writes)
-        seen.touch("image", [*sweep.writes, *_stored(graph, sweep)])
-        seen.moment("forward", sweep, _outside(graph, sweep))
-        seen.drop("image", [v for v in sorted(gone) if until[v] <= sweep.index])
+        recorder.make("image", sweep.writes)
+        recorder.touch("image", [*sweep.writes, *_stored(graph, sweep)])
+        recorder.moment("forward", sweep, _external(graph, sweep))
+        recorder.drop("image", [v for v in sorted(temporary) if until[v] <= sweep.index])
 
 
-def _backward(graph: Graph, layout: Layout, fused: bool, seen: _Recorder) -> None:
+def _backward(graph: Graph, layout: Layout, fused: bool, recorder: _Recorder) -> None:
     for sweep in reversed(layout.sweeps):
-        for made in layout.replays:
-            if made.index == sweep.index:
-                seen.make("again", made.writes)
-                seen.touch_kept([*made.writes, *_stored(graph, made)])
-                seen.moment("replay", made, _outside(graph, made))
-        together = fused and sweep is layout.sweeps[-1]
-        if not together:
+        for replay in layout.replays:
+            if replay.index == sweep.index:
+                recorder.make("remat", replay.writes)
+                recorder.touch_images([*replay.writes, *_stored(graph, replay)])
+                recorder.moment("replay", replay, _external(graph, replay))
+        is_fused = fused and sweep is layout.sweeps[-1]
+        if not is_fused:
             folded = [n.inputs[0] for n in foldable(sweep) if n.inputs[0] not in layout.kept]
-            seen.touch_kept(folded)
-            seen.touch("gradient", [*folded, *folded])
-            seen.drop_kept(folded)
+            recorder.touch_images(folded)
+            recorder.touch("gradient", [*folded, *folded])
+            recorder.drop_images(folded)
             summed = {v for n in sweep.reductions for v in n.inputs}
-            seen.touch_kept(v for v in sweep.writes if v in summed.difference(folded))
+            recorder.touch_images(v for v in sweep.writes if v in summed.difference(folded))
         reads = _stored(graph, sweep)
-        seen.make("gradient", reads)
-        seen.touch("gradient", [*reads, *sweep.writes])
-        seen.touch_kept(reads)
-        seen.moment("both" if together else "backward", sweep, _outside(graph, sweep))
-        seen.drop("gradient", sweep.writes)
-        seen.drop_kept(sweep.writes)
+        recorder.make("gradient", reads)
+        recorder.touch("gradient", [*reads, *sweep.writes])
+        recorder.touch_images(reads)
+        recorder.moment("both" if is_fused else "backward", sweep, _external(graph, sweep))
+        recorder.drop("gradient", sweep.writes)
+        recorder.drop_images(sweep.writes)
 
 
 def _stored(graph: Graph, sweep: Sweep) -> list[int]:
-    """What a sweep reads from stores: everything but what comes from outside."""
+    """Return the images that a sweep reads from stores: all but the inputs of the graph."""
     return [v for v in sweep.reads if v not in graph.inputs]
 
 
-def _outside(graph: Graph, sweep: Sweep) -> list[int]:
+def _external(graph: Graph, sweep: Sweep) -> list[int]:
     return [v for v in sweep.reads if v in graph.inputs]
 
 
 def place(spans: Mapping[Store, Span], sizes: Mapping[int, int]) -> dict[Store, int]:
-    """The first byte of each store in one range, such that no two that exist at once overlap.
+    """Assign an address in one range to each store, so that stores that exist at once do not overlap.
 
-    Large ones come first, each at the lowest bytes that are free as long as it exists.
+    Large stores come first; each gets the lowest address that is free while it exists.
 
     Args:
-        spans: of the stores to place.
-        sizes: bytes of each image.
+        spans: First and last moment of each store to place.
+        sizes: Bytes of each image.
+
+    Returns:
+        First byte of each store.
     """
     order = sorted(spans, key=lambda s: (-sizes[s.value], spans[s]))
     first = np.array([spans[s][0] for s in order], np.int64)
@@ -177,14 +190,15 @@ def place(spans: Mapping[Store, Span], sizes: Mapping[int, int]) -> dict[Store, 
     start = np.zeros(len(order), np.int64)
     stop = np.zeros(len(order), np.int64)
     for i, store in enumerate(order):
-        beside = (first[:i] <= last[i]) & (first[i] <= last[:i])
-        start[i] = _lowest(start[:i][beside], stop[:i][beside], aligned(sizes[store.value]))
-        stop[i] = start[i] + aligned(sizes[store.value])
+        concurrent = (first[:i] <= last[i]) & (first[i] <= last[:i])
+        size = aligned(sizes[store.value])
+        start[i] = _lowest(start[:i][concurrent], stop[:i][concurrent], size)
+        stop[i] = start[i] + size
     return {s: int(b) for s, b in zip(order, start, strict=True)}
 
 
 def _lowest(starts: np.ndarray, stops: np.ndarray, size: int) -> int:
-    """The start of the first gap of `size` between parts that are in use."""
+    """Return the start of the first gap of `size` between parts that are in use."""
     order = np.argsort(starts, kind="stable")
     free = 0
     for begin, end in zip(starts[order].tolist(), stops[order].tolist(), strict=True):
@@ -195,5 +209,13 @@ def _lowest(starts: np.ndarray, stops: np.ndarray, size: int) -> int:
 
 
 def top(places: Mapping[Store, int], sizes: Mapping[int, int]) -> int:
-    """The end of the range that places need."""
+    """Return the end of the range that the stores occupy.
+
+    Args:
+        places: First byte of each store.
+        sizes: Bytes of each image.
+
+    Returns:
+        Number of bytes.
+    """
     return max((b + aligned(sizes[s.value]) for s, b in places.items()), default=0)

@@ -1,4 +1,4 @@
-"""What a step takes, as a value: strips, bytes, operations and seconds, and their table."""
+"""Plan of a step as a value: strips, bytes, operations and seconds, and their table."""
 
 from __future__ import annotations
 
@@ -12,37 +12,42 @@ from tfbig.plan.sweeps import Layout, Store, Sweep
 from tfbig.units import format_bytes
 
 RUNTIME_BYTES = 128 * 2**20
-"""What TensorFlow takes for itself: kernels made at run time, freed strips (measured: 115 MB at most)."""
+"""Bytes that TensorFlow uses itself: kernels built at run time, freed strips (measured: at most 115 MB)."""
 
 SWEEP_BYTES = 4 * 2**20
-"""The graph of a sweep, forward and backward (measured: 4.2 MB each for the 50 of ResNet-50)."""
+"""Bytes of the TensorFlow graph of a sweep, forward and backward (measured: 4.2 MB for each of the 50 of ResNet-50)."""
 
 PAGES = 256
-"""Pages of an image that stays on the device (`tfbig.stores.device_store`), or more. A strip shares its first and last
-with others, and holds those that these have changed since until all of its own have gone."""
+"""Least number of pages of a large image that is kept on the device (`tfbig.stores.device_store`).
+
+A strip shares its first and last page with other strips. It holds the versions of these pages from before the others
+changed them, until all pages of the strip are freed.
+"""
 
 PAGE_ELEMENTS = 2**26
-"""Most numbers of such a page, if it is more than a row: with two of them a strip is not too large for kernels."""
+"""Most elements of such a page if it has more than one row; a strip with two of them is not too large for kernels."""
 
 START_SECONDS = 1e-4
-"""Of a layer on a strip, however small: its kernels are started. ResNet-18 at 64 x 64 takes 0.064 s a step with 18
-strips of 6 layers, 0.19 s with 98 (two CPU cores)."""
+"""Seconds to start the kernels of a layer on a strip, however small.
+
+A step of ResNet-18 at 64 x 64 takes 0.064 s with 18 strips of 6 layers, 0.19 s with 98 (two CPU cores).
+"""
 
 
 @dataclass(frozen=True)
 class SweepCost:
-    """What one sweep takes for one image size.
+    """Cost of one sweep for one image size.
 
     Args:
-        strips: number of strips.
-        rows: most rows that a strip reads.
-        halo: of these, rows beyond an even share of the image.
-        device_bytes: largest working set of the strips that are worked on at once.
-        operations: floating-point operations of the forward sweep, halo included.
-        exact_operations: the same without the rows made twice.
-        again_operations: of `operations`, those that a backward does again.
-        made_bytes: of all images that the layers of the sweep make, strip by strip.
-        starts: of layers on strips, one after the other.
+        strips: Number of strips.
+        rows: Most rows that a strip reads.
+        halo: Rows among these beyond an equal share of the image.
+        device_bytes: Largest working set of the strips that run at once.
+        operations: Floating-point operations of the forward sweep, halo included.
+        exact_operations: The same without the rows that are computed twice.
+        recomputed_operations: Part of `operations` that a backward pass repeats.
+        made_bytes: Bytes of all images that the layers of the sweep compute, strip by strip.
+        starts: Number of times that a layer starts on a strip.
     """
 
     strips: int
@@ -51,21 +56,21 @@ class SweepCost:
     device_bytes: int
     operations: int
     exact_operations: int
-    again_operations: int
+    recomputed_operations: int
     made_bytes: int
     starts: int
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast a machine is; by default two CPU cores.
+    """Speed of a machine; the defaults are two CPU cores.
 
     Args:
-        operations: floating-point operations of a convolution per second.
-        passes: bytes of an image per second that an elementwise layer makes of another one.
-        copies: bytes per second between strips and stores.
-        mapped: bytes per second between strips and a file mapped into memory, without waiting for the disk.
-        disk: bytes per second to a file.
+        operations: Floating-point operations of a convolution per second.
+        passes: Bytes per second that an elementwise layer computes.
+        copies: Bytes per second between strips and stores.
+        mapped: Bytes per second between strips and a file mapped into memory, without waiting for the disk.
+        disk: Bytes per second to a file.
     """
 
     operations: float = 1e11
@@ -75,7 +80,16 @@ class Rates:
     disk: float = 5e8
 
     def times(self, devices: int) -> Rates:
-        """Of several devices of one machine: each computes, and has its way to the host; there is one disk."""
+        """Return the speed of several devices in one machine.
+
+        Each computes and has its own connection to the host; they share one disk.
+
+        Args:
+            devices: Number of devices.
+
+        Returns:
+            Their joint rates.
+        """
         return replace(
             self,
             operations=self.operations * devices,
@@ -86,26 +100,36 @@ class Rates:
 
 @dataclass(frozen=True)
 class Plan:
-    """How one network runs on one image size: a value, made before anything is allocated.
+    """Plan of one network on one image size, computed before anything is allocated.
 
     Args:
         shape: `[N, H, W, C]` of the first input.
-        layout: the sweeps, and where their images are kept.
-        costs: one per sweep of the layout.
-        replay_costs: one per replay of the layout.
-        timeline: when each store exists.
-        image_bytes: bytes of each image where it is stored.
-        places: first byte of each store in host memory or in the file.
-        device_bytes: most bytes of strips at any time.
-        host_bytes: most bytes of stored images and their gradients at any time.
-        disk_bytes: the same in a file.
-        limit_bytes: the device budget that was asked for, if any.
-        fixed_bytes: what does not depend on the image: TensorFlow's own, graphs, gradients of the weights.
-        model_bytes: what the model takes between steps: weights, state of the optimiser.
-        repeated_operations: of forward sweeps, on whole images, those that an earlier one has done.
-        training: whether a backward follows.
-        rates: of the machine.
-        replicas: of the model on this machine, each with a plan such as this.
+        layout: The sweeps, and where their images are stored.
+        costs: Cost of each sweep of the layout.
+        replay_costs: Cost of each replay of the layout.
+        timeline: Moments between which each store exists.
+        image_bytes: Bytes of each image in its store.
+        places: First byte of each store in host memory or in the file.
+        device_bytes: Most bytes of strips at any time.
+        host_bytes: Most bytes of stored images and their gradients in host memory at any time.
+        disk_bytes: Most bytes of them in the scratch file.
+        limit_bytes: Device budget; None if it is not firm.
+        fixed_bytes: Bytes that do not depend on the image: TensorFlow itself, graphs, gradients of the weights.
+        model_bytes: Bytes of the model between steps: weights and optimizer state.
+        repeated_operations: Operations, on whole images, that a forward sweep repeats from an earlier one.
+        training: Whether a backward pass follows.
+        rates: Speed of the machine.
+        replicas: Number of replicas of the model on this machine; each has such a plan.
+
+    Example:
+        >>> image = keras.Input((None, None, 3))
+        >>> x = keras.layers.Conv2D(8, 3, padding="same", use_bias=False)(image)
+        >>> model = tfbig.stream(keras.Model(image, x), tfbig.Budget(device="64MB"))
+        >>> plan = model.plan((1, 512, 512, 3))
+        >>> len(plan.sweeps), plan.shape
+        (1, (1, 512, 512, 3))
+        >>> plan.exact_operations == 3 * 512 * 512 * 2 * 27 * 8  # forward, and twice as many backward
+        True
     """
 
     shape: tuple[int, ...]
@@ -128,16 +152,17 @@ class Plan:
 
     @property
     def sweeps(self) -> tuple[Sweep, ...]:
+        """Sweeps of the layout."""
         return self.layout.sweeps
 
     @property
     def strips(self) -> int:
-        """The largest number of strips of a sweep."""
+        """Largest number of strips of a sweep."""
         return max(c.strips for c in self.costs)
 
     @property
     def mapped_bytes(self) -> int:
-        """Rows of files that are in memory at once: of the strips at work, those before and those after."""
+        """Bytes of files in memory at once: rows of the current strips, of the one before and of the one after."""
         return max((self._mapped(m) for m in self.timeline.moments), default=0)
 
     def _mapped(self, moment: Moment) -> int:
@@ -147,17 +172,17 @@ class Plan:
 
     @property
     def peak_bytes(self) -> int:
-        """Host stores, strips and what is fixed: what steps add to the memory of a process on a CPU."""
+        """Bytes that steps add to the memory of a process on a CPU: host stores, strips and fixed bytes."""
         return self.device_bytes + self.host_bytes + self.mapped_bytes + self.fixed_bytes
 
     @property
     def total_bytes(self) -> int:
-        """The same with the model: what `Budget(host=)` is for on a CPU."""
+        """`peak_bytes` and the model: the bytes that `Budget(host=)` limits on a CPU."""
         return self.peak_bytes + self.model_bytes
 
     @property
     def operations(self) -> int:
-        """Floating-point operations of a step (a backward counts twice its forward, and what it makes again)."""
+        """Floating-point operations of a step; a backward pass counts as two forward passes and what it recomputes."""
         return sum(self._operations(m) for m in self.timeline.moments)
 
     @property
@@ -167,12 +192,12 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """What the step should take."""
+        """Predicted seconds of a step."""
         return sum(self._seconds(m) for m in self.timeline.moments)
 
     @property
     def exact_operations(self) -> int:
-        """Operations of a step on whole images, with nothing made twice."""
+        """Operations of a step on whole images, with nothing computed twice."""
         return (3 if self.training else 1) * self._exact_forward
 
     @property
@@ -181,13 +206,13 @@ class Plan:
 
     @property
     def recompute_factor(self) -> float:
-        """Operations of a training step over those on whole images: 1.0 means that nothing is made twice."""
+        """Operations of a training step divided by those on whole images; 1.0 means that nothing is computed twice."""
         exact = 3 * self._exact_forward
         done = 3 * sum(c.operations for c in self.costs)
         return (done + sum(c.operations for c in self.replay_costs)) / max(exact, 1)
 
     def cost_of(self, moment: Moment) -> SweepCost:
-        """Of the sweep or the replay that runs."""
+        """Return the cost of the sweep or replay that runs at a moment."""
         if moment.what != "replay":
             return self.costs[moment.sweep]
         pairs = zip(self.layout.replays, self.replay_costs, strict=True)
@@ -195,36 +220,41 @@ class Plan:
 
     def _operations(self, moment: Moment) -> int:
         cost = self.cost_of(moment)
-        again = cost.again_operations if moment.what == "backward" else 0
-        return _TIMES[moment.what] * cost.operations + again
+        recomputed = cost.recomputed_operations if moment.what == "backward" else 0
+        return _PASSES[moment.what] * cost.operations + recomputed
 
     def _moved(self, moment: Moment) -> tuple[int, int]:
-        """Bytes to and from host memory, images from outside among them, and the file."""
-        given = sum(self.image_bytes[v] for v in moment.given)
-        moved = {"device": 0, "host": given, "disk": 0}
+        """Return the bytes moved to and from host memory, images from outside included, and the scratch file."""
+        external = sum(self.image_bytes[v] for v in moment.external)
+        moved = {"device": 0, "host": external, "disk": 0}
         for store in moment.touched:
             moved[self.layout.where(store)] += self.image_bytes[store.value]
         return moved["host"], moved["disk"]
 
     def _seconds(self, moment: Moment) -> float:
-        """Files are read ahead and written behind, which does not save the system's work on their pages."""
+        # The system reads files ahead and writes them later; its work on their pages still takes time (`mapped`).
         host, disk = self._moved(moment)
-        cost, times = self.cost_of(moment), _TIMES[moment.what]
+        cost, passes = self.cost_of(moment), _PASSES[moment.what]
         work = self._operations(moment) / self.rates.operations
-        work += times * (cost.made_bytes / self.rates.passes + cost.starts * START_SECONDS)
+        work += passes * (cost.made_bytes / self.rates.passes + cost.starts * START_SECONDS)
         copies = host / self.rates.copies + disk / self.rates.mapped
         return max(work + copies, disk / self.rates.disk)
 
     def summary(self, print_fn: Callable[[str], object] = print) -> None:
-        """Prints the plan: a line per sweep, forward and backward, and the totals.
+        """Print the plan: a line per sweep, forward and backward, and the totals.
 
-        Columns: the layers; strips and the rows that the largest reads, of these beyond its share (halo); where the
-        images of the sweep are kept; bytes of a strip, of these images in host memory and on disk, moved to and from
-        stores, all in MiB; operations; how often each is done (factor: 1.000 is once), and predicted seconds.
+        Columns: the layers; the number of strips and the rows that the largest reads; the rows among these beyond an
+        equal share (halo); where the images of the sweep are stored; bytes of a strip, of these images in host
+        memory and on disk, and moved to and from stores, all in MiB; operations; how often each operation runs
+        (factor: 1.000 is once); and predicted seconds.
+
+        Args:
+            print_fn: Function to call with the text.
         """
         print_fn(str(self))
 
     def __str__(self) -> str:
+        """Return the table that `summary` prints."""
         head = _row(*_HEAD)
         lines = [f"Plan for an image of {' x '.join(map(str, self.shape))}", head, "-" * len(head)]
         lines += [self._line(s, c) for s, c in zip(self.sweeps, self.costs, strict=True)]
@@ -234,7 +264,7 @@ class Plan:
         lines += ["-" * len(head), *self._totals()]
         if self.layout.replays:
             lines.append(
-                "+ sweeps make images again before the backward of the sweep they are named after"
+                "+ sweeps rematerialise images before the backward pass of the sweep with their number"
             )
         return "\n".join(lines)
 
@@ -242,18 +272,18 @@ class Plan:
         moments = [
             m
             for m in self.timeline.moments
-            if m.sweep == sweep.index and (m.what == "replay") == sweep.again
+            if m.sweep == sweep.index and (m.what == "replay") == sweep.is_replay
         ]
-        kept = [s for s in self._made(sweep) if s.kind != "gradient"]
-        words = dict.fromkeys(self.layout.where(s) for s in kept)
-        if not sweep.again and self.layout.inner & set(sweep.writes):
-            words["again"] = None
+        images = [s for s in self._written_stores(sweep) if s.kind != "gradient"]
+        words = dict.fromkeys(self.layout.where(s) for s in images)
+        if not sweep.is_replay and self.layout.inner & set(sweep.writes):
+            words["remat"] = None
         host, disk = (
             sum(self.image_bytes[s.value] for s in stores if self.layout.where(s) == place)
-            for stores, place in ((kept, "host"), (self._made(sweep), "disk"))
+            for stores, place in ((images, "host"), (self._written_stores(sweep), "disk"))
         )
         return _row(
-            f"+{sweep.index}" if sweep.again else f"{sweep.index}",
+            f"+{sweep.index}" if sweep.is_replay else f"{sweep.index}",
             layers_of(sweep),
             f"{cost.strips} x {cost.rows}",
             f"{cost.halo}",
@@ -267,9 +297,9 @@ class Plan:
             f"{sum(map(self._seconds, moments)):.2f}",
         )
 
-    def _made(self, sweep: Sweep) -> list[Store]:
-        """Stores of what a sweep writes."""
-        kinds = ["again"] if sweep.again else ["image", "gradient"]
+    def _written_stores(self, sweep: Sweep) -> list[Store]:
+        """Return the stores of the images that a sweep writes, and of their gradients."""
+        kinds = ["remat"] if sweep.is_replay else ["image", "gradient"]
         stores = [Store(kind, v) for kind in kinds for v in sweep.writes]
         return [s for s in stores if s in self.timeline.spans]
 
@@ -278,30 +308,30 @@ class Plan:
         limit = f" of {format_bytes(self.limit_bytes)}" if self.limit_bytes else ""
         return [
             f"device {format_bytes(self.device_bytes)}{limit}, "
-            f"host {format_bytes(self.host_bytes)}{disk}, the rest {format_bytes(self.fixed_bytes)}, "
-            f"the model {format_bytes(self.model_bytes)}",
+            f"host {format_bytes(self.host_bytes)}{disk}, other {format_bytes(self.fixed_bytes)}, "
+            f"model {format_bytes(self.model_bytes)}",
             f"{self.operations / 1e9:.1f} GFLOP a step, recompute factor {self.recompute_factor:.3f}, "
             f"{format_bytes(self.moved_bytes)} moved, predicted {self.seconds:.1f} s",
-            *self._together(),
+            *self._replica_totals(),
         ]
 
-    def _together(self) -> list[str]:
-        """What the replicas of a machine take."""
+    def _replica_totals(self) -> list[str]:
+        """Return a line with the bytes of all replicas on the machine, if there are several."""
         if self.replicas == 1:
             return []
         disk = f", disk {format_bytes(self.replicas * self.disk_bytes)}" if self.disk_bytes else ""
         return [
             f"each of {self.replicas} replicas on this machine: together host "
-            f"{format_bytes(self.replicas * self.host_bytes)}{disk}, all with the models "
+            f"{format_bytes(self.replicas * self.host_bytes)}{disk}, with the models and all else "
             f"{format_bytes(self.replicas * self.total_bytes)}"
         ]
 
 
-_TIMES = {"forward": 1, "backward": 2, "both": 3, "replay": 1}
-"""Work of a moment in that of a forward."""
+_PASSES = {"forward": 1, "backward": 2, "both": 3, "replay": 1}
+"""Work of a moment, relative to a forward pass."""
 
 _HEAD = (
-    *("sweep", "layers", "strips x rows", "halo", "kept"),
+    *("sweep", "layers", "strips x rows", "halo", "stored"),
     *("device", "host", "disk", "moved", "GFLOP", "factor", "s"),
 )
 _WIDTHS = (5, -30, 13, 4, 10, 8, 8, 8, 8, 8, 6, 6)
@@ -315,7 +345,15 @@ def _row(*words: str) -> str:
 
 
 def layers_of(sweep: Sweep, width: int = 30) -> str:
-    """First and last layer of a sweep, and how many; the last only where there is room."""
+    """Return the first and last layer of a sweep, and their number, as a text.
+
+    Args:
+        sweep: The sweep.
+        width: Most characters; if they do not suffice, the last layer is omitted.
+
+    Returns:
+        The text.
+    """
     names = list(dict.fromkeys(n.layer for n in sweep.nodes)) or ["-"]
     first, last, count = names[0], names[-1], len(names)
     if count == 1:

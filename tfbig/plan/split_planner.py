@@ -1,4 +1,4 @@
-"""Plans of models of which only a front streams: the budget of the front is what the rest leaves."""
+"""Plans of models whose front streams while the remaining layers run on whole tensors and share the budget."""
 
 from __future__ import annotations
 
@@ -14,40 +14,51 @@ from tfbig.units import format_bytes
 
 
 class WholeTensors(Protocol):
-    """A model cut into a front that streams and a rest, see `tfbig.network.front_and_rest.Split`."""
+    """Model split into a front that streams and a rest, see `tfbig.network.front_and_rest.Split`."""
 
     @property
     def layers(self) -> str:
         """Names of the layers of the rest."""
 
     def whole_bytes(self, batch: int, size: Size) -> int:
-        """Bytes of all tensors that exist complete, for images of `batch` x `size`."""
+        """Return the bytes of all whole tensors of the rest.
+
+        Args:
+            batch: Number of images in a batch.
+            size: Rows and columns of an image.
+
+        Returns:
+            Number of bytes.
+        """
 
 
 @dataclass(frozen=True)
 class SplitPlan(Plan):
-    """A plan of the front, and what the rest takes beside it.
+    """Plan of the front, and the bytes of the rest.
 
     Args:
-        whole_bytes: of the device bytes, those of tensors that exist complete.
-        rest: what runs on them.
+        whole_bytes: Bytes of whole tensors, which are part of `device_bytes`.
+        rest: Names of the layers that run on them.
     """
 
     whole_bytes: int = 0
     rest: str = ""
 
     def __str__(self) -> str:
-        return f"{super().__str__()}\n{format_bytes(self.whole_bytes)} of the device are whole tensors of {self.rest}"
+        """Return the table of the front, and a line about the rest."""
+        whole = format_bytes(self.whole_bytes)
+        return f"{super().__str__()}\n{whole} of the device bytes are whole tensors of {self.rest}"
 
 
 class SplitPlanner(Planner):
-    """Plans the front with what the rest leaves of the budget.
+    """Planner of the front, with the part of the budget that the rest does not need.
 
-    The rest holds every tensor of its layers, and in training its gradient too: that is counted, and no reuse.
+    The rest is assumed to hold every tensor of its layers, and in training its gradient, without reuse of memory.
 
     Args:
-        split: the model, cut.
-        As in `Planner`.
+        split: The split model.
+        *arguments: As in `Planner`.
+        **options: As in `Planner`.
     """
 
     def __init__(self, split: WholeTensors, *arguments: Any, **options: Any) -> None:
@@ -62,26 +73,26 @@ class SplitPlanner(Planner):
         where = f"the whole tensors of {self.split.layers} take {format_bytes(whole)}"
         device, host = self._limits
         if self.firm:
-            self.device_bytes = self._left("device", device, whole, shape)
+            self.device_bytes = self._front_limit("device", device, whole, shape)
         if self.shared and host is not None:
-            self.host_bytes = self._left("host", host, whole, shape)
+            self.host_bytes = self._front_limit("host", host, whole, shape)
             self.taken_bytes = whole
         try:
             plan = super()._make(batch, sizes, layout)
         except BudgetError as error:
             raise BudgetError(f"{error} Of the budget, {where}.") from error
-        known = vars(plan) | {
+        fields = vars(plan) | {
             "device_bytes": plan.device_bytes + whole,
             "limit_bytes": device if self.firm else None,
         }
-        return SplitPlan(**known, whole_bytes=whole, rest=self.split.layers)
+        return SplitPlan(**fields, whole_bytes=whole, rest=self.split.layers)
 
-    def _left(self, place: str, limit: int, whole: int, shape: tuple[int, ...]) -> int:
-        """What the rest leaves of a limit."""
+    def _front_limit(self, place: str, limit: int, whole: int, shape: tuple[int, ...]) -> int:
+        """Return the bytes of a limit that remain for the front."""
         if whole >= limit:
             raise BudgetError(
                 f"'{self.name}' on {' x '.join(map(str, shape))}: the whole tensors of {self.split.layers} take "
-                f"{format_bytes(whole)} of the {place}, {format_bytes(limit)} are allowed. Raise `{place}`, stream up "
-                "to a later layer, or use smaller images or a smaller batch."
+                f"{format_bytes(whole)} of the {place}, but {format_bytes(limit)} are allowed. Raise `{place}`, stream "
+                "up to a later layer, or use smaller images or a smaller batch."
             )
         return limit - whole

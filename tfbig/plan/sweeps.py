@@ -1,9 +1,9 @@
-"""From nodes to sweeps: what runs together, what is stored between. Arithmetic only.
+"""Sweeps of a graph: the nodes that run together, and the images to store between them. Arithmetic only.
 
     level(node) = max(level(inputs)) + (1 if the input crosses a barrier or is stored else 0)
 
-All nodes of one level run in one sweep over the image. What a later sweep needs is stored, unless making it again
-from what is stored anyway is cheap, or memory is dear.
+All nodes of one level run in one sweep over the image. An image that a later sweep needs is stored, unless it is
+cheap to rematerialise from other stored images, or memory is scarce.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tfbig.geometry.windows import Interval, partition
 from tfbig.network.graph import Graph, Local, Node, Reduce, Whole, axes_of, image_positions
 
 REMAT_DEPTH = 4
-"""Longest chain of cheap nodes that later sweeps make again rather than read, at the least cost."""
+"""Longest chain of cheap nodes that later sweeps rematerialise rather than read; the fastest choice."""
 
 SHORT_DEPTH = 2
-"""The same where segments are replayed: images at the ends of residual blocks are then stored, and little else."""
+"""The same if segments are replayed: then images at the ends of residual blocks are stored, and little else."""
 
 
 class Store(NamedTuple):
-    """What is kept in memory or in a file for a part of a step.
+    """Name of a store: the memory, file or device space of an image or gradient between two sweeps.
 
     Args:
-        kind: "image", "again" (an image that is made a second time for the backward) or "gradient".
-        value: of which image.
+        kind: "image", "remat" (an image that is rematerialised for the backward pass) or "gradient".
+        value: The image.
     """
 
     kind: str
@@ -39,16 +39,17 @@ class Store(NamedTuple):
 
 @dataclass(frozen=True)
 class Sweep:
-    """One visit of all strips.
+    """One pass over all strips of an image.
 
     Args:
-        index: position in the plan; 0 is first.
-        nodes: local and reduce nodes, in order.
-        reads: images read from stores or sources.
-        writes: images stored for later sweeps.
-        observed: images of which the sweep owns rows: those written and those reduced.
-        wholes: whole nodes that run once the sweep has ended.
-        again: whether it makes images of earlier sweeps again, before their backward; it has none itself.
+        index: Position in the plan; 0 is first. A replay has the index of the last sweep of its segment.
+        nodes: Local and reduce nodes, in order.
+        reads: Images read from stores or sources.
+        writes: Images stored for later sweeps.
+        observed: Images whose rows the sweep owns: those written and those reduced.
+        wholes: Whole nodes that run when the sweep has ended.
+        is_replay: Whether it rematerialises images of earlier sweeps before their backward pass; a replay has no
+            backward pass itself.
     """
 
     index: int
@@ -57,28 +58,37 @@ class Sweep:
     writes: tuple[int, ...]
     observed: tuple[int, ...]
     wholes: tuple[Node, ...]
-    again: bool = False
+    is_replay: bool = False
 
     def without(self, nodes: Sequence[Node]) -> Sweep:
-        """The same sweep, of the same geometry, without these reductions."""
+        """Return the sweep with the same geometry but without some of its reductions.
+
+        Args:
+            nodes: The reductions to leave out.
+
+        Returns:
+            The new sweep.
+        """
         return replace(self, nodes=tuple(n for n in self.nodes if n not in nodes))
 
     @property
     def reductions(self) -> list[Node]:
+        """Reduce nodes."""
         return [n for n in self.nodes if isinstance(n.op, Reduce)]
 
     @property
     def locals(self) -> list[Node]:
+        """Local nodes."""
         return [n for n in self.nodes if isinstance(n.op, Local)]
 
     @cached_property
     def images(self) -> tuple[int, ...]:
-        """Every image that lives in the sweep: read or made."""
+        """Every image that the sweep reads or computes."""
         return (*self.reads, *(n.output for n in self.locals))
 
     @cached_property
     def uses(self) -> dict[int, int]:
-        """How many times each image is read: by nodes, and as one that the sweep owns."""
+        """Number of reads of each image: by nodes, and once more if it is observed."""
         counts = dict.fromkeys(self.images, 0)
         for value in self.observed:
             counts[value] += 1
@@ -89,7 +99,13 @@ class Sweep:
 
     @cached_property
     def columns(self) -> dict[tuple[object, ...], int]:
-        """Where in a row of `table` each number stands."""
+        """Column of each number in `table`.
+
+        The keys are: `("start", image)` and `("stop", image)` for every image; `("covered", image)` and
+        `("until", image)` for images read; `("own start", image)` and `("own stop", image)` for images observed; and
+        `(name, output, position)` for each input of each local node, where the name is "start", "stop", "before" or
+        "after" (the last two count rows of padding).
+        """
         keys: list[tuple[object, ...]] = []
         for value in self.images:
             keys += [("start", value), ("stop", value)]
@@ -105,12 +121,15 @@ class Sweep:
     def table(
         self, rows: dict[int, int], num_strips: int, strips: Sequence[int] | None = None
     ) -> np.ndarray:
-        """All geometry of the sweep, `[len(strips), len(columns)]` int32.
+        """Return the geometry of strips.
 
         Args:
-            rows: rows of every image.
-            num_strips: how many strips the images are cut into.
-            strips: which of them; all by default.
+            rows: Rows of every image.
+            num_strips: Number of strips that the images are cut into.
+            strips: Indices of the strips to compute. Default: all.
+
+        Returns:
+            Array `[len(strips), len(columns)]` int32, see `columns`.
         """
         chosen = np.arange(num_strips) if strips is None else np.asarray(strips, np.int64)
         table = np.zeros((len(chosen), len(self.columns)), np.int32)
@@ -121,29 +140,29 @@ class Sweep:
     def _geometry(
         self, rows: dict[int, int], num_strips: int, chosen: np.ndarray
     ) -> dict[tuple[object, ...], np.ndarray]:
-        found: dict[tuple[object, ...], np.ndarray] = {}
+        geometry: dict[tuple[object, ...], np.ndarray] = {}
         need: dict[int, Interval] = {}
         for value in self.observed:
-            own = partition(rows[value], num_strips, chosen)
-            found["own start", value], found["own stop", value] = own
-            need[value] = own
+            owned = partition(rows[value], num_strips, chosen)
+            geometry["own start", value], geometry["own stop", value] = owned
+            need[value] = owned
         for node in reversed(self.locals):
             for p in image_positions(node):
                 source = node.inputs[p]
-                wanted = axes_of(node, p)[0].needs(need[node.output], rows[source])
-                inside = wanted.clip(rows[source])
-                found["start", node.output, p], found["stop", node.output, p] = inside
-                most = np.maximum(wanted.size, 0)
-                found["before", node.output, p] = np.clip(inside.start - wanted.start, 0, most)
-                found["after", node.output, p] = np.clip(wanted.stop - inside.stop, 0, most)
+                window = axes_of(node, p)[0].needs(need[node.output], rows[source])
+                inside = window.clip(rows[source])
+                geometry["start", node.output, p], geometry["stop", node.output, p] = inside
+                most = np.maximum(window.size, 0)
+                geometry["before", node.output, p] = np.clip(inside.start - window.start, 0, most)
+                geometry["after", node.output, p] = np.clip(window.stop - inside.stop, 0, most)
                 need[source] = need[source].hull(inside) if source in need else inside
         for value in self.images:
-            found["start", value], found["stop", value] = need[value]
+            geometry["start", value], geometry["stop", value] = need[value]
         for value in self.reads:
             until = np.maximum.accumulate(need[value].stop)
-            found["covered", value] = np.concatenate([[0], until[:-1]])
-            found["until", value] = np.where(chosen == num_strips - 1, rows[value], until)
-        return found
+            geometry["covered", value] = np.concatenate([[0], until[:-1]])
+            geometry["until", value] = np.where(chosen == num_strips - 1, rows[value], until)
+        return geometry
 
 
 def schedule(
@@ -152,13 +171,16 @@ def schedule(
     depth: int = REMAT_DEPTH,
     remat: frozenset[int] = frozenset(),
 ) -> list[Sweep]:
-    """Sweeps of a graph.
+    """Return the sweeps of a graph.
 
     Args:
-        cuts: images that are stored although no barrier asks for it, so that the halo of what follows
-            starts anew.
-        depth: longest chain of cheap nodes that is made again.
-        remat: images that every sweep makes again which needs them, at any cost.
+        graph: The graph to run.
+        cuts: Images to store although no barrier asks for it, to start a new halo.
+        depth: Longest chain of cheap nodes to rematerialise.
+        remat: Images to rematerialise in every sweep that needs them, at any cost.
+
+    Returns:
+        The sweeps in order.
     """
     levels = _levels(graph, cuts)
     stored = _stored(graph, levels, cuts, depth, remat)
@@ -167,7 +189,7 @@ def schedule(
 
 
 def _levels(graph: Graph, cuts: frozenset[int]) -> dict[int, int]:
-    """The sweep that makes each value; -1 for what comes from outside."""
+    """Return the index of the sweep that computes each value; -1 for inputs of the graph."""
     levels = dict.fromkeys([*graph.inputs, *graph.sizes], -1)
     for node in graph.nodes:
         level = -1
@@ -188,7 +210,7 @@ def _stored(
     most: int,
     remat: frozenset[int],
 ) -> set[int]:
-    """Images that are written: outputs, cuts, and what crosses a level and is not cheap to make again."""
+    """Return the images to store: outputs, cut points, and images of a lower level that are not cheap to recompute."""
     images = {v.id for v in graph.values if v.image}
     stored = {v for v in (*graph.outputs, *cuts) if v in images and v not in graph.inputs}
     depth = dict.fromkeys(graph.inputs, 0)
@@ -210,18 +232,31 @@ def _stored(
 
 
 def foldable(sweep: Sweep) -> list[Node]:
-    """Reductions of one stored image; their gradient can join that of the image before the sweep's backward."""
+    """Return the reductions of one stored image.
+
+    Their gradient can be added to the gradient of the image before the backward pass of the sweep.
+
+    Args:
+        sweep: The sweep.
+
+    Returns:
+        Reduce nodes.
+    """
     return [n for n in sweep.reductions if len(n.inputs) == 1 and n.inputs[0] in sweep.writes]
 
 
-def made_from(
+def nodes_between(
     graph: Graph, targets: set[int], has: Callable[[int], bool]
 ) -> tuple[list[Node], set[int]]:
-    """Nodes that make images from those that exist, and which of these they read.
+    """Find the nodes that compute images from existing ones.
 
     Args:
-        targets: images to make.
-        has: whether an image exists already; inputs of the graph always do.
+        graph: The graph of the images.
+        targets: Images to compute.
+        has: Function that tells whether an image exists; inputs of the graph always do.
+
+    Returns:
+        The nodes in no particular order, and the existing images that they read.
     """
     nodes: list[Node] = []
     reads: set[int] = set()
@@ -240,7 +275,15 @@ def made_from(
 
 
 def in_order(graph: Graph, nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The nodes as they stand in the graph."""
+    """Return nodes in the order of the graph.
+
+    Args:
+        graph: The graph.
+        nodes: Some of its nodes.
+
+    Returns:
+        The nodes, sorted.
+    """
     order = {id(n): position for position, n in enumerate(graph.nodes)}
     return tuple(sorted(nodes, key=lambda n: order[id(n)]))
 
@@ -249,7 +292,7 @@ def _sweep(graph: Graph, index: int, levels: dict[int, int], stored: set[int]) -
     writes = [v for v in sorted(stored) if levels[v] == index]
     reductions = [n for n in graph.nodes if isinstance(n.op, Reduce) and levels[n.output] == index]
     targets = {*writes, *(i for n in reductions for i in n.inputs)}
-    local, reads = made_from(graph, targets, lambda v: v in stored and levels[v] < index)
+    local, reads = nodes_between(graph, targets, lambda v: v in stored and levels[v] < index)
     return Sweep(
         index,
         in_order(graph, [*reductions, *local]),
@@ -262,14 +305,16 @@ def _sweep(graph: Graph, index: int, levels: dict[int, int], stored: set[int]) -
 
 @dataclass(frozen=True)
 class Layout:
-    """What is kept between forward and backward, and where.
+    """Places where images wait between forward and backward pass.
+
+    Stores that are neither spilled nor kept are in host memory.
 
     Args:
-        sweeps: what runs, in order.
-        replays: sweeps that make a segment again (see `tfbig.plan.replay_segments`); the index is that of its last
-            sweep.
-        spilled: stores in a file.
-        kept: images that stay where strips are worked on, and their gradients. All other stores are in host memory.
+        sweeps: The sweeps in order.
+        replays: Sweeps that replay a segment (see `tfbig.plan.replay_segments`); each has the index of the last sweep
+            of its segment.
+        spilled: Stores in the scratch file.
+        kept: Images that stay on the device, with their gradients.
     """
 
     sweeps: tuple[Sweep, ...] = ()
@@ -278,12 +323,19 @@ class Layout:
     kept: frozenset[int] = frozenset()
 
     def where(self, store: Store) -> str:
-        """ "device", "host" or "disk"."""
+        """Return the place of a store.
+
+        Args:
+            store: The store.
+
+        Returns:
+            One of "device", "host" and "disk".
+        """
         if store.value in self.kept:
             return "device"
         return "disk" if store in self.spilled else "host"
 
     @property
     def inner(self) -> frozenset[int]:
-        """Images that the forward does not keep."""
+        """Images that the forward pass does not store until the backward pass."""
         return frozenset(v for sweep in self.replays for v in sweep.writes)

@@ -1,1 +1,1 @@
-"""What a run leaves: its folder, figures, GeoJSON outlines, heatmaps and the HTML report."""
+"""Results of a run: run folder, figures, GeoJSON outlines, heatmaps and the HTML report."""

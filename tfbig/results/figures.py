@@ -1,4 +1,4 @@
-"""PNG pictures: the learning curve, tiles, masks laid over a slide, attention over a bag, latent grids, confusion."""
+"""PNG figures: learning curves, tiles, masks over a slide, attention over a bag, latent grids, confusion matrices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfbig.results.geojson import COLOURS, hex_of
 from tfbig.results.slide_viewer import Overlay
 from tfbig.sources import Bag, Coords, Slide, Source, Tiles
 from tfbig.sources.bags.bag import resize
-from tfbig.sources.writing import beside
+from tfbig.sources.writing import atomic_write
 from tfbig.tissue.masks import Tissue
 
 RIGHT, FALSE, MISSED = COLOURS[:3]
@@ -27,11 +27,11 @@ _STRIP_ROWS = 512
 
 
 def thumbnail(source: Source, max_side: int = 1200) -> npt.NDArray[Any]:
-    """Every k-th row and column of an image, read strip by strip.
+    """Return every k-th row and column of an image, read strip by strip.
 
     Args:
         source: The image `[H, W, C]`.
-        max_side: Most rows and columns of the result.
+        max_side: Maximum number of rows and columns of the result.
 
     Returns:
         `[ceil(H / k), ceil(W / k), C]` with the smallest `k` that fits.
@@ -46,48 +46,48 @@ def thumbnail(source: Source, max_side: int = 1200) -> npt.NDArray[Any]:
 def tint(
     gray: npt.NDArray[Any], labels: npt.NDArray[Any], predicted: npt.NDArray[Any]
 ) -> npt.NDArray[np.uint8]:
-    """Colours a slide by what was found: green is right, blue was missed, orange is false.
+    """Colour a slide by its prediction: green is correct, blue is missed, orange is a false positive.
 
     Args:
-        gray: `[H, W]` uint8, bright background.
+        gray: Slide `[H, W]`, uint8, with a bright background.
         labels: `[H, W]`, true where there is tissue.
-        predicted: `[H, W]`, true where tissue was found.
+        predicted: `[H, W]`, true where tissue is predicted.
 
     Returns:
-        `[H, W, 3]` uint8.
+        RGB image `[H, W, 3]`, uint8.
     """
     labels, predicted = labels.astype(bool), predicted.astype(bool)
-    picture = np.repeat(gray[..., None].astype(np.float32), 3, axis=2)  # [H, W, 3]
+    rgb = np.repeat(gray[..., None].astype(np.float32), 3, axis=2)  # [H, W, 3]
     colours = (
         (RIGHT, labels & predicted),
         (MISSED, labels & ~predicted),
         (FALSE, predicted & ~labels),
     )
     for colour, where in colours:
-        picture[where] = 0.55 * picture[where] + 0.45 * np.array(colour, np.float32)
-    return picture.astype(np.uint8)
+        rgb[where] = 0.55 * rgb[where] + 0.45 * np.array(colour, np.float32)
+    return rgb.astype(np.uint8)
 
 
 def overlay(
     path: str | Path, image: Source, labels: Source, prediction: Source, title: str
 ) -> None:
-    """Draws what a network found on a slide beside the slide.
+    """Draw a slide next to the same slide with a prediction over it.
 
     Args:
         path: PNG file to write.
         image: Inverted gray slide `[H, W, 1]`, uint8.
         labels: `[H, W, 1]`, 1 where there is tissue.
-        prediction: `[H, W, 1]`, probability of tissue.
-        title: Line above the picture.
+        prediction: Probability of tissue, `[H, W, 1]`.
+        title: Title of the figure.
     """
-    gray, truth, found = (thumbnail(s)[..., 0] for s in (image, labels, prediction))
+    gray, truth, probability = (thumbnail(s)[..., 0] for s in (image, labels, prediction))
     gray = 255 - gray
     wide = gray.shape[1] > 1.3 * gray.shape[0]
     figure = Figure(figsize=_figure_size(gray.shape, wide), layout="constrained")
     left, right = figure.subplots(*((2, 1) if wide else (1, 2)))
     left.imshow(gray, cmap="gray", vmin=0, vmax=255)
     left.set_title(title)
-    right.imshow(tint(gray, truth > 0, found > 0.5))
+    right.imshow(tint(gray, truth > 0, probability > 0.5))
     right.set_title("green: found, blue: missed, orange: false")
     for axes in (left, right):
         axes.set_axis_off()
@@ -100,13 +100,13 @@ def learning_curve(
     labels: Mapping[str, str] = MappingProxyType({"loss": "binary cross-entropy", "dice": "Dice"}),
     unseen: str = "unseen slide",
 ) -> None:
-    """Draws columns of a history over the epochs, those of training and of validation together.
+    """Draw learning curves: training and validation over the epochs.
 
     Args:
         path: PNG file to write.
-        history: Rows with `epoch`, and each column of `labels` with and without `val_` in front.
-        labels: Columns to draw, and what they are.
-        unseen: What validation is on.
+        history: Rows with `epoch`, and each column of `labels` with and without the prefix `val_`.
+        labels: Axis labels of the columns to draw, by column.
+        unseen: Legend of the validation curve.
     """
     epochs = [row["epoch"] for row in history]
     figure = Figure(figsize=(4.5 * len(labels), 3.5), layout="constrained")
@@ -125,29 +125,29 @@ def learning_curve(
 def attention_map(
     path: str | Path, bag: Bag, attention: npt.NDArray[Any], title: str, max_side: int = 1200
 ) -> None:
-    """Draws the instances of a bag where they lie, and beside them what a model looked at.
+    """Draw the instances of a bag in their positions, next to the attention of a model.
 
-    Instances without coordinates lie in rows from left to right. Those that `bag.labels` calls keys have a green frame.
+    Instances without coordinates are drawn in rows from left to right. Key instances (`bag.labels`) have a green frame.
 
     Args:
         path: PNG file to write.
-        bag: Tiles `[n, H, W, C]` of uint8, or features `[n, d]`, which are grey.
-        attention: `[n]`; drawn as shares of the largest.
-        title: Line above the picture.
-        max_side: Most rows and columns of a picture.
+        bag: Tiles `[n, H, W, C]`, uint8, or features `[n, d]`, which are drawn grey.
+        attention: Attention of the instances `[n]`, drawn relative to the largest.
+        title: Title of the figure.
+        max_side: Maximum number of rows and columns of the image of the bag.
 
     Raises:
-        ValueError: There is not one number for each instance.
+        ValueError: `attention` does not have one number for each instance.
     """
     count = bag.shape[0]
     if np.shape(attention) != (count,):
         raise ValueError(
-            f"{bag.name}: attention of shape {np.shape(attention)} for {count} instances."
+            f"{bag.name}: attention has shape {np.shape(attention)}; expected ({count},)."
         )
     canvas, places, side = instances(bag, max_side)
     rows, columns = canvas.shape[:2]
     share = np.asarray(attention, np.float32) / max(float(np.max(attention)), 1e-30)
-    heat = np.nan_to_num(by_place(places, side, share))
+    heat = np.nan_to_num(paint_instances(places, side, share))
     wide = columns > 1.3 * rows
     figure = Figure(figsize=_figure_size((rows, columns), wide), layout="constrained")
     first, second = figure.subplots(*((2, 1) if wide else (1, 2)))
@@ -170,14 +170,14 @@ def attention_map(
 def instances(
     bag: Bag, max_side: int = 4096
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], int]:
-    """The instances of a bag where they lie, on white.
+    """Draw the instances of a bag in their positions on a white image.
 
     Args:
-        bag: As in `attention_map`.
-        max_side: Most rows and columns of the picture; an instance has at most 64.
+        bag: Bag, as in `attention_map`.
+        max_side: Maximum number of rows and columns of the image; an instance has at most 64.
 
     Returns:
-        The picture `[h, w, 3]`, top and left of each instance in it `[n, 2]`, and their side.
+        The image `[h, w, 3]`, top and left of each instance in it `[n, 2]`, and the side of an instance.
     """
     places, side = _places(bag, max_side)
     rows, columns = places.max(0) + side
@@ -187,35 +187,44 @@ def instances(
     return canvas, places, side
 
 
-def by_place(
+def paint_instances(
     places: npt.NDArray[Any], side: int, values: npt.NDArray[Any]
 ) -> npt.NDArray[np.float32]:
-    """Numbers of instances `[n]` where `instances` has them, `[h, w]`, NaN where there is none."""
-    found = np.full(places.max(0) + side, np.nan, np.float32)
+    """Paint a number per instance into a map with the layout of `instances`.
+
+    Args:
+        places: Top and left of each instance `[n, 2]`.
+        side: Side of an instance.
+        values: Numbers of the instances `[n]`.
+
+    Returns:
+        Map `[h, w]`, NaN where there is no instance.
+    """
+    painted = np.full(places.max(0) + side, np.nan, np.float32)
     for (top, left), value in zip(places, values, strict=True):
-        found[top : top + side, left : left + side] = value
-    return found
+        painted[top : top + side, left : left + side] = value
+    return painted
 
 
 def latent_grid(path: str | Path, image: Source, z: npt.NDArray[Any], title: str) -> None:
-    """Draws an image and beside it its latent grid, whose first three principal components are red, green and blue.
+    """Draw an image next to its latent grid, with the first three principal components as red, green and blue.
 
-    Patches of like colours have like codes.
+    Patches of similar colours have similar codes.
 
     Args:
         path: PNG file to write.
-        image: `[H, W, 1 or 3]` of uint8.
-        z: `[rows, columns, d]`.
-        title: Line above the picture.
+        image: Image `[H, W, 1 or 3]`, uint8.
+        z: Latent grid `[rows, columns, d]`.
+        title: Title of the figure.
     """
     rows, columns, width = z.shape
     flat = z.reshape(-1, width).astype(np.float64)
     flat = flat - flat.mean(0)
     _, _, axes_of_z = np.linalg.svd(flat, full_matrices=False)
-    found = np.zeros((len(flat), 3))
-    found[:, : min(3, len(axes_of_z))] = flat @ axes_of_z[:3].T
-    spread = np.maximum(abs(found).max(0), 1e-30)
-    colours = (0.5 + found / spread / 2).reshape(rows, columns, 3)
+    components = np.zeros((len(flat), 3))
+    components[:, : min(3, len(axes_of_z))] = flat @ axes_of_z[:3].T
+    spread = np.maximum(abs(components).max(0), 1e-30)
+    colours = (0.5 + components / spread / 2).reshape(rows, columns, 3)
     small = thumbnail(image)
     small = np.repeat(small, 3, axis=2) if small.shape[2] == 1 else small
     wide = small.shape[1] > 1.3 * small.shape[0]
@@ -231,7 +240,7 @@ def latent_grid(path: str | Path, image: Source, z: npt.NDArray[Any], title: str
 
 
 def _places(bag: Bag, max_side: int) -> tuple[npt.NDArray[Any], int]:
-    """Top and left of every instance, `[n, 2]`, and their side, in pixels of the picture."""
+    """Return top and left of every instance `[n, 2]` and the side of an instance, in pixels of the figure."""
     if isinstance(bag, Tiles):
         grid = (bag.corners - bag.corners.min(0)) / bag.size
     elif bag.coords is not None:
@@ -245,14 +254,14 @@ def _places(bag: Bag, max_side: int) -> tuple[npt.NDArray[Any], int]:
 
 
 def _pitch(corners: npt.NDArray[Any]) -> int:
-    """Most frequent distance of neighbours; the last of a row may be nearer."""
+    """Return the most frequent distance between neighbours; the last of a row may be closer."""
     steps = np.concatenate([np.diff(np.unique(axis)) for axis in corners.T])
-    found, counts = np.unique(steps, return_counts=True)
-    return int(found[counts.argmax()]) if len(found) else 1
+    distances, counts = np.unique(steps, return_counts=True)
+    return int(distances[counts.argmax()]) if len(distances) else 1
 
 
 def _tile(bag: Bag, index: int, side: int) -> npt.NDArray[Any]:
-    """An instance as a square `[side, side, 3]`, or grey where it is no picture."""
+    """Return an instance as a square `[side, side, 3]`, grey if it is not an image."""
     if len(bag.shape) != 4 or bag.dtype != np.uint8:
         return np.full((side, side, 3), 200, np.uint8)
     tile = resize(bag.read(index, index + 1)[0], (side, side))
@@ -267,23 +276,23 @@ def tiles(
     tissue: Tissue | None = None,
     max_side: int = 1600,
 ) -> None:
-    """Draws where the tiles of a slide lie, and what was taken for tissue.
+    """Draw the tiles of a slide and the outline of its tissue.
 
     Args:
         path: PNG file to write.
-        slide: The slide, uint8.
-        coords: Of its tiles.
-        title: Line above the picture.
-        tissue: Its outline is drawn.
-        max_side: Most rows and columns of the picture of the slide.
+        slide: Slide, uint8.
+        coords: Coordinates of its tiles.
+        title: Title of the figure.
+        tissue: Tissue to outline, if any.
+        max_side: Maximum number of rows and columns of the thumbnail.
     """
-    picture = _thumbnail(slide, max_side)
-    rows, columns = picture.shape[:2]
+    small = _thumbnail(slide, max_side)
+    rows, columns = small.shape[:2]
     steps = slide.shape[1] / columns, slide.shape[0] / rows
     inches = 10 / max(rows, columns)
     figure = Figure(figsize=(max(columns * inches, 4), rows * inches + 0.4), layout="constrained")
     axes = figure.subplots()
-    axes.imshow(picture)
+    axes.imshow(small)
     if tissue is not None:
         height, width = tissue.mask.shape
         across, down = (np.arange(n) + 0.5 for n in (width, height))
@@ -307,27 +316,27 @@ def regions(
     title: str,
     max_side: int = 1600,
 ) -> None:
-    """Draws a slide with its classes in colour, and the same without.
+    """Draw a slide next to the same slide with its classes in colour.
 
     Args:
         path: PNG file to write.
-        slide: The slide, uint8.
+        slide: Slide, uint8.
         labels: Classes `[h, w]` over the whole slide; 0 has no colour.
-        names: Of the classes, by their numbers.
-        title: Line above the picture.
-        max_side: Most rows and columns of the picture of the slide.
+        names: Names of the classes, by number.
+        title: Title of the figure.
+        max_side: Maximum number of rows and columns of the thumbnail.
     """
-    picture = _thumbnail(slide, max_side)
-    rows, columns = picture.shape[:2]
+    small = _thumbnail(slide, max_side)
+    rows, columns = small.shape[:2]
     places = [np.arange(n) * m // n for n, m in zip((rows, columns), labels.shape, strict=True)]
-    own = labels[np.ix_(*places)]
+    sampled = labels[np.ix_(*places)]
     colours = np.array([(0, 0, 0), *COLOURS], np.float32)
-    number = np.where(own > 0, (own.astype(int) - 1) % len(COLOURS) + 1, 0)
-    tinted = np.where(own[..., None] > 0, 0.55 * picture + 0.45 * colours[number], picture)
+    number = np.where(sampled > 0, (sampled.astype(int) - 1) % len(COLOURS) + 1, 0)
+    tinted = np.where(sampled[..., None] > 0, 0.55 * small + 0.45 * colours[number], small)
     wide = columns > 1.3 * rows
     figure = Figure(figsize=_figure_size((rows, columns), wide), layout="constrained")
     left, right = figure.subplots(*((2, 1) if wide else (1, 2)))
-    left.imshow(picture)
+    left.imshow(small)
     left.set_title(title)
     right.imshow(tinted.astype(np.uint8))
     share = np.bincount(labels.ravel(), minlength=len(names)) / labels.size
@@ -342,30 +351,30 @@ def regions(
     _save(figure, path)
 
 
-def overlaid(
+def slide_overlay(
     path: str | Path, slide: Slide, over: Overlay, title: str, max_side: int = 1600
 ) -> None:
-    """Draws a slide, and beside it what lies over it, such as attention.
+    """Draw a slide next to the same slide with an overlay, such as attention.
 
     Args:
         path: PNG file to write.
-        slide: The slide, uint8.
-        over: Colours over the whole slide.
-        title: Line above the picture.
-        max_side: Most rows and columns of the picture of the slide.
+        slide: Slide, uint8.
+        over: Overlay of the slide.
+        title: Title of the figure.
+        max_side: Maximum number of rows and columns of the thumbnail.
     """
-    picture = _thumbnail(slide, max_side)
-    rows, columns = picture.shape[:2]
+    small = _thumbnail(slide, max_side)
+    rows, columns = small.shape[:2]
     wide = columns > 1.3 * rows
     figure = Figure(figsize=_figure_size((rows, columns), wide), layout="constrained")
     left, right = figure.subplots(*((2, 1) if wide else (1, 2)))
-    left.imshow(picture)
+    left.imshow(small)
     left.set_title(title)
-    right.imshow(picture)
+    right.imshow(small)
     width = over.share * columns
-    height = width * over.picture.shape[0] / over.picture.shape[1]
+    height = width * over.image.shape[0] / over.image.shape[1]
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
-    right.imshow(over.picture, extent=extent, interpolation="nearest")
+    right.imshow(over.image, extent=extent, interpolation="nearest")
     handles = [Patch(color=colour, label=text) for colour, text in over.legend]
     right.set_title(over.name)
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
@@ -377,13 +386,13 @@ def overlaid(
 
 
 def confusion(path: str | Path, counts: npt.ArrayLike, names: Sequence[str], title: str) -> None:
-    """Draws a confusion matrix.
+    """Draw a confusion matrix.
 
     Args:
         path: PNG file to write.
-        counts: `[classes, classes]`; rows are true, columns predicted.
-        names: Of the classes.
-        title: Line above the picture.
+        counts: Counts `[classes, classes]`; rows are true, columns predicted classes.
+        names: Names of the classes.
+        title: Title of the figure.
     """
     counts = np.asarray(counts)
     figure = Figure(figsize=(1.6 + 0.8 * len(names),) * 2, layout="constrained")
@@ -401,20 +410,20 @@ def confusion(path: str | Path, counts: npt.ArrayLike, names: Sequence[str], tit
 
 
 def _thumbnail(slide: Slide, max_side: int) -> npt.NDArray[Any]:
-    """RGB, uint8, `[h, w, 3]`."""
-    picture = slide.thumbnail(max_side)
-    return np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else picture[..., :3]
+    """Return a thumbnail as an RGB image `[h, w, 3]`, uint8."""
+    small = slide.thumbnail(max_side)
+    return np.repeat(small, 3, axis=2) if small.shape[2] == 1 else small[..., :3]
 
 
 def _figure_size(shape: tuple[int, ...], wide: bool) -> tuple[float, float]:
-    """Inches for two pictures of `shape`, one above the other if `wide`."""
+    """Return the size in inches of a figure with two images of `shape`, one above the other if `wide`."""
     rows, columns = shape
-    across = 10.0 if wide else 5.0
-    each = across * rows / columns + 0.4
+    width = 10.0 if wide else 5.0
+    each = width * rows / columns + 0.4
     return 10.0, 2 * each if wide else each
 
 
 def _save(figure: Figure, path: str | Path) -> None:
-    with beside(path) as part, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # of names in other scripts
+    with atomic_write(path) as part, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # missing for names in other scripts
         figure.savefig(part, dpi=120)

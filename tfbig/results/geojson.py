@@ -1,4 +1,4 @@
-"""Results as GeoJSON in the form that QuPath writes: regions as annotations, tiles with scores as detections."""
+"""GeoJSON in the format of QuPath: regions as annotations, tiles with scores as detections."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ import shapely
 from tfbig.errors import SourceError
 from tfbig.sources import Source
 from tfbig.sources.files import PathLike
-from tfbig.sources.writing import beside
+from tfbig.sources.writing import atomic_write
 
 COLOURS: Final = (
     *((0, 158, 115), (213, 94, 0), (0, 114, 178), (204, 121, 167)),
     *((230, 159, 0), (86, 180, 233), (240, 228, 66), (110, 110, 110)),
 )
-"""Of classes, in turn: those that the colour-blind tell apart (Okabe and Ito)."""
+"""Colours of classes, in turn: the palette for colour-blind readers of Okabe and Ito."""
 SIDE: Final = 4096
-"""Longer side of the small image from which outlines are made."""
+"""Longer side of the reduced image from which outlines are computed."""
 SMOOTHING: Final = 0.75
-"""How far, in pixels, an outline may be from the edges of pixels: steps of one pixel become slopes."""
+"""Maximum distance in pixels of an outline from the edges of pixels: steps of one pixel become slopes."""
 
 Labels = npt.NDArray[Any]
 
 
 def hex_of(colour: Any) -> str:
-    """`(0, 158, 115)` as `'#009e73'`."""
+    """Format a colour: `(0, 158, 115)` as `'#009e73'`."""
     return "#" + bytes(int(part) for part in colour).hex()
 
 
 def small_labels(labels: Source, side: int = SIDE) -> tuple[Labels, int]:
-    """Classes of blocks of pixels: the one that most of them have, the lower one of two with as many.
+    """Reduce labels to the most frequent class of each block of pixels, the lower class in a tie.
 
     Args:
-        labels: numbers of classes, an integer dtype, `[H, W, 1]`; read once, strip by strip.
-        side: the longer side of the result at most.
+        labels: Class numbers `[H, W, 1]` of an integer dtype; read once, strip by strip.
+        side: Maximum of the longer side of the result.
 
     Returns:
-        `[h, w]`, and how many pixels wide a block is.
+        Class numbers `[h, w]`, and the side of a block in pixels.
 
     Raises:
-        SourceError: the labels have several channels, are no integers, or cannot be read.
+        SourceError: The labels have several channels, are not integers, or cannot be read.
     """
     if labels.shape[2] != 1 or labels.dtype.kind not in "bui":
         raise SourceError(
-            f"{labels.name}: has {labels.shape[2]} channels of {labels.dtype}; expected one of integers, numbers of "
-            "classes."
+            f"{labels.name}: has {labels.shape[2]} channels of {labels.dtype}; expected one channel of integer class "
+            "numbers."
         )
     factor = max(math.ceil(max(labels.shape[:2]) / side), 1)
     height = max(1024 // factor, 1) * factor
@@ -62,17 +62,17 @@ def small_labels(labels: Source, side: int = SIDE) -> tuple[Labels, int]:
 def regions(
     labels: Labels, step: float = 1.0, smallest: float = 0.0
 ) -> dict[int, shapely.MultiPolygon]:
-    """Outlines of classes, along the edges of pixels and then smoothed by `SMOOTHING`.
+    """Return outlines of classes: along the edges of pixels, then smoothed by `SMOOTHING`.
 
     Args:
-        labels: `[h, w]`, integers; 0 is background.
-        step: pixels of the slide in one of `labels`.
-        smallest: parts of fewer pixels of `labels` are left out.
+        labels: Class numbers `[h, w]`, integers; 0 is background.
+        step: Side of a pixel of `labels` in pixels of the slide.
+        smallest: Minimum area of a polygon in pixels of `labels`; smaller ones are dropped.
 
     Returns:
-        Of each class that is there a valid polygon, perhaps of many parts, in pixels of the slide: x and y.
+        A valid multipolygon for each class that occurs, in pixels of the slide: x and y.
     """
-    found = {}
+    outlines = {}
     for number in np.unique(labels):
         if number:
             parts = shapely.get_parts(_outline(labels == number))
@@ -81,20 +81,23 @@ def regions(
                 whole = shapely.MultiPolygon(kept).simplify(SMOOTHING, preserve_topology=True)
                 valid = shapely.transform(shapely.make_valid(whole), lambda xy: xy * step)
                 parts = shapely.get_parts(shapely.get_parts(valid))
-                found[int(number)] = shapely.MultiPolygon(
+                outlines[int(number)] = shapely.MultiPolygon(
                     [part for part in parts if part.geom_type == "Polygon"]
                 )
-    return found
+    return outlines
 
 
 def region_features(
     shapes: Mapping[int, shapely.MultiPolygon], names: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """One feature of each part of each class.
+    """Yield one GeoJSON feature for each polygon of each class.
 
     Args:
-        shapes: of `regions`.
-        names: of classes, by their numbers.
+        shapes: Outlines from `regions`.
+        names: Names of the classes, by number.
+
+    Yields:
+        GeoJSON features.
     """
     for number, shape in shapes.items():
         for part in shape.geoms:
@@ -108,32 +111,42 @@ def tile_features(
     names: Sequence[str],
     measurements: Mapping[str, npt.ArrayLike] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """One feature of each tile.
+    """Yield one GeoJSON feature for each tile.
 
     Args:
-        coords: x and y of upper left corners at level 0, `[n, 2]`.
-        size: of a tile at level 0.
-        classes: of tiles, `[n]`.
-        names: of classes, by their numbers.
-        measurements: numbers of tiles by name, `[n]` each, such as attention and probabilities.
+        coords: x and y of the upper left corners at level 0, `[n, 2]`.
+        size: Side of a tile at level 0.
+        classes: Class numbers of the tiles `[n]`.
+        names: Names of the classes, by number.
+        measurements: Numbers of the tiles `[n]` by name, such as attention and probabilities.
+
+    Yields:
+        GeoJSON features.
     """
-    known = {key: np.asarray(values, float) for key, values in (measurements or {}).items()}
+    columns = {key: np.asarray(values, float) for key, values in (measurements or {}).items()}
     places = np.asarray(coords)
     for index, ((x, y), number) in enumerate(zip(places, np.asarray(classes), strict=True)):
         square = shapely.box(x, y, x + size, y + size)
-        own = {key: float(values[index]) for key, values in known.items()}
-        yield _feature(square, "detection", int(number), names, own)
+        row = {key: float(values[index]) for key, values in columns.items()}
+        yield _feature(square, "detection", int(number), names, row)
 
 
 def write_geojson(path: PathLike, features: Iterable[Mapping[str, Any]]) -> int:
-    """Writes a FeatureCollection, one feature a line; the file appears when it is complete. Gives how many.
+    """Write a FeatureCollection with one feature per line; the file appears when it is complete.
+
+    Args:
+        path: File to write.
+        features: GeoJSON features.
+
+    Returns:
+        The number of features.
 
     Raises:
-        SourceError: the file cannot be written.
+        SourceError: The file cannot be written.
     """
     count = 0
     try:
-        with beside(path) as part, part.open("w", encoding="utf-8") as file:
+        with atomic_write(path) as part, part.open("w", encoding="utf-8") as file:
             file.write('{"type": "FeatureCollection", "features": [')
             for feature in features:
                 text = json.dumps(feature, allow_nan=False, separators=(",", ":"))
@@ -154,7 +167,7 @@ def _feature(
     names: Sequence[str],
     measurements: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """As QuPath writes it: what kind of object it is among the properties."""
+    """Return a feature as QuPath writes it, with the type of object in the properties."""
     colour = COLOURS[(number - 1) % len(COLOURS)]
     properties: dict[str, Any] = {
         "objectType": kind,
@@ -168,7 +181,7 @@ def _feature(
 
 
 def _outline(mask: npt.NDArray[np.bool_]) -> Any:
-    """The union of the pixels of a mask: of runs of them along rows."""
+    """Return the union of the pixels of a mask, computed from runs along rows."""
     edges = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
     rows, first = np.nonzero(edges == 1)
     _, last = np.nonzero(edges == -1)
@@ -176,15 +189,14 @@ def _outline(mask: npt.NDArray[np.bool_]) -> Any:
 
 
 def _majority(rows: Labels, factor: int) -> Labels:
-    """Of blocks of `[r, W]` the class that most pixels have."""
+    """Return the most frequent class of each block of `[r, W]`."""
     if factor == 1:
         return rows.copy()
     height, width = rows.shape
     best = np.zeros((-(-height // factor), -(-width // factor)), rows.dtype)
     most = np.zeros(best.shape, np.int64)
-    few = (
-        rows.dtype.itemsize == 1 and rows.max() < 16
-    )  # looking for others takes longer than trying them
+    # With few classes, trying all numbers is faster than finding those that occur.
+    few = rows.dtype.itemsize == 1 and rows.max() < 16
     for number in range(int(rows.max()) + 1) if few else np.unique(rows):
         same = rows == number
         whole = height // factor * factor

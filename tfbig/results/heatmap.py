@@ -1,4 +1,4 @@
-"""Numbers of tiles, such as attention, as an image of the slide."""
+"""Maps of numbers per tile, such as attention, over a slide."""
 
 from __future__ import annotations
 
@@ -12,55 +12,64 @@ from tfbig.sources import Coords, Slide
 from tfbig.sources.arrays import ArraySource
 
 PARTS: Final = 4
-"""Pixels along the side of a tile, so that tiles that overlap are seen where they lie, to a quarter."""
+"""Pixels along the side of a tile: overlapping tiles are placed to a quarter of a tile."""
 
 Map = npt.NDArray[np.float32]
 
 
 def paint(coords: Coords, values: npt.ArrayLike, slide: Slide) -> tuple[Map, float]:
-    """Numbers of tiles where the tiles lie.
+    """Paint a number per tile into a map of the slide.
 
     Args:
-        coords: of the tiles.
-        values: one for each, `[n]`.
-        slide: whose they are.
+        coords: Coordinates of the tiles.
+        values: Numbers of the tiles `[n]`.
+        slide: Slide of the tiles.
 
     Returns:
-        `[h, w]` float32 over the whole slide, `PARTS` pixels along a tile: the mean of the tiles that cover most of a
-        pixel, NaN where there is none. And its columns in shares of the slide's: above 1 where the last pixel reaches
-        beyond it.
+        The map `[h, w]`, float32, over the whole slide with `PARTS` pixels along a tile: the mean of the tiles that
+        cover most of a pixel, NaN where there is none. And the width of the map as a share of the slide's: above 1 if
+        the last pixel extends beyond the slide.
 
     Raises:
-        ValueError: there is not one number for each tile.
+        ValueError: `values` does not have one number for each tile.
     """
-    known = np.asarray(values, np.float64)
-    if known.shape != (len(coords.coords),):
+    numbers = np.asarray(values, np.float64)
+    if numbers.shape != (len(coords.coords),):
         raise ValueError(
-            f"{coords.name}: numbers of shape {known.shape} for {len(coords.coords)} tiles."
+            f"{coords.name}: values have shape {numbers.shape}; expected ({len(coords.coords)},)."
         )
-    step = pixel_of(coords)
+    step = pixel_size(coords)
     rows, columns = (max(math.ceil(n / step), 1) for n in slide.shape[:2])
     total, count = np.zeros((rows, columns)), np.zeros((rows, columns), np.int64)
     corners = np.rint(coords.coords / step).astype(np.int64)
-    for down in range(PARTS):
-        for across in range(PARTS):
-            column, row = corners[:, 0] + across, corners[:, 1] + down
+    for row_offset in range(PARTS):
+        for column_offset in range(PARTS):
+            column, row = corners[:, 0] + column_offset, corners[:, 1] + row_offset
             inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
-            np.add.at(total, (row[inside], column[inside]), known[inside])
+            np.add.at(total, (row[inside], column[inside]), numbers[inside])
             np.add.at(count, (row[inside], column[inside]), 1)
-    found = np.where(count > 0, total / np.maximum(count, 1), np.nan).astype(np.float32)
-    return found, columns * step / slide.shape[1]
+    painted = np.where(count > 0, total / np.maximum(count, 1), np.nan).astype(np.float32)
+    return painted, columns * step / slide.shape[1]
 
 
-def pixel_of(coords: Coords) -> float:
-    """Pixels of level 0 in one of a map."""
+def pixel_size(coords: Coords) -> float:
+    """Return the side of a pixel of a map in pixels of level 0."""
     return coords.size * coords.step / PARTS
 
 
 def as_source(painted: Map, coords: Coords, slide: Slide) -> ArraySource:
-    """A map as an image `[h, w, 1]` of float32 with the size of its pixels, 0 where there is no tile."""
+    """Convert a map to a source `[h, w, 1]`, float32, with its pixel size; 0 where there is no tile.
+
+    Args:
+        painted: Map from `paint`.
+        coords: Coordinates of the tiles.
+        slide: Slide of the tiles.
+
+    Returns:
+        The source.
+    """
     source = ArraySource(np.nan_to_num(painted)[..., None], f"map of {coords.name}")
     if slide.mpp is not None:
-        rows, columns = (n * pixel_of(coords) for n in slide.mpp)
+        rows, columns = (n * pixel_size(coords) for n in slide.mpp)
         source.mpp = rows, columns
     return source

@@ -1,6 +1,6 @@
-"""The report of a run: one HTML file with all that the run folder holds, which opens without a network.
+"""Report of a run: one HTML file with the contents of the run folder, which opens without a network.
 
-Slides are shown by OpenSeadragon (https://openseadragon.github.io, BSD 3-clause), which is part of the file.
+OpenSeadragon (https://openseadragon.github.io, BSD 3-clause), embedded in the file, shows the slides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tfbig.units import format_bytes
 
 NAME: Final = "report.html"
 MAX_VIEWS: Final = 8
-MAX_PICTURES: Final = 12
+MAX_FIGURES: Final = 12
 MAX_ROWS: Final = 1000
 TILE: Final = 512
 CONTROLS: Final = """<div class="controls">
@@ -37,29 +37,32 @@ _APART: Final = ("confusion", "left_out", "planned_bytes", "peak_bytes", "base_b
 
 
 def write_report(folder: str | Path, max_views: int = MAX_VIEWS) -> Path:
-    """Writes `report.html` into the folder of a run, from what the folder holds.
+    """Write `report.html` into a run folder, from the files in it.
 
-    Metrics and confusion, learning curves, memory measured and planned, the plan, slides with what was found on them,
-    pictures, predictions, failures, and the settings.
+    The report contains metrics and confusion matrix, learning curves, measured and planned memory, the plan, slides
+    with overlays, figures, predictions, failures, and the settings.
 
     Args:
-        folder: of a run of training, evaluation, tiling or prediction.
-        max_views: slides that can be zoomed; each takes some megabytes.
+        folder: Folder of a training, evaluation, tiling or prediction run.
+        max_views: Maximum number of slides to embed with zoom; each adds some megabytes.
+
+    Returns:
+        Path of the report.
 
     Raises:
-        SourceError: the folder is none of a run, or a file of it is damaged.
+        SourceError: The folder is not a run folder, or a file in it is damaged.
     """
     place = Path(folder)
     config = sorted(place.glob("*.yaml"))
     if not config:
         raise SourceError(
-            f"{place}: is no folder of a run; expected one with config.yaml or predict.yaml. Check the path."
+            f"{place}: is not a run folder; expected one with config.yaml or predict.yaml. Check the path."
         )
     try:
         parts = [part for part in _parts(place, config, max_views) if part]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
         raise SourceError(
-            f"{place}: cannot be reported: a file of it is damaged ({type(error).__name__}: {error})."
+            f"{place}: cannot be reported: a file in it is damaged ({type(error).__name__}: {error})."
         ) from error
     name = html.escape(place.resolve().name)
     head = f'<meta charset="utf-8"><title>{name}</title><style>{_asset("report.css")}</style>'
@@ -79,11 +82,11 @@ def _parts(place: Path, config: Sequence[Path], max_views: int) -> Iterable[str]
     yield from _slides(slide_viewer.read_views(place), max_views)
     yield from _curves(place)
     yield from _memory(metrics)
-    yield from _beside(metrics)
+    yield from _comparison(metrics)
     plan = place / "plan.txt"
     if plan.exists():
         yield _section("Plan", f"<pre>{html.escape(plan.read_text(encoding='utf-8'))}</pre>")
-    yield from _pictures(place)
+    yield from _figures(place)
     if predictions:
         yield _section("Predictions", _table(predictions))
     failed = _rows(place / run_folder.FAILED) + [
@@ -125,7 +128,7 @@ def _results(metrics: Mapping[str, Any], predictions: Sequence[Mapping[str, str]
 
 
 def _confusion(counts: Any, names: Sequence[str]) -> str:
-    """Rows are true classes, columns predicted ones; the colour is the share of the row."""
+    """Return the confusion table: rows are true classes, columns predicted; the colour is the share of the row."""
     cells = "".join(f"<th>{html.escape(name)}</th>" for name in names)
     lines = [f"<thead><tr><th>true \\ predicted</th>{cells}</tr></thead>"]
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -140,14 +143,14 @@ def _confusion(counts: Any, names: Sequence[str]) -> str:
 def _slides(views: Sequence[dict[str, Any]], max_views: int) -> Iterable[str]:
     if not views:
         return
-    shown = [_embedded(view) for view in views[:max_views]]
+    embedded = [_embedded(view) for view in views[:max_views]]
     options = "".join(
-        f'<option value="{i}">{html.escape(v["title"])}</option>' for i, v in enumerate(shown)
+        f'<option value="{i}">{html.escape(v["title"])}</option>' for i, v in enumerate(embedded)
     )
-    body = CONTROLS.format(options=options, hidden=" hidden" if len(shown) == 1 else "")
-    if len(views) > len(shown):
-        body += f'<p class="about">{len(views) - len(shown)} more are in the folder.</p>'
-    data = json.dumps(shown).replace("<", "\\u003c")
+    body = CONTROLS.format(options=options, hidden=" hidden" if len(embedded) == 1 else "")
+    if len(views) > len(embedded):
+        body += f'<p class="about">{len(views) - len(embedded)} more are in the folder.</p>'
+    data = json.dumps(embedded).replace("<", "\\u003c")
     body += f'<script type="application/json" id="views">{data}</script>'
     body += "".join(
         f"<script>{_asset(name)}</script>" for name in ("openseadragon.min.js", "report.js")
@@ -156,7 +159,7 @@ def _slides(views: Sequence[dict[str, Any]], max_views: int) -> Iterable[str]:
 
 
 def _embedded(view: Mapping[str, Any]) -> dict[str, Any]:
-    """A view as the script of the page takes it: pictures in tiles of several sizes."""
+    """Return a view as the script of the page expects it: images as pyramids of tiles."""
     overlays = [
         overlay | {"image": _tiled(overlay.pop("file"), "RGBA", "PNG")}
         for overlay in map(dict, view["overlays"])
@@ -167,18 +170,18 @@ def _embedded(view: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tiled(path: Path, mode: str, form: str) -> dict[str, Any]:
     with Image.open(path) as file:
-        picture = np.asarray(file.convert(mode))
+        pixels = np.asarray(file.convert(mode))
     levels = [
         [
             [
-                _url(level[row : row + TILE, column : column + TILE], form)
+                _data_url(level[row : row + TILE, column : column + TILE], form)
                 for column in range(0, level.shape[1], TILE)
             ]
             for row in range(0, level.shape[0], TILE)
         ]
-        for level in slide_viewer.pyramid(picture, TILE)
+        for level in slide_viewer.pyramid(pixels, TILE)
     ]
-    height, width = picture.shape[:2]
+    height, width = pixels.shape[:2]
     return {"width": width, "height": height, "tile": TILE, "levels": levels[::-1]}
 
 
@@ -190,20 +193,20 @@ def _curves(place: Path) -> Iterable[str]:
 
 def _memory(metrics: Mapping[str, Any]) -> Iterable[str]:
     names = {"planned_bytes": "planned", "peak_bytes": "measured"}
-    known = {name: metrics[key] for key, name in names.items() if key in metrics}
-    if not known:
+    counts = {name: metrics[key] for key, name in names.items() if key in metrics}
+    if not counts:
         return
-    most, planned = max(known.values()), known.get("planned", float("inf"))
+    most, planned = max(counts.values()), counts.get("planned", float("inf"))
     bars = "".join(
         f'<span>{name}</span><div class="bar{" over" if count > planned else ""}">'
         f'<i style="width: {100 * count / most:.1f}%"></i></div><span>{format_bytes(count)}</span>'
-        for name, count in known.items()
+        for name, count in counts.items()
     )
     yield _section("Memory of the process", f'<div class="bars">{bars}</div>')
 
 
-def _beside(metrics: Mapping[str, Any]) -> Iterable[str]:
-    """This run and another, each a line."""
+def _comparison(metrics: Mapping[str, Any]) -> Iterable[str]:
+    """Yield a table with this run and the run given by `--beside`."""
     other = metrics.get("beside")
     if not other:
         return
@@ -211,30 +214,34 @@ def _beside(metrics: Mapping[str, Any]) -> Iterable[str]:
     names = "".join(f"<th>{key.removesuffix('_bytes').replace('_', ' ')}</th>" for key in keys)
     lines = [f"<thead><tr><th>run</th>{names}</tr></thead>"]
     for name, run in (("this", metrics), (Path(other["run"]).name, other)):
-        cells = "".join(f'<td class="number">{_exact(key, run.get(key))}</td>' for key in keys)
+        cells = "".join(
+            f'<td class="number">{_full_precision(key, run.get(key))}</td>' for key in keys
+        )
         lines.append(f"<tr><th>{html.escape(name)}</th>{cells}</tr>")
     body = f"<table>{''.join(lines)}</table>"
     if "loss_difference" in other:
         body += f'<p class="about">The losses differ by {other["loss_difference"]:.1e}.</p>'
-    yield _section("Beside another run", body)
+    yield _section("Comparison with another run", body)
 
 
-def _exact(key: str, value: Any) -> str:
+def _full_precision(key: str, value: Any) -> str:
     if value is None or isinstance(value, str):
         return html.escape(value or "")
     return format_bytes(value) if key.endswith("_bytes") else f"{value:.6f}"
 
 
-def _pictures(place: Path) -> Iterable[str]:
-    """Those that have no place of their own."""
+def _figures(place: Path) -> Iterable[str]:
+    """Yield the figures that have no other section."""
     viewed = {view["file"].stem for view in slide_viewer.read_views(place)}
-    own = {"learning_curve", "confusion"} | viewed
-    pictures = [path for path in sorted(place.glob("*.png")) if path.stem not in own]
-    if pictures:
-        body = "".join(map(_figure, pictures[:MAX_PICTURES]))
-        if len(pictures) > MAX_PICTURES:
-            body += f'<p class="about">{len(pictures) - MAX_PICTURES} more pictures are in the folder.</p>'
-        yield _section("Pictures", body)
+    elsewhere = {"learning_curve", "confusion"} | viewed
+    figures = [path for path in sorted(place.glob("*.png")) if path.stem not in elsewhere]
+    if figures:
+        body = "".join(map(_figure, figures[:MAX_FIGURES]))
+        if len(figures) > MAX_FIGURES:
+            body += (
+                f'<p class="about">{len(figures) - MAX_FIGURES} more figures are in the folder.</p>'
+            )
+        yield _section("Figures", body)
 
 
 def _figure(path: Path) -> str:
@@ -253,7 +260,7 @@ def _facts(values: Mapping[str, Any]) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows of one kind; those whose prediction is not their label stand out."""
+    """Return a table of rows with equal keys; wrong predictions are highlighted."""
     head = "".join(f"<th>{html.escape(key.replace('_', ' '))}</th>" for key in rows[0])
     lines = [f"<thead><tr>{head}</tr></thead>"]
     for row in rows[:MAX_ROWS]:
@@ -279,9 +286,9 @@ def _section(title: str, body: str) -> str:
     return f"<section><h2>{html.escape(title)}</h2>\n{body}</section>"
 
 
-def _url(picture: slide_viewer.Picture, form: str) -> str:
+def _data_url(pixels: slide_viewer.Pixels, form: str) -> str:
     file = io.BytesIO()
-    Image.fromarray(picture).save(file, form, **({"quality": 85} if form == "JPEG" else {}))
+    Image.fromarray(pixels).save(file, form, **({"quality": 85} if form == "JPEG" else {}))
     return f"data:image/{form.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 

@@ -1,7 +1,7 @@
-"""The folder of a training run: settings, plan, history, checkpoint, results.
+"""Run folder of a training run: settings, plan, history, checkpoints, results.
 
-Every file is written beside its place and renamed when it is complete, so a file that is there is
-whole, whenever a run was stopped. `metrics.json` comes last: a run that has it has ended.
+Every file is written under a temporary name and renamed when it is complete, so a file that exists is complete
+whenever the run was stopped. `metrics.json` is written last: it marks a finished run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import keras
 import yaml
 
 from tfbig.errors import SourceError
-from tfbig.sources.writing import beside
+from tfbig.sources.writing import atomic_write
 
 CHECKPOINTS = "checkpoints"
 CONFIG = "config.yaml"
@@ -38,59 +38,62 @@ VERSIONS = "versions.json"
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes a text file, all of it or nothing."""
-    with beside(path) as part:
-        part.write_text(
-            text, encoding="utf-8", errors="backslashreplace"
-        )  # names of files may be bytes
+    """Write a text file atomically."""
+    with atomic_write(path) as part:
+        # File names may be bytes that are not UTF-8.
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_yaml(path: str | Path, values: Mapping[str, Any]) -> None:
-    """Writes `values` as YAML, in their order."""
+    """Write `values` as YAML, in their order."""
     write_text(path, yaml.safe_dump(dict(values), sort_keys=False))
 
 
 def write_json(path: str | Path, values: Mapping[str, Any]) -> None:
-    """Writes `values` as JSON, in their order."""
+    """Write `values` as JSON, in their order."""
     write_text(path, json.dumps(values, indent=2) + "\n")
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
-    """What `write_json` wrote; nothing if there is no such file.
+    """Read a JSON object from a file.
+
+    Args:
+        path: JSON file.
+
+    Returns:
+        The object; empty if the file does not exist.
 
     Raises:
-        SourceError: it holds something else.
+        SourceError: The file does not contain a JSON object.
     """
     path = Path(path)
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise SourceError(f"{path}: is damaged ({error}). Put it back, or remove it.") from error
-    if not isinstance(found, dict):
-        raise SourceError(
-            f"{path}: is damaged; expected names and values. Put it back, or remove it."
-        )
-    return found
+        raise SourceError(f"{path}: is damaged ({error}). Restore or remove it.") from error
+    if not isinstance(values, dict):
+        raise SourceError(f"{path}: is damaged; expected names and values. Restore or remove it.")
+    return values
 
 
 def write_versions(folder: str | Path) -> None:
-    """Writes what the run was made with, when it began, and by which its files know it."""
-    found = {name: version(name) for name in ("tfbig", "tensorflow", "keras", "numpy")}
+    """Write the versions of the packages, the start time, and the identifier of a run."""
+    versions = {name: version(name) for name in ("tfbig", "tensorflow", "keras", "numpy")}
     time_of = time.strftime("%Y-%m-%d %H:%M:%S")
     python = {"python": platform.python_version(), "system": platform.platform()}
     run = read_json(Path(folder) / VERSIONS).get("run") or uuid.uuid4().hex
-    write_json(Path(folder) / VERSIONS, {"run": run, "time": time_of, **found, **python})
+    write_json(Path(folder) / VERSIONS, {"run": run, "time": time_of, **versions, **python})
 
 
 def identity(folder: str | Path) -> str:
-    """By which the checkpoints of a run know that they are of this one."""
+    """Return the identifier of a run, which its checkpoints contain."""
     return str(read_json(Path(folder) / VERSIONS)["run"])
 
 
 def write_csv(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes `rows` with one header line; all have the keys of the first."""
+    """Write `rows` with one header line; all rows have the keys of the first."""
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0], lineterminator="\n")
     writer.writeheader()
@@ -99,7 +102,7 @@ def write_csv(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_rows(path: str | Path) -> list[dict[str, str]]:
-    """Rows of a CSV file; none if there is no such file."""
+    """Return the rows of a CSV file; none if the file does not exist."""
     if not Path(path).exists():
         return []
     with open(path, encoding="utf-8", newline="") as file:
@@ -107,32 +110,32 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
 
 
 def read_csv(path: str | Path) -> list[dict[str, float]]:
-    """Rows of a CSV file of numbers; none if there is no such file."""
+    """Return the rows of a CSV file of numbers; none if the file does not exist."""
     return [{key: float(value) for key, value in row.items()} for row in read_rows(path)]
 
 
 @contextmanager
-def alone_in(folder: str | Path) -> Iterator[None]:
-    """Within it, no other process is in `alone_in` of the same folder; on network file systems too."""
+def folder_lock(folder: str | Path) -> Iterator[None]:
+    """Lock a folder against other processes, on network file systems too."""
     with open(Path(folder) / ".lock", "w") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)  # goes with the process, however that ends
+        fcntl.lockf(file, fcntl.LOCK_EX)  # released when the process ends in any way
         yield
 
 
 def replace_row(path: str | Path, key: str, value: str, row: Mapping[str, Any] | None) -> None:
-    """Replaces the row of a table whose `key` is `value`, while other processes do so with theirs.
+    """Replace a row of a table, safely while other processes replace theirs.
 
     Args:
-        path: The CSV file; one without rows is removed.
-        key: A column.
-        value: Of the row that is replaced, or added where there is none.
-        row: The new one; None only removes.
+        path: CSV file; removed if no row is left.
+        key: Column that identifies the row.
+        value: Value of that column in the row to replace; without such a row, one is added.
+        row: New row; None removes the row.
     """
     if row is None and not Path(path).exists():
         return
-    with alone_in(Path(path).parent):
-        kept: list[Mapping[str, Any]] = [r for r in read_rows(path) if r[key] != value]
-        rows = kept if row is None else [*kept, row]
+    with folder_lock(Path(path).parent):
+        others: list[Mapping[str, Any]] = [r for r in read_rows(path) if r[key] != value]
+        rows = others if row is None else [*others, row]
         if rows:
             write_csv(path, rows)
         else:
@@ -140,30 +143,36 @@ def replace_row(path: str | Path, key: str, value: str, row: Mapping[str, Any] |
 
 
 def save_model(path: str | Path, model: keras.Model) -> None:
-    """Saves a Keras model as a `.keras` file, all of it or nothing."""
-    with beside(path) as part:
+    """Save a Keras model as a `.keras` file, atomically."""
+    with atomic_write(path) as part:
         model.save(part)
 
 
 def create(path: str | Path) -> Path:
-    """Makes the folder of a new run.
+    """Create the folder of a new run.
+
+    Args:
+        path: Run folder.
+
+    Returns:
+        The path.
 
     Raises:
-        FileExistsError: It holds a run already.
+        FileExistsError: The folder already contains a run, or is a file.
     """
     folder = Path(path)
     if (folder / CONFIG).exists():
         raise FileExistsError(
-            f"{folder}: holds a run already. Continue it with --resume, or give another --out."
+            f"{folder}: already contains a run. Resume it with --resume, or use another --out."
         )
     if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"{folder}: is a file; expected the folder of a run. Check --out.")
+        raise FileExistsError(f"{folder}: is a file; expected a folder. Check --out.")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def memory_bytes() -> tuple[int, int]:
-    """Resident memory of this process: `(now, peak so far)` in bytes."""
+    """Return the resident memory of this process in bytes: now, and its peak."""
     status = Path("/proc/self/status")
     if status.exists():
         lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
@@ -175,15 +184,15 @@ def memory_bytes() -> tuple[int, int]:
 
 
 class Recorder(keras.callbacks.Callback):
-    """Writes the history after each epoch, and times the steps.
+    """Callback that times the steps and writes the history after each epoch.
 
     Args:
-        folder: The run folder.
-        clock: Seconds.
+        folder: Run folder.
+        clock: Returns the time in seconds.
 
     Attributes:
         history: A row `{epoch, loss, ..., val_loss, ..., seconds_per_step}` for each epoch.
-        new: How many of them this process has added.
+        new: Number of rows added by this process.
     """
 
     def __init__(self, folder: str | Path, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -195,24 +204,27 @@ class Recorder(keras.callbacks.Callback):
         self._began = 0.0
         self._seconds: list[float] = []
 
-    def remembered(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+    def checkpoint_state(self) -> dict[str, Any]:
+        """Return the state that a checkpoint stores."""
         return {"history": self.history, "seconds": self._seconds}
 
-    def remember(self, found: Mapping[str, Any]) -> None:
-        """Goes on from there."""
-        self.history, self._seconds = list(found["history"]), list(found["seconds"])
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the state of a checkpoint."""
+        self.history, self._seconds = list(state["history"]), list(state["seconds"])
 
-    def written(self) -> None:
-        """Nothing is left to do."""
+    def checkpoint_written(self) -> None:
+        """Do nothing."""
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Start timing a step."""
         self._began = self._clock()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Stop timing a step."""
         self._seconds.append(self._clock() - self._began)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Append the epoch to the history and write it."""
         numbers = {key: float(value) for key, value in logs.items()}
         seconds = statistics.median(self._seconds)
         self.history.append({"epoch": epoch + 1, **numbers, "seconds_per_step": seconds})

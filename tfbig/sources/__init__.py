@@ -1,11 +1,12 @@
-"""Images that are read by rows and never held whole.
+"""Images and bags that are read in parts and never held whole.
 
-A `Source` knows the shape `[H, W, C]` and the dtype of an image and gives any band of rows. `open`
-makes one from a path or an array; `Source.crop`, `Grayscale`, `Padded`, `Scaled` and `Upsampled` change one
-into another without reading it. A dataset carries a source's `handle`, a short string, and
-whoever needs rows calls `resolve(handle).read(start, stop)`. A `Bag` is the same for instances
-`[n, ...]`, of which any slice is read; `open_bag` makes one, `Patches` one of an image. A `Slide` is one image at
-several sizes, with the size of its pixels; `open_slide` finds its reader, `Slide.at` gives the source of a resolution.
+A `Source` is an image `[H, W, C]` that is read by bands of rows or rectangles; `open` returns one for a path or an
+array. `Source.crop`, `Grayscale`, `Padded`, `Scaled` and `Upsampled` transform a source as it is read. A
+`Slide` is a pyramid of images with the size of their pixels; `open_slide` chooses its reader, and `Slide.at` returns
+the source of one resolution. A `Bag` has instances `[n, ...]`, read by slices; `open_bag` returns one,
+and `Patches` and `Tiles` are bags of an image.
+
+A dataset refers to a source by its `handle`, a short string: `resolve(handle).read(start, stop)` returns rows.
 """
 
 from tfbig.sources.arrays import ArraySource, RawSource

@@ -1,4 +1,4 @@
-"""Images that are arrays: in memory, in a file of plain samples, or mapped from one."""
+"""Images that are arrays: in memory, in a file of plain samples, or memory-mapped from one."""
 
 from __future__ import annotations
 
@@ -12,20 +12,25 @@ import numpy.typing as npt
 
 from tfbig.errors import SourceError
 from tfbig.sources.files import File, PathLike, still_open
-from tfbig.sources.source import Rows, Source
+from tfbig.sources.source import RowArray, Source
 
 
 @final
 class ArraySource(Source):
-    """An image that is an array in memory.
+    """An image in memory.
 
     Args:
-        array: `[H, W]` or `[H, W, C]`; not copied, so changes to it are seen. Not a memory map,
-            whose pages would count as memory: `open` takes one.
-        name: What error messages call it.
+        array: `[H, W]` or `[H, W, C]`. It is not copied, so later changes to it are seen. Memory
+            maps are refused, because their pages would count as memory: pass them to `open`.
+        name: Name for error messages.
 
     Raises:
-        SourceError: The array is a memory map, is not numeric, or has another number of axes.
+        SourceError: The array is a memory map, is not numeric, or does not have two or three axes.
+
+    Example:
+        >>> source = tfbig.sources.ArraySource(np.eye(4, dtype="uint8"))
+        >>> source.shape, source.read(1, 2)[0, :, 0].tolist()
+        ((4, 4, 1), [0, 1, 0, 0])
     """
 
     def __init__(self, array: npt.NDArray[Any], name: str = "array") -> None:
@@ -37,10 +42,10 @@ class ArraySource(Source):
         super().__init__(array.shape, array.dtype, name)
         self._array = array.reshape(self.shape)
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def _read(self, start: int, stop: int) -> RowArray:
         return self._read_window(start, stop, 0, self.shape[1])
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         rows = np.ascontiguousarray(self._array[start:stop, left:right], self.dtype).view()
         rows.flags.writeable = False
         return rows
@@ -48,16 +53,24 @@ class ArraySource(Source):
 
 @final
 class RawSource(Source):
-    """An image stored as plain samples in a file, row after row (C order).
+    """An image stored uncompressed in a file, row after row (C order).
 
     Args:
         path: The file.
-        offset: Byte of the first sample.
-        dtype: Type of a sample, byte order included.
+        offset: Byte at which the first sample starts.
+        dtype: Dtype of a stored sample, including its byte order.
         shape: `(rows, columns)` or `(rows, columns, channels)`.
 
     Raises:
-        SourceError: There is no such file, it is too short, or dtype or shape are no image's.
+        SourceError: The file does not exist or is too short, or dtype or shape are not valid for
+            an image.
+
+    Example:
+        >>> image = np.arange(12, dtype=">u2").reshape(3, 4)
+        >>> with open("scan.raw", "wb") as file:
+        ...     _ = file.write(b"header" + image.tobytes())
+        >>> tfbig.sources.RawSource("scan.raw", 6, ">u2", (3, 4)).read(1, 2)[0, :, 0].tolist()
+        [4, 5, 6, 7]
     """
 
     def __init__(
@@ -69,43 +82,56 @@ class RawSource(Source):
         self._file: File | None = File(path)
         self._file.check_length(offset + self.nbytes)
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def _read(self, start: int, stop: int) -> RowArray:
         shape = (stop - start, *self.shape[1:])
         file = still_open(self._file, self.name)
         return file.read_rows(self._offset, self._stored, shape, start)
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         file = still_open(self._file, self.name)
         window = (start, stop, left, right)
         return file.read_window(self._offset, self._stored, self.shape, window)
 
     def close(self) -> None:
+        """Close the file; reading then raises SourceError."""
         self._file = None
 
 
 def from_array(array: npt.NDArray[Any]) -> Source:
-    """The source of an array, in memory or mapped from a file.
+    """Return the source of an array, in memory or memory-mapped.
+
+    Args:
+        array: `[H, W]` or `[H, W, C]`.
 
     Raises:
-        SourceError: It is no image, or its file does not hold it row after row.
+        SourceError: The array is not an image, or its file does not store it row after row.
     """
     return from_memmap(array) if is_mapped(array) else ArraySource(array)
 
 
 def is_mapped(array: npt.NDArray[Any]) -> TypeGuard[np.memmap[Any, Any]]:
-    """Whether the samples of `array` are pages of a file: arithmetic on a map gives no map."""
+    """Return whether the samples of `array` are pages of a file.
+
+    Arithmetic on a memory map returns an `np.memmap` in memory, for which this is False.
+
+    Args:
+        array: Any array.
+    """
     return isinstance(array, np.memmap) and getattr(array, "_mmap", None) is not None
 
 
 def map_npy(file: File) -> np.memmap[Any, Any]:
-    """The array of a `.npy` file.
+    """Return the array of a `.npy` file as a memory map.
+
+    Args:
+        file: The open file.
 
     Raises:
-        SourceError: It holds none that is whole.
+        SourceError: The file is not a `.npy` file, is truncated, or holds objects.
     """
     try:
         return np.lib.format.open_memmap(file.path, mode="r")
-    except Exception as error:  # of its header also SyntaxError, tokenize.TokenError, ...
+    except Exception as error:  # its header may also raise SyntaxError, tokenize.TokenError, ...
         raise SourceError(
             f"{file.path}: is not a readable .npy file ({error}; {file.num_bytes} bytes). If it "
             "is truncated, write or copy it again; if it holds objects, save a numeric array."
@@ -113,7 +139,10 @@ def map_npy(file: File) -> np.memmap[Any, Any]:
 
 
 def from_memmap(array: np.memmap[Any, Any]) -> RawSource:
-    """The file behind a memory map, or behind rows of one.
+    """Return the file behind a memory map, or behind rows of one, as a source.
+
+    Args:
+        array: The memory map.
 
     Raises:
         SourceError: The file does not hold the samples, or not row after row.
@@ -122,7 +151,7 @@ def from_memmap(array: np.memmap[Any, Any]) -> RawSource:
     if array.filename is None or array.mode == "c":
         raise SourceError(
             f"{name}: the memory map has no file name, or is copy-on-write (mode 'c'), so the file "
-            "does not tell what it holds. Map it by name with mode 'r', or copy it into memory."
+            "may not hold its samples. Map it by name with mode 'r', or copy it into memory."
         )
     if not array.flags.c_contiguous:
         raise SourceError(
@@ -134,7 +163,13 @@ def from_memmap(array: np.memmap[Any, Any]) -> RawSource:
 
 
 def file_offset(array: np.memmap[Any, Any]) -> int:
-    """Byte of the file where `array` begins; `array.offset` is only that of the whole map."""
+    """Return the byte of the file at which `array` starts.
+
+    `array.offset` is the offset of the whole map, not of rows taken from it.
+
+    Args:
+        array: A memory map, or rows of one.
+    """
     mapped = np.frombuffer(array._mmap, np.uint8)  # type: ignore[attr-defined]
     mapped_from = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
     return int(mapped_from + array.ctypes.data - mapped.ctypes.data)

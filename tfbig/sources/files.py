@@ -1,4 +1,4 @@
-"""Files whose bytes are read from any place by any thread.
+"""Files whose bytes can be read at any offset from any thread.
 
 They are read with `pread`, not through mapped pages: the pages of a memory map count as resident
 memory of the process, the kernel's page cache does not. (`pread` is POSIX: Linux and macOS.)
@@ -15,20 +15,23 @@ from typing import Any
 import numpy as np
 
 from tfbig.errors import SourceError
-from tfbig.sources.source import Rows
+from tfbig.sources.source import RowArray
 
 PathLike = str | os.PathLike[str]
 
 
 class File:
-    """A file open for reading; it closes when nothing refers to it any more.
+    """A file open for reading; it is closed when the last reference to it disappears.
+
+    Args:
+        path: The file.
 
     Attributes:
-        path: As given.
-        num_bytes: Its length when it was opened.
+        path: The path as a string.
+        num_bytes: Length of the file when it was opened.
 
     Raises:
-        SourceError: There is no such file, or it cannot be opened.
+        SourceError: The file does not exist or cannot be opened.
     """
 
     def __init__(self, path: PathLike) -> None:
@@ -41,7 +44,11 @@ class File:
         self.num_bytes = os.fstat(self._descriptor).st_size
 
     def check_length(self, end: int) -> None:
-        """Refuses a file that ends before byte `end`."""
+        """Raise SourceError if the file ends before byte `end`.
+
+        Args:
+            end: Byte after the last one needed.
+        """
         if end > self.num_bytes:
             raise SourceError(
                 f"{self.path}: is truncated: its image data ends at byte {end}, the file at byte "
@@ -49,14 +56,30 @@ class File:
             )
 
     def read(self, offset: int, count: int) -> bytearray:
+        """Return `count` bytes from `offset`.
+
+        Args:
+            offset: First byte.
+            count: Number of bytes.
+        """
         data = bytearray(count)
         self._read_into(memoryview(data), offset)
         return data
 
     def read_rows(
         self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], start: int
-    ) -> Rows:
-        """Reads `shape` samples stored from `offset`, row `start` first; in native byte order."""
+    ) -> RowArray:
+        """Return rows of an array stored in C order.
+
+        Args:
+            offset: Byte at which row 0 of the array starts.
+            dtype: Dtype as stored, including its byte order.
+            shape: Shape of the rows to read, `(rows, ...)`.
+            start: First row to read.
+
+        Returns:
+            `shape` samples in native byte order.
+        """
         rows = np.empty(shape, dtype)
         row_bytes = math.prod(shape[1:]) * dtype.itemsize
         self._read_into(rows.view(np.uint8).reshape(-1).data, offset + start * row_bytes)
@@ -68,20 +91,30 @@ class File:
         dtype: np.dtype[Any],
         shape: tuple[int, ...],
         window: tuple[int, int, int, int],
-    ) -> Rows:
-        """Reads `(start, stop, left, right)` of an image `shape` stored from `offset`, row by row."""
+    ) -> RowArray:
+        """Return a rectangle of an image stored in C order, read row by row.
+
+        Args:
+            offset: Byte at which the image starts.
+            dtype: Dtype as stored, including its byte order.
+            shape: Shape of the whole image, `(rows, columns, ...)`.
+            window: `(start, stop, left, right)`.
+
+        Returns:
+            `[stop - start, right - left, ...]` in native byte order.
+        """
         start, stop, left, right = window
         if right - left == shape[1]:
             return self.read_rows(offset, dtype, (stop - start, *shape[1:]), start)
         rows = np.empty((stop - start, right - left, *shape[2:]), dtype)
         pixel_bytes = math.prod(shape[2:]) * dtype.itemsize
         for row, target in enumerate(rows, start):
-            at = offset + (row * shape[1] + left) * pixel_bytes
-            self._read_into(target.view(np.uint8).reshape(-1).data, at)
+            row_offset = offset + (row * shape[1] + left) * pixel_bytes
+            self._read_into(target.view(np.uint8).reshape(-1).data, row_offset)
         return rows if dtype.isnative else rows.astype(dtype.newbyteorder("="))
 
     def _read_into(self, view: memoryview, offset: int) -> None:
-        """Fills `view`, of bytes, from `offset`; one call of the system gives 2 GiB at most."""
+        """Fill `view` with bytes from `offset`; one system call returns at most 2 GiB."""
         while view:
             try:
                 count = os.preadv(self._descriptor, [view], offset)
@@ -98,22 +131,39 @@ class File:
 
 
 def still_open(file: File | None, name: str) -> File:
-    """`file`; None is what a closed source has in its place."""
+    """Return `file`, or raise SourceError if it is None, as in a closed source.
+
+    Args:
+        file: The file of a source, None once the source is closed.
+        name: Name for the error message.
+    """
     if file is None:
         raise SourceError(f"{name}: was closed. Open the source again to read from it.")
     return file
 
 
 def optional(module: str) -> tuple[Any, str]:
-    """A module that may not be installed, or None, and why not."""
+    """Import a module that may not be installed.
+
+    Args:
+        module: Dotted name of the module.
+
+    Returns:
+        The module and an empty string, or None and the reason why it cannot be imported.
+    """
     try:
         return importlib.import_module(module), ""
-    except (ImportError, OSError) as error:  # OSError: a library of the system that it needs
+    except (ImportError, OSError) as error:  # OSError: a missing system library
         return None, str(error)
 
 
 def cannot_open(path: PathLike, error: OSError) -> SourceError:
-    """What to raise when the system refuses a path."""
+    """Return the SourceError to raise when the system refuses a path.
+
+    Args:
+        path: The path.
+        error: The error of the system.
+    """
     if isinstance(error, FileNotFoundError):
         return SourceError(
             f"{path}: there is no such file. Check the path (working directory: {os.getcwd()})."

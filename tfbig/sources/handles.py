@@ -1,4 +1,4 @@
-"""From the handle or the path that a dataset carries to the source."""
+"""Sources found by the handle or path that a dataset carries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfbig.sources.bags.augmentation import Augmentation, Augmented, AugmentedIm
 from tfbig.sources.bags.bag import Bag
 from tfbig.sources.files import PathLike, cannot_open
 from tfbig.sources.slides.opening import open, open_slide, shape_of_file
-from tfbig.sources.source import Readable, Rows, Source, registered
+from tfbig.sources.source import Readable, RowArray, Source, registered
 
 _MAX_OPEN_FILES: Final = 16
 
@@ -21,27 +21,37 @@ _opened: OrderedDict[tuple[Any, ...], Source] = OrderedDict()
 
 
 def resolve(handle: str) -> Readable:
-    """The source or bag behind a handle, or the source behind a path.
+    """Return the source or bag of a handle, or the source of a path.
 
-    A path is opened once and kept with the 16 paths used last; an older one is closed as soon as
-    nobody reads from it. A file that was replaced in the meantime is opened anew.
+    The 16 files used last stay open. A file that leaves them is closed as soon as nobody reads
+    from it, and a file that was replaced is opened again.
 
     Args:
-        handle: `Source.handle`, `Bag.handle`, `Bag.drawn_handle`, or whatever path `open` takes.
+        handle: `Source.handle`, `Source.changed_handle`, `Bag.handle`, `Bag.drawn_handle`, or a
+            path that `open` accepts.
 
     Returns:
-        The source.
+        The source or bag.
 
     Raises:
-        SourceError: No such handle in this process, or the file cannot be opened.
+        SourceError: The handle is not registered in this process, or the file cannot be opened.
+
+    Example:
+        >>> source = tfbig.open(np.ones((4, 5), "uint8"))
+        >>> with source.lent() as handle:
+        ...     tfbig.sources.resolve(handle) is source
+        True
+        >>> np.save("slide.npy", np.full((4, 5), 7, "uint8"))
+        >>> int(tfbig.sources.resolve("slide.npy").read(3, 4).max())
+        7
     """
     if handle.startswith("tfbig:"):
-        return _registered(handle)
+        return _resolve_registered(handle)
     return _resolve_file(handle)
 
 
-class _Look(NamedTuple):
-    """How a slide is seen; hashable, as a key of what is open."""
+class _Selection(NamedTuple):
+    """Resolution and reader of a slide; hashable, as part of the key of an open file."""
 
     level: int | None = 0
     mpp: float | None = None
@@ -51,7 +61,8 @@ class _Look(NamedTuple):
     reader: str | None = None
 
     def open(self, path: str) -> Source:
-        if self == _Look(self.level):
+        """Open a file at this resolution."""
+        if self == _Selection(self.level):
             return open(path, self.level or 0)
         slide = open_slide(path, mpp=self.pixel, reader=self.reader)
         if self.step is not None:
@@ -59,27 +70,36 @@ class _Look(NamedTuple):
         return slide.at(mpp=self.mpp, magnification=self.magnification, level=self.level)
 
 
-_FINEST: Final = _Look()
+_FINEST: Final = _Selection()
 
 
 @final
 class OnDisk(Source):
-    """The image of a file that is open only while it is read, or among the 16 that were read last.
+    """An image on disk whose file is opened when it is read.
 
-    For data sets of more files than may be open, or than memory holds decoded.
+    Of all such images, the 16 files read last stay open. Use it for data sets of more files than
+    may be open at once, or than fit in memory decoded.
 
     Args:
-        path: As `open_slide` takes it.
-        level: Of the pyramid; 0, the finest, where nothing else is given.
-        mpp: The slide is seen at so many micrometres per pixel, see `Slide.at`.
-        magnification: The slide is seen at it, see `Slide.at`.
-        step: The slide is seen so many times smaller than level 0.
-        pixel: Micrometres per pixel at level 0, where the file does not say it.
-        reader: As `open_slide` takes it.
+        path: The file, as in `open_slide`.
+        level: Pyramid level. If no other resolution is set either, it is 0, the finest.
+        mpp: Micrometres per pixel to read the slide at, as in `Slide.at`.
+        magnification: Magnification to read the slide at, as in `Slide.at`.
+        step: Factor by which the slide is smaller than level 0, as in `Slide.scaled`.
+        pixel: Micrometres per pixel at level 0, for files that do not specify it.
+        reader: Reader, as in `open_slide`.
 
     Raises:
-        SourceError: As `open_slide` and `Slide.at`.
-        ValueError: More than one of `level`, `mpp`, `magnification` and `step` is given.
+        SourceError: The file cannot be opened, or not at this resolution; when it is read, the
+            file was replaced by an image of another shape or dtype.
+        ValueError: More than one of `level`, `mpp`, `magnification` and `step` is set.
+
+    Example:
+        >>> np.save("slide.npy", np.arange(64, dtype="uint8").reshape(8, 8))
+        >>> tfbig.sources.OnDisk("slide.npy").read(7, 8)[0, :3, 0].tolist()
+        [56, 57, 58]
+        >>> tfbig.sources.OnDisk("slide.npy", mpp=1.0, pixel=0.5).shape
+        (4, 4, 1)
     """
 
     def __init__(
@@ -93,56 +113,60 @@ class OnDisk(Source):
         pixel: float | None = None,
         reader: str | None = None,
     ) -> None:
-        given = [n for n in (level, mpp, magnification, step) if n is not None]
-        if len(given) > 1:
-            raise ValueError(f"{path}: level, mpp, magnification, step: one of them, not {given}.")
+        resolutions = {"level": level, "mpp": mpp, "magnification": magnification, "step": step}
+        resolutions = {key: value for key, value in resolutions.items() if value is not None}
+        if len(resolutions) > 1:
+            raise ValueError(
+                f"{path}: received {resolutions}; expected at most one of level, mpp, magnification and step."
+            )
         name = os.fspath(path)
-        look = _Look(level if given else 0, mpp, magnification, step, pixel, reader)
-        if look == _Look(look.level):
-            shape, dtype = shape_of_file(path, look.level or 0)
+        level = level if resolutions else 0
+        selection = _Selection(level, mpp, magnification, step, pixel, reader)
+        if selection == _Selection(level):
+            shape, dtype = shape_of_file(path, level or 0)
             super().__init__(shape, dtype, name)
         else:
-            source = _resolve_file(name, look)
+            source = _resolve_file(name, selection)
             super().__init__(source.shape, source.dtype, name)
             self.mpp = source.mpp
-        self._look = look
+        self._selection = selection
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def _read(self, start: int, stop: int) -> RowArray:
         return self._read_window(start, stop, 0, self.shape[1])
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
-        source = _resolve_file(self.name, self._look)
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
+        source = _resolve_file(self.name, self._selection)
         if (source.shape, source.dtype) != (self.shape, self.dtype):
             raise SourceError(
-                f"{self.name}: is {source.shape} {source.dtype} now and was {self.shape} {self.dtype}; it was "
-                "replaced. Open it again."
+                f"{self.name}: was replaced: it is {source.shape} {source.dtype} now, and was {self.shape} "
+                f"{self.dtype} when it was opened. Open it again."
             )
         return source.read_window((start, stop), (left, right))
 
 
-def _resolve_file(path: str, look: _Look = _FINEST) -> Source:
+def _resolve_file(path: str, selection: _Selection = _FINEST) -> Source:
     with _lock:
-        key = (*_file_key(path), look)
-        source = _opened.pop(key, None) or look.open(path)
+        key = (*_file_key(path), selection)
+        source = _opened.pop(key, None) or selection.open(path)
         _opened[key] = source
         if len(_opened) > _MAX_OPEN_FILES:
-            _opened.popitem(last=False)  # closes with the last reference, so never under a reader
+            _opened.popitem(last=False)  # closed with its last reference, so never during a read
         return source
 
 
-def _registered(handle: str) -> Readable:
-    """What is registered, a sample of it, or it changed."""
+def _resolve_registered(handle: str) -> Readable:
+    """Return the registered source or bag, sampled or augmented as the query of the handle specifies."""
     name, _, query = handle.partition("?")
-    found = registered(name)
+    readable = registered(name)
     if not query:
-        return found
+        return readable
     numbers = [int(part.partition("=")[2]) for part in query.split("&")]
-    if isinstance(found, Source):
-        return AugmentedImage(found, Augmentation.draw(*numbers))
+    if isinstance(readable, Source):
+        return AugmentedImage(readable, Augmentation.draw(*numbers))
     count, seed, augmented = numbers
-    assert isinstance(found, Bag)  # others give no such handle
-    drawn = found.sample(count, seed)
-    return Augmented(drawn, Augmentation.draw(seed)) if augmented else drawn
+    assert isinstance(readable, Bag)  # only bags return such handles
+    sample = readable.sample(count, seed)
+    return Augmented(sample, Augmentation.draw(seed)) if augmented else sample
 
 
 def _file_key(path: str) -> tuple[str, int, int, int]:

@@ -1,4 +1,4 @@
-"""The size of the pixels of a slide and its magnification: what its file, or a table, says of them."""
+"""Pixel size and magnification of a slide, from its file or from a table."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tfbig.errors import SourceError
 from tfbig.sources.files import PathLike
 
 Mpp = tuple[float, float]
-"""Micrometres per pixel, of rows and of columns."""
+"""Micrometres per pixel along rows and columns."""
 
 COARSEST: Final = 40.0
-"""Of TIFF's resolution tags, um: coarser is what programs write that know nothing, as 72 dots per inch."""
-_UM_OF_TIFF_UNIT: Final = {2: 25400.0, 3: 10000.0}
-_UM_OF_OME_UNIT: Final = {
+"""Largest plausible um per pixel in TIFF's resolution tags; coarser values are defaults such as 72 dots per inch."""
+_UM_PER_TIFF_UNIT: Final = {2: 25400.0, 3: 10000.0}
+_UM_PER_OME_UNIT: Final = {
     "m": 1e6,
     "dm": 1e5,
     "cm": 1e4,
@@ -39,49 +39,68 @@ _UM_OF_OME_UNIT: Final = {
 
 @dataclass(frozen=True)
 class Resolution:
-    """What is known of a slide at level 0.
+    """Resolution of a slide at level 0.
 
-    Attributes:
-        mpp: micrometres per pixel, of rows and columns, or None.
-        magnification: of the objective, 40.0 for 40x, or None.
+    Args:
+        mpp: Micrometres per pixel along rows and columns, or None if unknown.
+        magnification: Magnification of the objective, 40.0 for 40x, or None if unknown.
+
+    Example:
+        >>> tfbig.sources.Resolution(mpp=(0.25, 0.25), magnification=40.0)
+        Resolution(mpp=(0.25, 0.25), magnification=40.0)
     """
 
     mpp: Mpp | None = None
     magnification: float | None = None
 
 
-def of_openslide(properties: Mapping[str, str]) -> Resolution:
-    """What OpenSlide's properties say; of its generic TIFF what it makes of the resolution tags."""
+def resolution_from_openslide(properties: Mapping[str, str]) -> Resolution:
+    """Return the resolution in OpenSlide's properties, which reads the resolution tags of a generic TIFF.
+
+    Args:
+        properties: Properties of an open slide.
+    """
     rows, columns = (_positive(properties.get(f"openslide.mpp-{axis}")) for axis in "yx")
     power = _positive(properties.get("openslide.objective-power"))
     mpp = (rows, columns) if rows and columns else None
     return Resolution(None if mpp and _is_default(properties, mpp) else mpp, power)
 
 
-def of_tiff(tiff: tifffile.TiffFile) -> Resolution:
-    """What OME-XML, Aperio's description or the resolution tags of the first page say, in this order."""
+def resolution_from_tiff(tiff: tifffile.TiffFile) -> Resolution:
+    """Return the resolution in the OME-XML, Aperio's description or the tags of the first page, in this order.
+
+    Args:
+        tiff: The open file.
+    """
     page = tiff.pages.first
     if tiff.is_ome and tiff.ome_metadata:
-        mpp = _of_ome(tiff.ome_metadata)
-        return Resolution(mpp or _of_tags(page))
+        mpp = _mpp_from_ome(tiff.ome_metadata)
+        return Resolution(mpp or _mpp_from_tags(page))
     facts = dict(re.findall(r"\|\s*(MPP|AppMag)\s*=\s*([\d.]+)", page.description or ""))
-    own = _positive(facts.get("MPP"))
-    return Resolution((own, own) if own else _of_tags(page), _positive(facts.get("AppMag")))
+    aperio = _positive(facts.get("MPP"))
+    mpp = (aperio, aperio) if aperio else _mpp_from_tags(page)
+    return Resolution(mpp, _positive(facts.get("AppMag")))
 
 
 def read_mpp_table(path: PathLike) -> dict[str, float]:
-    """Sizes of pixels from a table `wsi,mpp`, as TRIDENT takes it.
+    """Read pixel sizes from a table `wsi,mpp`, the format of TRIDENT.
 
     Args:
-        path: CSV with the columns `wsi`, file name of a slide with or without its ending, and `mpp`, micrometres per
-            pixel at level 0.
+        path: CSV file with the columns `wsi`, file name of a slide with or without its suffix, and
+            `mpp`, micrometres per pixel at level 0.
 
     Returns:
-        `{wsi: mpp}`.
+        Dictionary `{wsi: mpp}`.
 
     Raises:
-        SourceError: There is no such file, a column is missing, an `mpp` is no positive number, or a slide is listed
-            twice.
+        SourceError: The file does not exist, a column is missing, an `mpp` is not a positive
+            number, or a slide is listed twice.
+
+    Example:
+        >>> with open("mpp.csv", "w") as file:
+        ...     print("wsi,mpp", "a.tif,0.25", "b.svs,0.5", sep=chr(10), file=file)
+        >>> tfbig.sources.read_mpp_table("mpp.csv")
+        {'a.tif': 0.25, 'b.svs': 0.5}
     """
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
@@ -92,42 +111,42 @@ def read_mpp_table(path: PathLike) -> dict[str, float]:
         ) from error
     if not rows:
         raise SourceError(
-            f"{path}: lists no slides; expected lines of wsi,mpp after these two words."
+            f"{path}: lists no slides; expected a header line wsi,mpp and one line per slide."
         )
-    found: dict[str, float] = {}
+    table: dict[str, float] = {}
     for line, row in enumerate(rows, start=2):
         name, mpp = (row.get("wsi") or "").strip(), _positive(row.get("mpp"))
-        if not name or mpp is None or name in found:
+        if not name or mpp is None or name in table:
             raise SourceError(
                 f"{path}: line {line}: has wsi '{name}' and mpp '{row.get('mpp')}'; expected the file name of a slide, "
-                "once, and its micrometres per pixel, a positive number, in columns wsi and mpp."
+                "listed once, and its micrometres per pixel, a positive number, in columns wsi and mpp."
             )
-        found[name] = mpp
-    return found
+        table[name] = mpp
+    return table
 
 
-def _of_ome(text: str) -> Mpp | None:
-    """`PhysicalSizeX` and `Y` of the first image, micrometres where no unit is given."""
+def _mpp_from_ome(text: str) -> Mpp | None:
+    """Return `PhysicalSizeY` and `X` of the first image; micrometres if there is no unit."""
     try:
         pixels = ElementTree.fromstring(text).find(".//{*}Pixels")
     except ElementTree.ParseError:
         return None
     if pixels is None:
         return None
-    sizes = [_of_ome_axis(pixels, axis) for axis in "YX"]
+    sizes = [_mpp_from_ome_axis(pixels, axis) for axis in "YX"]
     return (sizes[0], sizes[1]) if sizes[0] and sizes[1] else None
 
 
-def _of_ome_axis(pixels: ElementTree.Element, axis: str) -> float | None:
+def _mpp_from_ome_axis(pixels: ElementTree.Element, axis: str) -> float | None:
     size = _positive(pixels.get(f"PhysicalSize{axis}"))
-    unit = _UM_OF_OME_UNIT.get(pixels.get(f"PhysicalSize{axis}Unit", "um"))
+    unit = _UM_PER_OME_UNIT.get(pixels.get(f"PhysicalSize{axis}Unit", "um"))
     return size * unit if size and unit else None
 
 
-def _of_tags(page: Any) -> Mpp | None:
-    """`unit / resolution`, where the unit is inches or centimetres."""
+def _mpp_from_tags(page: Any) -> Mpp | None:
+    """Return `unit / resolution`, where the unit is inches or centimetres."""
     tags = page.tags
-    unit = _UM_OF_TIFF_UNIT.get(int(getattr(tags.get("ResolutionUnit"), "value", 2)))
+    unit = _UM_PER_TIFF_UNIT.get(int(getattr(tags.get("ResolutionUnit"), "value", 2)))
     per_unit = [_ratio(getattr(tags.get(f"{a}Resolution"), "value", None)) for a in "YX"]
     if unit is None or None in per_unit:
         return None
@@ -141,14 +160,14 @@ def _is_default(properties: Mapping[str, str], mpp: Mpp) -> bool:
 
 
 def _ratio(value: Any) -> float | None:
-    """A fraction of TIFF, `(numerator, denominator)`."""
+    """Return the value of a TIFF fraction `(numerator, denominator)`."""
     if not isinstance(value, tuple) or len(value) != 2 or not value[1]:
         return None
     return _positive(value[0] / value[1])
 
 
 def _positive(value: Any) -> float | None:
-    """A number above 0, or None."""
+    """Return `value` as a finite number above 0, or None."""
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What is read by rows: an image, a rectangle of it; and the handle by which it is found."""
+"""Base classes of data read by rows: images and rectangles of them, with handles to find them by."""
 
 from __future__ import annotations
 
@@ -15,33 +15,42 @@ import numpy.typing as npt
 from tfbig.errors import SourceError
 from tfbig.units import format_bytes
 
-Rows = npt.NDArray[Any]
+RowArray = npt.NDArray[Any]
+"""Consecutive rows of an image, or instances of a bag: `[rows, ...]`."""
 
 _numbers = itertools.count()
-_registered: dict[
-    str, Readable
-] = {}  # each access is one operation, which threads cannot interrupt
+_registered: dict[str, Readable] = {}
+"""Sources and bags by handle. Each access is one operation, which threads cannot interrupt."""
 
 
 class Readable(ABC):
-    """An array `[rows, ...]` of which any range of rows can be read, by any thread.
+    """An array `[rows, ...]` that is read by ranges of rows, from any thread.
 
-    Subclasses call `super().__init__(shape, dtype, name)` and define `_read`.
+    Base class of `Source` and `Bag`. Subclasses call `super().__init__(shape, dtype, name)` and
+    define `_read(start, stop)`, which is only called with valid, non-empty ranges.
 
     Args:
-        shape: All axes, rows first.
-        dtype: Type of one sample: boolean, integer or real.
-        name: What error messages call it: a path, or a few words.
+        shape: Shape of the whole array, rows first.
+        dtype: Dtype of one sample: boolean, integer or real.
+        name: Name for error messages: a path or a short description.
 
     Attributes:
-        shape: As given.
+        shape: Shape of the whole array.
         dtype: NumPy dtype in native byte order.
-        name: As given.
+        name: Name for error messages.
 
     Raises:
-        SourceError: The dtype is not numeric.
+        SourceError: The dtype is not boolean, integer or real.
+
+    Example:
+        >>> class Ramp(tfbig.sources.Readable):
+        ...     def _read(self, start, stop):
+        ...         return np.arange(start, stop, dtype="int32")[:, None]
+        >>> Ramp((1000, 1), "int32", "ramp").read(998, 1000).tolist()
+        [[998], [999]]
     """
 
+    # words for error messages, which bags replace
     what = "image"
     rows = "rows"
 
@@ -52,11 +61,11 @@ class Readable(ABC):
         self._handle = f"tfbig:{next(_numbers)}"
 
     @abstractmethod
-    def _read(self, start: int, stop: int) -> Rows:
-        """Rows `start` to `stop` as `[stop - start, ...]`; the range is valid and not empty."""
+    def _read(self, start: int, stop: int) -> RowArray:
+        """Return rows `start` to `stop` as `[stop - start, ...]`; the range is valid, not empty."""
 
-    def read(self, start: int, stop: int) -> Rows:
-        """Reads a band of rows, or a slice of a bag.
+    def read(self, start: int, stop: int) -> RowArray:
+        """Read a band of rows, or a slice of a bag.
 
         Args:
             start: First row.
@@ -67,14 +76,14 @@ class Readable(ABC):
             array in memory: copy it before changing it.
 
         Raises:
-            IndexError: The rows are not all inside.
-            SourceError: The file is damaged there, was closed, or has become shorter.
+            IndexError: The range is reversed or reaches outside.
+            SourceError: The file is damaged in this range, was closed, or has become shorter.
         """
         num_rows = self.shape[0]
         if not 0 <= start <= stop <= num_rows:
             raise IndexError(
-                f"{self.name}: {self.rows} {start}:{stop} were asked for, the {self.what} has "
-                f"{self.rows} 0:{num_rows}. Ask for 0 <= start <= stop <= {num_rows}."
+                f"{self.name}: {self.rows} {start}:{stop} requested, but the {self.what} has "
+                f"{self.rows} 0:{num_rows}. Request 0 <= start <= stop <= {num_rows}."
             )
         if start == stop:
             return np.empty((0, *self.shape[1:]), self.dtype)
@@ -82,12 +91,12 @@ class Readable(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of it, decoded."""
+        """Size of the whole array in bytes, decoded."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def handle(self) -> str:
-        """The name, like `'tfbig:7'`, under which `resolve` gives this source.
+        """Handle, like `'tfbig:7'`, by which `resolve` returns this source.
 
         The first use registers the source, which then lives until `release` is called.
         """
@@ -95,12 +104,18 @@ class Readable(ABC):
         return self._handle
 
     def release(self) -> None:
-        """Takes the source out of the registry; `resolve` no longer knows its handle."""
+        """Remove the source from the registry; `resolve` then raises for its handle."""
         _registered.pop(self._handle, None)
 
     @contextmanager
     def lent(self) -> Iterator[str]:
-        """The handle, registered for as long as the block lasts; for longer if it was before."""
+        """Register the source for the duration of a `with` block.
+
+        A source that was registered before stays registered afterwards.
+
+        Yields:
+            The handle.
+        """
         was_registered = self._handle in _registered
         try:
             yield self.handle
@@ -109,11 +124,11 @@ class Readable(ABC):
                 self.release()
 
     def close(self) -> None:
-        """Lets go of the open file; reading then raises SourceError. Without a file, nothing."""
+        """Close the file, if there is one; reading then raises SourceError."""
         return
 
     def describe(self) -> str:
-        """One line: what it is, its shape, dtype, size decoded."""
+        """Return one line with the kind, name, shape, dtype and decoded size."""
         size = " x ".join(map(str, self.shape))
         kind = type(self).__name__
         return f"{kind} of {self.name}: {size} {self.dtype}, {format_bytes(self.nbytes)}"
@@ -123,57 +138,72 @@ class Readable(ABC):
 
 
 class Source(Readable):
-    """An image `[H, W, C]` of which any band of rows, or any rectangle, can be read.
+    """An image `[H, W, C]` that is read by bands of rows or by rectangles.
 
-    Subclasses define `_read`; those that find columns without the whole rows define `_read_window` too.
+    Subclasses define `_read(start, stop)`. Those that can read columns without the whole rows
+    define `_read_window(start, stop, left, right)` too.
 
     Args:
         shape: `(rows, columns)` or `(rows, columns, channels)`.
-        dtype, name: As in `Readable`.
+        dtype: Dtype of one sample: boolean, integer or real.
+        name: Name for error messages: a path or a short description.
 
     Attributes:
-        mpp: Micrometres per pixel, of rows and of columns; None where nobody said it. Sources that change another one
-            keep it true.
+        shape: `(rows, columns, channels)`.
+        mpp: Micrometres per pixel along rows and columns, or None if unknown. Sources that
+            resample another source adjust it.
 
     Raises:
-        SourceError: The shape has another number of axes or an empty one, or the dtype is not
-            numeric.
+        SourceError: The shape does not have two or three axes, an axis has size 0, or the dtype is
+            not boolean, integer or real.
+
+    Example:
+        >>> class Checkerboard(tfbig.Source):
+        ...     def _read(self, start, stop):
+        ...         rows, columns = np.ogrid[start:stop, : self.shape[1]]
+        ...         return ((rows + columns) % 2).astype("uint8")[..., None]
+        >>> board = Checkerboard((100_000, 100_000), "uint8", "board")
+        >>> board.read_window((50_000, 50_002), (7, 10))[..., 0].tolist()
+        [[1, 0, 1], [0, 1, 0]]
+        >>> board
+        <Checkerboard of board: 100000 x 100000 x 1 uint8, 9.4 GiB>
     """
 
     def __init__(self, shape: Sequence[int], dtype: npt.DTypeLike, name: str) -> None:
         super().__init__(_image_shape(shape, name), dtype, name)
         self.mpp: tuple[float, float] | None = None
 
-    def read_window(self, rows: tuple[int, int], columns: tuple[int, int]) -> Rows:
-        """Reads a rectangle, decoding no more than it needs.
+    def read_window(self, rows: tuple[int, int], columns: tuple[int, int]) -> RowArray:
+        """Read a rectangle, decoding no more than it needs.
 
         Args:
-            rows: `(first, after the last)`.
-            columns: The same.
+            rows: `(start, stop)`.
+            columns: `(start, stop)`.
 
         Returns:
-            C-contiguous array `[rows, columns, C]` of `dtype`, as `read` gives it.
+            C-contiguous array `[rows, columns, C]` of `dtype`; like the result of `read`, it may
+            be a read-only view.
 
         Raises:
             IndexError: The rectangle is empty or reaches outside the image.
-            SourceError: As `read`.
+            SourceError: The file is damaged there, was closed, or has become shorter.
         """
         start, stop = _interval(self.name, "rows", rows, self.shape[0])
         left, right = _interval(self.name, "columns", columns, self.shape[1])
         return self._read_window(start, stop, left, right)
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
-        """As `read_window`; the rectangle is valid."""
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
+        """Return the rectangle `[stop - start, right - left, C]`, which is valid."""
         return np.ascontiguousarray(self._read(start, stop)[:, left:right])
 
     def crop(
         self, rows: tuple[int, int] | None = None, columns: tuple[int, int] | None = None
     ) -> Source:
-        """A rectangle of the image, nothing being read.
+        """Return a rectangle of the image as a source, without reading anything.
 
         Args:
-            rows: `(first, after the last)`, or None for all.
-            columns: The same.
+            rows: `(start, stop)`, or None for all rows.
+            columns: `(start, stop)`, or None for all columns.
 
         Returns:
             A source with the shape of the rectangle.
@@ -184,12 +214,25 @@ class Source(Readable):
         return Cropped(self, rows, columns)
 
     def changed_handle(self, seed: int) -> str:
-        """The handle of the image changed as `Augmentation.draw(seed)` says, as it is read; none has to be kept."""
+        """Return a handle of the image augmented by `Augmentation.draw(seed)`.
+
+        The image is augmented as it is read; no augmented source has to be kept.
+
+        Args:
+            seed: Seed of the augmentation.
+        """
         return f"{self.handle}?seed={seed}"
 
 
 class View(Source):
-    """A source that reads another one; subclasses define `_read_window`."""
+    """A source computed from another one as it is read; subclasses define `_read_window`.
+
+    Args:
+        inner: The source to read from.
+        shape: Shape of the view.
+        dtype: Dtype of the view.
+        name: Name for error messages.
+    """
 
     def __init__(
         self, inner: Source, shape: Sequence[int], dtype: npt.DTypeLike, name: str
@@ -198,20 +241,27 @@ class View(Source):
         self._inner = inner
         self.mpp = inner.mpp
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def _read(self, start: int, stop: int) -> RowArray:
         return self._read_window(start, stop, 0, self.shape[1])
 
     @abstractmethod
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
-        """Rows `start` to `stop` of columns `left` to `right`, which are valid."""
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
+        """Return the rectangle `[stop - start, right - left, C]`, which is valid."""
 
     def close(self) -> None:
+        """Close the source that this view reads from."""
         self._inner.close()
 
 
 @final
 class Cropped(View):
-    """A rectangle of a source, as `Source.crop` makes it."""
+    """A rectangle of a source; returned by `Source.crop`.
+
+    Args:
+        source: The image.
+        rows: `(start, stop)`, or None for all rows.
+        columns: `(start, stop)`, or None for all columns.
+    """
 
     def __init__(
         self, source: Source, rows: tuple[int, int] | None, columns: tuple[int, int] | None
@@ -222,28 +272,31 @@ class Cropped(View):
         where = f"[{self._top}:{bottom}, {self._left}:{right}]"
         super().__init__(source, shape, source.dtype, source.name + where)
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         rows = (self._top + start, self._top + stop)
         return self._inner.read_window(rows, (self._left + left, self._left + right))
 
 
 def registered(handle: str) -> Readable:
-    """The source or bag that has this handle.
+    """Return the source or bag registered under a handle.
+
+    Args:
+        handle: The handle, without a query.
 
     Raises:
-        SourceError: There is none in this process.
+        SourceError: Nothing is registered under this handle in this process.
     """
     try:
         return _registered[handle]
     except KeyError:
         raise SourceError(
-            f"{handle}: no source is registered under this handle; it was released, or made "
+            f"{handle}: no source is registered under this handle; it was released, or created "
             "in another process. Keep the source registered, or pass the path of the file."
         ) from None
 
 
 def _image_shape(shape: Sequence[int], name: str) -> tuple[int, int, int]:
-    """`shape` with a channel axis."""
+    """Return `shape` with a channel axis."""
     extents = tuple(int(extent) for extent in shape)
     if len(extents) not in (2, 3) or 0 in extents:
         raise SourceError(
@@ -255,23 +308,24 @@ def _image_shape(shape: Sequence[int], name: str) -> tuple[int, int, int]:
 
 
 def _sample_dtype(dtype: npt.DTypeLike, name: str) -> np.dtype[Any]:
-    """`dtype` in native byte order."""
+    """Return `dtype` in native byte order."""
     native = np.dtype(dtype).newbyteorder("=")
     if native.kind not in "buif":
         raise SourceError(
-            f"{name}: has dtype {native}; expected a boolean, integer or real one. "
+            f"{name}: has dtype {native}; expected a boolean, integer or real dtype. "
             "Convert it, to uint8 if you can."
         )
     return native
 
 
 def _interval(
-    name: str, what: str, interval: tuple[int, int] | None, extent: int
+    name: str, axis: str, interval: tuple[int, int] | None, extent: int
 ) -> tuple[int, int]:
+    """Return a valid `(start, stop)`; None stands for the whole axis."""
     start, stop = (0, extent) if interval is None else interval
     if not 0 <= start < stop <= extent:
         raise IndexError(
-            f"{name}: {what} {start}:{stop} were asked for, the image has {what} "
-            f"0:{extent}. Ask for 0 <= start < stop <= {extent}."
+            f"{name}: {axis} {start}:{stop} requested, but the image has {axis} "
+            f"0:{extent}. Request 0 <= start < stop <= {extent}."
         )
     return start, stop

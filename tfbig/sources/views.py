@@ -1,4 +1,4 @@
-"""Sources that change the rows of another source as they are read."""
+"""Sources that transform another source as it is read."""
 
 from __future__ import annotations
 
@@ -12,24 +12,30 @@ from PIL import Image
 from tfbig.errors import SourceError
 from tfbig.sources.arrays import from_array
 from tfbig.sources.resolution import Mpp
-from tfbig.sources.source import Rows, Source, View
+from tfbig.sources.source import RowArray, Source, View
 
 _LUMA_BLOCK: Final = 2**16  # pixels whose 32-bit sums stay in a core's cache
 
 
 @final
 class Grayscale(View):
-    """The luma of an RGB image, as Pillow's mode "L" has it, or a gray image as it is.
+    """The luma of an RGB image, equal to Pillow's mode "L"; a gray image passes unchanged.
 
     `gray = (19595 R + 38470 G + 7471 B + 32768) >> 16`: ITU-R BT.601 weights in 16-bit fixed
     point, rounded to nearest.
 
     Args:
-        source: uint8, of 1 or 3 channels.
-        invert: Give `255 - gray`, so that the white ground of a slide becomes 0.
+        source: Image `[H, W, 1]` or `[H, W, 3]`, uint8.
+        invert: Whether to return `255 - gray`, which turns the white background of a slide into 0.
 
     Raises:
-        SourceError: The source has another dtype or another number of channels.
+        SourceError: The source has another dtype or number of channels.
+
+    Example:
+        >>> rgb = tfbig.open(np.full((2, 2, 3), (255, 0, 0), "uint8"))
+        >>> gray = tfbig.sources.Grayscale(rgb)
+        >>> gray.shape, int(gray.read(0, 2)[0, 0, 0])
+        ((2, 2, 1), 76)
     """
 
     def __init__(self, source: Source, invert: bool = False) -> None:
@@ -42,14 +48,14 @@ class Grayscale(View):
         super().__init__(source, (*source.shape[:2], 1), np.uint8, name)
         self._invert = invert
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         rows = self._inner.read_window((start, stop), (left, right))
         gray = rows if rows.shape[2] == 1 else _luma(rows)
         return np.invert(gray) if self._invert else gray  # ~g == 255 - g
 
 
-def _luma(rows: Rows) -> Rows:
-    """uint8 `[r, W, 3]` to uint8 `[r, W, 1]`."""
+def _luma(rows: RowArray) -> RowArray:
+    """Return the luma of uint8 `[r, W, 3]` as uint8 `[r, W, 1]`."""
     pixels = rows.reshape(-1, 3)
     gray = np.empty(len(pixels), np.uint8)
     for start in range(0, len(pixels), _LUMA_BLOCK):
@@ -65,17 +71,23 @@ def _luma(rows: Rows) -> Rows:
 
 @final
 class Upsampled(View):
-    """A small image enlarged: row `i`, column `j` is row `i // factor`, column `j // factor`.
+    """A small image enlarged by repeating pixels, without ever holding the large one.
 
-    Made for labels that were computed on a smaller image; the large one never exists.
+    Pixel `(i, j)` is pixel `(i // factor, j // factor)` of the small image. Useful for labels that
+    were computed on a smaller image.
 
     Args:
         source: The small image, an array or a source.
-        factor: How many rows and columns each pixel becomes.
-        shape: `(rows, columns)` of the large image, which must not reach beyond the small one's.
+        factor: Number of rows and columns that each pixel becomes.
+        shape: `(rows, columns)` of the large image, at most `factor` times the small one.
 
     Raises:
         SourceError: The small image is too small, or `factor` is below 1.
+
+    Example:
+        >>> labels = np.array([[0, 1]], "uint8")
+        >>> tfbig.sources.Upsampled(labels, 2, (2, 3)).read(0, 2)[..., 0].tolist()
+        [[0, 0, 1], [0, 0, 1]]
     """
 
     def __init__(
@@ -85,8 +97,8 @@ class Upsampled(View):
         covered = (small.shape[0] * factor, small.shape[1] * factor)
         if factor < 1 or covered[0] < shape[0] or covered[1] < shape[1]:
             raise SourceError(
-                f"{small.name}: {small.shape[0]} x {small.shape[1]} times {factor} was asked to "
-                f"cover {shape[0]} x {shape[1]}. Give a factor of at least 1 and an image of at "
+                f"{small.name}: {small.shape[0]} x {small.shape[1]} enlarged {factor} times does not "
+                f"cover {shape[0]} x {shape[1]}. Use a factor of at least 1 and an image of at "
                 "least ceil(rows / factor) x ceil(columns / factor)."
             )
         name = f"{small.name} enlarged {factor} times"
@@ -94,7 +106,7 @@ class Upsampled(View):
         self._factor = factor
         self.mpp = scaled_mpp(small.mpp, (1 / factor, 1 / factor))
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         factor = self._factor
         top, side = start // factor, left // factor
         ends = math.ceil(stop / factor), math.ceil(right / factor)
@@ -105,15 +117,20 @@ class Upsampled(View):
 
 @final
 class Padded(View):
-    """A source with rows at the bottom and columns at the right, so that strides divide it.
+    """A source padded at the bottom and right to a multiple of some size, so that strides divide it.
 
     Args:
         source: The image.
-        multiple: Both sides become the next multiple of it.
-        value: What every added sample is.
+        multiple: Rows and columns are padded to the next multiple of this number.
+        value: Value of the added samples.
 
     Raises:
         SourceError: `multiple` is below 1, or the dtype cannot hold `value`.
+
+    Example:
+        >>> padded = tfbig.sources.Padded(tfbig.open(np.ones((3, 5), "uint8")), 4, value=9)
+        >>> padded.shape, padded.read(2, 4)[:, 3:6, 0].tolist()
+        ((4, 8, 1), [[1, 1, 9], [9, 9, 9]])
     """
 
     def __init__(self, source: Source, multiple: int, value: float = 0) -> None:
@@ -127,7 +144,7 @@ class Padded(View):
         super().__init__(source, (rows, columns, source.shape[2]), source.dtype, name)
         self._value = value
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         num_rows, num_columns = self._inner.shape[:2]
         out = np.full((stop - start, right - left, self.shape[2]), self._value, self.dtype)
         if start < num_rows and left < num_columns:
@@ -139,24 +156,29 @@ class Padded(View):
 
 @final
 class Scaled(View):
-    """An image of another size, bilinear, with the filter as wide as shrinking asks (as Pillow's `resize`).
+    """An image resized with Pillow's bilinear filter, which widens when it shrinks an image.
 
-    A window reads what its pixels need and no more; it equals that part of the whole to a grey level, as Pillow rounds
-    the weights of its filter.
+    A window reads only the pixels it needs. It equals the same window of the whole image to within
+    one grey level, because Pillow rounds the weights of its filter.
 
     Args:
-        source: uint8.
+        source: Image of uint8.
         shape: `(rows, columns)` of the result.
 
     Raises:
         SourceError: The source has another dtype, or a side is below 1.
+
+    Example:
+        >>> ramp = tfbig.open(np.repeat(np.arange(0, 80, 10, dtype="uint8")[:, None], 4, 1))
+        >>> tfbig.sources.Scaled(ramp, (4, 2)).read(1, 3)[:, 0, 0].tolist()
+        [25, 45]
     """
 
     def __init__(self, source: Source, shape: tuple[int, int]) -> None:
         if source.dtype != np.uint8 or min(shape) < 1:
             raise SourceError(
-                f"{source.name}: is {source.dtype} and was to become {shape[0]} x {shape[1]}; expected uint8 and "
-                "sides of at least 1."
+                f"{source.name}: cannot scale {source.dtype} to {shape[0]} x {shape[1]}; expected uint8 and sides of "
+                "at least 1."
             )
         name = f"{source.name} as {shape[0]} x {shape[1]}"
         super().__init__(source, (*shape, source.shape[2]), source.dtype, name)
@@ -164,36 +186,43 @@ class Scaled(View):
         self._scale = rows, columns
         self.mpp = scaled_mpp(source.mpp, self._scale)
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         ranges = (start, stop), (left, right)
         axes = zip(ranges, self.shape, self._inner.shape, self._scale, strict=False)
-        rows, columns = (_needed(*axis) for axis in axes)
-        part = self._inner.read_window(rows.read, columns.read)
-        size = (columns.made[1] - columns.made[0], rows.made[1] - rows.made[0])
+        rows, columns = (_axis_ranges(*axis) for axis in axes)
+        part = self._inner.read_window(rows.source, columns.source)
+        size = (columns.output[1] - columns.output[0], rows.output[1] - rows.output[0])
         corners = [
-            axis.made[end] * axis.scale - axis.read[0] for end in (0, 1) for axis in (columns, rows)
+            axis.output[end] * axis.scale - axis.source[0]
+            for end in (0, 1)
+            for axis in (columns, rows)
         ]
         box = (corners[0], corners[1], corners[2], corners[3])
         channels = [
             np.asarray(Image.fromarray(part[..., c]).resize(size, Image.Resampling.BILINEAR, box))
             for c in range(part.shape[2])
         ]
-        whole = np.stack(channels, axis=-1)
-        top, side = rows.made[0], columns.made[0]
-        return np.ascontiguousarray(whole[start - top : stop - top, left - side : right - side])
+        resized = np.stack(channels, axis=-1)
+        top, side = rows.output[0], columns.output[0]
+        return np.ascontiguousarray(resized[start - top : stop - top, left - side : right - side])
 
 
 @final
 class Channels(View):
-    """Some channels of an image.
+    """Consecutive channels of an image.
 
     Args:
-        source: The image `[H, W, C]`.
-        first: The first one.
-        after: The one after the last; by default all that follow.
+        source: Image `[H, W, C]`.
+        first: First channel.
+        after: Channel after the last; by default C.
 
     Raises:
-        SourceError: The image has none of them.
+        SourceError: The range is empty or reaches outside the channels of the image.
+
+    Example:
+        >>> image = tfbig.open(np.arange(4, dtype="uint8").reshape(1, 1, 4))
+        >>> tfbig.sources.Channels(image, 1, 3).read(0, 1).tolist()
+        [[[1, 2]]]
     """
 
     def __init__(self, source: Source, first: int, after: int | None = None) -> None:
@@ -201,39 +230,46 @@ class Channels(View):
         self._part = slice(first, channels if after is None else after)
         if not 0 <= self._part.start < self._part.stop <= channels:
             raise SourceError(
-                f"{source.name}: channels {first} to {after} were asked for, it has {channels}, counted from 0."
+                f"{source.name}: channels {first} to {after} requested, but it has {channels}, counted from 0."
             )
         shape = (rows, columns, self._part.stop - self._part.start)
         super().__init__(source, shape, source.dtype, source.name)
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         rows = self._inner.read_window((start, stop), (left, right))
         return np.ascontiguousarray(rows[..., self._part])
 
 
-class _Needed(NamedTuple):
-    """Of one axis: pixels to make, with a margin that is cut off again, and pixels to read for them."""
+class _AxisRanges(NamedTuple):
+    """Pixels to compute along one axis, including a margin that is cut off, and pixels to read for them."""
 
-    made: tuple[int, int]
-    read: tuple[int, int]
+    output: tuple[int, int]
+    source: tuple[int, int]
     scale: float
 
 
-def _needed(wanted: tuple[int, int], made: int, given: int, scale: float) -> _Needed:
-    """The filter of a pixel reaches one pixel of the result, or one of the source, to each side."""
+def _axis_ranges(
+    window: tuple[int, int], output_extent: int, source_extent: int, scale: float
+) -> _AxisRanges:
+    """Return the ranges for a window, for a filter that reaches one pixel of the coarser image to each side."""
     margin = math.ceil(1 / min(scale, 1.0)) + 1
-    first, last = max(wanted[0] - margin, 0), min(wanted[1] + margin, made)
+    first, last = max(window[0] - margin, 0), min(window[1] + margin, output_extent)
     begin, end = math.floor(first * scale), math.ceil(last * scale)
-    return _Needed((first, last), (max(begin, 0), min(end, given)), scale)
+    return _AxisRanges((first, last), (max(begin, 0), min(end, source_extent)), scale)
 
 
 def scaled_mpp(mpp: Mpp | None, steps: tuple[float, float]) -> Mpp | None:
-    """Micrometres per pixel where each pixel becomes `steps` of rows and columns."""
+    """Return the pixel size of an image whose pixels are `steps` times as large.
+
+    Args:
+        mpp: Micrometres per pixel along rows and columns, or None.
+        steps: Factors along rows and columns.
+    """
     return None if mpp is None else (mpp[0] * steps[0], mpp[1] * steps[1])
 
 
 def _holds(dtype: np.dtype[Any], value: float) -> bool:
-    """Whether `dtype` holds `value`; a real dtype holds any, rounded."""
+    """Return whether `dtype` can hold `value`; a real dtype holds any value, rounded."""
     if dtype.kind == "f":
         return True
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)

@@ -1,4 +1,4 @@
-"""Files that appear under their names when they are complete, and `.npy` files written by rows."""
+"""Files that get their name only when they are complete, and `.npy` files written by rows."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import numpy.typing as npt
 
 from tfbig.errors import BudgetError, SourceError
 from tfbig.sources.files import PathLike, cannot_open
-from tfbig.sources.source import Rows
+from tfbig.sources.source import RowArray
 from tfbig.units import format_bytes
 
 
 @contextmanager
-def beside(path: PathLike) -> Iterator[Path]:
-    """Gives a path in the same folder to write to; renames it to `path` if nothing was raised.
+def atomic_write(path: PathLike) -> Iterator[Path]:
+    """Yield a temporary path in the same folder; rename it to `path` unless the block raises.
 
     Args:
-        path: The file. One that exists is replaced, or kept if writing fails.
+        path: The file to write. An existing file is replaced, or kept if the block raises.
 
     Yields:
-        A path with the same ending.
+        The temporary path `.part-NAME`, with the same suffix. It is deleted if the block raises.
     """
     path = Path(path)
     part = path.with_name(f".part-{path.name}")
@@ -41,14 +41,32 @@ def beside(path: PathLike) -> Iterator[Path]:
 
 @final
 class NpyWriter:
-    """Writes rows of a `.npy` file in any order; `write_npy` makes it."""
+    """Writer of the rows of a `.npy` file, in any order; returned by `write_npy`.
+
+    Args:
+        file: The file, open for writing in binary mode. Its header is written at once.
+        shape: Shape of the array; the first axis is the rows.
+        dtype: Dtype of the array.
+
+    Attributes:
+        path: Path of the file.
+        shape: Shape of the array.
+        dtype: Dtype of the array.
+
+    Example:
+        >>> with tfbig.sources.write_npy("ramp.npy", (4, 2), "int32") as writer:
+        ...     for start in (2, 0):
+        ...         writer.write(start, np.full((2, 2), start, "int32"))
+        >>> np.load("ramp.npy")[:, 0].tolist()
+        [0, 0, 2, 2]
+    """
 
     def __init__(self, file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.path = file.name
         self.shape = shape
         self.dtype = dtype
         self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
-        self._written = np.zeros(shape[0], bool)
+        self._is_written = np.zeros(shape[0], bool)
         self._file = file
         descr = np.lib.format.dtype_to_descr(dtype)
         header = {"descr": descr, "fortran_order": False, "shape": shape}
@@ -57,16 +75,16 @@ class NpyWriter:
         self._offset = file.tell()
         file.truncate(self._offset + shape[0] * self._row_bytes)
 
-    def write(self, start: int, rows: Rows) -> None:
-        """Writes a band of rows.
+    def write(self, start: int, rows: RowArray) -> None:
+        """Write a band of rows.
 
         Args:
-            start: First row of the file that `rows` replaces.
-            rows: `[r, ...]` with the file's dtype and the file's shape after the first axis.
+            start: Index of the first row to write.
+            rows: `[r, ...]`, with the dtype of the file and its shape after the first axis.
 
         Raises:
-            ValueError: `rows` has another dtype or shape, or reaches outside the file.
-            SourceError: The disk is full, or failed.
+            ValueError: The dtype or shape of `rows` differs, or the rows end outside the file.
+            SourceError: The disk is full, or writing failed.
         """
         stop = start + len(rows)
         fits = rows.shape[1:] == self.shape[1:] and start >= 0 and stop <= self.shape[0]
@@ -76,9 +94,9 @@ class NpyWriter:
                 f"not fit shape {self.shape} and dtype {self.dtype}. Convert or crop the rows."
             )
         self._write_bytes(np.ascontiguousarray(rows), self._offset + start * self._row_bytes)
-        self._written[start:stop] = True
+        self._is_written[start:stop] = True
 
-    def _write_bytes(self, rows: Rows, offset: int) -> None:
+    def _write_bytes(self, rows: RowArray, offset: int) -> None:
         view = rows.view(np.uint8).reshape(-1).data
         try:
             while view:
@@ -88,7 +106,7 @@ class NpyWriter:
             raise SourceError(f"{self.path}: writing at byte {offset} failed: {error}.") from error
 
     def _check_complete(self) -> None:
-        missing = np.flatnonzero(~self._written)
+        missing = np.flatnonzero(~self._is_written)
         if missing.size:
             raise SourceError(
                 f"{self.path}: {missing.size} of {self.shape[0]} rows were not written, the first "
@@ -98,30 +116,37 @@ class NpyWriter:
 
 @contextmanager
 def write_npy(path: PathLike, shape: Sequence[int], dtype: npt.DTypeLike) -> Iterator[NpyWriter]:
-    """Writes a `.npy` file by rows; it appears under its name only when it is complete.
+    """Write a `.npy` file by rows; it gets its name only when it is complete.
 
     Args:
-        path: The file, `*.npy`; one that exists is replaced in the end. Until then the rows are in
+        path: The file, `*.npy`. An existing file is replaced at the end; until then the rows are in
             `.part-NAME` in the same folder, which is deleted if anything fails.
-        shape: Shape of the array; the first axis is that of the rows.
-        dtype: Its dtype.
+        shape: Shape of the array; the first axis is the rows.
+        dtype: Dtype of the array.
 
     Yields:
-        An `NpyWriter`, whose `write(start, rows)` takes bands of rows in any order.
+        An `NpyWriter`, whose `write(start, rows)` accepts bands of rows in any order.
 
     Raises:
-        BudgetError: The disk has less room than the file needs.
-        SourceError: The path does not end in `.npy`, the folder cannot be written to, or some row
+        BudgetError: The disk has less free space than the file needs.
+        SourceError: The path does not end in `.npy`, the folder cannot be written to, or a row
             was not written.
+
+    Example:
+        >>> with tfbig.sources.write_npy("mask.npy", (4, 3, 1), "uint8") as writer:
+        ...     writer.write(2, np.ones((2, 3, 1), "uint8"))
+        ...     writer.write(0, np.zeros((2, 3, 1), "uint8"))
+        >>> tfbig.open("mask.npy").read(1, 3)[:, 0, 0].tolist()
+        [0, 1]
     """
     target, extents = Path(path), tuple(int(extent) for extent in shape)
     if target.suffix.lower() != ".npy":
         raise SourceError(
             f"{target}: cannot be written as a .npy file; expected a path that ends in .npy, "
-            "by which tfbig.open knows the kind. Change the ending."
+            "by which tfbig.open recognises the format. Change the suffix."
         )
-    _check_room(target, math.prod(extents) * np.dtype(dtype).itemsize)
-    with beside(target) as part:
+    _check_free_space(target, math.prod(extents) * np.dtype(dtype).itemsize)
+    with atomic_write(target) as part:
         try:
             file = part.open("wb")
         except OSError as error:
@@ -132,7 +157,7 @@ def write_npy(path: PathLike, shape: Sequence[int], dtype: npt.DTypeLike) -> Ite
             writer._check_complete()
 
 
-def _check_room(path: Path, num_bytes: int) -> None:
+def _check_free_space(path: Path, num_bytes: int) -> None:
     folder = path.parent
     try:
         free = shutil.disk_usage(folder).free
@@ -142,6 +167,6 @@ def _check_room(path: Path, num_bytes: int) -> None:
         ) from error
     if num_bytes > free:
         raise BudgetError(
-            f"{path}: needs {format_bytes(num_bytes)} on disk, {format_bytes(free)} are free in "
-            f"{folder}. Make room, or write it to another disk."
+            f"{path}: needs {format_bytes(num_bytes)} on disk, but {format_bytes(free)} are free in "
+            f"{folder}. Free disk space, or write to another disk."
         )

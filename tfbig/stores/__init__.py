@@ -1,1 +1,1 @@
-"""Where images wait between sweeps: pooled host memory, a scratch file, the device."""
+"""Stores of images between sweeps: pooled host memory, a scratch file, the device."""

@@ -1,8 +1,8 @@
-"""Whole images on an accelerator: lists of pages, read and changed by rows.
+"""Images on an accelerator, stored as lists of pages, and read and changed by rows.
 
-A page is `[N, rows, ..., C]`, all of an image alike; the last one ends in zeros. A list is a tensor of type variant and
-holds references: changing pages makes new ones and leaves the others where they are. No page, and no run of pages that
-a strip reads, has more numbers than kernels take, however large the image is.
+A page is `[N, rows, ..., C]`. All pages of an image have the same shape; the last one is padded with zeros. A list is a
+tensor of type variant that holds references: to change pages creates new ones and does not move the others. No page,
+and no run of pages that a strip reads, has more elements than kernels support, however large the image is.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from tfbig.plan.plan import PAGE_ELEMENTS, PAGES
 
 
 def is_list(image: tf.Tensor) -> bool:
-    """Whether an image is a list of pages."""
+    """Return whether an image is a list of pages."""
     return image.dtype == tf.variant
 
 
 def allocate(shape: tf.Tensor, dtype: Any) -> tf.Tensor:
-    """An image of zeros, which take no memory yet.
+    """Create an image of zeros, which use no memory until they are changed.
 
     Args:
         shape: `[N, H, ..., C]` of the image, int32.
-        dtype: of its elements.
+        dtype: Element type.
+
+    Returns:
+        The list of pages, a scalar tensor of type variant.
     """
     page = _page(shape)
     return tf.raw_ops.TensorListReserve(
@@ -34,7 +37,18 @@ def allocate(shape: tf.Tensor, dtype: Any) -> tf.Tensor:
 
 
 def read(image: tf.Tensor, shape: tf.Tensor, dtype: Any, start: Any, stop: Any) -> tf.Tensor:
-    """Rows `start <= row < stop`, `[N, stop - start, ..., C]`; the rest as in `allocate`."""
+    """Read rows `start <= row < stop`.
+
+    Args:
+        image: The list of pages.
+        shape: `[N, H, ..., C]` of the image, int32.
+        dtype: Element type.
+        start: First row.
+        stop: End of the rows.
+
+    Returns:
+        Tensor `[N, stop - start, ..., C]`.
+    """
     rows = _page(shape)[1]
     first, last = start // rows, -(-stop // rows)
     joined = _joined(image, shape, dtype, first, last)
@@ -42,7 +56,17 @@ def read(image: tf.Tensor, shape: tf.Tensor, dtype: Any, start: Any, stop: Any) 
 
 
 def add(image: tf.Tensor, shape: tf.Tensor, start: Any, rows: tf.Tensor) -> tf.Tensor:
-    """The image with `rows` added from row `start` on."""
+    """Add `rows` to an image, from row `start` on.
+
+    Args:
+        image: The list of pages; it does not change.
+        shape: `[N, H, ..., C]` of the image, int32.
+        start: First row.
+        rows: `[N, rows, ..., C]` to add.
+
+    Returns:
+        The list of pages of the sum.
+    """
     page = _page(shape)
     stop = start + tf.shape(rows)[1]
     first, last = start // page[1], -(-stop // page[1])
@@ -56,6 +80,7 @@ def add(image: tf.Tensor, shape: tf.Tensor, start: Any, rows: tf.Tensor) -> tf.T
 
 
 def _page(shape: tf.Tensor) -> tf.Tensor:
+    """Return the shape of a page, `[N, rows, ..., C]`."""
     row = tf.reduce_prod(shape[:1]) * tf.reduce_prod(shape[2:])
     most = tf.maximum(PAGE_ELEMENTS // tf.maximum(row, 1), 1)
     rows = tf.minimum(-(-shape[1] // PAGES), most)
@@ -63,7 +88,7 @@ def _page(shape: tf.Tensor) -> tf.Tensor:
 
 
 def _joined(image: tf.Tensor, shape: tf.Tensor, dtype: Any, first: Any, last: Any) -> tf.Tensor:
-    """Pages `first` to `last - 1` as one image; those that were never written are zeros."""
+    """Return pages `first` to `last - 1` as one image; pages that were never written are zeros."""
     page = _page(shape)
     pages = tf.raw_ops.TensorListGather(
         input_handle=image, indices=tf.range(first, last), element_shape=page, element_dtype=dtype
@@ -74,5 +99,5 @@ def _joined(image: tf.Tensor, shape: tf.Tensor, dtype: Any, first: Any, last: An
 
 
 def _swapped(pages: tf.Tensor) -> tf.Tensor:
-    """`[pages, N, ...]` from `[N, pages, ...]`, or back."""
+    """Swap the first two axes: `[N, pages, ...]` and `[pages, N, ...]`."""
     return tf.transpose(pages, [1, 0, *range(2, pages.shape.rank)])

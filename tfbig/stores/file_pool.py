@@ -1,8 +1,8 @@
-"""Stores in files, for what host memory does not hold.
+"""Spilled stores: arrays in a scratch file, for images that do not fit host memory.
 
-A file is one range of addresses mapped into memory, as `tfbig.stores.page_pool` is one without a file: the system
-writes behind and reads ahead, and what is in its cache counts as free memory. The file has no name, so
-nothing of it can be left: it goes with the process, however that ends.
+The file is one range of addresses mapped into memory, like that of `tfbig.stores.page_pool`, which has no file. The
+system writes changes later and reads rows ahead, and its cache of the file counts as free memory. The file has no name,
+so it disappears with the process, however that ends.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tfbig.stores.page_pool import Pool, halving
 
 
 class FilePool(Pool):
-    """Arrays in a nameless file of a directory.
+    """Arrays in a nameless file.
 
     Args:
-        folder: the directory.
+        folder: Directory of the file.
     """
 
     def __init__(self, folder: str) -> None:
@@ -34,11 +34,11 @@ class FilePool(Pool):
 
     @property
     def reusable_bytes(self) -> int:
-        """Bytes that the file has and does not use."""
+        """Bytes on disk that the file does not use."""
         return self.free_bytes if self._keeps_blocks else 0
 
     def _reserve(self) -> mmap.mmap:
-        """A file as large as the disk, without blocks."""
+        """Create a sparse file as large as the disk, and map it."""
         with tempfile.TemporaryFile(dir=self.folder) as file:
             self._file = os.dup(file.fileno())
 
@@ -49,11 +49,12 @@ class FilePool(Pool):
         return halving(self._reserved, reserve)
 
     def __del__(self) -> None:
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
 
     def _claim(self, start: int, size: int) -> None:
-        """Blocks for a part: without, a full disk would kill the process on the first write."""
+        """Allocate disk blocks; without them, the first write to a full disk would kill the process."""
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self._file, start, size)
@@ -64,30 +65,42 @@ class FilePool(Pool):
             raise BudgetError(_full(self.folder, size, free_bytes(self.folder))) from error
 
     def _disclaim(self, start: int, size: int) -> None:
-        """Gives the blocks back, so that nobody writes what nobody reads."""
+        """Free the disk blocks, so that the system does not write data that is no longer needed."""
         try:
             self._advise("MADV_REMOVE", start, start + size)
         except OSError:
-            self._keeps_blocks = True  # this file system cannot: they are used again
+            self._keeps_blocks = True  # not supported by this file system; blocks are reused
 
     def holds(self, array: np.ndarray) -> bool:
-        """Whether an array lies in the file."""
+        """Return whether an array is in the file."""
         return self.address <= _address(array) < self.address + self.peak_bytes
 
     def visit(self, array: np.ndarray, start: int, stop: int) -> None:
-        """Rows of `[N, H, ...]` are about to be read, in order: has the next ones read, and forgets those before."""
+        """Tell the system that rows are about to be read in order: it loads the next rows and drops earlier ones.
+
+        Args:
+            array: `[N, H, ...]`, an array in the file.
+            start: First row.
+            stop: End of the rows.
+        """
         size = stop - start
         for image in array:
             self._rows("MADV_WILLNEED", image, stop, stop + size)
             self._rows("MADV_DONTNEED", image, start - 2 * size, start)
 
     def forget(self, array: np.ndarray, start: int, stop: int) -> None:
-        """Rows have been written: the system may write them to the file and use their memory."""
+        """Let the system write rows to the file and reuse their memory.
+
+        Args:
+            array: `[N, H, ...]`, an array in the file.
+            start: First row.
+            stop: End of the rows.
+        """
         for image in array:
             self._rows("MADV_DONTNEED", image, start, stop)
 
     def forget_all(self) -> None:
-        """As `forget`, for all that there is."""
+        """Let the system write all arrays to the file and reuse their memory."""
         with self._lock:
             self._advise("MADV_DONTNEED", 0, self.peak_bytes)
 
@@ -105,7 +118,7 @@ _POOLS: dict[str, FilePool] = {}
 
 
 def pool(folder: str) -> FilePool:
-    """The file of this process in a directory."""
+    """Return the pool of this process in a directory; it is created on the first call."""
     key = os.path.realpath(folder)
     if key not in _POOLS:
         _POOLS[key] = FilePool(folder)
@@ -113,30 +126,34 @@ def pool(folder: str) -> FilePool:
 
 
 def pool_of(array: np.ndarray) -> FilePool | None:
-    """The file in which an array lies."""
+    """Return the pool that holds an array, or None."""
     return next((p for p in _POOLS.values() if p.holds(array)), None)
 
 
 def forget_all() -> None:
-    """Lets go of the memory of all files; their content stays."""
+    """Free the memory of all files; their content remains."""
     for each in _POOLS.values():
         each.forget_all()
 
 
 def free_bytes(folder: str) -> int:
-    """Bytes that a user may still write to a directory."""
+    """Return the free bytes of the disk of a directory, for this user."""
     return shutil.disk_usage(folder).free
 
 
 def check(folder: str, need: int) -> None:
-    """Makes sure that a step finds room.
+    """Check that a step finds enough disk space.
+
+    Args:
+        folder: The scratch directory.
+        need: Bytes that the step needs.
 
     Raises:
-        BudgetError: the directory has fewer than `need` bytes, or does not exist.
+        BudgetError: If the directory has fewer than `need` free bytes, or does not exist.
     """
     if not os.path.isdir(folder):
         raise BudgetError(
-            f"scratch directory '{folder}' does not exist; create it or choose another with Budget(scratch=...)."
+            f"scratch directory '{folder}' does not exist; create it, or choose another with Budget(scratch=...)."
         )
     free = free_bytes(folder) + pool(folder).reusable_bytes
     if need > free:
@@ -145,6 +162,6 @@ def check(folder: str, need: int) -> None:
 
 def _full(folder: str, need: int, free: int) -> str:
     return (
-        f"scratch directory '{folder}' is too full: {need} bytes are needed, {free} are free. Free some, or choose "
-        "another with Budget(scratch=...), or less of it with Budget(disk=...)."
+        f"scratch directory '{folder}' is too full: {need} bytes are needed, {free} are free. Delete files, choose "
+        "another directory with Budget(scratch=...), or use less of it with Budget(disk=...)."
     )

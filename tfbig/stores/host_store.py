@@ -1,14 +1,13 @@
-"""Whole images in host memory, written and read by rows.
+"""Stores of whole images in host memory or in the scratch file, written and read by rows.
 
-A store is a tensor `[N, H, W, C]` over memory that we own (see `tfbig.stores.page_pool`), or over a file
-(`tfbig.stores.file_pool`), and
-goes with the last reference to the tensor. TensorFlow's own tensors cannot be changed in place inside a loop without a
-copy; these can, because `tf.numpy_function` hands them over without one.
+A store is a tensor `[N, H, W, C]` in memory of `tfbig.stores.page_pool` or `tfbig.stores.file_pool`. It is freed with
+the last reference to the tensor. Inside a loop, TensorFlow copies its own tensors when they change. Stores change in
+place, because `tf.numpy_function` passes them to NumPy without a copy.
 
-Order is kept by the caller, through tensors: what changes a store takes one that says that the change before has been
-asked for, and gives the next; what is read after a loop depends on its end (`after`). Inside a loop the calls to Python
-are stateless in the eyes of TensorFlow. The others end an iteration before the next begins, so that only one strip is
-worked on at a time.
+The caller keeps operations in order through tensors. A function that changes a store has an argument that is computed
+when the previous change was requested, and returns that of the next one. To read after a loop, make the store depend
+on the end of the loop (`after`). Inside a loop, the calls to Python are declared stateless: before a stateful call,
+TensorFlow would end an iteration before the next begins, so that only one strip would run at a time.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from tfbig.system.progress import METER
 from tfbig.units import format_bytes
 
 
-class Wanted(NamedTuple):
-    """A store to make.
+class NewStore(NamedTuple):
+    """Request for a new store.
 
     Args:
-        value: line of the tables that say its shape and place.
-        dtype: of its elements.
-        folder: directory of the file that it is in; None for memory.
+        value: Row of the tables of shapes and addresses.
+        dtype: Element type.
+        folder: Directory of the scratch file; None for host memory.
     """
 
     value: int
@@ -44,80 +43,112 @@ class Wanted(NamedTuple):
     folder: str | None = None
 
 
-def allocate(shapes: tf.Tensor, places: tf.Tensor, wanted: list[Wanted]) -> list[tf.Tensor]:
-    """Stores with any content.
+def allocate(shapes: tf.Tensor, places: tf.Tensor, requests: list[NewStore]) -> list[tf.Tensor]:
+    """Create uninitialised stores.
 
     Args:
         shapes: `[values, axes]` int64: N, sizes of the spatial axes, C.
-        places: `[values]` int64: the bytes of the pool or file that a store should start at; -1 leaves it open.
-        wanted: which.
+        places: `[values]` int64: preferred first byte in the pool or file; -1 for any.
+        requests: The stores to create.
+
+    Returns:
+        Tensors `[N, H, W, C]`.
     """
-    if not wanted:
+    if not requests:
         return []
-    # TensorFlow returns arrays of dead tensors to NumPy at its next call to Python only: hence a call before ours.
+    # TensorFlow frees the arrays of deleted tensors only at its next call to Python: hence a call before this one.
     tables = after([shapes, places], tf.numpy_function(lambda: np.int32(0), [], tf.int32))
 
     def make(shapes: np.ndarray, places: np.ndarray) -> list[np.ndarray]:
-        made = []
-        for value, dtype, folder in wanted:
+        arrays = []
+        for value, dtype, folder in requests:
             pool = POOL if folder is None else file_pool.pool(folder)
             place = int(places[value]) if places[value] >= 0 else None
-            made.append(pool.array(tuple(shapes[value]), dtype.as_numpy_dtype, place))
-        return made
+            arrays.append(pool.array(tuple(shapes[value]), dtype.as_numpy_dtype, place))
+        return arrays
 
-    return tf.numpy_function(make, tables, [w.dtype for w in wanted])
+    return tf.numpy_function(make, tables, [r.dtype for r in requests])
 
 
 def check(need: int) -> None:
-    """Makes sure that a step finds host memory, before the system ends the process for taking it.
+    """Check that a step finds enough host memory, before the system ends the process for using too much.
 
     Args:
-        need: bytes of its stores; those that earlier steps left are used again.
+        need: Bytes of its stores; memory of earlier steps is reused.
 
     Raises:
-        BudgetError: there are fewer.
+        BudgetError: If fewer bytes are available.
     """
     free = available_bytes() + POOL.free_bytes
     if need > free:
         raise BudgetError(
-            f"a step needs {format_bytes(need)} of host memory for images, {format_bytes(free)} can be had of this "
-            "machine or of its control group (container, job). Lower `host` of the Budget so that less is kept there, "
-            "use smaller images, or end what else takes memory."
+            f"a step needs {format_bytes(need)} of host memory for images, but {format_bytes(free)} are available on "
+            "this machine or in its control group (container, job). Lower `host` of the Budget to store less there, "
+            "use smaller images, or end other programs that use memory."
         )
 
 
 def copy(image: tf.Tensor) -> tf.Tensor:
-    """A store with the content of a tensor."""
+    """Create a store with the content of a tensor.
+
+    Args:
+        image: `[N, H, W, C]`.
+
+    Returns:
+        The store.
+    """
     shapes, places = tf.shape(image, tf.int64)[None], tf.constant([-1], tf.int64)
-    (store,) = allocate(shapes, places, [Wanted(0, image.dtype)])
+    (store,) = allocate(shapes, places, [NewStore(0, image.dtype)])
     copied = tf.numpy_function(lambda store, image: np.copyto(store, image), [store, image], [])
     with tf.control_dependencies([copied]):
         return tf.ensure_shape(store, [None] * image.shape.rank)
 
 
-Rows = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+RowRange = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+"""A store and two more tensors: first and end of rows to read, or first row and rows to write."""
 
 
-def read(wanted: list[Rows]) -> list[tf.Tensor]:
-    """Rows `start <= row < stop`, `[N, stop - start, W, C]`, of each `(store, start, stop)`; no copy for N = 1."""
-    if not wanted:
+def read(ranges: list[RowRange]) -> list[tf.Tensor]:
+    """Read rows `start <= row < stop` of stores; for N = 1 they are not copied.
+
+    Args:
+        ranges: `(store, start, stop)` each.
+
+    Returns:
+        Rows `[N, stop - start, W, C]` of each store.
+    """
+    if not ranges:
         return []
-    flat = [t for rows in wanted for t in rows]
-    return tf.numpy_function(_read, flat, [store.dtype for store, _, _ in wanted], stateful=False)
+    flat = [t for rows in ranges for t in rows]
+    return tf.numpy_function(_read, flat, [store.dtype for store, _, _ in ranges], stateful=False)
 
 
 def staged(rows: tf.Tensor) -> tf.Tensor:
-    """A copy of rows on the host, for an accelerator.
+    """Copy rows to page-locked host memory, for an accelerator.
 
-    TensorFlow makes what an operation gives to an accelerator in page-locked memory, from which copies run beside
-    arithmetic; memory of stores is none.
+    TensorFlow allocates the result of an operation that an accelerator reads in page-locked memory. Copies from there
+    run in parallel to arithmetic. The memory of stores is not page-locked.
+
+    Args:
+        rows: Any tensor.
+
+    Returns:
+        The copy.
     """
     with tf.device("/CPU:0"):
         return tf.ensure_shape(tf.raw_ops.DeepCopy(x=rows), rows.shape)
 
 
 def zero(images: list[tf.Tensor], after: tf.Tensor) -> list[tf.Tensor]:
-    """The same stores, filled with zeros once `after` is known."""
+    """Fill stores with zeros when `after` has been computed.
+
+    Args:
+        images: The stores.
+        after: Any tensor.
+
+    Returns:
+        The same stores.
+    """
 
     def fill(_: np.ndarray, *images: np.ndarray) -> None:
         for image in images:
@@ -129,12 +160,12 @@ def zero(images: list[tf.Tensor], after: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _read(*flat: np.ndarray) -> list[np.ndarray]:
-    wanted = list(_grouped(flat, 3))
-    for store, start, stop in wanted:
+    ranges = list(_grouped(flat, 3))
+    for store, start, stop in ranges:
         file = file_pool.pool_of(store)
         if file is not None:
             file.visit(store, int(start), int(stop))
-    return [store[:, start:stop] for store, start, stop in wanted]
+    return [store[:, start:stop] for store, start, stop in ranges]
 
 
 def _grouped(flat: tuple[Any, ...], size: int) -> Iterator[tuple[Any, ...]]:
@@ -142,14 +173,19 @@ def _grouped(flat: tuple[Any, ...], size: int) -> Iterator[tuple[Any, ...]]:
 
 
 def write(
-    changes: list[Rows], before: tf.Tensor, label: tf.Tensor, index: tf.Tensor, count: tf.Tensor
+    changes: list[RowRange], before: tf.Tensor, label: tf.Tensor, index: tf.Tensor, count: tf.Tensor
 ) -> tf.Tensor:
-    """Puts rows into stores, once `finish` has run, and reports progress; gives `before` of the next change.
+    """Write rows to stores in the background, and report progress. The rows are in the stores after `finish`.
 
     Args:
         changes: `(store, first row, rows)` each.
-        before: int32 scalar, known once the change before has been asked for.
-        label, index, count: which sweep, which strip of how many.
+        before: int32 scalar, computed when the previous change was requested.
+        label: Name of the sweep.
+        index: Index of the strip.
+        count: Number of strips.
+
+    Returns:
+        `before` of the next change.
     """
     return _change(_write, changes, before, label, index, count)
 
@@ -167,12 +203,18 @@ def add(
     index: tf.Tensor,
     count: tf.Tensor,
 ) -> tf.Tensor:
-    """Adds rows to stores, once `finish` has run, and reports progress; gives `before` of the next change.
+    """Add rows to stores in the background, and report progress. The sums are in the stores after `finish`.
 
     Args:
-        changes: `(store, rows, start, covered, until)` each. Rows before `covered` hold sums already; from it on the
-            store has any content, which is replaced. Rows from the last added one to `until` become zero.
-        before, label, index, count: as in `write`.
+        changes: `(store, rows, start, covered, until)` each. Rows before `covered` contain sums already; later rows
+            are uninitialised and replaced. Rows from the end of the added ones to `until` become zero.
+        before: int32 scalar, computed when the previous change was requested.
+        label: Name of the sweep.
+        index: Index of the strip.
+        count: Number of strips.
+
+    Returns:
+        `before` of the next change.
     """
     return _change(_add, changes, before, label, index, count)
 
@@ -195,7 +237,7 @@ def _change(
     size = len(changes[0]) if changes else 1
 
     def run(_: int, label: bytes, index: np.ndarray, count: int, *flat: np.ndarray) -> np.ndarray:
-        _later(copy, list(_grouped(flat, size)))
+        _submit(copy, list(_grouped(flat, size)))
         METER.tick(label.decode(), int(index), int(count))
         return index
 
@@ -203,7 +245,7 @@ def _change(
 
 
 def _in_loop(function: Callable[..., Any], inputs: list[Any]) -> tf.Tensor:
-    """Calls Python for what it does; the int32 scalar that it gives must be used, or it is not called."""
+    """Call a Python function for its effect; it runs only if the returned int32 scalar is used."""
     done = tf.numpy_function(function, inputs, tf.int32, stateful=False)
     return tf.ensure_shape(done, [])
 
@@ -211,11 +253,11 @@ def _in_loop(function: Callable[..., Any], inputs: list[Any]) -> tf.Tensor:
 _COPIES = ThreadPoolExecutor(1, "tfbig-copies")
 _PENDING: deque[Future[None]] = deque()
 MAX_PENDING = 1
-"""Strips that wait to be copied; their memory is not free before."""
+"""Most strips that wait to be copied to stores; their memory is in use until then."""
 
 
-def _later(copy: Callable[..., tuple[int, int]], changes: list[tuple[Any, ...]]) -> None:
-    """Copies in the background, in order, while the next strip is worked on."""
+def _submit(copy: Callable[..., tuple[int, int]], changes: list[tuple[Any, ...]]) -> None:
+    """Copy in the background, in order, while the next strip runs."""
     while len(_PENDING) >= MAX_PENDING:
         _PENDING.popleft().result()
     if changes:
@@ -223,7 +265,7 @@ def _later(copy: Callable[..., tuple[int, int]], changes: list[tuple[Any, ...]])
 
 
 def _copy_all(copy: Callable[..., tuple[int, int]], changes: list[tuple[Any, ...]]) -> None:
-    """Copies; `copy` gives the rows that it changed."""
+    """Make the changes; `copy` returns the range of rows that it changed."""
     for store, *change in changes:
         first, last = copy(store, *change)
         file = file_pool.pool_of(store)
@@ -232,7 +274,14 @@ def _copy_all(copy: Callable[..., tuple[int, int]], changes: list[tuple[Any, ...
 
 
 def finish(done: tf.Tensor) -> tf.Tensor:
-    """`done`, once all copies have been made that were asked for before it."""
+    """Wait for all changes that were requested before `done`.
+
+    Args:
+        done: Any tensor.
+
+    Returns:
+        The same tensor.
+    """
     return tf.ensure_shape(tf.numpy_function(_finish, [done], done.dtype), done.shape)
 
 
@@ -244,7 +293,15 @@ def _finish(done: np.ndarray) -> np.ndarray:
 
 
 def after(tensors: list[tf.Tensor], done: tf.Tensor) -> list[tf.Tensor]:
-    """The same tensors, to be used only when `done` has been computed."""
+    """Make tensors depend on another one.
+
+    Args:
+        tensors: The tensors.
+        done: Tensor to compute first.
+
+    Returns:
+        The same tensors, available when `done` has been computed.
+    """
     with tf.control_dependencies([done]):
         return [tf.identity(t) for t in tensors]
 
@@ -254,7 +311,14 @@ _SINKS: dict[int, Callable[[int, np.ndarray], object]] = {}
 
 @contextmanager
 def sink(writer: Callable[[int, np.ndarray], object]) -> Iterator[int]:
-    """Registers a writer `(start, rows [r, W, C])` for `write_sink`; gives its key."""
+    """Register a function that receives rows from `write_sink`.
+
+    Args:
+        writer: Function of the first row and the rows `[r, W, C]`.
+
+    Yields:
+        Key of the writer, valid in this context.
+    """
     key = id(writer)
     _SINKS[key] = writer
     try:
@@ -264,7 +328,17 @@ def sink(writer: Callable[[int, np.ndarray], object]) -> Iterator[int]:
 
 
 def write_sink(key: tf.Tensor, start: tf.Tensor, rows: tf.Tensor, before: tf.Tensor) -> tf.Tensor:
-    """Gives rows `[1, r, W, C]` to a registered writer; `before` as in `write`."""
+    """Pass rows to a registered writer.
+
+    Args:
+        key: Key from `sink`, integer scalar.
+        start: First row.
+        rows: `[1, r, W, C]`.
+        before: int32 scalar, computed when the previous change was requested.
+
+    Returns:
+        `before` of the next change.
+    """
     return _in_loop(_write_sink, [key, start, rows, before])
 
 

@@ -1,7 +1,8 @@
-"""Host memory for whole images, used again from step to step.
+"""Host memory for whole images, reused from step to step.
 
-Fresh pages are slow: the system zeroes each when first touched, one gigabyte in 0.6 s with huge pages and 3 s without
-(measured), as long as computing on it takes. So one range of addresses is reserved and pages once touched are kept.
+Fresh pages are slow: the system zeroes each when it is first touched, one gigabyte in 0.6 s with huge pages and 3 s
+without (measured), as long as the computation on it takes. So one range of addresses is reserved, and pages that were
+touched are retained.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PAGE = mmap.PAGESIZE
 
 
 class _Block:
-    """Memory that goes back to its pool with the last array over it."""
+    """Memory that returns to its pool with the last array that uses it."""
 
     def __init__(self, pool: Pool, size: int, wish: int | None) -> None:
         self.pool, self.size = pool, size
@@ -44,14 +45,13 @@ class Pool:
     """Arrays in one reserved range of addresses.
 
     Args:
-        reserved: bytes of the range; only what is used takes memory. By default twice what the machine has.
+        reserved: Bytes of the range; only the used part needs memory. Default: twice the memory of the machine.
     """
 
     def __init__(self, reserved: int | None = None) -> None:
         self._lock = threading.Lock()
-        self._given: deque[tuple[int, int]] = (
-            deque()
-        )  # a garbage collection may add to it at any moment
+        # Freed parts wait here, because a garbage collection may free an array while the lock is held.
+        self._returned: deque[tuple[int, int]] = deque()
         self._reserved = reserved or 2 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._pages: mmap.mmap | None = None
         self._ranges = Ranges()
@@ -67,24 +67,27 @@ class Pool:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes kept for later."""
+        """Bytes that were used before and can be reused."""
         return self.peak_bytes - self.used_bytes
 
     @property
     def peak_bytes(self) -> int:
-        """Bytes up to the highest that was ever in use."""
+        """Bytes up to the highest address that was ever in use."""
         return self._ranges.top
 
     def array(self, shape: tuple[int, ...], dtype: Any, wish: int | None = None) -> np.ndarray:
-        """An array with any content.
+        """Return an uninitialised array.
 
         Args:
-            shape: of the array.
-            dtype: of its elements.
-            wish: the first byte of the range that it should take, if that is free.
+            shape: Shape of the array.
+            dtype: Element type.
+            wish: Preferred first byte in the range; used if it is free.
+
+        Returns:
+            The array. Its memory returns to the pool with the last view of it.
 
         Raises:
-            MemoryError: the reserved range is full.
+            MemoryError: If the reserved range is full.
         """
         kind = np.dtype(dtype)
         need = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
@@ -92,7 +95,15 @@ class Pool:
         return block[:need].view(kind).reshape(shape)
 
     def take(self, size: int, wish: int | None = None) -> int:
-        """The first byte of a part of the range."""
+        """Reserve a part of the range.
+
+        Args:
+            size: Bytes of the part.
+            wish: Preferred first byte; used if it is free.
+
+        Returns:
+            The first byte of the part.
+        """
         with self._lock:
             if self._pages is None:
                 self._pages = self._reserve()
@@ -104,31 +115,36 @@ class Pool:
             return start
 
     def give(self, start: int, size: int) -> None:
-        """Takes a part back."""
-        self._given.append((start, size))
+        """Free a part of the range.
+
+        Args:
+            start: First byte of the part.
+            size: Bytes of the part.
+        """
+        self._returned.append((start, size))
 
     def trim(self) -> None:
-        """Returns the memory of what is not in use to the system."""
+        """Return unused memory to the system."""
         with self._lock:
             self._settle()
             for start, stop in self._ranges.gaps:
                 self._advise("MADV_DONTNEED", start, stop)
 
     def _advise(self, advice: str, start: int, stop: int) -> None:
-        """Tells the system about all pages between two bytes of the range, where it knows the advice."""
+        """Advise the system about all whole pages between two bytes of the range, if it supports the advice."""
         first, last = -(-start // PAGE) * PAGE, stop // PAGE * PAGE
         if self._pages is not None and hasattr(mmap, advice) and first < last:
             self._pages.madvise(getattr(mmap, advice), first, last - first)
 
     def _settle(self) -> None:
-        while self._given:
-            start, size = self._given.popleft()
+        while self._returned:
+            start, size = self._returned.popleft()
             self._ranges.give(start, size)
             self._used -= size
             self._disclaim(start, size)
 
     def _reserve(self) -> mmap.mmap:
-        """Addresses without memory behind them; fewer where the system does not give so many."""
+        """Reserve addresses without memory; fewer if the system refuses the full number."""
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         flags |= 0x4000 if sys.platform.startswith("linux") else 0  # MAP_NORESERVE
         pages = halving(self._reserved, lambda size: mmap.mmap(-1, size, flags=flags))
@@ -137,14 +153,25 @@ class Pool:
         return pages
 
     def _claim(self, start: int, size: int) -> None:
-        """Called before a part comes into use."""
+        """Prepare a part of the range for use; called by `take`."""
 
     def _disclaim(self, start: int, size: int) -> None:
-        """Called when a part is no longer in use."""
+        """Clean up a part of the range that is no longer used."""
 
 
 def halving(size: int, reserve: Callable[[int], mmap.mmap]) -> mmap.mmap:
-    """What `reserve` gives for whole pages of `size`, or of half of it where the system refuses, or of a quarter..."""
+    """Reserve `size` bytes in whole pages, or half of them, a quarter, ... if the system refuses.
+
+    Args:
+        size: Bytes to reserve.
+        reserve: Function that reserves a number of bytes, or raises OSError.
+
+    Returns:
+        The result of `reserve`.
+
+    Raises:
+        OSError: If the system refuses even less than 256 MiB.
+    """
     while True:
         try:
             return reserve(-(-size // PAGE) * PAGE)
@@ -155,15 +182,15 @@ def halving(size: int, reserve: Callable[[int], mmap.mmap]) -> mmap.mmap:
 
 
 POOL = Pool()
-"""The pool of this process."""
+"""Pool of this process."""
 
 
 def share_heap() -> None:
-    """Lets all threads allocate from one heap (glibc; elsewhere nothing happens).
+    """Let all threads allocate from one heap (glibc only; no effect elsewhere).
 
-    By default every thread has an own one, keeps what strips freed there, and no other thread can use it:
-    110 MB of 1.7 GB in `benchmarks/gigapixel_unet.py`. Threads that have one already keep it, so this runs on import.
-    MALLOC_ARENA_MAX in the environment wins.
+    By default every thread has its own heap and retains what strips freed there, so that no other thread can use it:
+    110 MB of 1.7 GB in `benchmarks/gigapixel_unet.py`. A thread that has a heap does not change it, so this runs on
+    import. MALLOC_ARENA_MAX in the environment takes precedence.
     """
     if sys.platform.startswith("linux") and "MALLOC_ARENA_MAX" not in os.environ:
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

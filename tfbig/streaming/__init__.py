@@ -1,1 +1,1 @@
-"""Streamed models: a `keras.Model` whose calls and training steps run through the engine."""
+"""Streamed models: Keras models whose calls and training steps run through the engine."""

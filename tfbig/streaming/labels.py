@@ -1,4 +1,4 @@
-"""Targets and sample weights as a step on images takes them: with a channel axis, dense or by handle."""
+"""Prepares targets and sample weights for a step on images: with a channel axis, as tensors or handles."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ map_structure = keras.tree.map_structure
 
 @dataclass(frozen=True)
 class Labels:
-    """How labels of a model are read.
+    """Reader of the labels of a model.
 
     Args:
-        name: of the model, for messages.
-        rank: number of axes of its images, `[N, rows, ..., C]`.
-        source_dtype: element type of images given by handle.
+        name: Name of the model, for messages.
+        rank: Number of axes of its images, `[N, rows, ..., C]`.
+        source_dtype: Element type of images behind handles.
     """
 
     name: str
@@ -29,29 +29,38 @@ class Labels:
 
     @property
     def by_handle(self) -> tf.TensorSpec:
-        """Spec of labels that come by handle."""
+        """Spec of labels behind handles."""
         return tf.TensorSpec([None] * self.rank, self.source_dtype)
 
     def prepare(self, targets: Any, weights: Any) -> tuple[Any, Any]:
-        """Structures of labels `[N, ..., C]` and of sample weights `[N]` or `[N, ..., 1]`; handles stay handles.
+        """Convert targets and sample weights to tensors with a channel axis; handles stay handles.
+
+        Args:
+            targets: Structure of labels `[N, ...]` or `[N, ..., C]`.
+            weights: Structure of sample weights `[N]`, `[N, ...]` or `[N, ..., 1]`, or None.
+
+        Returns:
+            Structures of labels `[N, ..., C]` and of sample weights `[N]` or `[N, ..., 1]`.
 
         Raises:
-            ValueError: there are no targets, or weights have another shape.
+            ValueError: Targets are missing, or weights have another shape.
         """
         if targets is None:
-            raise ValueError(f"'{self.name}' is given no targets to compute its loss with.")
+            raise ValueError(
+                f"'{self.name}' received no targets; its loss needs them. Pass `y`, or a dataset of (x, y)."
+            )
         targets = map_structure(self._pixels, targets)
         return targets, None if weights is None else map_structure(self._weights, weights)
 
     def spec(self, tensor: tf.Tensor) -> tf.TensorSpec:
-        """What the graph of a loss depends on: type, number of axes, channels."""
+        """Return the type, number of axes and channels of a label, on which the graph of a loss depends."""
         if tensor.dtype == tf.string:
             return self.by_handle
         channels = tensor.shape[1:][-1:]
         return tf.TensorSpec([None] * (tensor.shape.rank - len(channels)) + channels, tensor.dtype)
 
     def dense(self, tensor: Any, channels: int | None = None) -> tf.Tensor:
-        """An image given by handle as a tensor, for what runs on whole tensors; others as they are."""
+        """Read an image behind a handle into a tensor; return a tensor unchanged."""
         tensor = tf.convert_to_tensor(tensor)
         if tensor.dtype != tf.string:
             return tensor
@@ -60,12 +69,13 @@ class Labels:
         return tf.ensure_shape(image, [*[None] * (self.rank - 1), channels])
 
     def _pixels(self, target: Any) -> tf.Tensor:
-        """Labels `[N, ...]` have one channel."""
+        """Add a channel axis to labels without one."""
         tensor = tf.convert_to_tensor(target)
-        short = tensor.dtype != tf.string and tensor.shape.rank == self.rank - 1
-        return tensor[..., None] if short else tensor
+        has_no_channels = tensor.dtype != tf.string and tensor.shape.rank == self.rank - 1
+        return tensor[..., None] if has_no_channels else tensor
 
     def _weights(self, weights: Any) -> tf.Tensor:
+        """Convert sample weights to `[N]` or `[N, ..., 1]`."""
         tensor = tf.convert_to_tensor(weights)
         if tensor.dtype == tf.string or tensor.shape.rank == 1:
             return tensor
@@ -80,5 +90,5 @@ class Labels:
 
 
 def flatten(structure: Any) -> list[Any]:
-    """The leaves of a structure; of None there are none."""
+    """Return the leaves of a structure; none for None."""
     return [] if structure is None else keras.tree.flatten(structure)

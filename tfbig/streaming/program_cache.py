@@ -1,4 +1,4 @@
-"""What a streamed model runs on data of one kind: read, planned and kept."""
+"""The programs of a streamed model, one per kind of data, built when they are first needed."""
 
 from __future__ import annotations
 
@@ -26,12 +26,21 @@ from tfbig.units import ITEMSIZE
 map_structure = keras.tree.map_structure
 
 STORES = ("bfloat16", "float16", "float32")
-"""Element types in which images may be kept."""
+"""Element types in which images may be stored."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model streams, see `tfbig.stream`; `replicas` share the memory and the disk of the machine."""
+    """Settings of a streamed model.
+
+    Args:
+        budget: As in `tfbig.stream`.
+        strip_rows: As in `tfbig.stream`.
+        devices: Devices that compute strips.
+        source_dtype: As in `tfbig.stream`.
+        store: As in `tfbig.stream`.
+        replicas: Number of replicas that share the memory and the disk of the machine.
+    """
 
     budget: Budget
     strip_rows: int | None
@@ -41,12 +50,12 @@ class Settings:
     replicas: int = 1
 
     def __post_init__(self) -> None:
-        """Refuses what no image could stream with."""
+        """Check the settings."""
         if not isinstance(self.budget, Budget):
             raise TypeError(f"expected budget=tfbig.Budget(host=...), received {self.budget!r}.")
         rows = self.strip_rows
         if rows is not None and (not isinstance(rows, int) or rows < 1):
-            raise ValueError(f"strip_rows={rows!r}: expected a number of rows, 1 or more.")
+            raise ValueError(f"strip_rows={rows!r}: expected a positive number of rows, or None.")
         if self.store not in (None, *STORES):
             raise ValueError(f"store={self.store!r}: expected None or one of {STORES}.")
         if self.source_dtype not in ITEMSIZE:
@@ -56,7 +65,7 @@ class Settings:
 
     @property
     def strip_bytes(self) -> tuple[int, bool]:
-        """Bytes for strips, and whether they are a limit."""
+        """Bytes for strips, and whether they are a hard limit."""
         if self.budget.device_bytes is not None:
             return self.budget.device_bytes, True
         if any("GPU" in name for name in self.devices):
@@ -65,26 +74,26 @@ class Settings:
 
 
 class Programs:
-    """The programs of a model, each made when it is first asked for.
+    """The programs of a model, each built when it is first needed.
 
     Args:
-        name: of the streamed model, for messages.
-        model: the plain one.
-        functional: the plain one as a functional model.
-        cut: where the part that streams ends; None if all of it does.
-        settings: how it streams.
-        model_bytes: gives the bytes that the model takes between steps.
+        name: Name of the streamed model, for messages.
+        model: The plain model.
+        functional: The plain model as a functional model.
+        cut: End of the part that streams; None if the whole model streams.
+        settings: Settings of the streamed model.
+        model_bytes: Function that returns the bytes of the model between steps.
 
     Attributes:
-        order: axes of volumes, the one that is cut first; None as they are.
-        rank: number of axes of its images, `[N, rows, ..., C]`.
-        images_out: whether every output of what streams is an image.
-        bags: whether its images are bags of instances.
-        labels: how its labels are read.
-        xla: whether losses may be compiled.
+        order: Axes of volumes, starting with the one that is cut into strips; None keeps their order.
+        rank: Number of axes of its images, `[N, rows, ..., C]`.
+        images_out: Whether every output of the streamed part is an image.
+        bags: Whether its images are bags of instances.
+        labels: Reader of its labels.
+        xla: Whether losses may be compiled.
 
     Raises:
-        UnsupportedLayerError: a layer has no rule, or needs the whole image at once.
+        UnsupportedLayerError: A layer has no rule, or needs the whole image at once.
     """
 
     def __init__(
@@ -103,7 +112,7 @@ class Programs:
         self.model_bytes = model_bytes
         self.order: tuple[int, ...] | None = None
         self.xla = True
-        self._kept: dict[Any, Any] = {}
+        self._built: dict[Any, Any] = {}
         self._owner: Any = None
         graph = self.read(training=True)
         self.bags = bool(graph.instance_shapes)
@@ -112,37 +121,42 @@ class Programs:
         self.labels = labels.Labels(name, self.rank, settings.source_dtype)
 
     def read(self, training: bool | None, dtypes: list[str] | None = None) -> Graph:
-        """The graph of what streams."""
+        """Return the graph of the streamed part.
+
+        Args:
+            training: As in `keras.Model.__call__`.
+            dtypes: Element types of the inputs; by default those of the model.
+        """
         model = self.model if self.cut is None else self.cut.front
         for layer in model.layers:
-            if front_and_rest.penalises(layer):
+            if front_and_rest.has_activity_regularizer(layer):
                 raise UnsupportedLayerError(
                     f"layer '{layer.name}' has an activity_regularizer, which needs its whole output at once. "
-                    "Put the penalty into the loss, or regularise the weights."
+                    "Add the penalty to the loss, or regularise the weights."
                 )
         return keras_reader.read(model, training, dtypes, self.order)
 
     def turn(self, tensors: Sequence[tf.Tensor | tf.TensorSpec]) -> None:
-        """Volumes are cut along their longest axis, if it is known: else as the last ones were.
+        """Cut volumes along their longest axis; if it is not known, along the same axis as the previous ones.
 
-        Images of two axes are not: their files are read by rows.
+        Images of two axes are always cut by rows, because files are read by rows.
         """
         sizes = [t.shape[1:-1].as_list() for t in tensors if t.shape.rank == 5]
         if sizes and not self.bags and None not in sizes[0]:
             self.order = keras_reader.longest_first(sizes[0])
 
     def plan(self, shape: Sequence[int], training: bool, loss: Any) -> Plan:
-        """The plan for one image size.
+        """Return the plan for one image size.
 
         Args:
-            shape: `(N, H, W, C)` of the first input.
-            training: the plan of a training step.
-            loss: of Keras' `compile`, where it is computed strip by strip.
+            shape: Shape `(N, H, W, C)` of the first input.
+            training: Whether to plan a training step.
+            loss: Loss of Keras' `compile` if it is computed strip by strip, else None.
         """
         batch, *size = (int(n) for n in shape[: self.rank - 1])
         self.turn([tf.TensorSpec((batch, *size, None))])
         graph = self.read(training, [self.settings.source_dtype] * len(self.functional.inputs))
-        sizes = {i: graph.turned(size) for i in graph.inputs if graph.values[i].image}
+        sizes = {i: graph.to_graph_order(size) for i in graph.inputs if graph.values[i].image}
         if loss is not None:
             extents = graph.extents(sizes)
             predicted = [extents[v] for v in graph.outputs]
@@ -155,39 +169,52 @@ class Programs:
         return self._planner(graph, training).plan(batch, sizes)
 
     def forward(self, training: bool | None, tensors: Sequence[tf.Tensor]) -> Program:
-        """What computes the outputs of inputs of these element types; `training` as in `network.read`."""
-        key = (training, self.order, self._trained(), self.devices, *(t.dtype for t in tensors))
+        """Return the program that computes the outputs for inputs of these element types.
+
+        Args:
+            training: As in `keras.Model.__call__`.
+            tensors: Inputs, or specs of them.
+        """
+        key = (training, self.order, self._trainable(), self.devices, *(t.dtype for t in tensors))
 
         def build() -> Program:
             graph = self.read(training, [self._dtype(t) for t in tensors])
             phase_layout.rewrite(graph)
-            return self._runs(graph, bool(training))
+            return self._program(graph, bool(training))
 
-        return self._once(key, build)
+        return self._cached(key, build)
 
     def keep_for(self, owner: Any, xla: bool) -> None:
-        """Reads the model again after another `compile`, which makes another loss: layers may have changed."""
-        self.xla = xla
-        if owner is not self._owner:
-            self._owner, self._kept = owner, {}
-
-    def loss(
-        self, training: bool, tensors: Sequence[tf.Tensor], given: Sequence[Any], owners: Any
-    ) -> tuple[Program, objective.Objective, list[int]]:
-        """What computes losses and metrics, and which of the labels, flat, it takes after the inputs.
+        """Drop all programs after a new `compile`, which makes a new loss: layers may have changed.
 
         Args:
-            training: whether it learns.
-            tensors: the inputs.
-            given: targets and sample weights.
-            owners: loss and metrics of Keras' `compile`.
+            owner: Loss of Keras' `compile`.
+            xla: Whether losses may be compiled.
+        """
+        self.xla = xla
+        if owner is not self._owner:
+            self._owner, self._built = owner, {}
+
+    def loss(
+        self, training: bool, tensors: Sequence[tf.Tensor], label_pair: Sequence[Any], owners: Any
+    ) -> tuple[Program, objective.Objective, list[int]]:
+        """Return the program that computes losses and metrics.
+
+        Args:
+            training: Whether to compute a training step.
+            tensors: Inputs.
+            label_pair: Targets and sample weights.
+            owners: Loss and metrics of Keras' `compile`.
+
+        Returns:
+            The program, its objective, and the positions of the labels, flat, that it needs after the inputs.
         """
         targets, weights = (
-            None if s is None else map_structure(self.labels.spec, s) for s in given
+            None if s is None else map_structure(self.labels.spec, s) for s in label_pair
         )
         types = (t.dtype for t in tensors)
-        known = self.order, self._trained(), self.devices
-        key = ("loss", training, *known, *types, repr((targets, weights)))
+        state = self.order, self._trainable(), self.devices
+        key = ("loss", training, *state, *types, repr((targets, weights)))
 
         def build() -> tuple[Program, objective.Objective, list[int]]:
             graph = self.read(training, [self._dtype(t) for t in tensors])
@@ -196,27 +223,29 @@ class Programs:
             goal = objective.read(loss, metrics, self._output_specs(graph), targets, weights)
             taken = goal.add_to(graph, labels.flatten(targets), labels.flatten(weights))
             phase_layout.rewrite(graph)
-            return self._runs(graph, training), goal, taken
+            return self._program(graph, training), goal, taken
 
-        return self._once(key, build)
+        return self._cached(key, build)
 
-    def _once(self, key: Any, build: Callable[[], Any]) -> Any:
-        """What was built under a key before."""
-        if key not in self._kept:
-            self._kept[key] = build()
-        return self._kept[key]
+    def _cached(self, key: Any, build: Callable[[], Any]) -> Any:
+        """Return the value built for a key; build it on the first call."""
+        if key not in self._built:
+            self._built[key] = build()
+        return self._built[key]
 
-    def _runs(self, graph: Graph, training: bool) -> Program:
+    def _program(self, graph: Graph, training: bool) -> Program:
+        """Return the program of a graph."""
         folder = self.settings.budget.folder
         return Program(graph, self._planner(graph, training), self.devices or (None,), folder)
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Where strips are worked on: under a strategy, each replica has its own."""
-        own = replication.device()
-        return self.settings.devices if own is None else (own,)
+        """Devices that compute strips: under a strategy, the device of the replica."""
+        device = replication.device()
+        return self.settings.devices if device is None else (device,)
 
     def _planner(self, graph: Graph, training: bool) -> Planner:
+        """Return the planner of a graph, with the limits of the budget."""
         settings, budget = self.settings, self.settings.budget
         kind = Planner if self.cut is None else partial(SplitPlanner, self.cut)
         strips, firm = settings.strip_bytes
@@ -239,16 +268,16 @@ class Programs:
             replicas=replicas,
         )
 
-    def _trained(self) -> tuple[bool, ...]:
-        """Which layers learn: that may change at any time, and freezes the statistics of BatchNormalization."""
+    def _trainable(self) -> tuple[bool, ...]:
+        """Return `trainable` of every layer: users may change it, and it freezes BatchNormalization statistics."""
         return tuple(layer.trainable for layer in self.model._flatten_layers())
 
     def _dtype(self, tensor: tf.Tensor) -> str:
         return self.settings.source_dtype if tensor.dtype == tf.string else tensor.dtype.name
 
     def _output_specs(self, graph: Graph) -> Any:
-        """Of predictions, in the structure of the outputs."""
-        known = [graph.values[v] for v in graph.outputs]
+        """Return the specs of the predictions, in the structure of the outputs."""
+        values = [graph.values[v] for v in graph.outputs]
         unknown = [None] * (self.rank - 1)
-        specs = [tf.TensorSpec([*unknown, v.channels], v.dtype) for v in known]
+        specs = [tf.TensorSpec([*unknown, v.channels], v.dtype) for v in values]
         return keras.tree.pack_sequence_as(self.functional._outputs_struct, specs)

@@ -1,1 +1,1 @@
-"""The machine and the process: devices, memory limits, signals, progress, TensorFlow's errors."""
+"""Devices, memory limits, signals, progress and TensorFlow errors of the current process."""

@@ -1,4 +1,4 @@
-"""Refuses what tfbig cannot run on, before anything else is imported."""
+"""Device queries, and a check on import that Keras runs on TensorFlow."""
 
 from __future__ import annotations
 
@@ -7,72 +7,84 @@ from collections.abc import Sequence
 
 
 def check() -> None:
-    """Checks the Keras that is about to be used.
+    """Check that Keras 3 with the TensorFlow backend will be used.
 
     Raises:
-        ImportError: legacy Keras 2 is asked for, or Keras runs on another backend than TensorFlow.
+        ImportError: Legacy Keras 2 is selected, or Keras uses a backend other than TensorFlow.
     """
     if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
         raise ImportError(
             "tfbig needs Keras 3: unset TF_USE_LEGACY_KERAS, which selects legacy Keras 2."
         )
-    chosen = os.environ.get("KERAS_BACKEND", "tensorflow")
-    if chosen == "tensorflow":
+    name = os.environ.get("KERAS_BACKEND", "tensorflow")
+    if name == "tensorflow":
         import keras
 
-        chosen = keras.backend.backend()
-    if chosen != "tensorflow":
+        name = keras.backend.backend()
+    if name != "tensorflow":
         raise ImportError(
-            f"tfbig needs the TensorFlow backend of Keras, found '{chosen}': "
+            f"tfbig needs the TensorFlow backend of Keras, found '{name}': "
             "set KERAS_BACKEND=tensorflow before importing keras."
         )
 
 
 def accelerator() -> str | None:
-    """The first accelerator, or None."""
+    """Return the name of the first accelerator, or None without one."""
     import tensorflow as tf
 
     return "/GPU:0" if tf.config.list_logical_devices("GPU") else None
 
 
-def devices_of(asked: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Where strips are worked on: what was asked for, else the first accelerator, if any.
+def devices_of(devices: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the devices that process strips.
+
+    Args:
+        devices: One name or several; None selects the first accelerator.
+
+    Returns:
+        Device names; empty without `devices` and without an accelerator.
 
     Raises:
-        ValueError: there is none of a name, or one is named twice.
+        ValueError: A device does not exist or is listed twice.
     """
-    if asked is None:
+    if devices is None:
         return () if accelerator() is None else (str(accelerator()),)
-    names = (asked,) if isinstance(asked, str) else tuple(asked)
-    found = [check_device(name) for name in names]
-    if not found or len({*found}) < len(found):
-        raise ValueError(f"devices={asked!r}: expected one device or several different ones.")
+    names = (devices,) if isinstance(devices, str) else tuple(devices)
+    specs = [check_device(name) for name in names]
+    if not specs or len({*specs}) < len(specs):
+        raise ValueError(f"devices={devices!r}: expected one device or several different ones.")
     return names
 
 
 def check_device(name: str) -> tuple[str, int]:
-    """Kind and number of a device.
+    """Return the type and index of a device.
+
+    Args:
+        name: A device name such as `"/GPU:0"` or `"CPU:1"`.
+
+    Returns:
+        The type and the index, such as `("GPU", 0)`.
 
     Raises:
-        ValueError: there is none of this name.
+        ValueError: TensorFlow has no device of this name.
     """
     import tensorflow as tf
 
-    known = [d.name for d in tf.config.list_logical_devices()]
+    names = [d.name for d in tf.config.list_logical_devices()]
     try:
-        wanted = tf.DeviceSpec.from_string(name if name.startswith("/") else f"/{name}")
+        spec = tf.DeviceSpec.from_string(name if name.startswith("/") else f"/{name}")
     except ValueError:
-        wanted = tf.DeviceSpec(device_type="?")
-    specs = [tf.DeviceSpec.from_string(each) for each in known]
-    kinds = [(d.device_type, d.device_index) for d in specs]
-    found = (wanted.device_type, wanted.device_index or 0)
-    if found not in kinds:
-        raise ValueError(f"devices={name!r}: there is none; TensorFlow knows {', '.join(known)}.")
-    return found
+        spec = tf.DeviceSpec(device_type="?")
+    specs = [tf.DeviceSpec.from_string(each) for each in names]
+    devices = [(d.device_type, d.device_index) for d in specs]
+    device = (spec.device_type, spec.device_index or 0)
+    if device not in devices:
+        raise ValueError(f"devices={name!r}: no such device; expected one of {', '.join(names)}.")
+    return device
 
 
 def accelerator_bytes() -> int:
-    """Memory that TensorFlow may use on the first accelerator."""
+    """Return the bytes that TensorFlow may allocate on the first accelerator."""
     from tensorflow.python.client import device_lib
 
     return max(d.memory_limit for d in device_lib.list_local_devices() if d.device_type == "GPU")

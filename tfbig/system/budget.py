@@ -1,4 +1,4 @@
-"""How many bytes a model may take, and where."""
+"""Memory budgets: limits in bytes for device, host and disk."""
 
 from __future__ import annotations
 
@@ -12,50 +12,71 @@ from typing import Any
 from tfbig.system import cgroups
 
 DEFAULT_STRIPS = 256 * 2**20
-"""Bytes for strips where device and host are the same memory: large enough for long loops over rows, small
-enough that a strip is still warm when its backward needs it. ResNet-50 at 2048 x 2048 takes 10.6 s a step with it,
-11.7 s with twice as much, 11.1 s with 96 MB; ResNet-18, VGG16 and MobileNetV2 take as long with twice as much."""
+"""Bytes for strips where device and host share one memory: large enough for long loops over rows, small enough
+that a strip is still in the cache when its backward pass reads it. ResNet-50 at 2048 x 2048 takes 10.6 s per step with
+it, 11.7 s with twice as much, 11.1 s with 96 MB; ResNet-18, VGG16 and MobileNetV2 take as long with twice as much."""
 
 HOST_SHARE = 8
-"""Of the host budget, one part in so many is for strips by default. ResNet-18 at 2048 x 2048 within 1.16 GB takes 3.5 s
-a step with it (one process), 3.5 to 3.7 s with a 16th (three): what lower strips cost, more images do not save."""
+"""By default 1 / `HOST_SHARE` of the host budget is for strips. ResNet-18 at 2048 x 2048 within 1.16 GB takes 3.5 s
+per step with it (one process), 3.5 to 3.7 s with 1/16 (three processes): storing more images does not make up for
+lower strips."""
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def parse_bytes(size: int | float | str) -> int:
-    """Bytes of `8000000000`, `"8GB"`, `"512 MiB"` or `"1.5G"`.
+    """Convert a size such as `8000000000`, `"8GB"`, `"512 MiB"` or `"1.5G"` to bytes.
+
+    Args:
+        size: A number of bytes, or text with a decimal (`GB`, `G`: 10**9) or binary (`GiB`: 2**30) unit.
+
+    Returns:
+        The size in whole bytes, rounded down.
 
     Raises:
-        ValueError: not a positive size.
+        ValueError: `size` is not a positive size.
     """
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?)(i?)B?\s*", str(size), re.IGNORECASE)
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?)(i?)B?\s*", str(size), re.IGNORECASE)
     try:
-        number = float(found[1]) if found else float("nan")
+        number = float(match[1]) if match else float("nan")
     except ValueError:
         number = float("nan")
-    if not found or not number > 0:
+    if not match or not number > 0:
         raise ValueError(
             f"expected a size such as '8GB', '512MiB' or a number of bytes, received {size!r}."
         )
-    unit = found[2].upper()
-    return int(number * (_BINARY[unit] if found[3] and unit else _UNITS[unit]))
+    unit = match[2].upper()
+    return int(number * (_BINARY[unit] if match[3] and unit else _UNITS[unit]))
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Bytes that a streamed model may take.
+    """Memory limits of a streamed model.
+
+    Sizes are a number of bytes or text such as `"8GB"` (8 * 10**9) or `"8GiB"` (8 * 2**30). They are parsed when they
+    are used.
 
     Args:
-        device: for the strips of a sweep, on each accelerator or, without one, in host memory. Default: 80 % of the
-            accelerator's free memory; without one 256 MiB, an eighth of `host` where that is less, more where a
-            single row takes more.
-        host: for stored images and their gradients. Default: what the machine has available.
-        disk: for those that host memory does not hold, in a file that goes with the process. Default: 90 % of what
-            is free in `scratch`, or nothing where that lies in memory.
-        scratch: directory of this file. Default: the one for temporary files.
-        All but the last: a number of bytes or text such as "8GB" (10**9) or "8GiB" (2**30); `disk=0` uses no file.
+        device: Limit for the strips of a sweep, on each accelerator or, without one, in host memory. Default: 80 % of
+            the free memory of the accelerator; without one 256 MiB, or an eighth of `host` if that is less, or more
+            if a single row needs more.
+        host: Limit for stored images and their gradients in host memory. Default: the available memory of the machine.
+        disk: Limit for what is spilled from host memory to a file, which is deleted when the process ends; `0` uses no
+            file. Default: 90 % of the free space in `scratch`, or 0 if that directory is in memory.
+        scratch: Directory of the spill file. Default: the directory for temporary files.
+
+    Raises:
+        ValueError: On use, a size cannot be parsed.
+
+    Example:
+        >>> budget = tfbig.Budget(device="2GB", host="3GiB", disk=0)
+        >>> budget.device_bytes, budget.host_bytes, budget.disk_bytes
+        (2000000000, 3221225472, 0)
+        >>> image = keras.Input((None, None, 3))
+        >>> model = keras.Model(image, keras.layers.Conv2D(8, 3)(image))
+        >>> tfbig.stream(model, budget)(np.zeros((1, 64, 48, 3), "float32")).shape
+        TensorShape([1, 62, 46, 8])
     """
 
     device: int | str | None = None
@@ -65,16 +86,17 @@ class Budget:
 
     @property
     def device_bytes(self) -> int | None:
-        """None leaves it to the machine."""
+        """Limit for strips in bytes; None if it depends on the accelerator."""
         return None if self.device is None else parse_bytes(self.device)
 
     @property
     def host_bytes(self) -> int:
+        """Limit for stored images in bytes."""
         return available_bytes() if self.host is None else parse_bytes(self.host)
 
     @property
     def disk_bytes(self) -> int:
-        """0 where there is no disk."""
+        """Limit for the spill file in bytes; 0 if nothing is spilled."""
         if self.disk is not None:
             return 0 if str(self.disk).strip() == "0" else parse_bytes(self.disk)
         if not os.path.isdir(self.folder) or in_memory(self.folder):
@@ -83,27 +105,28 @@ class Budget:
 
     @property
     def folder(self) -> str:
-        """The scratch directory."""
+        """Directory of the spill file."""
         return self.scratch or tempfile.gettempdir()
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments of this budget."""
         return asdict(self)
 
 
 def in_memory(folder: str) -> bool:
-    """Whether a directory lies in memory instead of on a disk; False where the system does not say."""
+    """Return whether a directory is in memory (tmpfs, ramfs); False if the system does not report it."""
     path = os.path.realpath(folder)
     try:
         with open("/proc/self/mounts") as file:
             mounts = [line.split()[1:3] for line in file]
     except OSError:
         return False
-    around = [(m, kind) for m, kind in mounts if os.path.commonpath([m, path]) == m]
-    return max(around, key=lambda found: len(found[0]), default=("", ""))[1] in ("tmpfs", "ramfs")
+    parents = [(m, kind) for m, kind in mounts if os.path.commonpath([m, path]) == m]
+    return max(parents, key=lambda mount: len(mount[0]), default=("", ""))[1] in ("tmpfs", "ramfs")
 
 
 def available_bytes() -> int:
-    """Host memory that can still be had, in bytes: of the machine, or of the control group that this process is in."""
+    """Return the available host memory in bytes, limited by the control group of this process."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         with open("/proc/meminfo") as file:

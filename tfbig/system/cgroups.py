@@ -1,4 +1,6 @@
-"""Memory that a control group of Linux leaves: a container or a job has less than its machine, and is killed beyond it.
+"""Available memory of a Linux control group.
+
+A container or a job has less memory than its machine, and is killed when it uses more.
 
 Documentation of the kernel: `admin-guide/cgroup-v2` (`memory.max`, `memory.current`, `memory.stat`), and version 1,
 `admin-guide/cgroup-v1/memory` (`memory.limit_in_bytes`, `memory.usage_in_bytes`).
@@ -9,36 +11,39 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 UNLIMITED = 2**60
-"""Limits from here on are none: version 1 says 2**63 less a page."""
+"""Limits from this value on mean unlimited: version 1 reports 2**63 minus one page."""
 
 ROOT = Path("/sys/fs/cgroup")
-OWN = Path("/proc/self/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
 
 
-def available_bytes(root: Path = ROOT, own: Path = OWN) -> int | None:
-    """Bytes that this process may still take by the limits of its group and of those around it.
+def available_bytes(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int | None:
+    """Return the bytes that this process may still allocate in its control group and its parents.
 
-    What the system keeps of files without need counts as available, as in `MemAvailable`.
+    File cache that the kernel can drop counts as available, as in `MemAvailable`.
 
     Args:
-        root: where groups are mounted.
-        own: names those of this process.
+        root: Mount point of the control groups.
+        membership: File that lists the groups of this process.
 
     Returns:
-        None where nothing limits it, or the system does not say.
+        Bytes, or None if there is no limit or the system does not report it.
     """
-    left = [_left(folder) for folder in _folders(root, own)]
-    known = [number for number in left if number is not None]
-    return max(min(known), 0) if known else None
+    available = [_group_available(folder) for folder in _group_folders(root, membership)]
+    limited = [number for number in available if number is not None]
+    return max(min(limited), 0) if limited else None
 
 
-def _folders(root: Path, own: Path) -> list[Path]:
-    """Of the groups of this process; in a container its own group is at the root, whatever it is called."""
+def _group_folders(root: Path, membership: Path) -> list[Path]:
+    """Return the folders of the groups of this process and of their parents.
+
+    In a container its group is mounted at the root, whatever its name is.
+    """
     try:
-        lines = own.read_text().splitlines()
+        lines = membership.read_text().splitlines()
     except OSError:
         return []
-    found = []
+    folders = []
     for line in lines:
         _, _, rest = line.partition(":")
         controllers, _, name = rest.partition(":")
@@ -46,11 +51,12 @@ def _folders(root: Path, own: Path) -> list[Path]:
             continue
         top = root / "memory" if controllers else root
         path = PurePosixPath(name)
-        found += [top / str(each).lstrip("/") for each in (path, *path.parents)]
-    return found
+        folders += [top / str(each).lstrip("/") for each in (path, *path.parents)]
+    return folders
 
 
-def _left(folder: Path) -> int | None:
+def _group_available(folder: Path) -> int | None:
+    """Return limit - use + inactive file cache of one group, or None without a limit."""
     names = ("memory.max", "memory.current", "inactive_file")
     if not (folder / names[0]).exists():
         names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")

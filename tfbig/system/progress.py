@@ -1,6 +1,6 @@
-"""Says how far a long step is: which sweep, which strip.
+"""Progress of a long step on standard error: the current sweep and strip.
 
-A step that ends within `QUIET_SECONDS` prints nothing. Set `tfbig.system.progress.show(False)` to print never.
+A step that ends within `QUIET_SECONDS` prints nothing. `tfbig.system.progress.show(False)` turns printing off.
 """
 
 from __future__ import annotations
@@ -22,13 +22,21 @@ _shown: bool | None = None
 
 
 def show(shown: bool | None) -> None:
-    """True prints always, False never, None (the default) where standard error is a terminal."""
+    """Turn progress output on or off.
+
+    Args:
+        shown: True prints always, False never, None (the default) if standard error is a terminal.
+    """
     global _shown
     _shown = shown
 
 
 class Meter:
-    """Prints one line that overwrites itself."""
+    """Progress line that overwrites itself.
+
+    Args:
+        clock: Returns the time in seconds.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -36,10 +44,16 @@ class Meter:
         self.open = False
 
     def tick(self, what: str, index: int, count: int, unit: str = "strip") -> None:
-        """Strip `index` of `count` is done.
+        """Report that a unit of work is done.
+
+        Args:
+            what: Name of the work.
+            index: Number of the unit, from 0.
+            count: Number of units.
+            unit: Name of a unit.
 
         Raises:
-            Stopped: the work was asked to end.
+            Stopped: The work was requested to stop.
         """
         signals.check()
         now = self.clock()
@@ -48,18 +62,17 @@ class Meter:
             self._print(f"\r{what}, {unit} {index + 1}/{count}, {now - self.began:.0f} s ")
 
     def begin(self) -> None:
-        """A step starts."""
+        """Start timing a step."""
         self.began = self.clock()
 
     def end(self) -> None:
-        """A step has ended: clears the line."""
+        """Clear the line at the end of a step."""
         if self.open:
             self._print("\r" + " " * 60 + "\r")
         self.open = False
 
     def _print(self, text: str) -> None:
-        wanted = sys.stderr.isatty() if _shown is None else _shown
-        if wanted:
+        if sys.stderr.isatty() if _shown is None else _shown:
             sys.stderr.write(text)
             sys.stderr.flush()
 
@@ -68,8 +81,16 @@ METER = Meter()
 
 
 @contextmanager
-def telling(what: str, unit: str = "strip") -> Iterator[Callable[[int, int], None]]:
-    """Says how far something lasting is: gives what is called with how many parts are done, and of how many."""
+def reporting(what: str, unit: str = "strip") -> Iterator[Callable[[int, int], None]]:
+    """Report the progress of the work done in this context.
+
+    Args:
+        what: Name of the work.
+        unit: Name of a unit of work.
+
+    Yields:
+        A function to call with the number of units done and the number of all units.
+    """
     METER.begin()
     try:
         yield lambda done, count: METER.tick(what, done - 1, count, unit)
@@ -82,10 +103,10 @@ def _call(function: Callable[..., Any], *arguments: Any) -> tf.Operation:
 
 
 def begin(after: tf.Tensor) -> None:
-    """Marks, in a graph, the start of a step, once `after` is known."""
+    """Mark the start of a step in a graph, once `after` is computed."""
     _call(lambda _: METER.begin(), after)
 
 
 def end(after: tf.Tensor) -> None:
-    """Marks, in a graph, the end of a step, once `after` is known."""
+    """Mark the end of a step in a graph, once `after` is computed."""
     _call(lambda _: METER.end(), after)

@@ -1,7 +1,8 @@
-"""Ends long work on request, after the strip that it is at: Ctrl-C, SIGTERM of a scheduler, or `request`.
+"""Graceful stop after the current strip, on Ctrl-C, on SIGTERM (as schedulers send it) or on `request`.
 
-A step of a large image takes minutes to hours inside TensorFlow, and meanwhile Python handles no signal in its main
-thread. So a thread of its own waits for signals, and what reports the progress of a step asks whether to go on.
+A step on a large image spends minutes to hours inside TensorFlow, and meanwhile Python runs no signal handler in the
+main thread. So a separate thread waits for signals, and the code that reports the progress of a step checks whether to
+stop.
 """
 
 from __future__ import annotations
@@ -15,89 +16,93 @@ from contextlib import contextmanager
 
 from tfbig.errors import Stopped
 
-_asked: int | None = None
+_requested: int | None = None
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_heard = _held = False
+_handling = _deferred = False
 
 
 def request(number: int = signal.SIGINT) -> None:
-    """Asks running work to end, as the signal of this number does."""
-    global _asked
-    _asked = number
+    """Request the running work to stop, as a signal does.
+
+    Args:
+        number: Number of the signal.
+    """
+    global _requested
+    _requested = number
 
 
 def check() -> None:
-    """Ends the work that calls this if it was asked to.
+    """Stop the calling work if this was requested.
 
     Raises:
-        Stopped: it was.
+        Stopped: A stop was requested.
     """
-    if _asked is not None and not _held:
-        raise Stopped(f"stopped by {signal.Signals(_asked).name}")
+    if _requested is not None and not _deferred:
+        raise Stopped(f"stopped by {signal.Signals(_requested).name}")
 
 
 @contextmanager
-def held() -> Iterator[None]:
-    """Within it `check` ends nothing: for work of which others wait for every part."""
-    global _held
-    _held = True
+def deferred() -> Iterator[None]:
+    """Let `check` pass in this context, for work that other workers wait for."""
+    global _deferred
+    _deferred = True
     try:
         yield
     finally:
-        _held = False
+        _deferred = False
 
 
-def asked() -> int | None:
-    """The signal that asked to end, or None."""
-    return _asked
+def requested() -> int | None:
+    """Return the signal that requested a stop, or None."""
+    return _requested
 
 
 def exit_code() -> int:
-    """What a shell reports of a process that was ended so: 130 for Ctrl-C, 143 for SIGTERM."""
-    return 128 + (signal.SIGINT if _asked is None else _asked)
+    """Return the exit code that a shell reports: 130 for Ctrl-C, 143 for SIGTERM."""
+    return 128 + (signal.SIGINT if _requested is None else _requested)
 
 
 @contextmanager
-def on_signals(told: str) -> Iterator[None]:
-    """Within it, Ctrl-C and SIGTERM ask running work to end; a second one ends the process at once.
+def on_signals(message: str) -> Iterator[None]:
+    """Turn Ctrl-C and SIGTERM into requests to stop; a second signal exits at once.
 
-    Outside the main thread, where Python sets no handlers, it does nothing.
+    Outside the main thread, where Python cannot set handlers, this does nothing.
 
     Args:
-        told: what the first signal prints.
+        message: Line to print on the first signal.
     """
-    global _asked, _heard
+    global _requested, _handling
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    before = {number: signal.signal(number, _nothing) for number in _SIGNALS}
-    _heard = True
-    woken = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    watcher = threading.Thread(target=_watch, args=(reader, told), daemon=True)
+    previous_handlers = {number: signal.signal(number, _nothing) for number in _SIGNALS}
+    _handling = True
+    previous_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    watcher = threading.Thread(target=_watch, args=(reader, message), daemon=True)
     watcher.start()
     try:
         yield
     finally:
-        _heard = False
-        signal.set_wakeup_fd(woken)
-        for number, handler in before.items():
+        _handling = False
+        signal.set_wakeup_fd(previous_fd)
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
         os.close(writer)
         watcher.join()
         os.close(reader)
-        _asked = None
+        _requested = None
 
 
 @contextmanager
-def at_once() -> Iterator[None]:
-    """Within it, Ctrl-C ends the process at once; for what holds Python's lock while it waits.
+def default_handlers() -> Iterator[None]:
+    """Let signals end the process at once in this context, for calls that wait while they hold Python's lock.
 
-    After it, signals ask to end again, whatever handlers a library has set: making a cluster, TensorFlow sets one for
-    SIGTERM, so that this signal is not heeded until all workers are there.
+    Afterwards signals are requests to stop again, whatever handlers a library has set: when it creates a cluster,
+    TensorFlow sets a handler for SIGTERM, so that this signal has no effect until all workers are connected.
     """
-    if not _heard or threading.current_thread() is not threading.main_thread():
+    if not _handling or threading.current_thread() is not threading.main_thread():
         yield
         return
     for number in _SIGNALS:
@@ -110,15 +115,15 @@ def at_once() -> Iterator[None]:
 
 
 def _nothing(*_: object) -> None:
-    """What a handler does: a signal that has one wakes the thread that waits for them."""
+    """Handle a signal by doing nothing: that there is a handler wakes the watching thread."""
 
 
-def _watch(reader: int, told: str) -> None:
-    """Waits for signals, whose numbers come as bytes, until nobody writes any more."""
-    while found := os.read(reader, 1):
-        if found[0] not in _SIGNALS:
+def _watch(reader: int, message: str) -> None:
+    """Read signal numbers, one byte each, until the pipe is closed."""
+    while data := os.read(reader, 1):
+        if data[0] not in _SIGNALS:
             continue
-        if asked() is not None:
+        if requested() is not None:
             os._exit(exit_code())
-        request(found[0])
-        print(f"\n{told}", file=sys.stderr, flush=True)
+        request(data[0])
+        print(f"\n{message}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What fails while a graph runs, raised as the error that it is."""
+"""Errors raised while a TensorFlow graph runs, raised again as the original Python error."""
 
 from __future__ import annotations
 
@@ -16,71 +16,79 @@ from tfbig.system import replication
 
 
 def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, raising what tfbig raised while a graph ran instead of TensorFlow's error around it."""
+    """Wrap a function so that it raises the error of tfbig instead of the TensorFlow error around it."""
 
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         try:
             return function(*arguments, **options)
         except tf.errors.OpError as error:
-            own = _quoted(str(error))
-            if own is None:
+            original = _quoted(str(error))
+            if original is None:
                 raise
-            raise own from error
+            raise original from error
 
     return call
 
 
-def or_with_less(model: Any, work: Callable[[], Any]) -> Any:
-    """What work with a model gives; where a device has too little memory, once more with half of it for strips.
+def retry_with_less_memory(model: Any, work: Callable[[], Any]) -> Any:
+    """Run `work`; if the device is out of memory, run it once more with half the memory for strips.
 
     Args:
-        model: that has a method `use_less()`, if it can use less.
-        work: changes nothing if it fails.
+        model: Model that `work` runs, with a method `use_less()` if it can use less memory.
+        work: Function without arguments that changes nothing if it fails.
+
+    Returns:
+        The result of `work`.
 
     Raises:
-        BudgetError: the device has not enough for that either.
+        BudgetError: The second attempt also ran out of memory, or the model cannot use less.
     """
     try:
         return work()
     except tf.errors.ResourceExhaustedError as error:
-        reason = _lacking(error)
+        reason = _failed_allocation(error)
         use_less = getattr(model, "use_less", None)
         if use_less is None:
             raise errors.BudgetError(
                 f"'{model.name}': out of memory: {reason}. Use smaller images or a smaller batch, or stream the model."
             ) from error
         bytes_now = use_less()
-    print(f"out of memory: {reason}; once more with {bytes_now} bytes for strips", file=sys.stderr)
+    print(
+        f"out of memory: {reason}; trying again with {bytes_now} bytes for strips", file=sys.stderr
+    )
     try:
         return work()
     except tf.errors.ResourceExhaustedError as error:
         raise errors.BudgetError(
-            f"'{model.name}': out of memory, also with {bytes_now} bytes for strips: {_lacking(error)}. Lower `device` "
-            "of the Budget further (now half of what it was), use smaller images or a smaller batch, or end what else "
-            "uses the device."
+            f"'{model.name}': out of memory, even with {bytes_now} bytes for strips: {_failed_allocation(error)}. "
+            "Lower `device` of the Budget (it is now half of what it was), use smaller images or a smaller batch, or "
+            "end other processes that use the device."
         ) from error
 
 
-def _lacking(error: tf.errors.OpError) -> str:
-    """The part of TensorFlow's message that says what found no memory."""
-    found = re.search(
+def _failed_allocation(error: tf.errors.OpError) -> str:
+    """Return the part of TensorFlow's message that names the failed allocation."""
+    match = re.search(
         r"MemoryError: .*|OOM when allocating .*|[Ff]ailed to allocate .*", str(error)
     )
-    return found[0].strip() if found else type(error).__name__
+    return match[0].strip() if match else type(error).__name__
 
 
 class Unwrapped:
-    """A Keras model whose calls, `fit`, `evaluate` and `predict` raise our own errors; mixed in before Keras' class."""
+    """Mixin, placed before the Keras class, whose calls, `fit`, `evaluate` and `predict` raise errors of tfbig."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Call the model."""
         return unwrapped(super().__call__)(*arguments, **options)  # type: ignore[misc]
 
     def fit(self, *arguments: Any, **options: Any) -> Any:
+        """Train the model, as `keras.Model.fit`."""
         replication.check_fit(self)
         return super().fit(*arguments, **options)  # type: ignore[misc]
 
     def evaluate(self, *arguments: Any, **options: Any) -> Any:
+        """Evaluate the model, as `keras.Model.evaluate`."""
         replication.check_fit(self)
         return super().evaluate(*arguments, **options)  # type: ignore[misc]
 
@@ -88,19 +96,20 @@ class Unwrapped:
         return unwrapped(super()._make_function(step_function))  # type: ignore[misc]
 
     def make_predict_function(self, force: bool = False) -> None:
-        made = getattr(self, "predict_function", None)
+        """Create the function that `predict` runs."""
+        previous = getattr(self, "predict_function", None)
         super().make_predict_function(force)  # type: ignore[misc]
-        if self.predict_function is not made:
+        if self.predict_function is not previous:
             self.predict_function: Any = unwrapped(self.predict_function)
 
 
 def _quoted(message: str) -> Exception | None:
-    """The error of ours that a message of TensorFlow quotes, with its traceback after it."""
-    ours = (
+    """Return the error of tfbig quoted in a TensorFlow message (a traceback follows it), or None."""
+    kinds = (
         *(errors.BudgetError, errors.SourceError, errors.NonFiniteError, errors.Stopped),
         ValueError,
     )
-    for kind in ours:
+    for kind in kinds:
         _, name, text = message.partition(f"{kind.__name__}: ")
         if name and "/tfbig/" in message.replace(os.sep, "/"):
             return kind(text.split("\nTraceback", 1)[0].strip())

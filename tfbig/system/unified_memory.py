@@ -1,8 +1,8 @@
-"""Memory that the runtime manages across host and accelerator, for plain models that do not fit the accelerator.
+"""Unified memory: memory shared by host and accelerator, for plain models that do not fit the accelerator.
 
 TensorFlow allocates it (`cuMemAllocManaged`) when `per_process_gpu_memory_fraction` is above 1, in a `ConfigProto`
-that has to be there before any device is: TensorFlow 2 has no function for that. (`use_unified_memory` alone does not
-raise the limit, TensorFlow issue 21600; `TF_FORCE_UNIFIED_MEMORY` is read by JAX alone.)
+that must be set before any device is created: TensorFlow 2 has no function for that. (`use_unified_memory` alone does
+not raise the limit, TensorFlow issue 21600; `TF_FORCE_UNIFIED_MEMORY` is read by JAX alone.)
 """
 
 from __future__ import annotations
@@ -21,21 +21,25 @@ from tfbig.system.budget import available_bytes
 from tfbig.units import format_bytes
 
 LEAST_CAPABILITY = (6, 0)
-"""Of cards that move pages when they are touched: Pascal and later."""
+"""Lowest compute capability of GPUs that move pages on demand (Pascal)."""
 
-INSTEAD = "Use tfbig.stream, or --mode offload, which need none of it."
+INSTEAD = "Use tfbig.stream, or --mode offload, which do not need it."
 
 _CONCURRENT = 89  # CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS
 
 
 @dataclass(frozen=True)
 class UnifiedMemory:
-    """What `unified_memory` found.
+    """Result of `unified_memory`: the device and its memory limit.
 
     Args:
-        device: where the model runs.
-        physical_bytes: memory of the device itself; without an accelerator that of the host.
-        limit_bytes: what tensors on it may take in all.
+        device: Device that runs the model.
+        physical_bytes: Memory of the device itself; without an accelerator the available memory of the host.
+        limit_bytes: Limit for all tensors on the device.
+
+    Example:
+        >>> print(tfbig.UnifiedMemory("/GPU:0", 8 * 2**30, 30 * 2**30))
+        unified memory on /GPU:0: 30.0 GiB for tensors, of which the device has 8.0 GiB
     """
 
     device: str
@@ -43,32 +47,37 @@ class UnifiedMemory:
     limit_bytes: int
 
     def __str__(self) -> str:
+        """Return a line with the device, the limit and the physical memory."""
         return (
             f"unified memory on {self.device}: {format_bytes(self.limit_bytes)} "
-            f"for tensors, {format_bytes(self.physical_bytes)} of it the device's own"
+            f"for tensors, of which the device has {format_bytes(self.physical_bytes)}"
         )
 
 
 def unified_memory(oversubscription: float = 4.0) -> UnifiedMemory:
-    """Lets plain Keras models take more memory than the accelerator has.
+    """Let plain Keras models use more memory than the accelerator has.
 
-    Call it before anything that uses a device. Pages move to whoever touches them, so what is used once a step costs
-    its way over the bus, each way; `tfbig.stream` moves less. Without an accelerator, and on Apple silicon, memory is
-    shared anyway and nothing is set.
+    Call it before anything that uses a device. Pages move to the processor that touches them, so data that is used
+    once per step crosses the bus in each direction; `tfbig.stream` moves less. Without an accelerator, and on Apple
+    silicon, memory is shared anyway and nothing is set.
+
+    Source: the shared-memory gigapixel U-Net of Remedios et al., which ran on an M1 Ultra; CUDA managed memory.
 
     Args:
-        oversubscription: bytes for tensors over those that the accelerator has, above 1. What they take beyond those
-            is host memory, so there is no more than host and accelerator have free together.
+        oversubscription: Limit for tensors as a multiple of the accelerator's memory, above 1. The excess is host
+            memory, so the limit is reduced to what accelerator and host have available together.
 
     Returns:
-        What was found, with the limit as the device itself reports it.
+        The device and its limit in bytes, as the device reports it.
 
     Raises:
         ValueError: `oversubscription` is not above 1.
-        UnifiedMemoryError: it is too late, the platform cannot, or TensorFlow did not take it.
+        UnifiedMemoryError: A device already exists, the platform does not support it, or TensorFlow ignored it.
 
-    Source:
-        the shared-memory gigapixel U-Net of Remedios et al., which ran on an M1 Ultra; CUDA managed memory.
+    Example:
+        >>> memory = tfbig.unified_memory(oversubscription=4.0)  # before the first tensor
+        >>> memory.limit_bytes >= memory.physical_bytes
+        True
     """
     if not 1 < oversubscription < float("inf"):
         raise ValueError(
@@ -80,8 +89,8 @@ def unified_memory(oversubscription: float = 4.0) -> UnifiedMemory:
         return UnifiedMemory(cards[0].name if cards else "the CPU", free, free)
     if context.context()._initialized:
         raise UnifiedMemoryError(
-            "unified_memory() came too late: TensorFlow has its devices already. Call it first, before any tensor, "
-            f"model or list of logical devices is made. {INSTEAD}"
+            "unified_memory() was called too late: TensorFlow has created its devices. Call it first, before creating "
+            f"any tensor or model, or listing logical devices. {INSTEAD}"
         )
     for card in cards:
         _check(card)
@@ -92,7 +101,7 @@ def unified_memory(oversubscription: float = 4.0) -> UnifiedMemory:
 
 
 def peak_bytes() -> int | None:
-    """Most bytes of tensors on the first accelerator so far; None without one."""
+    """Return the peak use of the first accelerator by tensors in bytes; None without an accelerator."""
     device = backend.accelerator()
     if device is None:
         return None
@@ -104,15 +113,15 @@ def _is_apple_silicon() -> bool:
 
 
 def _check(card: tf.config.PhysicalDevice) -> None:
-    """Refuses accelerators that cannot share memory."""
+    """Raise UnifiedMemoryError if an accelerator cannot share memory."""
     capability = tf.config.experimental.get_device_details(card).get("compute_capability")
     if capability is None:
         why = "is a plug-in device, for which TensorFlow has no unified memory"
     elif capability < LEAST_CAPABILITY:
-        least, own = (".".join(map(str, c)) for c in (LEAST_CAPABILITY, capability))
-        why = f"has compute capability {own}; pages move on demand from {least} on"
+        least, actual = (".".join(map(str, c)) for c in (LEAST_CAPABILITY, capability))
+        why = f"has compute capability {actual}; expected {least} or higher"
     elif tf.config.get_logical_device_configuration(card):
-        why = "is divided into logical devices; leave out set_logical_device_configuration"
+        why = "is divided into logical devices; remove set_logical_device_configuration"
     elif _moves_pages(int(card.name.rsplit(":", 1)[1])) is False:
         why = "cannot move pages while it computes on this system, as under Windows and WSL"
     else:
@@ -129,17 +138,17 @@ def _cuda() -> ctypes.CDLL | None:
 
 
 def _moves_pages(index: int) -> bool | None:
-    """Whether host and card may touch managed memory at the same time; None where the driver does not say."""
-    driver, found, device = _cuda(), ctypes.c_int(), ctypes.c_int()
+    """Return whether host and GPU can access managed memory at once; None if the driver does not report it."""
+    driver, supported, device = _cuda(), ctypes.c_int(), ctypes.c_int()
     if driver is None or driver.cuDeviceGet(ctypes.byref(device), index):
         return None
-    if driver.cuDeviceGetAttribute(ctypes.byref(found), _CONCURRENT, device):
+    if driver.cuDeviceGetAttribute(ctypes.byref(supported), _CONCURRENT, device):
         return None
-    return bool(found.value)
+    return bool(supported.value)
 
 
 def _total_bytes() -> int:
-    """Memory of the first card, as its driver says."""
+    """Return the memory of the first GPU in bytes, as its driver reports it."""
     driver, device, total = _cuda(), ctypes.c_int(), ctypes.c_size_t()
     if (
         driver is None
@@ -147,29 +156,29 @@ def _total_bytes() -> int:
         or driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
     ):
         raise UnifiedMemoryError(
-            f"unified_memory(): the driver of the GPU (libcuda.so.1) does not say how much memory it has. {INSTEAD}"
+            f"unified_memory(): the GPU driver (libcuda.so.1) does not report the size of its memory. {INSTEAD}"
         )
     return total.value
 
 
 def _configure(fraction: float) -> None:
-    """What TensorFlow makes its devices with."""
+    """Set the configuration with which TensorFlow creates its devices."""
     config = config_pb2.ConfigProto()
     if context.context()._config is not None:
         config.CopyFrom(context.context()._config)
     config.gpu_options.per_process_gpu_memory_fraction = fraction
     config.gpu_options.experimental.use_unified_memory = True
-    config.gpu_options.allow_growth = True  # else all of it is asked for at once
+    config.gpu_options.allow_growth = True  # otherwise all of it is allocated at once
     context.context()._config = config
 
 
 def _verified(name: str, total: int) -> UnifiedMemory:
-    """The limit that the device reports, which is above what it has where TensorFlow took the configuration."""
-    tf.config.list_logical_devices()  # makes the devices
+    """Create the devices and return the reported limit, which must exceed the memory of the GPU."""
+    tf.config.list_logical_devices()  # creates the devices
     limit = backend.accelerator_bytes()
     if limit <= total:
         raise UnifiedMemoryError(
-            f"unified_memory(): TensorFlow did not take it: {name} reports a limit of {format_bytes(limit)} and has "
+            f"unified_memory(): TensorFlow ignored it: {name} reports a limit of {format_bytes(limit)} and has "
             f"{format_bytes(total)}. {INSTEAD}"
         )
     return UnifiedMemory(name, total, limit)

@@ -1,4 +1,4 @@
-"""Tissue masks of slides, and the grid of tiles that covers the tissue."""
+"""Tissue masks of slides, and selection of the tiles that contain tissue."""
 
 from tfbig.tissue.masks import Tissue, find_tissue, tissue_mask
 

@@ -1,4 +1,4 @@
-"""Where the tissue of a slide is: labels of every pixel, made as the gigapixel U-Net's were, or a mask to tile by.
+"""Detection of tissue on slides: labels of every pixel, as for the gigapixel U-Net, and masks for tiling.
 
 Labels: Remedios et al., "Exploring shared memory architectures for end-to-end gigapixel deep learning",
 MIDL 2023, section 2: "Labels were created by cropping, downsampling by 8, tiling into
@@ -25,12 +25,13 @@ __all__ = ["Tissue", "find_tissue", "tissue_mask"]
 
 METHODS: Final = ("otsu", "grey")
 GREY: Final = (3, 230)
-"""Grey values of tissue, without the two themselves: the range of the Big-Layers papers (section 4)."""
+"""Range of the grey values of tissue, both ends excluded, from the Big-Layers papers (section 4)."""
 MPP: Final = 8.0
-"""Of the picture on which a mask is found, where that of the slide is known; else its longer side has `SIDE` pixels."""
+"""Micrometres per pixel of the image that a mask is computed from, if the pixel size of the slide is known."""
 SIDE: Final = 2048
+"""Pixels of the longer side of that image if the pixel size is unknown."""
 DARK: Final = 64
-"""Grey value below which the ground of a slide is no glass."""
+"""Median grey value below which the background of a slide is not glass."""
 _STRIP_ROWS: Final = 512
 
 Mask = npt.NDArray[np.bool_]
@@ -45,42 +46,50 @@ def tissue_mask(
     erosion: int = 2,
     dilation: int = 4,
 ) -> Source:
-    """Labels every pixel of a slide as tissue (1) or background (0).
+    """Label every pixel of a slide as tissue (1) or background (0).
 
-    The slide is read once, by strips, and only the mask at `1 / factor` is kept; the label of
-    full size is enlarged from it row by row as it is read.
+    The slide is read once, in strips, and only the mask at `1 / factor` is kept; labels at full
+    size are enlarged from it as they are read.
 
         small = mean of each factor x factor block and of the channels
         mask  = 0 < small <= white
         mask  = fill_holes(dilate(erode(median(mask))))
         label[i, j] = mask[i // factor, j // factor]
 
-    The paper gives `factor` and `white`. It does not give how the slide was downsampled, nor the
-    sizes of the median, the erosion and the dilation. Here blocks are averaged (those at the
-    bottom and right edge over the pixels they have), and the sizes were chosen by eye on stained
-    sections at about 2 and 0.26 um per pixel: the median and the erosion remove dust and single
-    cells, the dilation gives the tissue its rim back and closes narrow gaps, so that small lumina
-    become holes and are filled. Exact zeros are background, as in the paper, which also covers
-    tiles that a slide leaves out.
+    `factor` and `white` are from the paper, which does not specify how the slide was downsampled
+    or the sizes of the median, the erosion and the dilation. Here blocks are averaged (those at
+    the bottom and right edge over the pixels they have), and the sizes were chosen by eye on
+    stained sections at about 2 and 0.26 um per pixel: the median and the erosion remove dust and
+    single cells, the dilation restores the rim of the tissue and closes narrow gaps, so that small
+    lumina become holes and are filled. Exact zeros are background, as in the paper; this also
+    covers tiles missing from a slide.
 
     Args:
-        source: The slide `[H, W, 1]` or `[H, W, 3]`, uint8, bright background: not inverted.
+        source: The slide `[H, W, 1]` or `[H, W, 3]`, uint8, with a bright background.
         factor: Side of a block in pixels.
         white: Blocks with a mean above this are background.
-        median: The median is taken over squares of `2 median + 1` small pixels; 0 for none.
-        erosion: Radius of the disk of the erosion in small pixels; 0 for none.
-        dilation: Radius of the disk of the dilation in small pixels; 0 for none.
+        median: Radius of the median filter over squares of `2 median + 1` blocks; 0 for none.
+        erosion: Radius of the erosion disk in blocks; 0 for none.
+        dilation: Radius of the dilation disk in blocks; 0 for none.
 
     Returns:
-        A source of 0 and 1, uint8 `[H, W, 1]`.
+        A source of 0 and 1, `[H, W, 1]`, uint8.
 
     Raises:
         SourceError: The slide is not uint8, has another number of channels, or cannot be read.
         ValueError: `factor` is below 1, or a size is negative.
 
     Memory:
-        While it runs about `H W (4 C / factor + 8) / factor**2` bytes at most, beside one strip
-        of 512 rows; then `H W / factor**2` bytes.
+        At most about `H W (4 C / factor + 8) / factor**2` bytes plus one strip of 512 rows while
+        it runs; `H W / factor**2` bytes afterwards.
+
+    Example:
+        >>> slide = np.full((64, 64, 3), 240, "uint8")
+        >>> slide[16:48, 16:64] = 120
+        >>> from tfbig.tissue import tissue_mask
+        >>> mask = tissue_mask(tfbig.open(slide), factor=4, median=0, erosion=0, dilation=0)
+        >>> mask.read(20, 21)[0, ::8, 0].tolist()
+        [0, 0, 1, 1, 1, 1, 1, 1]
     """
     _check(source, factor, (median, erosion, dilation))
     small = _cleaned(_dark_blocks(source, factor, white), median, erosion, dilation)
@@ -91,11 +100,11 @@ def tissue_mask(
 
 @dataclass(frozen=True)
 class Tissue:
-    """A mask of tissue.
+    """A mask of the tissue of a slide.
 
-    Attributes:
-        mask: `[h, w]`, over the whole slide.
-        shape: rows and columns of the slide at level 0.
+    Args:
+        mask: Boolean `[h, w]` over the whole slide.
+        shape: Rows and columns of the slide at level 0.
     """
 
     mask: Mask
@@ -103,31 +112,31 @@ class Tissue:
 
     @property
     def share(self) -> float:
-        """Of the slide that is tissue."""
+        """Fraction of the slide that is tissue, 0 to 1."""
         return float(self.mask.mean())
 
     def shares(self, coords: npt.ArrayLike, size: float) -> npt.NDArray[np.float64]:
-        """Of squares of the slide, how much is tissue.
+        """Return the fraction of tissue in squares of the slide.
 
         Args:
-            coords: x and y of their upper left corners at level 0, `[n, 2]`.
-            size: their sides, in pixels of level 0.
+            coords: x and y of the upper left corner of each square in pixels of level 0, `[n, 2]`.
+            size: Side of the squares in pixels of level 0.
 
         Returns:
-            `[n]`, from 0 to 1. What is outside the slide is no tissue.
+            `[n]`, float64, from 0 to 1. Pixels outside the slide count as background.
         """
         corners = np.asarray(coords, np.float64).reshape(-1, 2)
         sums = np.zeros([n + 1 for n in self.mask.shape])
         sums[1:, 1:] = self.mask.cumsum(0).cumsum(1)
         steps = [n / m for n, m in zip(self.shape, self.mask.shape, strict=True)]
-        at = [[corners[:, 1 - axis] + side for side in (0, size)] for axis in (0, 1)]
-        places = [[p / step for p in pair] for pair, step in zip(at, steps, strict=True)]
+        ends = [[corners[:, 1 - axis] + side for side in (0, size)] for axis in (0, 1)]
+        scaled = [[end / step for end in pair] for pair, step in zip(ends, steps, strict=True)]
         area = size * size / (steps[0] * steps[1])
-        (top, bottom), (left, right) = places
-        total = _within(sums, bottom, right) - _within(sums, top, right)
-        total -= _within(sums, bottom, left) - _within(sums, top, left)
-        found: npt.NDArray[np.float64] = np.clip(total / area, 0, 1)
-        return found
+        (top, bottom), (left, right) = scaled
+        total = _interpolate(sums, bottom, right) - _interpolate(sums, top, right)
+        total -= _interpolate(sums, bottom, left) - _interpolate(sums, top, left)
+        shares: npt.NDArray[np.float64] = np.clip(total / area, 0, 1)
+        return shares
 
 
 def find_tissue(
@@ -138,36 +147,48 @@ def find_tissue(
     smallest: float = 64.0,
     holes: float = 64.0,
 ) -> Tissue:
-    """Tells tissue from glass, on a picture at 8 um a pixel.
+    """Separate tissue from glass, on an image of the slide at 8 um per pixel.
 
     Args:
-        slide: uint8, of one or three channels.
-        method: "otsu": what is more coloured than Otsu's threshold (1979) of the saturation of HSV, as CAMELYON is
-            tiled (Zhang et al., 2022), of one channel what is darker; "grey": what has a grey value above 3 and below
-            230, as PANDA is.
-        dark: the ground is dark, as in fluorescence: tissue is what is brighter than Otsu's threshold of the grey
-            values.
-        smallest: parts of fewer pixels of the small picture are dirt.
-        holes: holes of fewer are tissue.
+        slide: The slide, uint8 with one or three channels.
+        method: "otsu": tissue is more saturated (HSV) than Otsu's threshold (1979), as CAMELYON is tiled (Zhang et
+            al., 2022), and on one channel darker; "grey": tissue has a grey value above 3 and below 230, as PANDA is
+            tiled.
+        dark: Whether the background is dark, as in fluorescence: tissue is then brighter than Otsu's threshold of the
+            grey values.
+        smallest: Regions of fewer pixels of that image are removed as dirt.
+        holes: Holes of fewer pixels of that image are filled.
+
+    Returns:
+        The mask.
 
     Raises:
-        ValueError: there is no such method, or "grey" is asked for on a dark ground.
-        SourceError: the slide has other samples or channels, cannot be read, or has a dark ground where a bright one
-            is expected.
+        ValueError: `method` is unknown, or is "grey" with a dark background.
+        SourceError: The slide has another dtype or number of channels, cannot be read, or has a dark background
+            although `dark` is False.
+
+    Example:
+        >>> image = np.full((300, 200, 3), 240, "uint8")
+        >>> image[100:200, 50:150] = (150, 80, 160)
+        >>> np.save("slide.npy", image)
+        >>> from tfbig.tissue import find_tissue
+        >>> tissue = find_tissue(tfbig.open_slide("slide.npy"))
+        >>> tissue.mask.shape, round(tissue.share, 2)
+        ((300, 200), 0.17)
     """
     if method not in METHODS or (dark and method == "grey"):
         raise ValueError(
-            f"tissue by '{method}'{' on a dark ground' if dark else ''}; expected 'otsu', or 'grey' on a bright one."
+            f"received method '{method}', dark={dark}; expected 'otsu', or 'grey' with dark=False."
         )
     if slide.dtype != np.uint8 or slide.shape[2] not in (1, 3):
         raise SourceError(
-            f"{slide.name}: has {slide.shape[2]} channels of {slide.dtype}; tissue is found on 1 or 3 channels of "
-            "uint8. Convert it first, or tile without a mask (--tissue none)."
+            f"{slide.name}: has {slide.shape[2]} channels of {slide.dtype}; find_tissue expects 1 or 3 channels "
+            "of uint8. Convert it first, or tile without a mask (--tissue none)."
         )
     small = slide.scaled(_factor(slide))
-    picture = small.read(0, small.shape[0])
-    found = _by_otsu(picture, dark, slide.name) if method == "otsu" else in_grey_range(picture)
-    cleaned = morphology.remove_small_objects(found, max_size=math.ceil(smallest) - 1)
+    image = small.read(0, small.shape[0])
+    mask = _otsu_mask(image, dark, slide.name) if method == "otsu" else in_grey_range(image)
+    cleaned = morphology.remove_small_objects(mask, max_size=math.ceil(smallest) - 1)
     cleaned = morphology.remove_small_holes(cleaned, max_size=math.ceil(holes) - 1)
     rows, columns = slide.shape[:2]
     return Tissue(cleaned, (rows, columns))
@@ -181,13 +202,13 @@ def _check(source: Source, factor: int, sizes: tuple[int, int, int]) -> None:
         )
     if factor < 1 or min(sizes) < 0:
         raise ValueError(
-            f"tissue_mask was given factor {factor} and (median, erosion, dilation) {sizes}; "
-            "expected a factor of at least 1 and sizes of at least 0. Use 0 to leave a step out."
+            f"tissue_mask received factor {factor} and (median, erosion, dilation) {sizes}; "
+            "expected a factor of at least 1 and sizes of at least 0. Use 0 to omit a step."
         )
 
 
 def _dark_blocks(source: Source, factor: int, white: float) -> Mask:
-    """Whether the mean of each block is above 0 and at most `white`: `[ceil(H / factor), ...]`."""
+    """Return whether the mean of each block is above 0 and at most `white`, `[ceil(H / factor), ...]`."""
     num_rows, num_columns, _ = source.shape
     mask = np.zeros((math.ceil(num_rows / factor), math.ceil(num_columns / factor)), bool)
     strip_rows = max(1, _STRIP_ROWS // factor) * factor
@@ -200,7 +221,7 @@ def _dark_blocks(source: Source, factor: int, white: float) -> Mask:
 
 
 def _block_sums(rows: npt.NDArray[Any], factor: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Sum and number of samples of each block of uint8 `[r, W, C]`, each `[r / factor, ...]`."""
+    """Return the sum and the number of samples of each block of uint8 `[r, W, C]`, each `[r / factor, ...]`."""
     num_rows, num_columns, num_channels = rows.shape
     whole = num_rows - num_rows % factor
     tall = rows[:whole].reshape(-1, factor, num_columns * num_channels).sum(1, dtype=np.uint32)
@@ -213,13 +234,13 @@ def _block_sums(rows: npt.NDArray[Any], factor: int) -> tuple[npt.NDArray[Any], 
 
 
 def _block_sizes(extent: int, factor: int) -> npt.NDArray[np.int64]:
-    """`[factor, factor, ..., what is left]`, adding up to `extent`."""
+    """Return `[factor, factor, ..., remainder]`, which adds up to `extent`."""
     starts = np.arange(0, extent, factor)
     return np.minimum(starts + factor, extent) - starts
 
 
 def _cleaned(mask: Mask, median: int, erosion: int, dilation: int) -> Mask:
-    """Median, erosion, dilation and hole filling; what is outside the image changes nothing."""
+    """Apply median, erosion, dilation and hole filling; borders of the image are neutral."""
     majority = ndimage.median_filter(mask.view(np.uint8), 2 * median + 1, mode="nearest") > 0
     if erosion:
         majority = ndimage.binary_erosion(majority, _disk(erosion), border_value=1)
@@ -230,57 +251,71 @@ def _cleaned(mask: Mask, median: int, erosion: int, dilation: int) -> Mask:
 
 
 def _disk(radius: int) -> Mask:
-    """The pixels within `radius` of the middle of `[2 radius + 1, 2 radius + 1]`."""
+    """Return the disk of a radius as a mask `[2 radius + 1, 2 radius + 1]`."""
     rows, columns = np.ogrid[-radius : radius + 1, -radius : radius + 1]
     inside: Mask = rows**2 + columns**2 <= radius**2
     return inside
 
 
 def _factor(slide: Slide) -> float:
-    """How many pixels of level 0 one of the small picture is wide."""
+    """Return the width of a pixel of the small image in pixels of level 0."""
     if slide.mpp is not None:
         return max(2 * MPP / sum(slide.mpp), 1.0)
     return max(max(slide.shape[:2]) / SIDE, 1.0)
 
 
-def _by_otsu(picture: npt.NDArray[Any], dark: bool, name: str) -> Mask:
-    if not dark and np.median(gray(picture)) < DARK:
+def _otsu_mask(image: npt.NDArray[Any], dark: bool, name: str) -> Mask:
+    """Return the tissue of an image `[H, W, C]` by Otsu's threshold."""
+    if not dark and np.median(gray(image)) < DARK:
         raise SourceError(
-            f"{name}: its ground is dark, with a median grey value of {np.median(gray(picture)):.0f}; tissue is found "
-            "as what is more coloured or darker than a bright one. Pass dark=True (--dark)."
+            f"{name}: its background is dark, with a median grey value of {np.median(gray(image)):.0f}; expected a "
+            "bright background. Pass dark=True (--dark)."
         )
-    if dark or picture.shape[2] == 1:
-        grey = ndimage.median_filter(gray(picture), 3)
+    if dark or image.shape[2] == 1:
+        grey = ndimage.median_filter(gray(image), 3)
         return np.asarray(grey > _otsu(grey) if dark else grey < _otsu(grey), bool)
-    padding = picture.max(2) <= GREY[0]  # of scanners, black
-    saturation = ndimage.median_filter(np.rint(color.rgb2hsv(picture)[..., 1] * 255), 3)
+    padding = image.max(2) <= GREY[0]  # black padding that scanners add
+    saturation = ndimage.median_filter(np.rint(color.rgb2hsv(image)[..., 1] * 255), 3)
     return np.asarray((saturation > _otsu(saturation[~padding])) & ~padding, bool)
 
 
 def _otsu(values: npt.NDArray[Any]) -> float:
-    """Otsu's threshold; that of one value is the value, so nothing is above it."""
+    """Return Otsu's threshold; for constant values the value itself, so that nothing is above it."""
     if not values.size:
         return 0.0
     return float(filters.threshold_otsu(values))  # type: ignore[no-untyped-call]
 
 
-def in_grey_range(picture: npt.NDArray[Any]) -> Mask:
-    """Pixels of `[H, W, C]`, uint8, with a grey value above 3 and below 230, `[H, W]`."""
-    values = gray(picture)
+def in_grey_range(image: npt.NDArray[Any]) -> Mask:
+    """Return a mask `[H, W]` of the pixels with a grey value above 3 and below 230.
+
+    Args:
+        image: `[H, W, C]`, uint8.
+    """
+    values = gray(image)
     return (values > GREY[0]) & (values < GREY[1])
 
 
-def gray(picture: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Luma of `[H, W, 3]` (ITU-R BT.601), or the one channel; `[H, W]`."""
-    weights = (0.299, 0.587, 0.114) if picture.shape[-1] == 3 else (1.0,)
-    found: npt.NDArray[np.float32] = picture.astype(np.float32) @ np.array(weights, np.float32)
-    return found
+def gray(image: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Return the luma (ITU-R BT.601) of an RGB image, or the channel of a gray one, `[H, W]`.
+
+    Args:
+        image: `[H, W, 1]` or `[H, W, 3]`.
+    """
+    weights = (0.299, 0.587, 0.114) if image.shape[-1] == 3 else (1.0,)
+    luma: npt.NDArray[np.float32] = image.astype(np.float32) @ np.array(weights, np.float32)
+    return luma
 
 
-def _within(sums: npt.NDArray[Any], rows: Any, columns: Any) -> npt.NDArray[np.float64]:
-    """The sum over the mask above and left of places between its pixels, by linear interpolation: exact."""
-    places = np.stack(
+def _interpolate(sums: npt.NDArray[Any], rows: Any, columns: Any) -> npt.NDArray[np.float64]:
+    """Return the sum over the mask above and left of positions between pixels.
+
+    `sums` is the integral image of the mask; linear interpolation of it is exact.
+    """
+    positions = np.stack(
         [np.clip(p, 0, n - 1) for p, n in zip((rows, columns), sums.shape, strict=True)]
     )
-    found: npt.NDArray[np.float64] = ndimage.map_coordinates(sums, places, order=1, mode="nearest")
-    return found
+    values: npt.NDArray[np.float64] = ndimage.map_coordinates(
+        sums, positions, order=1, mode="nearest"
+    )
+    return values

@@ -1,4 +1,4 @@
-"""Tiles of a slide on a grid: those that hold tissue, and those that are sharp and without ink."""
+"""Tiles of a slide on a grid, selected by their tissue, sharpness and pen marks."""
 
 from __future__ import annotations
 
@@ -27,27 +27,39 @@ def tile(
     at_once: int = 64,
     ticked: Callable[[int, int], object] | None = None,
 ) -> Coords:
-    """Tiles of a slide that hold tissue.
+    """Select the tiles of a slide that contain tissue.
 
-    They lie on a regular grid; the last ones of a row or column end where the slide does.
+    The tiles lie on a regular grid; the last ones of a row or column end where the slide ends.
 
     Args:
-        slide: the slide.
-        size: rows and columns of a tile.
-        step: pixels of level 0 in one of a tile: `slide.step(mpp=0.5)`.
-        overlap: of neighbours, in pixels of a tile.
-        tissue: where it is; None for everywhere.
-        smallest_share: of a tile that must be tissue.
-        keep: from tiles `[k, size, size, C]` to which of them stay, `[k]`; for this they are read.
-        at_once: tiles that `keep` sees together.
-        ticked: called with how many tiles `keep` has seen, and of how many.
+        slide: The slide.
+        size: Rows and columns of a tile.
+        step: Width of a pixel of the tile in pixels of level 0, for example `slide.step(mpp=0.5)`.
+        overlap: Overlap of neighbouring tiles in pixels of the tile.
+        tissue: Mask of the tissue; None to select all tiles.
+        smallest_share: Smallest fraction of tissue in a tile.
+        keep: Function from tiles `[k, size, size, C]` to a mask `[k]` of those to select; the tiles are only read if
+            it is set.
+        at_once: Number of tiles passed to `keep` together.
+        ticked: Called with the number of tiles that `keep` has seen, and of all tiles.
+
+    Returns:
+        Positions of the tiles.
 
     Raises:
         ValueError: `overlap` is not below `size`, or the slide is smaller than a tile.
-        SourceError: no tile holds so much tissue.
+        SourceError: No tile contains enough tissue, or `keep` selects none.
+
+    Example:
+        >>> from tfbig.tissue import tiling
+        >>> np.save("slide.npy", np.zeros((100, 60, 3), "uint8"))
+        >>> tiling.tile(tfbig.open_slide("slide.npy"), 50).coords.tolist()
+        [[0, 0], [10, 0], [0, 50], [10, 50]]
     """
     if not 0 <= overlap < size:
-        raise ValueError(f"overlap={overlap} of tiles of {size}; expected 0 or more, below {size}.")
+        raise ValueError(
+            f"overlap={overlap} for tiles of {size}; expected 0 or more, below {size}."
+        )
     image = slide.scaled(step)
     rows, columns = image.shape[:2]
     grid = PatchGrid((rows, columns), (size, size), (size - overlap,) * 2)
@@ -57,34 +69,54 @@ def tile(
     coords = Coords(name, np.rint(corners * steps).astype(np.int64)[:, ::-1], size, step, overlap)
     if tissue is not None:
         shares = tissue.shares(coords.coords, coords.size * coords.step)
-        coords = _only(coords, shares >= smallest_share, slide, f"{smallest_share:.0%} tissue")
+        coords = _select(coords, shares >= smallest_share, slide, f"{smallest_share:.0%} tissue")
     if keep is not None:
-        tiles, parts = coords.tiles(slide), []
+        tiles, masks = coords.tiles(slide), []
         count = tiles.shape[0]
         for start in range(0, count, at_once):
             stop = min(start + at_once, count)
-            parts.append(keep(tiles.read(start, stop)))
+            masks.append(keep(tiles.read(start, stop)))
             if ticked is not None:
                 ticked(stop, count)
-        coords = _only(coords, np.concatenate(parts), slide, "the quality asked for")
+        coords = _select(coords, np.concatenate(masks), slide, "the required quality")
     return coords
 
 
 def grey_share(tiles: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Of tiles `[k, H, W, C]`, uint8, how many pixels have a grey value above 3 and below 230, `[k]`."""
+    """Return the fraction of pixels with a grey value above 3 and below 230.
+
+    Args:
+        tiles: `[k, H, W, C]`, uint8.
+
+    Returns:
+        `[k]`, from 0 to 1.
+    """
     return np.array([in_grey_range(each).mean() for each in tiles])
 
 
 def sharpness(tiles: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """The variance of the Laplacian of the grey values of tiles `[k, H, W, C]`, uint8, `[k]`: low out of focus."""
+    """Return the variance of the Laplacian of the grey values, which is low out of focus.
+
+    Args:
+        tiles: `[k, H, W, C]`, uint8.
+
+    Returns:
+        `[k]`, squared grey levels.
+    """
     return np.array([ndimage.laplace(gray(each)).var() for each in tiles])
 
 
 def pen_share(tiles: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Of RGB tiles `[k, H, W, 3]`, uint8, how many pixels have the colour of a pen, `[k]`.
+    """Return the fraction of pixels with the colour of a pen: green, blue or black, unlike haematoxylin and eosin.
 
-    Green, blue and black ink: what haematoxylin and eosin do not make. A pixel counts whose green is 15 above its red
-    (green ink and blue ink), or of which all channels are below 60 and differ by less than 15 (black ink).
+    A pixel counts if its green is more than 15 above its red (green and blue ink), or if all channels are below 60
+    and differ by less than 15 (black ink).
+
+    Args:
+        tiles: RGB `[k, H, W, 3]`, uint8.
+
+    Returns:
+        `[k]`, from 0 to 1.
     """
     red, green, blue = (tiles[..., c].astype(np.int16) for c in range(3))
     coloured = green - red > 15
@@ -92,13 +124,14 @@ def pen_share(tiles: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         function(function(red, green), blue) for function in (np.maximum, np.minimum)
     )
     black = (brightest < 60) & (brightest - darkest < 15)
-    found: npt.NDArray[np.float64] = (coloured | black).mean((1, 2))
-    return found
+    shares: npt.NDArray[np.float64] = (coloured | black).mean((1, 2))
+    return shares
 
 
-def _only(coords: Coords, kept: npt.NDArray[np.bool_], slide: Slide, what: str) -> Coords:
-    if not kept.any():
+def _select(coords: Coords, mask: npt.NDArray[np.bool_], slide: Slide, requirement: str) -> Coords:
+    """Return the tiles in the mask, or raise SourceError if there are none."""
+    if not mask.any():
         raise SourceError(
-            f"{slide.name}: none of its {len(kept)} tiles has {what}. Ask for less, or leave the slide out."
+            f"{slide.name}: none of its {len(mask)} tiles has {requirement}. Require less, or exclude the slide."
         )
-    return Coords(coords.name, coords.coords[kept], coords.size, coords.step, coords.overlap)
+    return Coords(coords.name, coords.coords[mask], coords.size, coords.step, coords.overlap)

@@ -1,4 +1,4 @@
-"""Training that ends anywhere and goes on as if nothing had happened: the loop, and its checkpoints."""
+"""Training loop that can be stopped at any moment and resumed without a difference, and its checkpoints."""
 
 from tfbig.training.checkpoint_files import Checkpoints
 from tfbig.training.loop import Loop

@@ -1,4 +1,4 @@
-"""The model of a run chosen by a moving average over windows of epochs."""
+"""Model selection by a moving average over windows of epochs."""
 
 from __future__ import annotations
 
@@ -13,48 +13,56 @@ from typing import Any
 import keras
 
 from tfbig.results.run_folder import save_model
-from tfbig.sources.writing import beside
+from tfbig.sources.writing import atomic_write
 
 
-def chosen(values: Sequence[float], window: int) -> int:
-    """The epoch with the lowest value in the window of epochs with the lowest average.
+def best_epoch(values: Sequence[float], window: int) -> int:
+    """Return the epoch with the lowest value in the window of epochs with the lowest average.
 
         windows = [values[i : i + window] for i in range(len(values) - window + 1)]
         start = argmin([mean(w) for w in windows])
         epoch = start + argmin(windows[start])
 
-    the earliest of those that are equal. Fewer epochs than a window are one window. Averages are
-    compared exactly. What is not finite is worse than any number, more of it worse than less.
+    In a tie the earliest is returned. If there are fewer epochs than a window, all of them are one window. Averages
+    are compared exactly. A window with more values that are not finite is worse than one with fewer.
 
     Args:
-        values: One of each epoch, at least one.
-        window: Epochs of a window.
+        values: Value of each epoch, at least one.
+        window: Number of epochs in a window.
 
     Returns:
-        The index into `values`.
+        Index into `values`.
     """
     exact = [_exact(value) for value in values]
     ends = list(accumulate(exact, initial=0))
     window = min(window, len(values))
     sums = [stop - start for start, stop in zip(ends, ends[window:], strict=False)]
     start = sums.index(min(sums))
-    part = exact[start : start + window]
-    return start + part.index(min(part))
+    best = exact[start : start + window]
+    return start + best.index(min(best))
 
 
-def may_be_chosen(epoch: int, values: Sequence[float], window: int) -> bool:
-    """Whether `chosen` gives this epoch for `values`, or could once more epochs follow.
+def can_be_best(epoch: int, values: Sequence[float], window: int) -> bool:
+    """Return whether `best_epoch` selects an epoch now, or can select it after more epochs.
 
-    Of all that may follow, epochs with the value of this one serve it best. A lower one would itself
-    be the lowest of their window. A higher one makes the windows that end with it worse by as much as
-    any before them, or more. So no other future has to be tried.
+    Of all possible later epochs, those with the same value favour this epoch most. A lower value would itself be the
+    lowest of their window. A higher value makes the windows that end with it worse by at least as much as any window
+    before. So no other future has to be tried.
+
+    Args:
+        epoch: Index of the epoch.
+        values: Value of each epoch so far.
+        window: Number of epochs in a window.
+
+    Returns:
+        Whether the epoch must be retained.
     """
     value = values[epoch]
-    return any(chosen([*values, *[value] * more], window) == epoch for more in range(window))
+    return any(best_epoch([*values, *[value] * more], window) == epoch for more in range(window))
 
 
 def _exact(value: float) -> int:
-    """`value * 2**1074`, whole for every float64; beyond all sums of those if it is not finite."""
+    """Return `value * 2**1074`, an integer for every float64; if not finite, a number above all their sums."""
     if not math.isfinite(value):
         return 1 << 4096
     numerator, denominator = value.as_integer_ratio()
@@ -62,34 +70,33 @@ def _exact(value: float) -> int:
 
 
 class BestWindow(keras.callbacks.Callback):
-    """Keeps the best epoch of the best window of epochs: the model choice of ABMIL-ACC.
+    """Callback that retains the best epoch of the best window of epochs: the model selection of ABMIL-ACC.
 
-    A moving average of the monitored value finds where training is good and steady; of the epochs in
-    that window, the one with the lowest value is kept (section 4.1 of the paper). One lucky epoch among
-    bad ones does not win. See `chosen` for the rule.
+    A moving average of the monitored value finds the window where training is good and steady; of the epochs in that
+    window, the one with the lowest value is selected (section 4.1 of the paper). One lucky epoch among bad ones is not
+    selected. See `best_epoch` for the rule.
 
-    After each epoch `path` is the choice among the epochs so far, whole whenever a run is stopped.
-    Epochs that a later window may choose are kept in `folder`, as `.epoch-<number>-<name>`, and
-    deleted as soon as no future could choose them (`may_be_chosen`): at most `window` files and one,
-    mostly two for a loss that falls with noise. No number that does not grow with `window` would do:
-    after 1, 9, 2, 9, 3, 9 each low epoch may be the lowest of a best window to come. None are left when
-    `fit` ends, and each `fit` chooses among its own epochs only. A `tfbig.training.Loop` that goes on from a checkpoint
-    chooses among all of its epochs; what the two kept checkpoints need stays.
+    After each epoch `path` contains the selection among the epochs so far; it is a complete file whenever a run is
+    stopped. Epochs that can still be selected are retained in `folder`, as `.epoch-<number>-<name>`, and deleted as
+    soon as no future can select them (`can_be_best`): at most `window + 1` files, mostly two for a loss that falls with
+    noise. A limit that does not grow with `window` is impossible: after 1, 9, 2, 9, 3, 9 each low epoch can be the
+    lowest of a later best window. All are deleted when `fit` ends, and each `fit` selects among its own epochs only. A
+    `tfbig.training.Loop` that resumes from a checkpoint selects among all of its epochs; files that the two retained
+    checkpoints need are not deleted.
 
     Args:
-        path: Where the choice is written, `*.weights.h5` (weights) or `*.keras` (model and
-            optimiser).
-        monitor: What is lowest in a good epoch, a key of the logs of `fit`.
-        window: Epochs of a window; with 1 the best epoch is chosen. A run of fewer epochs is one window.
-        mode: "min", or "max" where what is monitored is highest in a good epoch.
-        folder: Where epochs are kept that a later window may choose; by default that of `path`.
+        path: File of the selection, `*.weights.h5` (weights) or `*.keras` (model and optimizer).
+        monitor: Key of the logs of `fit` to monitor.
+        window: Number of epochs in a window; with 1 the best epoch is selected. A run of fewer epochs is one window.
+        mode: "min" if lower values are better, or "max".
+        folder: Folder of the retained epochs; by default the folder of `path`.
 
     Attributes:
-        values: The monitored value of each epoch of this `fit`, negative with "max".
+        values: Monitored value of each epoch of this `fit`, negated with "max".
 
     Raises:
-        ValueError: `path` has another ending, `window` is no positive integer, `mode` is neither, or the
-            logs have no `monitor`.
+        ValueError: `path` has another suffix, `window` is not a positive integer, `mode` is invalid, or the logs do
+            not contain `monitor`.
     """
 
     def __init__(
@@ -113,38 +120,40 @@ class BestWindow(keras.callbacks.Callback):
         self.mode = mode
         self.folder = self.path.parent if folder is None else Path(folder)
         self.values: list[float] = []
-        self._kept: set[int] = set()
-        self._chosen: int | None = None
-        self._goes_on = False
-        self._checkpoints: int | None = None  # that were written; None where there are none
+        self._retained: set[int] = set()
+        self._selected: int | None = None
+        self._resumed = False
+        self._checkpoints: int | None = None  # number written; None without checkpoints
         self._doomed: list[tuple[int, int]] = []
 
-    def remembered(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+    def checkpoint_state(self) -> dict[str, Any]:
+        """Return the state that a checkpoint stores."""
         self._checkpoints = self._checkpoints or 0
         return {"values": self.values, "of": [self.monitor, self.window, self.mode]}
 
-    def remember(self, found: Mapping[str, Any]) -> None:
-        """Goes on from there; an epoch whose file is gone can be chosen no more.
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the state of a checkpoint; an epoch whose file is missing cannot be selected any more.
 
         Raises:
-            ValueError: it was chosen by other values.
+            ValueError: `monitor`, `window` or `mode` differs.
         """
-        own = [self.monitor, self.window, self.mode]
-        if found["of"] != own:
-            raise ValueError(f"BestWindow: epochs were chosen by {found['of']}, not by {own}.")
-        self.values, self._chosen = [float(v) for v in found["values"]], None
-        self._goes_on, self._checkpoints = True, 0
+        settings = [self.monitor, self.window, self.mode]
+        if state["of"] != settings:
+            raise ValueError(
+                f"BestWindow: epochs were selected by {state['of']}, not by {settings}."
+            )
+        self.values, self._selected = [float(v) for v in state["values"]], None
+        self._resumed, self._checkpoints = True, 0
         for epoch in range(len(self.values)):
-            if may_be_chosen(epoch, self.values, self.window):
-                self._kept.add(epoch)
-        missing = {epoch for epoch in self._kept if not self._candidate(epoch).exists()}
+            if can_be_best(epoch, self.values, self.window):
+                self._retained.add(epoch)
+        missing = {epoch for epoch in self._retained if not self._candidate(epoch).exists()}
         for epoch in missing:
             self.values[epoch] = math.inf
-        self._kept -= missing
+        self._retained -= missing
 
-    def written(self) -> None:
-        """A checkpoint has been written: files that neither of the last two needs go."""
+    def checkpoint_written(self) -> None:
+        """Delete files that neither of the last two checkpoints needs."""
         self._checkpoints = (self._checkpoints or 0) + 1
         due = [epoch for epoch, number in self._doomed if number + 2 <= self._checkpoints]
         self._doomed = [(e, n) for e, n in self._doomed if e not in due]
@@ -152,42 +161,45 @@ class BestWindow(keras.callbacks.Callback):
             self._candidate(epoch).unlink(missing_ok=True)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        if not self._goes_on:
-            self.values, self._kept, self._chosen = [], set(), None
-        self._goes_on = False
+        """Delete files that a stopped run left."""
+        if not self._resumed:
+            self.values, self._retained, self._selected = [], set(), None
+        self._resumed = False
         for folder in (self.path.parent, self.folder):
             folder.mkdir(parents=True, exist_ok=True)
         for file in list(self.folder.iterdir()):
-            found = re.fullmatch(rf"\.epoch-(\d+)-{re.escape(self.path.name)}", file.name)
-            epoch = int(found[1]) - 1 if found else None
-            if epoch is None or epoch in self._kept:
+            match = re.fullmatch(rf"\.epoch-(\d+)-{re.escape(self.path.name)}", file.name)
+            epoch = int(match[1]) - 1 if match else None
+            if epoch is None or epoch in self._retained:
                 continue
             if epoch < len(self.values):
-                self._doomed.append((epoch, 0))  # the checkpoint before may need it
+                self._doomed.append((epoch, 0))  # the previous checkpoint may need it
             else:
-                file.unlink()  # of a run that was killed
+                file.unlink()  # from a killed run
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Save the epoch if it can be selected, and update the selection."""
         self.values.append(self._monitored(logs or {}))
         newest = len(self.values) - 1
-        if may_be_chosen(newest, self.values, self.window):
+        if can_be_best(newest, self.values, self.window):
             self._save(newest)
-        self._copy_choice()
-        for kept in sorted(self._kept):
-            if not may_be_chosen(kept, self.values, self.window):
-                self._delete(kept)
+        self._copy_selection()
+        for retained in sorted(self._retained):
+            if not can_be_best(retained, self.values, self.window):
+                self._delete(retained)
 
     def on_train_end(self, logs: Any = None) -> None:
+        """Delete the retained epochs, unless training can be resumed from checkpoints."""
         if self._checkpoints is not None:
-            return  # from them training may go on
-        for kept in sorted(self._kept):
-            self._delete(kept)
+            return
+        for retained in sorted(self._retained):
+            self._delete(retained)
 
     def _monitored(self, logs: Mapping[str, Any]) -> float:
         if self.monitor not in logs:
             raise ValueError(
                 f"BestWindow: the logs of an epoch have {sorted(logs)}, expected '{self.monitor}'. "
-                "Give fit validation_data, or monitor= one of these."
+                "Pass validation_data to fit, or one of these as monitor."
             )
         value = float(logs[self.monitor])
         return -value if self.mode == "max" else value
@@ -200,19 +212,19 @@ class BestWindow(keras.callbacks.Callback):
         if path.name.endswith(".keras"):
             save_model(path, self.model)
         else:
-            with beside(path) as part:
+            with atomic_write(path) as part:
                 self.model.save_weights(part)
-        self._kept.add(epoch)
+        self._retained.add(epoch)
 
-    def _copy_choice(self) -> None:
-        choice = chosen(self.values, self.window)
-        if choice != self._chosen and choice in self._kept:
-            with beside(self.path) as part:
-                shutil.copyfile(self._candidate(choice), part)
-            self._chosen = choice
+    def _copy_selection(self) -> None:
+        selected = best_epoch(self.values, self.window)
+        if selected != self._selected and selected in self._retained:
+            with atomic_write(self.path) as part:
+                shutil.copyfile(self._candidate(selected), part)
+            self._selected = selected
 
     def _delete(self, epoch: int) -> None:
-        self._kept.remove(epoch)
+        self._retained.remove(epoch)
         if self._checkpoints is None:
             self._candidate(epoch).unlink()
         else:

@@ -1,4 +1,4 @@
-"""Files of training state: written beside and renamed, the last two kept, each verified when it is read."""
+"""Checkpoint files: written atomically, verified on reading, the last two retained."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from tfbig.errors import SourceError
-from tfbig.sources.writing import beside
+from tfbig.sources.writing import atomic_write
 
 FORMAT = "tfbig checkpoint 1"
-KEPT = 2
+RETAINED = 2
 SUFFIX = ".safetensors"
 
 Arrays = Mapping[str, np.ndarray]
 
 
 class Refused(Exception):
-    """Why a checkpoint is not used."""
+    """Raised with the reason why a checkpoint is not used."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was read.
+    """Contents of a checkpoint file.
 
     Args:
-        path: its file.
-        arrays: by name.
-        values: what JSON can hold.
+        path: Path of the file.
+        arrays: Arrays by name.
+        values: Other values, as JSON represents them.
     """
 
     path: Path
@@ -45,18 +45,30 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of a run, `step-<number>.safetensors` in a folder of their own.
+    """Checkpoints of a run: files `step-<number>.safetensors` in a separate folder.
 
-    A file holds arrays, and in its metadata values, which run it is of, and a CRC-32 of each array and of the metadata.
-    It is written under another name, brought to the disk, and renamed; only then is the oldest but one removed.
+    A file contains arrays and, in its metadata, other values, the identifier of the run, and a CRC-32 of each array
+    and of the metadata. It is written under a temporary name, flushed to disk, and renamed; only then is the oldest
+    of three removed.
 
     Args:
-        folder: made when the first is written.
-        run: identifies the run; those of another are refused.
-        told: what is called with a line about each that is refused.
+        folder: Folder of the checkpoints, created with the first one.
+        run: Identifier of the run; checkpoints of other runs are refused.
+        told: Function that receives a line for each refused checkpoint; by default it prints to standard error.
 
     Raises:
-        SourceError: on `write`, the file cannot be written; on `newest`, there are files but none that can be used.
+        SourceError: On `write`, the file cannot be written; on `newest`, there are files but none can be used.
+
+    Example:
+        >>> from tfbig.training import Checkpoints
+        >>> checkpoints = Checkpoints("checkpoints", run="my run")
+        >>> for step in (10, 20, 30):
+        ...     _ = checkpoints.write(step, {"weight": np.full((2, 2), step)}, {"epoch": step // 10})
+        >>> [path.name for path in checkpoints.paths()]
+        ['step-000000030.safetensors', 'step-000000020.safetensors']
+        >>> newest = checkpoints.newest()
+        >>> newest.values, newest.arrays["weight"].tolist()
+        ({'epoch': 3}, [[30, 30], [30, 30]])
     """
 
     def __init__(
@@ -65,10 +77,22 @@ class Checkpoints:
         self.folder = Path(folder)
         self.run = run
         self.told = told or _to_stderr
-        self._refused: set[Path] = set()  # stay where they are, and do not count
+        self._refused: set[Path] = set()  # not deleted, and not counted
 
     def write(self, number: int, arrays: Arrays, values: Mapping[str, Any]) -> Path:
-        """Writes the state after so many steps."""
+        """Write a checkpoint and remove old ones.
+
+        Args:
+            number: Number of steps so far; it orders the checkpoints.
+            arrays: Arrays by name.
+            values: Other values, as JSON can represent them.
+
+        Returns:
+            Path of the file.
+
+        Raises:
+            SourceError: The file cannot be written; earlier checkpoints remain.
+        """
         path = self.folder / f"step-{number:09d}{SUFFIX}"
         about = {
             "run": self.run,
@@ -79,45 +103,51 @@ class Checkpoints:
         metadata = {"format": FORMAT, "about": text, "checksum": str(zlib.crc32(text.encode()))}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with beside(path) as part:
+            with atomic_write(path) as part:
                 save_file({n: np.asarray(a, order="C") for n, a in arrays.items()}, part, metadata)
-                _to_disk(part)
-            _to_disk(self.folder)
+                _flush_to_disk(part)
+            _flush_to_disk(self.folder)
             self._refused.discard(path)
-            for old in [p for p in self.paths() if p not in self._refused][KEPT:]:
+            for old in [p for p in self.paths() if p not in self._refused][RETAINED:]:
                 old.unlink()
         except (OSError, SafetensorError) as error:
             raise SourceError(
-                f"{path}: the checkpoint cannot be written: {error}. Those before are whole: make room, or let it be "
-                "written to, and go on with --resume."
+                f"{path}: the checkpoint cannot be written: {error}. Earlier checkpoints are intact: free "
+                "space or make the folder writable, and continue with --resume."
             ) from error
         return path
 
     def paths(self) -> list[Path]:
-        """Newest first."""
+        """Return the paths of all checkpoints, the newest first."""
         return sorted(self.folder.glob(f"step-*{SUFFIX}"), reverse=True)
 
     def newest(self, fits: Callable[[Checkpoint], None] = lambda _: None) -> Checkpoint | None:
-        """The newest that can be used, None if none was written.
+        """Return the newest checkpoint that can be used.
 
         Args:
-            fits: raises `Refused` for one that is whole but does not fit.
+            fits: Function that raises `Refused` for a valid checkpoint that does not fit the model.
+
+        Returns:
+            The checkpoint, or None if none was written.
+
+        Raises:
+            SourceError: There are checkpoints but none can be used.
         """
         reasons = []
         for path in self.paths():
             try:
-                found = _read(path, self.run)
-                fits(found)
+                checkpoint = _read(path, self.run)
+                fits(checkpoint)
             except Refused as reason:
                 self._refused.add(path)
                 reasons.append(f"{path}: {reason}")
-                self.told(f"{path} is not used: {reason}; the one before is")
+                self.told(f"{path} is not used: {reason}; trying the previous one")
                 continue
-            return found
+            return checkpoint
         if reasons:
             raise SourceError(
-                f"{self.folder}: none of {len(reasons)} checkpoints can be used. {'; '.join(reasons)}. Start the run "
-                "again without --resume, in another --out."
+                f"{self.folder}: none of {len(reasons)} checkpoints can be used. {'; '.join(reasons)}. Start a new "
+                "run without --resume, in another --out."
             )
         return None
 
@@ -126,28 +156,30 @@ def _read(path: Path, run: str) -> Checkpoint:
     try:
         return _verified(path, run)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        reason = f"torn or no checkpoint ({type(error).__name__}: {' '.join(str(error).split())})"
+        reason = (
+            f"damaged or not a checkpoint ({type(error).__name__}: {' '.join(str(error).split())})"
+        )
         raise Refused(reason) from error
 
 
 def _verified(path: Path, run: str) -> Checkpoint:
-    # Not mapped: a file on a disk that fails would end the process instead of raising.
+    # Not memory-mapped: a disk error would end the process instead of raising.
     with safe_open(path, framework="np", backend="pread") as file:
         metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
-            raise Refused(f"is no '{FORMAT}'")
+            raise Refused(f"format is {metadata.get('format')!r}; expected '{FORMAT}'")
         if zlib.crc32(metadata["about"].encode()) != int(metadata["checksum"]):
-            raise Refused("its metadata is damaged")
+            raise Refused("metadata is damaged")
         about = json.loads(metadata["about"])
         if about["run"] != run:
-            raise Refused(f"is of another run ({about['run']}, this is {run})")
-        arrays = dict(_checked(file, about["checksums"]))
+            raise Refused(f"belongs to another run ({about['run']}; this is {run})")
+        arrays = dict(_verified_arrays(file, about["checksums"]))
     return Checkpoint(path, arrays, about["values"])
 
 
-def _checked(file: Any, checksums: Mapping[str, int]) -> Iterator[tuple[str, np.ndarray]]:
+def _verified_arrays(file: Any, checksums: Mapping[str, int]) -> Iterator[tuple[str, np.ndarray]]:
     if set(file.keys()) != set(checksums):
-        raise Refused("its arrays are not those that were written")
+        raise Refused("arrays are missing or were added")
     for name, expected in checksums.items():
         array = file.get_tensor(name)
         if _checksum(array) != expected:
@@ -159,8 +191,8 @@ def _checksum(array: np.ndarray) -> int:
     return zlib.crc32(np.asarray(array, order="C").reshape(-1).view(np.uint8).data)
 
 
-def _to_disk(path: Path) -> None:
-    """Returns when a file, or the names in a folder, would survive a power cut."""
+def _flush_to_disk(path: Path) -> None:
+    """Flush a file, or the entries of a folder, so that it survives a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""How far training is, and everything that it changes, to checkpoints and back."""
+"""Training position and state, written to checkpoints and read back."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from tfbig.training.single_process import Single
 
 @dataclass
 class Place:
-    """How far training is.
+    """Position of a training run. Checkpoints contain these fields by name.
 
     Attributes:
-        epoch, step: how many epochs, and batches of the next one, are done.
-        seen: batches of all epochs, by which checkpoints are numbered.
-        batches: those since the optimizer stepped.
-        learned: whether one of these gave gradients.
-        ended: whether a callback has ended training.
-        logs: of the epoch, when they were last taken.
+        epoch: Number of finished epochs.
+        step: Number of finished batches of the current epoch.
+        seen: Number of finished batches of all epochs, which numbers checkpoints.
+        batches: Number of batches since the last update of the weights.
+        learned: Whether one of these had gradients.
+        ended: Whether a callback has ended training.
+        logs: Latest logs of the epoch.
     """
 
     epoch: int = 0
@@ -40,32 +41,32 @@ class Place:
     logs: dict[str, float] = field(default_factory=dict)
 
     def add(self, batches: int, learned: bool) -> None:
-        """So many were worked on."""
+        """Count finished batches."""
         self.step += batches
         self.seen += batches
         self.batches += batches
         self.learned = self.learned or learned
 
     def stepped(self) -> None:
-        """The optimizer has used what was learned."""
+        """Record an update of the weights."""
         self.batches, self.learned = 0, False
 
     def to_epoch(self, epoch: int) -> None:
-        """At its beginning."""
+        """Move to the start of an epoch."""
         self.epoch, self.step, self.logs = epoch, 0, {}
         self.stepped()
 
 
-class Keeping:
-    """Writes and reads checkpoints of a training.
+class Checkpointer:
+    """Writer and reader of the checkpoints of a training run.
 
     Args:
-        model: compiled.
-        worker: that trains it.
-        checkpoints: where they are; None writes nothing and reads nothing.
-        data: by which its images are known.
-        alike: by which it is known that workers do the same.
-        remembering: callbacks that are kept too, by name.
+        model: Compiled model.
+        worker: Worker that trains it.
+        checkpoints: Checkpoint files; None writes and reads nothing.
+        data: Digest of the training data.
+        settings: Digest of the settings that must be equal on all workers.
+        callbacks: Callbacks with state, by name.
     """
 
     def __init__(
@@ -74,43 +75,43 @@ class Keeping:
         worker: Single | Replicas,
         checkpoints: Checkpoints | None,
         data: str,
-        alike: str,
-        remembering: Mapping[str, training_state.Remembering],
+        settings: str,
+        callbacks: Mapping[str, training_state.Resumable],
     ) -> None:
         self.model = model
         self.worker = worker
         self.checkpoints = checkpoints
         self.data = data
-        self.alike = alike
-        self.remembering = remembering
-        # Metrics of a checkpoint, whose variables there are with the first batch.
+        self.settings = settings
+        self.callbacks = callbacks
+        # Metrics of a checkpoint, whose variables are created by the first batch.
         self._pending: list[Any] = []
 
     def check(self) -> None:
-        """That all workers do the same with the same images, or they would wait for each other, or drift apart.
+        """Check that all workers have equal images and settings; otherwise they would block or diverge.
 
         Raises:
-            WorkerError: this one has others than the first.
+            WorkerError: This worker differs from the first.
         """
-        of_chief, _ = self.worker.shared(f"{self.data} {self.alike}", {})
-        data, alike = of_chief.split()
+        of_chief, _ = self.worker.broadcast(f"{self.data} {self.settings}", {})
+        data, settings = of_chief.split()
         if data != self.data:
             raise WorkerError(
-                "the images are others than those of the first worker. Check that all workers see the same files."
+                "the images differ from those of the first worker. Check that all workers see the same files."
             )
-        if alike != self.alike:
+        if settings != self.settings:
             raise WorkerError(
-                "the settings are others than those of the first worker. Give all workers the same flags."
+                "the settings differ from those of the first worker. Start all workers with the same flags."
             )
 
     def write(self, place: Place) -> None:
-        """Everything that goes on changing; the chief writes it."""
+        """Write a checkpoint, on the chief."""
         if self.checkpoints is None:
             return
         sums = self.worker.sums()
         named = {
             **training_state.variables_of(self.model),
-            **self.worker.values(training_state.metrics_of(self.model)),
+            **self.worker.metric_values(training_state.metrics_of(self.model)),
             **training_state.sums_of(sums),
         }
         if not self.worker.chief:
@@ -119,52 +120,53 @@ class Keeping:
             "place": asdict(place),
             "sums": [sums.batches, sums.items],
             "data": self.data,
-            "callbacks": {name: c.remembered() for name, c in self.remembering.items()},
+            "callbacks": {name: c.checkpoint_state() for name, c in self.callbacks.items()},
             "generators": training_state.generators(),
         }
-        self.checkpoints.write(place.seen, training_state.arrays(named), values)
-        for callback in self.remembering.values():
-            callback.written()
+        self.checkpoints.write(place.seen, training_state.to_arrays(named), values)
+        for callback in self.callbacks.values():
+            callback.checkpoint_written()
 
     def read(self) -> Place | None:
-        """Sets everything as the newest checkpoint has it, that which the chief reads; None if there is none."""
+        """Restore the newest checkpoint, which the chief reads, and return its position; None if there is none."""
         if self.checkpoints is None:
             return None
-        known = training_state.variables_of(self.model)
-        found = None
+        variables = training_state.variables_of(self.model)
+        newest = None
         if self.worker.chief:
-            found = self.checkpoints.newest(lambda found: training_state.check(known, found))
-        text, arrays = self.worker.shared(
-            json.dumps(found and found.values), dict(found.arrays) if found else {}
+            newest = self.checkpoints.newest(lambda each: training_state.check(variables, each))
+        text, arrays = self.worker.broadcast(
+            json.dumps(newest and newest.values), dict(newest.arrays) if newest else {}
         )
         values = json.loads(text)
         if values is None:
             return None
-        rest = [n for n in arrays if not n.startswith((training_state.METRIC, training_state.SUM))]
-        training_state.assign(known, [arrays[name] for name in rest])
+        other = (training_state.METRIC, training_state.SUM)
+        names = [name for name in arrays if not name.startswith(other)]
+        training_state.assign(variables, [arrays[name] for name in names])
         self._pending = [arrays[n] for n in arrays if n.startswith(training_state.METRIC)]
         batches, items = values["sums"]
-        variables = len(self.model.trainable_variables)
-        self.worker.set_sums(training_state.kept_sums(arrays, batches, items, variables))
-        for name, remembered in values["callbacks"].items():
-            if name in self.remembering:
-                self.remembering[name].remember(remembered)
+        count = len(self.model.trainable_variables)
+        self.worker.set_sums(training_state.sums_from(arrays, batches, items, count))
+        for name, state in values["callbacks"].items():
+            if name in self.callbacks:
+                self.callbacks[name].restore_state(state)
         training_state.set_generators(values["generators"])
         place = Place(**values["place"])
         if values["data"] != self.data:
-            self._begin_anew(place)
+            self._restart_epoch(place)
         return place
 
     def set_metrics(self, place: Place) -> None:
-        """Metrics of the epoch go on, now that a batch has made their variables."""
+        """Restore the metrics of the epoch, once a batch has created their variables."""
         if place.step > 0 and self._pending:
             training_state.assign(training_state.metrics_of(self.model), self._pending)
         self._pending = []
 
-    def _begin_anew(self, place: Place) -> None:
-        """The epoch, with other images than those of the checkpoint; what was learned stays."""
+    def _restart_epoch(self, place: Place) -> None:
+        """Start the epoch again, because the images differ from those of the checkpoint; the weights remain."""
         print(
-            f"the images, or how many are a batch, are others than before: epoch {place.epoch + 1} begins again",
+            f"the images or the batch size have changed: epoch {place.epoch + 1} starts again",
             file=sys.stderr,
         )
         place.to_epoch(place.epoch)

@@ -1,4 +1,4 @@
-"""Gradients of several batches, averaged over their items."""
+"""Sums of the gradients of several batches, and their averages over items."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import tensorflow as tf
 
 @dataclass(frozen=True)
 class Sums:
-    """Gradients of some batches, added up.
+    """Sum of the gradients of several batches, weighted by items.
 
         sum(items[i] * gradients[i] for i in batches)
 
-    Those of one batch are kept as they are, so that nothing is rounded where nothing is added.
+    The gradients of a single batch are stored without the weight, so that they are not rounded.
 
     Args:
-        gradients: one for each variable, None where there is none.
-        batches, items: how many.
+        gradients: One for each variable, None for a variable without a gradient.
+        batches: Number of batches.
+        items: Number of items of all batches.
     """
 
     gradients: Sequence[Any] = ()
@@ -27,20 +28,20 @@ class Sums:
     items: int = 0
 
     def with_more(self, gradients: Sequence[Any], items: int) -> Sums:
-        """With those of one more batch."""
+        """Return the sum with the gradients of one more batch."""
         if self.batches:
             more = _times(gradients, items)
             gradients = [_sum(a, b) for a, b in zip(self.weighted(), more, strict=True)]
         return Sums(gradients, self.batches + 1, self.items + items)
 
     def means(self) -> Sequence[Any]:
-        """Over all items."""
+        """Return the means over all items."""
         if self.batches < 2:
             return self.gradients
         return [None if g is None else g / tf.cast(self.items, g.dtype) for g in self.gradients]
 
     def weighted(self) -> Sequence[Any]:
-        """Sums over items."""
+        """Return the sums over items."""
         return self.gradients if self.batches > 1 else _times(self.gradients, self.items)
 
 
@@ -49,5 +50,5 @@ def _times(gradients: Sequence[Any], factor: int) -> list[Any]:
 
 
 def _sum(a: Any, b: Any) -> Any:
-    known = [t for t in (a, b) if t is not None]
-    return tf.add_n(known) if known else None
+    gradients = [t for t in (a, b) if t is not None]
+    return tf.add_n(gradients) if gradients else None

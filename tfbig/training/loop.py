@@ -1,4 +1,4 @@
-"""The loop of epochs and batches, which can end at any moment and go on from there as if nothing had happened."""
+"""Training loop over epochs and batches, which can be stopped at any moment and resumed without a difference."""
 
 from __future__ import annotations
 
@@ -16,48 +16,69 @@ from tfbig.errors import NonFiniteError, SourceError, Stopped, TfbigError, Worke
 from tfbig.system import signals, tf_errors
 from tfbig.training import training_state
 from tfbig.training.checkpoint_files import Checkpoints
-from tfbig.training.checkpointing import Keeping, Place
+from tfbig.training.checkpointing import Checkpointer, Place
 from tfbig.training.replicas import Replicas
 from tfbig.training.rounds import Epochs, Rounds
 from tfbig.training.single_process import Single, as_numbers
 
 
 class Loop:
-    """Trains a model, as `fit` does, with the same callbacks; besides,
+    """Training loop like `keras.Model.fit`, with checkpoints, accumulation and distribution.
 
-    - a model made in the scope of a strategy of tf.distribute trains in rounds, a batch for each replica, as one model
-      with all of their batches. With `BatchNormalization(synchronized=True)` the last round of an epoch is left out if
-      it has none for some replica;
-    - gradients of `accumulate` rounds are averaged, weighted by their items, before the optimizer steps; the last
-      group of an epoch may be smaller. So is the mean over items of all batches, that of a loss with
-      `reduction="mean_with_sample_weight"` is not;
-    - everything that training changes is written to checkpoints: after every epoch, every so many seconds, and when it
-      is stopped or fails. A loop with the same arguments goes on from the newest, in the middle of an epoch too, and
-      ends with the same weights (bitwise where the operations are deterministic);
-    - a batch that fails or is stopped leaves the model as it was before it;
-    - generators of random numbers are alike in all replicas: dropout draws the same for each of their batches.
+    It calls the same callbacks as `fit`. In addition:
+
+    - A model created in the scope of a tf.distribute strategy trains in rounds of one batch for each replica, and
+      equals one model that trains on all of their batches. With `BatchNormalization(synchronized=True)` an incomplete
+      last round of an epoch is dropped.
+    - Gradients of `accumulate` rounds are averaged, weighted by items, before the weights are updated; the last group
+      of an epoch may be smaller. This equals the mean over the items of all batches, except for a loss with
+      `reduction="mean_with_sample_weight"`.
+    - Everything that training changes is written to checkpoints: after every epoch, every `every_seconds` seconds, and
+      when training is stopped or fails. A loop with the same arguments resumes from the newest checkpoint, also in the
+      middle of an epoch, and ends with the same weights (bitwise with deterministic operations).
+    - A batch that fails or is stopped leaves the model as it was before this batch.
+    - The random generators are equal in all replicas: dropout draws the same mask for each of their batches.
 
     Args:
-        model: compiled.
-        training: what it learns from.
-        validation: what validates each epoch; by default nothing does.
-        epochs: in all.
-        callbacks: Keras' and own. Those that are `Remembering` go on where they were; one of a kind.
-        checkpoints: where they are; by default none are written.
-        accumulate: rounds of a step of the optimizer.
-        every_seconds: of a checkpoint within an epoch.
-        left_out: called with the error of a batch that cannot be read, which then counts for nothing; by default it
-            ends training, and so it does where statistics are those of all replicas.
-        alike: besides the images, what all workers must have alike, such as settings; as JSON has it.
-        verbose: what is printed, as in `fit`: 0, 1 or 2.
-        clock: seconds.
-
-    Raises:
-        ValueError: two callbacks of a kind, `accumulate` with a model whose optimizer steps inside, fewer batches than
-            replicas, or what replicas cannot do (`tfbig.system.replication.check`).
+        model: Compiled model.
+        training: Training batches.
+        validation: Validation batches of each epoch; by default there is no validation.
+        epochs: Number of epochs in all, including those before a checkpoint.
+        callbacks: Keras callbacks. The state of those with the methods `checkpoint_state`, `restore_state` and
+            `checkpoint_written` is stored in checkpoints; at most one of each class.
+        checkpoints: Checkpoints to write and to resume from; by default none.
+        accumulate: Number of rounds for each update of the weights.
+        every_seconds: Interval of checkpoints within an epoch, in seconds.
+        left_out: Function that receives the error of a batch that cannot be read, which is then skipped. By default,
+            and always with `BatchNormalization(synchronized=True)`, such an error ends training.
+        alike: Settings that must be equal on all workers, in addition to the images, as JSON can represent them.
+        verbose: Progress output as in `fit`: 0, 1 or 2.
+        clock: Function that returns the time in seconds.
 
     Attributes:
-        place: how far it is.
+        place: Position of the training: `place.epoch` finished epochs and `place.step` batches of the next.
+
+    Raises:
+        ValueError: Two callbacks with state are of the same class, `accumulate` is above 1 for a model whose optimizer
+            updates the weights inside the training step, there are fewer batches than replicas, or the strategy does
+            not support the optimizer or the loss.
+
+    Example:
+        >>> from tfbig.training import Checkpoints, Epochs, Loop
+        >>> x, y = np.ones((4, 3), "float32"), np.ones((4, 1), "float32")
+        >>> def batches(shard):
+        ...     items = shard.items(len(x), 2)
+        ...     return tf.data.Dataset.from_tensor_slices((x[items], y[items])).batch(2)
+        >>> def train(epochs):
+        ...     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        ...     model.compile("sgd", "mse")
+        ...     loop = Loop(model, Epochs(2, batches), epochs=epochs, checkpoints=Checkpoints("checkpoints", "a run"))
+        ...     loop.run()
+        ...     return int(model.optimizer.iterations), loop.place.epoch
+        >>> train(epochs=1)
+        (2, 1)
+        >>> train(epochs=3)  # resumes after the first epoch
+        (6, 3)
     """
 
     def __init__(
@@ -94,48 +115,50 @@ class Loop:
         )
         distributed = getattr(model, "_distribute_strategy", None) is not None
         self.worker: Single | Replicas = Replicas(model) if distributed else Single(model)
-        if accumulate > 1 and not self.worker.splits:
+        if accumulate > 1 and not self.worker.two_phase:
             raise ValueError(
-                f"accumulate={accumulate}: the optimizer of '{model.name}' steps inside a training step, so gradients "
-                "of several cannot be added up; pass the model accumulate=None."
+                f"accumulate={accumulate}: the optimizer of '{model.name}' updates the weights inside a training step, "
+                "so gradients cannot be accumulated; create the model with accumulate=None."
             )
-        self._keeping = Keeping(
+        self._checkpointer = Checkpointer(
             model,
             self.worker,
             checkpoints,
             training_state.digest(training.steps, *training.names),
             training_state.digest(epochs, accumulate, alike),
-            training_state.remembering(callbacks),
+            training_state.resumable(callbacks),
         )
-        self._synchronized = self.worker.replicas > 1 and _synchronized(model)
+        self._synchronized = self.worker.replicas > 1 and _has_synchronized_layer(model)
         if self._synchronized:
-            self.training = replace(training, steps=self._whole_rounds(training.steps))
-        self._whole = True  # whether the model is that of the last batch that was done
-        self._together_ends = self.worker.alone  # whether all workers end where this one does
+            self.training = replace(training, steps=self._batches_of_full_rounds(training.steps))
+        self._consistent = True  # whether the model is in the state after a finished batch
+        self._ends_together = (
+            self.worker.single_worker
+        )  # whether all workers end after the same batch
         self._clock = clock
         self._saved = clock()
 
-    def _whole_rounds(self, steps: int) -> int:
-        """Batches of the rounds of an epoch in which every replica has one."""
+    def _batches_of_full_rounds(self, steps: int) -> int:
+        """Return the number of batches in those rounds of an epoch that have a batch for every replica."""
         replicas = self.worker.replicas
         if steps < replicas:
             raise ValueError(
-                f"{replicas} replicas with BatchNormalization(synchronized=True) need as many batches in an epoch, "
-                f"there are {steps}. Use fewer workers."
+                f"{replicas} replicas with BatchNormalization(synchronized=True) need at least as many batches per "
+                f"epoch, received {steps}. Use fewer workers."
             )
         return steps - steps % replicas
 
     def run(self) -> None:
-        """Trains until all epochs are done.
+        """Train until all epochs are finished, from the newest checkpoint if there is one.
 
         Raises:
-            Stopped: it was asked to end (`tfbig.system.signals`); a checkpoint has been written.
-            NonFiniteError: a loss is NaN or infinite; the weights are those before it.
-            SourceError: an image cannot be read, or a checkpoint not be written or none be used.
-            WorkerError: another worker has failed, is gone, or has other images or settings.
+            Stopped: A stop was requested (`tfbig.system.signals`); a checkpoint has been written.
+            NonFiniteError: The loss is NaN or infinite; the weights are those before this batch.
+            SourceError: An image cannot be read, a checkpoint cannot be written, or none can be used.
+            WorkerError: Another worker has failed, disappeared, or has other images or settings.
         """
-        self._together(self._keeping.check)
-        self.place = self._keeping.read() or self.place
+        self._on_all_workers(self._checkpointer.check)
+        self.place = self._checkpointer.read() or self.place
         self.model.stop_training = self.place.ended
         self.callbacks.on_train_begin()
         try:
@@ -148,18 +171,18 @@ class Loop:
         self.callbacks.on_train_end()
 
     def _save(self) -> None:
-        whole, self._whole = self._whole, False  # where it fails, it does so again
-        self._keeping.write(self.place)
-        self._whole, self._saved = whole, self._clock()
+        consistent, self._consistent = self._consistent, False  # a failure would repeat
+        self._checkpointer.write(self.place)
+        self._consistent, self._saved = consistent, self._clock()
 
     def _save_last(self) -> None:
-        """Before it ends by an error, which is the one to be told."""
-        if not (self._whole and self._together_ends):
+        """Write a checkpoint before training ends by an error, which must remain the one that is raised."""
+        if not (self._consistent and self._ends_together):
             return
         try:
             self._save()
         except TfbigError as error:
-            print(f"no checkpoint of the last batches: {error}", file=sys.stderr)
+            print(f"the last batches are not in a checkpoint: {error}", file=sys.stderr)
 
     # ------------------------------------------------------------------- an epoch
 
@@ -170,8 +193,8 @@ class Loop:
         self.callbacks.on_epoch_begin(place.epoch)
         if place.step < self.training.steps:
             self._train()
-        self.callbacks.on_epoch_end(place.epoch, {**place.logs, **self._validated()})
-        (place.ended,) = self.worker.agree(self.model.stop_training)
+        self.callbacks.on_epoch_end(place.epoch, {**place.logs, **self._validate()})
+        (place.ended,) = self.worker.any_worker(self.model.stop_training)
         place.to_epoch(place.epoch + 1)
         self._save()
 
@@ -181,11 +204,11 @@ class Loop:
         logs: dict[str, float] = {}
         while place.step < self.training.steps and not self.model.stop_training:
             self.callbacks.on_train_batch_begin(place.step)
-            logs = self._learn(rounds) or logs
+            logs = self._train_round(rounds) or logs
             self.callbacks.on_train_batch_end(place.step - 1, logs)
             due = self.worker.chief and self._clock() - self._saved >= self.every_seconds
-            due, stops, self.model.stop_training = self.worker.agree(
-                due, signals.asked() is not None, self.model.stop_training
+            due, stops, self.model.stop_training = self.worker.any_worker(
+                due, signals.requested() is not None, self.model.stop_training
             )
             if self.model.stop_training:
                 self._apply()
@@ -197,96 +220,99 @@ class Loop:
                 self._save()
 
     def _rounds(self, epochs: Epochs) -> Rounds:
-        return Rounds(epochs, self.place.epoch, self.worker.own, self.worker.replicas)
+        return Rounds(epochs, self.place.epoch, self.worker.local_replicas, self.worker.replicas)
 
-    def _learn(self, rounds: Rounds) -> dict[str, float]:
-        """A round; every so many of them the optimizer steps."""
+    def _train_round(self, rounds: Rounds) -> dict[str, float]:
+        """Train on one round; every `accumulate` rounds, update the weights."""
         undo, place, replicas = training_state.Undo(), self.place, self.worker.replicas
         try:
-            logs, learned = self._together(lambda: self._first_half(rounds, undo))
+            logs, learned = self._on_all_workers(lambda: self._first_phase(rounds, undo))
         except BaseException:
             undo.restore()
             raise
-        self._whole = False
-        self.worker.keep()
+        self._consistent = False
+        self.worker.commit()
         place.add(min(replicas, self.training.steps - place.step), learned)
         if place.step == self.training.steps or place.batches >= self.accumulate * replicas:
             self._apply()
-        self._whole = True
+        self._consistent = True
         return logs
 
-    def _first_half(self, rounds: Rounds, undo: training_state.Undo) -> dict[str, float]:
-        """Gradients of the batches of a round; nothing where one cannot be read and is left out."""
+    def _first_phase(self, rounds: Rounds, undo: training_state.Undo) -> dict[str, float]:
+        """Compute the gradients of a round and return logs; without logs, the round is skipped."""
 
         def run() -> dict[str, float]:
-            undo.restore()  # what was tried with too little memory
-            ready = self.worker.ready(batches, specs)
-            self._keeping.set_metrics(self.place)
-            undo.keep(training_state.others_of(self.model))
-            self._whole = self.worker.splits
+            undo.restore()  # changes of an attempt that ran out of memory
+            ready = self.worker.prepare(batches, specs)
+            self._checkpointer.set_metrics(self.place)
+            undo.save(training_state.others_of(self.model))
+            self._consistent = self.worker.two_phase
             return as_numbers(ready())
 
         signals.check()
         try:
             batches, specs = rounds.read(self.place.step)
-            logs = tf_errors.or_with_less(self.model, run)
+            logs = tf_errors.retry_with_less_memory(self.model, run)
         except SourceError as error:
-            self._leave_out(error)
+            self._skip_or_raise(error)
             undo.restore()
-            self.worker.nothing()
+            self.worker.skip()
             return {}
         self._check(logs)
         return logs
 
     def _apply(self) -> None:
-        """The optimizer steps, if there is something to be learned."""
-        whole, self._whole = self._whole, False
+        """Update the weights, if there are gradients."""
+        consistent, self._consistent = self._consistent, False
         if self.place.learned:
             self.worker.apply()
         self.place.stepped()
-        self._whole = whole
+        self._consistent = consistent
 
-    def _leave_out(self, error: SourceError) -> None:
-        """Goes on without a batch that cannot be read, if that was asked for and can be."""
-        if self.left_out is None or not self.worker.splits or self._synchronized:
+    def _skip_or_raise(self, error: SourceError) -> None:
+        """Skip a batch that cannot be read if `left_out` is set and this is possible; otherwise raise."""
+        if self.left_out is None or not self.worker.two_phase or self._synchronized:
             raise error
         self.left_out(error)
 
-    def _together(self, work: Callable[[], Any]) -> tuple[Any, bool]:
-        """What the work of this worker gives, if that of no other fails; and whether that of any gives something.
+    def _on_all_workers(self, work: Callable[[], Any]) -> tuple[Any, bool]:
+        """Run `work` and check that it succeeds on all workers.
+
+        Returns:
+            The result of `work`, and whether the result of any worker is true.
 
         Raises:
-            WorkerError: another one has failed.
-            Stopped: another one was stopped in the middle.
+            WorkerError: Another worker has failed.
+            Stopped: Another worker was stopped during its work.
         """
         failed: BaseException | None = None
-        found = None
-        # Whose statistics are those of all wait for each other within a step: until its end, or that of this process.
-        tied = self._synchronized and not self.worker.alone
+        result = None
+        # With synchronized statistics, workers wait for each other within a step: until the step or this process ends.
+        tied = self._synchronized and not self.worker.single_worker
         try:
-            with signals.held() if tied else nullcontext():
-                found = work()
+            with signals.deferred() if tied else nullcontext():
+                result = work()
         except BaseException as error:
             if tied:
                 raise
             failed = error
         stopped = isinstance(failed, Stopped)
-        flags = failed is not None and not stopped, stopped, bool(found)
-        any_failed, any_stopped, some = self.worker.agree(*flags)
-        self._together_ends = self._together_ends or any_failed or any_stopped
+        flags = failed is not None and not stopped, stopped, bool(result)
+        any_failed, any_stopped, any_result = self.worker.any_worker(*flags)
+        self._ends_together = self._ends_together or any_failed or any_stopped
         if failed is not None:
             raise failed
         if any_failed:
-            raise WorkerError("another worker has failed; its own messages say why.")
+            raise WorkerError("another worker has failed; see its messages.")
         if any_stopped:
             self._stop()
-        return found, some
+        return result, any_result
 
     def _stop(self) -> None:
-        """Ends as all workers do where one was asked to."""
-        self._together_ends = True
+        """Stop, as all workers do if one is requested to."""
+        self._ends_together = True
         signals.check()
-        raise Stopped("stopped, as another worker was")
+        raise Stopped("stopped, because another worker was")
 
     def _check(self, logs: dict[str, float]) -> None:
         if not math.isfinite(logs.get("loss", 0.0)):
@@ -299,17 +325,17 @@ class Loop:
     def _learning_rate(self) -> float:
         return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
 
-    def _validated(self) -> dict[str, float]:
-        """Metrics of the validation, by their names in a history."""
+    def _validate(self) -> dict[str, float]:
+        """Validate the model and return the metrics with the prefix `val_`."""
         validation = self.validation
         if validation is None:
             return {}
         self.model.reset_metrics()
         self.callbacks.on_test_begin()
-        self._together(lambda: self._test(validation))
-        found = self.worker.results()
-        self.callbacks.on_test_end(found)
-        return {f"val_{name}": value for name, value in found.items()}
+        self._on_all_workers(lambda: self._test(validation))
+        metrics = self.worker.results()
+        self.callbacks.on_test_end(metrics)
+        return {f"val_{name}": value for name, value in metrics.items()}
 
     def _test(self, epochs: Epochs) -> None:
         rounds = self._rounds(epochs)
@@ -318,28 +344,28 @@ class Loop:
             self.callbacks.on_test_batch_begin(step)
             logs: dict[str, float] = {}
             try:
-                logs = self._tested(*rounds.read(step))
+                logs = self._test_round(*rounds.read(step))
             except SourceError as error:
-                self._leave_out(error)
+                self._skip_or_raise(error)
             self.callbacks.on_test_batch_end(step, logs)
 
-    def _tested(self, batches: list[Any], specs: Any) -> dict[str, float]:
-        """Metrics with some batches; if one fails, without all of them."""
+    def _test_round(self, batches: list[Any], specs: Any) -> dict[str, float]:
+        """Update the metrics with the batches of a round and return logs; if one fails, with none of them."""
 
         def run() -> dict[str, float]:
-            ready = self.worker.test(batches, specs)
+            ready = self.worker.prepare_test(batches, specs)
             undo = training_state.Undo()
-            undo.keep(training_state.others_of(self.model))
+            undo.save(training_state.others_of(self.model))
             try:
                 return as_numbers(ready())
             except BaseException:
                 undo.restore()
                 raise
 
-        return tf_errors.or_with_less(self.model, run)
+        return tf_errors.retry_with_less_memory(self.model, run)
 
 
-def _synchronized(model: keras.Model) -> bool:
-    """Whether statistics of a layer are those of all replicas."""
+def _has_synchronized_layer(model: keras.Model) -> bool:
+    """Return whether a layer shares its statistics between replicas."""
     layers = model._flatten_layers(include_self=False)
     return any(getattr(layer, "synchronized", False) for layer in layers)

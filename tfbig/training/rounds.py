@@ -1,4 +1,4 @@
-"""The batches of an epoch, dealt to workers in rounds, a batch for each replica."""
+"""Batches of an epoch, distributed to workers in rounds of one batch for each replica."""
 
 from __future__ import annotations
 
@@ -15,14 +15,31 @@ from tfbig.system import tf_errors
 
 @dataclass(frozen=True)
 class Epochs:
-    """The batches of every epoch.
+    """Batches of every epoch, as a function of the epoch and the worker.
 
     Args:
-        steps: batches of an epoch, those of all workers.
-        batches: from a shard of an epoch to a dataset of its batches. The same shard gives the same batches, in
-            whichever process.
-        names: of what the batches are made of. Where they are others than before, training does not go on in the
-            middle of an epoch but at its beginning; workers must have the same.
+        steps: Number of batches per epoch, over all workers.
+        batches: Function from a shard (`tfbig.data.worker_shards.Shard`) to a `tf.data.Dataset` of its batches. It
+            must return the same batches for the same shard in every process; `shard.epoch` seeds the order, and
+            `shard.items(count, batch_size)` are the positions in that order.
+        names: Names of the images or bags. If they differ from those in a checkpoint, an epoch is not resumed in the
+            middle but started again. They must be equal on all workers.
+
+    Example:
+        >>> from tfbig.data.worker_shards import Shard
+        >>> from tfbig.training import Epochs
+        >>> x = np.arange(6)
+        >>> def batches(shard):
+        ...     order = np.random.default_rng(shard.epoch).permutation(len(x))
+        ...     items = order[shard.items(len(x), 2)]
+        ...     return tf.data.Dataset.from_tensor_slices(x[items]).batch(2)
+        >>> epochs = Epochs(steps=3, batches=batches, names=["a", "b", "c", "d", "e", "f"])
+        >>> all_batches = list(epochs.batches(Shard(epoch=1)).as_numpy_iterator())
+        >>> len(all_batches)
+        3
+        >>> (last,) = epochs.batches(Shard(epoch=1, first=2)).as_numpy_iterator()  # the epoch is resumed
+        >>> bool((last == all_batches[2]).all())
+        True
     """
 
     steps: int
@@ -31,33 +48,39 @@ class Epochs:
 
 
 class Rounds:
-    """What a worker reads of an epoch, round after round.
+    """Reader of the batches of one epoch for one worker.
 
     Args:
-        epochs: of which it is one.
-        epoch: which one.
-        own: replicas of this worker.
-        replicas: of all workers.
+        epochs: Batches of every epoch.
+        epoch: Number of the epoch.
+        local_replicas: Indices of the replicas of this worker.
+        replicas: Number of replicas of all workers.
     """
 
-    def __init__(self, epochs: Epochs, epoch: int, own: range, replicas: int) -> None:
+    def __init__(self, epochs: Epochs, epoch: int, local_replicas: range, replicas: int) -> None:
         self.epochs, self.epoch = epochs, epoch
-        self.own, self.replicas = own, replicas
-        self._left: Any = None
+        self.local_replicas, self.replicas = local_replicas, replicas
+        self._iterator: Any = None
         self._specs: Any = None
 
     def read(self, step: int) -> tuple[list[Any], Any]:
-        """The batches of this worker in the round that begins with a step, and what their dataset says of all.
+        """Read the batches of this worker in one round.
+
+        Args:
+            step: Number of the first batch of the round.
+
+        Returns:
+            The batches, and the element spec of their dataset.
 
         Raises:
-            SourceError: one of them cannot be read. The round after it can be read nevertheless.
+            SourceError: A batch cannot be read. The next round can be read nevertheless.
         """
-        if self._left is None:
-            data = self.epochs.batches(Shard(self.epoch, step, self.own, self.replicas))
-            self._left, self._specs = iter(data), data.element_spec
-        count = sum(replica < self.epochs.steps - step for replica in self.own)
+        if self._iterator is None:
+            data = self.epochs.batches(Shard(self.epoch, step, self.local_replicas, self.replicas))
+            self._iterator, self._specs = iter(data), data.element_spec
+        count = sum(replica < self.epochs.steps - step for replica in self.local_replicas)
         try:
-            return [tf_errors.unwrapped(next)(self._left) for _ in range(count)], self._specs
+            return [tf_errors.unwrapped(next)(self._iterator) for _ in range(count)], self._specs
         except SourceError:
-            self._left = None  # a dataset that has failed gives nothing more, or other batches
+            self._iterator = None  # a dataset that has failed ends, or returns other batches
             raise

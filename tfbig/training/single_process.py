@@ -1,4 +1,4 @@
-"""One process on one device, or on those that its model names: what computes gradients, steps and tests."""
+"""Training and test steps in one process, on one device or on the devices of the model."""
 
 from __future__ import annotations
 
@@ -19,117 +19,128 @@ Batches = Sequence[Any]
 
 
 def traced(model: keras.Model, step: Callable[[Any], Any]) -> traced_steps.Traced:
-    """A step of a model, as it has its steps traced."""
-    own = getattr(model, "traced", None)
-    return traced_steps.Traced(step, jit_compile=model.jit_compile) if own is None else own(step)
+    """Trace a step of a model with the method `traced` of the model, if it has one."""
+    trace = getattr(model, "traced", None)
+    if trace is None:
+        return traced_steps.Traced(step, jit_compile=model.jit_compile)
+    return trace(step)
 
 
 class Single:
     """The only worker, with one replica of the model.
 
+    A training step has two phases: `prepare` returns the function that computes gradients, which `commit` or `skip`
+    follows, and `apply` updates the weights.
+
     Args:
-        model: compiled.
+        model: Compiled model.
 
     Attributes:
-        alone: whether there is no other process.
-        chief: whether it is the worker that reads and writes files.
-        replicas: of the model, on all workers.
-        own: those of this worker.
-        splits: whether its steps have halves; else the optimizer steps inside (PatchGD with `accumulate`).
+        single_worker: Whether there is no other process.
+        chief: Whether this worker reads and writes checkpoints.
+        replicas: Number of replicas of all workers.
+        local_replicas: Indices of the replicas of this worker.
+        two_phase: Whether gradients and updates are separate; if not, the optimizer updates the weights inside the
+            training step (PatchGD with `accumulate`).
     """
 
-    alone = chief = True
+    single_worker = chief = True
     replicas = 1
-    own = range(1)
+    local_replicas = range(1)
 
     def __init__(self, model: keras.Model) -> None:
         replication.check()
         self.model = model
-        self.splits = getattr(model, "accumulate", None) is None
-        self._first = traced(model, gradient_step.first(model) if self.splits else model.train_step)
+        self.two_phase = getattr(model, "accumulate", None) is None
+        self._first = traced(
+            model, gradient_step.first(model) if self.two_phase else model.train_step
+        )
         self._test = traced(model, model.test_step)
         self._apply: Any = None
         self._sums = Sums()
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
 
-    def ready(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
-        """The first half of a step on the batches of a round, traced; it adds to the gradients and gives logs."""
+    def prepare(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
+        """Return the traced first phase of a step, which computes gradients and returns logs."""
         (batch,) = batches
         run = tf_errors.unwrapped(self._first.ready(batch, specs))
 
-        def half() -> dict[str, Any]:
-            if not self.splits:
+        def first_phase() -> dict[str, Any]:
+            if not self.two_phase:
                 return run()
             gradients, logs = run()
-            self._found = self._sums.with_more(gradients, items(batch))
+            self._pending = self._sums.with_more(gradients, items(batch))
             return logs
 
-        return half
+        return first_phase
 
-    def nothing(self) -> None:
-        """The round gave nothing."""
-        self._found = self._sums
+    def skip(self) -> None:
+        """Discard the gradients of the last round."""
+        self._pending = self._sums
 
-    def keep(self) -> None:
-        """What the last round found counts."""
-        if self.splits:
-            self._sums = self._found
+    def commit(self) -> None:
+        """Add the gradients of the last round to the sum."""
+        if self.two_phase:
+            self._sums = self._pending
 
     def apply(self) -> None:
-        """The second half: a step of the optimizer by the mean of what was added up."""
-        if not self.splits:
+        """Update the weights with the mean of the accumulated gradients, and reset the sum."""
+        if not self.two_phase:
             return
         if self._apply is None:
-            self._apply = tf.function(self._stepped, autograph=False)
+            self._apply = tf.function(self._apply_gradients, autograph=False)
         self._apply(self._sums.means())
         self._sums = Sums()
 
     def finalize(self) -> None:
-        """Weights become those that training ends with, such as averages (`use_ema` of an optimizer)."""
+        """Set the final weights, such as the averages of an optimizer with `use_ema`."""
         self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
 
-    def test(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
-        """What adds batches to the metrics, traced; it gives the logs so far."""
+    def prepare_test(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
+        """Return the traced test step, which updates the metrics and returns logs."""
         (batch,) = batches
         return tf_errors.unwrapped(self._test.ready(batch, specs))
 
     def results(self) -> dict[str, float]:
-        """Metrics over everything since they were reset."""
+        """Return the metrics since they were reset."""
         return as_numbers(self.model.get_metrics_result())
 
-    def values(self, variables: dict[str, Any]) -> dict[str, Any]:
-        """Of metrics: what all replicas together have counted."""
+    def metric_values(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of metric variables, aggregated over all replicas."""
         return dict(variables)
 
-    def agree(self, *flags: bool) -> tuple[bool, ...]:
-        """Each flag: whether any worker has it."""
+    def any_worker(self, *flags: bool) -> tuple[bool, ...]:
+        """Return, for each flag, whether it is true on any worker."""
         return flags
 
-    def shared(self, text: str, arrays: dict[str, np.ndarray]) -> tuple[str, dict[str, np.ndarray]]:
-        """What the chief has."""
+    def broadcast(
+        self, text: str, arrays: dict[str, np.ndarray]
+    ) -> tuple[str, dict[str, np.ndarray]]:
+        """Return the text and arrays of the chief."""
         return text, arrays
 
     def sums(self) -> Sums:
-        """Gradients that were added up by all replicas."""
+        """Return the accumulated gradients of all replicas."""
         return self._sums
 
     def set_sums(self, sums: Sums) -> None:
+        """Set the accumulated gradients."""
         self._sums = sums
 
-    def _stepped(self, gradients: Gradients) -> None:
+    def _apply_gradients(self, gradients: Gradients) -> None:
         pairs = zip(gradients, self.model.trainable_variables, strict=True)
         self.model.optimizer.apply_gradients(pairs)
 
 
 def items(batch: Any) -> int:
-    """How many there are in a batch."""
+    """Return the number of items in a batch."""
     return int(next(t for t in keras.tree.flatten(batch) if t is not None).shape[0])
 
 
 def as_numbers(logs: dict[str, Any]) -> dict[str, float]:
-    """Logs, flat, as `fit` gives them to callbacks."""
-    found: dict[str, float] = {}
+    """Flatten logs to numbers, as `fit` passes them to callbacks."""
+    flat: dict[str, float] = {}
     for name, value in logs.items():
-        found |= as_numbers(value) if isinstance(value, dict) else {name: float(value)}
-    return found
+        flat |= as_numbers(value) if isinstance(value, dict) else {name: float(value)}
+    return flat

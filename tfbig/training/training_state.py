@@ -1,4 +1,4 @@
-"""Everything that training changes, as named arrays and plain values, and back again."""
+"""Conversion of everything that training changes to named arrays and plain values, and back."""
 
 from __future__ import annotations
 
@@ -16,137 +16,153 @@ from tfbig.training.checkpoint_files import Arrays, Checkpoint, Refused
 from tfbig.training.gradient_sums import Sums
 
 METRIC, SUM = "metric ", "sum "
-"""How names of arrays begin that are no part of model or optimizer."""
+"""Prefixes of array names that do not belong to the model or the optimizer."""
 
 
 def variables_of(model: keras.Model) -> dict[str, Any]:
-    """Variables of the model (seeds and moving statistics among them) and of its optimizer, which has been built.
+    """Return the variables of the model, with seeds and moving statistics, and of its optimizer.
 
-    Names begin with their number: a layer may be called otherwise in another process.
+    Names start with a number, because a layer may have another name in another process. The optimizer must be built.
     """
     metrics = {id(v) for v in model.metrics_variables}
     listed = [*model.variables, *model.optimizer.variables]
-    found = {id(v): v for v in listed if id(v) not in metrics}
-    return _numbered(found.values())
+    unique = {id(v): v for v in listed if id(v) not in metrics}
+    return _numbered(unique.values())
 
 
 def metrics_of(model: keras.Model) -> dict[str, Any]:
-    """Variables of its metrics, those that there are before the first step."""
+    """Return the metric variables that exist so far."""
     return _numbered(model.metrics_variables, METRIC)
 
 
 def others_of(model: keras.Model) -> list[Any]:
-    """What a batch changes before the optimizer steps: moving statistics, seeds, metrics."""
-    learned = {id(v) for v in model.trainable_variables}
-    return [v for v in (*model.variables, *model.metrics_variables) if id(v) not in learned]
+    """Return the variables that a batch changes before the update: moving statistics, seeds, metrics."""
+    trainable = {id(v) for v in model.trainable_variables}
+    return [v for v in (*model.variables, *model.metrics_variables) if id(v) not in trainable]
 
 
 def sums_of(sums: Sums) -> dict[str, Any]:
-    """Gradients that are added up, by the number of their variable."""
+    """Return accumulated gradients, named by the number of their variable."""
     return {f"{SUM}{i:05d}": gradient for i, gradient in enumerate(sums.gradients)}
 
 
-def kept_sums(found: Arrays, batches: int, items: int, variables: int) -> Sums:
-    """What `sums_of` named, of so many variables."""
+def sums_from(arrays: Arrays, batches: int, items: int, variables: int) -> Sums:
+    """Return the accumulated gradients that `sums_of` named.
+
+    Args:
+        arrays: Arrays of a checkpoint.
+        batches: Number of batches.
+        items: Number of items of all batches.
+        variables: Number of trainable variables.
+
+    Returns:
+        The sums.
+    """
     if not batches:
         return Sums()
-    kept = [found.get(f"{SUM}{i:05d}") for i in range(variables)]
-    return Sums([None if g is None else tf.constant(g) for g in kept], batches, items)
+    gradients = [arrays.get(f"{SUM}{i:05d}") for i in range(variables)]
+    return Sums([None if g is None else tf.constant(g) for g in gradients], batches, items)
 
 
-def arrays(named: Mapping[str, Any]) -> Arrays:
-    """The values of variables, or of tensors; NumPy has no bfloat16, which goes as bits."""
+def to_arrays(named: Mapping[str, Any]) -> Arrays:
+    """Return the values of variables or tensors; bfloat16, which NumPy lacks, as uint16 bits."""
     return {name: _bits(np.asarray(_tensor(v))) for name, v in named.items() if v is not None}
 
 
-def check(named: Mapping[str, Any], found: Checkpoint) -> None:
-    """Whether a checkpoint has the variables of this model.
+def check(named: Mapping[str, Any], checkpoint: Checkpoint) -> None:
+    """Check that a checkpoint has the variables of this model.
+
+    Args:
+        named: Variables from `variables_of`.
+        checkpoint: Checkpoint to check.
 
     Raises:
-        Refused: one is missing, or of another shape or element type.
+        Refused: The number of variables, a shape or a dtype differs.
     """
-    kept = [name for name in found.arrays if not name.startswith((METRIC, SUM))]
-    if len(kept) != len(named):
-        raise Refused(f"has {len(kept)} variables, the model and its optimizer have {len(named)}")
-    for own, other in zip(named, kept, strict=True):
-        expected, array = _bits(np.asarray(_tensor(named[own]))), found.arrays[other]
+    stored = [name for name in checkpoint.arrays if not name.startswith((METRIC, SUM))]
+    if len(stored) != len(named):
+        raise Refused(f"has {len(stored)} variables; the model and its optimizer have {len(named)}")
+    for name, other in zip(named, stored, strict=True):
+        expected, array = _bits(np.asarray(_tensor(named[name]))), checkpoint.arrays[other]
         if (array.shape, array.dtype) != (expected.shape, expected.dtype):
             raise Refused(
-                f"'{other}' is {array.shape} {array.dtype}, in the model '{own}' is {expected.shape} {expected.dtype}"
+                f"'{other}' is {array.shape} {array.dtype}; in the model '{name}' is {expected.shape} {expected.dtype}"
             )
 
 
 def assign(named: Mapping[str, Any], values: Iterable[np.ndarray]) -> None:
-    """Gives variables the values that `arrays` gave, in the same order."""
+    """Assign values from `to_arrays` to variables, in the same order."""
     for variable, array in zip(named.values(), values, strict=True):
         dtype = tf.as_dtype(variable.dtype)
         variable.assign(tf.bitcast(array, dtype) if dtype == tf.bfloat16 else array)
 
 
 class Undo:
-    """The values that variables had, to be given back; nothing is copied until a variable changes.
+    """Saved values of variables, to restore them later; nothing is copied until a variable changes.
 
-    Under a strategy of tf.distribute, those of each replica of this process: the sum of a metric would be exchanged.
+    Under a tf.distribute strategy these are the values of each replica of this process: reading the variable itself
+    would sum a metric over replicas.
     """
 
     def __init__(self) -> None:
         self._pairs: list[tuple[Any, tf.Tensor]] = []
 
-    def keep(self, variables: Sequence[Any]) -> None:
-        """The values that they have now."""
-        own = [part for v in variables for part in getattr(v._value, "values", (v._value,))]
-        self._pairs = [(v, tf.convert_to_tensor(v)) for v in own]
+    def save(self, variables: Sequence[Any]) -> None:
+        """Save the current values of `variables`."""
+        local = [part for v in variables for part in getattr(v._value, "values", (v._value,))]
+        self._pairs = [(v, tf.convert_to_tensor(v)) for v in local]
 
     def restore(self) -> None:
-        """Gives them back; does nothing where none are kept."""
+        """Restore the saved values, if any."""
         for variable, value in self._pairs:
             variable.assign(value)
 
 
 def generators() -> dict[str, Any]:
-    """Where the generators of random numbers of Python and NumPy are."""
+    """Return the states of the random generators of Python and NumPy."""
     version, numbers, gauss = random.getstate()
     legacy = np.random.get_state(legacy=False)  # noqa: NPY002
-    kept = legacy | {"state": {k: np.asarray(v).tolist() for k, v in legacy["state"].items()}}
-    return {"python": [version, list(numbers), gauss], "numpy": kept}
+    state = legacy | {"state": {k: np.asarray(v).tolist() for k, v in legacy["state"].items()}}
+    return {"python": [version, list(numbers), gauss], "numpy": state}
 
 
-def set_generators(found: Mapping[str, Any]) -> None:
-    """Has them go on from there."""
-    version, numbers, gauss = found["python"]
+def set_generators(states: Mapping[str, Any]) -> None:
+    """Restore the random generators to saved states."""
+    version, numbers, gauss = states["python"]
     random.setstate((version, tuple(numbers), gauss))
-    np.random.set_state(found["numpy"])  # noqa: NPY002
+    np.random.set_state(states["numpy"])  # noqa: NPY002
 
 
 def digest(*parts: Any) -> str:
-    """By which the same texts and numbers are known again."""
+    """Return a checksum that is equal for equal texts and numbers."""
     return f"{zlib.crc32(json.dumps(parts, default=str).encode()):08x}"
 
 
 @runtime_checkable
-class Remembering(Protocol):
-    """A callback that goes on where it was."""
+class Resumable(Protocol):
+    """Protocol of a callback with state in checkpoints."""
 
-    def remembered(self) -> Any:
-        """What a checkpoint keeps, as JSON can hold it."""
+    def checkpoint_state(self) -> Any:
+        """Return the state to store in a checkpoint, as JSON can represent it."""
 
-    def remember(self, found: Any) -> None:
-        """Goes on from there."""
+    def restore_state(self, state: Any) -> None:
+        """Restore the state of a checkpoint."""
 
-    def written(self) -> None:
-        """A checkpoint has been written."""
+    def checkpoint_written(self) -> None:
+        """React to a new checkpoint."""
 
 
-def remembering(callbacks: Iterable[Any]) -> dict[str, Remembering]:
-    """Callbacks that remember something, by the name of their class.
+def resumable(callbacks: Iterable[Any]) -> dict[str, Resumable]:
+    """Return the callbacks with state, by the name of their class.
 
     Raises:
-        ValueError: there are two of a kind.
+        ValueError: Two of them are of the same class.
     """
-    found = [c for c in callbacks if isinstance(c, Remembering)]
-    named = {type(c).__name__: c for c in found}
-    if len(named) < len(found):
-        raise ValueError(f"callbacks {[type(c).__name__ for c in found]}: expected one of a kind.")
+    selected = [c for c in callbacks if isinstance(c, Resumable)]
+    named = {type(c).__name__: c for c in selected}
+    if len(named) < len(selected):
+        names = [type(c).__name__ for c in selected]
+        raise ValueError(f"callbacks {names}: expected at most one of each class.")
     return named
 
 

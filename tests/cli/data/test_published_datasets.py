@@ -1,12 +1,9 @@
-"""Collections of slides as they are downloaded: labels, splits, and what is missing, on folders of their shape."""
-
-import csv
+"""Public collections as they are downloaded: labels, splits, and what is missing."""
 
 import pytest
 
 from tfbig import SourceError
 from tfbig.cli.data import published_datasets
-from tfbig.cli.main import main
 
 
 def touch(folder, *names):
@@ -32,15 +29,15 @@ def test_panda(tmp_path):
     table = published_datasets.read("panda", tmp_path)
     assert labels(table) == {f"p{n:03}": n % 6 for n in range(119)}
     assert table.missing == ["train_images/p119.tiff"]
-    found = list(splits(table).values())
-    assert [found.count(split) for split in ("train", "val", "test")] == [95, 12, 12]
+    parts = list(splits(table).values())
+    assert [parts.count(split) for split in ("train", "val", "test")] == [95, 12, 12]
     assert splits(published_datasets.read("panda", tmp_path, seed=1)) != splits(table)
     (tmp_path / "splits").mkdir()
     for split, names in (("train", "p000 p001"), ("val", "p002"), ("test", "p003.tiff p119")):
         text = "\n".join(["slide_id", *names.split()])
         (tmp_path / "splits" / f"{split}.csv").write_text(text)
-    given = published_datasets.read("panda", tmp_path)
-    assert splits(given) == {"p000": "train", "p001": "train", "p002": "val", "p003": "test"}
+    published = published_datasets.read("panda", tmp_path)
+    assert splits(published) == {"p000": "train", "p001": "train", "p002": "val", "p003": "test"}
     (tmp_path / "train.csv").write_text("image_id,isup_grade\np000,7\n")
     with pytest.raises(SourceError, match=r"train\.csv: isup_grade '7'; expected 0 to 5"):
         published_datasets.read("panda", tmp_path)
@@ -85,9 +82,9 @@ def test_camelyon17(tmp_path):
         "patient_002",
         "patient_100",
     }
-    found = splits(table)
-    assert list(found.values()).count("val") == 3
-    assert all(found[f"patient_100_node_{n}"] == "test" for n in range(3))
+    parts = splits(table)
+    assert list(parts.values()).count("val") == 3
+    assert all(parts[f"patient_100_node_{n}"] == "test" for n in range(3))
     (tmp_path / "stages.csv").write_text("patient,stage\npatient_000_node_0.tif,pN9\n")
     with pytest.raises(
         SourceError, match="patient_000_node_0 has stage 'pn9'; expected one of negative"
@@ -155,37 +152,9 @@ def test_tcga_nsclc(tmp_path):
     of_case = {}
     for row in table.rows:
         of_case.setdefault(row["case_id"], set()).add(row["split"])
-    assert all(len(found) == 1 for found in of_case.values())
-    found = list(splits(table).values())
-    assert (found.count("train"), found.count("val"), found.count("test")) == (32, 0, 8)
+    assert all(len(parts) == 1 for parts in of_case.values())
+    parts = list(splits(table).values())
+    assert (parts.count("train"), parts.count("val"), parts.count("test")) == (32, 0, 8)
     sheet = "File Name\tProject ID\nTCGA-ZZ-0000-01Z-00-DX1.X.svs\tTCGA-LUSC\n"
     (tmp_path / "gdc_sample_sheet.2024.tsv").write_text(sheet)
     assert labels(published_datasets.read("tcga-nsclc", tmp_path))["TCGA-ZZ-0000-01Z-00-DX1.X"] == 1
-
-
-def test_the_command(tmp_path, capsys):
-    for k, kind in enumerate(("LUAD", "LUSC")):
-        touch(tmp_path, *(f"{kind}/TCGA-A{k}-000{n}-01Z-00-DX1.X.svs" for n in range(5)))
-    out = tmp_path / "out"
-    assert main(["dataset", "tcga-nsclc", str(tmp_path), "--out", str(out)]) == 0
-    told = capsys.readouterr().out
-    assert "train: 8 slides (4 LUAD, 4 LUSC)" in told
-    rows = list(csv.DictReader((out / "slides.csv").read_text().splitlines()))
-    assert list(rows[0]) == ["case_id", "slide_id", "label", "split", "path"]
-    clam = list(csv.DictReader((out / "splits_0.csv").read_text().splitlines()))
-    assert sorted(row["train"] for row in clam) == sorted(
-        r["slide_id"] for r in rows if r["split"] == "train"
-    )
-    assert [row["test"] for row in clam if row["test"]] == [
-        r["slide_id"] for r in rows if r["split"] == "test"
-    ]
-    assert main(["dataset", "camelyon16", str(tmp_path)]) == 1
-    told = capsys.readouterr()
-    assert "missing: reference.csv" in told.out
-    assert "has no slide of camelyon16. Expected there:" in told.err
-    assert main(["dataset", "panda", str(tmp_path)]) == 1
-    assert "train.csv: cannot be read" in capsys.readouterr().err
-    assert main(["dataset", "panda"]) == 0
-    assert "isup_grade" in capsys.readouterr().out
-    assert main(["dataset", "panda", str(tmp_path / "none")]) == 1
-    assert "is no folder. Expected there:" in capsys.readouterr().err

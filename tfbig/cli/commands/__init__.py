@@ -1,1 +1,1 @@
-"""One module for each command of `tfbig`."""
+"""Commands of `tfbig`, one module each."""

@@ -1,4 +1,4 @@
-"""Reads a public collection of slides as it was downloaded, says what is missing, and writes its table and splits."""
+"""Check a downloaded public collection of slides, and write its table and splits."""
 
 from collections import Counter
 from pathlib import Path
@@ -12,26 +12,30 @@ SHOWN = 10
 
 
 def add_flags(add):
-    """Flags of this command."""
-    known = "; ".join(f"{name}: {c.about}" for name, c in published_datasets.COLLECTIONS.items())
-    add("name", choices=list(published_datasets.COLLECTIONS), metavar="NAME", help=known)
+    """Add the flags of this command."""
+    names = "; ".join(f"{name}: {c.about}" for name, c in published_datasets.COLLECTIONS.items())
+    add("name", choices=list(published_datasets.COLLECTIONS), metavar="NAME", help=names)
     add(
         "folder",
         nargs="?",
         metavar="FOLDER",
-        help="where it was downloaded to; without one: say what belongs there, and stop",
+        help="folder of the downloaded files; without it, print which files are expected, and stop",
     )
-    add("--out", metavar="DIR", help="write slides.csv and splits_0.csv, as CLAM has them, there")
+    add(
+        "--out",
+        metavar="DIR",
+        help="folder for slides.csv and splits_0.csv, in the format of CLAM (default: not written)",
+    )
     add(
         "--folds",
         type=command_line.count,
-        help="write splits_0.csv, splits_1.csv, ... of k-fold cross-validation instead: by case, stratified by label",
+        help="write splits_0.csv, splits_1.csv, ... of k-fold cross-validation: by case, stratified by label",
     )
-    add("--seed", type=int, default=0, help="of splits that are drawn (default: 0)")
+    add("--seed", type=int, default=0, help="random seed of splits that are drawn (default: 0)")
 
 
 def run(settings):
-    """Prints what is there and what is not; 3 if something is missing."""
+    """Print what is there and what is missing; return 3 if something is missing."""
     collection = published_datasets.COLLECTIONS[settings.name]
     if settings.folder is None:
         print(f"{settings.name}: {collection.about}\n{collection.expected}")
@@ -42,14 +46,16 @@ def run(settings):
         kinds = ", ".join(f"{counts[n]} {name}" for n, name in enumerate(table.classes))
         print(f"{split}: {counts.total()} slides ({kinds})")
     cases = len({row["case_id"] for row in table.rows})
-    print(f"{len(table.rows)} slides of {cases} cases; {len(table.missing)} things are missing")
+    print(
+        f"{len(table.rows)} slides of {cases} cases; {len(table.missing)} missing files or entries"
+    )
     for line in table.missing[:SHOWN]:
         print(f"  missing: {line}")
     if len(table.missing) > SHOWN:
         print(f"  and {len(table.missing) - SHOWN} more")
     if not table.rows:
         raise SourceError(
-            f"{settings.folder}: has no slide of {settings.name}. Expected there:\n{collection.expected}"
+            f"{settings.folder}: has no slides of {settings.name}. Expected:\n{collection.expected}"
         )
     if settings.out:
         write(table, Path(settings.out), settings.folds, settings.seed)
@@ -57,7 +63,14 @@ def run(settings):
 
 
 def write(table, folder, folds, seed):
-    """`slides.csv`, and the split, or each of the folds, as CLAM has it."""
+    """Write `slides.csv`, and the split or each fold in the format of CLAM.
+
+    Args:
+        table: Table of the collection.
+        folder: Folder for the files.
+        folds: Number of folds, or None for the split of the collection.
+        seed: Random seed of the folds.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     run_folder.write_csv(folder / "slides.csv", table.rows)
     for fold in range(folds or 1):

@@ -1,4 +1,4 @@
-"""Says what there is: versions, devices, memory, readers, and the line that installs what is missing."""
+"""Report versions, devices, memory and readers, and how to install what is missing."""
 
 import importlib.metadata
 import json
@@ -26,19 +26,19 @@ FORMATS = {
 
 
 def add_flags(add):
-    """Flags of this command."""
+    """Add the flags of this command."""
     add("--json", action="store_true", help="print one JSON object")
 
 
 def run(settings):
-    """Prints what was found; 1 if something that is needed is missing."""
-    found = examined()
-    print(json.dumps(found, indent=2) if settings.json else "\n".join(_lines(found)))
-    return 1 if found["missing"] else 0
+    """Print the report; return 1 if a required package is missing."""
+    system = inspect_system()
+    print(json.dumps(system, indent=2) if settings.json else "\n".join(_lines(system)))
+    return 1 if system["missing"] else 0
 
 
-def examined():
-    """What there is, as `--json` prints it."""
+def inspect_system():
+    """Return the report as `--json` prints it."""
     versions = {name: _version(name) for name in (*NEEDED, *OPTIONAL)}
     codecs = versions["tifffile"] and versions["imagecodecs"]
     readers = {"tifffile": bool(codecs), "openslide": openslide.openslide is not None}
@@ -64,19 +64,19 @@ def _version(name):
         return None
 
 
-def _lines(found):
-    yield f"python {found['python']} on {found['system']}, {found['cores']} cores"
+def _lines(system):
+    yield f"python {system['python']} on {system['system']}, {system['cores']} cores"
     devices = (
-        ", ".join(found["accelerators"]) or "none that TensorFlow sees; everything runs on the CPU"
+        ", ".join(system["accelerators"]) or "none found by TensorFlow; everything runs on the CPU"
     )
     yield f"accelerators: {devices}"
     memory, disk = (
-        format_bytes(found[f"{key}_bytes"]) for key in ("memory_available", "disk_free")
+        format_bytes(system[f"{key}_bytes"]) for key in ("memory_available", "disk_free")
     )
     yield f"memory available {memory}, disk free here {disk}"
-    for name, version in found["packages"].items():
-        yield f"  {name} {version or 'is not installed'}"
-    for name, there in found["readers"].items():
+    for name, version in system["packages"].items():
+        yield f"  {name} {version or 'not installed'}"
+    for name, there in system["readers"].items():
         yield f"reads {FORMATS[name]}: {f'yes, by {name}' if there else 'no'}"
-    for name, line in (found["missing"] | found["optional"]).items():
-        yield f"{name} is missing{'' if name in found['missing'] else ' (optional)'}: {line}"
+    for name, line in (system["missing"] | system["optional"]).items():
+        yield f"{name} is missing{'' if name in system['missing'] else ' (optional)'}: {line}"

@@ -1,4 +1,4 @@
-"""Finds tissue on slides and the tiles that hold it: coordinates as CLAM and TRIDENT have them, and pictures."""
+"""Find tissue on slides and the tiles that hold it; write coordinates for CLAM and TRIDENT, and pictures."""
 
 from argparse import ArgumentTypeError
 from pathlib import Path
@@ -17,51 +17,58 @@ from tfbig.tissue.masks import find_tissue
 
 
 def add_flags(add):
-    """Flags of this command."""
+    """Add the flags of this command."""
     slide_batch.add_flags(add)
     number = command_line.count
-    add("--size", type=number, default=256, help="rows and columns of a tile (default: 256)")
+    add(
+        "--size",
+        type=number,
+        default=256,
+        help="rows and columns of a tile, in pixels at the resolution of the tiles (default: 256)",
+    )
     add(
         "--overlap",
-        type=command_line.natural,
+        type=command_line.count_from_zero,
         default=0,
-        help="of neighbours, pixels of a tile (default: 0)",
+        help="pixels that neighbouring tiles share (default: 0)",
     )
     slide_batch.add_resolution(add, "tiles", "--mpp 0.5")
     add(
         "--tissue",
         choices=["otsu", "grey", "grey-tiles", "none"],
         default="otsu",
-        help="otsu: by saturation, at 8 um a pixel; grey: by grey values from 3 to 230 there; grey-tiles: by those of "
-        "each tile's own pixels, which reads the whole slide; none: all tiles (default: otsu)",
+        help="how tissue is found. otsu: threshold of the saturation, at 8 um per pixel; grey: grey values from 3 "
+        "to 230, at 8 um per pixel; grey-tiles: the same on the pixels of each tile, which reads the whole slide; "
+        "none: keep all tiles (default: otsu)",
     )
-    add("--dark", action="store_true", help="the ground is dark, as in fluorescence")
+    add("--dark", action="store_true", help="the background is dark, as in fluorescence")
     add(
         "--min-tissue",
         type=_share,
         default=0.6,
-        help="share of a tile that must be tissue (default: 0.6)",
+        help="smallest share of tissue in a tile, 0 to 1 (default: 0.6)",
     )
     add(
         "--min-sharpness",
         type=command_line.positive,
-        help="variance of the Laplacian of a tile's grey values, e.g. 20; tiles below are out of focus",
+        help="discard tiles with a smaller variance of the Laplacian of their grey values, which are out of focus; "
+        "e.g. 20 (default: keep all)",
     )
     add(
         "--max-pen",
         type=_share,
-        help="share of a tile that may have the colour of a pen, e.g. 0.05",
+        help="discard tiles with a larger share of pen marks, 0 to 1, e.g. 0.05 (default: keep all)",
     )
 
 
 def run(settings):
-    """Tiles every slide; gives the exit code."""
+    """Tile every slide and return the exit code."""
     return slide_batch.run(settings, work)
 
 
 def work(settings):
-    """What is done with a slide, and whether it was done before."""
-    slide_batch.settle_resolution(settings, mpp=0.5)
+    """Return the function that tiles a slide, and the one that tells whether it is done."""
+    slide_batch.set_resolution(settings, mpp=0.5)
     if settings.overlap >= settings.size:
         raise SourceError(
             f"--overlap {settings.overlap}: expected less than --size {settings.size}."
@@ -81,7 +88,7 @@ def _tile(path, slide, settings):
     tissue = None
     if settings.tissue in ("otsu", "grey"):
         tissue = find_tissue(slide, settings.tissue, dark=settings.dark)
-    with progress.telling(path.name, "tile") as ticked:
+    with progress.reporting(path.name, "tile") as ticked:
         coords = tiling.tile(
             slide,
             settings.size,
@@ -98,20 +105,20 @@ def _tile(path, slide, settings):
     slide_batch.write_view(settings, path, slide, _overlays(coords, tissue, slide))
     write_coords(folder / f"{name}.h5", coords, slide)
     share = "" if tissue is None else f", {tissue.share:.1%} tissue"
-    size = f"{coords.size} x {coords.size} pixels, {coords.step:.4g} times those of level 0"
+    size = f"{coords.size} x {coords.size} pixels, {coords.step:.4g} x the pixels of level 0"
     return f"{path.name}: {count} tiles of {size}{share}"
 
 
 def _overlays(coords, tissue, slide):
     painted, share = heatmap.paint(coords, np.ones(len(coords.coords)), slide)
-    tiles = slide_viewer.of_classes("tiles", np.isfinite(painted), ("", "tile"), share=share)
+    tiles = slide_viewer.class_overlay("tiles", np.isfinite(painted), ("", "tile"), share=share)
     if tissue is None:
         return [tiles]
-    return [tiles, slide_viewer.of_classes("tissue", tissue.mask, ("", "tissue"), opacity=0.0)]
+    return [tiles, slide_viewer.class_overlay("tissue", tissue.mask, ("", "tissue"), opacity=0.0)]
 
 
 def _keep(settings):
-    """Which of some tiles stay, or None if all do without a look."""
+    """Return the function that selects tiles by their pixels, or None if no flag needs pixels."""
     checks = []
     if settings.tissue == "grey-tiles":
         checks.append(lambda tiles: tiling.grey_share(tiles) >= settings.min_tissue)
@@ -121,10 +128,10 @@ def _keep(settings):
         checks.append(lambda tiles: tiling.pen_share(tiles) <= settings.max_pen)
 
     def keep(tiles):
-        found = checks[0](tiles)
+        passes = checks[0](tiles)
         for check in checks[1:]:
-            found &= check(tiles)
-        return found
+            passes &= check(tiles)
+        return passes
 
     return keep if checks else None
 
@@ -132,5 +139,5 @@ def _keep(settings):
 def _share(text):
     number = float(text)
     if not 0 <= number <= 1:
-        raise ArgumentTypeError(f"'{text}' must be a share, from 0 to 1")
+        raise ArgumentTypeError(f"'{text}' must be a share from 0 to 1")
     return number

@@ -1,4 +1,4 @@
-"""Trains a network on slides, bags of their tiles, or large images; as train.py does, with the same flags."""
+"""Train a network on slides, on bags of tiles, or on large images; the same as train.py."""
 
 import sys
 
@@ -12,32 +12,39 @@ TASKS = {"segmentation": segmentation, "mil": mil, "patchgd": patchgd}
 
 
 def settings_of(argv, prog="train.py"):
-    """Settings from flags, over `--config`, over those of the resumed run, over the defaults."""
+    """Return the settings: flags win over `--config`, that over the resumed run, that over the defaults.
+
+    Args:
+        argv: The command line.
+        prog: Name of the program in help and errors.
+    """
     return command_line.parse(argv, TASKS, prog)
 
 
 def main(argv=None, prog="train.py"):
-    """Runs the command line; gives the exit code, 3 if something was left out."""
+    """Run the command line and return the exit code; 3 if files were skipped."""
     settings = settings_of(sys.argv[1:] if argv is None else argv, prog)
     progress.show(False if settings.quiet else None)
-    with signals.on_signals("stops after this strip and saves; once more ends it at once"):
+    with signals.on_signals(
+        "stopping after this strip, with a checkpoint; press again to quit at once"
+    ):
         try:
             command_line.prepare(settings)
-            with machine.telling():
-                for line in settings.told:
+            with machine.chief_prints():
+                for line in settings.notices:
                     print(line)
                 return TASKS[settings.task].train(settings)
         except tfbig.Stopped as stopped:
-            told = f"{stopped}; --resume with --out goes on from here"
-            return _fail(prog, told, code=signals.exit_code())
+            message = f"{stopped}; --resume with --out continues from here"
+            return _fail(prog, message, code=signals.exit_code())
         except (tfbig.TfbigError, OSError) as error:
             return _fail(prog, error)
         finally:
             open_run.close_run()
 
 
-def about(doc):
-    """The first line of a module's docstring."""
+def first_line(doc):
+    """Return the first line of a docstring."""
     return doc.partition("\n")[0]
 
 

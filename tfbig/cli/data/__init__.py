@@ -1,1 +1,1 @@
-"""The images, bags, masks, tables and splits that commands train on."""
+"""Images, bags, masks, tables and splits that commands train on."""

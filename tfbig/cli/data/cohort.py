@@ -1,4 +1,4 @@
-"""Slides of a table as bags of tiles or as whole images: found, opened when they are read, split by case."""
+"""Slides of a table, as bags of tiles or whole images, opened when they are read and split by case."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from tfbig.tissue.masks import find_tissue
 TABLE = "slides.csv"
 COLUMNS = ("slide_id", "label")
 RESULTS = ("tile.yaml", "predict.yaml", run_folder.CONFIG)
-"""Files of folders in which nothing is a slide."""
+"""Files that mark a folder of results, whose images are not slides."""
 UNREADABLE = (TfbigError, OSError, ValueError, MemoryError)
 
 
@@ -24,29 +24,32 @@ class Cohort:
     """Slides of a run.
 
     Attributes:
-        rows: dicts of `slide_id`, `label` (a number), `split`, and `path`, which is None where there is no file.
-        classes: names, by their numbers.
+        rows: Dicts of `slide_id`, `label` (a number), `split`, and `path`, which is None if the file is missing.
+        classes: Names of the classes, by number.
     """
 
     rows: tuple[dict, ...]
     classes: tuple[str, ...]
 
     def of_split(self, split):
-        """Rows of a split.
+        """Return the rows of a split.
+
+        Args:
+            split: Name of the split.
 
         Raises:
-            SourceError: there are none.
+            SourceError: The split has no rows.
         """
-        found = [row for row in self.rows if row["split"] == split]
-        if not found:
+        rows = [row for row in self.rows if row["split"] == split]
+        if not rows:
             raise SourceError(
-                f"of {len(self.rows)} slides none is in split '{split}': they are too few for the splits asked for, or "
-                "the column split does not have it. Give more slides, a column split (train, val, test), or --folds."
+                f"of {len(self.rows)} slides none is in split '{split}': there are too few slides, or the column "
+                "split does not contain it. Add slides, a column split (train, val, test), or use --folds."
             )
-        return found
+        return rows
 
-    def table(self, *wanted):
-        """Rows of some splits, as a run keeps them."""
+    def table(self, *names):
+        """Return the rows of some splits, as a run saves them."""
         return tuple(
             {
                 "slide_id": row["slide_id"],
@@ -55,118 +58,144 @@ class Cohort:
             }
             | {"path": "" if row["path"] is None else str(row["path"].resolve())}
             for row in self.rows
-            if row["split"] in wanted
+            if row["split"] in names
         )
 
 
 def add_flags(add):
-    """Flags that say which slides, and how they are seen."""
+    """Add the flags that choose slides and their resolution."""
     add(
         "--slides",
         metavar="FOLDER",
-        help="where the slides of slides.csv are, however deep (default: beside it; its column path wins)",
+        help="folder of the slides of slides.csv, searched with subfolders (default: the folder of slides.csv; "
+        "paths in its column path win)",
     )
     add(
         "--class-names",
         nargs="+",
         metavar="NAME",
-        help="labels that there are, in order (default: those of the table, sorted)",
+        help="class names, in order (default: the labels of the table, sorted)",
     )
-    add("--splits", metavar="FILE", help="splits_0.csv of CLAM: columns train, val, test")
+    add(
+        "--splits",
+        metavar="FILE",
+        help="splits_0.csv in the format of CLAM: columns train, val, test",
+    )
     add(
         "--folds",
         type=command_line.count,
-        help="of cross-validation, by case and stratified by label",
+        help="number of folds of cross-validation, by case and stratified by label (default: no folds)",
     )
     add(
         "--fold",
-        type=command_line.natural,
+        type=command_line.count_from_zero,
         default=0,
-        help="that tests; the next one validates (default: 0)",
+        help="index of the test fold, from 0; the next one is for validation (default: 0)",
     )
-    add("--mpp", type=command_line.positive, help="micrometres per pixel at which slides are seen")
-    add("--magnification", type=command_line.positive, help="the same, e.g. 20")
-    add("--mpp-of", metavar="FILE", help="CSV wsi,mpp of slides that do not say it")
-    add("--reader", choices=["tifffile", "openslide", "zarr"], help="(default: by the format)")
+    add(
+        "--mpp",
+        type=command_line.positive,
+        help="resolution at which slides are read, in micrometres per pixel",
+    )
+    add(
+        "--magnification",
+        type=command_line.positive,
+        help="the resolution as a magnification, e.g. 20",
+    )
+    add(
+        "--mpp-of",
+        metavar="FILE",
+        help="CSV file with columns wsi,mpp: micrometres per pixel of slides without a pixel size",
+    )
+    add(
+        "--reader",
+        choices=["tifffile", "openslide", "zarr"],
+        help="library that reads the slides (default: by format)",
+    )
     add(
         "--confine",
         action="store_true",
-        help="files that tables name must be in the folder of the table, or in --slides, links followed: for tables of "
-        "others",
+        help="refuse files that are outside of the folder of the table and of --slides, after following links; for "
+        "tables that you do not trust",
     )
 
 
 def read(settings):
-    """The slides of `--data`: a table, or a folder with `slides.csv`.
+    """Return the slides of `--data`: a table, or a folder with `slides.csv`.
 
-    Columns: `slide_id`, `label` (numbers, or names), and where there are `case_id`, `split` and `path`.
+    Columns are `slide_id` and `label` (numbers or names); optional are `case_id`, `split` and `path`.
+
+    Args:
+        settings: Settings of the run.
 
     Raises:
-        SourceError: the table is missing or lacks a column, or no slide of it has a file.
+        SourceError: The table is missing, lacks a column, or none of its slides has a file.
     """
     if settings.data is None:
         raise SourceError(
-            "slides need --data FILE, a table with columns case_id, slide_id, label; tfbig dataset writes it."
+            "slides need --data FILE, a table with columns case_id, slide_id, label, such as tfbig dataset writes."
         )
     table = Path(settings.data)
     table = table / TABLE if table.is_dir() else table
     rows = splits.read_table(table, COLUMNS, names=True)
-    _check_once(rows, table)
+    _check_unique(rows, table)
     classes = tuple(settings.class_names or _classes([row["label"] for row in rows], table))
     folder = Path(settings.slides or table.parent)
     files = _Files(folder)
     rows = [
-        row | {"label": _number(row, classes, table), "path": _path(row, table, files)}
+        row | {"label": _class_number(row, classes, table), "path": _path(row, table, files)}
         for row in rows
     ]
     if settings.confine:
         splits.check_inside((row["path"] for row in rows if row["path"]), (folder, table.parent))
     if all(row["path"] is None for row in rows):
         raise SourceError(
-            f"{folder}: holds none of the {len(rows)} slides of {table}, the first is {rows[0]['slide_id']}. "
+            f"{folder}: holds none of the {len(rows)} slides of {table}; the first is {rows[0]['slide_id']}. "
             "Check --slides."
         )
     return Cohort(tuple(_split(rows, settings)), classes)
 
 
-def load(settings, known, opened_split):
-    """The splits of a run: a set of each, or, where a run is judged, that of the test slides alone.
+def load(settings, cohort, open_split):
+    """Return the data of each split; in an evaluation, of the test slides only.
 
     Args:
-        settings: of the run.
-        known: the cohort.
-        opened_split: from the rows of a split to its set.
+        settings: Settings of the run.
+        cohort: Slides of the run.
+        open_split: Function from the rows of a split to its set.
     """
     if settings.test_only:
-        test = opened_split(known.of_split("test"))
-        return splits.Data(test, test, test, known.classes, known.table("test"))
-    sets = [opened_split(known.of_split(split)) for split in splits.SPLITS]
-    return splits.Data(*sets, known.classes, known.table(*splits.SPLITS))
+        test = open_split(cohort.of_split("test"))
+        return splits.Data(test, test, test, cohort.classes, cohort.table("test"))
+    sets = [open_split(cohort.of_split(split)) for split in splits.SPLITS]
+    return splits.Data(*sets, cohort.classes, cohort.table(*splits.SPLITS))
 
 
 class Opener:
-    """Opens slides as the flags say, each file only while it is read."""
+    """Opens slides at the resolution that the flags ask for; a file is open only while it is read."""
 
     def __init__(self, settings):
         self.look = {"mpp": settings.mpp, "magnification": settings.magnification}
-        given = [value for value in self.look.values() if value is not None]
-        if len(given) > 1:
-            raise SourceError("slides are seen at one resolution: --mpp or --magnification.")
-        self.look = self.look if given else {"level": getattr(settings, "level", 0)}
+        values = [value for value in self.look.values() if value is not None]
+        if len(values) > 1:
+            raise SourceError(
+                "more than one resolution; expected --mpp or --magnification. Remove one."
+            )
+        self.look = self.look if values else {"level": getattr(settings, "level", 0)}
         self.reader = settings.reader
         self.sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
 
     def image(self, path):
-        """The slide as an image."""
+        """Return the slide as an image."""
         return sources.OnDisk(path, **self.look, **self._options(path))
 
     def slide(self, path):
-        """The slide with its levels; close it."""
+        """Return the slide with its levels; the caller closes it."""
         pixel = self._options(path)["pixel"]
         return sources.open_slide(path, mpp=pixel, reader=self.reader)
 
     def tiles(self, path, coords):
-        """A bag of tiles `coords` of a slide, or of those that are found on it: `(size, smallest share of tissue)`."""
+        """Return the bag of tiles `coords`, or of those found by `(size, smallest share of tissue)`."""
         slide = self.slide(path)
         try:
             if not isinstance(coords, sources.Coords):
@@ -186,13 +215,21 @@ class Opener:
         return {"pixel": size, "reader": self.reader}
 
 
-def opened(rows, opener):
-    """`(items, labels, failed)`: what `opener` makes of the path of each row, and `(name, reason)` of the others."""
+def open_rows(rows, opener):
+    """Return `(items, labels, failed)`; `failed` lists `(name, reason)` of slides that cannot be used.
+
+    Args:
+        rows: Rows of the slides.
+        opener: Function from a path to an item.
+
+    Raises:
+        SourceError: No slide can be used.
+    """
     items, labels, failed = [], [], []
     for row in rows:
         try:
             if row["path"] is None:
-                raise SourceError("there is no such slide. Check --slides.")
+                raise SourceError("no such slide. Check --slides.")
             items.append(opener(row["path"]))
             labels.append(row["label"])
         except UNREADABLE as error:
@@ -204,42 +241,42 @@ def opened(rows, opener):
     return items, labels, failed
 
 
-def _check_once(rows, table):
-    """Every slide has one line.
+def _check_unique(rows, table):
+    """Check that every slide has one line.
 
     Raises:
-        SourceError: one has two.
+        SourceError: A slide has two lines.
     """
     lines = {}
     for number, row in enumerate(rows, start=2):
-        before = lines.setdefault(row["slide_id"], number)
-        if before != number:
+        first = lines.setdefault(row["slide_id"], number)
+        if first != number:
             raise SourceError(
-                f"{table}: slide {row['slide_id']} is in lines {before} and {number}. Take one out."
+                f"{table}: slide {row['slide_id']} is in lines {first} and {number}. Remove one."
             )
 
 
 def _classes(labels, table):
-    """Names of the classes: numbers are their own names, and go from 0.
+    """Return the names of the classes; if labels are numbers, these are the names, from 0.
 
     Raises:
-        SourceError: there is one alone, or some labels are numbers and others names.
+        SourceError: There is only one label, or numbers and names are mixed.
     """
     kinds = sorted(set(labels))
     numbers = [label for label in kinds if label.isdigit()]
     if len(kinds) == 1 or 0 < len(numbers) < len(kinds):
-        what = "numbers and names" if numbers and len(kinds) > 1 else "one label alone"
+        what = "numbers and names" if numbers and len(kinds) > 1 else "only one label"
         raise SourceError(
             f"{table}: has {what}: {', '.join(kinds[:10])}. Check the labels, or name all with --class-names."
         )
     return map(str, range(max(map(int, kinds)) + 1)) if numbers else kinds
 
 
-def _number(row, classes, table):
-    """The class of a row.
+def _class_number(row, classes, table):
+    """Return the class of a row as a number.
 
     Raises:
-        SourceError: it is none of those.
+        SourceError: The label is not one of the classes.
     """
     if row["label"] not in classes:
         raise SourceError(
@@ -250,56 +287,62 @@ def _number(row, classes, table):
 
 
 def _path(row, table, files):
-    """The file of a row: of its column `path`, as it is or beside the table, or of that name; None if there is none."""
+    """Return the file of a row: its `path`, as it is or relative to the table, else the file of that name or None."""
     if row.get("path"):
-        own = Path(row["path"])
-        return own if own.exists() else table.parent / own
+        path = Path(row["path"])
+        return path if path.exists() else table.parent / path
     return files.of(row["slide_id"])
 
 
 class _Files:
-    """Slides of a folder, however deep, by title, but not results; looked for when the first is asked for."""
+    """Slides of a folder and its subfolders by name, without results; listed on first use."""
 
     def __init__(self, folder):
-        self.folder, self._found = folder, None
+        self.folder, self._paths = folder, None
 
     def of(self, slide):
-        """The file of a slide, or None.
+        """Return the file of a slide, or None.
 
         Raises:
-            SourceError: there are two.
+            SourceError: There are two.
         """
-        if self._found is None:
-            self._found = {}
-            paths = sorted(self.folder.rglob("*"))
-            results = {path.parent for path in paths if path.name in RESULTS}
-            for path in paths:
+        if self._paths is None:
+            self._paths = {}
+            files = sorted(self.folder.rglob("*"))
+            results = {path.parent for path in files if path.name in RESULTS}
+            for path in files:
                 if path.suffix.lower() in sources.SLIDE_SUFFIXES and not results & {*path.parents}:
-                    self._found.setdefault(title_of(path), []).append(path)
-        found = self._found.get(title_of(slide)) or self._found.get(slide) or [None]
-        if len(found) > 1:
+                    self._paths.setdefault(title_of(path), []).append(path)
+        paths = self._paths.get(title_of(slide)) or self._paths.get(slide) or [None]
+        if len(paths) > 1:
             raise SourceError(
-                f"{found[0]} and {found[1]} are both slide '{slide}'. Say with --slides where the slides are, or name "
-                "the paths in a column path of the table."
+                f"{paths[0]} and {paths[1]} are both named '{slide}'. Use --slides to name the folder of the slides, "
+                "or add a column path to the table."
             )
-        return found[0]
+        return paths[0]
 
 
 def _split(rows, settings):
-    """Rows with their split; slides that a file of splits does not name are left out.
+    """Return the rows with their split; slides that a file of splits does not name are dropped.
 
-    Where a run is judged, slides that it knows stay in the split that they were in; others are to test with, but for
-    what their column says.
+    In an evaluation, slides of the run keep their split; others are for testing, unless their column says
+    otherwise.
     """
     if settings.test_only:
-        before = _splits_of_run(Path(settings.test_only))
+        split_of_path = _splits_of_run(Path(settings.test_only))
         return [
-            {"split": "test"} | row | ({"split": before[path]} if path in before else {})
+            {"split": "test"}
+            | row
+            | ({"split": split_of_path[path]} if path in split_of_path else {})
             for row, path in ((row, row["path"] and row["path"].resolve()) for row in rows)
         ]
     if settings.splits:
-        known = splits.read_clam_splits(Path(settings.splits))
-        return [row | {"split": known[row["slide_id"]]} for row in rows if row["slide_id"] in known]
+        split_of_slide = splits.read_clam_splits(Path(settings.splits))
+        return [
+            row | {"split": split_of_slide[row["slide_id"]]}
+            for row in rows
+            if row["slide_id"] in split_of_slide
+        ]
     if settings.folds:
         return splits.fold_rows(rows, settings.folds, settings.fold, settings.seed)
     if "split" in rows[0]:
@@ -308,7 +351,7 @@ def _split(rows, settings):
 
 
 def _splits_of_run(run):
-    """`{path: split}` of the slides of a run."""
+    """Return `{path: split}` of the slides of a run."""
     table = run / TABLE
     if not table.exists():
         return {}

@@ -1,4 +1,4 @@
-"""Images with one label each for `--task patchgd`: UltraMNIST, a folder with its `images.csv`, class folders, HAR."""
+"""Images with one label each for `--task patchgd`: UltraMNIST, tables, class folders, UCI HAR, slides."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,13 @@ ACTIVITIES = ("walking", "upstairs", "downstairs", "sitting", "standing", "layin
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images that could be opened, their classes, and `(name, reason)` of the others."""
+    """Images of a split.
+
+    Attributes:
+        images: Images that can be opened.
+        labels: Their classes, `[n]`.
+        failed: `(name, reason)` of the others.
+    """
 
     images: tuple[sources.Readable, ...]
     labels: np.ndarray
@@ -30,36 +36,70 @@ class ImageSet:
 
 
 def add_flags(add):
-    """Flags that say which images."""
+    """Add the flags that choose the images."""
     number = command_line.count
     add(
         "--images",
         choices=["drawn", "digits", "folder", "pictures", "har", "slides"],
         default="drawn",
-        help="drawn: UltraMNIST of printed digits; digits: UltraMNIST of the IDX files of --data; "
-        "folder: --data/images.csv with columns image, label, and split (train, val, test) or "
-        "patient, by which it is split 70:10:20; pictures: --data/train/CLASS and --data/val/CLASS; "
-        "har: the folder of UCI HAR; slides: those of --data, a table with columns case_id, slide_id, label "
-        "(default: %(default)s)",
+        help="what the images are. drawn: UltraMNIST of printed digits; digits: UltraMNIST from the IDX files in "
+        "--data; folder: --data/images.csv with columns image, label, and split (train, val, test) or patient, by "
+        "which images are split 70:10:20; pictures: --data/train/CLASS and --data/val/CLASS; har: --data is the "
+        "folder of UCI HAR; slides: whole slides, --data is a table with columns case_id, slide_id, label (default: "
+        "%(default)s)",
     )
-    add("--data", metavar="FOLDER", help="where digits, images or signals are")
+    add("--data", metavar="FOLDER", help="folder of digits, images or signals; table of slides")
+    _add_ultramnist_flags(add)
+    add(
+        "--side",
+        type=number,
+        help="scale images to this many rows and columns (default: no scaling)",
+    )
+    add(
+        "--level",
+        type=int,
+        default=0,
+        help="pyramid level of slides; 0 is full resolution (default: 0)",
+    )
+    add(
+        "--classes",
+        type=number,
+        help="number of classes of images.csv (default: the largest label + 1)",
+    )
+    add(
+        "--augment",
+        choices=["a3", "slide"],
+        help="augmentation of training images. a3: random crops, flips, RandAugment, mixup and cutmix of Wightman "
+        "et al. (2021), A3, on images in memory; slide: random blur, colours, flips and rotations, the same for a "
+        "whole image, drawn again in every epoch and applied while reading (default: none)",
+    )
+    cohort.add_flags(add)
+
+
+def _add_ultramnist_flags(add):
+    number = command_line.count
     add(
         "--num-images",
         nargs=3,
         type=number,
         default=[5000, 200, 500],
         metavar=("TRAIN", "VAL", "TEST"),
-        help="images of UltraMNIST, rounded down to tens (default: 5000 200 500)",
+        help="number of UltraMNIST images, rounded down to multiples of 10 (default: 5000 200 500)",
     )
-    add("--canvas", type=number, default=256, help="side of UltraMNIST's images (default: 256)")
+    add(
+        "--canvas",
+        type=number,
+        default=256,
+        help="rows and columns of UltraMNIST images, in pixels (default: 256)",
+    )
     add(
         "--factors",
         nargs=2,
         type=number,
         default=[1, 1],
         metavar=("LOW", "HIGH"),
-        help="size of UltraMNIST's digits in 28 pixels, half of the smallest are 14; 1 9 as published for 512 "
-        "(default: 1 1)",
+        help="smallest and largest size of UltraMNIST digits, in units of 28 pixels; half of the smallest have 14 "
+        "pixels; published: 1 9 with --canvas 512 (default: 1 1)",
     )
     add(
         "--digits",
@@ -67,23 +107,12 @@ def add_flags(add):
         type=number,
         default=[3, 4, 5],
         metavar="N",
-        help="how many digits an image of UltraMNIST may have (default: 3 4 5)",
+        help="numbers of digits in an UltraMNIST image (default: 3 4 5)",
     )
-    add("--side", type=number, help="images are scaled to so many rows and columns")
-    add("--level", type=int, default=0, help="of slides: 0 is full resolution (default: 0)")
-    add("--classes", type=number, help="of images.csv (default: the largest label and 1)")
-    add(
-        "--augment",
-        choices=["a3", "slide"],
-        help="a3: random crops, flips, RandAugment, mixup and cutmix of Wightman et al. (2021), A3; "
-        "images in memory. slide: blur, colours, flips and turns, one set for a whole image, anew in every epoch, "
-        "as it is read",
-    )
-    cohort.add_flags(add)
 
 
 def load(settings):
-    """The data that `--images` names."""
+    """Return the data that `--images` names."""
     loaders = dict.fromkeys(POOLS, _ultramnist) | {
         "folder": _folder,
         "pictures": _pictures,
@@ -91,15 +120,15 @@ def load(settings):
         "slides": _slides,
     }
     if settings.augment == "slide" and settings.images == "har":
-        raise SourceError("--augment slide changes images; signals are none. Leave it out.")
+        raise SourceError("--augment slide is for images, not for signals. Remove it.")
     return loaders[settings.images](settings)
 
 
 def print_counts(data):
-    """Images, sizes and classes of every split; what was left out goes to standard error."""
+    """Print the images, sizes and classes of every split."""
 
-    def of(found):
-        shapes = sorted({image.shape for image in found.images})
+    def of(part):
+        shapes = sorted({image.shape for image in part.images})
         words = [" x ".join(map(str, shape)) for shape in (shapes[0], shapes[-1])]
         return f"of {words[0]}" if len(shapes) == 1 else f"of {words[0]} to {words[1]}"
 
@@ -107,7 +136,7 @@ def print_counts(data):
 
 
 def image_shape(data, any_size=False):
-    """`(*extents, C)` of all images; None where they differ, or everywhere but of the channels."""
+    """Return `(*extents, C)` of all images; None where they differ, or with `any_size` for all but C."""
     shapes = {i.shape for split in SPLITS for i in getattr(data, split).images}
     first = next(iter(shapes))
     if any_size:
@@ -115,49 +144,51 @@ def image_shape(data, any_size=False):
     return tuple(n if all(s[a] == n for s in shapes) else None for a, n in enumerate(first))
 
 
-def steps(found, settings):
-    """Batches that hold all images; the last may be smaller."""
-    return -(-len(found.labels) // settings.batch_size)
+def steps(part, settings):
+    """Return the number of batches of all images; the last may be smaller."""
+    return -(-len(part.labels) // settings.batch_size)
 
 
-def dataset(found, settings, learns=False, shard=ALL_BATCHES, dense=False, classes=0):
-    """Handles of images, or images, and labels: the batches of an epoch, and of the next each time they are asked for.
+def dataset(part, settings, learns=False, shard=ALL_BATCHES, dense=False, classes=0):
+    """Return the batches of an epoch; each iteration returns the next epoch.
 
     Args:
-        found: an `ImageSet`.
-        settings: of the run.
-        learns: whether images are shuffled and augmented, in every epoch otherwise.
-        shard: which batches, of which epoch on.
-        dense: give tensors instead of handles.
-        classes: how many, where labels become shares of classes by mixing.
+        part: An `ImageSet`.
+        settings: Settings of the run.
+        learns: Whether images are shuffled and augmented, differently in every epoch.
+        shard: Batches of this worker, and the epoch to start with.
+        dense: Whether to return tensors instead of handles.
+        classes: Number of classes, if augmentation mixes labels.
     """
     mixes = learns and settings.augment == "a3"
     changes = learns and settings.augment == "slide"
-    read = replace(shard, first=0) if mixes else shard  # what mixes draws batch after batch
+    read_shard = (
+        replace(shard, first=0) if mixes else shard
+    )  # mixing draws random numbers batch after batch
 
     def item(number, drawn):
-        image = found.images[number]
+        image = part.images[number]
         handle = image.changed_handle(drawn) if changes else image.handle
-        return handle, found.labels[number]
+        return handle, part.labels[number]
 
     data = epochs.dataset(
         item,
-        len(found.images),
+        len(part.images),
         settings.batch_size,
         (tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)),
         seed=settings.seed,
         shuffle=learns,
-        sizes=[np.prod(i.shape) for i in found.images] if settings.like_sizes else None,
-        shard=read,
+        sizes=[np.prod(i.shape) for i in part.images] if settings.like_sizes else None,
+        shard=read_shard,
     )
     if dense:
-        first = found.images[0]
+        first = part.images[0]
         shape = [n if settings.batch_size > 1 else None for n in first.shape[:-1]]
         data = data.map(lambda h, y: (_read(h, [*shape, first.shape[-1]], first.dtype), y))
     data = data.batch(settings.batch_size)
     if mixes:
         drawn = np.random.default_rng([settings.seed, shard.epoch, 1, shard.own.start])
-        data = data.map(_a3(found.images[0].shape, classes, int(drawn.integers(2**31))))
+        data = data.map(_a3(part.images[0].shape, classes, int(drawn.integers(2**31))))
         data = data.skip(shard.first // shard.replicas * len(shard.own))
     return data.prefetch(1) if dense else data
 
@@ -171,9 +202,9 @@ def _read(handle, shape, dtype):
 
 
 def _a3(shape, classes, seed):
-    """Batches changed as in "ResNet strikes back", A3: RandAugment of strength 6, mixup 0.1 or cutmix 1.0."""
+    """Augment batches as "ResNet strikes back", A3: RandAugment of strength 6, mixup 0.1 or cutmix 1.0."""
     layers = keras.layers
-    change = [
+    transforms = [
         layers.RandomCrop(*shape[:2], seed=seed),
         layers.RandomFlip("horizontal", seed=seed),
         layers.RandAugment((0, 255), num_ops=2, factor=0.6, seed=seed),
@@ -183,7 +214,7 @@ def _a3(shape, classes, seed):
 
     def changed(x, y):
         x = larger(tf.cast(x, tf.float32))
-        for layer in change:
+        for layer in transforms:
             x = layer(x, training=True)
         both = {"images": x, "labels": tf.one_hot(y, classes)}
         either = tf.random.uniform([], seed=seed) < 0.5
@@ -193,14 +224,14 @@ def _a3(shape, classes, seed):
     return changed
 
 
-def _printed(settings):
+def _printed_digits(settings):
     counts = [min(20 * number, 4000) for number in settings.num_images]
     return [drawn_digits(count, settings.seed * 10 + part) for part, count in enumerate(counts)]
 
 
-def _handwritten(settings):
-    """A third of the test digits validates."""
-    pool, classes = read_digits(_needed(settings), "test")
+def _handwritten_digits(settings):
+    """Use a third of the test digits for validation."""
+    pool, classes = read_digits(_data_folder(settings), "test")
     third = len(classes) // 3
     val, test = (
         (sources.Subset(pool, np.arange(len(classes))[part]), classes[part])
@@ -209,8 +240,8 @@ def _handwritten(settings):
     return [read_digits(settings.data, "train"), val, test]
 
 
-POOLS = {"drawn": _printed, "digits": _handwritten}
-"""Digits of UltraMNIST: to train, to validate and to test with."""
+POOLS = {"drawn": _printed_digits, "digits": _handwritten_digits}
+"""Digits of UltraMNIST for training, validation and testing."""
 
 
 def _ultramnist(settings):
@@ -231,30 +262,34 @@ def _ultramnist(settings):
         ]
     except ValueError as error:
         raise SourceError(f"--canvas, --factors: {error}") from error
-    found = [ImageSet(tuple(_prepared(i, settings) for i in images), y) for images, y in sets]
-    return Data(*found, classes=tuple(map(str, range(10))))
+    parts = [ImageSet(tuple(_scaled(i, settings) for i in images), y) for images, y in sets]
+    return Data(*parts, classes=tuple(map(str, range(10))))
 
 
 def single_digits(settings, count):
-    """Images of one digit each, sized as in the images: an `ImageSet`.
+    """Return an `ImageSet` of one digit each, sized as in the images.
 
-    They have half as many rows again as the largest digit, up to a multiple of 32.
+    An image has 1.5 times as many rows as the largest digit, rounded up to a multiple of 32.
+
+    Args:
+        settings: Settings of the run.
+        count: Number of images.
     """
     low, high = settings.factors
     side = -(-42 * high // 32) * 32
     pool = POOLS[settings.images](settings)[0]
-    found, classes = ultramnist(
+    digits, classes = ultramnist(
         *pool, count // 10, side, (low, high), (1,), settings.seed, "single digit"
     )
     if settings.side:
         scaled = (max(round(side * settings.side / settings.canvas), 32),) * 2
-        found = tuple(sources.Scaled(image, scaled) for image in found)
-    return ImageSet(found, classes)
+        digits = tuple(sources.Scaled(image, scaled) for image in digits)
+    return ImageSet(digits, classes)
 
 
 def _folder(settings):
-    """`images.csv`: columns `image` (a path in the folder), `label`, and `split` or `patient`."""
-    folder = Path(_needed(settings))
+    """Read `images.csv`: columns `image` (a path in the folder), `label`, and `split` or `patient`."""
+    folder = Path(_data_folder(settings))
     table = folder / "images.csv"
     rows = splits.read_table(table, ("image", "label"))
     if "split" not in rows[0]:
@@ -262,67 +297,71 @@ def _folder(settings):
     if settings.confine:
         splits.check_inside((folder / row["image"] for row in rows), (folder,))
     num_classes = settings.classes or max(int(row["label"]) for row in rows) + 1
-    settings.classes = num_classes  # saved, so that a run judges other images by its own classes
-    found = []
+    settings.classes = num_classes  # saved, so that an evaluation uses the classes of the run
+    parts = []
     for split in SPLITS:
         chosen = splits.of_split(rows, split, table)
         paths = [folder / row["image"] for row in chosen]
-        found.append(_opened(paths, [int(row["label"]) for row in chosen], num_classes, settings))
-    return Data(*found, classes=tuple(str(i) for i in range(num_classes)))
+        parts.append(
+            _open_images(paths, [int(row["label"]) for row in chosen], num_classes, settings)
+        )
+    return Data(*parts, classes=tuple(str(i) for i in range(num_classes)))
 
 
 def _slides(settings):
-    """Whole slides at one resolution; one that cannot be read is left out."""
-    known = cohort.read(settings)
+    """Open whole slides at one resolution; slides that cannot be read are skipped."""
+    slides = cohort.read(settings)
     opener = cohort.Opener(settings)
 
     first = []
 
     def image(path):
-        found = _prepared(opener.image(path), settings)
-        first.append(found) if not first else None
-        _check_alike(found, first[0], path)
-        return found
+        source = _scaled(opener.image(path), settings)
+        first.append(source) if not first else None
+        _check_same_type(source, first[0], path)
+        return source
 
     def opened(rows):
-        images, labels, failed = cohort.opened(rows, image)
+        images, labels, failed = cohort.open_rows(rows, image)
         return ImageSet(tuple(images), np.array(labels, np.int64), tuple(failed))
 
-    return cohort.load(settings, known, opened)
+    return cohort.load(settings, slides, opened)
 
 
 def _pictures(settings):
-    """`DATA/train/CLASS/*` and `DATA/val/CLASS/*`; a tenth of the former validates, the latter tests."""
-    folder = Path(_needed(settings))
+    """Read `DATA/train/CLASS/*`, a tenth of it for validation, and `DATA/val/CLASS/*` for testing."""
+    folder = Path(_data_folder(settings))
     names = sorted(p.name for p in (folder / "train").glob("*") if p.is_dir())
     if len(names) < 2:
-        raise SourceError(f"{folder / 'train'}: has {len(names)} folders of classes; expected 2.")
+        raise SourceError(
+            f"{folder / 'train'}: has {len(names)} class folders; expected 2 or more."
+        )
     rows = [
         {"image": path, "label": label, "split": split}
         for split, part in (("train", "train"), ("test", "val"))
         for label, name in enumerate(names)
         for path in sorted((folder / part / name).glob("*"))
     ]
-    learned = [row for row in rows if row["split"] == "train"]
+    training = [row for row in rows if row["split"] == "train"]
     rng = np.random.default_rng(settings.seed)
-    for place in rng.permutation(len(learned))[: len(learned) // 10]:
-        learned[place]["split"] = "val"
-    found = []
+    for place in rng.permutation(len(training))[: len(training) // 10]:
+        training[place]["split"] = "val"
+    parts = []
     for split in SPLITS:
         chosen = splits.of_split(rows, split, folder)
         paths, labels = [row["image"] for row in chosen], [row["label"] for row in chosen]
-        found.append(_opened(paths, labels, len(names), settings))
-    return Data(*found, classes=tuple(names))
+        parts.append(_open_images(paths, labels, len(names), settings))
+    return Data(*parts, classes=tuple(names))
 
 
 def _har(settings):
-    """The official folder; a tenth of the training windows validates."""
-    folder = Path(_needed(settings))
+    """Read the official folder; a tenth of the training windows is for validation."""
+    folder = Path(_data_folder(settings))
     series, labels = _signals(folder, "train")
     order = np.random.default_rng(settings.seed).permutation(len(labels))
     tenth = len(order) // 10
-    found = [(series[part], labels[part]) for part in (order[tenth:], order[:tenth])]
-    sets = [_series(*pair) for pair in (*found, _signals(folder, "test"))]
+    parts = [(series[part], labels[part]) for part in (order[tenth:], order[:tenth])]
+    sets = [_series(*pair) for pair in (*parts, _signals(folder, "test"))]
     return Data(*sets, classes=ACTIVITIES)
 
 
@@ -331,51 +370,53 @@ def _signals(folder, part):
     files.append(folder / part / f"y_{part}.txt")
     for file in files:
         if not file.exists():
-            raise SourceError(f"{file}: there is no such file of UCI HAR. Check --data.")
+            raise SourceError(
+                f"{file}: no such file; expected the folder of UCI HAR. Check --data."
+            )
     try:
         *signals, labels = (np.loadtxt(file, dtype=np.float32) for file in files)
         return np.stack(signals, -1), labels.astype(np.int64) - 1
     except ValueError as error:
-        raise SourceError(f"{folder / part}: is not as UCI HAR has it ({error}).") from error
+        raise SourceError(f"{folder / part}: is not in the format of UCI HAR ({error}).") from error
 
 
 def _series(series, labels):
     return ImageSet(tuple(sources.ArrayBag(one) for one in series), labels)
 
 
-def _opened(paths, labels, num_classes, settings):
-    """The images that can be used; the first says what channels and samples they have."""
-    images, known, failed = [], [], []
+def _open_images(paths, labels, num_classes, settings):
+    """Open the images that can be used; channels and dtype must be those of the first."""
+    images, classes, failed = [], [], []
     for path, label in zip(paths, labels, strict=True):
         try:
-            image = _prepared(sources.OnDisk(path, settings.level), settings)
-            _check_alike(image, images[0] if images else image, path)
+            image = _scaled(sources.OnDisk(path, settings.level), settings)
+            _check_same_type(image, images[0] if images else image, path)
             if label >= num_classes:
-                raise SourceError(f"{path}: label {label} is none of {num_classes} classes.")
+                raise SourceError(f"{path}: label {label} is not one of {num_classes} classes.")
         except SourceError as error:
             failed.append((str(path), str(error)))
             continue
         images.append(image)
-        known.append(label)
+        classes.append(label)
     if not images:
         raise SourceError(f"none of {len(paths)} images can be used. The first: {failed[0][1]}")
-    return ImageSet(tuple(images), np.array(known, np.int64), tuple(failed))
+    return ImageSet(tuple(images), np.array(classes, np.int64), tuple(failed))
 
 
-def _check_alike(image, first, path):
+def _check_same_type(image, first, path):
     if (image.shape[-1], image.dtype) != (first.shape[-1], first.dtype):
         raise SourceError(
-            f"{path}: has {image.shape[-1]} channels of {image.dtype}, the others have "
-            f"{first.shape[-1]} of {first.dtype}."
+            f"{path}: has {image.shape[-1]} channels of {image.dtype}; expected "
+            f"{first.shape[-1]} of {first.dtype}, as the first image. Convert it, or remove it."
         )
 
 
-def _prepared(image, settings):
+def _scaled(image, settings):
     side = (settings.side, settings.side)
     return sources.Scaled(image, side) if settings.side and image.shape[:2] != side else image
 
 
-def _needed(settings):
+def _data_folder(settings):
     if settings.data is None:
         raise SourceError(f"--images {settings.images} needs --data FOLDER.")
     return settings.data

@@ -1,6 +1,6 @@
-"""Public collections of slides, as they are downloaded: which files belong where, labels, and splits.
+"""Public collections of slides as they are downloaded: expected files, labels and splits.
 
-Nothing is fetched. Each reader takes a folder and gives a table of slides, and what it misses.
+Nothing is downloaded here. Each reader returns a table of the slides in a folder, and what is missing.
 """
 
 import csv
@@ -18,7 +18,7 @@ TCGA = re.compile(r"(TCGA-\w\w-\w{4})-\d\d[A-Z]-\d\d-(DX|TS|BS)\w*", re.IGNORECA
 """Barcode of a slide: the case, and whether it is a diagnostic (DX) or a frozen section (TS, BS)."""
 PN_STAGES = ("negative", "itc", "micro", "macro")
 ISUP = {(3, 3): 1, (3, 4): 2, (4, 3): 3}
-"""Of primary and secondary Gleason pattern; a sum of 8 is 4, of 9 or 10 is 5."""
+"""ISUP grades of primary and secondary Gleason pattern; a sum of 8 is 4, of 9 or 10 is 5."""
 
 
 @dataclass
@@ -26,9 +26,9 @@ class Table:
     """Slides of a collection.
 
     Attributes:
-        classes: names, by the numbers of labels.
-        rows: dicts of `case_id`, `slide_id`, `label`, `split` and `path`.
-        missing: what is not where it should be.
+        classes: Names of the classes, by number.
+        rows: Dicts of `case_id`, `slide_id`, `label`, `split` and `path`.
+        missing: Files and entries that are missing.
     """
 
     classes: tuple[str, ...]
@@ -36,14 +36,20 @@ class Table:
     missing: list[str] = field(default_factory=list)
 
     def add(self, case, slide, label, path, split=""):
-        """A slide that is there."""
+        """Add a slide."""
         row = {"case_id": case, "slide_id": slide, "label": str(label)}
         self.rows.append(row | {"split": split, "path": str(path)})
 
 
 @dataclass(frozen=True)
 class Collection:
-    """What is expected of a folder, and what reads it."""
+    """A collection and its reader.
+
+    Attributes:
+        about: Description with its source.
+        expected: Files that the folder should hold.
+        read: Function from folder and seed to a `Table`.
+    """
 
     about: str
     expected: str
@@ -51,69 +57,73 @@ class Collection:
 
 
 def read(name, folder, seed=0):
-    """The slides of a collection.
+    """Return the slides of a collection.
 
     Args:
-        name: one of `COLLECTIONS`.
-        folder: where it was downloaded to.
-        seed: of splits that are drawn.
+        name: One of `COLLECTIONS`.
+        folder: Folder of the downloaded files.
+        seed: Random seed of splits that are drawn.
 
     Raises:
-        SourceError: a table that labels come from is missing or has other columns.
+        SourceError: A table with labels is missing or has other columns.
     """
     if not Path(folder).is_dir():
-        raise SourceError(f"{folder}: is no folder. Expected there:\n{COLLECTIONS[name].expected}")
+        raise SourceError(f"{folder}: no such folder. Expected:\n{COLLECTIONS[name].expected}")
     return COLLECTIONS[name].read(Path(folder), seed)
 
 
 def _panda(folder, seed):
-    """Labels of `train.csv`; the split of Song et al. (2024) from `splits/`, else 80:10:10 by label."""
+    """Read labels of `train.csv`; splits of Song et al. (2024) in `splits/`, else 80:10:10 by label."""
     table = Table(tuple(f"ISUP {grade}" for grade in range(6)))
     rows = _csv(folder / "train.csv", ("image_id", "isup_grade"))
-    given = _splits(folder / "splits")
+    split_of_slide = _splits(folder / "splits")
     images = {path.stem: path for path in (folder / "train_images").glob("*.tiff")}
     for row in rows:
         name = row["image_id"]
-        if given and name not in given:
-            continue  # a noisy one, which they leave out
+        if split_of_slide and name not in split_of_slide:
+            continue  # noisy slides that they excluded
         if name in images:
             table.add(
-                name, name, _grade(row["isup_grade"], folder), images[name], given.get(name, "")
+                name,
+                name,
+                _grade(row["isup_grade"], folder),
+                images[name],
+                split_of_slide.get(name, ""),
             )
         else:
             table.missing.append(f"train_images/{name}.tiff")
-    if not given:
+    if not split_of_slide:
         table.rows = split_rows(table.rows, (0.8, 0.1, 0.1), seed)
     return table
 
 
 def _camelyon16(folder, seed):
-    """Normal and tumour by the name of training slides, by `reference.csv` for those of the test."""
+    """Read labels from the names of training slides, and from `reference.csv` for test slides."""
     table = Table(("normal", "tumour"))
     slides = _by_stem(folder, r"(normal|tumor|test)_\d+", ".tif")
     reference = next(iter(sorted(folder.rglob("reference.csv"))), None)
-    known = {}
+    is_tumour = {}
     if reference is None:
         table.missing.append("reference.csv (test_001,Tumor,...): labels of the test slides")
     else:
         with reference.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if len(row) > 1]
-        known = {Path(row[0].strip()).stem: row[1].strip().lower() == "tumor" for row in rows}
+        is_tumour = {Path(row[0].strip()).stem: row[1].strip().lower() == "tumor" for row in rows}
     for name, path in slides.items():
         kind = name.split("_")[0]
         if kind != "test":
             table.add(name, name, int(kind == "tumor"), path, "train")
-        elif name in known:
-            table.add(name, name, int(known[name]), path, "test")
+        elif name in is_tumour:
+            table.add(name, name, int(is_tumour[name]), path, "test")
     for kind, count in (("normal", 159), ("tumor", 111), ("test", 129)):
-        found = sum(name.startswith(kind) for name in slides)
-        if found < count:
-            table.missing.append(f"{kind}_*.tif: {found} of {count} slides")
+        count_there = sum(name.startswith(kind) for name in slides)
+        if count_there < count:
+            table.missing.append(f"{kind}_*.tif: {count_there} of {count} slides")
     return table
 
 
 def _camelyon17(folder, seed):
-    """Metastasis or none, by slide, of `stages.csv`; 50 slides of the training centres validate, drawn by the seed."""
+    """Read slide labels of `stages.csv`; 50 slides of the training centres, drawn by the seed, are for validation."""
     table = Table(("negative", "metastasis"))
     slides = _by_stem(folder, r"patient_\d+_node_\d+", ".tif")
     stages = next(iter(sorted(folder.rglob("stages*.csv"))), folder / "stages.csv")
@@ -140,14 +150,14 @@ def _camelyon17(folder, seed):
 
 
 def _tcga_prad(folder, seed):
-    """ISUP grades of the Gleason patterns in `clinical.tsv`; of each patient one slide, drawn, to test with."""
+    """Read ISUP grades from `clinical.tsv`; one slide of each patient, drawn by the seed, is for testing."""
     table = Table(tuple(f"ISUP {grade}" for grade in range(6)))
     columns = ("case_submitter_id", "primary_gleason_grade", "secondary_gleason_grade")
     grades = {}
     for row in _csv(folder / "clinical.tsv", columns, "\t"):
         patterns = [re.search(r"\d", row[column] or "") for column in columns[1:]]
         if all(patterns):
-            grades[row[columns[0]].upper()] = isup(*(int(found[0]) for found in patterns))
+            grades[row[columns[0]].upper()] = isup(*(int(match[0]) for match in patterns))
     of_case = {}
     for case, path in _tcga(folder):
         of_case.setdefault(case, []).append(path)
@@ -164,7 +174,7 @@ def _tcga_prad(folder, seed):
 
 
 def _tcga_nsclc(folder, seed):
-    """LUAD or LUSC by GDC's sample sheet, or by the folder; 80:20 by patient, as PatchGD has it."""
+    """Read LUAD or LUSC from GDC's sample sheet or the folder; 80:20 by patient, as in PatchGD."""
     table = Table(("LUAD", "LUSC"))
     kinds = {}
     for sheet in sorted(folder.glob("gdc_sample_sheet*.tsv")):
@@ -177,7 +187,7 @@ def _tcga_nsclc(folder, seed):
             table.add(case, path.stem, table.classes.index(kind), path)
         else:
             table.missing.append(
-                f"{path.name}: in no folder LUAD or LUSC, and in no gdc_sample_sheet*.tsv"
+                f"{path.name}: neither in a folder LUAD or LUSC nor in gdc_sample_sheet*.tsv"
             )
     if not table.rows:
         table.missing.append("LUAD/ and LUSC/ with TCGA-*-DX*.svs: diagnostic slides")
@@ -221,35 +231,35 @@ COLLECTIONS = {
 
 
 def isup(primary, secondary):
-    """The ISUP grade of two Gleason patterns: 3+3 is 1, 3+4 is 2, 4+3 is 3, sums of 8 are 4, of 9 and 10 are 5."""
+    """Return the ISUP grade of two Gleason patterns: 3+3 is 1, 3+4 2, 4+3 3, sums of 8 are 4, of 9 and 10 are 5."""
     if primary + secondary < 6:
         return 0
     return ISUP.get((primary, secondary)) or (4 if primary + secondary == 8 else 5)
 
 
 def _tcga(folder):
-    """`(case, path)` of the diagnostic slides of a folder, by name."""
+    """Yield `(case, path)` of the diagnostic slides of a folder, sorted by name."""
     paths = (p for p in folder.rglob("*") if p.suffix.lower() in sources.SLIDE_SUFFIXES)
     for path in sorted(paths, key=lambda p: p.name):
-        found = TCGA.match(path.name)
-        if found and found[2].upper() == "DX":
-            yield found[1].upper(), path
+        match = TCGA.match(path.name)
+        if match and match[2].upper() == "DX":
+            yield match[1].upper(), path
 
 
 def _by_stem(folder, pattern, suffix):
-    """Files of a folder, however deep, by their names without the ending."""
+    """Return `{name without suffix: path}` of the files of a folder and its subfolders."""
     paths = sorted(folder.rglob(f"*{suffix}"))
     return {path.stem: path for path in paths if re.fullmatch(pattern, path.stem)}
 
 
 def _splits(folder):
-    """`{slide: split}` of the files `train.csv`, `val.csv` and `test.csv`."""
-    found = {}
+    """Return `{slide: split}` of the files `train.csv`, `val.csv` and `test.csv`."""
+    split_of_slide = {}
     for split in ("train", "val", "test"):
         if (folder / f"{split}.csv").exists():
             rows = _csv(folder / f"{split}.csv", ("slide_id",))
-            found |= {Path(row["slide_id"]).stem: split for row in rows}
-    return found
+            split_of_slide |= {Path(row["slide_id"]).stem: split for row in rows}
+    return split_of_slide
 
 
 def _grade(text, folder):
@@ -259,7 +269,7 @@ def _grade(text, folder):
 
 
 def _csv(path, columns, delimiter=","):
-    """Rows of a table that has these columns."""
+    """Return the rows of a table with these columns."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file, delimiter=delimiter))

@@ -1,4 +1,4 @@
-"""Slides, their labels, and the crops of them that a network sees, all read strip by strip."""
+"""Slides with tissue masks, and random crops of them, read strip by strip."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +11,17 @@ from tfbig.errors import SourceError
 from tfbig.models.gigapixel_unet import STRIDE
 from tfbig.tissue.masks import tissue_mask
 
-BRIGHTNESS = 10  # gray levels that a crop may become darker or brighter
+BRIGHTNESS = 10  # largest change of brightness of a crop, in gray levels
 SUFFIXES = (".tif", ".tiff", ".svs", ".ndpi", ".scn", ".bif", ".btf", ".npy", ".png", ".jpg")
 
 
 @dataclass(frozen=True)
-class Slide:
+class LabelledSlide:
     """An image and its labels, or a crop of both.
 
-    Args:
+    Attributes:
         name: Name of the file.
-        image: Inverted gray, `[H, W, 1]` uint8: the white ground is 0.
+        image: Inverted gray, `[H, W, 1]` uint8: the white background is 0.
         labels: `[H, W, 1]` uint8: 1 is tissue.
     """
 
@@ -30,18 +30,20 @@ class Slide:
     labels: sources.Source
 
     def crop(self, rows, columns):
-        """The same rectangle of image and labels; nothing is read."""
-        return Slide(self.name, self.image.crop(rows, columns), self.labels.crop(rows, columns))
+        """Return the same rectangle of image and labels; nothing is read."""
+        return LabelledSlide(
+            self.name, self.image.crop(rows, columns), self.labels.crop(rows, columns)
+        )
 
     def padded(self):
-        """With background below and to the right, so that the network's stride divides it."""
-        return Slide(
+        """Return it with background below and to the right, up to a multiple of the network's stride."""
+        return LabelledSlide(
             self.name, sources.Padded(self.image, STRIDE), sources.Padded(self.labels, STRIDE)
         )
 
 
-class Mask(sources.Source):
-    """A mask file as 0 and 1: whatever is not 0 is tissue."""
+class MaskSource(sources.Source):
+    """A mask file as 0 and 1: values other than 0 are tissue."""
 
     def __init__(self, source):
         super().__init__(source.shape, np.uint8, source.name)
@@ -52,7 +54,7 @@ class Mask(sources.Source):
 
 
 class Brighter(sources.Source):
-    """An image with `offset` added to every pixel, cut off at 0 and 255."""
+    """An image with `offset` added to every pixel, clipped to 0 to 255."""
 
     def __init__(self, source, offset):
         super().__init__(source.shape, np.uint8, f"{source.name} {offset:+d}")
@@ -65,69 +67,70 @@ class Brighter(sources.Source):
 
 
 def open_slide(path, mask=None):
-    """Opens a slide and makes or opens its labels.
+    """Open a slide, and open or compute its labels.
 
     Args:
-        path: The slide, RGB or gray, uint8, bright background.
-        mask: A mask file of the same size; by default `tissue_mask` makes the labels.
+        path: Path of the slide: RGB or gray, uint8, bright background.
+        mask: Path of a mask of the same size; by default `tissue_mask` computes the labels.
 
     Raises:
-        SourceError: A file is no image or damaged, the slide is smaller than the network's stride,
+        SourceError: A file is damaged or not an image, the slide is smaller than the network's stride,
             or the mask has another size.
     """
     source = sources.open(path)
     if min(source.shape[:2]) < STRIDE:
         raise SourceError(
             f"{path}: is {_size(source)} pixels; expected at least {STRIDE} x {STRIDE}, the stride "
-            "of the network. Leave it out, or give the slide at a higher resolution."
+            "of the network. Remove the slide, or provide it at a higher resolution."
         )
     labels = tissue_mask(source) if mask is None else _open_mask(mask, path, source)
-    return Slide(Path(path).name, sources.Grayscale(source, invert=True), labels)
+    return LabelledSlide(Path(path).name, sources.Grayscale(source, invert=True), labels)
 
 
 def open_slides(folder, least=1):
-    """Every slide of a folder, by name, with its labels; those that cannot be used are left out.
+    """Open every slide of a folder, sorted by name, with its labels; slides that cannot be used are skipped.
 
-    A slide `name.tif` takes its labels from `masks/name.*` if the folder has one.
+    The labels of a slide `name.tif` are `masks/name.*` in the folder, if that exists.
 
     Args:
-        folder: holds the slides.
-        least: how many are needed.
+        folder: Folder of the slides.
+        least: Smallest number of slides.
 
     Returns:
-        `(slides, failed)`, the latter as `(name, reason)`.
+        `(slides, failed)`; `failed` lists `(name, reason)`.
 
     Raises:
-        SourceError: There are fewer slides that can be used.
+        SourceError: There are fewer usable slides than `least`.
     """
     files = _images(folder)
     masks = {file.stem: file for file in _images(Path(folder) / "masks")}
-    found, failed = [], []
+    slides, failed = [], []
     for file in files:
         try:
-            found.append(open_slide(file, masks.get(file.stem)))
+            slides.append(open_slide(file, masks.get(file.stem)))
         except (SourceError, OSError, ValueError, MemoryError) as error:
             failed.append((file.name, str(error)))
-    if len(found) < least:
-        kept = ", of which the last by name is kept for validation" if least > 1 else ""
+    if len(slides) < least:
+        kept = ", the last of which, by name, is for validation" if least > 1 else ""
         reason = f" {failed[0][1]}" if failed else ""
         raise SourceError(
-            f"{folder}: holds {len(found)} slides ({', '.join(SUFFIXES)}); expected at least {least}{kept}. "
+            f"{folder}: holds {len(slides)} slides ({', '.join(SUFFIXES)}); expected at least {least}{kept}. "
             f"Check --data.{reason}"
         )
-    return found, failed
+    return slides, failed
 
 
 def random_crops(slides, size, count, seed):
-    """Crops at random places and of random brightness, slide after slide in turn.
+    """Return crops at random places and of random brightness, from each slide in turn.
 
-    The ground of one slide is as dark as faint tissue of another; a network that never saw that
-    learns the brightness of the ground by heart.
+    The background of one slide is as dark as faint tissue of another; a network without such examples memorises the
+    brightness of the background.
 
     Args:
+        slides: Slides to crop.
         size: `(rows, columns)` of a crop.
-        count: How many in all.
-        seed: Same seed, same crops.
+        count: Number of crops of all slides.
+        seed: Random seed; same seed, same crops.
 
     Raises:
         SourceError: A slide is smaller than the crop.
@@ -140,19 +143,19 @@ def random_crops(slides, size, count, seed):
             )
             raise SourceError(
                 f"{slide.name}: is {_size(slide.image)} pixels, smaller than a crop of "
-                f"{size[0]} x {size[1]}. Use --crop {fits}, or leave the slide out."
+                f"{size[0]} x {size[1]}. Use --crop {fits}, or remove the slide."
             )
     rng = np.random.default_rng(seed)
     return [_random_crop(slides[i % len(slides)], size, rng) for i in range(count)]
 
 
 def dataset(slides, batch_size=1, dense=False):
-    """Images and labels in the given order.
+    """Return images and labels in the given order.
 
     Args:
-        slides: Slides or crops, of one size within a batch. Keep them as long as the dataset.
+        slides: Slides or crops, of one size within a batch; they must exist as long as the dataset.
         batch_size: Images of a batch.
-        dense: Give uint8 tensors `[N, H, W, 1]` instead of handles `[N]`.
+        dense: Whether to return uint8 tensors `[N, H, W, 1]` instead of handles `[N]`.
     """
     handles = [[s.image.handle for s in slides], [s.labels.handle for s in slides]]
     pairs = tuple(tf.constant(h, tf.string, [len(slides)]) for h in handles)
@@ -173,9 +176,9 @@ def _open_mask(mask, path, slide):
     if source.shape != (*slide.shape[:2], 1):
         raise SourceError(
             f"{mask}: is {_size(source)} pixels of {source.shape[2]} channels; expected "
-            f"{_size(slide)} of 1, the size of {path}. Make the mask at the slide's full resolution."
+            f"{_size(slide)} of 1, the size of {path}. Save the mask at the slide's full resolution."
         )
-    return Mask(source)
+    return MaskSource(source)
 
 
 def _size(source):
@@ -189,7 +192,7 @@ def _random_crop(slide, size, rng):
     ]
     crop = slide.crop(*((first, first + part) for first, part in zip(firsts, size, strict=True)))
     offset = int(rng.integers(-BRIGHTNESS, BRIGHTNESS + 1))
-    return Slide(crop.name, Brighter(crop.image, offset), crop.labels)
+    return LabelledSlide(crop.name, Brighter(crop.image, offset), crop.labels)
 
 
 def _dense(handle):

@@ -1,4 +1,4 @@
-"""Tables that say what is learned from, what validates and what tests; and the split by patient where they do not."""
+"""Tables of training, validation and test data, and splits by patient where a table has none."""
 
 import csv
 import sys
@@ -17,10 +17,14 @@ SPLITS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class Data:
-    """Bags or images of a run, by split, and the names of the classes.
+    """Bags or images of a run, by split.
 
-    Each split has `labels` and `failed`, `(name, reason)` of what was left out. Rows of `table`, where there is one,
-    say which slide is in which split.
+    Attributes:
+        train: Training set, with `labels`, and `failed`: `(name, reason)` of items that were skipped.
+        val: Validation set.
+        test: Test set.
+        classes: Names of the classes.
+        table: Rows that say which slide is in which split, if known.
     """
 
     train: Any
@@ -30,33 +34,34 @@ class Data:
     table: tuple[dict, ...] = ()
 
     def mapped(self, change):
-        """The same with each of its sets changed."""
+        """Return a copy with each set replaced by `change(set)`."""
         sets = [getattr(self, split) for split in SPLITS]
-        changed = {id(found): change(found) for found in {id(s): s for s in sets}.values()}
+        changed = {id(part): change(part) for part in {id(s): s for s in sets}.values()}
         return replace(
             self,
-            **{split: changed[id(found)] for split, found in zip(SPLITS, sets, strict=True)},
+            **{split: changed[id(part)] for split, part in zip(SPLITS, sets, strict=True)},
         )
 
     @property
     def failed(self):
+        """Return `(name, reason)` of every skipped item."""
         return list(dict.fromkeys(f for split in SPLITS for f in getattr(self, split).failed))
 
 
 def read_table(path, columns, names=False):
-    """Rows of a CSV file; `label` is a class 0, 1, ...
+    """Return the rows of a CSV file; `label` is a class 0, 1, ...
 
     Args:
-        path: The file.
-        columns: What it must have.
-        names: Labels may be names.
+        path: Path of the file.
+        columns: Columns that it must have.
+        names: Whether labels may be names.
 
     Raises:
-        SourceError: It is missing, lacks a column, or a label is no class.
+        SourceError: The file is missing, lacks a column, or has an invalid label.
     """
     if not path.exists():
         raise SourceError(
-            f"{path}: there is no such file; expected columns {', '.join(columns)}. Check --data."
+            f"{path}: no such file; expected a table with columns {', '.join(columns)}. Check --data."
         )
     with path.open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
@@ -65,21 +70,23 @@ def read_table(path, columns, names=False):
         raise SourceError(f"{path}: has no rows with column '{missing[0]}'; expected {columns}.")
     for number, row in enumerate(rows, start=2):
         if not (row["label"] or "").strip():
-            raise SourceError(
-                f"{path}: line {number}: has no label. Give it one, or take the line out."
-            )
+            raise SourceError(f"{path}: line {number}: has no label. Add one, or remove the line.")
         if not names and not row["label"].isdigit():
             raise SourceError(
-                f"{path}: line {number}: label '{row['label']}' is no class 0, 1, ..."
+                f"{path}: line {number}: label '{row['label']}' is not a class 0, 1, ..."
             )
     return rows
 
 
 def check_inside(paths, folders):
-    """Refuses files that are not in the folders, with links and `..` followed.
+    """Check that files are inside the folders, after following links and `..`.
+
+    Args:
+        paths: Paths of the files.
+        folders: Allowed folders.
 
     Raises:
-        SourceError: one is elsewhere.
+        SourceError: A file is elsewhere.
     """
     allowed = [Path(folder).resolve() for folder in folders]
     for path in paths:
@@ -87,15 +94,20 @@ def check_inside(paths, folders):
         if not any(real.is_relative_to(folder) for folder in allowed):
             raise SourceError(
                 f"{path}: lies outside of {' and '.join(map(str, dict.fromkeys(allowed)))}, and --confine is set. Copy "
-                "it there, or leave --confine out if you trust the table."
+                "it there, or remove --confine if you trust the table."
             )
 
 
 def of_split(rows, split, path):
-    """The rows of a split.
+    """Return the rows of a split.
+
+    Args:
+        rows: Rows of the table.
+        split: Name of the split.
+        path: Path of the table, for the error.
 
     Raises:
-        SourceError: There are none.
+        SourceError: The split has no rows.
     """
     chosen = [row for row in rows if row["split"] == split]
     if not chosen:
@@ -104,60 +116,68 @@ def of_split(rows, split, path):
 
 
 def split_rows(rows, shares=(0.7, 0.1, 0.2), seed=0):
-    """Rows with a `split`, stratified by label; all rows of a case are in one split.
+    """Return the rows with a `split`, stratified by label; all rows of a case are in one split.
 
-    A case whose rows have several labels counts for the first. Of each class the shares are met to one case.
+    A case with several labels counts for its first. The shares of each class are exact up to one case.
 
     Args:
-        rows: With `label`, and `case_id` or `patient` where images share one.
-        shares: Of training, validation and test.
-        seed: Same seed, same split.
+        rows: Rows with `label`, and with `case_id` or `patient` where images share one.
+        shares: Shares of training, validation and test.
+        seed: Random seed; same seed, same split.
     """
     rng = np.random.default_rng(seed)
-    found = {}
-    for own in _cases_by_label(rows):
-        ends = np.round(np.cumsum(shares) / sum(shares) * len(own)).astype(int)
-        for place, which in enumerate(rng.permutation(len(own))):
-            found[own[which]] = SPLITS[int(np.searchsorted(ends, place, side="right"))]
-    return [{**row, "split": found[case]} for row, case in zip(rows, _cases(rows), strict=True)]
+    split_of_case = {}
+    for cases in _cases_by_label(rows):
+        ends = np.round(np.cumsum(shares) / sum(shares) * len(cases)).astype(int)
+        for place, which in enumerate(rng.permutation(len(cases))):
+            split_of_case[cases[which]] = SPLITS[int(np.searchsorted(ends, place, side="right"))]
+    return [
+        {**row, "split": split_of_case[case]} for row, case in zip(rows, _cases(rows), strict=True)
+    ]
 
 
 def fold_rows(rows, folds, fold, seed=0):
-    """Rows with a `split` of k-fold cross-validation: fold `fold` tests, the next one validates, the others train.
+    """Return the rows with a `split` of k-fold cross-validation: fold `fold` is for testing, the next for validation.
 
-    Every case tests in one fold; classes are dealt evenly, to one case.
+    Every case is tested in one fold; classes are spread evenly, up to one case.
 
     Args:
-        rows: As in `split_rows`.
-        folds: How many, 3 or more.
-        fold: 0 to `folds` - 1.
-        seed: Same seed, same folds.
+        rows: Rows as in `split_rows`.
+        folds: Number of folds, 3 or more.
+        fold: Index of the test fold, 0 to `folds` - 1.
+        seed: Random seed; same seed, same folds.
 
     Raises:
-        SourceError: There are fewer than 3 folds, or there is no such fold, or there are fewer cases than folds.
+        SourceError: There are fewer than 3 folds, no such fold, or fewer cases than folds.
     """
     if folds < 3 or not 0 <= fold < folds:
         raise SourceError(
-            f"--folds {folds}, --fold {fold}: expected 3 folds or more (one tests, one validates), and a fold from 0."
+            f"--folds {folds}, --fold {fold}: expected 3 folds or more (one for testing, one for validation), and "
+            "a fold from 0 to the number of folds - 1."
         )
     rng = np.random.default_rng(seed)
-    dealt = {}
-    for own in _cases_by_label(rows):
-        for which in rng.permutation(len(own)):
-            dealt[own[which]] = (len(dealt) - fold) % folds
-    if len(dealt) < folds:
-        raise SourceError(f"{len(dealt)} cases make no {folds} folds. Give fewer --folds.")
+    fold_of_case = {}
+    for cases in _cases_by_label(rows):
+        for which in rng.permutation(len(cases)):
+            fold_of_case[cases[which]] = (len(fold_of_case) - fold) % folds
+    if len(fold_of_case) < folds:
+        raise SourceError(
+            f"{len(fold_of_case)} cases are too few for {folds} folds. Use fewer --folds."
+        )
     return [
-        {**row, "split": {0: "test", 1: "val"}.get(dealt[case], "train")}
+        {**row, "split": {0: "test", 1: "val"}.get(fold_of_case[case], "train")}
         for row, case in zip(rows, _cases(rows), strict=True)
     ]
 
 
 def read_clam_splits(path):
-    """`{slide: split}` of a file `splits_0.csv` of CLAM, with columns `train`, `val` and `test`.
+    """Return `{slide: split}` of a file `splits_0.csv` of CLAM, with columns `train`, `val` and `test`.
+
+    Args:
+        path: Path of the file.
 
     Raises:
-        SourceError: It is missing, or has not these columns, or a slide is in two of them.
+        SourceError: The file is missing, lacks a column, or has a slide in two of them.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -165,18 +185,20 @@ def read_clam_splits(path):
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SourceError(f"{path}: cannot be read ({error}). Check --splits.") from error
     if not rows or any(split not in rows[0] for split in SPLITS):
-        raise SourceError(f"{path}: expected columns {', '.join(SPLITS)}, as CLAM has them.")
-    found = {}
+        raise SourceError(f"{path}: expected columns {', '.join(SPLITS)}, the format of CLAM.")
+    split_of_slide = {}
     for row in rows:
         for split in SPLITS:
             name = (row[split] or "").strip()
-            if name and found.setdefault(name, split) != split:
-                raise SourceError(f"{path}: slide {name} is in '{found[name]}' and in '{split}'.")
-    return found
+            if name and split_of_slide.setdefault(name, split) != split:
+                raise SourceError(
+                    f"{path}: slide {name} is in '{split_of_slide[name]}' and in '{split}'. Remove one."
+                )
+    return split_of_slide
 
 
 def write_clam_splits(path, rows):
-    """The split of rows with `slide_id`, in columns, as CLAM has it."""
+    """Write the splits of rows with `slide_id` in columns, the format of CLAM."""
     columns = [[row["slide_id"] for row in rows if row["split"] == split] for split in SPLITS]
     lines = [
         {"": place, **dict(zip(SPLITS, names, strict=True))}
@@ -186,26 +208,30 @@ def write_clam_splits(path, rows):
 
 
 def check_failed(failed, strict):
-    """With `--strict` what cannot be used ends the run; else it is named on standard error.
+    """Print what was skipped to standard error, or raise it with `--strict`.
+
+    Args:
+        failed: `(name, reason)` of skipped items.
+        strict: Whether to raise.
 
     Raises:
-        SourceError: strict, and something failed.
+        SourceError: `strict` is set, and something failed.
     """
     for name, reason in failed:
         if strict:
             raise SourceError(reason if name in reason else f"{name}: {reason}")
-        print(f"left out {name}: {reason}", file=sys.stderr)
+        print(f"skipped {name}: {reason}", file=sys.stderr)
 
 
-def write_notes(data, folder):
-    """Writes which slide is in which split, `slides.csv`, and what was left out, `failed.csv`; gives the exit code."""
+def write_tables(data, folder):
+    """Write `slides.csv` with the split of each slide, and `failed.csv`; return the exit code."""
     if data.table:
         run_folder.write_csv(folder / "slides.csv", data.table)
     return exit_code(data.failed, folder)
 
 
 def exit_code(failed, folder):
-    """0, or 3 where something was left out, now or before, which `failed.csv` then names."""
+    """Return 0, or 3 if something was skipped, now or before, and is listed in `failed.csv`."""
     for name, reason in failed:
         row = {"slide": name, "reason": " ".join(reason.split())}
         run_folder.replace_row(folder / run_folder.FAILED, "slide", name, row)
@@ -213,7 +239,7 @@ def exit_code(failed, folder):
 
 
 def _cases(rows):
-    """The case of every row; one without is a case of its own."""
+    """Return the case of every row; a row without one is its own case."""
     return [
         row.get("case_id") or row.get("patient") or f"row {number}"
         for number, row in enumerate(rows)
@@ -221,26 +247,26 @@ def _cases(rows):
 
 
 def _cases_by_label(rows):
-    """The cases of each label, which is that of their first row, by label."""
+    """Return the cases of each label, sorted by label; a case has the label of its first row."""
     labels = {}
     for row, case in zip(rows, _cases(rows), strict=True):
         labels.setdefault(case, row["label"])
     return [
-        [case for case, own in labels.items() if own == label]
+        [case for case, case_label in labels.items() if case_label == label]
         for label in sorted(set(labels.values()))
     ]
 
 
-def print_counts(data, kind, describe):
-    """Prints items and classes of every split.
+def print_counts(data, items, describe):
+    """Print the items and classes of every split.
 
     Args:
-        data: Of the run.
-        kind: What an item is.
-        describe: From a split to a few words on its items.
+        data: Data of the run.
+        items: What the items are, in the plural.
+        describe: Function from a split to a few words about its items.
     """
     for split in SPLITS if data.train is not data.test else ("test",):
-        found = getattr(data, split)
-        counts = np.bincount(found.labels, minlength=len(data.classes))
+        part = getattr(data, split)
+        counts = np.bincount(part.labels, minlength=len(data.classes))
         kinds = ", ".join(f"{n} {name}" for n, name in zip(counts, data.classes, strict=True))
-        print(f"{split}: {len(found.labels)} {kind} {describe(found)} ({kinds})")
+        print(f"{split}: {len(part.labels)} {items} {describe(part)} ({kinds})")

@@ -1,23 +1,26 @@
-"""What a trained network says of slides, one module a kind of network.
+"""Predictors of slides, one module for each kind of network.
 
-Each is made from the settings of `tfbig predict`, the model and the settings of its run, sets what was not given,
-and has `predict(path, slide)`, which writes the results and gives a line for people, and `finished(path)`.
+Each class takes the settings of `tfbig predict`, the model and the settings of its run, and fills in missing settings.
+`predict(path, slide)` writes the results and returns a line to print; `finished(path)` returns whether that is done.
 """
 
 from tfbig import PatchGD, SourceError
 from tfbig.cli.predictors.bags import Bags
 from tfbig.cli.predictors.images import Images
 from tfbig.cli.predictors.masks import Masks
-from tfbig.cli.predictors.results import run_of
+from tfbig.cli.predictors.results import load_run
 
 
 def make(settings):
-    """The one for `settings.model`.
+    """Return the predictor for `settings.model`.
+
+    Args:
+        settings: Settings of the command.
 
     Raises:
-        SourceError: it is no model, or takes something else than images or bags of tiles.
+        SourceError: There is no such model, or its inputs and outputs are of another kind.
     """
-    plain, config = run_of(settings.model, settings.custom)
+    plain, config = load_run(settings.model, settings.custom)
     if isinstance(plain, PatchGD):
         return Images(settings, plain, config)
     (image, *_), (output, *_) = plain.inputs, plain.outputs
@@ -25,7 +28,7 @@ def make(settings):
     kind = kinds.get((len(image.shape), len(output.shape)))
     if kind is None:
         raise SourceError(
-            f"{settings.model}: takes {image.shape} to {output.shape}; expected images [N, H, W, C] to masks "
+            f"{settings.model}: maps {image.shape} to {output.shape}; expected images [N, H, W, C] to masks "
             "[N, H, W, K] or to classes [N, K], or bags of tiles [N, n, H, W, C] to classes."
         )
     return kind(settings, plain, config)

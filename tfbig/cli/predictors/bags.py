@@ -1,4 +1,4 @@
-"""Bags of tiles to classes: what a slide is taken for, and which of its tiles say so."""
+"""Predict the class of a slide from a bag of its tiles, and the attention of each tile."""
 
 from pathlib import Path
 
@@ -14,12 +14,12 @@ from tfbig.tissue.masks import find_tissue
 
 
 class Bags:
-    """A network of multiple instance learning, encoder and aggregator, over the tiles of a slide.
+    """Predictor for networks of multiple instance learning, encoder and aggregator, over the tiles of a slide.
 
     Args:
-        settings: of the command; what is not given is set.
-        plain: the model.
-        config: of its run, or nothing.
+        settings: Settings of the command; missing ones are filled in.
+        plain: The model.
+        config: Settings of its run, or an empty dict.
     """
 
     def __init__(self, settings, plain, config):
@@ -27,15 +27,16 @@ class Bags:
         self.size, columns, channels = plain.inputs[0].shape[2:]
         if self.size != columns:
             raise SourceError(
-                f"{settings.model}: takes tiles of {self.size} x {columns}; expected squares."
+                f"{settings.model}: expects tiles of {self.size} x {columns} pixels; only square tiles are supported."
             )
         if not hasattr(plain.layers[-1], "attention"):
             raise SourceError(
-                f"{settings.model}: its last layer '{plain.layers[-1].name}' has no method attention."
+                f"{settings.model}: its last layer '{plain.layers[-1].name}' has no method `attention`, which tfbig "
+                "predict needs."
             )
-        results.settle_input(settings, channels)
-        results.settle_classes(settings, plain.outputs[0].shape[-1], config.get("class_names"))
-        results.settle_resolution(settings, config, mpp=0.5)
+        results.set_input(settings, channels)
+        results.set_classes(settings, plain.outputs[0].shape[-1], config.get("class_names"))
+        results.set_resolution(settings, config, mpp=0.5)
         if settings.min_tissue is None:
             settings.min_tissue = config.get("min_tissue", 0.6)
         encoder = plain.get_layer("instances").model
@@ -44,38 +45,41 @@ class Bags:
         )
 
     def finished(self, path):
-        """Whether the slide was done before: its row is written last."""
-        return results.is_noted(self.folder, path)
+        """Return whether the slide is done; its row is written last."""
+        return results.has_row(self.folder, path)
 
     def predict(self, path, slide):
-        """Everything about one slide; gives a line about it."""
+        """Predict a slide, write the results and return a line to print."""
         settings = self.settings
         coords = self._coords(path, slide)
         count = len(coords.coords)
         if settings.dry_run:
-            return f"{slide.describe()}: would be seen in {count} tiles of {self.size}"
-        image = results.seen(slide.scaled(coords.step), settings)
-        found = self.model.explain(coords.tiles_of(image, slide.shape))
-        logits = found["logits"]
+            return f"{slide.describe()}: would be read as {count} tiles of {self.size} x {self.size} pixels"
+        image = results.network_input(slide.scaled(coords.step), settings)
+        explanation = self.model.explain(coords.tiles_of(image, slide.shape))
+        logits = explanation["logits"]
         logits = logits["bag"] if isinstance(logits, dict) else logits
-        shares = evaluation.softmax(logits)
-        row = results.of_slide(path, image) | {"tiles": count}
-        row |= results.of_classes(settings.classes, shares)
-        title = f"{title_of(path)}: {row['predicted']} {shares.max():.1%}"
-        scores = evaluation.softmax(found["scores"])
-        results.write_attention(settings, path, slide, coords, found["attention"], title, scores)
-        results.note(self.folder, row)
-        most = np.max(found["attention"])
-        return f"{path.name}: {row['predicted']} {shares.max():.1%}, {count} tiles, attention up to {most:.3g}"
+        probabilities = evaluation.softmax(logits)
+        row = results.slide_columns(path, image) | {"tiles": count}
+        row |= results.class_columns(settings.classes, probabilities)
+        title = f"{title_of(path)}: {row['predicted']} {probabilities.max():.1%}"
+        scores = evaluation.softmax(explanation["scores"])
+        results.write_attention(
+            settings, path, slide, coords, explanation["attention"], title, scores
+        )
+        results.write_row(self.folder, row)
+        most = np.max(explanation["attention"])
+        return f"{path.name}: {row['predicted']} {probabilities.max():.1%}, {count} tiles, attention up to {most:.3g}"
 
     def _coords(self, path, slide):
-        """Tiles of a file of `--coords`, or those that hold tissue."""
+        """Return the tiles of a file in `--coords`, or those that hold tissue."""
         settings = self.settings
         if settings.coords:
             coords = sources.read_coords(Path(settings.coords) / f"{title_of(path)}.h5")
             if coords.size != self.size:
                 raise SourceError(
-                    f"{settings.coords}: tiles of {coords.size} pixels; the network takes {self.size}."
+                    f"{settings.coords}: tiles have {coords.size} pixels; the network expects {self.size}. Run tfbig "
+                    f"tile with --size {self.size}."
                 )
             return coords
         return tiling.tile(

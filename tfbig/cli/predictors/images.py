@@ -1,4 +1,4 @@
-"""Whole images to classes, streamed or by PatchGD: what a slide is taken for, and where PatchGD's head looks."""
+"""Predict the class of a whole slide, streamed or by PatchGD, and the attention of PatchGD's head."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from tfbig.sources.slides.slide import title_of
 
 
 class Images:
-    """A network from a whole image to classes: any Keras model, streamed, or one of PatchGD.
+    """Predictor for networks from a whole image to classes: a streamed Keras model, or a PatchGD model.
 
     Args:
-        settings: of the command; what is not given is set.
-        plain: the model.
-        config: of its run, or nothing.
+        settings: Settings of the command; missing ones are filled in.
+        plain: The model.
+        config: Settings of its run, or an empty dict.
     """
 
     def __init__(self, settings, plain, config):
@@ -29,9 +29,9 @@ class Images:
         whole = plain.encoder if self.by_patches else plain
         head = plain.head if self.by_patches else plain
         self.last = getattr(head, "layers", [head])[-1]
-        results.settle_input(settings, whole.inputs[0].shape[-1])
-        results.settle_classes(settings, max(_outputs(plain), 2), config.get("class_names"))
-        results.settle_resolution(settings, config, level=config.get("level", 0))
+        results.set_input(settings, whole.inputs[0].shape[-1])
+        results.set_classes(settings, max(_num_outputs(plain), 2), config.get("class_names"))
+        results.set_resolution(settings, config, level=config.get("level", 0))
         self.model = (
             plain
             if self.by_patches
@@ -39,28 +39,32 @@ class Images:
         )
 
     def finished(self, path):
-        """Whether the slide was done before: its row is written last."""
-        return results.is_noted(self.folder, path)
+        """Return whether the slide is done; its row is written last."""
+        return results.has_row(self.folder, path)
 
     def predict(self, path, slide):
-        """Everything about one slide; gives a line about it."""
+        """Predict a slide, write the results and return a line to print."""
         settings = self.settings
-        source = results.seen(slide.at(**slide_batch.resolution(settings)), settings)
+        source = results.network_input(slide.at(**slide_batch.resolution(settings)), settings)
         side = self.config.get("side")
         source = sources.Scaled(source, (side, side)) if side else source
         if settings.dry_run:
-            return f"{slide.describe()}: would be seen at {source.shape[0]} x {source.shape[1]}"
+            return (
+                f"{slide.describe()}: would be read at {source.shape[0]} x {source.shape[1]} pixels"
+            )
         with source.lent() as handle:
             outputs = self.model.predict_on_batch(tf.constant([handle]))[0]
-        shares = results.chances(outputs, self.last)
-        row = results.of_slide(path, source) | results.of_classes(settings.classes, shares)
-        told = f"{row['predicted']} {shares.max():.1%}"
+        probabilities = results.class_probabilities(outputs, self.last)
+        row = results.slide_columns(path, source) | results.class_columns(
+            settings.classes, probabilities
+        )
+        prediction = f"{row['predicted']} {probabilities.max():.1%}"
         if self.by_patches and hasattr(self.model.head, "attention"):
-            self._write_attention(path, slide, source, f"{title_of(path)}: {told}")
+            self._write_attention(path, slide, source, f"{title_of(path)}: {prediction}")
         else:
             slide_batch.write_view(settings, path, slide, [])
-        results.note(self.folder, row)
-        return f"{path.name}: {source.shape[0]} x {source.shape[1]}, {told}"
+        results.write_row(self.folder, row)
+        return f"{path.name}: {source.shape[0]} x {source.shape[1]}, {prediction}"
 
     def _write_attention(self, path, slide, source, title):
         with source.lent() as handle:
@@ -72,8 +76,8 @@ class Images:
         results.write_attention(self.settings, path, slide, coords, attention, title)
 
 
-def _outputs(plain):
-    """How many numbers a model gives."""
+def _num_outputs(plain):
+    """Return the number of outputs of a model."""
     if not isinstance(plain, tfbig.PatchGD):
         return plain.output_shape[-1]
     if isinstance(plain.head, keras.Model):

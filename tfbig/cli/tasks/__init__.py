@@ -1,1 +1,1 @@
-"""What `--task` trains: classifiers of bags and images, PatchGD, segmentation."""
+"""Tasks of `--task`: classifiers of bags and images, PatchGD, segmentation."""

@@ -1,4 +1,4 @@
-"""Multiple instance learning end to end: an encoder and an aggregator, trained on whole bags."""
+"""Train multiple instance learning end to end: an encoder and an aggregator, on whole bags."""
 
 from pathlib import Path
 
@@ -23,10 +23,10 @@ from tfbig.training import Epochs
 
 MODES = {
     "accumulate": "exact gradients, accumulated over slices of --instances-at-once instances",
-    "offload": "the same, with slices and stores that the planner chooses within the memory given",
-    "device": "plain Keras with whole bags, on the same data with the same seed",
+    "offload": "the same; the planner chooses slices and stores within the memory limits",
+    "device": "plain Keras on whole bags, same data and seed",
     "unified": machine.UNIFIED,
-    "frozen": "the encoder is not trained; its features are made on the fly",
+    "frozen": "the encoder is not trained; features are computed when they are needed",
 }
 EXAMPLE = (
     "--task mil --model transmil --bags folder --data my_bags --encoder resnet18 "
@@ -53,61 +53,103 @@ AGGREGATORS = {
 
 
 def add_flags(add_data, add_training):
-    """Flags of this task, in the groups of data and of training."""
+    """Add the flags of this task, in the groups of data and of training."""
     bags.add_flags(add_data)
     _add_model(add_data)
+    _add_aggregator(add_data)
     classifier_training.add_flags(add_training)
     evaluation.add_flags(add_training)
     add_training(
         "--test-only",
         metavar="RUN",
-        help="nothing is trained: the model of this run folder is judged on the test bags",
+        help="train nothing; evaluate the model of this run folder on the test bags",
     )
 
 
 def _add_model(add):
-    number = command_line.count
-    add("--model", choices=list(AGGREGATORS), default="abmil", help="aggregator of the bag")
+    add(
+        "--model",
+        choices=list(AGGREGATORS),
+        default="abmil",
+        help="aggregator of the bag (default: %(default)s)",
+    )
     add(
         "--encoder",
         choices=["small", "lenet", *encoders.RESNETS, "none"],
         default="small",
-        help="of an instance; none where bags hold features (default: %(default)s)",
+        help="network of an instance; none if bags hold features (default: %(default)s)",
     )
-    add("--encoder-weights", metavar="FILE", help="weights of the encoder to start from")
-    add("--mean", type=float, nargs="+", default=0.0, help="of the channels, for a ResNet")
-    add("--std", type=float, nargs="+", default=1.0, help="of the channels, for a ResNet")
-    add("--hidden", type=number, default=128, help="rows of the attention (default: %(default)s)")
-    add("--width", type=number, default=512, help="of reduced features (default: %(default)s)")
-    add("--pseudo-bags", type=number, default=4, help="of dtfd (default: %(default)s)")
-    add("--distillation", choices=DISTILLATIONS, default="AFS", help="of dtfd")
-    add("--two-tiers", action="store_true", help="dtfd: each tier learns from its own loss alone")
+    add(
+        "--encoder-weights",
+        metavar="FILE",
+        help="file with initial weights of the encoder (default: random)",
+    )
+    add(
+        "--mean",
+        type=float,
+        nargs="+",
+        default=0.0,
+        help="mean of each channel divided by 255, for a ResNet (default: %(default)s)",
+    )
+    add(
+        "--std",
+        type=float,
+        nargs="+",
+        default=1.0,
+        help="standard deviation of each channel divided by 255, for a ResNet (default: %(default)s)",
+    )
+
+
+def _add_aggregator(add):
+    number = command_line.count
+    add(
+        "--hidden",
+        type=number,
+        default=128,
+        help="units of the attention layer (default: %(default)s)",
+    )
+    add(
+        "--width",
+        type=number,
+        default=512,
+        help="number of reduced features, of dtfd, transmil and attention (default: %(default)s)",
+    )
+    add("--pseudo-bags", type=number, default=4, help="pseudo-bags of dtfd (default: %(default)s)")
+    add(
+        "--distillation",
+        choices=DISTILLATIONS,
+        default="AFS",
+        help="feature distillation of dtfd (default: %(default)s)",
+    )
+    add("--two-tiers", action="store_true", help="dtfd: train each tier only with its own loss")
     add(
         "--norm",
         choices=[*mil.NORMS, "none"],
         default="exact",
-        help="BatchNormalization of the encoder in training; none takes it out (default: %(default)s)",
+        help="BatchNormalization of the encoder in training; none removes it (default: %(default)s)",
     )
     add(
         "--published",
         action="store_true",
-        help="the loop of ABMIL-ACC as it was published, for comparison; --mode accumulate",
+        help="use the published training loop of ABMIL-ACC, for comparison; --mode accumulate only",
     )
     add(
         "--instances-at-once",
         type=number,
         default=8,
-        help="slices of a bag hold at most so many; --mode accumulate, frozen (default: %(default)s)",
+        help="largest number of instances of a slice; --mode accumulate and frozen only (default: %(default)s)",
     )
 
 
 def train(settings):
-    """Data, model, plan, fit, results: a run from its settings; gives the exit code."""
+    """Run a training from its settings, or an evaluation, and return the exit code."""
     least = settings.pseudo_bags if settings.model == "dtfd" else 1
     data = bags.large_enough(bags.load(settings), least)
     print(f"mode {settings.mode}, model {settings.model}, precision {settings.precision}")
     bags.print_counts(data)
-    settings.class_names = list(data.classes)  # saved: others are judged and predicted by these
+    settings.class_names = list(
+        data.classes
+    )  # saved, so that evaluation and prediction use the same
     splits.check_failed(data.failed, settings.strict)
     with machine.scope():
         model, twin = make_model(settings, data)
@@ -117,36 +159,36 @@ def train(settings):
         return 0
 
     folder = open_run.open_run(settings)
-    splits.write_notes(data, folder)
+    splits.write_tables(data, folder)
     measured = {"mode": settings.mode}
     if settings.test_only:
         twin.load_weights(Path(settings.test_only) / "model.keras")
     else:
-        measured |= trained(model, twin, data, folder, settings, plan) | planned
+        measured |= fit_and_save(model, twin, data, folder, settings, plan) | planned
         if not machine.is_chief():
             return splits.exit_code([], folder)
-        made = model, twin
-        model, twin = machine.alone(made, lambda: make_model(settings, data), folder)
+        both = model, twin
+        model, twin = machine.without_strategy(both, lambda: make_model(settings, data), folder)
     evaluation.write_results(_explainer(model, twin), data, folder, settings, measured)
     return splits.exit_code([], folder)
 
 
-def trained(model, twin, data, folder, settings, plan):
-    """Fits, saves the model and its learning curve; gives what was measured."""
+def fit_and_save(model, twin, data, folder, settings, plan):
+    """Train, save the model and its learning curve, and return the measurements."""
     if plan:
         run_folder.write_text(folder / "plan.txt", f"{plan}\n")
     history = fit(model, twin, data, folder, settings)
     _, peak = run_folder.memory_bytes()
     run_folder.save_model(folder / "model.keras", twin)
-    accuracy = _of_bag(settings) + "accuracy"
+    accuracy = _bag_prefix(settings) + "accuracy"
     labels = {"loss": "loss", accuracy: "accuracy"}
     figures.learning_curve(folder / "learning_curve.png", history, labels, "validation bags")
-    found = {key: history[-1][key] for key in ("loss", "val_loss", "seconds_per_step")}
-    return {"epochs": len(history), **found, "peak_bytes": peak}
+    measured = {key: history[-1][key] for key in ("loss", "val_loss", "seconds_per_step")}
+    return {"epochs": len(history), **measured, "peak_bytes": peak}
 
 
 def make_model(settings, data):
-    """What is trained and the plain model that is saved; the same in mode device and for features."""
+    """Return the model to train and the plain model to save; both are the same in mode device and for features."""
     keras.config.set_dtype_policy(settings.precision)
     keras.utils.set_random_seed(settings.seed)
     shape = data.train.bags[0].shape[1:]
@@ -169,12 +211,12 @@ def make_model(settings, data):
         budget=machine.budget(settings),
         devices=settings.devices,
     )
-    machine.of_all_replicas(settings, model.twin)
+    machine.synchronize_norm(settings, model.twin)
     return (model.twin if machine.is_plain(settings) else model), model.twin
 
 
 def compile_both(model, twin, settings, data):
-    """One optimizer for both: what is saved is the plain model, and it can be trained on."""
+    """Compile both models with one optimizer, so that the saved plain model can be fit_and_save further."""
     optimizer = classifier_training.make_optimizer(settings, steps_per_epoch(settings, data))
     entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     metrics = ["accuracy", tfbig.metrics.QuadraticWeightedKappa(len(data.classes))]
@@ -188,23 +230,23 @@ def compile_both(model, twin, settings, data):
         each.compile(optimizer, loss, loss_weights=weights, metrics=metrics)
 
 
-def _of_bag(settings):
-    """What Keras puts before the name of a metric of the bag."""
+def _bag_prefix(settings):
+    """Return the prefix that Keras puts before the metrics of the bag."""
     return "bag_" if settings.model == "dtfd" else ""
 
 
 def steps_per_epoch(settings, data):
-    """Batches that hold all bags; the last may be smaller."""
+    """Return the number of batches of all bags; the last may be smaller."""
     return -(-len(data.train.bags) // settings.batch_size)
 
 
 def print_plan(model, settings, data):
-    """The plan of a step on the largest bag, and what it says of memory, where the model streams."""
+    """Print the plan of a step on the largest bag, and return it with planned memory, if the model streams."""
     if not isinstance(model, mil.MIL):
         return None, {}
     plan, validation = (
-        model.plan((batch, largest(found, sample), *model.instance_shape), learns)
-        for batch, found, sample, learns in (
+        model.plan((batch, largest(part, sample), *model.instance_shape), learns)
+        for batch, part, sample, learns in (
             (settings.batch_size, data.train, settings.sample, True),
             (1, data.val, settings.val_sample, False),
         )
@@ -213,35 +255,44 @@ def print_plan(model, settings, data):
     return plan, classifier_training.planned_bytes(plan, validation)
 
 
-def largest(found, sample):
-    """Instances of the largest bag of a split, or of the largest sample of one."""
-    return max(mil.sample_size(bag, sample) for bag in found.bags)
+def largest(part, sample):
+    """Return the number of instances of the largest bag of a split, or of its sample."""
+    return max(mil.sample_size(bag, sample) for bag in part.bags)
 
 
 def fit(model, twin, data, folder, settings):
-    """Trains from where the checkpoints are; gives the history of all epochs."""
+    """Train from the last checkpoint, and return the history of all epochs."""
     weights = classifier_training.class_weights(data) if settings.class_weights else None
-    monitor = "loss" if settings.monitor == "loss" else _of_bag(settings) + settings.monitor
-    seen = Epochs(
+    monitor = "loss" if settings.monitor == "loss" else _bag_prefix(settings) + settings.monitor
+    training = Epochs(
         steps_per_epoch(settings, data),
         lambda shard: dataset(data.train, settings, settings.sample, True, weights, shard),
-        classifier_training.names_of(data.train.bags, data.train.labels),
+        classifier_training.item_names(data.train.bags, data.train.labels),
     )
-    unseen = Epochs(
+    validation = Epochs(
         len(data.val.bags),
         lambda shard: dataset(data.val, settings, settings.val_sample, shard=shard),
     )
     return classifier_training.fit_and_keep(
-        model, twin, settings, folder, seen, unseen, f"val_{monitor}"
+        model, twin, settings, folder, training, validation, f"val_{monitor}"
     )
 
 
-def dataset(found, settings, sample=None, learns=False, weights=None, shard=ALL_BATCHES):
-    """Bags of a split, with a weight for each where classes have some."""
+def dataset(part, settings, sample=None, learns=False, weights=None, shard=ALL_BATCHES):
+    """Return the bags of a split, weighted if classes have weights.
+
+    Args:
+        part: A `BagSet`.
+        settings: Settings of the run.
+        sample: Instances to draw from a bag, or None for all.
+        learns: Whether bags are shuffled and augmented.
+        weights: Weights of the classes, or None.
+        shard: Batches of this worker, and the epoch to start with.
+    """
     dense = machine.is_plain(settings) or settings.encoder == "none"
     data = mil.dataset(
-        found.bags,
-        found.labels,
+        part.bags,
+        part.labels,
         settings.batch_size if learns else 1,
         sample=sample,
         shuffle=learns,
@@ -251,7 +302,7 @@ def dataset(found, settings, sample=None, learns=False, weights=None, shard=ALL_
         like_sizes=settings.like_sizes,
         dense=dense,
     )
-    both = dense and settings.model == "dtfd"  # plain Keras wants a label for each output
+    both = dense and settings.model == "dtfd"  # plain Keras needs a label for each output
 
     def labelled(x, y):
         target = {"bag": y, "pseudo": y} if both else y
@@ -261,16 +312,16 @@ def dataset(found, settings, sample=None, learns=False, weights=None, shard=ALL_
 
 
 def _explainer(model, twin):
-    """Logits, attention and scores of a bag, whatever was trained."""
+    """Return the function from a bag to logits, attention and scores."""
     if isinstance(model, mil.MIL):
         return model.explain
     *_, aggregator = twin.layers
 
     def explain(bag):
-        found = keras.ops.convert_to_tensor(bag.read(0, bag.shape[0])[None])
+        features = keras.ops.convert_to_tensor(bag.read(0, bag.shape[0])[None])
         for layer in twin.layers[1:-1]:
-            found = layer(keras.ops.cast(found, keras.config.floatx()))
-        parts = aggregator(found), aggregator.attention(found), aggregator.scores(found)
+            features = layer(keras.ops.cast(features, keras.config.floatx()))
+        parts = aggregator(features), aggregator.attention(features), aggregator.scores(features)
         logits, attention, scores = keras.tree.map_structure(lambda t: np.asarray(t)[0], parts)
         return {"logits": logits, "attention": attention, "scores": scores}
 

@@ -1,4 +1,4 @@
-"""PatchGD: large images by a latent grid of their patches, approximate and at the memory of a few of them."""
+"""Train PatchGD: large images by a latent grid of their patches, approximate, in the memory of a few patches."""
 
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,9 @@ from tfbig.results import figures, run_folder
 from tfbig.training import Epochs
 
 MODES = {
-    "patchgd": "a latent grid of patches, of which a share learns at a time",
-    "device": "plain Keras on whole images, with the same trunk and head, on the same data",
-    "offload": "the same network streamed, exact, within the memory given",
+    "patchgd": "latent grid of patches; a share of them is trained at a time",
+    "device": "plain Keras on whole images, same trunk, head and data",
+    "offload": "the network of mode device, streamed: exact, within the memory limits",
     "unified": machine.UNIFIED,
 }
 EXAMPLE = (
@@ -30,19 +30,19 @@ EXAMPLE = (
     "--encoder mobilenetv2 --out runs/mine"
 )
 MAPS = 4
-"""Test images whose latent grid is drawn."""
+"""Largest number of test images whose latent grid is drawn."""
 
 
 def add_flags(add_data, add_training):
-    """Flags of this task, in the groups of data and of training."""
+    """Add the flags of this task, in the groups of data and of training."""
     images.add_flags(add_data)
     _add_model(add_data)
-    classifier_training.add_flags(add_training, 16, 8, "images of a step, all of one size")
+    classifier_training.add_flags(add_training, 16, 8, "images of a step, all of the same size")
     _add_patchgd(add_training)
     add_training(
         "--test-only",
         metavar="RUN",
-        help="nothing is trained: the model of this run folder is judged on the test images",
+        help="train nothing; evaluate the model of this run folder on the test images",
     )
 
 
@@ -52,55 +52,74 @@ def _add_model(add):
         "--encoder",
         choices=[*encoders.TRUNKS, *encoders.NETWORKS, "series"],
         default="strided",
-        help="of a patch; series: that of the paper for HAR (default: %(default)s)",
+        help="network of a patch; series: the network of the PatchGD paper for HAR (default: %(default)s)",
     )
     add(
         "--mean",
         type=float,
         nargs="+",
         default=0.0,
-        help="of the channels, for a ResNet or MobileNet",
+        help="mean of each channel divided by 255, for a ResNet or MobileNet (default: %(default)s)",
     )
     add(
         "--std",
         type=float,
         nargs="+",
         default=1.0,
-        help="of the channels, for a ResNet or MobileNet",
+        help="standard deviation of each channel divided by 255, for a ResNet or MobileNet (default: %(default)s)",
     )
-    add("--latent", type=number, default=64, help="numbers of a code; 256 as published")
+    add(
+        "--latent",
+        type=number,
+        default=64,
+        help="channels of a code; published: 256 (default: %(default)s)",
+    )
     add(
         "--code",
         choices=["vector", "map"],
-        help="of a patch: one, pooled, as published; map: that of the network without its pooling (default: map; of "
-        "slides vector, as a head over all of their maps takes too long)",
+        help="code of a patch. vector: pooled, as published; map: output of the network without pooling (default: "
+        "map, for slides vector, because a head over all maps takes too long)",
     )
     add(
         "--head",
         choices=[*latent.HEADS, "series"],
         default="transformer",
-        help="over the latent grid (default: %(default)s)",
+        help="network over the latent grid (default: %(default)s)",
     )
-    add("--head-width", type=number, default=64, help="channels of the head; 256 as published")
+    add(
+        "--head-width",
+        type=number,
+        default=64,
+        help="channels of the head; published: 256 (default: %(default)s)",
+    )
     add(
         "--backbone",
         metavar="RUN",
-        help="run folder of --mode device whose trunk the encoder starts from",
+        help="run folder of --mode device; its trunk initialises the encoder (default: random)",
     )
     warm_start.add_flag(add)
 
 
 def _add_patchgd(add):
     number = command_line.count
-    add("--patch", type=number, default=128, help="rows and columns of a patch (default: 128)")
-    add("--stride", type=number, help="from patch to patch (default: the patch)")
+    add(
+        "--patch",
+        type=number,
+        default=128,
+        help="rows and columns of a patch, in pixels (default: 128)",
+    )
+    add("--stride", type=number, help="pixels from one patch to the next (default: --patch)")
     add(
         "--sampling",
         type=_sampling,
         default=0.25,
-        help="patches of an inner step: a share (0.25, 1.0), or a number (16) (default: 0.25)",
+        help="patches of an inner step: a share with a decimal point (0.25, 1.0), or a number (16) (default: 0.25)",
     )
-    add("--inner-steps", type=number, help="of a step (default: until all patches were in a set)")
+    add(
+        "--inner-steps",
+        type=number,
+        help="inner steps of a step (default: until every patch was used)",
+    )
     add(
         "--inner-accumulate",
         type=_steps,
@@ -111,13 +130,13 @@ def _add_patchgd(add):
         "--sampler",
         choices=patch_sampling.SAMPLERS,
         default="shuffle",
-        help="(default: %(default)s)",
+        help="how the patches of an inner step are drawn (default: %(default)s)",
     )
     add(
         "--encoder-scale",
         choices=patch_sampling.SCALES,
         default="published",
-        help="of the encoder's gradient (default: %(default)s)",
+        help="scale of the encoder's gradient (default: %(default)s)",
     )
     add(
         "--filling-norm",
@@ -125,7 +144,11 @@ def _add_patchgd(add):
         default="published",
         help="BatchNormalization while Z is filled (default: %(default)s)",
     )
-    add("--patches-at-once", type=number, help="that the encoder sees together")
+    add(
+        "--patches-at-once",
+        type=number,
+        help="patches that the encoder processes at once, over all images of a step (default: all)",
+    )
 
 
 def _sampling(text):
@@ -137,12 +160,14 @@ def _steps(text):
 
 
 def train(settings):
-    """Data, model, fit, results: a run from its settings; gives the exit code."""
+    """Run a training from its settings, or an evaluation, and return the exit code."""
     settings.warm_start = warm_start.epochs(settings)
     data = images.load(settings)
     print(f"mode {settings.mode}, encoder {settings.encoder}, precision {settings.precision}")
     images.print_counts(data)
-    settings.class_names = list(data.classes)  # saved: others are judged and predicted by these
+    settings.class_names = list(
+        data.classes
+    )  # saved, so that evaluation and prediction use the same
     splits.check_failed(data.failed, settings.strict)
     with machine.scope():
         model, twin = make_model(settings, data)
@@ -152,23 +177,23 @@ def train(settings):
         return 0
 
     folder = open_run.open_run(settings)
-    splits.write_notes(data, folder)
+    splits.write_tables(data, folder)
     measured = {"mode": settings.mode}
     if settings.test_only:
         twin.optimizer.build(twin.trainable_variables)  # the file has its state
         twin.load_weights(Path(settings.test_only) / "model.keras")
     else:
-        measured |= trained(model, twin, data, folder, settings, plan) | planned
+        measured |= fit_and_save(model, twin, data, folder, settings, plan) | planned
         if not machine.is_chief():
             return splits.exit_code([], folder)
-        made = model, twin
-        model, twin = machine.alone(made, lambda: _built(settings, data), folder)
+        both = model, twin
+        model, twin = machine.without_strategy(both, lambda: _new_models(settings, data), folder)
     write_results(model, twin, data, folder, settings, measured)
     return splits.exit_code([], folder)
 
 
-def _built(settings, data):
-    """The same model again, compiled: the file of its weights has the state of the optimizer."""
+def _new_models(settings, data):
+    """Return new models, compiled: the file of weights also holds the state of the optimizer."""
     model, twin = make_model(settings, data)
     compile_both(model, twin, settings, data)
     twin.optimizer.build(twin.trainable_variables)
@@ -176,7 +201,7 @@ def _built(settings, data):
 
 
 def make_model(settings, data):
-    """What is trained, and what is saved: the same but for a streamed model, of which the plain one is."""
+    """Return the model to train and the model to save: the same, or the plain one of a streamed model."""
     keras.config.set_dtype_policy(settings.precision)
     keras.utils.set_random_seed(settings.seed)
     shape = images.image_shape(data, any_size=settings.images == "slides" and not settings.side)
@@ -188,16 +213,16 @@ def make_model(settings, data):
         plain = latent.baseline(
             settings.encoder, shape, len(data.classes), settings.head, **options
         )
-        machine.of_all_replicas(settings, plain)
+        machine.synchronize_norm(settings, plain)
         if machine.is_plain(settings):
             return plain, plain
         budget = machine.budget(settings)
         big = tfbig.stream(plain, budget, devices=settings.devices, unsupported="device")
-        return big, plain  # heads that do not stream are on whole tensors
+        return big, plain  # heads that cannot be streamed use whole tensors
     if settings.accumulate > 1 and settings.inner_accumulate != "all":
         raise SourceError(
-            f"--accumulate {settings.accumulate}: gradients of several steps are added up, but with --inner-accumulate "
-            f"{settings.inner_accumulate} the optimizer steps inside each. Use --inner-accumulate all."
+            f"--accumulate {settings.accumulate}: accumulates gradients over steps, but with --inner-accumulate "
+            f"{settings.inner_accumulate} the optimizer steps within each. Use --inner-accumulate all."
         )
     patch = (settings.patch, settings.patch, shape[-1])
     settings.code = settings.code or ("vector" if settings.images == "slides" else "map")
@@ -211,18 +236,24 @@ def make_model(settings, data):
         settings.head, len(data.classes), cells, settings.latent, settings.head_width
     )
     model = _patchgd(settings, encoder, head, shape)
-    machine.of_all_replicas(settings, model)
+    machine.synchronize_norm(settings, model)
     return model, model
 
 
 def _scale(settings):
-    """How pixels are scaled, for networks that do not do it themselves."""
-    known = settings.encoder in encoders.NETWORKS
-    return {"mean": settings.mean, "std": settings.std} if known else {}
+    """Return the scale of pixels, for networks that do not scale them."""
+    scaled_outside = settings.encoder in encoders.NETWORKS
+    return {"mean": settings.mean, "std": settings.std} if scaled_outside else {}
 
 
 def _cells(settings, shape, inside):
-    """Rows and columns of Z, or None where images differ in size; `inside` are those of the map of a patch."""
+    """Return rows and columns of Z, or None if images differ in size.
+
+    Args:
+        settings: Settings of the run.
+        shape: Shape of the images.
+        inside: Rows and columns of the map of a patch, or an empty tuple.
+    """
     if None in shape:
         return None
     stride = settings.stride or settings.patch
@@ -234,7 +265,7 @@ def _cells(settings, shape, inside):
 
 
 def _series(settings, shape, classes):
-    """The networks of the paper for time series."""
+    """Return the networks of the paper for time series."""
     if settings.mode == "offload":
         raise SourceError("--encoder series: series fit in memory; use --mode device or patchgd.")
     length, channels = shape
@@ -268,7 +299,7 @@ def _patchgd(settings, encoder, head, shape):
 
 
 def compile_both(model, twin, settings, data):
-    """One optimizer for both: what is saved is the plain model, and it can be trained on."""
+    """Compile both models with one optimizer, so that the saved plain model can be fit_and_save further."""
     optimizer = classifier_training.make_optimizer(settings, images.steps(data.train, settings))
     soft = settings.augment == "a3"
     loss = (
@@ -285,21 +316,19 @@ def compile_both(model, twin, settings, data):
 
 
 def print_plan(model, settings, data):
-    """The plan of a step on the largest image, and what it says of memory, where the model streams."""
+    """Print the plan of a step on the largest image, and return it with planned memory, if the model streams."""
     if settings.mode != "offload":
         return None, {}
     plan, validation = (
-        model.plan(
-            (settings.batch_size, *max((i.shape for i in found.images), key=np.prod)), learns
-        )
-        for found, learns in ((data.train, True), (data.val, False))
+        model.plan((settings.batch_size, *max((i.shape for i in part.images), key=np.prod)), learns)
+        for part, learns in ((data.train, True), (data.val, False))
     )
     print(f"\n{plan}\n", flush=True)
     return plan, classifier_training.planned_bytes(plan, validation)
 
 
-def trained(model, twin, data, folder, settings, plan):
-    """Fits, saves the model and its learning curve; gives what was measured."""
+def fit_and_save(model, twin, data, folder, settings, plan):
+    """Train, save the model and its learning curve, and return the measurements."""
     if plan:
         run_folder.write_text(folder / "plan.txt", f"{plan}\n")
     if settings.warm_start:
@@ -309,64 +338,74 @@ def trained(model, twin, data, folder, settings, plan):
     run_folder.save_model(folder / "model.keras", twin)
     labels = {"loss": "loss", "accuracy": "accuracy"}
     figures.learning_curve(folder / "learning_curve.png", history, labels, "validation images")
-    found = {key: history[-1][key] for key in ("loss", "val_loss", "seconds_per_step")}
-    return {"epochs": len(history), **found, "peak_bytes": peak}
+    measured = {key: history[-1][key] for key in ("loss", "val_loss", "seconds_per_step")}
+    return {"epochs": len(history), **measured, "peak_bytes": peak}
 
 
 def trunk_of(twin, settings):
-    """The part of a model that is the encoder's network."""
+    """Return the encoder's network in a model."""
     return (twin.encoder if settings.mode == "patchgd" else twin).get_layer(settings.encoder)
 
 
 def fit(model, twin, data, folder, settings):
-    """Trains from where the checkpoints are; gives the history of all epochs."""
+    """Train from the last checkpoint, and return the history of all epochs."""
     weights = classifier_training.class_weights(data) if settings.class_weights else None
-    seen, unseen = (
+    training, validation = (
         Epochs(
-            images.steps(found, settings),
+            images.steps(part, settings),
             partial(dataset, data, split, settings, of_split),
-            classifier_training.names_of(found.images, found.labels),
+            classifier_training.item_names(part.images, part.labels),
         )
-        for found, split, of_split in ((data.train, "train", weights), (data.val, "val", None))
+        for part, split, of_split in ((data.train, "train", weights), (data.val, "val", None))
     )
     monitor = f"val_{settings.monitor}"
-    return classifier_training.fit_and_keep(model, twin, settings, folder, seen, unseen, monitor)
+    return classifier_training.fit_and_keep(
+        model, twin, settings, folder, training, validation, monitor
+    )
 
 
 def dataset(data, split, settings, weights=None, shard=ALL_BATCHES):
-    """Images of a split; labels become shares of classes where augmentation mixes them."""
+    """Return the images of a split; labels are shares of classes if augmentation mixes images.
+
+    Args:
+        data: Data of the run.
+        split: Name of the split.
+        settings: Settings of the run.
+        weights: Weights of the classes, or None.
+        shard: Batches of this worker, and the epoch to start with.
+    """
     learns, count = split == "train", len(data.classes)
     dense = machine.is_plain(settings) or settings.augment == "a3"
-    found = images.dataset(getattr(data, split), settings, learns, shard, dense, count)
+    batches = images.dataset(getattr(data, split), settings, learns, shard, dense, count)
     if settings.augment == "a3" and not learns:
-        return found.map(lambda x, y: (x, tf.one_hot(y, count)))
+        return batches.map(lambda x, y: (x, tf.one_hot(y, count)))
     if weights is not None:
-        return found.map(lambda x, y: (x, y, tf.gather(weights, y)))
-    return found
+        return batches.map(lambda x, y: (x, y, tf.gather(weights, y)))
+    return batches
 
 
 def write_results(model, twin, data, folder, settings, measured):
-    """Predictions, pictures, and last the metrics, which say that the run has ended."""
+    """Write predictions, pictures, and last the metrics, whose presence means that the run has ended."""
     test = data.test
     logits = model.predict(dataset(data, "test", settings).map(lambda x, *_: x), verbose=0)
-    found = evaluation.scores(test.labels, evaluation.softmax(logits), len(data.classes))
-    known = [{"image": image.name} for image in test.images]
-    table = evaluation.rows(known, test.labels, found["probabilities"], data.classes)
+    scores = evaluation.scores(test.labels, evaluation.softmax(logits), len(data.classes))
+    items = [{"image": image.name} for image in test.images]
+    table = evaluation.rows(items, test.labels, scores["probabilities"], data.classes)
     run_folder.write_csv(folder / run_folder.PREDICTIONS, table)
     title = f"{len(test.labels)} test images"
-    figures.confusion(folder / "confusion.png", found["confusion"], data.classes, title)
+    figures.confusion(folder / "confusion.png", scores["confusion"], data.classes, title)
     if settings.mode == "patchgd" and settings.encoder != "series":
         draw_latent(model, table, test, folder)
-    numbers = {key: found[key] for key in ("accuracy", "qwk", "auc")}
+    numbers = {key: scores[key] for key in ("accuracy", "qwk", "auc")}
     results = {"test_" + key: value for key, value in numbers.items()}
-    results["confusion"] = found["confusion"].tolist()
+    results["confusion"] = scores["confusion"].tolist()
     results["left_out"] = [list(reason) for reason in data.failed]
     command_line.write_metrics(folder, settings, measured | results)
-    command_line.tell_results({f"test_{key}": value for key, value in numbers.items()}, folder)
+    command_line.print_results({f"test_{key}": value for key, value in numbers.items()}, folder)
 
 
 def draw_latent(model, table, test, folder):
-    """The latent grid of the first test images, and where a head with attention looks."""
+    """Draw the latent grid of the first test images, and the attention of a head that has one."""
     for number, (row, image) in enumerate(zip(table[:MAPS], test.images, strict=False)):
         with image.lent() as handle:
             z = model.latent(tf.constant([handle]))
@@ -378,7 +417,7 @@ def draw_latent(model, table, test, folder):
 
 
 def attention_by_code(model, image, z):
-    """Where each code of Z looks, as patches, and how much it counts; by patch where maps do not tile the image."""
+    """Return each code of Z as a patch, with its attention; by patch if maps do not tile the image."""
     patch, inside = model.patch, model.encoder.output_shape[1:-1]
     sizes = zip(image.shape[:-1], patch, inside, strict=False)
     if inside and model.stride == patch and not any(n % p or p % m for n, p, m in sizes):

@@ -1,4 +1,4 @@
-"""A warm start for UltraMNIST: the trunk learns single digits first, as PatchGD's low-memory runs (appendix D)."""
+"""Warm start for UltraMNIST: train the trunk on single digits first, as in PatchGD (appendix D, low-memory runs)."""
 
 from argparse import Namespace
 
@@ -14,29 +14,36 @@ from tfbig.results import run_folder
 from tfbig.training import Checkpoints, Epochs, Loop
 
 DIGITS, EPOCHS = 20000, 4
-"""Single digits, and epochs by default."""
+"""Number of single digits, and default number of epochs."""
 CHECKPOINTS = "warm-start"
-"""Folder of the run with the checkpoints of the warm start; a run that is resumed ends it at once."""
+"""Folder of the checkpoints of the warm start, inside the run folder; a resumed run skips what is done."""
 
 
 def add_flag(add):
-    """How long it takes."""
+    """Add the flag `--warm-start`."""
     add(
         "--warm-start",
-        type=command_line.natural,
+        type=command_line.count_from_zero,
         metavar="EPOCHS",
-        help="epochs in which the trunk learns single digits first; 0: it does not (default: "
-        f"{EPOCHS} for UltraMNIST without --backbone, which is hardly learned from its sums alone)",
+        help="epochs in which the trunk is first trained on single digits; 0 for none (default: "
+        f"{EPOCHS} for UltraMNIST without --backbone, which is hard to learn from the sums only; else 0)",
     )
 
 
 def epochs(settings):
-    """Epochs of single digits."""
+    """Return the number of epochs on single digits.
+
+    Args:
+        settings: Settings of the run.
+
+    Raises:
+        SourceError: The images are not UltraMNIST.
+    """
     digits = settings.images in images.POOLS
     if settings.warm_start and not digits:
         raise SourceError(
-            f"--warm-start {settings.warm_start}: it is by single digits, those of UltraMNIST; for --images "
-            f"{settings.images} give --backbone RUN."
+            f"--warm-start {settings.warm_start}: needs the single digits of UltraMNIST; for --images "
+            f"{settings.images} use --backbone RUN."
         )
     if settings.warm_start is not None:
         return settings.warm_start
@@ -44,21 +51,21 @@ def epochs(settings):
 
 
 def learn(trunk, settings, folder, scale):
-    """Gives the trunk weights that know single digits.
+    """Train the trunk on single digits.
 
     Args:
-        trunk: the network of an encoder, for images or patches of any size.
-        settings: of the run.
-        folder: of the run.
-        scale: options of `encoders.make` that say how pixels are scaled.
+        trunk: Network of an encoder, for images or patches of any size.
+        settings: Settings of the run.
+        folder: Run folder.
+        scale: Options of `encoders.make` that scale the pixels.
     """
     digits = images.single_digits(settings, DIGITS)
     shape, count = digits.images[0].shape, len(digits.labels)
     print(
         f"warm start: {count} single digits of {shape[0]} x {shape[1]}, {settings.warm_start} epochs"
     )
-    own = Namespace(**vars(settings) | {"batch_size": 64, "augment": None})
-    steps = images.steps(digits, own)
+    options = Namespace(**vars(settings) | {"batch_size": 64, "augment": None})
+    steps = images.steps(digits, options)
     schedule = keras.optimizers.schedules.CosineDecay(3e-3, steps * settings.warm_start)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     with machine.scope():
@@ -68,7 +75,7 @@ def learn(trunk, settings, folder, scale):
     kept = Checkpoints(folder / CHECKPOINTS, run_folder.identity(folder))
     Loop(
         model,
-        Epochs(steps, lambda shard: images.dataset(digits, own, True, shard, True)),
+        Epochs(steps, lambda shard: images.dataset(digits, options, True, shard, True)),
         epochs=settings.warm_start,
         checkpoints=kept,
         every_seconds=60 * settings.checkpoint_minutes,

@@ -1,7 +1,7 @@
-"""How each Keras layer runs on a strip: its window and local function, or its reduction.
+"""Rules that turn each Keras layer into nodes: a local function with its window, or a reduction.
 
-A rule is a function of a `Call`, which knows the layer and its inputs and adds nodes to the graph. Adding a layer is
-adding one rule, see `rule`. What has no image among its inputs needs none, see `small`.
+A rule is a function of a `Call`, which holds the layer and its inputs and adds nodes to the graph. To support a layer,
+add one rule, see `rule`. Layers without an image among their inputs need none, see `small`.
 """
 
 from tfbig.network.rules import (

@@ -1,4 +1,4 @@
-"""One call of a layer, as its rule sees it: what comes in, what goes out, and how nodes are added."""
+"""The call of a layer that a rule receives: its inputs and outputs, and methods that add nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tfbig.ops import kernels, moments
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a tensor stands among the arguments of a call: the one of `Call.inputs[position]`."""
+    """Placeholder for the tensor `Call.inputs[position]` among the arguments of a call."""
 
     position: int
 
@@ -31,14 +31,14 @@ class Call:
     """A call of a Keras layer or operation while a model is read; a rule turns it into nodes.
 
     Args:
-        layer: the layer, or operation.
-        graph: what it is read into.
-        inputs: value ids, in the order of the arguments; images in the element type that the layer computes in.
-        specs: the Keras tensor that each input stands for: static shape and element type.
-        outputs: the Keras tensors that the layer makes.
-        training: whether it trains.
+        layer: The layer, or operation.
+        graph: Graph that nodes are added to.
+        inputs: Value ids, in the order of the arguments; images in the element type that the layer computes in.
+        specs: Keras tensor of each input, with its static shape and element type.
+        outputs: Keras tensors of the outputs.
+        training: Whether the layer runs in training mode.
         arguments: `(args, kwargs)` of the call with a `Slot` for every tensor.
-        kind: class that the layer runs as, where it is not its own: the twin of a Big layer.
+        kind: Class whose rule and `call` are used instead of those of the layer: the twin of a Big layer.
     """
 
     layer: Any
@@ -64,21 +64,21 @@ class Call:
         name: str = "",
         **traits: Any,
     ) -> int:
-        """Adds an image whose rows depend on a bounded window of rows; gives its value.
+        """Add an image whose rows depend on a bounded window of input rows, and return its value.
 
         Args:
-            function: `(x, w, strip) -> tensor`. `x` lists the inputs: of an image `[N, r, ..., C]` the rows that
-                `windows` ask for, padding included, so that a valid window gives the rows of the strip. `w` lists
-                the weights; `strip` (`tfbig.ops.kernels.Strip`) says where the strip lies.
-            windows: one `tfbig.geometry.Window` per spatial axis of the model, the same for every image; by
-                default every pixel of the output depends on the pixel at its own place.
+            function: `(x, w, strip) -> tensor`. `x` lists the inputs: for an image `[N, r, ..., C]` the rows that
+                `windows` request, padding included, so that a valid window returns the rows of the strip. `w` lists
+                the weights; `strip` (`tfbig.ops.kernels.Strip`) is the position of the strip.
+            windows: One `tfbig.geometry.Window` per spatial axis of the model, the same for every image; by
+                default each output pixel depends on the input pixel at the same position.
             weights: Keras variables.
-            inputs: values; those of the call by default.
-            outside: number that stands outside the image; None: nothing is padded, `function` sees to it by `strip`,
-                and to the order of the axes by `graph.order`.
-            channels: of the result; those of the layer's output by default.
-            name: of this step, where there are several.
-            traits: see `tfbig.network.graph.Local`; `cheap` by default where there are no windows.
+            inputs: Values; by default those of the call.
+            outside: Padding value. With None nothing is padded and images stay in the order of the graph:
+                `function` has to pad by `strip` and to respect `graph.order`.
+            channels: Channels of the result; by default those of the layer's output.
+            name: Name of this step if there are several.
+            **traits: See `tfbig.network.graph.Local`; `cheap` by default if there are no windows.
         """
         inputs = self.inputs if inputs is None else inputs
         channels = self.channels if channels is None else channels
@@ -86,9 +86,9 @@ class Call:
         if windows is not None:
             if len(windows) != self.graph.spatial:
                 self.refuse(
-                    f"has a rule with {len(windows)} windows; expected one per spatial axis, {self.graph.spatial}."
+                    f"has a rule with {len(windows)} windows; expected {self.graph.spatial}, one per spatial axis."
                 )
-            image_axes = self.graph.turned(windows)
+            image_axes = self.graph.to_graph_order(windows)
             axes = [image_axes if self.graph.values[i].image else None for i in inputs]
             taps = prod(getattr(a, "kernel", 1) for a in windows)
             traits.setdefault("operations", 2 * channels * taps)
@@ -108,21 +108,21 @@ class Call:
         inputs: Sequence[int] | None = None,
         name: str = "",
     ) -> int:
-        """Adds a sum over all pixels and what is made from it; gives its value, which is small and exists complete.
+        """Add a sum over all pixels and a function of it, and return the value of the result, a whole value.
 
         Args:
-            partial: `(x, strip) -> tensor or tuple`: what the rows of a strip add to the sum, for example
-                `tf.reduce_sum(x[0], [1, 2])`. Its shape may depend on N and C alone. `x` lists the inputs, which
+            partial: `(x, strip) -> tensor or tuple`: the sum over the rows of a strip, for example
+                `tf.reduce_sum(x[0], [1, 2])`. Its shape may depend only on N and C. `x` lists the inputs, which
                 are all images, in float32 or wider.
-            finalize: `(total, pixels, w) -> tensor`, from the sum over all strips and the number of pixels of an
-                image, a scalar of the same element type; the sum itself by default.
+            finalize: `(total, pixels, w) -> tensor`, computed from the sum over all strips and the number of pixels
+                of an image, a scalar of the same element type; by default the sum itself.
             weights: Keras variables for `finalize`.
-            inputs: values; those of the call by default.
-            name: of this step, where there are several.
+            inputs: Values; by default those of the call.
+            name: Name of this step if there are several.
         """
         inputs = self.inputs if inputs is None else inputs
-        known = [self.graph.values[i] for i in inputs]
-        op = _sum(partial, known, self.graph.spatial)
+        images = [self.graph.values[i] for i in inputs]
+        op = _sum(partial, images, self.graph.spatial)
         total = self.graph.reduce(self._name(f"{name}_reduce" if name else "reduce"), op, inputs)
         dtype = self.dtype
 
@@ -141,27 +141,27 @@ class Call:
         weights: Sequence[Any] = (),
         name: str = "",
     ) -> int:
-        """Adds `function(x, w)`, a small tensor made from small tensors; gives its value."""
+        """Add a whole value `function(x, w)` computed from whole values, and return it."""
         return self.graph.whole(self._name(name), function, inputs, weights)
 
     def _name(self, step: str) -> str:
         return f"{self.layer.name}/{step}" if step else self.layer.name
 
-    # ------------------------------------------------------------------------ what is known
+    # ------------------------------------------------------------------------ properties
 
     @property
     def images(self) -> list[Value]:
-        """The inputs that are images."""
+        """Inputs that are images."""
         return [self.graph.values[i] for i in self.inputs if self.graph.values[i].image]
 
     @property
     def rank(self) -> int:
-        """Dimensions of an image: N, the spatial axes, C."""
+        """Number of dimensions of an image: N, the spatial axes, C."""
         return self.graph.spatial + 2
 
     @property
     def channels(self) -> int:
-        """C of the output."""
+        """Number of channels of the output."""
         return int(self.outputs[0].shape[-1])
 
     @property
@@ -171,25 +171,27 @@ class Call:
 
     @property
     def variables(self) -> list[Any]:
-        """Floating-point variables of the layer, and those among its arguments."""
-        own = getattr(self.layer, "variables", [])
-        given = [a for a in keras.tree.flatten(self.arguments) if isinstance(a, keras.Variable)]
-        return [v for v in (*own, *given) if keras.backend.is_float_dtype(v.dtype)]
+        """Floating-point variables of the layer and among its arguments."""
+        of_layer = getattr(self.layer, "variables", [])
+        in_arguments = [
+            a for a in keras.tree.flatten(self.arguments) if isinstance(a, keras.Variable)
+        ]
+        return [v for v in (*of_layer, *in_arguments) if keras.backend.is_float_dtype(v.dtype)]
 
     @property
     def generators(self) -> list[Any]:
-        """What the layer draws random numbers from."""
+        """Seed generators of the layer."""
         layers: list[Any] = getattr(self.layer, "_flatten_layers", list)()
         return [g for layer in layers for g in layer._seed_generators]
 
     def kernel(self, weight: tf.Tensor) -> tf.Tensor:
-        """A kernel `[k, ..., a, b]`, turned as the images of the graph."""
+        """Return a kernel `[k, ..., a, b]`, transposed as the images of the graph."""
         if self.graph.order is None:
             return weight
         return tf.transpose(weight, (*self.graph.order, self.graph.spatial, self.graph.spatial + 1))
 
     def refuse(self, reason: str) -> NoReturn:
-        """Raises an error that names the layer."""
+        """Raise an `UnsupportedLayerError` that names the layer."""
         raise UnsupportedLayerError(
             f"layer '{self.layer.name}' ({type(self.layer).__name__}) {reason}"
         )
@@ -197,14 +199,14 @@ class Call:
     # ------------------------------------------------------------------------------ running
 
     def run(self, x: Sequence[Any], state: Iterable[tuple[Any, Any]] = ()) -> tuple[Any, Any]:
-        """Calls the layer itself on tensors.
+        """Call the layer itself on tensors.
 
         Args:
-            x: one tensor per input.
-            state: `(variable, tensor)`: values that stand for those of the layer's variables.
+            x: One tensor per input.
+            state: `(variable, tensor)`: values to use for variables of the layer.
 
         Returns:
-            What it gives, and the `keras.StatelessScope` with the new values of its variables.
+            The result, and the `keras.StatelessScope` with the new values of the variables.
         """
         args, kwargs = keras.tree.map_structure(
             lambda a: x[a.position] if isinstance(a, Slot) else a, self.arguments
@@ -213,34 +215,34 @@ class Call:
         if self.kind is not None:
             function = self.kind.call.__get__(self.layer)  # type: ignore[attr-defined]
         elif isinstance(self.layer, keras.Layer):
-            # As in Keras, `training` of the model's call overrides that of a layer's call.
+            # As in Keras, the mode of the model overrides the `training` argument of the layer call.
             kwargs = {**kwargs, "training": self.training}
         state = list(state)
         with AutocastScope(None), keras.StatelessScope(collect_losses=True) as scope:
-            # Given to the scope, values would be cast: to the type of mixed precision, or without that to `floatx`.
+            # Passed to the scope, values would be cast: to the type of mixed precision, or without that to `floatx`.
             scope.state_mapping.update({id(variable): value for variable, value in state})
             result = function(*args, **kwargs)
         if scope.losses:
-            self.refuse("adds a loss of its own, which cannot run strip by strip.")
+            self.refuse("calls add_loss, which cannot run strip by strip.")
         if _drawn_unseeded(scope, state):
             self.refuse(
-                "draws random numbers from Keras' global generator, which strips cannot draw again; "
-                "give it a keras.random.SeedGenerator of its own."
+                "draws random numbers from Keras' global generator, which strips cannot repeat; "
+                "create a keras.random.SeedGenerator in the layer."
             )
         return result, scope
 
-    def on(self, inputs: Sequence[int]) -> Call:
-        """The same call on other values."""
+    def with_inputs(self, inputs: Sequence[int]) -> Call:
+        """Return the same call on other values."""
         return replace(self, inputs=tuple(inputs))
 
-    def inner(self, layer: Any, value: int) -> Call:
-        """The call of another layer on an image like this one's output: an activation that is a layer."""
+    def for_activation(self, layer: Any, value: int) -> Call:
+        """Return the call of an activation that is a layer, on an image with the shape of the output."""
         arguments: Any = ((Slot(0),), {})
         return replace(self, layer=layer, inputs=(value,), specs=self.outputs, arguments=arguments)
 
 
 def _drawn_unseeded(scope: Any, state: Sequence[tuple[Any, Any]]) -> bool:
-    """Whether something drew from Keras' global generator, which `state` does not hold."""
+    """Return whether the layer used Keras' global seed generator although `state` does not hold it."""
     generator = get_global_attribute(GLOBAL_SEED_GENERATOR)
     if generator is None or any(v is generator.state for v, _ in state):
         return False
@@ -250,43 +252,45 @@ def _drawn_unseeded(scope: Any, state: Sequence[tuple[Any, Any]]) -> bool:
 def _padding(
     function: Callable[..., Any], axes: Sequence[Any], outside: float, graph: Graph
 ) -> Callable[..., Any]:
-    """The function on images with their padding, turned as in the model."""
+    """Wrap a rule's function so that it receives padded images in the axis order of the model."""
 
     def padded(x: list[Any], w: list[tf.Tensor], strip: kernels.Strip) -> Any:
         x = [
-            t if a is None else _turn(kernels.padded(t, a, strip, outside, p), graph.turning_back)
+            t
+            if a is None
+            else _transpose(kernels.padded(t, a, strip, outside, p), graph.inverse_permutation)
             for p, (t, a) in enumerate(zip(x, axes, strict=True))
         ]
-        return _turn(function(x, w, strip), graph.turning)
+        return _transpose(function(x, w, strip), graph.permutation)
 
     return padded
 
 
-def _turn(x: tf.Tensor, turning: tuple[int, ...]) -> tf.Tensor:
-    return x if list(turning) == sorted(turning) else tf.transpose(x, turning)
+def _transpose(x: tf.Tensor, permutation: tuple[int, ...]) -> tf.Tensor:
+    return x if list(permutation) == sorted(permutation) else tf.transpose(x, permutation)
 
 
 def _sum(partial: Callable[..., Any], images: Sequence[Value], spatial: int) -> Reduce:
-    """A sum over strips, whose gradient is that of every strip's part."""
+    """Return the reduction that sums `partial` over strips; its pullback differentiates `partial` on each strip."""
     wide = moments.wide(tf.as_dtype(images[0].dtype))
 
-    def part(x: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, ...]:
-        found = partial([tf.cast(t, wide) for t in x], strip)
-        return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+    def sums_of_strip(x: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, ...]:
+        sums = partial([tf.cast(t, wide) for t in x], strip)
+        return tuple(sums) if isinstance(sums, (tuple, list)) else (sums,)
 
     def init(batch: Any) -> tuple[tf.Tensor, ...]:
         pixel = [tf.ones([batch, *[1] * spatial, i.channels], wide) for i in images]
-        return tuple(tf.zeros_like(t) for t in part(pixel, kernels.Strip(0, 1, 1, ())))
+        return tuple(tf.zeros_like(t) for t in sums_of_strip(pixel, kernels.Strip(0, 1, 1, ())))
 
     def pullback(x: list[Any], w: Any, strip: Any, result: Any, cotangent: Any) -> list[Any]:
         with tf.GradientTape() as tape:
             tape.watch(x)
-            found = part(x, strip)
-        return tape.gradient(found, x, list(cotangent[: len(found)]))
+            sums = sums_of_strip(x, strip)
+        return tape.gradient(sums, x, list(cotangent[: len(sums)]))
 
     return Reduce(
         init,
-        lambda x, w, strip: part(x, strip),
+        lambda x, w, strip: sums_of_strip(x, strip),
         lambda a, b: tuple(i + j for i, j in zip(a, b, strict=True)),
         lambda a, pixels: (*a, tf.cast(tf.cast(pixels, tf.float64), wide)),
         pullback,

@@ -1,4 +1,4 @@
-"""Convolutions of every kind, and Dense over the channels."""
+"""Rules for convolutions of every kind, and for Dense over the channels."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def _linear(
     function: Any,
     windows: Any,
     kernel: Any,
-    work: int | None = None,
+    multiplications: int | None = None,
     inputs: Any = None,
-    phased: Any = None,
+    phase: Any = None,
     name: str = "convolution",
 ) -> int:
-    """A linear layer of any kind with its bias and activation; without windows that of every pixel."""
+    """Add a linear layer with its bias and activation; with `windows` None it is per pixel."""
     layer = call.layer
     if getattr(layer, "lora_enabled", False) or getattr(layer, "quantization_mode", None):
-        call.refuse("has LoRA or quantised weights, which have no strip form.")
+        call.refuse("has LoRA or quantised weights, which cannot run strip by strip.")
     bias = [layer.bias] if layer.use_bias else []
 
     def run(x: list[tf.Tensor], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
@@ -47,65 +47,69 @@ def _linear(
         outside=None,
         name=name,
         cheap=False,
-        operations=2 * (count(kernel) if work is None else work),
-        phase=phased,
+        operations=2 * (_size(kernel) if multiplications is None else multiplications),
+        phase=phase,
     )
     return activation(call, layer.activation, value)
 
 
-def count(kernel: Any) -> int:
+def _size(kernel: Any) -> int:
+    """Return the number of elements of a kernel."""
     return prod(int(n) for n in kernel.shape)
 
 
 @rule(layers.Conv1D, layers.Conv2D, layers.Conv3D)
 def convolution(call: Call) -> int:
+    """Add a convolution, with groups if the layer has them."""
     layer = call.layer
-    made = windows(call, layer.kernel_size, layer.dilation_rate)
-    axes = call.graph.turned(made)
+    model_axes = windows(call, layer.kernel_size, layer.dilation_rate)
+    axes = call.graph.to_graph_order(model_axes)
     planar = layer.groups == 1 and _planar(call)
     return _linear(
         call,
         lambda x, kernel, strip: kernels.convolution(x, kernel, axes, layer.groups, strip),
-        made,
+        model_axes,
         layer.kernel,
-        phased=phase_layout.strided(layer.kernel, made, layer.use_bias) if planar else None,
+        phase=phase_layout.strided(layer.kernel, model_axes, layer.use_bias) if planar else None,
     )
 
 
 def _planar(call: Call) -> bool:
-    """Whether there is a phase layout: for two axes as they come."""
+    """Return whether the space-to-depth layout exists: for two axes in the order of the model."""
     return call.graph.spatial == 2 and call.graph.order is None
 
 
 @rule(layers.DepthwiseConv1D, layers.DepthwiseConv2D)
 def depthwise(call: Call) -> int:
+    """Add a depthwise convolution."""
     layer = call.layer
-    made = windows(call, layer.kernel_size, layer.dilation_rate)
-    axes = call.graph.turned(made)
+    model_axes = windows(call, layer.kernel_size, layer.dilation_rate)
+    axes = call.graph.to_graph_order(model_axes)
     return _linear(
         call,
         lambda x, kernel, strip: kernels.depthwise_convolution(x, kernel, axes, strip),
-        made,
+        model_axes,
         layer.kernel,
     )
 
 
 @rule(layers.SeparableConv1D, layers.SeparableConv2D)
 def separable(call: Call) -> int:
+    """Add a depthwise convolution and a pointwise one."""
     layer = call.layer
-    made = windows(call, layer.kernel_size, layer.dilation_rate)
-    axes = call.graph.turned(made)
+    model_axes = windows(call, layer.kernel_size, layer.dilation_rate)
+    axes = call.graph.to_graph_order(model_axes)
     deep = layer.depthwise_kernel
     middle = call.local(
         lambda x, w, strip: kernels.depthwise_convolution(
             x[0], call.kernel(tf.cast(w[0], x[0].dtype)), axes, strip
         ),
-        made,
+        model_axes,
         [deep],
         outside=None,
         channels=int(deep.shape[-2] * deep.shape[-1]),
         name="depthwise",
-        operations=2 * count(deep),
+        operations=2 * _size(deep),
     )
     point = (Window(),) * len(axes)
     return _linear(
@@ -119,21 +123,22 @@ def separable(call: Call) -> int:
 
 @rule(layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
 def transposed(call: Call) -> int:
+    """Add a transposed convolution."""
     layer = call.layer
     sizes = layer.kernel_size, layer.strides, layer.dilation_rate
     extra = layer.output_padding
     extra = [extra] * len(layer.strides) if extra is None or isinstance(extra, int) else extra
-    made: Any = tuple(
+    model_axes: Any = tuple(
         Transposed(k, s, d, layer.padding, p) for k, s, d, p in zip(*sizes, extra, strict=True)
     )
-    axes = call.graph.turned(made)
+    axes = call.graph.to_graph_order(model_axes)
     return _linear(
         call,
         lambda x, kernel, strip: kernels.transposed_convolution(x, kernel, axes, strip),
-        made,
+        model_axes,
         layer.kernel,
-        count(layer.kernel) // prod(a.stride for a in axes),
-        phased=phase_layout.transposed(layer.kernel, made, layer.use_bias)
+        _size(layer.kernel) // prod(a.stride for a in axes),
+        phase=phase_layout.transposed(layer.kernel, model_axes, layer.use_bias)
         if _planar(call)
         else None,
     )
@@ -141,6 +146,8 @@ def transposed(call: Call) -> int:
 
 @rule(layers.Dense)
 def dense(call: Call) -> int:
+    """Add a matrix product over the channels of each pixel."""
+
     def product(x: tf.Tensor, kernel: tf.Tensor, strip: Any) -> tf.Tensor:
         y = tf.matmul(tf.reshape(x, [-1, kernel.shape[0]]), kernel)
         y = tf.reshape(y, tf.concat([tf.shape(x)[:-1], [kernel.shape[1]]], 0))

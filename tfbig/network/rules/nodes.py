@@ -1,4 +1,4 @@
-"""Nodes that several rules share: casts, activations, layers that treat every pixel alone."""
+"""Nodes that several rules share: casts, activations, layers that are per pixel."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from tfbig.network.graph import Graph
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.registry import apply
 
-ACROSS = {getattr(keras.activations, name) for name in ("softmax", "log_softmax", "sparsemax")}
-"""Activations that look at all channels of a pixel."""
+ACROSS_CHANNELS = {
+    getattr(keras.activations, name) for name in ("softmax", "log_softmax", "sparsemax")
+}
+"""Activations that combine the channels of a pixel."""
 POINTWISE = {
     f
     for name, f in vars(keras.activations).items()
-    if callable(f) and f not in ACROSS and name != "glu"
+    if callable(f) and f not in ACROSS_CHANNELS and name != "glu"
 } | {tf.nn.relu, tf.nn.relu6, tf.nn.sigmoid, tf.tanh, tf.nn.swish, tf.nn.gelu, tf.nn.elu}
-"""Functions that treat every number alone."""
+"""Elementwise activations."""
 
 
 def cast(graph: Graph, value: int, dtype: str) -> int:
-    """The value in another element type; itself where it has that type or is whole."""
-    known = graph.values[value]
-    if known.dtype == dtype or not known.image:
+    """Add a cast of an image to another element type; return `value` if it has that type or is whole."""
+    spec = graph.values[value]
+    if spec.dtype == dtype or not spec.image:
         return value
     return graph.local(
-        f"{known.name}/cast",
+        f"{spec.name}/cast",
         lambda x, w, strip: tf.cast(x[0], dtype),
         [value],
-        known.channels,
+        spec.channels,
         dtype,
         pixelwise=True,
         cheap=True,
@@ -41,20 +43,22 @@ def cast(graph: Graph, value: int, dtype: str) -> int:
 
 
 def activation(call: Call, function: Any, value: int) -> int:
-    """An activation as a node of its own; nothing for None and linear."""
+    """Add an activation as a separate node; return `value` for None and linear."""
     if function in (None, keras.activations.linear):
         return value
     if isinstance(function, keras.Layer):
-        if not function.built:  # Keras builds it when numbers first pass through
+        if not function.built:  # Keras builds it in its first call
             function.build(call.outputs[0].shape)
-        return apply(call.inner(function, value))[0]
+        return apply(call.for_activation(function, value))[0]
     name = getattr(function, "__name__", "activation")
-    known = function in POINTWISE or function in ACROSS
-    alone = known or user_code.per_pixel(function, [call.channels], call.graph.spatial, call.dtype)
-    if function is keras.activations.glu or not alone:
+    builtin = function in POINTWISE or function in ACROSS_CHANNELS
+    pixel_by_pixel = builtin or user_code.is_per_pixel(
+        function, [call.channels], call.graph.spatial, call.dtype
+    )
+    if function is keras.activations.glu or not pixel_by_pixel:
         call.refuse(
-            f"has the activation '{name}', which does not treat every pixel alone or changes the channels; "
-            "make it a layer, and teach that to the engine with @tfbig.rule."
+            f"has the activation '{name}', which is not computed pixel by pixel or changes the channels; "
+            "make it a layer and add a rule for that with @tfbig.rule."
         )
     return call.local(
         lambda x, w, strip: function(x[0]),
@@ -65,7 +69,7 @@ def activation(call: Call, function: Any, value: int) -> int:
 
 
 def per_pixel(call: Call, **traits: Any) -> int:
-    """A layer or operation whose own call treats every pixel alone."""
+    """Add a layer or operation that is per pixel, as a node that calls it."""
     variables = call.variables
 
     def run(x: list[tf.Tensor], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
@@ -75,28 +79,28 @@ def per_pixel(call: Call, **traits: Any) -> int:
 
 
 def windows(call: Call, kernel: Sequence[int], dilation: Sequence[int] | None = None) -> Any:
-    """The windows of a layer with a kernel, strides and padding."""
+    """Return the windows of a layer with a kernel, strides and padding."""
     layer = call.layer
     dilation = dilation or [1] * len(kernel)
-    found = zip(kernel, layer.strides, dilation, strict=True)
-    made = [Window(k, s, d, layer.padding) for k, s, d in found]
+    sizes = zip(kernel, layer.strides, dilation, strict=True)
+    axes = [Window(k, s, d, layer.padding) for k, s, d in sizes]
     if layer.padding == "causal":
-        made = [Window(w.kernel, w.stride, w.dilation, (w.span - 1, 0)) for w in made]
-    return tuple(made)
+        axes = [Window(w.kernel, w.stride, w.dilation, (w.span - 1, 0)) for w in axes]
+    return tuple(axes)
 
 
 def last_axis(call: Call, axis: Any) -> bool:
-    """Whether an axis, or each of several, is that of the channels."""
+    """Return whether `axis` is the channel axis, alone or as the only one in a list."""
     axes = axis if isinstance(axis, (list, tuple)) else [axis]
     last = max(len(spec.shape) for spec in call.specs) - 1
     return len(axes) == 1 and axes[0] in (-1, last)
 
 
 def check_broadcast(call: Call) -> None:
-    """Refuses small values and constants that would meet an image place by place.
+    """Raise if a whole value or constant differs between the pixels of an image.
 
     Raises:
-        UnsupportedLayerError: one has more than one place along a spatial axis.
+        UnsupportedLayerError: One has a spatial axis longer than 1.
     """
     flat = keras.tree.flatten(call.arguments)
     shapes = [
@@ -105,11 +109,11 @@ def check_broadcast(call: Call) -> None:
         if not call.graph.values[i].image
     ]
     shapes += [a.shape for a in flat if hasattr(a, "shape")]
-    merges = isinstance(call.layer, keras.Layer)  # these add the axes that a small value lacks
+    merges = isinstance(call.layer, keras.Layer)  # these add the axes that a whole value lacks
     for shape in shapes:
-        places = tuple(shape)[1:-1] if merges or len(shape) == call.rank else tuple(shape)[:-1]
-        if any(n != 1 for n in places):
+        spatial = tuple(shape)[1:-1] if merges or len(shape) == call.rank else tuple(shape)[:-1]
+        if any(n != 1 for n in spatial):
             call.refuse(
-                f"combines an image with a tensor of shape {tuple(shape)}; strips need one number per "
+                f"combines an image with a tensor of shape {tuple(shape)}; expected one value per "
                 f"channel, shape {(None, *[1] * call.graph.spatial, 'C')}."
             )

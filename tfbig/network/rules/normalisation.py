@@ -1,4 +1,4 @@
-"""Normalisation: by streamed statistics, by those of a pixel, by constants."""
+"""Rules for normalisation by statistics of the image, of a pixel, and by constants."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tfbig.ops import moments
 layers = keras.layers
 
 
-def _moments(shape: Callable[[Any], Any], axes: list[int], fold: Any) -> Reduce:
-    """Moments over `axes` of `fold(x)`; `shape(batch)` is the shape of the result."""
+def _moments(shape: Callable[[Any], Any], axes: list[int], grouped: Any) -> Reduce:
+    """Return the reduction to the moments over `axes` of `grouped(x)`; `shape(batch)` is the shape of the result."""
 
     def partial(x: list[tf.Tensor], w: Any, strip: Any) -> moments.Moments:
-        return moments.of(fold(x[0]), axes)
+        return moments.of(grouped(x[0]), axes)
 
     def pullback(x: list[tf.Tensor], w: Any, strip: Any, result: Any, cotangent: Any) -> list[Any]:
-        folded = fold(x[0])
+        groups = grouped(x[0])
         mean, d_mean, d_variance = (
             _expand(t, axes) for t in (result[0], cotangent[0], cotangent[1])
         )
-        dx = moments.pullback(folded, mean, d_mean, d_variance, result[2])
+        dx = moments.pullback(groups, mean, d_mean, d_variance, result[2])
         return [tf.reshape(dx, tf.shape(x[0]))]
 
     def finalize(partial: moments.Moments, pixels: Any) -> tuple[Any, ...]:
@@ -53,10 +53,11 @@ def _expand(t: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
 
 @rule(layers.BatchNormalization)
 def batch_normalization(call: Call) -> int:
+    """Add BatchNormalization, by the statistics of the image in training, else by the moving ones."""
     layer, graph = call.layer, call.graph
     if not last_axis(call, layer.axis) or getattr(layer, "renorm", False):
         call.refuse(
-            "runs strip by strip over axis=-1 without renorm; "
+            "only runs strip by strip over axis=-1 without renorm; "
             f"received axis={layer.axis}, renorm={getattr(layer, 'renorm', False)}."
         )
     if call.training and layer.trainable:
@@ -67,14 +68,14 @@ def batch_normalization(call: Call) -> int:
             statistics = call.whole(
                 lambda x, w: moments.of_replicas(*x[0]), [statistics], [], "of replicas"
             )
-        _moving(call, statistics)
+        _update_moving(call, statistics)
     else:
         moving = [layer.moving_mean, layer.moving_variance]
         statistics = call.whole(lambda x, w: tuple(w), [], moving, "moving")
     return _affine(call, statistics, lambda t: t, lambda x: x)
 
 
-def _moving(call: Call, statistics: int) -> None:
+def _update_moving(call: Call, statistics: int) -> None:
     layer = call.layer
     for variable, item in ((layer.moving_mean, 0), (layer.moving_variance, 1)):
 
@@ -84,18 +85,18 @@ def _moving(call: Call, statistics: int) -> None:
         call.graph.updates.append((variable, statistics, update))
 
 
-def _affine(call: Call, statistics: int, spread: Any, fold: Any) -> int:
-    """`(x - mean) / sqrt(variance + epsilon) * gamma + beta`, on `fold(x)` with `spread(mean)`."""
+def _affine(call: Call, statistics: int, expand: Any, grouped: Any) -> int:
+    """Add `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, on `grouped(x)` with `expand(mean)`."""
     layer = call.layer
     affine = ([layer.gamma] if layer.scale else []) + ([layer.beta] if layer.center else [])
 
     def run(x: list[Any], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
-        folded = fold(x[0])
-        w = [tf.reshape(t, folded.shape[call.rank - 1 :]) for t in w]
+        groups = grouped(x[0])
+        w = [tf.reshape(t, groups.shape[call.rank - 1 :]) for t in w]
         gamma = w[0] if layer.scale else None
         beta = w[-1] if layer.center else None
-        mean, variance = (spread(t) for t in x[1][:2])
-        y = normalise(folded, mean, variance, gamma, beta, layer.epsilon)
+        mean, variance = (expand(t) for t in x[1][:2])
+        y = normalise(groups, mean, variance, gamma, beta, layer.epsilon)
         return tf.reshape(y, tf.shape(x[0]))
 
     return call.local(
@@ -110,29 +111,37 @@ def _affine(call: Call, statistics: int, spread: Any, fold: Any) -> int:
 def normalise(
     x: tf.Tensor, mean: Any, variance: Any, gamma: Any, beta: Any, epsilon: float
 ) -> tf.Tensor:
-    """`x * inv + (beta - mean * inv)` with `inv = rsqrt(variance + epsilon) * gamma`.
+    """Return `x * inv + (beta - mean * inv)` with `inv = rsqrt(variance + epsilon) * gamma`.
 
-    Numbers of a channel are float64, pixels float32 or wider.
+    Values per channel are computed in float64, pixels in float32 or wider.
+
+    Args:
+        x: Image.
+        mean: Mean, of a shape that broadcasts to that of `x`.
+        variance: Variance, of the shape of `mean`.
+        gamma: Scale, or None.
+        beta: Shift, or None.
+        epsilon: Constant that is added to the variance.
     """
     mean, variance = tf.cast(mean, tf.float64), tf.cast(variance, tf.float64)
     inv = tf.math.rsqrt(variance + epsilon)
     inv = inv if gamma is None else inv * tf.cast(gamma, tf.float64)
     shift = -mean * inv if beta is None else tf.cast(beta, tf.float64) - mean * inv
     if inv.shape.rank == 1 and moments.fuses(x, inv):
-        return _scaled_at_once(x, inv, shift)
+        return _scaled_narrow(x, inv, shift)
     y = _scaled(tf.cast(x, moments.wide(x.dtype)), _of_rank(inv, x), _of_rank(shift, x))
     return tf.cast(y, x.dtype)
 
 
 def _of_rank(t: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """`t` with leading axes of size 1, as many axes as `x` has."""
+    """Return `t` with leading axes of size 1, so that it has the rank of `x`."""
     missing = x.shape.rank - t.shape.rank
     return tf.reshape(t, tf.concat([[1] * missing, tf.shape(t)], 0)) if missing else t
 
 
 @tf.custom_gradient
 def _scaled(x: tf.Tensor, inv: tf.Tensor, shift: tf.Tensor) -> Any:
-    """`x * inv + shift`; the gradients of `inv` and `shift` are summed as moments are."""
+    """Return `x * inv + shift`; the gradients of `inv` and `shift` are summed as moments are."""
     slope, offset = tf.cast(inv, x.dtype), tf.cast(shift, x.dtype)
     axes = [axis for axis, size in enumerate(inv.shape) if size == 1]
 
@@ -143,8 +152,8 @@ def _scaled(x: tf.Tensor, inv: tf.Tensor, shift: tf.Tensor) -> Any:
 
 
 @tf.custom_gradient
-def _scaled_at_once(x: tf.Tensor, inv: tf.Tensor, shift: tf.Tensor) -> Any:
-    """As `_scaled`, for images of narrow numbers, without wide copies of them."""
+def _scaled_narrow(x: tf.Tensor, inv: tf.Tensor, shift: tf.Tensor) -> Any:
+    """Return the result of `_scaled` for images of a narrow dtype, without wide copies of them."""
 
     def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         dx, d_inv, d_shift = moments.scale_gradient(x, inv, dy)
@@ -155,28 +164,30 @@ def _scaled_at_once(x: tf.Tensor, inv: tf.Tensor, shift: tf.Tensor) -> Any:
 
 @rule(layers.GroupNormalization)
 def group_normalization(call: Call) -> int:
+    """Add GroupNormalization, by the statistics of groups of channels of each image."""
     layer, spatial = call.layer, call.graph.spatial
     if not last_axis(call, layer.axis):
-        call.refuse(f"needs axis=-1, received axis={layer.axis}.")
+        call.refuse(f"only runs strip by strip over axis=-1; received axis={layer.axis}.")
     groups = call.channels if layer.groups == -1 else layer.groups
     each = call.channels // groups
 
-    def fold(x: tf.Tensor) -> tf.Tensor:  # [N, r, ..., groups, C / groups]
-        folded = tf.reshape(x, tf.concat([tf.shape(x)[:-1], [groups, each]], 0))
-        return tf.ensure_shape(folded, [*x.shape[:-1], groups, each])
+    def grouped(x: tf.Tensor) -> tf.Tensor:  # [N, r, ..., groups, C / groups]
+        split = tf.reshape(x, tf.concat([tf.shape(x)[:-1], [groups, each]], 0))
+        return tf.ensure_shape(split, [*x.shape[:-1], groups, each])
 
     axes = [*range(1, spatial + 1), spatial + 2]
-    op = _moments(lambda batch: [batch, groups], axes, fold)
+    op = _moments(lambda batch: [batch, groups], axes, grouped)
     statistics = call.graph.reduce(f"{layer.name}/moments", op, call.inputs)
-    return _affine(call, statistics, lambda t: _expand(t, axes), fold)
+    return _affine(call, statistics, lambda t: _expand(t, axes), grouped)
 
 
 @rule(layers.LayerNormalization, layers.RMSNormalization, layers.UnitNormalization)
 def layer_normalization(call: Call) -> int:
+    """Add a normalisation over the channels of each pixel."""
     axis = call.layer.axis
     if not last_axis(call, axis):
         call.refuse(
-            f"runs strip by strip over the channels, axis=-1; received axis={axis}. "
+            f"only runs strip by strip over the channels, axis=-1; received axis={axis}. "
             "For statistics over the image use GroupNormalization(groups=1)."
         )
     return per_pixel(call)
@@ -184,8 +195,9 @@ def layer_normalization(call: Call) -> int:
 
 @rule(layers.Normalization)
 def normalization(call: Call) -> int:
+    """Add a normalisation by constants per channel."""
     if any(n != 1 for n in call.layer.mean.shape[:-1]):
         call.refuse(
-            f"normalises every pixel by numbers of its own; use axis=-1, not {call.layer.axis}."
+            f"normalises each pixel by other constants; received axis={call.layer.axis}, expected axis=-1."
         )
     return per_pixel(call)

@@ -1,4 +1,4 @@
-"""Operations of `keras.ops` in a functional model: `x * 0.5`, `ops.relu(x)`, `ops.mean(x, (1, 2))`, `x[..., :3]`."""
+"""Rules for `keras.ops` in functional models: `x * 0.5`, `ops.relu(x)`, `ops.mean(x, (1, 2))`, `x[..., :3]`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfbig.network.rules.nodes import check_broadcast, last_axis, per_pixel
 from tfbig.network.rules.pooling import maximum_of_image, mean_of_image, read_whole, sum_of_image
 from tfbig.network.rules.registry import rule
 
-NUMBERWISE = """
+ELEMENTWISE = """
     Absolute Add Arccos Arccosh Arcsin Arcsinh Arctan Arctan2 Arctanh Cast Cbrt Ceil Celu Clip Copy Cos Cosh Deg2rad
     Divide DivideNoNan Elu Equal Erf Erfc Exp Exp2 Expm1 Floor FloorDivide Fmax Fmin Gelu Greater GreaterEqual
     HardShrink HardSigmoid HardSilu HardTanh Heaviside Hypot Isfinite Isinf Isnan LeakyRelu Less LessEqual Log Log10
@@ -21,32 +21,35 @@ NUMBERWISE = """
     Sinc Sinh SoftShrink Softplus Softsign SparsePlus SparseSigmoid Sqrt Square Squareplus StopGradient Subtract Tan
     Tanh TanhShrink Threshold TrueDivide Trunc Where ZerosLike
 """
-"""Every number of the result comes from the numbers at its own place."""
+"""Operations that compute each element from the elements at the same position."""
 
 STOPS = "Ceil Floor OnesLike Round StopGradient Trunc ZerosLike"
-"""No gradient flows through these."""
+"""Operations without a gradient."""
 
 CHANNELWISE = "LogSoftmax Normalize RMSNorm Softmax Sparsemax"
-"""The same for every pixel, where `axis` is that of the channels."""
+"""Operations that are per pixel if `axis` is the channel axis."""
 
 
 def operations(names: str) -> list[type]:
-    """Classes of `keras.ops`, by name."""
+    """Return the classes of `keras.ops` with these names."""
     modules = (core, math, nn, numpy)
     return [vars(m)[name] for name in names.split() for m in modules if name in vars(m)]
 
 
-@rule(*operations(NUMBERWISE))
-def numberwise(call: Call) -> int:
+@rule(*operations(ELEMENTWISE))
+def elementwise(call: Call) -> int:
+    """Add an elementwise operation."""
     check_broadcast(call)
-    others = [a for a in keras.tree.flatten(call.arguments) if not isinstance(a, Slot)]
-    scalars = all(isinstance(a, (int, float, str, type(None))) for a in others)
+    constants = [a for a in keras.tree.flatten(call.arguments) if not isinstance(a, Slot)]
+    scalars = all(isinstance(a, (int, float, str, type(None))) for a in constants)
+    pixelwise = scalars and len(call.inputs) == 1
     stops = type(call.layer).__name__ in STOPS.split()
-    return per_pixel(call, pixelwise=scalars and len(call.inputs) == 1, stops=stops)
+    return per_pixel(call, pixelwise=pixelwise, stops_gradient=stops)
 
 
 @rule(*operations(CHANNELWISE))
 def channelwise(call: Call) -> int:
+    """Add an operation over the channels of each pixel."""
     axis = getattr(call.layer, "axis", -1)
     if not last_axis(call, axis):
         call.refuse(f"over axis={axis} needs the whole image; use axis=-1.")
@@ -56,10 +59,10 @@ def channelwise(call: Call) -> int:
 
 @rule(*operations("Amax Amin Max Mean Min Std Sum Var"))
 def reduction(call: Call) -> int:
-    """Over the channels, or over all pixels of an image."""
+    """Add a reduction over the channels, or over all pixels of an image."""
     kind, axis = type(call.layer).__name__, call.layer.axis
-    given = range(call.rank) if axis is None else [axis] if isinstance(axis, int) else axis
-    axes = sorted(a % call.rank for a in given)
+    requested = range(call.rank) if axis is None else [axis] if isinstance(axis, int) else axis
+    axes = sorted(a % call.rank for a in requested)
     if getattr(call.layer, "initial", None) is not None:
         call.refuse("has an initial value; use keras.ops.maximum on the result.")
     if axes == [call.rank - 1] and call.layer.keepdims:
@@ -68,43 +71,44 @@ def reduction(call: Call) -> int:
     over_image |= {"Max": maximum_of_image, "Amax": maximum_of_image}
     if axes != list(range(1, call.rank - 1)) or kind not in over_image:
         call.refuse(
-            f"over axis={axis}, keepdims={call.layer.keepdims} has no strip form; use axis=-1 with keepdims=True, or "
-            f"for mean, sum and max axis={tuple(range(1, call.rank - 1))}."
+            f"over axis={axis}, keepdims={call.layer.keepdims} cannot run strip by strip; use axis=-1 with "
+            f"keepdims=True, or for mean, sum and max axis={tuple(range(1, call.rank - 1))}."
         )
     return over_image[kind](call, call.layer.keepdims)
 
 
 @rule(*operations("Concatenate Split"))
 def along_channels(call: Call) -> list[int]:
+    """Add a concatenation or split of channels."""
     if not last_axis(call, call.layer.axis):
         call.refuse(
-            f"runs strip by strip over the channels, axis=-1; received axis={call.layer.axis}."
+            f"only runs strip by strip over the channels, axis=-1; received axis={call.layer.axis}."
         )
     if len(call.images) < len(call.inputs):
-        call.refuse("joins images and vectors; it needs images [N, rows, ..., C] alone.")
-    return _each(call)
+        call.refuse("joins images and vectors; expected only images [N, rows, ..., C].")
+    return _node_per_output(call)
 
 
 @rule(*operations("GetItem"))
 def channels_of(call: Call) -> list[int]:
-    """`x[..., a:b]`."""
+    """Add a slice of the channels, `x[..., a:b]`."""
     key = keras.tree.flatten(call.arguments)[1:]
-    *places, last = key or [None]
+    *others, last = key or [None]
     everything = [Ellipsis, slice(None)]
-    whole = all(p in everything for p in places) and (Ellipsis in places or len(key) == call.rank)
+    whole = all(k in everything for k in others) and (Ellipsis in others or len(key) == call.rank)
     if not whole or not isinstance(last, slice):
-        call.refuse("takes a part of the image; strips can take channels alone, as in x[..., :3].")
-    return _each(call)
+        call.refuse("selects part of the image; strips can only select channels, as in x[..., :3].")
+    return _node_per_output(call)
 
 
 rule(*operations("Reshape Transpose"))(read_whole)
 
 
-def _each(call: Call) -> list[int]:
-    """One node for every output."""
+def _node_per_output(call: Call) -> list[int]:
+    """Add one node for every output."""
     return [
         call.local(
-            _part(call, i),
+            _output(call, i),
             channels=int(output.shape[-1]),
             name=f"part_{i}" if len(call.outputs) > 1 else "",
         )
@@ -112,5 +116,5 @@ def _each(call: Call) -> list[int]:
     ]
 
 
-def _part(call: Call, position: int) -> Any:
+def _output(call: Call, position: int) -> Any:
     return lambda x, w, strip: keras.tree.flatten(call.run(x)[0])[position]

@@ -1,4 +1,4 @@
-"""Layers without a window: activations, rescaling, merging."""
+"""Rules for layers without a window: activations, rescaling, merging."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ layers = keras.layers
 
 @rule(layers.ReLU, layers.LeakyReLU, layers.ELU)
 def pointwise(call: Call) -> int:
+    """Add an elementwise activation."""
     return per_pixel(call, pixelwise=True)
 
 
 @rule(layers.Activation)
 def any_activation(call: Call) -> int:
+    """Add the activation of an `Activation` layer."""
     return activation(call, call.layer.activation, call.inputs[0])
 
 
 @rule(layers.Softmax)
 def softmax(call: Call) -> int:
+    """Add a softmax over the channels."""
     if not last_axis(call, call.layer.axis):
         call.refuse(f"over axis={call.layer.axis} needs the whole image; use axis=-1.")
     return per_pixel(call)
@@ -35,6 +38,7 @@ def softmax(call: Call) -> int:
 
 @rule(layers.PReLU)
 def parametric_relu(call: Call) -> int:
+    """Add a PReLU with slopes per channel."""
     if any(n != 1 for n in call.layer.alpha.shape[:-1]):
         axes = list(range(1, call.rank - 1))
         call.refuse(f"has a slope for every pixel; use shared_axes={axes}.")
@@ -43,11 +47,13 @@ def parametric_relu(call: Call) -> int:
 
 @rule(LayerScale)
 def layer_scale(call: Call) -> int:
+    """Add a scale per channel."""
     return per_pixel(call)
 
 
 @rule(layers.Rescaling)
 def rescaling(call: Call) -> int:
+    """Add a scale and an offset."""
     scalar = all(isinstance(v, (int, float)) for v in (call.layer.scale, call.layer.offset))
     return per_pixel(call, pixelwise=scalar)
 
@@ -62,21 +68,24 @@ def rescaling(call: Call) -> int:
     CustomScaleLayer,
 )
 def merge(call: Call) -> int:
+    """Add an elementwise function of several images."""
     check_broadcast(call)
     return per_pixel(call, operations=call.channels * (len(call.inputs) - 1))
 
 
 @rule(layers.Concatenate)
 def concatenate(call: Call) -> int:
+    """Add a concatenation of channels."""
     if not last_axis(call, call.layer.axis):
         call.refuse(
-            f"runs strip by strip over the channels, axis=-1; received axis={call.layer.axis}."
+            f"only runs strip by strip over the channels, axis=-1; received axis={call.layer.axis}."
         )
     if len(call.images) < len(call.inputs):
-        call.refuse("joins images and vectors; it needs images [N, rows, ..., C] alone.")
+        call.refuse("joins images and vectors; expected only images [N, rows, ..., C].")
     return call.local(lambda x, w, strip: tf.concat(x, -1))
 
 
 @rule(layers.Identity)
 def identity(call: Call) -> Any:
+    """Return the inputs."""
     return list(call.inputs)

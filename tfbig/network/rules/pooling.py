@@ -1,4 +1,4 @@
-"""Pooling over windows and over whole images, and what reads an image whole."""
+"""Rules for pooling over windows and whole images, and for layers that need the whole image."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ layers = keras.layers
 
 def _pooling(function: Any) -> Rule:
     def apply(call: Call) -> int:
-        made = windows(call, call.layer.pool_size)
-        axes = call.graph.turned(made)
+        model_axes = windows(call, call.layer.pool_size)
+        axes = call.graph.to_graph_order(model_axes)
         return call.local(
             lambda x, w, strip: function(x[0], axes, strip),
-            made,
+            model_axes,
             outside=None,
             operations=call.channels * kernels.taps(axes),
         )
@@ -39,8 +39,8 @@ rule(layers.AveragePooling1D, layers.AveragePooling2D, layers.AveragePooling3D)(
 )
 
 
-def _places(call: Call, t: tf.Tensor) -> tf.Tensor:
-    """`[N, C] -> [N, 1, ..., C]`."""
+def _expand_spatial(call: Call, t: tf.Tensor) -> tf.Tensor:
+    """Insert spatial axes of length one, `[N, C] -> [N, 1, ..., C]`."""
     for _ in range(call.graph.spatial):
         t = tf.expand_dims(t, 1)
     return t
@@ -48,36 +48,40 @@ def _places(call: Call, t: tf.Tensor) -> tf.Tensor:
 
 @rule(layers.GlobalAveragePooling1D, layers.GlobalAveragePooling2D, layers.GlobalAveragePooling3D)
 def global_average(call: Call) -> int:
+    """Add global average pooling."""
     return mean_of_image(call, call.layer.keepdims)
 
 
 def mean_of_image(call: Call, keepdims: bool) -> int:
+    """Add the mean over all pixels of each image."""
     return sum_of_image(call, keepdims, lambda total, pixels: total / pixels)
 
 
 def sum_of_image(call: Call, keepdims: bool, finalize: Any = lambda total, pixels: total) -> int:
+    """Add `finalize` of the sum over all pixels of each image and their number."""
     axes = list(range(1, call.rank - 1))
 
     def finish(total: tf.Tensor, pixels: tf.Tensor, w: Any) -> tf.Tensor:
         result = finalize(total, pixels)
-        return _places(call, result) if keepdims else result
+        return _expand_spatial(call, result) if keepdims else result
 
     return call.reduce(lambda x, strip: tf.reduce_sum(x[0], axes), finish)
 
 
 @rule(layers.GlobalMaxPooling1D, layers.GlobalMaxPooling2D, layers.GlobalMaxPooling3D)
 def global_maximum(call: Call) -> int:
+    """Add global max pooling."""
     return maximum_of_image(call, call.layer.keepdims)
 
 
 def maximum_of_image(call: Call, keepdims: bool) -> int:
-    """Maximum and how many pixels attain it: the gradient is shared among them, as in TensorFlow."""
+    """Add the maximum over all pixels; pixels that attain it share the gradient, as in TensorFlow."""
     dtype = tf.as_dtype(call.dtype)
     channels, axes = call.channels, list(range(1, call.rank - 1))
     least = dtype.min if dtype.is_integer else float("-inf")
 
     def ties(x: tf.Tensor, top: tf.Tensor) -> tf.Tensor:
-        return tf.equal(x, _places(call, top))  # `==` would lose the shape
+        return tf.equal(x, _expand_spatial(call, top))  # `==` would lose the shape
 
     def partial(x: list[Any], w: Any, strip: Any) -> tuple[Any, Any]:
         top = tf.reduce_max(x[0], axes)
@@ -90,7 +94,7 @@ def maximum_of_image(call: Call, keepdims: bool) -> int:
 
     def pullback(x: list[Any], w: Any, strip: Any, result: Any, cotangent: Any) -> list[Any]:
         chosen = tf.cast(ties(x[0], result[0]), dtype)
-        counts, gradient = (_places(call, t) for t in (result[1], cotangent[0]))
+        counts, gradient = (_expand_spatial(call, t) for t in (result[1], cotangent[0]))
         return [chosen / tf.cast(counts, dtype) * gradient]  # rounded as in TensorFlow
 
     op = Reduce(
@@ -105,17 +109,17 @@ def maximum_of_image(call: Call, keepdims: bool) -> int:
         operations=channels,
     )
     result = call.graph.reduce(f"{call.layer.name}/reduce", op, call.inputs)
-    shape = (lambda t: _places(call, t)) if keepdims else (lambda t: t)
+    shape = (lambda t: _expand_spatial(call, t)) if keepdims else (lambda t: t)
     return call.whole(lambda x, w: shape(x[0][0]), [result])
 
 
 @rule(layers.Flatten, layers.Reshape, layers.Permute)
 def read_whole(call: Call) -> list[int]:
-    """The image of known, fixed size becomes a small value, and the layer runs on that."""
+    """Make an image of fixed size a whole value, and run the layer on that."""
     size = call.specs[0].shape[1:-1]
     if None in size:
         call.refuse(
-            f"needs the whole image, whose size {call.specs[0].shape} is not known; give the model a fixed input "
+            f"needs the whole image, whose size {call.specs[0].shape} is unknown; give the model a fixed input "
             "size, or pool the image to a vector first, as GlobalAveragePooling2D does."
         )
     channels = call.images[0].channels
@@ -128,18 +132,18 @@ def read_whole(call: Call) -> list[int]:
         cheap=True,
     )
     graph = call.graph
-    op = _gather(graph.turned(size), channels, tf.as_dtype(call.dtype))
+    op = _gather(graph.to_graph_order(size), channels, tf.as_dtype(call.dtype))
     whole = graph.reduce(f"{call.layer.name}/whole", op, [fixed])
     if graph.order is not None:
-        turned = call.whole(
-            lambda x, w: tf.transpose(x[0], graph.turning_back), [whole], (), "turn"
+        transposed = call.whole(
+            lambda x, w: tf.transpose(x[0], graph.inverse_permutation), [whole], (), "transpose"
         )
-        return small(call.on([turned]))
-    return small(call.on([whole]))
+        return small(call.with_inputs([transposed]))
+    return small(call.with_inputs([whole]))
 
 
 def _gather(size: Sequence[int], channels: int, dtype: tf.DType) -> Reduce:
-    """The image itself, put together from strips."""
+    """Return the reduction that assembles the image from its strips."""
 
     def partial(x: list[tf.Tensor], w: Any, strip: Any) -> tuple[tf.Tensor]:
         around = [(strip.start, size[0] - strip.stop), *[(0, 0)] * (len(size) - 1)]

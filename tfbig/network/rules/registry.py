@@ -1,4 +1,4 @@
-"""A rule for every layer class, and how one is found."""
+"""Registry of the rules of layer classes."""
 
 from __future__ import annotations
 
@@ -11,59 +11,55 @@ from tfbig.network.rules.call import Call
 Rule = Callable[[Call], "int | list[int]"]
 RULES: dict[type, Rule] = {}
 HOOKS = ("call", "convolution_op", "kernel", "_merge_function", "_moments")
-"""What a subclass that computes something else overrides."""
+"""Attributes whose override makes a subclass compute something else, so that the rule of its parent does not hold."""
 
 
 def rule(*kinds: type) -> Callable[[Rule], Rule]:
-    """Teaches the engine layers of one's own: how they run on a strip of rows, or what they sum up over the image.
+    """Register the rule of a custom layer: how it runs on a strip of rows, or what it sums over the image.
 
-    A rule is a function of a `Call`, which knows the layer, its inputs and whether it trains. It adds nodes by
+    A rule is a function of a `Call`, which holds the layer, its inputs and its mode. It adds nodes with
     `call.local`, `call.reduce` and `call.whole`, and returns the value of the layer's output (a list for several).
-    Layers whose inputs are all small (vectors, pooled images) need no rule.
+    Layers without an image among their inputs (only vectors, pooled images) need no rule.
 
     Args:
-        kinds: layer classes; the rule holds for their subclasses too, unless these have one or override `call`.
+        *kinds: Layer classes. The rule also holds for subclasses, unless they have a rule or override `call`.
 
     Returns:
-        A decorator that gives back the function.
+        A decorator that registers a function and returns it unchanged.
 
-    Examples:
-        A layer with a window. `call.local` takes one `Window` per spatial axis; the rows that it asks for arrive
-        with zeros outside the image, so that a valid convolution gives the rows of the strip:
+    Example:
+        `call.local` receives one `Window` per spatial axis; the rows that it requests arrive with zeros outside the
+        image, so that a valid convolution returns the rows of the strip. Without windows, each pixel is computed from
+        the pixel at the same position: `call.local(run)`.
 
-        ```python
-        class Blur(keras.layers.Layer):
-            def build(self, shape):
-                self.kernel = self.add_weight(shape=(3, 3, shape[-1], 1))
+        >>> class Blur(keras.layers.Layer):
+        ...     def build(self, shape):
+        ...         self.kernel = self.add_weight(shape=(3, 3, shape[-1], 1))
+        ...     def call(self, x):
+        ...         return tf.nn.depthwise_conv2d(x, self.kernel, [1, 1, 1, 1], "SAME")
+        >>> @tfbig.rule(Blur)
+        ... def blur(call):
+        ...     def run(x, w, strip):
+        ...         return tf.nn.depthwise_conv2d(x[0], w[0], [1, 1, 1, 1], "VALID")
+        ...     window = tfbig.geometry.Window(kernel=3, padding="same")
+        ...     return call.local(run, [window, window], [call.layer.kernel])
 
-            def call(self, x):
-                return tf.nn.depthwise_conv2d(x, self.kernel, [1, 1, 1, 1], "SAME")
+        `call.reduce` receives the sum over a strip, and a function of the sum over all strips; gradients are derived:
 
-        @tfbig.rule(Blur)
-        def blur(call):
-            def run(x, w, strip):
-                return tf.nn.depthwise_conv2d(x[0], w[0], [1, 1, 1, 1], "VALID")
-
-            window = tfbig.geometry.Window(kernel=3, padding="same")
-            return call.local(run, [window, window], [call.layer.kernel])
-        ```
-
-        Without windows every pixel is computed from the pixel at its own place: `return call.local(run)`.
-
-        A reduction: what a strip adds to a sum, and what is made from the sum over all strips. Gradients follow:
-
-        ```python
-        class Energy(keras.layers.Layer):
-            def call(self, x):
-                return tf.sqrt(tf.reduce_mean(x**2, [1, 2]))
-
-        @tfbig.rule(Energy)
-        def energy(call):
-            return call.reduce(
-                lambda x, strip: tf.reduce_sum(x[0] ** 2, [1, 2]),
-                lambda total, pixels, w: tf.sqrt(total / pixels),
-            )
-        ```
+        >>> class Energy(keras.layers.Layer):
+        ...     def call(self, x):
+        ...         return tf.sqrt(tf.reduce_mean(x**2, [1, 2]))
+        >>> @tfbig.rule(Energy)
+        ... def energy(call):
+        ...     return call.reduce(
+        ...         lambda x, strip: tf.reduce_sum(x[0] ** 2, [1, 2]),
+        ...         lambda total, pixels, w: tf.sqrt(total / pixels),
+        ...     )
+        >>> image = keras.Input((None, None, 2))
+        >>> model = keras.Model(image, Energy()(Blur()(image)))
+        >>> x = np.random.default_rng(0).normal(size=(1, 12, 8, 2)).astype("float32")
+        >>> bool(np.allclose(tfbig.stream(model, strip_rows=4)(x), model(x)))
+        True
     """
 
     def register(function: Rule) -> Rule:
@@ -75,10 +71,10 @@ def rule(*kinds: type) -> Callable[[Rule], Rule]:
 
 
 def apply(call: Call) -> list[int]:
-    """Adds the nodes of a call to its graph, by the rule of its layer; gives the values of its outputs.
+    """Add the nodes of a call to its graph by the rule of its layer, and return the values of its outputs.
 
     Raises:
-        UnsupportedLayerError: no class of the layer has a rule, or it does something that no strip can.
+        UnsupportedLayerError: No class of the layer has a rule, or its settings need the whole image.
     """
     layer = call.layer
     if getattr(layer, "data_format", "channels_last") != "channels_last":
@@ -88,27 +84,27 @@ def apply(call: Call) -> list[int]:
         )
     if getattr(layer, "activity_regularizer", None) is not None:
         call.refuse(
-            "has an activity_regularizer, which needs the whole image; regularise its weights."
+            "has an activity_regularizer, which needs the whole image; regularise the weights instead."
         )
-    found = find(layer, call.kind)(call)
-    values = found if isinstance(found, list) else [found]
+    result = find(layer, call.kind)(call)
+    values = result if isinstance(result, list) else [result]
     if len(values) != len(call.outputs) or not all(isinstance(v, int) for v in values):
         call.refuse(
-            f"has a rule that gives {found!r}; expected the value of its output, as call.local gives it"
+            f"has a rule that returns {result!r}; expected the value of its output, as call.local returns it"
             f"{f', a list of {len(call.outputs)}' if len(call.outputs) > 1 else ''}."
         )
     return values
 
 
 def find(layer: Any, kind: type | None = None) -> Rule:
-    """The rule of a layer or operation.
+    """Return the rule of a layer or operation.
 
     Args:
-        layer: the layer, for messages.
-        kind: class whose rule is meant; that of the layer by default.
+        layer: The layer.
+        kind: Class to look up; by default the class of the layer.
 
     Raises:
-        UnsupportedLayerError: no class of the layer has one, or a subclass computes something else.
+        UnsupportedLayerError: No class of the layer has a rule, or a subclass computes something else.
     """
     name = type(layer).__name__
     for base in (kind or type(layer)).__mro__:
@@ -118,6 +114,6 @@ def find(layer: Any, kind: type | None = None) -> Rule:
             break
     names = sorted({k.__name__ for k in RULES if k.__module__.startswith("keras.src.layers")})
     raise UnsupportedLayerError(
-        f"layer '{layer.name}' ({name}) has no rule, so it cannot run strip by strip. Teach it one with "
+        f"layer '{layer.name}' ({name}) has no rule, so it cannot run strip by strip. Add one with "
         f"@tfbig.rule({name}), see help(tfbig.rule). Keras layers with a rule: {', '.join(names)}."
     )

@@ -1,4 +1,4 @@
-"""Layers that change the size: upsampling, padding, cropping."""
+"""Rules for layers that change the size: upsampling, padding, cropping."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ layers = keras.layers
 
 @rule(layers.UpSampling1D, layers.UpSampling2D, layers.UpSampling3D)
 def upsampling(call: Call) -> int:
+    """Add nearest or bilinear upsampling."""
     layer = call.layer
     factors = (layer.size,) * call.graph.spatial if isinstance(layer.size, int) else layer.size
     interpolation = getattr(layer, "interpolation", "nearest")
@@ -29,10 +30,10 @@ def upsampling(call: Call) -> int:
         axes, function = tuple(Resize(f) for f in factors), kernels.bilinear
     else:
         call.refuse(
-            f"with interpolation='{interpolation}' has no strip form; use 'nearest' or 'bilinear'."
+            f"with interpolation='{interpolation}' cannot run strip by strip; use 'nearest' or 'bilinear'."
         )
-    turned = call.graph.turned(axes)
-    return _geometric(call, axes, lambda x, strip: function(x, turned, strip))
+    graph_axes = call.graph.to_graph_order(axes)
+    return _geometric(call, axes, lambda x, strip: function(x, graph_axes, strip))
 
 
 def _geometric(call: Call, axes: Any, function: Any) -> int:
@@ -42,14 +43,15 @@ def _geometric(call: Call, axes: Any, function: Any) -> int:
 
 
 def _amounts(call: Call, amounts: Any) -> list[tuple[int, int]]:
-    """`(before, after)` per spatial axis; the layers of one axis have a single pair."""
+    """Return `(before, after)` per spatial axis; layers of one axis have a single pair."""
     return [tuple(amounts)] if call.graph.spatial == 1 else [tuple(a) for a in amounts]
 
 
 @rule(layers.ZeroPadding1D, layers.ZeroPadding2D, layers.ZeroPadding3D)
 def zero_padding(call: Call) -> int:
+    """Add padding with zeros."""
     amounts = _amounts(call, call.layer.padding)
-    rows, *others = call.graph.turned(amounts)
+    rows, *others = call.graph.to_graph_order(amounts)
 
     def run(x: tf.Tensor, strip: kernels.Strip) -> tf.Tensor:
         return kernels.fit_rows(x, strip.inputs[0].start + rows[0], strip, *others)
@@ -58,17 +60,19 @@ def zero_padding(call: Call) -> int:
 
 
 class _Padding(Window):
-    """Rows of zeros; a strip of nothing else still reads one row of the image, to start from."""
+    """Window of a layer that adds rows of zeros; a strip of only zeros still reads one row of the image."""
 
     def needs(self, rows: Interval, size: int) -> Interval:
+        """Return the input rows of some output rows, at least one."""
         start, stop = super().needs(rows, size)
         return Interval(np.minimum(start, size - 1), np.maximum(stop, 1))
 
 
 @rule(layers.Cropping1D, layers.Cropping2D, layers.Cropping3D)
 def cropping(call: Call) -> int:
+    """Add cropping."""
     amounts = _amounts(call, call.layer.cropping)
-    others = call.graph.turned(amounts)[1:]
+    others = call.graph.to_graph_order(amounts)[1:]
 
     def run(x: tf.Tensor, strip: kernels.Strip) -> tf.Tensor:
         cut = [slice(a, tf.shape(x)[i] - b) for i, (a, b) in enumerate(others, 2)]

@@ -1,4 +1,4 @@
-"""Any layer on small values: vectors, pooled images, the head of a model."""
+"""Layers on whole values: vectors, pooled images, the head of a model."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tfbig.network.rules.call import Call
 
 
 def small(call: Call) -> list[int]:
-    """One node that calls the layer itself, a whole model too; gives the values of its outputs.
+    """Add a node that calls a layer or model itself, and return the values of its outputs.
 
     In training, variables that the call changes (moving statistics) become updates of the graph, and every random
     generator of the layer starts from a seed of the graph, as in plain Keras.
     """
-    graph, weights, seeds = call.graph, call.variables, draw(call)
+    graph, weights, seeds = call.graph, call.variables, add_seeds(call)
     generators = call.generators if call.training else []
-    moving = _moving(call)
+    moving = _changeable(call)
     current = [_current(graph, v) for v in moving]
     chained = {id(v): value for v, value in zip(moving, current, strict=True) if value is not None}
     weights = [v for v in weights if id(v) not in chained]
@@ -47,41 +47,41 @@ def small(call: Call) -> list[int]:
     return [call.whole(_pick(i), [value], name=f"output_{i}") for i in range(count)]
 
 
-def draw(call: Call) -> list[int]:
-    """A fresh seed in every step for each random generator of a layer that trains."""
+def add_seeds(call: Call) -> list[int]:
+    """Add a seed for each random generator of a layer in training mode, drawn again in every step."""
     if not call.training:
         return []
-    return [seed(call, generator) for generator in call.generators]
+    return [add_seed(call, generator) for generator in call.generators]
 
 
-def seed(call: Call, generator: Any) -> int:
-    """A value with what `generator.next()` gives in every step."""
+def add_seed(call: Call, generator: Any) -> int:
+    """Add a value that is `generator.next()` in every step."""
     value = call.graph.input(f"{call.layer.name}/seed", False)
     call.graph.seeds.append((value, generator))
     return value
 
 
 def seed_state(generators: list[Any], seeds: list[tf.Tensor]) -> list[tuple[Any, tf.Tensor]]:
-    """State with which the generators give these seeds next."""
+    """Return the `(variable, tensor)` pairs with which the generators draw these seeds next."""
     pairs = zip(generators, seeds, strict=True)
     return [(g.state, tf.cast(s, g.state.dtype)) for g, s in pairs]
 
 
-def _moving(call: Call) -> list[Any]:
-    """Variables that the call may change."""
+def _changeable(call: Call) -> list[Any]:
+    """Return the variables that the call may change."""
     if not call.training:
         return []
     states = {id(g.state) for g in call.generators}
-    found = getattr(call.layer, "non_trainable_variables", [])
-    return [v for v in found if id(v) not in states]
+    variables = getattr(call.layer, "non_trainable_variables", [])
+    return [v for v in variables if id(v) not in states]
 
 
 def _current(graph: Graph, variable: Any) -> int | None:
-    """The value of a variable after the calls so far, None where none changed it (or where it is a counter)."""
-    found = [(value, f) for known, value, f in graph.updates if known is variable]
-    if not found or not keras.backend.is_float_dtype(variable.dtype):
+    """Return the value of a variable after the calls so far; None if none changed it (or it is a counter)."""
+    updates = [(value, f) for updated, value, f in graph.updates if updated is variable]
+    if not updates or not keras.backend.is_float_dtype(variable.dtype):
         return None
-    ((value, function),) = found[-1:]
+    value, function = updates[-1]
     name = f"{graph.values[value].name}/{variable.name}"
     return graph.whole(name, lambda x, w: function(w[0], x[0]), [value], [variable])
 

@@ -1,1 +1,1 @@
-"""Bags of instances: arrays, HDF5 files, tiles of slides, augmentation."""
+"""Bags of instances: arrays, files, tiles of slides, and their augmentation."""

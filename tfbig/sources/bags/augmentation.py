@@ -1,4 +1,4 @@
-"""Slides changed alike everywhere: blur, colours, flips and rotation with one set of numbers for a bag or an image."""
+"""Augmentation with one set of parameters for a whole bag or image: blur, colours, flips and rotation."""
 
 from __future__ import annotations
 
@@ -14,30 +14,40 @@ from skimage.color import hsv2rgb, rgb2hsv
 
 from tfbig.errors import SourceError
 from tfbig.sources.bags.bag import Bag, Indices
-from tfbig.sources.source import Rows, Source, View
+from tfbig.sources.source import RowArray, Source, View
 
 Image = npt.NDArray[np.float32]
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-"""Of ITU-R BT.601."""
+"""Weights of red, green and blue in ITU-R BT.601."""
 SAMPLED_BANDS, BAND_ROWS, SAMPLED_COLUMNS = 16, 16, 1024
 
 _sampling = threading.Lock()
 _samples: WeakKeyDictionary[Source, npt.NDArray[np.uint8]] = WeakKeyDictionary()
-"""Pixels of images that were changed, so that they are read once and not for each change."""
+"""Sampled pixels of augmented images, read once per image and not for every augmentation."""
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """One set of numbers; by default nothing is changed.
+    """Parameters of an augmentation; by default nothing changes.
+
+    Calling it augments one tile: blur, brightness, contrast, saturation, hue, flips and rotation, in this order.
 
     Args:
-        sigma: of a Gaussian blur of 3 x 3 pixels; 0 for none.
-        brightness: factor of every number.
-        contrast: factor of the distance from the mean luma of the tile.
-        saturation: factor of the distance from the luma of the pixel.
-        hue: turn of the hue, as a share of the circle.
-        flip_rows, flip_columns: whether to flip.
-        quarter_turns: of 90 degrees.
+        sigma: Standard deviation of a Gaussian blur over 3 x 3 pixels; 0 for no blur.
+        brightness: Factor of every sample.
+        contrast: Factor of the distance from the mean luma of the tile.
+        saturation: Factor of the distance from the luma of the pixel.
+        hue: Shift of the hue, as a fraction of the colour circle.
+        flip_rows: Whether to reverse the rows.
+        flip_columns: Whether to reverse the columns.
+        quarter_turns: Counterclockwise rotation in units of 90 degrees.
+
+    Example:
+        >>> tile = np.arange(4, dtype="uint8").reshape(2, 2, 1)
+        >>> tfbig.sources.Augmentation(flip_columns=True)(tile)[..., 0].tolist()
+        [[1, 0], [3, 2]]
+        >>> tfbig.sources.Augmentation.draw(seed=3).quarter_turns in (-1, 0, 1)
+        True
     """
 
     sigma: float = 0.0
@@ -51,8 +61,14 @@ class Augmentation:
 
     @classmethod
     def draw(cls, seed: int) -> Augmentation:
-        """Numbers as in Big-Layers, appendix and code: sigma 0.1 to 2; factors 0.5 to 1.5; hue up to 0.3 of the circle
-        either way; flips of either axis with probability 1/2; rotation by -90, 0 or 90 degrees."""
+        """Draw random parameters as in Big-Layers, appendix and code.
+
+        sigma 0.1 to 2; factors 0.5 to 1.5; hue up to 0.3 of the circle either way; flips of either axis with
+        probability 1/2; rotation by -90, 0 or 90 degrees.
+
+        Args:
+            seed: Seed; the same seed draws the same parameters.
+        """
         rng = np.random.default_rng(seed)
         return cls(
             sigma=float(rng.uniform(0.1, 2)),
@@ -68,13 +84,16 @@ class Augmentation:
     def __call__(
         self, tile: npt.NDArray[np.uint8], mean: float | None = None
     ) -> npt.NDArray[np.uint8]:
-        """A tile `[H, W, C]` changed: blur, brightness, contrast, saturation, hue, flips, rotation, in this order.
+        """Return an augmented tile.
 
-        Tiles of one channel have neither saturation nor hue.
+        Saturation and hue do not apply to tiles with one channel.
 
         Args:
-            tile: of uint8.
-            mean: luma, 0 to 1, that contrast leaves as it is; by default the mean of the tile, made brighter.
+            tile: `[H, W, 1]` or `[H, W, 3]`, uint8.
+            mean: Luma, 0 to 1, that contrast leaves unchanged; by default the mean of the tile after brightness.
+
+        Returns:
+            `[H, W, C]`, or `[W, H, C]` after a quarter turn, uint8.
         """
         x: Image = tile.astype(np.float32) / np.float32(255)
         if self.sigma:
@@ -86,26 +105,32 @@ class Augmentation:
         middle = np.float32(gray.mean(dtype=np.float32) if mean is None else mean)
         x = np.clip(middle + (x - middle) * self.contrast, 0, 1)
         if x.shape[-1] == 3:
-            x = _saturated(x, self.saturation)
-            x = _turned(x, self.hue) if self.hue else x
+            x = _scale_saturation(x, self.saturation)
+            x = _shift_hue(x, self.hue) if self.hue else x
         x = x[::-1] if self.flip_rows else x
         x = x[:, ::-1] if self.flip_columns else x
-        found: npt.NDArray[np.uint8] = np.round(np.rot90(x, self.quarter_turns) * 255).astype(
+        augmented: npt.NDArray[np.uint8] = np.round(np.rot90(x, self.quarter_turns) * 255).astype(
             np.uint8
         )
-        return found
+        return augmented
 
 
 @final
 class Augmented(Bag):
-    """A bag whose tiles are changed, all alike, as they are read.
+    """A bag whose tiles are augmented as they are read, all with the same parameters.
 
     Args:
-        bag: Tiles `[n, H, W, C]` of uint8, C 1 or 3.
-        change: What is done to each; one that turns needs tiles that are as high as wide.
+        bag: Tiles `[n, H, W, C]`, uint8, C 1 or 3.
+        change: Augmentation of each tile. A rotation by 90 degrees requires square tiles.
 
     Raises:
-        SourceError: The bag holds something else.
+        SourceError: The bag has another shape or dtype.
+
+    Example:
+        >>> bag = tfbig.sources.ArrayBag(np.arange(8, dtype="uint8").reshape(2, 2, 2, 1))
+        >>> flipped = tfbig.sources.Augmented(bag, tfbig.sources.Augmentation(flip_rows=True))
+        >>> flipped.read(0, 1)[0, ..., 0].tolist()
+        [[2, 3], [0, 1]]
     """
 
     def __init__(self, bag: Bag, change: Augmentation) -> None:
@@ -113,50 +138,62 @@ class Augmented(Bag):
         fits = len(shape) == 4 and bag.dtype == np.uint8 and shape[3] in (1, 3)
         if not fits or (change.quarter_turns % 2 and shape[1] != shape[2]):
             raise SourceError(
-                f"{bag.name}: is {shape} {bag.dtype}; augmentation takes square tiles [n, H, H, 1 or 3] of uint8."
+                f"{bag.name}: is {shape} {bag.dtype}; augmentation expects square tiles [n, H, H, 1 or 3] of uint8."
             )
         super().__init__(shape, bag.dtype, bag.name, bag.coords, bag.labels)
         self._inner, self._change = bag, change
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def _read(self, start: int, stop: int) -> RowArray:
         return np.stack([self._change(tile) for tile in self._inner.read(start, stop)])
 
-    def _take(self, places: Indices) -> Rows:
+    def _take(self, places: Indices) -> RowArray:
         return np.stack([self._change(tile) for tile in self._inner.take(places)])
 
     def close(self) -> None:
+        """Close the bag that is augmented."""
         self._inner.close()
 
 
 @final
 class AugmentedImage(View):
-    """An image that is changed as it is read, alike everywhere: one set of numbers for a slide.
+    """An image augmented as it is read, with the same parameters everywhere.
 
-    Every pixel is what `change` makes of it in the whole image, but that contrast leaves the mean luma of some pixels
-    of 16 bands of rows as it is, so that the image is not read whole for it.
+    Windows equal those of the whole image augmented by `change`, except that contrast leaves the
+    mean luma of sampled pixels, of 16 bands of rows, unchanged, so that the image does not
+    have to be read whole.
 
     Args:
-        source: `[H, W, 1 or 3]` of uint8.
-        change: what is done; images that are not square are not turned.
+        source: Image `[H, W, 1 or 3]`, uint8.
+        change: Augmentation; images that are not square are not rotated.
+
+    Attributes:
+        change: Augmentation, without the rotation if the image is not square.
+        mean: Mean luma of the sampled pixels after brightness, 0 to 1.
 
     Raises:
-        SourceError: The image is something else.
+        SourceError: The image has another number of channels or another dtype.
+
+    Example:
+        >>> image = tfbig.open(np.full((50, 40, 3), 100, "uint8"))
+        >>> brighter = tfbig.sources.AugmentedImage(image, tfbig.sources.Augmentation(brightness=1.2))
+        >>> brighter.read_window((49, 50), (0, 1)).tolist()
+        [[[120, 120, 120]]]
     """
 
     def __init__(self, source: Source, change: Augmentation) -> None:
         rows, columns, channels = source.shape
         if source.dtype != np.uint8 or channels not in (1, 3):
             raise SourceError(
-                f"{source.name}: is {source.shape} {source.dtype}; augmentation takes images [H, W, 1 or 3] of uint8."
+                f"{source.name}: is {source.shape} {source.dtype}; augmentation expects images [H, W, 1 or 3] of uint8."
             )
         super().__init__(source, source.shape, np.uint8, source.name)
         self.change = change if rows == columns else replace(change, quarter_turns=0)
         self.mean = _mean_luma(source, change.brightness)
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         rows, columns = self.shape[:2]
         change = self.change
-        for _ in range(change.quarter_turns % 4):  # back to where the pixels were before the turn
+        for _ in range(change.quarter_turns % 4):  # the window before the rotation
             start, stop, left, right = left, right, columns - stop, columns - start
         if change.flip_columns:
             left, right = columns - right, columns - left
@@ -167,25 +204,25 @@ class AugmentedImage(View):
         below, beyond = min(stop + halo, rows), min(right + halo, columns)
         window = self._inner.read_window((top, below), (side, beyond))
         straight = replace(change, flip_rows=False, flip_columns=False, quarter_turns=0)
-        own = np.s_[start - top : stop - top, left - side : right - side]
-        found = straight(window, self.mean)[own]
-        found = found[::-1] if change.flip_rows else found
-        found = found[:, ::-1] if change.flip_columns else found
-        return np.ascontiguousarray(np.rot90(found, change.quarter_turns))
+        without_halo = np.s_[start - top : stop - top, left - side : right - side]
+        augmented = straight(window, self.mean)[without_halo]
+        augmented = augmented[::-1] if change.flip_rows else augmented
+        augmented = augmented[:, ::-1] if change.flip_columns else augmented
+        return np.ascontiguousarray(np.rot90(augmented, change.quarter_turns))
 
 
 def _mean_luma(source: Source, brightness: float) -> float:
-    """Of some pixels of an image, made brighter, 0 to 1."""
+    """Return the mean luma, 0 to 1, of sampled pixels after brightness."""
     with _sampling:
         sample = _samples.get(source)
         if sample is None:
-            sample = _samples[source] = _sampled(source)
+            sample = _samples[source] = _sample_pixels(source)
     bright = np.clip(sample.astype(np.float32) / 255 * brightness, 0, 1)
     return float((bright @ LUMA if bright.shape[-1] == 3 else bright).mean(dtype=np.float64))
 
 
-def _sampled(source: Source) -> npt.NDArray[np.uint8]:
-    """`SAMPLED_BANDS` bands of rows, and of each some columns, `[pixels, C]`."""
+def _sample_pixels(source: Source) -> npt.NDArray[np.uint8]:
+    """Return some columns of `SAMPLED_BANDS` bands of rows as `[pixels, C]`."""
     rows, columns, channels = source.shape
     starts = sorted({n * rows // SAMPLED_BANDS for n in range(SAMPLED_BANDS)})
     every = -(-columns // SAMPLED_COLUMNS)
@@ -193,12 +230,12 @@ def _sampled(source: Source) -> npt.NDArray[np.uint8]:
     return np.concatenate([band.reshape(-1, channels) for band in bands])
 
 
-def _saturated(x: Image, factor: float) -> Image:
+def _scale_saturation(x: Image, factor: float) -> Image:
     gray = (x @ LUMA)[..., None]
     return np.clip(gray + (x - gray) * factor, 0, 1)
 
 
-def _turned(x: Image, turn: float) -> Any:
+def _shift_hue(x: Image, shift: float) -> Any:
     hsv = rgb2hsv(x)
-    hsv[..., 0] = (hsv[..., 0] + turn) % 1
+    hsv[..., 0] = (hsv[..., 0] + shift) % 1
     return hsv2rgb(hsv)

@@ -1,4 +1,4 @@
-"""Bags: instances, tiles of a slide or their features, of which any slice is read; and bags made of other bags."""
+"""Bags of instances (tiles of a slide or their features), read by slices, and bags made from other bags."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from tfbig.errors import SourceError
-from tfbig.sources.source import Readable, Rows
+from tfbig.sources.source import Readable, RowArray
 
 Indices = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -19,18 +19,30 @@ Array = npt.NDArray[Any]
 class Bag(Readable):
     """A bag `[n, ...]` of n instances, for example tiles `[n, H, W, C]` or features `[n, d]`.
 
-    Subclasses call `super().__init__(shape, dtype, name)` and define `_read`; those that find single instances fast
-    define `_take` too.
+    Subclasses call `super().__init__(shape, dtype, name)` and define `_read(start, stop)`. Those that can read single
+    instances faster define `_take(places)` too.
 
     Args:
         shape: `(n, ...)`.
-        dtype: Type of one sample.
-        name: What error messages call the bag.
-        coords: Where the instances lie, `[n, 2]`: x and y of the upper left corner in pixels of the slide.
-        labels: Of the instances, `[n]`, where they are known: to judge what a model looked at, never to train.
+        dtype: Dtype of one sample.
+        name: Name for error messages.
+        coords: Positions of the instances, `[n, 2]`: x and y of the upper left corner in pixels of the slide.
+        labels: Labels of the instances, `[n]`, if known: to evaluate the attention of a model, never to train it.
+
+    Attributes:
+        coords: Positions of the instances `[n, 2]`, or None.
+        labels: Labels of the instances `[n]`, or None.
 
     Raises:
-        SourceError: The bag is empty, has one axis, or has another number of coordinates or labels than instances.
+        SourceError: The bag is empty or has only one axis, or the number of coordinates or labels is not n.
+
+    Example:
+        >>> class Ramp(tfbig.sources.Bag):
+        ...     def _read(self, start, stop):
+        ...         return np.arange(start, stop, dtype="float32")[:, None]
+        >>> bag = Ramp((100, 1), "float32", "ramp")
+        >>> bag.take([5, 50]).tolist(), bag.sample(10, seed=0).shape
+        ([[5.0], [50.0]], (10, 1))
     """
 
     what = "bag"
@@ -45,38 +57,47 @@ class Bag(Readable):
         labels: npt.ArrayLike | None = None,
     ) -> None:
         super().__init__(_bag_shape(shape, name), dtype, name)
-        self.coords = _of_each(coords, "coordinates", (self.shape[0], 2), name)
-        self.labels = _of_each(labels, "labels", (self.shape[0],), name)
+        self.coords = _checked_shape(coords, "coordinates", (self.shape[0], 2), name)
+        self.labels = _checked_shape(labels, "labels", (self.shape[0],), name)
 
-    def take(self, indices: npt.ArrayLike) -> Rows:
-        """The instances at these places, `[k, ...]`.
+    def take(self, indices: npt.ArrayLike) -> RowArray:
+        """Read single instances.
+
+        Args:
+            indices: Indices of the instances, `[k]`.
+
+        Returns:
+            Array `[k, ...]` of `dtype`.
 
         Raises:
-            IndexError: A place is outside the bag.
-            SourceError: As `read`.
+            IndexError: An index is outside the bag.
+            SourceError: The file is damaged there.
         """
         places = np.asarray(indices, np.int64)
         if places.size and not 0 <= places.min() <= places.max() < self.shape[0]:
             raise IndexError(
-                f"{self.name}: instances {places.min()} to {places.max()} were asked for, the bag "
+                f"{self.name}: instances {places.min()} to {places.max()} requested, but the bag "
                 f"has 0 to {self.shape[0] - 1}."
             )
         if not places.size:
             return np.empty((0, *self.shape[1:]), self.dtype)
         return self._take(places)
 
-    def _take(self, places: Indices) -> Rows:
-        """As `take`; by runs of neighbours."""
+    def _take(self, places: Indices) -> RowArray:
+        """Return valid instances; by default runs of consecutive ones are read together."""
         ends = np.flatnonzero(np.diff(places) != 1) + 1
         runs = np.split(places, ends)
         return np.concatenate([self._read(int(run[0]), int(run[-1]) + 1) for run in runs])
 
     def sample(self, count: int, seed: int) -> Bag:
-        """Instances drawn without replacement, in the order of the bag.
+        """Return instances drawn without replacement, in the order of the bag.
 
         Args:
-            count: How many; all of them if the bag has no more.
-            seed: Same seed, same instances.
+            count: Number of instances; the whole bag is returned if it has no more.
+            seed: Seed; the same seed draws the same instances.
+
+        Raises:
+            ValueError: `count` is below 1.
         """
         if count < 1:
             raise ValueError(f"{self.name}: count={count} instances to draw; expected 1 or more.")
@@ -86,23 +107,35 @@ class Bag(Readable):
         return Subset(self, np.sort(drawn))
 
     def drawn_handle(self, count: int, seed: int, augmented: bool = False) -> str:
-        """The handle of `sample(count, seed)`, drawn when it is read, so that none has to be kept.
+        """Return a handle of `sample(count, seed)`.
+
+        The sample is drawn as it is read; no sampled bag has to be kept.
 
         Args:
-            count, seed: As in `sample`.
-            augmented: The instances are changed as `Augmentation.draw(seed)` says.
+            count: Number of instances.
+            seed: Seed of the sample and of the augmentation.
+            augmented: Whether to augment the instances by `Augmentation.draw(seed)`.
         """
         return f"{self.handle}?count={count}&seed={seed}&augmented={int(augmented)}"
 
 
 @final
 class ArrayBag(Bag):
-    """A bag that is an array in memory, or a memory map, whose file is then read.
+    """A bag that is an array in memory.
 
     Args:
         array: `[n, ...]`; not copied.
-        name: What error messages call it.
-        coords, labels: As in `Bag`.
+        name: Name for error messages.
+        coords: Positions of the instances `[n, 2]`, as in `Bag`.
+        labels: Labels of the instances `[n]`, as in `Bag`.
+
+    Raises:
+        SourceError: The array is empty or has only one axis, or the number of coordinates or labels is not n.
+
+    Example:
+        >>> bag = tfbig.sources.ArrayBag(np.arange(12, dtype="float32").reshape(4, 3))
+        >>> bag.read(1, 2).tolist()
+        [[3.0, 4.0, 5.0]]
     """
 
     def __init__(
@@ -115,12 +148,12 @@ class ArrayBag(Bag):
         super().__init__(array.shape, array.dtype, name, coords, labels)
         self._array = array
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def _read(self, start: int, stop: int) -> RowArray:
         rows = np.ascontiguousarray(self._array[start:stop], self.dtype).view()
         rows.flags.writeable = False
         return rows
 
-    def _take(self, places: Indices) -> Rows:
+    def _take(self, places: Indices) -> RowArray:
         return np.ascontiguousarray(self._array[places], self.dtype)
 
 
@@ -130,9 +163,18 @@ class Subset(Bag):
 
     Args:
         bag: The bag.
-        places: Which, `[k]`.
-        labels: As in `Bag`; by default those of the bag.
-        name: What error messages call it; by default as the bag.
+        places: Indices of the instances `[k]`.
+        labels: Labels `[k]`; by default those of the bag.
+        name: Name for error messages; by default that of the bag.
+
+    Raises:
+        SourceError: `places` is empty, or the number of labels is not k.
+
+    Example:
+        >>> bag = tfbig.sources.ArrayBag(np.arange(5)[:, None], labels=[0, 0, 1, 1, 0])
+        >>> subset = tfbig.sources.Subset(bag, [4, 2])
+        >>> subset.read(0, 2).tolist(), subset.labels.tolist()
+        ([[4], [2]], [0, 1])
     """
 
     def __init__(
@@ -144,62 +186,81 @@ class Subset(Bag):
     ) -> None:
         self._inner = bag
         self._places = np.asarray(places, np.int64)
-        coords, known = (None if t is None else t[self._places] for t in (bag.coords, bag.labels))
+        coords, bag_labels = (
+            None if values is None else values[self._places] for values in (bag.coords, bag.labels)
+        )
         shape = (len(self._places), *bag.shape[1:])
-        labels = known if labels is None else labels
+        labels = bag_labels if labels is None else labels
         super().__init__(shape, bag.dtype, name or bag.name, coords, labels)
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def _read(self, start: int, stop: int) -> RowArray:
         return self._inner.take(self._places[start:stop])
 
-    def _take(self, places: Indices) -> Rows:
+    def _take(self, places: Indices) -> RowArray:
         return self._inner.take(self._places[places])
 
     def close(self) -> None:
+        """Close the bag that the instances are read from."""
         self._inner.close()
 
 
 @final
 class Filled(Bag):
-    """A bag with instances of one value behind its own, so that bags of a batch have one size.
+    """A bag filled up with constant instances at the end, so that all bags of a batch have one size.
+
+    Labels of the added instances are 0; coordinates are dropped.
 
     Args:
         bag: The bag.
-        count: Instances in all, as many as the bag has or more.
-        value: Of every sample of the new ones; 255 is white.
+        count: Number of instances including the added ones, at least that of the bag.
+        value: Value of every sample of the added instances; 255 is white.
 
     Raises:
-        SourceError: The bag has more instances.
+        SourceError: The bag has more than `count` instances.
+
+    Example:
+        >>> bag = tfbig.sources.ArrayBag(np.zeros((2, 1), "uint8"))
+        >>> tfbig.sources.Filled(bag, 4).read(0, 4)[:, 0].tolist()
+        [0, 0, 255, 255]
     """
 
     def __init__(self, bag: Bag, count: int, value: float = 255) -> None:
-        own = bag.shape[0]
-        if count < own:
+        inner_count = bag.shape[0]
+        if count < inner_count:
             raise SourceError(
-                f"{bag.name}: has {own} instances, and cannot be filled up to {count}."
+                f"{bag.name}: has {inner_count} instances, and cannot be filled up to {count}."
             )
-        labels = None if bag.labels is None else np.pad(bag.labels, (0, count - own))
+        labels = None if bag.labels is None else np.pad(bag.labels, (0, count - inner_count))
         super().__init__((count, *bag.shape[1:]), bag.dtype, bag.name, None, labels)
-        self._inner, self._own, self._value = bag, own, value
+        self._inner, self._inner_count, self._value = bag, inner_count, value
 
-    def _read(self, start: int, stop: int) -> Rows:
-        found = np.full((stop - start, *self.shape[1:]), self._value, self.dtype)
-        if start < self._own:
-            inside = self._inner.read(start, min(stop, self._own))
-            found[: len(inside)] = inside
-        return found
+    def _read(self, start: int, stop: int) -> RowArray:
+        out = np.full((stop - start, *self.shape[1:]), self._value, self.dtype)
+        if start < self._inner_count:
+            inside = self._inner.read(start, min(stop, self._inner_count))
+            out[: len(inside)] = inside
+        return out
 
     def close(self) -> None:
+        """Close the bag that is filled up."""
         self._inner.close()
 
 
 @final
 class Resized(Bag):
-    """A bag of images whose instances are made larger or smaller as they are read (bilinear).
+    """A bag of images resized as they are read (bilinear, with Pillow's filter).
 
     Args:
-        bag: `[n, H, W, C]` of uint8.
-        size: `(rows, columns)`.
+        bag: Images `[n, H, W, C]`, uint8.
+        size: `(rows, columns)` of the result.
+
+    Raises:
+        SourceError: The bag has another number of axes or another dtype.
+
+    Example:
+        >>> bag = tfbig.sources.ArrayBag(np.full((5, 8, 8, 3), 7, "uint8"))
+        >>> tfbig.sources.Resized(bag, (4, 6)).read(0, 2).shape
+        (2, 4, 6, 3)
     """
 
     def __init__(self, bag: Bag, size: tuple[int, int]) -> None:
@@ -211,18 +272,27 @@ class Resized(Bag):
         super().__init__(shape, bag.dtype, bag.name, bag.coords, bag.labels)
         self._inner, self._size = bag, size
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def _read(self, start: int, stop: int) -> RowArray:
         return np.stack([resize(image, self._size) for image in self._inner.read(start, stop)])
 
-    def _take(self, places: Indices) -> Rows:
+    def _take(self, places: Indices) -> RowArray:
         return np.stack([resize(image, self._size) for image in self._inner.take(places)])
 
     def close(self) -> None:
+        """Close the bag that is resized."""
         self._inner.close()
 
 
-def resize(image: Rows, size: tuple[int, int]) -> Rows:
-    """An image `[H, W, C]` of uint8 at `(rows, columns)`, bilinear, with the filter as wide as the shrinking asks."""
+def resize(image: RowArray, size: tuple[int, int]) -> RowArray:
+    """Resize an image with Pillow's bilinear filter, which widens when it shrinks an image.
+
+    Args:
+        image: `[H, W, C]`, uint8.
+        size: `(rows, columns)` of the result.
+
+    Returns:
+        `[rows, columns, C]`, uint8; the image itself if it has this size.
+    """
     if image.shape[:2] == tuple(size):
         return image
     channels = [
@@ -233,27 +303,29 @@ def resize(image: Rows, size: tuple[int, int]) -> Rows:
 
 
 def _bag_shape(shape: Sequence[int], name: str) -> tuple[int, ...]:
-    found = tuple(int(n) for n in shape)
-    if len(found) < 2:
+    """Return `shape` as integers, or raise SourceError if a bag cannot have it."""
+    extents = tuple(int(n) for n in shape)
+    if len(extents) < 2:
         raise SourceError(
-            f"{name}: has shape {found}; expected a bag [n, ...] of n instances, such as tiles "
+            f"{name}: has shape {extents}; expected a bag [n, ...] of n instances, such as tiles "
             "[n, H, W, C] or features [n, d]."
         )
-    if found[0] == 0:
-        raise SourceError(f"{name}: is an empty bag; it needs one instance at least. Leave it out.")
-    if 0 in found:
-        raise SourceError(f"{name}: has shape {found}; its instances are empty.")
-    return found
+    if extents[0] == 0:
+        raise SourceError(f"{name}: is an empty bag; expected at least one instance. Exclude it.")
+    if 0 in extents:
+        raise SourceError(f"{name}: has shape {extents}; its instances are empty.")
+    return extents
 
 
-def _of_each(
-    given: npt.ArrayLike | None, what: str, shape: tuple[int, ...], name: str
+def _checked_shape(
+    values: npt.ArrayLike | None, what: str, shape: tuple[int, ...], name: str
 ) -> Array | None:
-    if given is None:
+    """Return `values` as an array of `shape`, or None if there are none."""
+    if values is None:
         return None
-    found = np.asarray(given)
-    if found.shape != shape:
+    array = np.asarray(values)
+    if array.shape != shape:
         raise SourceError(
-            f"{name}: has {what} of shape {found.shape} for {shape[0]} instances; expected {shape}."
+            f"{name}: has {what} of shape {array.shape} for {shape[0]} instances; expected {shape}."
         )
-    return found
+    return array

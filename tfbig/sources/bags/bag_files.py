@@ -1,4 +1,4 @@
-"""Bags in files: features, pictures, arrays; `open_bag` finds which.
+"""Bags in files: arrays, features, pictures; `open_bag` chooses the reader.
 
 Files are open only while they are read, so that there may be thousands of bags.
 """
@@ -19,19 +19,25 @@ from tfbig.sources.bags import hdf5
 from tfbig.sources.bags.bag import Array, ArrayBag, Bag, Indices, resize
 from tfbig.sources.files import File, PathLike
 from tfbig.sources.slides.opening import PICTURE_SUFFIXES, open
-from tfbig.sources.source import Rows
+from tfbig.sources.source import RowArray
 
 
 @final
 class NpyBag(Bag):
-    """A bag in a `.npy` file `[n, ...]`, read as it lies.
+    """A bag in a `.npy` file `[n, ...]`, read in place.
 
     Args:
         path: The file, or a memory map of one.
-        coords, labels: As in `Bag`.
+        coords: Positions of the instances `[n, 2]`, as in `Bag`.
+        labels: Labels of the instances `[n]`, as in `Bag`.
 
     Raises:
-        SourceError: There is no such file, or it holds no bag.
+        SourceError: The file does not exist, or does not hold a bag.
+
+    Example:
+        >>> np.save("bag.npy", np.arange(12, dtype="float32").reshape(4, 3))
+        >>> tfbig.sources.NpyBag("bag.npy").read(1, 2).tolist()
+        [[3.0, 4.0, 5.0]]
     """
 
     def __init__(
@@ -46,7 +52,7 @@ class NpyBag(Bag):
         super().__init__(array.shape, array.dtype, str(array.filename), coords, labels)
         File(self.name).check_length(self._offset + self.nbytes)
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def _read(self, start: int, stop: int) -> RowArray:
         shape = (stop - start, *self.shape[1:])
         return File(self.name).read_rows(self._offset, self._stored, shape, start)
 
@@ -56,16 +62,25 @@ class FeatureBag(Bag):
     """Features of a slide in an HDF5 file of CLAM or TRIDENT: `features` `[n, d]` and `coords` `[n, 2]`.
 
     Args:
-        path: The file. `features` may be `[1, n, d]`.
-        labels: As in `Bag`.
+        path: The file. Its `features` may also be `[1, n, d]`.
+        labels: Labels of the instances `[n]`, as in `Bag`.
 
     Raises:
-        SourceError: The file cannot be read, has no features, or has not one coordinate for every feature.
+        SourceError: The file cannot be read, has no features, or the numbers of features and coordinates differ.
+
+    Example:
+        >>> import h5py
+        >>> with h5py.File("slide.h5", "w") as file:
+        ...     file["features"] = np.ones((5, 8), "float32")
+        ...     file["coords"] = np.arange(10).reshape(5, 2)
+        >>> bag = tfbig.sources.FeatureBag("slide.h5")
+        >>> bag.shape, bag.coords[1].tolist()
+        ((5, 8), [2, 3])
     """
 
     def __init__(self, path: PathLike, labels: npt.ArrayLike | None = None) -> None:
         name = os.fspath(path)
-        File(name)  # it must be there
+        File(name)  # raises if it does not exist
         with hdf5.opened(name) as file:
             missing = [key for key in (_FEATURES, _COORDS) if key not in file]
             if missing:
@@ -78,13 +93,13 @@ class FeatureBag(Bag):
             shape = features.shape[1:] if self._stacked else features.shape
             super().__init__(shape, features.dtype, name, np.asarray(coords), labels)
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def _read(self, start: int, stop: int) -> RowArray:
         with hdf5.opened(self.name) as file:
             features = hdf5.dataset(file, _FEATURES)
-            found = features[0, start:stop] if self._stacked else features[start:stop]
-        return np.ascontiguousarray(found, self.dtype)
+            rows = features[0, start:stop] if self._stacked else features[start:stop]
+        return np.ascontiguousarray(rows, self.dtype)
 
-    def _take(self, places: Indices) -> Rows:
+    def _take(self, places: Indices) -> RowArray:
         first = int(places.min())
         return self._read(first, int(places.max()) + 1)[places - first]
 
@@ -94,13 +109,23 @@ class PictureBag(Bag):
     """A bag whose instances are picture files.
 
     Args:
-        paths: Files of pictures; the instances in this order.
-        name: What error messages call the bag.
-        size: `(rows, columns)` that each becomes (bilinear); by default all have that of the first.
-        coords, labels: As in `Bag`.
+        paths: Picture files, in the order of the instances.
+        name: Name for error messages.
+        size: `(rows, columns)` to resize every picture to (bilinear); by default all must have the
+            size of the first.
+        coords: Positions of the instances `[n, 2]`, as in `Bag`.
+        labels: Labels of the instances `[n]`, as in `Bag`.
 
     Raises:
-        SourceError: There are no paths, or, when it is read, a picture is damaged or of another size.
+        SourceError: There are no paths; when it is read, a picture is damaged or has another size.
+
+    Example:
+        >>> from PIL import Image
+        >>> for number in range(3):
+        ...     Image.fromarray(np.full((4, 5, 3), number, "uint8")).save(f"{number}.png")
+        >>> bag = tfbig.sources.PictureBag(["2.png", "0.png", "1.png"], name="pictures")
+        >>> bag.read(0, 2)[:, 0, 0, 0].tolist()
+        [2, 0]
     """
 
     def __init__(
@@ -112,20 +137,20 @@ class PictureBag(Bag):
         labels: npt.ArrayLike | None = None,
     ) -> None:
         if not paths:
-            raise SourceError(f"{name}: holds no pictures; a bag needs one instance at least.")
+            raise SourceError(f"{name}: has no pictures; expected at least one.")
         first = open(paths[0])
         shape = (*(size or first.shape[:2]), first.shape[2])
         super().__init__((len(paths), *shape), first.dtype, name, coords, labels)
         self._paths = list(paths)
         self._resizes = size is not None
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def _read(self, start: int, stop: int) -> RowArray:
         return np.stack([self._picture(path) for path in self._paths[start:stop]])
 
-    def _take(self, places: Indices) -> Rows:
+    def _take(self, places: Indices) -> RowArray:
         return np.stack([self._picture(self._paths[i]) for i in places])
 
-    def _picture(self, path: PathLike) -> Rows:
+    def _picture(self, path: PathLike) -> RowArray:
         source = open(path)
         picture = source.read(0, source.shape[0])
         shape = self.shape[1:]
@@ -133,22 +158,31 @@ class PictureBag(Bag):
             picture = resize(picture, (shape[0], shape[1]))
         if picture.shape != shape or picture.dtype != self.dtype:
             raise SourceError(
-                f"{source.name}: is {picture.shape} {picture.dtype}, the first picture of "
-                f"'{self.name}' is {shape} {self.dtype}. Make them alike, or give a size."
+                f"{source.name}: is {picture.shape} {picture.dtype}; expected {shape} {self.dtype}, as the first "
+                f"picture of '{self.name}'. Convert the pictures to one size and dtype, or pass a size."
             )
         return picture
 
 
 def open_bag(bag: PathLike | Array | Bag) -> Bag:
-    """The bag of whatever is given.
+    """Open a bag from a file, a folder or an array.
 
     Args:
-        bag: A path: `.npy` `[n, ...]`, `.h5` of features (CLAM, TRIDENT), or a folder of pictures, by name. Or an
-            array `[n, ...]`. Or a bag.
+        bag: A path: `.npy` `[n, ...]`, `.h5` with features (CLAM, TRIDENT), or a folder of pictures, ordered by name.
+            Or an array `[n, ...]`; for a memory map the file behind it is read. Or a bag.
+
+    Returns:
+        The bag `[n, ...]`. A bag is returned unchanged.
 
     Raises:
-        SourceError: The file is missing, damaged or of an unknown kind, or holds no bag.
-        TypeError: It is something else.
+        SourceError: The file does not exist, is damaged or has an unknown format, or does not hold a bag.
+        TypeError: `bag` is neither a path, an array nor a bag.
+
+    Example:
+        >>> np.save("bag.npy", np.zeros((6, 16), "float32"))
+        >>> bag = tfbig.sources.open_bag("bag.npy")
+        >>> type(bag).__name__, bag.shape
+        ('NpyBag', (6, 16))
     """
     if isinstance(bag, Bag):
         return bag
@@ -156,7 +190,7 @@ def open_bag(bag: PathLike | Array | Bag) -> Bag:
         return NpyBag(bag) if is_mapped(bag) else ArrayBag(bag)
     if not isinstance(bag, str | os.PathLike):
         raise TypeError(
-            f"a bag was given as {type(bag).__name__}; expected a path, a NumPy array [n, ...] or a "
+            f"received a bag of type {type(bag).__name__}; expected a path, a NumPy array [n, ...] or a "
             "tfbig.sources.Bag. Subclass Bag to read another format."
         )
     path = Path(bag)
@@ -168,7 +202,7 @@ def open_bag(bag: PathLike | Array | Bag) -> Bag:
     if path.suffix.lower() == ".npy":
         return NpyBag(path)
     raise SourceError(
-        f"{path}: is no bag that is known; expected a folder of pictures, .npy or .h5 of features."
+        f"{path}: has an unknown format; expected a folder of pictures, a .npy file, or a .h5 file with features."
     )
 
 

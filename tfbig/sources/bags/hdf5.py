@@ -1,4 +1,7 @@
-"""Datasets of HDF5 files, which may be anybody's: what they claim is compared with what is stored before it is read."""
+"""Datasets of HDF5 files from untrusted origins.
+
+Their declared size is compared with the stored size before they are read, and links out of the file are not followed.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,23 @@ from tfbig.errors import SourceError
 from tfbig.units import format_bytes
 
 MAX_RATIO: Final = 2000
-"""Bytes that one stored byte may stand for; deflate reaches 1032."""
-_FREE_BYTES: Final = 2**24
-"""Up to so many are not worth a look."""
+"""Largest accepted ratio of decompressed to stored bytes; deflate reaches 1032."""
+_UNCHECKED_BYTES: Final = 2**24
+"""Datasets up to this size are not checked."""
 
 
 @contextmanager
 def opened(name: str) -> Iterator[h5py.File]:
-    """The file, to be read.
+    """Open a file for reading.
+
+    Args:
+        name: Path of the file.
+
+    Yields:
+        The open file.
 
     Raises:
-        SourceError: it cannot be, then or within.
+        SourceError: The file cannot be opened, or reading in the block failed.
     """
     try:
         with h5py.File(name, "r") as file:
@@ -34,20 +43,24 @@ def opened(name: str) -> Iterator[h5py.File]:
 
 
 def dataset(file: h5py.File, key: str) -> h5py.Dataset:
-    """A dataset that is in the file itself, and about as large as it says.
+    """Return a dataset that is stored in the file itself and has a plausible size.
+
+    Args:
+        file: The open file.
+        key: Name of the dataset.
 
     Raises:
-        SourceError: it points elsewhere, or claims more than the file can hold.
+        SourceError: The dataset does not exist, is stored elsewhere, or declares more bytes than the file can hold.
     """
     name = file.filename
     link: Any = file.get(key, getlink=True)
     if link is None:
         raise SourceError(
-            f"{name}: is no HDF5 file with '{key}', it has {sorted(file)}; expected one of CLAM or TRIDENT."
+            f"{name}: is not an HDF5 file with '{key}', it has {sorted(file)}; expected a file of CLAM or TRIDENT."
         )
     if not isinstance(link, h5py.HardLink):
         raise SourceError(
-            f"{name}: '{key}' is a link to somewhere else ({type(link).__name__}), which is not followed. Copy what it "
+            f"{name}: '{key}' is a link to another place ({type(link).__name__}), which is not followed. Copy what it "
             "points to into the file."
         )
     data: Any = file[key]
@@ -55,12 +68,12 @@ def dataset(file: h5py.File, key: str) -> h5py.Dataset:
         raise SourceError(f"{name}: '{key}' is a group; expected an array.")
     if data.external or data.is_virtual:
         raise SourceError(
-            f"{name}: '{key}' lies in other files, which are not read. Copy it into this one."
+            f"{name}: '{key}' is stored in other files, which are not read. Copy it into this one."
         )
     stored = data.id.get_storage_size()
-    if data.nbytes > _FREE_BYTES and data.nbytes > MAX_RATIO * stored:
+    if data.nbytes > _UNCHECKED_BYTES and data.nbytes > MAX_RATIO * stored:
         raise SourceError(
-            f"{name}: '{key}' {data.shape} claims {format_bytes(data.nbytes)}, of which "
-            f"{format_bytes(stored)} are stored. The file is damaged, or made up; make it again."
+            f"{name}: '{key}' {data.shape} declares {format_bytes(data.nbytes)}, but only "
+            f"{format_bytes(stored)} are stored. The file is damaged or forged; write it again."
         )
     return data

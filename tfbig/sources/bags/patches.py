@@ -11,23 +11,29 @@ import numpy.typing as npt
 from tfbig.errors import SourceError
 from tfbig.geometry.patch_grid import PatchGrid, per_axis
 from tfbig.sources.bags.bag import Bag, Indices
-from tfbig.sources.source import Readable, Rows, Source
+from tfbig.sources.source import Readable, RowArray, Source
 
 
 @final
 class Patches(Bag):
-    """The patches of an image `[H, W, C]`, or the chunks of a series `[L, C]`, on a grid.
+    """The patches of an image `[H, W, C]`, or the chunks of a series `[L, C]`, on a regular grid.
 
     Args:
         image: A source, or a bag `[L, C]` as a series of L samples.
-        patch: Rows and columns of a patch, or one number for both; samples of a chunk.
-        stride: From patch to patch; by default the patch.
+        patch: `(rows, columns)` of a patch, or one number for both; number of samples of a chunk.
+        stride: Distance between patches along each axis; by default the size of a patch.
 
     Attributes:
-        grid: Where they lie, see `tfbig.geometry.patch_grid.PatchGrid`.
+        grid: Positions of the patches, a `tfbig.geometry.patch_grid.PatchGrid`.
 
     Raises:
-        SourceError: The image is smaller than a patch, or its sizes do not go with those of the patch.
+        SourceError: The image is smaller than a patch, or the sizes do not match its number of axes.
+
+    Example:
+        >>> image = tfbig.open(np.arange(48, dtype="uint8").reshape(6, 8))
+        >>> patches = tfbig.sources.Patches(image, 2, stride=2)
+        >>> patches.shape, patches.read(1, 2)[0, ..., 0].tolist()
+        ((12, 2, 2, 1), [[2, 3], [10, 11]])
     """
 
     def __init__(
@@ -44,23 +50,29 @@ class Patches(Bag):
         super().__init__(shape, image.dtype, f"patches of {image.name}", coords)
         self._image = image
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def _read(self, start: int, stop: int) -> RowArray:
         return self._take(np.arange(start, stop))
 
-    def _take(self, places: Indices) -> Rows:
+    def _take(self, places: Indices) -> RowArray:
         return read_patches(self._image, self.grid, places)
 
     def close(self) -> None:
+        """Close the image."""
         self._image.close()
 
 
 def patch_grid(
     image: Readable, patch: int | Sequence[int], stride: int | Sequence[int] | None = None
 ) -> PatchGrid:
-    """The grid of patches over an image or a series.
+    """Return the grid of patches over an image or a series.
+
+    Args:
+        image: Image `[H, W, C]` or series `[L, C]`.
+        patch: Size of a patch, as in `Patches`.
+        stride: Distance between patches, as in `Patches`.
 
     Raises:
-        SourceError: As `Patches` says.
+        SourceError: The image is smaller than a patch, or the sizes do not match its number of axes.
     """
     extents = image.shape[:-1]
     try:
@@ -71,20 +83,36 @@ def patch_grid(
         raise SourceError(f"{image.name}: {error}") from error
 
 
-def read_patches(image: Readable, grid: PatchGrid, places: npt.ArrayLike) -> Rows:
-    """Patches `[k, *patch, C]` by their numbers.
+def read_patches(image: Readable, grid: PatchGrid, places: npt.ArrayLike) -> RowArray:
+    """Read patches by their numbers.
+
+    Args:
+        image: Image `[H, W, C]` or series `[L, C]`.
+        grid: Grid of the patches.
+        places: Numbers of the patches `[k]`.
+
+    Returns:
+        Array `[k, *patch, C]`.
 
     Raises:
-        SourceError: As `Source.read`.
+        SourceError: The file is damaged there.
     """
     return read_rectangles(image, grid.corners(places), grid.patch)
 
 
-def read_rectangles(image: Readable, corners: Indices, size: Sequence[int]) -> Rows:
-    """Parts `[k, *size, C]` of an image by their first pixels `[k, axes]`; neighbours along a row are read together.
+def read_rectangles(image: Readable, corners: Indices, size: Sequence[int]) -> RowArray:
+    """Read rectangles of one size; neighbours in a row are read together.
+
+    Args:
+        image: Image `[H, W, C]` or series `[L, C]`.
+        corners: First pixel of each rectangle `[k, axes]`.
+        size: Size of a rectangle along each axis.
+
+    Returns:
+        Array `[k, *size, C]`.
 
     Raises:
-        SourceError: As `Source.read`.
+        SourceError: The file is damaged there.
     """
     out: npt.NDArray[Any] = np.empty((len(corners), *size, image.shape[-1]), image.dtype)
     if not len(corners):
@@ -100,8 +128,8 @@ def read_rectangles(image: Readable, corners: Indices, size: Sequence[int]) -> R
     return out
 
 
-def _read(image: Readable, first: Indices, after: Indices) -> Rows:
-    """What is between two corners."""
+def _read(image: Readable, first: Indices, after: Indices) -> RowArray:
+    """Read the rectangle between two corners."""
     ranges = [(int(a), int(b)) for a, b in zip(first, after, strict=True)]
     if isinstance(image, Source):
         return image.read_window(ranges[0], ranges[1])

@@ -1,4 +1,4 @@
-"""Where the tiles of a slide lie, in the HDF5 files of CLAM and of TRIDENT."""
+"""Positions of the tiles of a slide, in the HDF5 files of CLAM and TRIDENT."""
 
 from __future__ import annotations
 
@@ -18,23 +18,31 @@ from tfbig.sources.bags.tiles import Tiles
 from tfbig.sources.files import File, PathLike
 from tfbig.sources.slides.slide import UM_TIMES_POWER, Slide
 from tfbig.sources.source import Source
-from tfbig.sources.writing import beside
+from tfbig.sources.writing import atomic_write
 
 MAX_TILES: Final = 50_000_000
-"""More are no tiles of a slide: what a file claims is checked before it is read."""
+"""Largest accepted number of tiles; it is checked before they are read."""
 _COORDS: Final = "coords"
 
 
 @dataclass(frozen=True)
 class Coords:
-    """Square tiles of one slide.
+    """Positions of square tiles of one slide.
 
-    Attributes:
-        name: of the slide, without its ending.
-        coords: x and y of the upper left corner of each in pixels of level 0, int64 `[n, 2]`.
-        size: rows and columns of a tile, in its own pixels.
-        step: pixels of level 0 in one of a tile.
-        overlap: of neighbours, in pixels of a tile.
+    Args:
+        name: Name of the slide, without its suffix.
+        coords: x and y of the upper left corner of each tile in pixels of level 0, int64 `[n, 2]`.
+        size: Rows and columns of a tile, in pixels of the tile.
+        step: Width of a pixel of the tile in pixels of level 0.
+        overlap: Overlap of neighbouring tiles, in pixels of the tile.
+
+    Example:
+        >>> np.save("slide.npy", np.zeros((64, 96, 3), "uint8"))
+        >>> coords = tfbig.sources.Coords("slide", np.array([[0, 0], [32, 16]]), size=8, step=2.0)
+        >>> coords.size_at_level_0
+        16
+        >>> coords.tiles(tfbig.open_slide("slide.npy")).shape
+        (2, 8, 8, 3)
     """
 
     name: str
@@ -49,25 +57,35 @@ class Coords:
         return round(self.size * self.step)
 
     def tiles(self, slide: Slide, labels: npt.ArrayLike | None = None) -> Tiles:
-        """The tiles as a bag; nothing is read.
+        """Return the tiles as a bag, without reading them.
+
+        Args:
+            slide: The slide.
+            labels: Labels of the tiles `[n]`, as in `Bag`.
+
+        Returns:
+            Bag `[n, size, size, C]`.
 
         Raises:
-            SourceError: a tile is not on the slide.
+            SourceError: A tile is outside the slide.
         """
         return self.tiles_of(slide.scaled(self.step), slide.shape, labels)
 
     def tiles_of(
         self, image: Source, shape: Sequence[int], labels: npt.ArrayLike | None = None
     ) -> Tiles:
-        """The tiles as a bag of an image; nothing is read.
+        """Return the tiles as a bag of an image, without reading them.
 
         Args:
-            image: the slide at the resolution of the tiles, for example `OnDisk(path, step=coords.step)`.
-            shape: rows and columns of the slide at level 0.
-            labels: as in `Bag`.
+            image: The slide at the resolution of the tiles, for example `OnDisk(path, step=coords.step)`.
+            shape: Rows and columns of the slide at level 0.
+            labels: Labels of the tiles `[n]`, as in `Bag`.
+
+        Returns:
+            Bag `[n, size, size, C]`.
 
         Raises:
-            SourceError: a tile is not on the slide.
+            SourceError: A tile is outside the slide.
         """
         steps = [n / m for n, m in zip(shape, image.shape[:2], strict=False)]
         corners = np.rint(self.coords[:, ::-1] / steps).astype(np.int64)
@@ -75,75 +93,103 @@ class Coords:
 
 
 def write_coords(path: PathLike, coords: Coords, slide: Slide) -> None:
-    """Writes an HDF5 file with the attributes of TRIDENT, and of CLAM where tiles are of a level of the slide.
+    """Write tile positions to an HDF5 file with the attributes of TRIDENT.
 
-    It appears under its name when it is complete.
+    If the tiles have the resolution of a level of the slide, the attributes of CLAM are written too. The file gets its
+    name only when it is complete.
 
     Args:
-        path: the file, `*.h5`.
-        coords: of the tiles.
-        slide: whose they are.
+        path: The file, `*.h5`.
+        coords: Positions of the tiles.
+        slide: The slide.
+
+    Raises:
+        SourceError: The file cannot be written.
+
+    Example:
+        >>> np.save("slide.npy", np.zeros((64, 96, 3), "uint8"))
+        >>> slide = tfbig.open_slide("slide.npy", mpp=0.5)
+        >>> coords = tfbig.sources.Coords("slide", np.array([[0, 0], [32, 16]]), size=16, step=1.0)
+        >>> tfbig.sources.write_coords("slide.h5", coords, slide)
+        >>> tfbig.sources.read_coords("slide.h5").coords.tolist()
+        [[0, 0], [32, 16]]
     """
     target = Path(path)
     try:
-        with beside(target) as part, h5py.File(part, "w") as file:
+        with atomic_write(target) as part, h5py.File(part, "w") as file:
             data = file.create_dataset(_COORDS, data=np.asarray(coords.coords, np.int64))
-            data.attrs.update(_of_trident(coords, slide, target) | _of_clam(coords, slide, target))
+            trident = _trident_attributes(coords, slide, target)
+            data.attrs.update(trident | _clam_attributes(coords, slide, target))
     except OSError as error:
         raise SourceError(f"{path}: cannot be written: {error}.") from error
 
 
 def read_coords(path: PathLike) -> Coords:
-    """Tiles from a file of CLAM, of TRIDENT, or of `write_coords`.
+    """Read tile positions from a file of CLAM, TRIDENT or `write_coords`.
+
+    Args:
+        path: The file, `*.h5`.
+
+    Returns:
+        The positions.
 
     Raises:
-        SourceError: it is no such file, or does not say how large its tiles are.
+        SourceError: The file has another format, or does not specify the size of its tiles.
+
+    Example:
+        >>> import h5py
+        >>> with h5py.File("clam.h5", "w") as file:
+        ...     data = file.create_dataset("coords", data=np.array([[0, 512], [512, 512]]))
+        ...     data.attrs.update({"patch_size": 256, "downsample": (2.0, 2.0)})
+        >>> coords = tfbig.sources.read_coords("clam.h5")
+        >>> coords.name, coords.size, coords.step, len(coords.coords)
+        ('clam', 256, 2.0, 2)
     """
     name = os.fspath(path)
-    File(name)  # it must be there
+    File(name)  # raises if it does not exist
     try:
         with hdf5.opened(name) as file:
             data = hdf5.dataset(file, _COORDS)
             if data.ndim != 2 or data.shape[1] != 2 or not 0 < data.shape[0] <= MAX_TILES:
                 raise ValueError(f"coords are {data.shape}, expected [n, 2]")
-            facts = dict(data.attrs)
-            found = np.asarray(data[:])
+            attributes = dict(data.attrs)
+            coords = np.asarray(data[:])
     except SourceError:
         raise
-    except Exception as error:  # h5py raises its own, KeyError, ValueError, RuntimeError, ...
+    except Exception as error:  # h5py's exceptions, KeyError, ValueError, RuntimeError, ...
         raise SourceError(
-            f"{name}: is no HDF5 file with 'coords' [n, 2] ({type(error).__name__}: {error}); expected one of CLAM or "
-            "TRIDENT. Make it again with tfbig tile."
+            f"{name}: is not an HDF5 file with 'coords' [n, 2] ({type(error).__name__}: {error}); expected a file of "
+            "CLAM or TRIDENT. Write it again with tfbig tile."
         ) from error
-    return _checked(name, found, facts)
+    return _checked(name, coords, attributes)
 
 
-def _checked(name: str, coords: npt.NDArray[Any], facts: dict[str, Any]) -> Coords:
+def _checked(name: str, coords: npt.NDArray[Any], attributes: dict[str, Any]) -> Coords:
     try:
-        size = int(facts["patch_size"])
-        if "patch_size_level0" in facts:
-            step = float(facts["patch_size_level0"]) / size
-        else:  # of CLAM: one number, or one for each axis
-            step = float(np.ravel(facts["downsample"])[0])
-        overlap = int(facts.get("overlap", 0))
+        size = int(attributes["patch_size"])
+        if "patch_size_level0" in attributes:
+            step = float(attributes["patch_size_level0"]) / size
+        else:  # CLAM stores one number, or one for each axis
+            step = float(np.ravel(attributes["downsample"])[0])
+        overlap = int(attributes.get("overlap", 0))
         fits = size > 0 and 0 < step < 1e6 and 0 <= overlap < size
-        if not fits or not np.all(np.abs(coords) < 2**40):  # nor NaN
+        if not fits or not np.all(np.abs(coords) < 2**40):  # False for NaN too
             raise ValueError(f"size {size}, step {step:g}, overlap {overlap}, or coords")
-        whole = np.rint(coords).astype(np.int64)
+        rounded = np.rint(coords).astype(np.int64)
     except (KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
         raise SourceError(
-            f"{name}: does not say how large its tiles are, or what it says cannot be ({type(error).__name__}: "
-            f"{error}); expected attributes patch_size and patch_size_level0 (TRIDENT) or downsample (CLAM). Make it "
+            f"{name}: does not specify the size of its tiles, or has invalid values ({type(error).__name__}: "
+            f"{error}); expected attributes patch_size and patch_size_level0 (TRIDENT) or downsample (CLAM). Write it "
             "again."
         ) from error
-    title = facts.get("name")
+    title = attributes.get("name")
     title = title.decode() if isinstance(title, bytes) else title
-    return Coords(str(title or Path(name).stem), whole, size, step, overlap)
+    return Coords(str(title or Path(name).stem), rounded, size, step, overlap)
 
 
-def _of_trident(coords: Coords, slide: Slide, path: Path) -> dict[str, Any]:
+def _trident_attributes(coords: Coords, slide: Slide, path: Path) -> dict[str, Any]:
     rows, columns = slide.shape[:2]
-    found = {
+    attributes = {
         "patch_size": coords.size,
         "patch_size_level0": coords.size_at_level_0,
         "overlap": coords.overlap,
@@ -156,13 +202,13 @@ def _of_trident(coords: Coords, slide: Slide, path: Path) -> dict[str, Any]:
     if power is None and slide.mpp is not None:
         power = UM_TIMES_POWER * 2 / sum(slide.mpp)
     if power is not None:
-        found["level0_magnification"] = power
-        found["target_magnification"] = power / coords.step
-    return found
+        attributes["level0_magnification"] = power
+        attributes["target_magnification"] = power / coords.step
+    return attributes
 
 
-def _of_clam(coords: Coords, slide: Slide, path: Path) -> dict[str, Any]:
-    """Of the level whose pixels are those of the tiles, if there is one."""
+def _clam_attributes(coords: Coords, slide: Slide, path: Path) -> dict[str, Any]:
+    """Return the attributes of the level with the pixels of the tiles; empty if there is none."""
     for level, (rows, columns) in enumerate(slide.levels):
         step = slide.downsamples[level]
         if round(coords.size * step) == coords.size_at_level_0:

@@ -1,4 +1,4 @@
-"""Tiles of a slide at one resolution, wherever they lie: a bag, read as it is asked for."""
+"""Tiles of a slide at one resolution and any positions, as a bag."""
 
 from __future__ import annotations
 
@@ -10,26 +10,35 @@ import numpy.typing as npt
 from tfbig.errors import SourceError
 from tfbig.sources.bags.bag import Bag, Indices
 from tfbig.sources.bags.patches import read_rectangles
-from tfbig.sources.source import Rows, Source, View
+from tfbig.sources.source import RowArray, Source, View
 
 
 @final
 class Tiles(Bag):
     """Tiles `[n, size, size, C]` of an image, by their upper left corners.
 
-    What of a tile is outside the image is white (the largest number of an integer dtype).
+    Pixels of a tile outside the image are white (the largest value of an integer dtype, else 1).
 
     Args:
-        image: The slide at the resolution of the tiles, as `Slide.at` gives it.
-        corners: Row and column of the first pixel of each, `[n, 2]`, in pixels of `image`.
+        image: The slide at the resolution of the tiles, from `Slide.at`.
+        corners: Row and column of the first pixel of each tile, `[n, 2]`, in pixels of `image`.
         size: Rows and columns of a tile.
-        coords, labels: As in `Bag`.
+        coords: Positions in pixels of level 0 `[n, 2]`, as in `Bag`.
+        labels: Labels of the tiles `[n]`, as in `Bag`.
 
     Attributes:
-        mpp: Of the image.
+        corners: Row and column of the first pixel of each tile, `[n, 2]`.
+        size: Rows and columns of a tile.
+        mpp: Micrometres per pixel of the image, or None.
 
     Raises:
-        SourceError: There are no tiles, or one has no pixel of the image.
+        SourceError: There are no tiles, or one lies completely outside the image.
+
+    Example:
+        >>> image = tfbig.open(np.arange(16, dtype="uint8").reshape(4, 4))
+        >>> tiles = tfbig.sources.Tiles(image, [[0, 0], [3, 2]], size=2)
+        >>> tiles.read(0, 2)[..., 0].tolist()
+        [[[0, 1], [4, 5]], [[14, 15], [255, 255]]]
     """
 
     def __init__(
@@ -48,27 +57,32 @@ class Tiles(Bag):
         if outside.any():
             raise SourceError(
                 f"{image.name}: tile {np.flatnonzero(outside)[0]} of {size} x {size} at row and column "
-                f"{tuple(map(int, self.corners[outside][0]))} has no pixel of the image, {tuple(map(int, extents))}. "
-                "The coordinates are those of another slide, or of another resolution."
+                f"{tuple(map(int, self.corners[outside][0]))} is outside the image, {tuple(map(int, extents))}. "
+                "The coordinates belong to another slide or another resolution."
             )
         shape = (len(self.corners), size, size, image.shape[2])
         super().__init__(shape, image.dtype, f"tiles of {image.name}", coords, labels)
         self._image = _Framed(image, self.corners, size)
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def _read(self, start: int, stop: int) -> RowArray:
         return self._take(np.arange(start, stop))
 
-    def _take(self, places: Indices) -> Rows:
+    def _take(self, places: Indices) -> RowArray:
         corners = self.corners[places] + self._image.before
         return read_rectangles(self._image, corners, (self.size, self.size))
 
     def close(self) -> None:
+        """Close the image."""
         self._image.close()
 
 
 @final
 class _Framed(View):
-    """An image with a white frame as wide as tiles reach outside; `before` are its rows and columns at the start."""
+    """An image with a white frame, as wide as the tiles reach outside.
+
+    Attributes:
+        before: Rows and columns of the frame at the start, `[2]`.
+    """
 
     def __init__(self, image: Source, corners: Indices, size: int) -> None:
         extents = np.array(image.shape[:2])
@@ -79,20 +93,20 @@ class _Framed(View):
         super().__init__(image, (rows, columns, image.shape[2]), image.dtype, image.name)
         self._white = np.iinfo(image.dtype).max if image.dtype.kind in "ui" else 1
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
-        (top, side), (rows, columns) = self.before, self._inner.shape[:2]
-        own = [
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
+        (top, side), (num_rows, num_columns) = self.before, self._inner.shape[:2]
+        rows, columns = (
             (int(max(first - skipped, 0)), int(min(last - skipped, extent)))
             for first, last, skipped, extent in (
-                (start, stop, top, rows),
-                (left, right, side, columns),
+                (start, stop, top, num_rows),
+                (left, right, side, num_columns),
             )
-        ]
-        if (own[0][1] - own[0][0], own[1][1] - own[1][0]) == (stop - start, right - left):
-            return self._inner.read_window(own[0], own[1])
+        )
+        if (rows[1] - rows[0], columns[1] - columns[0]) == (stop - start, right - left):
+            return self._inner.read_window(rows, columns)
         out = np.full((stop - start, right - left, self.shape[2]), self._white, self.dtype)
-        if own[0][0] < own[0][1] and own[1][0] < own[1][1]:
-            inside = self._inner.read_window(own[0], own[1])
-            row, column = own[0][0] + top - start, own[1][0] + side - left
+        if rows[0] < rows[1] and columns[0] < columns[1]:
+            inside = self._inner.read_window(rows, columns)
+            row, column = rows[0] + top - start, columns[0] + side - left
             out[row : row + inside.shape[0], column : column + inside.shape[1]] = inside
         return out

@@ -1,1 +1,1 @@
-"""Readers of slides, one module for each format, and the pyramid of levels that they give."""
+"""Readers of slides, one module per format, and the pyramid of levels they share."""

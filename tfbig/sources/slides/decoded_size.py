@@ -1,27 +1,35 @@
-"""What a compressed tile says of its own size, before anything is made of it: it may say more than its file does."""
+"""Image size declared in the header of a compressed tile, read before the tile is decoded.
+
+The declared size may be larger than the tile that the file lists, by mistake or on purpose; decoding
+such a tile could use far more memory than the slide.
+"""
 
 from __future__ import annotations
 
 import struct
 
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {
-    0xC4,
-    0xC8,
-    0xCC,
-}  # SOF0 to SOF15; DHT, JPG and DAC are none
-_ALONE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length
+# SOF0 to SOF15; DHT, JPG and DAC share the range but are not frames
+_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_MARKERS_WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
 
 
 def jpeg_size(data: bytes | bytearray) -> tuple[int, int] | None:
-    """Rows and columns of the frame of a JPEG, None where it has none (ITU-T T.81, B.2.2)."""
+    """Return the size declared in the frame header of a JPEG (ITU-T T.81, B.2.2).
+
+    Args:
+        data: The compressed tile.
+
+    Returns:
+        `(rows, columns)`, or None if there is no frame header.
+    """
     at = 0
     while (at := data.find(0xFF, at)) >= 0 and at + 4 <= len(data):
         marker = data[at + 1]
         if marker == 0xFF:
             at += 1
-        elif marker in _ALONE or marker == 0:
+        elif marker in _MARKERS_WITHOUT_LENGTH or marker == 0:
             at += 2
-        elif marker in _FRAMES:
+        elif marker in _FRAME_MARKERS:
             if at + 9 > len(data):
                 return None
             rows, columns = struct.unpack(">HH", data[at + 5 : at + 9])
@@ -33,16 +41,23 @@ def jpeg_size(data: bytes | bytearray) -> tuple[int, int] | None:
 
 
 def jpeg2000_size(data: bytes | bytearray) -> tuple[int, int] | None:
-    """The same of a codestream of JPEG 2000, alone or in its box (ISO 15444-1, A.5.1 and I.4)."""
-    at = _codestream(data)
+    """Return the size declared in a JPEG 2000 codestream, bare or in a JP2 file (ISO 15444-1, A.5.1 and I.4).
+
+    Args:
+        data: The compressed tile.
+
+    Returns:
+        `(rows, columns)`, or None if there is no codestream header.
+    """
+    at = _codestream_offset(data)
     if at is None or data[at : at + 4] != b"\xff\x4f\xff\x51" or at + 24 > len(data):
         return None
     right, bottom, left, top = struct.unpack(">IIII", data[at + 8 : at + 24])
     return bottom - top, right - left
 
 
-def _codestream(data: bytes | bytearray) -> int | None:
-    """Where it begins: at once, or in the box `jp2c`."""
+def _codestream_offset(data: bytes | bytearray) -> int | None:
+    """Return the offset of the codestream: 0 if it is bare, else inside the box `jp2c`."""
     if data[4:8] != b"jP  ":
         return 0
     at = 0

@@ -1,4 +1,4 @@
-"""Where on Earth the pixels of an image are, as the tags of GeoTIFF say it (OGC 19-008r4, section 7)."""
+"""Location of the pixels of an image on Earth, from the tags of GeoTIFF (OGC 19-008r4, section 7)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ PIXEL_SCALE: Final = 33550
 TIEPOINTS: Final = 33922
 TRANSFORMATION: Final = 34264
 _KEYS: Final = {34735: "H", 34736: "d", 34737: "s"}
-"""Coordinate system: directory, numbers and words, which are copied as they are."""
+"""Tags of the coordinate system (directory, numbers, text) and their types; they are copied unchanged."""
 
 
 @dataclass(frozen=True)
 class Georeference:
-    """From pixels to coordinates: by a scale and points, or by a matrix.
+    """Mapping from pixels to coordinates, by a scale and tie points, or by a matrix.
 
     Attributes:
-        scale: ModelPixelScale: of columns, rows and height, or None.
+        scale: ModelPixelScale, along columns, rows and height; or None.
         tiepoints: ModelTiepoint: column, row, 0 and their x, y, z, one point after the other.
-        matrix: ModelTransformation, 4 by 4, row after row, or None.
-        keys: tags of the coordinate system: code and value.
+        matrix: ModelTransformation, 4 x 4, row after row; or None.
+        keys: Code and value of each tag of the coordinate system.
     """
 
     scale: tuple[float, ...] | None
@@ -32,7 +32,12 @@ class Georeference:
     keys: tuple[tuple[int, Any], ...]
 
     def scaled(self, rows: float, columns: float) -> Georeference:
-        """That of the same image with pixels of so many rows and columns of this one."""
+        """Return the georeference of the same image with larger pixels.
+
+        Args:
+            rows: Rows of this image in one pixel.
+            columns: Columns of this image in one pixel.
+        """
         steps = np.array([columns, rows, 1.0])
         points = np.array(self.tiepoints).reshape(-1, 6)
         points[:, :3] /= steps
@@ -45,15 +50,19 @@ class Georeference:
         )
 
     def tags(self) -> list[tuple[int, str, int, Any, bool]]:
-        """For `tifffile.TiffWriter.write(extratags=)`."""
+        """Return the tags as `extratags` of `tifffile.TiffWriter.write`."""
         numbers = {PIXEL_SCALE: self.scale, TIEPOINTS: self.tiepoints, TRANSFORMATION: self.matrix}
-        found = [(code, "d", len(value), value, True) for code, value in numbers.items() if value]
-        known = [(code, _KEYS[code], _count(value), value, True) for code, value in self.keys]
-        return [*found, *known]
+        mapping = [(code, "d", len(value), value, True) for code, value in numbers.items() if value]
+        keys = [(code, _KEYS[code], _count(value), value, True) for code, value in self.keys]
+        return [*mapping, *keys]
 
 
-def of_page(page: tifffile.TiffPage) -> Georeference | None:
-    """What a page says, or None if it says nothing that can be used."""
+def georeference_of_page(page: tifffile.TiffPage) -> Georeference | None:
+    """Return the georeference in the tags of a page, or None if there is no usable one.
+
+    Args:
+        page: The page.
+    """
     values = {
         code: getattr(page.tags.get(code), "value", None)
         for code in (PIXEL_SCALE, TIEPOINTS, TRANSFORMATION)
@@ -72,11 +81,12 @@ def of_page(page: tifffile.TiffPage) -> Georeference | None:
 
 
 def _numbers(value: Any) -> tuple[float, ...]:
+    """Return finite numbers as a tuple, which is empty for anything else."""
     try:
-        found = np.asarray(() if value is None else value, np.float64).ravel()
+        numbers = np.asarray(() if value is None else value, np.float64).ravel()
     except (TypeError, ValueError):
         return ()
-    return tuple(map(float, found)) if np.isfinite(found).all() else ()
+    return tuple(map(float, numbers)) if np.isfinite(numbers).all() else ()
 
 
 def _count(value: Any) -> int:

@@ -17,16 +17,16 @@ from tfbig.errors import SourceError
 from tfbig.sources.arrays import from_memmap, map_npy
 from tfbig.sources.files import File, PathLike
 from tfbig.sources.slides.georeference import Georeference
-from tfbig.sources.source import Rows, Source
-from tfbig.sources.writing import NpyWriter, beside, write_npy
+from tfbig.sources.source import RowArray, Source
+from tfbig.sources.writing import NpyWriter, atomic_write, write_npy
 
 TILE: Final = 512
 SMALLEST: Final = 1024
-"""Levels are added until both sides are at most so many pixels."""
+"""Levels are added until neither side has more pixels than this."""
 COMPRESSIONS: Final = ("deflate", "zstd", "lzw", "jpeg", "none")
 
-Ticked = Callable[[int, int], None]
-"""Called with how many parts are done, and of how many."""
+Progress = Callable[[int, int], None]
+"""Called with the number of strips that are written and the number of all strips."""
 
 
 def write_ome_tiff(
@@ -36,56 +36,65 @@ def write_ome_tiff(
     labels: bool = False,
     compression: str = "deflate",
     georeference: Georeference | None = None,
-    ticked: Ticked | None = None,
+    ticked: Progress | None = None,
 ) -> None:
-    """Writes an image as a tiled, compressed BigTIFF pyramid with OME-XML.
+    """Write an image as a tiled, compressed BigTIFF pyramid with OME-XML.
 
-    Each level is half the one before: the mean of two by two pixels, or of labels the upper left of them. One channel
-    is gray, three of uint8 are RGB, others are planes of their own. The size of pixels is that of the image, where it
-    is known. The file appears under its name when it is complete; levels wait beside it until then, uncompressed, a
-    third of the size of the image.
+    Each level has half the rows and columns of the previous one: the mean of two by two pixels, or for labels their
+    upper left pixel. One channel is stored as gray, three channels of uint8 as RGB, others as separate planes. The
+    pixel size is `image.mpp`, if known. The file gets its name when it is complete; until then the smaller levels are
+    in a temporary folder next to it, uncompressed, a third of the size of the image.
 
     Args:
-        path: the file, `*.ome.tif` or `*.ome.tiff`: programs know OME-TIFF by that ending.
-        image: what is written, read once for each plane.
-        labels: numbers of classes, of which no mean is taken.
-        compression: one of `COMPRESSIONS`; jpeg loses a little, and is for uint8 of one or three channels.
-        georeference: of its pixels; the file is then a GeoTIFF too.
-        ticked: called with the strips of level 0 that are written, and all of them.
+        path: The file, `*.ome.tif` or `*.ome.tiff`: programs recognise OME-TIFF by this suffix.
+        image: Image `[H, W, C]`, read once per plane.
+        labels: Whether the samples are class numbers, which must not be averaged.
+        compression: "deflate", "zstd", "lzw", "jpeg" or "none". JPEG is lossy, and requires uint8 with one or three
+            channels.
+        georeference: Georeference of the pixels; the file is then a GeoTIFF too.
+        ticked: Called with the number of strips of level 0 that are written and the number of all strips.
 
     Raises:
-        ValueError: the ending or the compression is another one, or jpeg is asked for of other samples.
-        SourceError: the image cannot be read, or the file not written.
+        ValueError: The suffix or the compression is not supported, or JPEG not for this dtype or number of channels.
+        SourceError: The image cannot be read, or the file cannot be written.
+
+    Example:
+        >>> image = tfbig.open(np.full((40, 30, 3), 200, "uint8"))
+        >>> image.mpp = (0.5, 0.5)
+        >>> tfbig.sources.write_ome_tiff("slide.ome.tif", image)
+        >>> slide = tfbig.open_slide("slide.ome.tif")
+        >>> slide.shape, slide.mpp
+        ((40, 30, 3), (0.5, 0.5))
     """
     target = Path(path)
     if not target.name.lower().endswith((".ome.tif", ".ome.tiff")):
         raise ValueError(
-            f"{path}: expected a name that ends in .ome.tif, by which programs know OME-TIFF."
+            f"{path}: expected a name that ends in .ome.tif, by which programs recognise OME-TIFF."
         )
-    form = _Form(image, compression, georeference)
+    storage = _Storage(image, compression, georeference)
     try:
         with (
             TemporaryDirectory(prefix=".part-", dir=target.parent) as folder,
-            beside(target) as part,
+            atomic_write(target) as part,
         ):
-            _write(part, _Levels(image, labels, Path(folder)), form, ticked)
+            _write(part, _Levels(image, labels, Path(folder)), storage, ticked)
     except SourceError:
         raise
     except OSError as error:
         raise SourceError(f"{path}: cannot be written: {error}.") from error
 
 
-class _Form:
-    """How samples lie in the file: gray, RGB, or each channel in a plane of its own."""
+class _Storage:
+    """Options of the file: whether samples are gray, RGB or separate planes, and how they are compressed."""
 
     def __init__(self, image: Source, compression: str, georeference: Georeference | None) -> None:
         byte = image.dtype == np.uint8
         self.rgb = byte and image.shape[2] == 3
-        self.apart = image.shape[2] > 1 and not self.rgb
-        if compression not in COMPRESSIONS or (compression == "jpeg" and (not byte or self.apart)):
+        self.planar = image.shape[2] > 1 and not self.rgb
+        if compression not in COMPRESSIONS or (compression == "jpeg" and (not byte or self.planar)):
             raise ValueError(
-                f"{image.name}: compression='{compression}' of {image.shape[2]} channels of {image.dtype}; expected "
-                f"one of {', '.join(COMPRESSIONS)}, jpeg for uint8 of one or three channels."
+                f"{image.name}: compression='{compression}' for {image.shape[2]} channels of {image.dtype}; expected "
+                f"one of {', '.join(COMPRESSIONS)}, jpeg only for uint8 with one or three channels."
             )
         self.options: dict[str, Any] = {
             "dtype": image.dtype,
@@ -93,27 +102,27 @@ class _Form:
             "photometric": "rgb" if self.rgb else "minisblack",
             "compression": None if compression == "none" else compression,
         }
-        if self.apart:
+        if self.planar:
             self.options["planarconfig"] = "separate"
         if compression in ("deflate", "zstd", "lzw") and image.dtype.kind in "ui":
             self.options["predictor"] = 2
         self.tags = [] if georeference is None else georeference.tags()
-        self.axes = "YXS" if self.rgb else "SYX" if self.apart else "YX"
+        self.axes = "YXS" if self.rgb else "SYX" if self.planar else "YX"
 
     def shape(self, rows: int, columns: int, channels: int) -> tuple[int, ...]:
-        """As TIFF has it."""
+        """Return the shape in the order of `axes`."""
         if self.rgb:
             return rows, columns, channels
-        return (channels, rows, columns) if self.apart else (rows, columns)
+        return (channels, rows, columns) if self.planar else (rows, columns)
 
 
 class _Levels:
-    """The levels of a pyramid; each is made from the rows of the one before as those are read.
+    """Levels of a pyramid; each is computed from the rows of the previous one while those are read.
 
     Args:
-        image: level 0.
-        labels: whether the upper left of four pixels stands for them.
-        folder: where the smaller ones are kept.
+        image: Level 0.
+        labels: Whether the upper left of four pixels stands for them.
+        folder: Folder of the smaller levels.
     """
 
     def __init__(self, image: Source, labels: bool, folder: Path) -> None:
@@ -122,11 +131,11 @@ class _Levels:
         rows, columns, channels = image.shape
         self.shapes = [(-(-rows // 2**n), -(-columns // 2**n), channels) for n in range(count)]
 
-    def strips(self, level: int, apart: bool) -> Iterator[Rows]:
-        """Strips `[r, W, C]` of a level, plane after plane; the first plane makes the next level."""
+    def strips(self, level: int, planar: bool) -> Iterator[RowArray]:
+        """Yield strips `[r, W, C]` of a level, plane after plane; the first plane also writes the next level."""
         source = self.image if level == 0 else from_memmap(map_npy(File(self._path(level))))
-        for plane in range(source.shape[2] if apart else 1):
-            part = slice(plane, plane + 1) if apart else slice(None)
+        for plane in range(source.shape[2] if planar else 1):
+            part = slice(plane, plane + 1) if planar else slice(None)
             with ExitStack() as stack:
                 writer: NpyWriter | None = None
                 if plane == 0 and level + 1 < len(self.shapes):
@@ -142,41 +151,44 @@ class _Levels:
         return self.folder / f"level{level}.npy"
 
 
-def _write(path: Path, levels: _Levels, form: _Form, ticked: Ticked | None) -> None:
+def _write(path: Path, levels: _Levels, storage: _Storage, ticked: Progress | None) -> None:
     mpp = levels.image.mpp
-    facts: dict[str, Any] = {"axes": form.axes}
+    metadata: dict[str, Any] = {"axes": storage.axes}
     if mpp is not None:
         for axis, size in zip("YX", mpp, strict=True):
-            facts |= {f"PhysicalSize{axis}": size, f"PhysicalSize{axis}Unit": "\u00b5m"}
+            metadata |= {f"PhysicalSize{axis}": size, f"PhysicalSize{axis}Unit": "\u00b5m"}
     with tifffile.TiffWriter(path, bigtiff=True, ome=True) as writer:
         for level, shape in enumerate(levels.shapes):
-            own: dict[str, Any] = {
+            level_options: dict[str, Any] = {
                 "subifds": len(levels.shapes) - 1,
-                "metadata": facts,
-                "extratags": form.tags,
+                "metadata": metadata,
+                "extratags": storage.tags,
             }
             if level:
-                own = {"subfiletype": 1, "metadata": None}
+                level_options = {"subfiletype": 1, "metadata": None}
             if mpp is not None:
                 rows, columns = (10000 / (size * 2**level) for size in mpp)
-                own |= {"resolution": (columns, rows), "resolutionunit": "CENTIMETER"}
-            strips = levels.strips(level, form.apart)
+                level_options |= {"resolution": (columns, rows), "resolutionunit": "CENTIMETER"}
+            strips = levels.strips(level, storage.planar)
             if ticked is not None and level == 0:
                 strips = _counted(strips, -(-shape[0] // TILE), ticked)
-            tiles = _tiles(strips, form.rgb)
-            # `chain`, as a generator would be closed with what tifffile makes of it, before the next level is complete
-            writer.write(chain(tiles), shape=form.shape(*shape), **form.options, **own)
+            tiles = _tiles(strips, storage.rgb)
+            # tifffile wraps the iterator and closes it after the last tile; without `chain` that would close `tiles`
+            # itself, before the next level is complete
+            writer.write(
+                chain(tiles), shape=storage.shape(*shape), **storage.options, **level_options
+            )
             next(tiles, None)
 
 
-def _counted(strips: Iterator[Rows], count: int, ticked: Ticked) -> Iterator[Rows]:
+def _counted(strips: Iterator[RowArray], count: int, ticked: Progress) -> Iterator[RowArray]:
     for number, rows in enumerate(strips, start=1):
         yield rows
         ticked(min(number, count), count)
 
 
-def _tiles(strips: Iterator[Rows], rgb: bool) -> Iterator[Rows]:
-    """Tiles of all strips, left to right; those at the edges are filled with zeros."""
+def _tiles(strips: Iterator[RowArray], rgb: bool) -> Iterator[RowArray]:
+    """Yield the tiles of all strips from left to right, those at the edges filled up with zeros."""
     for rows in strips:
         for left in range(0, rows.shape[1], TILE):
             part = rows[:, left : left + TILE]
@@ -185,8 +197,12 @@ def _tiles(strips: Iterator[Rows], rgb: bool) -> Iterator[Rows]:
             yield tile if rgb else tile[..., 0]
 
 
-def _half(rows: Rows, labels: bool) -> Rows:
-    """Half of `[r, W, C]`: of each two by two pixels the mean, rounded, or the first; odd edges count twice."""
+def _half(rows: RowArray, labels: bool) -> RowArray:
+    """Return `[r, W, C]` at half the size.
+
+    Two by two pixels become their mean, rounded, or for labels the first of them. An odd last row or column counts
+    twice.
+    """
     if labels:
         return np.ascontiguousarray(rows[::2, ::2])
     odd = [(0, n % 2) for n in rows.shape[:2]]
@@ -194,7 +210,7 @@ def _half(rows: Rows, labels: bool) -> Rows:
     height, width, channels = even.shape
     quads = even.reshape(height // 2, 2, width // 2, 2, channels)
     if rows.dtype.kind == "f":
-        means: Rows = quads.mean((1, 3), dtype=rows.dtype)
+        means: RowArray = quads.mean((1, 3), dtype=rows.dtype)
         return means
-    found: Rows = ((quads.sum((1, 3), dtype=np.int64) + 2) // 4).astype(rows.dtype)
-    return found
+    rounded: RowArray = ((quads.sum((1, 3), dtype=np.int64) + 2) // 4).astype(rows.dtype)
+    return rounded

@@ -1,4 +1,4 @@
-"""From a path or an array to the slide or the source that reads it."""
+"""Choice of the reader of a file, by its suffix and content."""
 
 from __future__ import annotations
 
@@ -26,29 +26,35 @@ _TIFF_SUFFIXES: Final = frozenset(
 _VENDOR_SUFFIXES: Final = frozenset({".mrxs", ".vms", ".vmu", ".czi", ".dcm", ".svslide"})
 PICTURE_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
 SLIDE_SUFFIXES: Final = _TIFF_SUFFIXES | _VENDOR_SUFFIXES | PICTURE_SUFFIXES | {".npy", ".zarr"}
-"""Endings of files, or folders for zarr, that `open_slide` knows."""
-_BY_TIFFFILE: Final = frozenset({None, "generic-tiff", "aperio"})
-"""Formats, as OpenSlide calls them, of which the pages of TIFF are the image as it is."""
+"""Suffixes of the files, and for zarr of the folders, that `open_slide` reads."""
+_TIFFFILE_FORMATS: Final = frozenset({None, "generic-tiff", "aperio"})
+"""Formats, by OpenSlide's names, whose TIFF pages hold the image unchanged."""
 _CHANNELS: Final = {"L": 1, "LA": 1, "RGB": 3, "RGBA": 3, "P": 3, "CMYK": 3}
-"""Of decoded pictures of 8 bits, by the mode of the file."""
+"""Channels of a decoded 8-bit picture, by the mode of the file."""
 _PICTURE_MODES: Final = frozenset({"1", "L", "LA", "RGB", "RGBA"})
 
 
 def open(image: PathLike | npt.NDArray[Any] | Source, level: int = 0) -> Source:
-    """The source of whatever image is given.
+    """Open an image, read by rows.
 
     Args:
-        image: A path: `.npy` (read as it lies), TIFF and the formats of slides that `open_slide` takes
-            (decoded by tiles), `.png`, `.jpg`, `.bmp` (decoded whole, so small ones). Or
-            an array `[H, W]` or `[H, W, C]`; of a memory map the file is read. Or a source.
-        level: Of the pyramid of a slide; 0 is full resolution.
+        image: A path, an array or a source. Of paths, `.npy` files are read in place, TIFF and the other slide formats
+            of `open_slide` are decoded tile by tile, and `.png`, `.jpg` and `.bmp` are decoded whole, so should be
+            small. Arrays are `[H, W]` or `[H, W, C]`; for a memory map the file behind it is read.
+        level: Level of the pyramid of a slide; 0 is full resolution.
 
     Returns:
-        The source; a source itself.
+        The source `[H, W, C]`. A source is returned unchanged.
 
     Raises:
-        SourceError: The file is missing, damaged or of an unknown kind, or is not one image.
-        TypeError: `image` is something else.
+        SourceError: The file does not exist, is damaged or has an unknown format, or is not a single image.
+        TypeError: `image` is neither a path, an array nor a source.
+
+    Example:
+        >>> np.save("image.npy", np.arange(12, dtype="uint8").reshape(3, 4))
+        >>> source = tfbig.open("image.npy")
+        >>> source.shape, source.read(1, 2)[0, :, 0].tolist()
+        ((3, 4, 1), [4, 5, 6, 7])
     """
     if isinstance(image, Source):
         return image
@@ -56,41 +62,58 @@ def open(image: PathLike | npt.NDArray[Any] | Source, level: int = 0) -> Source:
         return from_array(image)
     if not isinstance(image, str | os.PathLike):
         raise TypeError(
-            f"an image was given as {type(image).__name__}; expected a path, a NumPy array or a "
+            f"received an image of type {type(image).__name__}; expected a path, a NumPy array or a "
             "tfbig.sources.Source. Subclass Source to read another format."
         )
     return open_slide(image).level(level)
 
 
 def open_slide(path: PathLike, *, mpp: float | None = None, reader: str | None = None) -> Slide:
-    """The slide, with its levels and the size of its pixels, of a file.
+    """Open a slide, with its pyramid levels and pixel size.
 
-    TIFF, OME-TIFF, GeoTIFF (its pixels) and SVS are read tile by tile from their pages with tifffile; NDPI, MRXS, SCN,
-    BIF, Philips, CZI and DICOM, and SVS that tifffile's codecs do not turn into RGB, by OpenSlide; zarr and OME-Zarr
-    by zarr; `.npy` and pictures have one level.
+    TIFF, OME-TIFF, GeoTIFF (its pixels) and SVS are read tile by tile from their pages with tifffile. OpenSlide reads
+    NDPI, MRXS, SCN, BIF, Philips, CZI and DICOM, and SVS that tifffile's codecs cannot convert to RGB. zarr reads zarr
+    and OME-Zarr. `.npy` files and pictures have one level.
 
     Args:
         path: The file, or the folder of a zarr array.
-        mpp: Micrometres per pixel at level 0; by default what the file says.
-        reader: "tifffile", "openslide" or "zarr"; by default that of the format.
+        mpp: Micrometres per pixel at level 0; by default as specified in the file.
+        reader: "tifffile", "openslide" or "zarr"; by default the reader for the format.
+
+    Returns:
+        The slide.
 
     Raises:
-        SourceError: The file is missing, damaged or of an unknown kind, or is not one image.
-        ValueError: There is no such reader, or `mpp` is no positive number.
+        SourceError: The file does not exist, is damaged or has an unknown format, or is not a single image.
+        ValueError: `reader` is unknown, or `mpp` is not a positive number.
+
+    Example:
+        >>> np.save("slide.npy", np.zeros((64, 48, 3), "uint8"))
+        >>> slide = tfbig.open_slide("slide.npy", mpp=0.25)
+        >>> slide.shape, slide.levels, slide.mpp
+        ((64, 48, 3), ((64, 48),), (0.25, 0.25))
+        >>> slide.at(mpp=0.5).shape
+        (32, 24, 3)
     """
     if mpp is not None and not 0 < mpp < float("inf"):
-        raise ValueError(f"{path}: was given mpp={mpp}; expected micrometres per pixel, above 0.")
-    slide = _opened(os.fspath(path), reader)
+        raise ValueError(
+            f"{path}: received mpp={mpp}; expected micrometres per pixel, a number above 0."
+        )
+    slide = _open_with_reader(os.fspath(path), reader)
     if mpp is not None:
         slide.mpp = (mpp, mpp)
     return slide
 
 
 def shape_of_file(path: PathLike, level: int = 0) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and element type of the source of a file; a picture is not decoded for it.
+    """Return the shape and dtype of the source of a file, without decoding pictures.
+
+    Args:
+        path: The file.
+        level: Pyramid level.
 
     Raises:
-        SourceError: As `open`.
+        SourceError: The file cannot be opened, as in `open`.
     """
     if Path(path).suffix.lower() in PICTURE_SUFFIXES and level == 0:
         try:
@@ -98,7 +121,7 @@ def shape_of_file(path: PathLike, level: int = 0) -> tuple[tuple[int, ...], np.d
                 if picture.mode in _CHANNELS:
                     size = (picture.height, picture.width, _CHANNELS[picture.mode])
                     return size, np.dtype(np.uint8)
-        except Exception:  # `open` says what is wrong
+        except Exception:  # `open` below raises an error with the reason
             pass
     source = open(path, level)
     source.close()
@@ -107,19 +130,19 @@ def shape_of_file(path: PathLike, level: int = 0) -> tuple[tuple[int, ...], np.d
 
 @final
 class SourceSlide(Slide):
-    """A slide of one level, or the pages of a TIFF file.
+    """A slide with one level, or the pages of a TIFF file.
 
     Args:
         source: Level 0.
-        reader: What decodes it.
+        reader: Name of the library that decodes it.
     """
 
     def __init__(self, source: Source, reader: str) -> None:
         rows, columns, channels = source.shape
         pyramid = source.pyramid if isinstance(source, TiffSource) else None
         levels = pyramid.levels if pyramid else ((rows, columns),)
-        known = pyramid.resolution if pyramid else Resolution()
-        super().__init__(source.name, levels, channels, source.dtype, known, reader)
+        resolution = pyramid.resolution if pyramid else Resolution()
+        super().__init__(source.name, levels, channels, source.dtype, resolution, reader)
         self._first = source
         self.georeference = pyramid.georeference if pyramid else None
 
@@ -127,54 +150,54 @@ class SourceSlide(Slide):
         return self._first if level == 0 else TiffSource(self.name, level)
 
 
-def _opened(path: str, reader: str | None) -> Slide:
-    """The slide by the reader given, or that of the format."""
-    by_name = {"tifffile": _by_tifffile, "openslide": VendorSlide, "zarr": ZarrSlide}
+def _open_with_reader(path: str, reader: str | None) -> Slide:
+    """Return the slide, opened by a reader; None chooses it by the format."""
+    readers = {"tifffile": _open_by_tifffile, "openslide": VendorSlide, "zarr": ZarrSlide}
     if reader is not None:
-        if reader not in by_name:
-            raise ValueError(f"{path}: reader '{reader}'; expected one of {', '.join(by_name)}.")
-        return by_name[reader](path)
+        if reader not in readers:
+            raise ValueError(f"{path}: reader '{reader}'; expected one of {', '.join(readers)}.")
+        return readers[reader](path)
     suffix = Path(path).suffix.lower()
     if suffix == ".zarr":
         return ZarrSlide(path)
-    file = File(path)  # of whatever kind, it must be there
+    file = File(path)  # raises if it does not exist, whatever its format
     if suffix == ".npy":
         return SourceSlide(from_memmap(map_npy(file)), "numpy")
     if suffix in PICTURE_SUFFIXES:
         return SourceSlide(_open_picture(path), "pillow")
     if suffix in _TIFF_SUFFIXES | _VENDOR_SUFFIXES:
         return _open_scanned(path, suffix)
-    known = ", ".join(sorted(SLIDE_SUFFIXES))
+    suffixes = ", ".join(sorted(SLIDE_SUFFIXES))
     raise SourceError(
-        f"{path}: files named '{suffix}' are not known; expected one of {known}. Use TiffSource or "
-        "RawSource if it is such a file under another name, or convert it."
+        f"{path}: has the unknown suffix '{suffix}'; expected one of {suffixes}. Use TiffSource or "
+        "RawSource if it has one of these formats under another name, or convert it."
     )
 
 
 def _open_scanned(path: str, suffix: str) -> Slide:
-    """A TIFF file or a slide, by tifffile where its pages are the image, else by OpenSlide."""
+    """Open a slide with tifffile if its TIFF pages hold the image unchanged, else with OpenSlide."""
     vendor = vendor_of(path)
-    if vendor not in _BY_TIFFFILE or suffix in _VENDOR_SUFFIXES:
+    if vendor not in _TIFFFILE_FORMATS or suffix in _VENDOR_SUFFIXES:
         return VendorSlide(path)
     try:
-        return _by_tifffile(path)
+        return _open_by_tifffile(path)
     except SourceError:
         if vendor != "aperio":
             raise
         return VendorSlide(path)
 
 
-def _by_tifffile(path: str) -> Slide:
+def _open_by_tifffile(path: str) -> Slide:
     return SourceSlide(TiffSource(path), "tifffile")
 
 
 def _open_picture(path: str) -> ArraySource:
-    """A PNG, JPEG or BMP file, decoded whole; palettes and CMYK become RGB, alpha is dropped."""
+    """Decode a PNG, JPEG or BMP file; palettes and CMYK are converted to RGB, alpha is dropped."""
     try:
         with Image.open(path) as picture:
-            stored_as_it_is = picture.mode in _PICTURE_MODES or picture.mode.startswith("I")
-            array = np.asarray(picture if stored_as_it_is else picture.convert("RGB"))
-    except Exception as error:  # each format has exceptions of its own
+            keep_mode = picture.mode in _PICTURE_MODES or picture.mode.startswith("I")
+            array = np.asarray(picture if keep_mode else picture.convert("RGB"))
+    except Exception as error:  # each format raises its own exceptions
         raise SourceError(
             f"{path}: cannot be decoded as a picture ({error}). Pictures are read whole; convert "
             "a large one to a tiled TIFF."

@@ -1,4 +1,4 @@
-"""A slide: one image at several sizes, and how large its pixels are."""
+"""Base class of slides: one image at several sizes, with the size of its pixels."""
 
 from __future__ import annotations
 
@@ -15,43 +15,60 @@ from tfbig.errors import SourceError
 from tfbig.sources.files import PathLike
 from tfbig.sources.resolution import Resolution
 from tfbig.sources.slides.georeference import Georeference
-from tfbig.sources.source import Rows, Source
+from tfbig.sources.source import RowArray, Source
 from tfbig.sources.views import Scaled, scaled_mpp
 
 TOLERANCE = 0.01
-"""A level whose pixels differ by no more than this share from those asked for is taken as it is."""
+"""A level is used without scaling if its pixel size differs from the requested one by at most this fraction."""
 ENLARGED = 1.25
-"""How much finer than level 0 pixels may be asked for: slides of one scanner differ by a few percent."""
+"""How much finer than level 0 a requested pixel size may be: slides of one scanner differ by a few percent."""
 UM_TIMES_POWER = 10.0
 """Micrometres per pixel times magnification: 0.5 at 20x, 0.25 at 40x."""
 _BLOCK_ROWS = 256
 
 
 def title_of(path: PathLike) -> str:
-    """The name of a file without its endings, after which results are named."""
+    """Return the name of a file without its suffixes, after which results are named.
+
+    Args:
+        path: The file.
+    """
     return Path(path).stem.removesuffix(".ome")
 
 
 class Slide(ABC):
-    """A pyramid of images of one slide, level 0 the finest.
+    """A pyramid of images of one specimen; level 0 is the finest.
 
-    Subclasses call `super().__init__` and define `_open`.
+    `open_slide` returns one for a file. Subclasses, for other formats, call `super().__init__` and
+    define `_open(level)`, which returns the source of an existing level.
 
     Args:
-        name: the path.
+        name: Name for error messages and results: the path.
         levels: `(rows, columns)` of each level.
-        channels: of a pixel.
-        dtype: of a sample.
-        resolution: what the file says of level 0.
-        reader: which program decodes it.
+        channels: Number of channels.
+        dtype: Dtype of a sample.
+        resolution: Resolution of level 0.
+        reader: Name of the library that decodes it.
 
     Attributes:
-        name, levels, reader: as given.
+        name: Name for error messages and results.
+        levels: `(rows, columns)` of each level.
+        reader: Name of the library that decodes it.
         shape: `(rows, columns, channels)` of level 0.
         dtype: NumPy dtype of a sample.
-        mpp: micrometres per pixel of rows and columns at level 0, or None where nothing says it.
-        magnification: of the objective, or None.
-        georeference: of a GeoTIFF at level 0, or None.
+        mpp: Micrometres per pixel along rows and columns at level 0, or None if unknown.
+        magnification: Magnification of the objective, or None if unknown.
+        georeference: Georeference of level 0 of a GeoTIFF, or None.
+
+    Example:
+        >>> np.save("slide.npy", np.full((64, 48, 3), 200, "uint8"))
+        >>> slide = tfbig.open_slide("slide.npy", mpp=0.5)
+        >>> slide.read((10, 12), (0, 5)).shape
+        (2, 5, 3)
+        >>> slide.at(magnification=5).shape  # 0.5 um per pixel is 20x
+        (16, 12, 3)
+        >>> slide.thumbnail(max_side=32).shape
+        (32, 24, 3)
     """
 
     def __init__(
@@ -75,28 +92,34 @@ class Slide(ABC):
 
     @abstractmethod
     def _open(self, level: int) -> Source:
-        """The source of a level that there is."""
+        """Return the source of an existing level."""
 
     @property
     def title(self) -> str:
-        """The name of the file without its endings."""
+        """Name of the file without its suffixes."""
         return title_of(self.name)
 
     @property
     def downsamples(self) -> tuple[float, ...]:
-        """How many pixels of level 0 a pixel of each level is wide, the mean of rows and columns."""
+        """Width of a pixel of each level in pixels of level 0, the mean of rows and columns."""
         return tuple(sum(self._steps(level)) / 2 for level in range(len(self.levels)))
 
     def level(self, number: int = 0) -> Source:
-        """The image of a level; nothing is read.
+        """Return the image of a level, without reading it.
+
+        Args:
+            number: The level.
+
+        Returns:
+            A source `[H, W, C]`.
 
         Raises:
-            SourceError: there is no such level, it cannot be decoded, or the slide was closed.
+            SourceError: The level does not exist or cannot be decoded, or the slide was closed.
         """
         if not 0 <= number < len(self.levels):
             sizes = ", ".join(f"{rows} x {columns}" for rows, columns in self.levels)
             raise SourceError(
-                f"{self.name}: level {number} was asked for, the slide has {len(self.levels)} ({sizes}), counted from "
+                f"{self.name}: level {number} requested, but the slide has {len(self.levels)} ({sizes}), counted from "
                 "0."
             )
         with self._lock:
@@ -108,20 +131,20 @@ class Slide(ABC):
                 self._sources[number] = source
             return self._sources[number]
 
-    def read(self, rows: tuple[int, int], columns: tuple[int, int], level: int = 0) -> Rows:
-        """A rectangle of a level, in its own pixels.
+    def read(self, rows: tuple[int, int], columns: tuple[int, int], level: int = 0) -> RowArray:
+        """Read a rectangle of a level.
 
         Args:
-            rows: `(first, after the last)`.
-            columns: the same.
-            level: of the pyramid.
+            rows: `(start, stop)` in pixels of the level.
+            columns: `(start, stop)` in pixels of the level.
+            level: The level.
 
         Returns:
-            `[rows, columns, C]` of `dtype`.
+            Array `[rows, columns, C]` of `dtype`.
 
         Raises:
-            IndexError: the rectangle is empty or reaches outside the level.
-            SourceError: the file is damaged there.
+            IndexError: The rectangle is empty or reaches outside the level.
+            SourceError: The level does not exist, or the file is damaged there.
         """
         return self.level(level).read_window(rows, columns)
 
@@ -132,23 +155,23 @@ class Slide(ABC):
         magnification: float | None = None,
         level: int | None = None,
     ) -> Source:
-        """The slide at one resolution; nothing is read.
+        """Return the slide at one resolution, without reading it.
 
-        The coarsest level that is fine enough is scaled down as it is read (bilinear, with a filter as wide as that
-        asks), or taken as it is where its pixels differ by 1 % or less.
+        The coarsest level that is fine enough is scaled down as it is read (bilinear, with Pillow's widened filter),
+        or used unchanged if its pixel size differs by at most 1 %. Exactly one argument is required.
 
         Args:
-            mpp: micrometres per pixel.
-            magnification: 20 for 20x, of the objective that the file names; where it names none, 0.5 um per pixel is
-                20x.
-            level: of the pyramid, as it is.
+            mpp: Micrometres per pixel.
+            magnification: Magnification, such as 20 for 20x, relative to the objective in the file. If the file does
+                not specify one, 0.5 um per pixel is 20x.
+            level: Pyramid level, used unchanged.
 
         Returns:
-            A source, with its own `mpp` where that of the slide is known.
+            A source `[H, W, C]`; its `mpp` is set if that of the slide is known.
 
         Raises:
-            ValueError: not one of the three is given, or it is no positive number.
-            SourceError: the size of the slide's pixels is not known, or they are coarser than those asked for.
+            ValueError: Not exactly one argument is set, or it is not a positive number.
+            SourceError: The pixel size of the slide is unknown, or coarser than requested.
         """
         if level is not None and mpp is None and magnification is None:
             return self.level(level)
@@ -157,16 +180,17 @@ class Slide(ABC):
     def _steps_at(
         self, mpp: float | None, magnification: float | None, level: int | None
     ) -> tuple[float, float]:
-        """Pixels of level 0 in one at a resolution, of rows and columns."""
-        wanted = {"mpp": mpp, "magnification": magnification, "level": level}
-        given = {key: value for key, value in wanted.items() if value is not None}
-        if len(given) != 1 or (level is None and not 0 < next(iter(given.values())) < math.inf):
+        """Return the size of a pixel at a resolution in pixels of level 0, along rows and columns."""
+        arguments = {"mpp": mpp, "magnification": magnification, "level": level}
+        arguments = {key: value for key, value in arguments.items() if value is not None}
+        values = [value for value in arguments.values() if value is not None]
+        if len(values) != 1 or (level is None and not 0 < values[0] < math.inf):
             raise ValueError(
-                f"a slide was asked for at {given or 'no resolution'}; expected one of mpp, magnification and level, "
+                f"{self.name}: received {arguments or 'no resolution'}; expected one of mpp, magnification and level, "
                 "a positive number."
             )
         if level is not None:
-            self.level(level)  # or an error that says which there are
+            self.level(level)  # raises if it does not exist
             return self._steps(level)
         return self._steps_for(mpp, magnification)
 
@@ -177,38 +201,50 @@ class Slide(ABC):
         magnification: float | None = None,
         level: int | None = None,
     ) -> float:
-        """Pixels of level 0 in one at a resolution, the mean of rows and columns.
+        """Return the width of a pixel at a resolution in pixels of level 0, the mean of rows and columns.
 
-        Args, Raises: as in `at`.
+        Args:
+            mpp: Micrometres per pixel, as in `at`.
+            magnification: Magnification, as in `at`.
+            level: Pyramid level.
+
+        Raises:
+            ValueError: Not exactly one argument is set, or it is not a positive number.
+            SourceError: The pixel size of the slide is unknown, or the level does not exist.
         """
         return sum(self._steps_at(mpp, magnification, level)) / 2
 
     def scaled(self, factor: float) -> Source:
-        """The slide `factor` times as small as level 0, from the coarsest level that is fine enough; nothing is read.
+        """Return the slide scaled down from level 0 by a factor, without reading it.
+
+        It is read from the coarsest level that is fine enough.
+
+        Args:
+            factor: Width of a pixel in pixels of level 0.
 
         Raises:
-            SourceError: level 0 is too coarse for a factor below 1.
+            SourceError: The factor is below 1 and level 0 too coarse for it.
         """
         return self._scaled(factor, factor)
 
-    def thumbnail(self, max_side: int = 1024) -> Rows:
-        """A small picture of the whole slide, from the coarsest level that is large enough.
+    def thumbnail(self, max_side: int = 1024) -> RowArray:
+        """Return a small picture of the whole slide, read from the coarsest level that is large enough.
 
         Args:
-            max_side: most rows and columns.
+            max_side: Largest number of rows and columns.
 
         Returns:
-            `[rows, columns, C]`, uint8.
+            Array `[rows, columns, C]`, uint8.
 
         Raises:
-            SourceError: the slide is not uint8, or is damaged.
+            SourceError: The slide is not uint8, or is damaged.
         """
-        whole = self.scaled(max(max(self.shape[:2]) / max_side, 1.0))
-        strips = range(0, whole.shape[0], _BLOCK_ROWS)
-        return np.concatenate([whole.read(i, min(i + _BLOCK_ROWS, whole.shape[0])) for i in strips])
+        small = self.scaled(max(max(self.shape[:2]) / max_side, 1.0))
+        strips = range(0, small.shape[0], _BLOCK_ROWS)
+        return np.concatenate([small.read(i, min(i + _BLOCK_ROWS, small.shape[0])) for i in strips])
 
     def close(self) -> None:
-        """Lets go of open files; the slide and the sources of its levels then raise SourceError."""
+        """Close the files; reading from the slide or its sources then raises SourceError."""
         with self._lock:
             self._closed = True
             for source in self._sources.values():
@@ -216,7 +252,7 @@ class Slide(ABC):
             self._sources.clear()
 
     def describe(self) -> str:
-        """One line: size, levels, resolution, reader."""
+        """Return one line with the size, pixel size, levels and reader."""
         size = " x ".join(map(str, self.shape))
         rows, columns = self.mpp or (0.0, 0.0)
         pixels = f"{rows:.4g} x {columns:.4g} um a pixel" if self.mpp else "size of pixels unknown"
@@ -230,19 +266,19 @@ class Slide(ABC):
         return f"<{type(self).__name__} {self.describe()}>"
 
     def _steps(self, level: int) -> tuple[float, float]:
-        """Pixels of level 0 in one of a level, of rows and columns."""
-        (rows, columns), (own_rows, own_columns) = self.levels[0], self.levels[level]
-        return rows / own_rows, columns / own_columns
+        """Return the size of a pixel of a level in pixels of level 0, along rows and columns."""
+        (rows, columns), (level_rows, level_columns) = self.levels[0], self.levels[level]
+        return rows / level_rows, columns / level_columns
 
     def _steps_for(self, mpp: float | None, magnification: float | None) -> tuple[float, float]:
-        """Pixels of level 0 in one of the resolution asked for."""
+        """Return the size of a pixel at `mpp` or `magnification` in pixels of level 0."""
         if magnification is not None and self.magnification is not None:
             step = self.magnification / magnification
             return step, step
         if self.mpp is None:
             raise SourceError(
-                f"{self.name}: does not say how large its pixels are; expected OpenSlide's mpp, TIFF's resolution tags "
-                "or OME-XML. Give it: mpp=0.25, on the command line --mpp-of FILE, a CSV with columns wsi,mpp."
+                f"{self.name}: does not specify its pixel size; expected OpenSlide's mpp, TIFF's resolution tags or "
+                "OME-XML. Pass mpp=0.25, or on the command line --mpp-of FILE, a CSV with columns wsi,mpp."
             )
         target = UM_TIMES_POWER / magnification if magnification is not None else mpp
         assert target is not None
@@ -251,20 +287,20 @@ class Slide(ABC):
     def _scaled(self, down: float, across: float) -> Source:
         if min(down, across) * ENLARGED < 1:
             raise SourceError(
-                f"{self.name}: its finest pixels are {1 / min(down, across):.3g} times as coarse as those asked for; "
-                f"expected {ENLARGED} times at most. Ask for a coarser resolution, or leave the slide out."
+                f"{self.name}: its finest pixels are {1 / min(down, across):.3g} times as coarse as requested; "
+                f"expected {ENLARGED} times at most. Use a coarser resolution, or exclude the slide."
             )
-        fits = [
+        fine_enough = [
             number
             for number in range(len(self.levels))
             if all(
-                own <= step * (1 + TOLERANCE)
-                for own, step in zip(self._steps(number), (down, across), strict=True)
+                level_step <= step * (1 + TOLERANCE)
+                for level_step, step in zip(self._steps(number), (down, across), strict=True)
             )
         ]
-        number = fits[-1] if fits else 0
-        source, own = self.level(number), self._steps(number)
-        ratios = down / own[0], across / own[1]
+        number = fine_enough[-1] if fine_enough else 0
+        source, level_steps = self.level(number), self._steps(number)
+        ratios = down / level_steps[0], across / level_steps[1]
         if all(abs(ratio - 1) <= TOLERANCE for ratio in ratios):
             return source
         shape = [max(round(n / ratio), 1) for n, ratio in zip(source.shape, ratios, strict=False)]

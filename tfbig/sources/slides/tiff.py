@@ -1,4 +1,4 @@
-"""Images in TIFF files, decoded tile by tile as rows are asked for."""
+"""Images in TIFF files, decoded tile by tile as rows are read."""
 
 from __future__ import annotations
 
@@ -16,32 +16,44 @@ import numpy as np
 from tfbig.errors import SourceError
 from tfbig.sources.files import File, PathLike, still_open
 from tfbig.sources.slides.tiff_layout import read_layout
-from tfbig.sources.source import Rows, Source
+from tfbig.sources.source import RowArray, Source
 
 
 @final
 class TiffSource(Source):
     """One level of a TIFF file or of a slide in a TIFF dialect (SVS, NDPI, OME-TIFF, ...).
 
-    Only the tiles or strips that hold wanted pixels are decoded. Those decoded last are kept, so
-    that strips and patches which overlap, or do not end where tiles do, decode nothing twice.
-    Alpha is dropped. Tiles that the file leaves out get the page's nodata value (0 unless the file
-    says otherwise), as in `tifffile.imread`; all rows equal its rows exactly.
+    Only the tiles or strips that contain requested pixels are decoded. The most recent ones are
+    cached, so that windows which overlap, or do not end at tile borders, decode nothing twice.
+    Alpha is dropped. Tiles missing from the file get the page's nodata value (0 unless the file
+    specifies another), as in `tifffile.imread`; all rows equal its rows exactly.
 
     Args:
         path: The file.
-        level: 0 for full resolution, 1 for the next level of the pyramid, ...
-        cache_bytes: Bytes of decoded tiles to keep; two rows of tiles may be kept in any case.
-        num_threads: Threads that decode for one `read`; by default one per core, 8 at most.
+        level: Level of the pyramid; 0 is full resolution.
+        cache_bytes: Size of the cache of decoded tiles in bytes; two rows of tiles are cached in
+            any case.
+        num_threads: Number of threads that decode for one `read`; by default one per core, at
+            most 8.
 
     Attributes:
-        level: As given.
-        pyramid: Sizes of all levels, and the resolution of level 0.
+        level: Level of the pyramid.
+        pyramid: Size of every level, and resolution and georeference of level 0.
 
     Raises:
-        SourceError: There is no such file or level, it is no TIFF, is truncated, is a stack of
-            images, is neither gray nor RGB, or is compressed in a way that cannot be decoded or
-            not by strips.
+        SourceError: The file or level does not exist; the file is not a TIFF, is truncated, is a
+            stack of images, is neither gray nor RGB, or has a compression that cannot be decoded,
+            or not in strips.
+
+    Example:
+        >>> import tifffile
+        >>> image = np.arange(64 * 48 * 3, dtype="uint8").reshape(64, 48, 3)
+        >>> tifffile.imwrite("slide.tif", image, photometric="rgb", tile=(16, 16), compression="deflate")
+        >>> source = tfbig.sources.TiffSource("slide.tif")
+        >>> bool((source.read_window((10, 40), (5, 9)) == image[10:40, 5:9]).all())
+        True
+        >>> source
+        <TiffSource of slide.tif: 64 x 48 x 3 uint8, 9.0 KiB, level 0 of 1, tiles of 16 x 16, DEFLATE>
     """
 
     def __init__(
@@ -60,29 +72,31 @@ class TiffSource(Source):
         self._layout = layout
         self._num_threads = num_threads or min(8, os.cpu_count() or 1)
         self._max_bytes = max(2 * layout.band_bytes, cache_bytes)
-        self._cached: OrderedDict[int, Rows] = OrderedDict()
+        self._cached: OrderedDict[int, RowArray] = OrderedDict()
         self._lock = threading.Lock()
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of decoded tiles that are kept at most."""
+        """Largest size of the cache of decoded tiles in bytes."""
         if self._layout.rows_at is not None:
             return 0
         return min(self._max_bytes, self.nbytes)
 
     def describe(self) -> str:
+        """Return one line with the name, shape, dtype, level and storage."""
         level = f"level {self.level} of {len(self.pyramid.levels)}"
         return f"{super().describe()}, {level}, {self._layout.facts}"
 
     def close(self) -> None:
+        """Close the file and empty the cache; reading then raises SourceError."""
         with self._lock:
             self._file = None
             self._cached.clear()
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def _read(self, start: int, stop: int) -> RowArray:
         return self._read_window(start, stop, 0, self.shape[1])
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         layout = self._layout
         if layout.rows_at is not None:
             file = still_open(self._file, self.name)
@@ -104,7 +118,7 @@ class TiffSource(Source):
         return out
 
     def _groups(self, start: int, stop: int, left: int, right: int) -> Iterator[list[int]]:
-        """The segments of a rectangle, whole bands of them together, as many as may be kept."""
+        """Yield the segments of a rectangle in groups of whole bands, as many as the cache holds."""
         layout = self._layout
         height, width = layout.segment_shape
         across = range(left // width, math.ceil(right / width))
@@ -113,21 +127,21 @@ class TiffSource(Source):
         for at in range(0, len(bands), at_once):
             yield [s for band in bands[at : at + at_once] for s in layout.segments(band, across)]
 
-    def _decoded(self, segments: list[int]) -> dict[int, Rows]:
-        """The segments, from the cache or decoded; they are then the youngest in the cache."""
+    def _decoded(self, segments: list[int]) -> dict[int, RowArray]:
+        """Return segments from the cache or decoded, and make them the most recent in the cache."""
         missing = [segment for segment in segments if segment not in self._cached]
         decode = partial(self._decode, still_open(self._file, self.name))
         with ThreadPoolExecutor(self._num_threads) as pool:
             self._cached.update(zip(missing, pool.map(decode, missing), strict=True))
-        wanted = {segment: self._cached.pop(segment) for segment in segments}
-        self._cached.update(wanted)
-        kept = sum(tile.nbytes for tile in self._cached.values())
-        while kept > self._max_bytes:
-            kept -= self._cached.popitem(last=False)[1].nbytes
-        return wanted
+        tiles = {segment: self._cached.pop(segment) for segment in segments}
+        self._cached.update(tiles)
+        cached_bytes = sum(tile.nbytes for tile in self._cached.values())
+        while cached_bytes > self._max_bytes:
+            cached_bytes -= self._cached.popitem(last=False)[1].nbytes
+        return tiles
 
-    def _decode(self, file: File, segment: int) -> Rows:
-        """The part of a segment that is inside the image, `[rows, columns, C]`; of one plane where they are apart."""
+    def _decode(self, file: File, segment: int) -> RowArray:
+        """Return the part of a segment inside the image, `[rows, columns, C]`, C = 1 if planes are separate."""
         layout = self._layout
         _, top, left = layout.corner(segment)
         rows, columns = layout.inside(segment)
@@ -136,15 +150,17 @@ class TiffSource(Source):
             return np.full((rows, columns, channels), layout.nodata, self.dtype)
         data = file.read(layout.offsets[segment], layout.counts[segment])
         height, width = layout.segment_shape
-        claimed = layout.claimed(data) or (0, 0)
+        declared = layout.declared_size(data) or (0, 0)
         try:
-            if claimed[0] > height or claimed[1] > width:
-                raise ValueError(f"says it is {claimed[0]} x {claimed[1]}, in {height} x {width}")
+            if declared[0] > height or declared[1] > width:
+                raise ValueError(
+                    f"declares a size of {declared[0]} x {declared[1]}, larger than the {height} x {width} of the file"
+                )
             tile = layout.decode(data, segment)[0][0, :rows, :columns, :channels]
             return np.ascontiguousarray(
                 np.broadcast_to(tile, (rows, columns, channels)), self.dtype
             )
-        except Exception as error:  # each codec has exceptions of its own
+        except Exception as error:  # each codec raises its own exceptions
             raise SourceError(
                 f"{self.name}: tile or strip {segment}, rows {top}:{top + rows} from column {left}, "
                 f"cannot be decoded ({type(error).__name__}: {error}). The file is damaged there; "
@@ -153,6 +169,6 @@ class TiffSource(Source):
 
 
 def _overlap(first: int, size: int, start: int, stop: int) -> tuple[slice, slice]:
-    """What `[first, first + size)` and `[start, stop)` share: as part of the one, and of the other."""
+    """Return the intersection of `[first, first + size)` and `[start, stop)`, relative to `first` and to `start`."""
     low, high = max(first, start), min(first + size, stop)
     return slice(low - first, high - first), slice(low - start, high - start)

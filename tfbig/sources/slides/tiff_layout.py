@@ -1,4 +1,4 @@
-"""Where the samples of a TIFF page are, and whether they can be decoded by strips."""
+"""Location of the samples of a TIFF page, and checks that it can be decoded in strips."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import tifffile
 
 from tfbig.errors import SourceError
 from tfbig.sources.files import File
-from tfbig.sources.resolution import Resolution, of_tiff
+from tfbig.sources.resolution import Resolution, resolution_from_tiff
 from tfbig.sources.slides import decoded_size
-from tfbig.sources.slides.georeference import Georeference, of_page
+from tfbig.sources.slides.georeference import Georeference, georeference_of_page
 from tfbig.units import format_bytes
 
 _MAX_BAND_BYTES: Final = 2**30
@@ -25,14 +25,24 @@ _YCBCR_DECODED_TO_RGB: Final = frozenset({6, 7, 33007, 34892})  # the JPEG famil
 
 @dataclass(frozen=True)
 class TiffLayout:
-    """Where the samples of one page are and how its segments (tiles or strips) are decoded.
+    """Location of the samples of one page, and how its segments (tiles or strips) are decoded.
 
-    A *band* is a row of tiles, or one strip. `planes` is the number of separately stored
-    channels, 1 if the channels of a pixel are side by side; `samples` counts alpha, which `shape`
-    does not. `stored` is the dtype in the file's byte order. `decode(data, segment)` gives
-    `[1, rows, columns, samples]`, position and shape; `claimed(data)` gives the rows and columns that compressed data
-    say they have, None where they do not. `rows_at` is the offset of plain
-    uncompressed rows, or None.
+    A *band* is a row of tiles, or one strip.
+
+    Attributes:
+        shape: `(rows, columns, channels)`, without alpha.
+        samples: Samples of a pixel, including alpha.
+        stored: Dtype in the byte order of the file.
+        nodata: Value of missing tiles.
+        planes: Number of separately stored channels; 1 if the channels of a pixel are interleaved.
+        segment_shape: Rows and columns of a segment.
+        offsets: Offset of every segment in the file.
+        counts: Bytes of every segment; 0 if it is missing.
+        decode: `decode(data, segment)` returns `[1, rows, columns, samples]`, position and shape.
+        declared_size: `declared_size(data)` returns the rows and columns declared in compressed
+            data, or None if its format does not declare them.
+        rows_at: Offset of the rows if they are stored uncompressed one after the other, else None.
+        facts: Description for people.
     """
 
     shape: tuple[int, int, int]
@@ -44,36 +54,52 @@ class TiffLayout:
     offsets: tuple[int, ...]
     counts: tuple[int, ...]
     decode: Callable[..., Any]
-    claimed: Callable[[bytearray], tuple[int, int] | None]
+    declared_size: Callable[[bytearray], tuple[int, int] | None]
     rows_at: int | None
     facts: str
 
     @property
     def num_bands(self) -> int:
+        """Number of bands of a plane."""
         return math.ceil(self.shape[0] / self.segment_shape[0])
 
     @property
     def num_across(self) -> int:
+        """Number of segments of a band."""
         return math.ceil(self.shape[1] / self.segment_shape[1])
 
     @property
     def band_bytes(self) -> int:
+        """Size of a decoded band in bytes."""
         return self.segment_shape[0] * self.shape[1] * self.shape[2] * self.stored.itemsize
 
     def corner(self, segment: int) -> tuple[int, int, int]:
-        """Plane, first row and first column of a segment."""
-        plane, rest = divmod(segment, self.num_bands * self.num_across)
-        band, across = divmod(rest, self.num_across)
+        """Return the plane, first row and first column of a segment.
+
+        Args:
+            segment: Number of the segment.
+        """
+        plane, place = divmod(segment, self.num_bands * self.num_across)
+        band, across = divmod(place, self.num_across)
         return plane, band * self.segment_shape[0], across * self.segment_shape[1]
 
     def inside(self, segment: int) -> tuple[int, int]:
-        """Rows and columns of a segment that are inside the image."""
+        """Return the number of rows and columns of a segment inside the image.
+
+        Args:
+            segment: Number of the segment.
+        """
         _, top, left = self.corner(segment)
         height, width = self.segment_shape
         return min(height, self.shape[0] - top), min(width, self.shape[1] - left)
 
     def segments(self, band: int, across: Iterable[int]) -> list[int]:
-        """The segments of a band at some places in it, of all planes that are kept."""
+        """Return the segments at some places of a band, in all planes except alpha.
+
+        Args:
+            band: Number of the band.
+            across: Places of the segments in the band.
+        """
         planes = min(self.planes, self.shape[2])
         first = [(plane * self.num_bands + band) * self.num_across for plane in range(planes)]
         return [start + place for start in first for place in across]
@@ -81,7 +107,13 @@ class TiffLayout:
 
 @dataclass(frozen=True)
 class TiffPyramid:
-    """What a TIFF file says of its first image: rows and columns of each level, and of its pixels."""
+    """Levels of the first image of a TIFF file.
+
+    Attributes:
+        levels: Rows and columns of each level.
+        resolution: Resolution of level 0.
+        georeference: Georeference of level 0, or None.
+    """
 
     levels: tuple[tuple[int, int], ...]
     resolution: Resolution
@@ -89,25 +121,30 @@ class TiffPyramid:
 
 
 def read_layout(file: File, level: int) -> tuple[TiffPyramid, TiffLayout]:
-    """The levels of a TIFF file, and the layout of one.
+    """Read the levels of a TIFF file and the layout of one of them.
+
+    Args:
+        file: The open file.
+        level: The level.
 
     Raises:
-        SourceError: As `TiffSource` says.
+        SourceError: The file cannot be read in strips, as in `TiffSource`.
     """
     try:
-        with tifffile.TiffFile(file.path, _multifile=False) as tiff:  # no other file is opened
+        with tifffile.TiffFile(file.path, _multifile=False) as tiff:  # never opens another file
             levels = _levels(file.path, tiff)
             page = _page(file.path, levels, level)
             _check_decodable(file.path, page)
             layout = _layout(file.path, page)
-            resolution, georeference = of_tiff(tiff), of_page(levels[0].keyframe)
+            resolution = resolution_from_tiff(tiff)
+            georeference = georeference_of_page(levels[0].keyframe)
         _check_segments(file, layout)
     except SourceError:
         raise
-    except Exception as error:  # tifffile raises its own, struct's, ValueError, IndexError, ...
+    except Exception as error:  # tifffile's exceptions, struct.error, ValueError, IndexError, ...
         raise SourceError(
             f"{file.path}: cannot be read as TIFF ({error}; {file.num_bytes} bytes); expected a "
-            "TIFF file or a slide in a TIFF dialect. Check that it is one and was copied whole."
+            "TIFF file or a slide in a TIFF dialect. Check that it is one and was copied completely."
         ) from error
     sizes = tuple((one.keyframe.imagelength, one.keyframe.imagewidth) for one in levels)
     return TiffPyramid(sizes, resolution, georeference), layout
@@ -120,8 +157,8 @@ def _levels(path: str, tiff: tifffile.TiffFile) -> list[tifffile.TiffPageSeries]
     if series.axes not in ("YX", "YXS", "SYX"):
         raise SourceError(
             f"{path}: holds a stack of images, shape {series.shape} with axes '{series.axes}'; "
-            "expected one image, 'YX' (gray) or 'YXS' (RGB). Save one image of the stack in a file "
-            "of its own; an RGB image must be written with photometric='rgb'."
+            "expected one image, 'YX' (gray) or 'YXS' (RGB). Save one image of the stack in a separate "
+            "file; an RGB image must be written with photometric='rgb'."
         )
     return list(series.levels)
 
@@ -131,14 +168,14 @@ def _page(path: str, levels: list[tifffile.TiffPageSeries], level: int) -> tifff
     if not 0 <= level < len(pages):
         sizes = ", ".join(f"{page.imagelength} x {page.imagewidth}" for page in pages)
         raise SourceError(
-            f"{path}: level {level} was asked for, the file has {len(pages)} ({sizes}), counted "
-            "from 0. If more were expected, the file may be truncated."
+            f"{path}: level {level} requested, but the file has {len(pages)} ({sizes}), counted "
+            "from 0. If you expected more, the file may be truncated."
         )
     return pages[level]
 
 
 def _check_decodable(path: str, page: tifffile.TiffPage) -> None:
-    """Refuses colours and compressions that would fail, or give something else than RGB."""
+    """Raise SourceError for colours and compressions that fail to decode, or do not decode to RGB."""
     decoded_to_rgb = page.compression in _YCBCR_DECODED_TO_RGB
     if page.photometric not in (1, 2) and not (page.photometric == 6 and decoded_to_rgb):
         raise SourceError(
@@ -146,8 +183,8 @@ def _check_decodable(path: str, page: tifffile.TiffPage) -> None:
             "black), RGB, or YCbCr in JPEG. Convert it to RGB."
         )
     try:
-        if page.compression == 33003:  # the codec gives YCbCr and nothing in the file says so
-            raise KeyError("JPEG 2000 in YCbCr is not turned into RGB")
+        if page.compression == 33003:  # decodes to YCbCr, which nothing else in the file indicates
+            raise KeyError("JPEG 2000 in YCbCr is not converted to RGB")
         tifffile.TIFF.DECOMPRESSORS[page.compression]
     except KeyError as error:
         raise SourceError(
@@ -158,7 +195,7 @@ def _check_decodable(path: str, page: tifffile.TiffPage) -> None:
 
 
 def _name(value: int) -> str:
-    """What TIFF calls the value of a tag, or the number if tifffile does not know it."""
+    """Return TIFF's name for the value of a tag, or the number if tifffile does not know it."""
     return str(getattr(value, "name", value))
 
 
@@ -184,14 +221,14 @@ def _layout(path: str, page: tifffile.TiffPage) -> TiffLayout:
         offsets=tuple(page.dataoffsets),
         counts=tuple(page.databytecounts),
         decode=_decoder(page),
-        claimed=_CLAIMED.get(int(page.compression), _nothing),
+        declared_size=_DECLARED_SIZE.get(int(page.compression), _no_declared_size),
         rows_at=page.dataoffsets[0] if page.is_final and planes == 1 else None,
         facts=f"{kind} of {height} x {width}, {_name(page.compression)}",
     )
 
 
 def _num_colours(page: tifffile.TiffPage, samples: int) -> int:
-    """Samples before the first alpha sample (1 is associated, 2 is unassociated alpha)."""
+    """Return the number of samples before the first alpha sample (1 is associated, 2 is unassociated alpha)."""
     if page.photometric == 2 and samples == 4:
         return 3
     from_alpha = itertools.dropwhile(lambda kind: kind not in (1, 2), page.extrasamples)
@@ -204,26 +241,26 @@ def _decoder(page: tifffile.TiffPage) -> Callable[..., Any]:
     return page.decode
 
 
-def _nothing(data: bytearray) -> None:
-    """Of compressions whose data do not say their size."""
+def _no_declared_size(data: bytearray) -> None:
+    """Return None, for compressions whose data do not declare a size."""
 
 
-_CLAIMED: Final = dict.fromkeys((6, 7, 33007, 34892), decoded_size.jpeg_size) | dict.fromkeys(
+_DECLARED_SIZE: Final = dict.fromkeys((6, 7, 33007, 34892), decoded_size.jpeg_size) | dict.fromkeys(
     (33003, 33004, 33005, 34712), decoded_size.jpeg2000_size
 )
 
 
 def _check_segments(file: File, layout: TiffLayout) -> None:
-    """Refuses a truncated file, and bands too large to decode at once."""
+    """Raise SourceError for a truncated file, and for bands too large to decode at once."""
     if layout.rows_at is not None:
         num_samples = layout.shape[0] * layout.shape[1] * layout.samples
         file.check_length(layout.rows_at + num_samples * layout.stored.itemsize)
         return
-    wanted = layout.num_bands * layout.num_across * layout.planes
-    if min(len(layout.offsets), len(layout.counts)) < wanted:
+    num_segments = layout.num_bands * layout.num_across * layout.planes
+    if min(len(layout.offsets), len(layout.counts)) < num_segments:
         raise SourceError(
             f"{file.path}: lists {len(layout.offsets)} offsets and {len(layout.counts)} sizes for "
-            f"{wanted} tiles or strips. The file is damaged; write or copy it again."
+            f"{num_segments} tiles or strips. The file is damaged; write or copy it again."
         )
     ends = (at + count for at, count in zip(layout.offsets, layout.counts, strict=False) if count)
     file.check_length(max(ends, default=0))
@@ -231,5 +268,5 @@ def _check_segments(file: File, layout: TiffLayout) -> None:
         raise SourceError(
             f"{file.path}: {layout.facts}: one must be decoded at once and takes "
             f"{format_bytes(layout.band_bytes)}; {format_bytes(_MAX_BAND_BYTES)} are allowed. Convert "
-            "the file to tiles, say with tifffile.imwrite(..., tile=(512, 512))."
+            "the file to tiles, for example with tifffile.imwrite(..., tile=(512, 512))."
         )

@@ -13,29 +13,29 @@ from tfbig.errors import SourceError
 from tfbig.sources.files import PathLike, optional
 from tfbig.sources.resolution import Resolution
 from tfbig.sources.slides.slide import Slide
-from tfbig.sources.source import Rows, Source
+from tfbig.sources.source import RowArray, Source
 
-zarr, _why_not = optional("zarr")
+zarr, _import_error = optional("zarr")
 
-_UNITS = {"micrometer": 1.0, "nanometer": 1e-3, "millimeter": 1e3, "meter": 1e6}
+_UM_PER_UNIT = {"micrometer": 1.0, "nanometer": 1e-3, "millimeter": 1e3, "meter": 1e6}
 
 
 @final
 class ZarrSlide(Slide):
     """An image in a zarr array `[H, W]` or `[H, W, C]`, or the first image of an OME-Zarr group.
 
-    Axes of an OME-Zarr are those that it names: y and x, and c of any place; others must have one entry.
+    The axes of an OME-Zarr are found by name: y, x, and optionally c, in any order; others must have size 1.
 
     Args:
-        path: the folder of the array or group.
+        path: Folder of the array or group.
 
     Raises:
-        SourceError: the zarr package is not there, or the folder holds no image.
+        SourceError: The zarr package is not installed, or the folder does not hold an image.
     """
 
     def __init__(self, path: PathLike) -> None:
         name = os.fspath(path)
-        arrays, axes, resolution = _found(name)
+        arrays, axes, resolution = _open_levels(name)
         sources = [_ZarrSource(array, axes, name) for array in arrays]
         first = sources[0]
         levels = [(source.shape[0], source.shape[1]) for source in sources]
@@ -48,7 +48,7 @@ class ZarrSlide(Slide):
 
 @final
 class _ZarrSource(Source):
-    """One array; `axes` are its letters, such as 'cyx'."""
+    """One array, whose axes have the letters `axes`, such as 'cyx'."""
 
     def __init__(self, array: Any, axes: str, name: str) -> None:
         sizes = dict(zip(axes, array.shape, strict=False))
@@ -59,56 +59,56 @@ class _ZarrSource(Source):
             or max(others.values(), default=1) > 1
         ):
             raise SourceError(
-                f"{name}: holds {array.shape} with axes '{axes}'; expected an image of axes y and x, perhaps c, and "
-                "others of size 1."
+                f"{name}: holds {array.shape} with axes '{axes}'; expected an image with axes y and x, optionally c, "
+                "and others of size 1."
             )
         super().__init__((sizes["y"], sizes["x"], sizes.get("c", 1)), array.dtype, name)
         self._array, self._axes = array, axes
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def _read(self, start: int, stop: int) -> RowArray:
         return self._read_window(start, stop, 0, self.shape[1])
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> Rows:
-        parts = {"y": slice(start, stop), "x": slice(left, right), "c": slice(None)}
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
+        slices = {"y": slice(start, stop), "x": slice(left, right), "c": slice(None)}
         try:
-            found = np.asarray(self._array[tuple(parts.get(axis, 0) for axis in self._axes)])
-        except Exception as error:  # each codec and each store has exceptions of its own
+            window = np.asarray(self._array[tuple(slices.get(axis, 0) for axis in self._axes)])
+        except Exception as error:  # each codec and store raises its own exceptions
             raise SourceError(
                 f"{self.name}: rows {start}:{stop}, columns {left}:{right} cannot be read ({error}). A chunk is "
                 "damaged; copy it again."
             ) from error
-        kept = [axis for axis in self._axes if axis in "yxc"]
-        order = [kept.index(axis) for axis in "yxc" if axis in kept]
-        rows = found.transpose(order).reshape(stop - start, right - left, self.shape[2])
+        axes = [axis for axis in self._axes if axis in "yxc"]
+        order = [axes.index(axis) for axis in "yxc" if axis in axes]
+        rows = window.transpose(order).reshape(stop - start, right - left, self.shape[2])
         return np.ascontiguousarray(rows, self.dtype)
 
 
-def _found(name: str) -> tuple[list[Any], str, Resolution]:
-    """Arrays of the levels, the letters of their axes, and the size of pixels."""
+def _open_levels(name: str) -> tuple[list[Any], str, Resolution]:
+    """Return the arrays of the levels, the letters of their axes, and the resolution."""
     if zarr is None:
         raise SourceError(
-            f"{name}: needs the zarr package ({_why_not}): pip install 'tfbig[zarr]'."
+            f"{name}: needs the zarr package ({_import_error}): pip install 'tfbig[zarr]'."
         )
     if not Path(name).exists():
         raise SourceError(f"{name}: there is no such file. Check the path.")
     try:
-        held = zarr.open(name, mode="r")
-        if isinstance(held, zarr.Array):
-            return [held], "yxc"[: held.ndim], Resolution()
-        images = held.attrs.get("ome", held.attrs)["multiscales"]
+        node = zarr.open(name, mode="r")
+        if isinstance(node, zarr.Array):
+            return [node], "yxc"[: node.ndim], Resolution()
+        images = node.attrs.get("ome", node.attrs)["multiscales"]
         image = images[0]
         letters = "".join(axis["name"] for axis in image["axes"])
-        arrays = [held[data["path"]] for data in image["datasets"]]
+        arrays = [node[data["path"]] for data in image["datasets"]]
         return arrays, letters, Resolution(_mpp(image))
-    except Exception as error:  # each store has exceptions of its own
+    except Exception as error:  # each store raises its own exceptions
         raise SourceError(
-            f"{name}: is no zarr array and no OME-Zarr group with an image ({type(error).__name__}: {error}). Check "
-            "that the folder was copied whole."
+            f"{name}: is neither a zarr array nor an OME-Zarr group with an image ({type(error).__name__}: {error}). "
+            "Check that the folder was copied completely."
         ) from error
 
 
 def _mpp(image: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Of the scale of the first level, where the axes have units of length."""
+    """Return the micrometres per pixel from the scale of the first level, or None if its axes have no length unit."""
     scales = [
         t["scale"]
         for t in image["datasets"][0].get("coordinateTransformations", ())
@@ -117,8 +117,8 @@ def _mpp(image: Mapping[str, Any]) -> tuple[float, float] | None:
     if not scales:
         return None
     sizes = {
-        axis["name"]: scale * _UNITS[axis["unit"]]
+        axis["name"]: scale * _UM_PER_UNIT[axis["unit"]]
         for axis, scale in zip(image["axes"], scales[0], strict=True)
-        if axis.get("unit") in _UNITS
+        if axis.get("unit") in _UM_PER_UNIT
     }
     return (sizes["y"], sizes["x"]) if {"y", "x"} <= sizes.keys() else None

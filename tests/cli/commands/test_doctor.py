@@ -1,0 +1,28 @@
+"""`tfbig doctor`."""
+
+import json
+
+from tfbig.cli.commands import doctor
+from tfbig.cli.main import main
+from tfbig.sources.slides import openslide
+
+
+def test_missing_packages(capsys, monkeypatch):
+    assert main(["doctor"]) == 0
+    output = capsys.readouterr().out
+    assert (
+        "accelerators: " in output
+        and "reads NDPI, MRXS, SCN, BIF, Philips, CZI, DICOM: yes" in output
+    )
+    monkeypatch.setattr(openslide, "openslide", None)
+    version = doctor._version
+    monkeypatch.setattr(
+        doctor, "_version", lambda n: None if n in ("openslide-bin", "zarr") else version(n)
+    )
+    assert main(["doctor", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["missing"] == {"openslide-bin": "pip install openslide-bin"}
+    assert report["optional"] == {"zarr": "pip install 'tfbig[zarr]'"}
+    assert report["readers"]["openslide"] is False
+    assert main(["doctor"]) == 1
+    assert "openslide-bin is missing: pip install openslide-bin" in capsys.readouterr().out

@@ -1,0 +1,41 @@
+"""`tfbig plan`."""
+
+import keras
+
+from tfbig.cli.main import main
+
+
+def test_run_file_and_network(segmentation_run, tmp_path, capsys):
+    run = segmentation_run.folder
+    assert main(["plan", str(run), "4096x8192", "--host-memory", "2GB"]) == 0
+    output = capsys.readouterr().out
+    assert "Plan for an image of 1 x 4096 x 8192 x 1" in output
+    assert "It fits: a training step takes" in output
+    assert main(["plan", str(run), str(segmentation_run.data / "a.tif"), "--inference"]) == 0
+    output = capsys.readouterr().out
+    assert "1 x 256 x 384 x 1" in output
+    assert "a prediction takes" in output
+    image = keras.Input((None, None, 3))
+    plain = keras.Model(image, keras.layers.Conv2D(2, 3, padding="same")(image))
+    plain.save(tmp_path / "own.keras")
+    assert main(["plan", str(tmp_path / "own.keras"), "512x512", "--batch-size", "2"]) == 0
+    assert "2 x 512 x 512 x 3" in capsys.readouterr().out
+    assert main(["plan", "MobileNet", "256x320", "--inference"]) == 0
+    assert "1 x 256 x 320 x 3" in capsys.readouterr().out
+
+
+def test_errors(segmentation_run, capsys):
+    run = segmentation_run.folder
+    assert main(["plan", str(run), "65536x65536", "--host-memory", "100MB", "--disk", "0"]) == 1
+    assert "Raise `host` to" in capsys.readouterr().err
+    assert main(["plan", str(run), "0x12"]) == 1
+    assert "0x12: is not a size" in capsys.readouterr().err
+    assert main(["plan", "ResNet5000", "512x512"]) == 1
+    assert "or a network of keras.applications: ConvNeXtBase" in capsys.readouterr().err
+
+
+def test_bags(mil_run, capsys):
+    assert main(["plan", str(mil_run.folder), "5000"]) == 0
+    assert "5000" in capsys.readouterr().out
+    assert main(["plan", str(mil_run.folder), "512x512"]) == 1
+    assert "expected tiles of a bag" in capsys.readouterr().err

@@ -1,0 +1,77 @@
+"""`tfbig tile`: tiles, files, flags."""
+
+import pytest
+import yaml
+from cli_runs import write_square
+from PIL import Image
+
+from tfbig.cli.main import main
+from tfbig.sources import read_coords
+
+REPORT = {"report.html", "versions.json", "views"}
+"""Files of every run."""
+
+
+def test_folder(slides, tmp_path, capsys):
+    out = tmp_path / "out"
+    flags = ("--out", str(out), "--size", "64", "--min-tissue", "1.0")
+    assert main(["tile", str(slides), *flags]) == 0
+    output = capsys.readouterr().out
+    assert "a.tif: 16 tiles of 64 x 64 pixels, 1 x the pixels of level 0, 24.8% tissue" in output
+    names = {p.name for p in out.iterdir()}
+    assert names == {"a.h5", "a.png", "b.h5", "b.png", "tile.yaml", ".lock", *REPORT}
+    coords = read_coords(out / "a.h5")
+    assert len(coords.coords) == 16
+    assert (coords.coords.min(), coords.coords.max()) == (192, 384)
+    with Image.open(out / "a.png") as picture:
+        assert max(picture.size) > 800
+    assert yaml.safe_load((out / "tile.yaml").read_text())["mpp"] == 0.5
+    stamps = {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
+    assert main(["tile", str(slides), *flags]) == 0
+    assert "2 of 2 slides are already finished" in capsys.readouterr().out
+    assert {p.name: p.stat().st_mtime_ns for p in out.iterdir()} == stamps
+    assert main(["tile", str(slides), *flags[:-1], "0.5"]) == 1
+    assert (
+        "holds results of other settings: min_tissue. Use another --out" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "count"),
+    [
+        pytest.param(("--tissue", "grey"), 16, marks=pytest.mark.slow),
+        (("--tissue", "grey-tiles"), 16),
+        pytest.param(("--tissue", "none"), 64, marks=pytest.mark.slow),
+        (("--tissue", "none", "--max-pen", "0.5"), 64),
+        (("--tissue", "none", "--min-sharpness", "1"), 48),
+    ],
+)
+def test_tissue_and_quality_flags(tmp_path, flags, count):
+    write_square(tmp_path / "a.tif")
+    out = tmp_path / "out"
+    common = ("--size", "80", "--min-tissue", "0.9", "--out", str(out))
+    assert main(["tile", str(tmp_path / "a.tif"), *common, *flags]) == 0
+    assert len(read_coords(out / "a.h5").coords) == count
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--mpp", "1", "--level", "0"), "expected one of --mpp, --magnification, --level"),
+        (("--size", "64", "--overlap", "64"), "--overlap 64: expected less than --size 64"),
+        (("--mpp-of", "none.csv"), "none.csv: cannot be read as a CSV file"),
+    ],
+)
+def test_conflicting_flags(slides, tmp_path, capsys, flags, message):
+    assert main(["tile", str(slides), "--out", str(tmp_path / "out"), *flags]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--size", "0"), ("--min-tissue", "2"), ("--mpp", "-1"), ("--tissue", "all"), ("--siz", "5")],
+)
+def test_wrong_flags(slides, tmp_path, flags):
+    with pytest.raises(SystemExit) as ended:
+        main(["tile", str(slides), "--out", str(tmp_path / "out"), *flags])
+    assert ended.value.code == 2

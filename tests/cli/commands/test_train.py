@@ -1,0 +1,97 @@
+"""`train.py` from the command line to the run folder, on small slides."""
+
+import shutil
+
+import keras
+import pytest
+import yaml
+from cli_runs import history, metrics, run_segmentation
+
+FILES = {
+    "checkpoints",
+    "config.yaml",
+    "history.csv",
+    "learning_curve.png",
+    "metrics.json",
+    "model.keras",
+    "overlay.png",
+    "plan.txt",
+    "rates.json",
+    "report.html",
+    "versions.json",
+    "views",
+}
+
+
+def test_dry_run(data, tmp_path, capsys):
+    assert run_segmentation(data, tmp_path / "out", "--dry-run") == 0
+    assert "Plan for an image of 1 x 128 x 256 x 1" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_modes_agree(data, tmp_path):
+    offload, device = tmp_path / "offload", tmp_path / "device"
+    assert run_segmentation(data, offload, "--mode", "offload", "--device-memory", "1MB") == 0
+    assert run_segmentation(data, device, "--mode", "device") == 0
+    for folder in (offload, device):
+        assert {p.name for p in folder.iterdir()} == FILES
+        assert yaml.safe_load((folder / "config.yaml").read_text())["seed"] == 4
+        assert (folder / "overlay.png").read_bytes().startswith(b"\x89PNG")
+        assert [r["epoch"] for r in history(folder)] in ([0, 1], [1, 2])
+    a, b = metrics(offload), metrics(device)
+    for key in ("loss", "val_loss"):
+        assert abs(a[key] - b[key]) <= 1e-5
+    assert abs(a["val_dice"] - b["val_dice"]) <= 1e-4  # a pixel at 0.5 may fall to either side
+    assert a["planned_bytes"] > a["base_bytes"]
+    loaded = keras.saving.load_model(offload / "model.keras")
+    assert loaded.count_params() == 4492
+
+
+def test_beside(segmentation_run, tmp_path, capsys):
+    """Modes have the same loss; time and memory of both runs are in metrics and report."""
+    data, offload, unified = segmentation_run.data, segmentation_run.folder, tmp_path / "unified"
+    assert run_segmentation(data, unified, "--mode", "unified", "--beside", str(offload)) == 0
+    assert "unified memory on" in capsys.readouterr().out
+    a, b = metrics(offload), metrics(unified)
+    assert {p.name for p in unified.iterdir()} == FILES
+    assert b["beside"]["loss_difference"] == abs(a["loss"] - b["loss"]) <= 1e-5
+    for key in ("mode", "loss", "seconds_per_step", "peak_bytes"):
+        assert b["beside"][key] == a[key]
+    page = (unified / "report.html").read_text()
+    assert "Comparison with another run" in page
+    assert f"{a['loss']:.6f}" in page
+    assert f"{b['loss']:.6f}" in page
+
+
+def test_beside_unfinished_run(data, tmp_path, capsys):
+    assert run_segmentation(data, tmp_path / "out", "--beside", str(tmp_path / "none")) == 1
+    assert "has no metrics.json" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_existing_run(segmentation_run, tmp_path, capsys):
+    data = segmentation_run.data
+    shutil.copytree(segmentation_run.folder, tmp_path / "out")
+    before = history(tmp_path / "out")
+    assert run_segmentation(data, tmp_path / "out") == 1
+    assert "--resume" in capsys.readouterr().err
+    assert history(tmp_path / "out") == before
+    assert run_segmentation(data, tmp_path / "out", "--resume", "--epochs", "3") == 0
+    after = history(tmp_path / "out")
+    assert after[:2] == before
+    assert len(after) == 3
+
+
+def test_budget_below_one_strip(data, tmp_path, capsys):
+    assert run_segmentation(data, tmp_path / "out", "--device-memory", "1KB") == 1
+    message = capsys.readouterr().err
+    assert "smallest strip needs" in message
+    assert "Raise `device` to" in message
+    assert not (tmp_path / "out" / "metrics.json").exists()
+
+
+@pytest.mark.slow  # test_faults.py has a fast one
+def test_nonfinite_loss(data, tmp_path, capsys):
+    assert run_segmentation(data, tmp_path / "out", "--lr", "1e30") == 1
+    assert "loss" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "metrics.json").exists()

@@ -1,0 +1,133 @@
+"""Bags of `--task mil`: tiles of slides, features, folders and composed bags."""
+
+import h5py
+import numpy as np
+import pytest
+from cli_runs import (
+    MIL,
+    SLIDE_BAGS,
+    failures,
+    metrics,
+    predictions,
+    run_mil,
+)
+from PIL import Image
+
+import train
+from tfbig.cli import settings
+from tfbig.cli.data import bags
+from tfbig.cli.data.splits import SPLITS
+
+
+def test_tiles_of_slides(slide_bags_run):
+    """Slides that cannot be read are named and skipped."""
+    run = slide_bags_run
+    assert run.code == 3
+    assert "train: 2 bags of 32 to 32 instances (1 purple, 1 red)" in run.out
+    assert "skipped s1: " in run.err
+    assert "skipped s10: no such slide" in run.err
+    assert sorted(name for name, _ in metrics(run.folder)["left_out"]) == ["s1", "s10"]
+    assert sorted(row["slide"] for row in failures(run.folder)) == ["s1", "s10"]
+    assert np.sum(metrics(run.folder)["confusion"]) == len(predictions(run.folder))
+    assert (run.folder / "report.html").exists()
+
+
+def test_strict(cohort_table, tmp_path, capsys):
+    out = tmp_path / "run"
+    flags = [*SLIDE_BAGS, "--data", str(cohort_table), "--strict", "--out", str(out)]
+    assert train.main(flags) == 1
+    assert "s1.tif" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_coords(cohort_table, tiles):
+    """`--coords` with tiles of `tfbig tile` gives the bags that training finds itself."""
+    flags = [*SLIDE_BAGS, "--data", str(cohort_table)]
+    with_coords = train.settings_of([*flags, "--coords", str(tiles)])
+    with_coords.mpp = None
+    without = train.settings_of(flags)
+    both = (bags.load(settings).test.bags for settings in (with_coords, without))
+    for first, second in zip(*both, strict=True):
+        assert first.name == second.name
+        np.testing.assert_array_equal(
+            first.read(0, first.shape[0]), second.read(0, second.shape[0])
+        )
+        np.testing.assert_array_equal(first.coords, second.coords)
+    assert with_coords.mpp == without.mpp == 1.0
+
+
+def write_features(folder, rows, broken=()):
+    rng = np.random.default_rng(0)
+    with (folder / "bags.csv").open("w") as file:
+        file.write("bag,label,split\n")
+        for number, (count, label, split) in enumerate(rows):
+            name = f"slide{number}.h5"
+            with h5py.File(folder / name, "w") as features:
+                features["features"] = rng.normal(label, 1, (count, 12)).astype("float32")
+                if number not in broken:
+                    features["coords"] = 256 * np.stack(np.divmod(np.arange(count), 4), -1)
+            file.write(f"{name},{label},{split}\n")
+
+
+def test_features_and_unusable_bags(tmp_path, capsys):
+    data = tmp_path / "data"
+    data.mkdir()
+    rows = [(6 + i, i % 3, s) for i, s in enumerate(["train"] * 9 + ["val"] * 3 + ["test"] * 4)]
+    rows[1] = (3, 1, "train")  # fewer than pseudo-bags
+    write_features(data, rows, broken=(4,))
+    flags = ("--bags", "folder", "--data", str(data), "--encoder", "none", "--mode", "device")
+    assert run_mil(tmp_path / "out", *flags, "--model", "dtfd", "--width", "8") == 3
+    message = capsys.readouterr().err
+    assert "slide4.h5: has no 'coords'" in message
+    assert "slide1.h5: has 3 instances, which cannot be split into 4 pseudo-bags" in message
+    assert len(metrics(tmp_path / "out")["left_out"]) == 2
+    assert np.shape(metrics(tmp_path / "out")["confusion"]) == (3, 3)
+
+
+def test_folders_of_tiles(tmp_path):
+    data = tmp_path / "data"
+    lines = ["bag,label,split"]
+    for number, split in enumerate(["train", "train", "val", "test", "test"]):
+        folder = data / f"slide{number}"
+        folder.mkdir(parents=True)
+        for i in range(5):
+            tile = np.random.default_rng(i).integers(0, 256, (16, 16, 3), np.uint8)
+            tile[: 16 if i == 0 else 0] = 255  # the first is all white
+            Image.fromarray(tile).save(folder / f"{i}.png")
+        lines.append(f"slide{number},{number % 2},{split}")
+    (data / "bags.csv").write_text("\n".join(lines))
+    flags = ("--bags", "folder", "--data", str(data), "--foreground", "0.6", "--fill")
+    flags += ("--sample", "6", "--batch-size", "2", "--epochs", "1")
+    assert run_mil(tmp_path / "out", *flags) == 0
+    rows = predictions(tmp_path / "out")
+    assert [int(row["instances"]) for row in rows] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "bags.csv: no such file"),
+        ("bag,split\na,train\n", "has no rows with column 'label'"),
+        ("bag,label,split\na.npy,x,train\n", "line 2: label 'x' is not a class"),
+        ("bag,label,split\na.npy,0,train\n", "none of 1 bags can be used"),
+    ],
+)
+def test_invalid_table(content, message, tmp_path, capsys):
+    if content:
+        (tmp_path / "bags.csv").write_text(content)
+    assert run_mil(tmp_path / "out", "--bags", "folder", "--data", str(tmp_path)) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_digits_need_a_folder(tmp_path, capsys):
+    assert run_mil(tmp_path / "out", "--bags", "digits") == 1
+    assert "--bags digits needs --data FOLDER" in capsys.readouterr().err
+
+
+def test_splits_are_disjoint():
+    options = settings.parse(MIL, train.TASKS)
+    data = bags.load(options)
+    tiles = [{t.tobytes() for b in getattr(data, s).bags for t in b.read(0, 8)} for s in SPLITS]
+    assert not tiles[0] & tiles[1]
+    assert not tiles[1] & tiles[2]

@@ -1,0 +1,100 @@
+"""Images of `--task patchgd`: folders, class folders, time series, and augmentation."""
+
+import numpy as np
+import pytest
+from cli_runs import PATCHGD, metrics, run_patchgd
+from PIL import Image
+from samples import ROOT
+
+import train
+from tfbig import sources
+from tfbig.cli import settings
+from tfbig.cli.data import images, splits
+from tfbig.data.worker_shards import Shard
+
+
+def write_images(folder, rows, columns):
+    folder.mkdir()
+    for number, row in enumerate(rows):
+        pixels = np.random.default_rng(number).integers(0, 256, (40 + number, 50, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / row[0])
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in rows)]
+    (folder / "images.csv").write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize("side", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_folder_of_images(side, tmp_path, capsys):
+    splits_of = ["train"] * 6 + ["val"] * 2 + ["test"] * 2
+    rows = [(f"{i}.png", i % 2, split) for i, split in enumerate(splits_of)]
+    write_images(tmp_path / "data", rows, ("image", "label", "split"))
+    (tmp_path / "data" / "3.png").write_bytes(b"no image")
+    flags = ("--side", "64", "--mode", "device") if side else ("--batch-size", "1")
+    assert (
+        run_patchgd(
+            tmp_path / "out", "--images", "folder", "--data", str(tmp_path / "data"), *flags
+        )
+        == 3
+    )
+    assert "3.png: cannot be decoded" in capsys.readouterr().err
+    assert len(metrics(tmp_path / "out")["left_out"]) == 1
+    assert np.shape(metrics(tmp_path / "out")["confusion"]) == (2, 2)
+
+
+@pytest.mark.parametrize("mode", ["device", pytest.param("patchgd", marks=pytest.mark.slow)])
+def test_class_folders_with_mixing(mode, tmp_path):
+    for split, count in (("train", 10), ("val", 3)):
+        for name in ("cat", "dog"):
+            folder = tmp_path / split / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                pixels = np.random.default_rng(i).integers(0, 256, (30, 40, 3), np.uint8)
+                Image.fromarray(pixels).save(folder / f"{i}.jpg")
+    flags = ("--images", "pictures", "--data", str(tmp_path), "--side", "48", "--stride", "8")
+    flags += ("--mode", mode)
+    assert run_patchgd(tmp_path / "out", *flags, "--augment", "a3", "--epochs", "1") == 0
+    assert np.sum(metrics(tmp_path / "out")["confusion"]) == 6
+    loaded = images.load(settings.parse([*PATCHGD, *flags], train.TASKS))
+    assert [len(getattr(loaded, s).labels) for s in splits.SPLITS] == [18, 2, 6]
+    assert loaded.classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize("mode", ["patchgd", pytest.param("device", marks=pytest.mark.slow)])
+def test_series(mode, tmp_path):
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 20), ("test", 8)):
+        folder = tmp_path / part / "Inertial Signals"
+        folder.mkdir(parents=True)
+        for name in images.SIGNALS:
+            np.savetxt(folder / f"{name}_{part}.txt", rng.normal(size=(count, 128)))
+        np.savetxt(tmp_path / part / f"y_{part}.txt", np.arange(count) % 6 + 1, fmt="%d")
+    recipe = str(ROOT / "recipes" / "patchgd-har-as-published.yaml")
+    flags = ["--config", recipe, "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert train.main([*flags, "--epochs", "1", "--mode", mode]) == 0
+    assert np.sum(metrics(tmp_path / "out")["confusion"]) == 8
+    (tmp_path / "test" / "y_test.txt").unlink()
+    assert train.main([*flags[:-1], str(tmp_path / "other"), "--epochs", "1"]) == 1
+
+
+def test_augmentation_differs_between_epochs(cohort_table):
+    flags = (
+        "--task",
+        "patchgd",
+        "--images",
+        "slides",
+        "--data",
+        str(cohort_table),
+        "--augment",
+        "slide",
+    )
+    options = train.settings_of([*flags, "--batch-size", "1"])
+    images = train.TASKS["patchgd"].images
+    train_set = images.load(options).train
+    batches = images.dataset(train_set, options, learns=True)
+    epochs = [[handle.numpy()[0].decode() for handle, _ in batches] for _ in range(2)]
+    assert all("?seed=" in handle for epoch in epochs for handle in epoch)
+    assert not set(epochs[0]) & set(epochs[1])
+    again = images.dataset(train_set, options, learns=True, shard=Shard(1))
+    assert [handle.numpy()[0].decode() for handle, _ in again] == epochs[1]
+    plain = images.dataset(train_set, options)
+    assert not any("?" in handle.numpy()[0].decode() for handle, _ in plain)
+    assert isinstance(sources.resolve(epochs[0][0]), sources.AugmentedImage)

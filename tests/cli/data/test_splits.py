@@ -1,0 +1,130 @@
+"""Splits by case, folds, files of CLAM, and `--confine`."""
+
+import numpy as np
+import pytest
+import tifffile
+from cli_runs import cohort_settings, rows_of, write_table
+
+import train
+from tfbig import SourceError
+from tfbig.cli.data import cohort, splits
+
+SMALL = ["--encoder", "small", "--patch", "32"]
+FLAGS = ["--task", "patchgd", "--images", "slides", "--side", "64", "--dry-run", *SMALL]
+
+
+def test_split_rows():
+    rows = [{"label": str(p % 3), "patient": f"p{p}"} for p in range(60) for _ in range(1 + p % 4)]
+    result = splits.split_rows(rows, seed=1)
+    where = {}
+    for row in result:
+        where.setdefault(row["patient"], set()).add(row["split"])
+    assert all(len(s) == 1 for s in where.values())
+    for label in "012":
+        split_of_patient = {row["patient"]: row["split"] for row in result if row["label"] == label}
+        counts = [list(split_of_patient.values()).count(split) for split in splits.SPLITS]
+        assert counts == [14, 2, 4]
+    assert result == splits.split_rows(rows, seed=1)
+    assert result != splits.split_rows(rows, seed=2)
+    alone = splits.split_rows([{"label": "0"}] * 10)
+    assert sorted(row["split"] for row in alone) == ["test"] * 2 + ["train"] * 7 + ["val"]
+
+
+def test_fold_rows():
+    rows = [
+        {"case_id": f"c{n // 2}", "slide_id": f"s{n}", "label": str(n % 2 and n // 40)}
+        for n in range(80)
+    ]
+    rows = [row | {"label": str(int(row["case_id"][1:]) % 4 == 0)} for row in rows]
+    tested = []
+    for fold in range(5):
+        result = splits.fold_rows(rows, 5, fold, seed=3)
+        of_case = {}
+        for row in result:
+            of_case.setdefault(row["case_id"], set()).add(row["split"])
+        assert all(len(names) == 1 for names in of_case.values())
+        held = [case for case, names in of_case.items() if names == {"test"}]
+        assert len(held) == 8
+        assert sum(int(case[1:]) % 4 == 0 for case in held) == 2
+        assert sum(names == {"val"} for names in of_case.values()) == 8
+        tested += held
+    assert sorted(tested) == sorted({row["case_id"] for row in rows})
+    assert splits.fold_rows(rows, 5, 0, seed=4) != splits.fold_rows(rows, 5, 0, seed=3)
+
+
+def test_clam_splits(cohort_table, tmp_path):
+    rows = splits.fold_rows(list(cohort.read(cohort_settings(cohort_table)).rows), 4, 2)
+    splits.write_clam_splits(tmp_path / "splits_2.csv", rows)
+    again = cohort.read(cohort_settings(cohort_table, splits=str(tmp_path / "splits_2.csv")))
+    assert [r["split"] for r in again.rows] == [r["split"] for r in rows]
+    table = rows_of(tmp_path / "splits_2.csv")
+    write_table(tmp_path / "few.csv", [row | {"train": ""} for row in table])
+    fewer = cohort.read(cohort_settings(cohort_table, splits=str(tmp_path / "few.csv")))
+    assert {row["split"] for row in fewer.rows} == {"val", "test"}
+    twice = [row | {"val": row["train"]} for row in table]
+    with pytest.raises(SourceError, match="is in 'train' and in 'val'"):
+        splits.read_clam_splits(write_table(tmp_path / "twice.csv", twice))
+    with pytest.raises(SourceError, match="expected columns train, val, test"):
+        splits.read_clam_splits(write_table(tmp_path / "other.csv", [{"train": "a"}]))
+
+
+def write_slide(path, seed=0):
+    image = np.full((96, 96, 3), 240, np.uint8)
+    image[16:80, 16:80] = np.random.default_rng(seed).integers(60, 180, (64, 64, 3))
+    tifffile.imwrite(path, image, photometric="rgb", tile=(32, 32))
+
+
+def write_slides_table(folder, names):
+    splits = ("train", "val", "test")
+    rows = [
+        {"slide_id": f"s{i}", "label": i % 2, "split": splits[i % 3], "path": name}
+        for i, name in enumerate(names)
+    ]
+    write_table(folder / "slides.csv", rows)
+
+
+@pytest.mark.parametrize("how", ["dots", "absolute", "link"])
+def test_confine(how, tmp_path, capsys):
+    data, outside = tmp_path / "data", tmp_path / "outside"
+    data.mkdir()
+    outside.mkdir()
+    names = [f"{i}.tif" for i in range(6)]
+    for seed, name in enumerate(names):
+        write_slide(data / name, seed)
+    write_slide(outside / "secret.tif")
+    write_slides_table(data, names)
+    flags = [*FLAGS, "--data", str(data / "slides.csv")]
+    assert train.main([*flags, "--confine"]) == 0
+    (data / "link.tif").symlink_to(outside / "secret.tif")
+    names[2] = {
+        "dots": "../outside/secret.tif",
+        "absolute": str(outside / "secret.tif"),
+        "link": "link.tif",
+    }[how]
+    write_slides_table(data, names)
+    assert train.main(flags) == 0
+    assert train.main([*flags, "--confine"]) == 1
+    assert f"lies outside of {data}, and --confine is set" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "flags"),
+    [
+        ("images.csv", "image", ["--task", "patchgd", "--images", "folder", *SMALL]),
+        ("bags.csv", "bag", ["--task", "mil", "--bags", "folder"]),
+    ],
+)
+def test_confine_images_and_bags(name, column, flags, tmp_path, capsys):
+    data = tmp_path / "data"
+    data.mkdir()
+    for folder, file in ((data, "a.npy"), (tmp_path, "secret.npy")):
+        np.save(folder / file, np.zeros((64, 64, 3) if column == "image" else (4, 24, 24, 3), "u1"))
+    rows = [
+        {column: "a.npy", "label": i % 2, "split": s} for i, s in enumerate(("train", "val") * 2)
+    ]
+    rows += [{column: "../secret.npy", "label": i, "split": "test"} for i in range(2)]
+    write_table(data / name, rows)
+    command = [*flags, "--data", str(data), "--dry-run"]
+    assert train.main(command) == 0
+    assert train.main([*command, "--confine"]) == 1
+    assert "secret.npy: lies outside of" in capsys.readouterr().err

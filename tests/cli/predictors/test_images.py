@@ -1,0 +1,67 @@
+"""Classes of whole slides, by a streamed network or PatchGD."""
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from cli_runs import predictions, write_rectangle
+from keras import layers
+
+from tfbig.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("outputs", "activation"),
+    [
+        (3, None),
+        pytest.param(3, "softmax", marks=pytest.mark.slow),
+        pytest.param(1, "sigmoid", marks=pytest.mark.slow),
+        (1, None),
+    ],
+)
+def test_network_of_classes(outputs, activation, tmp_path):
+    """Probabilities equal those of the plain model, computed from logits where it returns logits."""
+    base = write_rectangle(tmp_path / "a.tif")
+    image = keras.Input((None, None, 3))
+    x = layers.GlobalAveragePooling2D()(layers.Conv2D(4, 3, padding="same")(image) / 255)
+    model = keras.Model(image, layers.Dense(outputs, activation)(x))
+    model.save(tmp_path / "m.keras")
+    out = tmp_path / "out"
+    command = [str(tmp_path / "m.keras"), str(tmp_path / "a.tif"), "--out", str(out)]
+    assert main(["predict", *command]) == 0
+    expected = model.predict(base[None].astype(np.float32), verbose=0)[0]
+    if activation is None:
+        expected = (
+            1 / (1 + np.exp(-expected))
+            if outputs == 1
+            else np.exp(expected) / np.exp(expected).sum()
+        )
+    expected = [1 - expected[0], expected[0]] if outputs == 1 else expected
+    (row,) = predictions(out)
+    probabilities = [float(row[f"probability_{n}"]) for n in range(len(expected))]
+    np.testing.assert_allclose(probabilities, expected, atol=1e-5)
+    assert row["predicted"] == str(np.argmax(expected))
+
+
+@pytest.mark.parametrize("mode", ["patchgd", pytest.param("offload", marks=pytest.mark.slow)])
+def test_run_on_whole_slides(mode, whole_slides_run, tmp_path):
+    """Predictions equal those of the run itself; a head with attention also gives a map."""
+    run, out = whole_slides_run(mode).folder, tmp_path / "out"
+    expected = {row["image"]: row for row in predictions(run)}
+    paths = list(expected)
+    assert main(["predict", str(run), *paths, "--out", str(out)]) == 0
+    for row, path in zip(predictions(out), paths, strict=True):
+        assert row["slide"] == Path(path).name
+        assert (row["rows"], row["columns"]) == ("80", "80")
+        key = "probability_red"
+        assert float(row[key]) == pytest.approx(float(expected[path][key]), abs=1e-5)
+    title = Path(paths[0]).stem
+    assert (out / f"{title}_attention.ome.tif").exists() == (mode == "patchgd")
+    if mode == "patchgd":
+        codes = json.loads((out / f"{title}.geojson").read_text())["features"]
+        assert len(codes) == 4  # of 2 x 2 patches
+        assert codes[0]["geometry"]["coordinates"][0][2] == [0, 160]
+        assert codes[1]["properties"]["classification"]["name"] == "region"
+    assert len(list((out / "views").glob("*.json"))) == len(paths)

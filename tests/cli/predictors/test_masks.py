@@ -1,0 +1,97 @@
+"""Masks of slides equal those of the plain model, in files that other programs open."""
+
+import json
+
+import numpy as np
+import pytest
+import shapely
+import tifffile
+from cli_runs import predictions, write_rectangle
+from PIL import Image
+from samples import darkness
+
+from tfbig.cli.main import main
+from tfbig.sources import open_slide
+
+
+def test_mask_equals_plain_model(tmp_path, capsys):
+    base, out = write_rectangle(tmp_path / "a.tif"), tmp_path / "out"
+    model = darkness(tmp_path / "m.keras")
+    flags = ("--out", str(out), "--classes", "glass", "tissue", "--probabilities", "--quiet")
+    assert main(["predict", str(tmp_path / "m.keras"), str(tmp_path / "a.tif"), *flags]) == 0
+    assert "a.tif: 300 x 420, " in capsys.readouterr().out
+    names = {
+        "a.ome.tif",
+        "a.geojson",
+        "a.png",
+        "a_probabilities.ome.tif",
+        "predictions.csv",
+        "predict.yaml",
+        *(".lock", "report.html", "versions.json", "views"),
+    }
+    assert {p.name for p in out.iterdir()} == names
+    padded = np.pad(base, ((0, 20), (0, 28), (0, 0)))  # to multiples of 32
+    expected = model.predict(padded[None].astype(np.float32), verbose=0)[0, :300, :420]
+    labels = (expected > 0.5).astype(np.uint8)
+    assert 0.2 < labels.mean() < 0.4
+    mask = open_slide(out / "a.ome.tif")
+    np.testing.assert_array_equal(mask.read((0, 300), (0, 420)), labels)
+    assert mask.mpp == pytest.approx((0.5, 0.5))
+    probabilities = open_slide(out / "a_probabilities.ome.tif").read((0, 300), (0, 420))
+    np.testing.assert_allclose(probabilities / 255, expected, atol=0.51 / 255)
+    features = json.loads((out / "a.geojson").read_text())["features"]
+    shapes = [shapely.from_geojson(json.dumps(f["geometry"])) for f in features]
+    assert all(shape.is_valid for shape in shapes)
+    area = sum(shape.area for shape in shapes)
+    assert area == pytest.approx(labels.sum(), rel=0.02)
+    assert {f["properties"]["classification"]["name"] for f in features} == {"tissue"}
+    (row,) = predictions(out)
+    assert float(row["share_tissue"]) == pytest.approx(labels.mean())
+    assert float(row["mm2_tissue"]) == pytest.approx(labels.sum() * 0.25e-6)
+    with Image.open(out / "a.png") as picture:
+        assert min(picture.size) > 300
+
+
+def test_classes_and_resolution(tmp_path):
+    write_rectangle(tmp_path / "a.tif")
+    model = darkness(tmp_path / "m.keras", outputs=3)
+    out = tmp_path / "out"
+    flags = ("--out", str(out), "--mpp", "1.0", "--stride", "16")
+    assert main(["predict", str(tmp_path / "m.keras"), str(tmp_path / "a.tif"), *flags]) == 0
+    mask = open_slide(out / "a.ome.tif")
+    assert mask.shape == (150, 210, 1)
+    assert mask.mpp == pytest.approx((1.0, 1.0))
+    labels = mask.read((0, 150), (0, 210))[..., 0]
+    small = open_slide(tmp_path / "a.tif").at(mpp=1.0).read(0, 150)
+    padded = np.pad(small, ((0, 10), (0, 14), (0, 0)))  # to multiples of 16
+    expected = model.predict(padded[None].astype(np.float32), verbose=0)[0, :150, :210].argmax(2)
+    np.testing.assert_array_equal(labels, expected)
+    assert set(np.unique(labels)) == {0, 1, 2}
+    assert list(predictions(out)[0])[-6:] == [
+        "share_0",
+        "share_1",
+        "share_2",
+        "mm2_0",
+        "mm2_1",
+        "mm2_2",
+    ]
+    features = json.loads((out / "a.geojson").read_text())["features"]
+    bounds = shapely.from_geojson(json.dumps(features[0]["geometry"])).bounds
+    assert bounds[2] > 210  # in pixels of level 0
+
+
+def test_failed_slide_leaves_no_file(tmp_path, monkeypatch):
+    write_rectangle(tmp_path / "a.tif")
+    darkness(tmp_path / "m.keras")
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tifffile.TiffWriter, "write", full)
+    flags = [str(tmp_path / "m.keras"), str(tmp_path / "a.tif"), "--out", str(tmp_path / "out")]
+    assert main(["predict", *flags]) == 3
+    names = {p.name for p in (tmp_path / "out").iterdir()}
+    assert "a.ome.tif" not in names and not any(name.startswith(".part") for name in names)
+    monkeypatch.undo()
+    assert main(["predict", *flags]) == 0
+    assert len(predictions(tmp_path / "out")) == 1

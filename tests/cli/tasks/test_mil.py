@@ -1,0 +1,93 @@
+"""`--task mil` from the command line to the run folder, in every mode."""
+
+import keras
+import numpy as np
+import pytest
+from cli_runs import history, metrics, predictions, run_mil
+
+from tfbig.models import encoders
+
+FILES = {
+    *("checkpoints", "config.yaml", "history.csv", "kept.weights.h5", "learning_curve.png"),
+    *("metrics.json", "model.keras", "plan.txt", "predictions.csv", "confusion.png"),
+    *("attention_0.png", "attention_1.png", "rates.json", "report.html", "versions.json", "views"),
+}
+slow = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "mode",
+    ["accumulate", "device", *(pytest.param(m, marks=slow) for m in ("offload", "frozen"))],
+)
+def test_run_folder(mode, mil_run, tmp_path):
+    out = mil_run.folder if mode == "accumulate" else tmp_path / "out"
+    assert (mil_run.code if mode == "accumulate" else run_mil(out, "--mode", mode)) == 0
+    expected = FILES - {"plan.txt"} if mode == "device" else FILES
+    assert {p.name for p in out.iterdir()} == expected
+    results = metrics(out)
+    assert np.sum(results["confusion"]) == 4
+    assert results["test_accuracy"] == np.trace(results["confusion"]) / 4
+    rows = predictions(out)
+    assert [row["bag"] for row in rows] == [f"test {i}" for i in range(4)]
+    for row in rows:
+        shares = [float(v) for k, v in row.items() if k.startswith("probability")]
+        assert sum(shares) == pytest.approx(1)
+        assert row["predicted"] == ("negative", "positive")[np.argmax(shares)]
+
+
+@slow
+def test_modes_agree(tmp_path):
+    for mode in ("accumulate", "device"):
+        flags = ("--mode", mode, "--epochs", "1", "--optimizer", "adam", "--epsilon", "1e-2")
+        assert run_mil(tmp_path / mode, *flags) == 0
+    a, b = metrics(tmp_path / "accumulate"), metrics(tmp_path / "device")
+    assert abs(a["loss"] - b["loss"]) < 1e-4
+    assert abs(a["val_loss"] - b["val_loss"]) < 1e-3
+
+
+@slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--model", "dtfd", "--width", "16", "--distillation", "MaxMinS", "--two-tiers"),
+        ("--model", "attention", "--width", "16", "--batch-size", "2", "--class-weights"),
+        ("--model", "gated", "--published", "--norm", "none", "--keep", "window", "--window", "2"),
+        ("--model", "mean", "--augment", "--sample", "0.5", "--keep", "best", "--monitor", "qwk"),
+        ("--optimizer", "lookahead_radam", "--accumulate", "2", "--sum", "--clip", "1"),
+        ("--optimizer", "demon_adamw", "--schedule", "exponential", "--keep", "last"),
+        ("--precision", "mixed_bfloat16", "--optimizer", "coupled_adam", "--decay", "1e-4"),
+        ("--eval-sample", "4", "--eval-repeats", "3", "--model", "max", "--foreground", "0.1"),
+    ],
+)
+def test_other_settings(flags, tmp_path):
+    assert run_mil(tmp_path / "out", *flags, "--epochs", "1") == 0
+    results = metrics(tmp_path / "out")
+    correct, count = np.trace(results["confusion"]), np.sum(results["confusion"])
+    assert results["test_accuracy"] == pytest.approx(correct / count)
+    assert np.isfinite(results["test_auc"])
+
+
+@pytest.mark.slow
+def test_resume_and_test_only(tmp_path):
+    """A resumed run equals a whole one: optimizer, order and samples of the bags, best epoch so far."""
+    flags = ("--schedule", "constant", "--sample", "6", "--epochs", "2")
+    assert run_mil(tmp_path / "out", *flags) == 0
+    assert run_mil(tmp_path / "out", "--resume", "--epochs", "3") == 0
+    assert run_mil(tmp_path / "whole", *flags[:4], "--epochs", "3") == 0
+    for row, expected in zip(history(tmp_path / "out"), history(tmp_path / "whole"), strict=True):
+        assert row == pytest.approx(expected, rel=1e-4)
+    best = [metrics(tmp_path / name)["test_auc"] for name in ("out", "whole")]
+    assert best[0] == best[1]
+    assert run_mil(tmp_path / "again", "--test-only", str(tmp_path / "out")) == 0
+    before, after = metrics(tmp_path / "out"), metrics(tmp_path / "again")
+    assert after["test_accuracy"] == before["test_accuracy"]
+    assert after["test_auc"] == before["test_auc"]
+
+
+def test_encoder_without_norm():
+    plain, without = (encoders.make("resnet18", (32, 32, 3), norm=n) for n in (True, False))
+    kinds = [type(layer).__name__ for layer in without._flatten_layers()]
+    assert "BatchNormalization" not in kinds
+    assert without.output_shape == plain.output_shape
+    assert without.count_params() == plain.count_params() - 4 * 4800
+    assert isinstance(without, keras.Model)

@@ -1,0 +1,181 @@
+"""Commands over many slides: failures, finished slides, shards, signals."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import pytest
+import tensorflow as tf
+from cli_runs import TILE, failures, tables, write_square
+from samples import ROOT
+
+from tfbig import SourceError
+from tfbig.cli import slide_batch
+from tfbig.cli.commands import tile
+from tfbig.cli.main import main
+from tfbig.sources import read_coords
+from tfbig.system import signals
+
+DATA = ROOT / "tests" / "data"
+
+
+def test_bad_slides_do_not_stop_the_run(slides, tmp_path, capsys):
+    (slides / "broken.svs").write_bytes((DATA / "broken_not_a_tiff.svs").read_bytes())
+    (slides / "unknown.tif").write_bytes(
+        write_square(tmp_path / "u.tif", resolutionunit="NONE").read_bytes()
+    )
+    out = tmp_path / "out"
+    flags = ["--out", str(out), "--size", "64"]
+    assert main(["tile", str(slides), *flags]) == 3
+    errors = capsys.readouterr().err
+    assert f"failed: {slides / 'broken.svs'}: cannot be read as TIFF" in errors
+    assert f"2 of 4 slides failed, see {out / 'failed.csv'}" in errors
+    assert [Path(row["slide"]).name for row in failures(out)] == ["broken.svs", "unknown.tif"]
+    assert (out / "b.h5").exists()
+    assert main(["tile", str(slides), *flags, "--strict"]) == 1
+    assert "tfbig tile: " in capsys.readouterr().err
+    (slides / "broken.svs").unlink()
+    table = tmp_path / "mpp.csv"
+    table.write_text("wsi,mpp\nunknown,0.4\n")
+    assert main(["tile", str(slides), *flags, "--mpp-of", str(table)]) == 0
+    assert "2 of 3 slides are already finished" in capsys.readouterr().out
+    assert read_coords(out / "unknown.h5").step == 1.25
+    assert not (out / "failed.csv").exists()
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file names are text")
+def test_file_name_that_is_not_utf8(slides, tmp_path, capsys):
+    (slides / "b.ome.tif").unlink()
+    shutil.copy(slides / "a.tif", os.fsencode(slides) + b"/bad\xff.tif")
+    assert main(["tile", str(slides), "--out", str(tmp_path / "out"), "--size", "64"]) == 3
+    (row,) = failures(tmp_path / "out")
+    assert row["slide"].endswith("bad\\udcff.tif")
+    assert "the file name is not valid UTF-8" in row["reason"]
+    assert (tmp_path / "out" / "a.h5").exists()
+    assert "bad\\udcff.tif: the file name" in capsys.readouterr().err
+
+
+@pytest.mark.slow  # test_bad_slides_do_not_stop_the_run has a fast case
+def test_failure_list_is_removed(slides, tmp_path):
+    bad = slides / "c.tif"
+    bad.write_bytes(b"no slide")
+    flags = ["tile", str(slides), "--out", str(tmp_path / "out"), "--size", "64"]
+    assert main(flags) == 3
+    write_square(bad)
+    assert main(flags) == 0
+    assert not (tmp_path / "out" / "failed.csv").exists()
+
+
+def test_dry_run_writes_nothing(slides, tmp_path, capsys):
+    assert main(["tile", str(slides), "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    assert "would be tiled at (640, 640, 3)" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_config_file(slides, tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text("size: 128\nmagnification: 10\n")
+    flags = [
+        "--config",
+        str(tmp_path / "c.yaml"),
+        "--out",
+        str(tmp_path / "out"),
+        "--min_tissue=0.1",
+    ]
+    assert main(["tile", str(slides / "a.tif"), *flags, "--tissue", "none"]) == 0
+    coords = read_coords(tmp_path / "out" / "a.h5")
+    assert (coords.size, coords.step, len(coords.coords)) == (128, 2.0, 9)
+    with h5py.File(tmp_path / "out" / "a.h5") as file:
+        assert file["coords"].attrs["target_magnification"] == pytest.approx(10)
+    again = ["--config", str(tmp_path / "out" / "tile.yaml"), "--out", str(tmp_path / "again")]
+    assert main(["tile", str(slides / "a.tif"), *again]) == 0
+    assert len(read_coords(tmp_path / "again" / "a.h5").coords) == 9
+
+
+def test_equal_names(slides, tmp_path):
+    write_square(slides / "b.tif")
+    with pytest.raises(SourceError, match="results of both would be written to 'b'"):
+        slide_batch.list_slides([slides])
+    (tmp_path / "none").mkdir()
+    with pytest.raises(SourceError, match=r"none: holds no slides \(\.bif, "):
+        slide_batch.list_slides([tmp_path / "none"])
+    assert slide_batch.list_slides([slides / "a.tif", slides / "a.tif"]) == [slides / "a.tif"]
+
+
+def test_out_of_memory_fails_one_slide(slides, tmp_path, capsys, monkeypatch):
+    tiled = tile._tile
+
+    def work(path, slide, settings):
+        if path.name == "a.tif":
+            raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
+        return tiled(path, slide, settings)
+
+    monkeypatch.setattr(tile, "_tile", work)
+    assert main(["tile", str(slides), "--out", str(tmp_path / "out"), "--size", "64"]) == 3
+    assert f"failed: {slides / 'a.tif'}: out of memory" in capsys.readouterr().err
+    assert (tmp_path / "out" / "b.h5").exists()
+
+
+def test_signal(slides, tmp_path, capsys, monkeypatch):
+    tiled = tile._tile
+
+    def stop(*arguments):
+        signals.request(signal.SIGTERM)
+        return tiled(*arguments)
+
+    monkeypatch.setattr(tile, "_tile", stop)
+    command = ["tile", str(slides), "--out", str(tmp_path / "out"), "--size", "64"]
+    assert main([*command, "--min-sharpness", "1"]) == 143  # in the first slide, which is read
+    assert not (tmp_path / "out" / "a.h5").exists()
+    assert "tfbig tile: stopped by SIGTERM; finished slides are kept" in capsys.readouterr().err
+    assert main([*command, "--out", str(tmp_path / "other")]) == 143  # after it
+    assert [p.name for p in (tmp_path / "other").glob("*.h5")] == ["a.h5"]
+    monkeypatch.undo()
+    assert main([*command, "--out", str(tmp_path / "other")]) == 0
+    assert (tmp_path / "other" / "b.h5").exists()
+
+
+def test_shards_share_a_folder(many, whole, tmp_path):
+    out = tmp_path / "out"
+    codes = [
+        main(["tile", str(many), "--out", str(out), *TILE, "--shard", f"{i}/3"]) for i in range(3)
+    ]
+    assert codes == [0, 3, 3]  # 3 if one of its own slides failed
+    assert tables(out) == tables(whole)
+    names = [{p.name for p in folder.rglob("*") if p.suffix == ".h5"} for folder in (out, whole)]
+    assert names[0] == names[1]
+    assert len(names[0]) == 4
+
+
+def test_invalid_shard(many, tmp_path, capsys):
+    for text in ("8/8", "1", "1/-3", "a/b"):
+        with pytest.raises(SystemExit):
+            main(["tile", str(many), "--out", str(tmp_path / "out"), "--shard", text])
+        assert "is not I/N with I from 0 to N - 1" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_killed_shard(many, whole, tmp_path):
+    """Rows of tables that several processes write are complete."""
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "tfbig.cli.main", "tile", str(many), "--out", str(out), *TILE]
+
+    def start(shard):
+        return subprocess.Popen([*command, "--shard", shard], cwd=ROOT, stderr=subprocess.DEVNULL)
+
+    shards = [start("0/2"), start("1/2")]
+    end = time.monotonic() + 300
+    while not list(out.glob("*.h5")):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    shards[0].kill()
+    assert shards[0].wait() == -9
+    assert shards[1].wait() == 3
+    with start("0/2") as again:
+        assert again.wait() == 3
+    assert tables(out) == tables(whole)
+    assert len(list(out.glob("*.h5"))) == 4

@@ -1,0 +1,195 @@
+"""Small training runs from the command line, and readers of the files they write."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tifffile
+
+import train
+from tfbig.engine import machine_rates
+
+SEGMENTATION = ["--crop", "128x256", "--crops", "4", "--epochs", "2", "--seed", "4"]
+"""A small run of `--task segmentation`, without `--data` and `--out`."""
+
+MIL = [
+    *("--task", "mil", "--num-bags", "6", "4", "4", "--instances", "8", "--epochs", "1"),
+]
+"""A small run of `--task mil` on drawn shapes, without `--out`."""
+
+WHOLE_SLIDES = [
+    *("--task", "patchgd", "--images", "slides", "--mpp", "2.0", "--patch", "40", "--latent", "8"),
+    *("--head-width", "8", "--encoder", "small", "--epochs", "1", "--batch-size", "1"),
+    *("--warm-start", "0"),
+]
+"""A small run of `--task patchgd` on whole slides, without `--mode`, `--head`, `--data` and `--out`."""
+
+SLIDE_BAGS = [
+    *("--task", "mil", "--bags", "slides", "--mpp", "1.0", "--tile", "16", "--min-tissue", "0.5"),
+    *("--epochs", "1", "--instances-at-once", "4"),
+]
+"""A small run of `--task mil` on tiles of slides, without `--data` and `--out`."""
+
+
+PATCHGD = [
+    *("--task", "patchgd", "--num-images", "20", "10", "10", "--canvas", "64"),
+    *("--factors", "1", "1", "--patch", "16", "--epochs", "2", "--batch-size", "5"),
+    *("--latent", "8", "--head-width", "8", "--encoder", "small", "--head", "smaller"),
+    *("--warm-start", "0"),
+]
+"""A small run of `--task patchgd` on drawn digits, without `--out`."""
+
+COHORT = {
+    **dict.fromkeys(["slides", "splits", "folds", "magnification", "mpp_of", "reader"]),
+    **dict.fromkeys(["class_names", "test_only", "confine", "mpp"]),
+    "fold": 0,
+    "seed": 0,
+}
+"""Settings of `tfbig.cli.data.cohort`."""
+
+
+def cohort_settings(table: Path, **changes: Any) -> Namespace:
+    """Return settings that read a table of slides."""
+    return Namespace(**COHORT | {"data": str(table)} | changes)
+
+
+def run_patchgd(out: Path, *flags: str) -> Any:
+    """Train a small run of `--task patchgd`, and return the exit code."""
+    return train.main([*PATCHGD, "--out", str(out), *flags])
+
+
+def run_mil(out: Path, *flags: str) -> Any:
+    """Train a small run of `--task mil`, and return the exit code."""
+    return train.main([*MIL, "--out", str(out), *flags])
+
+
+def metrics(folder: Path) -> dict[str, Any]:
+    """Return the metrics of a run folder."""
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def predictions(folder: Path) -> list[dict[str, str]]:
+    """Return the rows of `predictions.csv`."""
+    return rows_of(folder / "predictions.csv")
+
+
+def failures(folder: Path) -> list[dict[str, str]]:
+    """Return the rows of `failed.csv`."""
+    return rows_of(folder / "failed.csv")
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file."""
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def history(folder: Path) -> list[dict[str, float]]:
+    """Return the history of a run, without its times."""
+    rows = rows_of(folder / "history.csv")
+    return [{k: float(v) for k, v in row.items() if k != "seconds_per_step"} for row in rows]
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write a CSV file, and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def write_square(path: Path, side: int = 640, **options: Any) -> Path:
+    """Write a bright slide with a purple square in its middle, 0.5 um per pixel."""
+    image = np.full((side, side, 3), 240, np.uint8)
+    image -= np.random.default_rng(0).integers(0, 5, image.shape, np.uint8)
+    image[side // 4 : -side // 4, side // 4 : -side // 4] = (150, 80, 160)
+    resolution = {"resolution": (20000, 20000), "resolutionunit": "CENTIMETER"} | options
+    tifffile.imwrite(path, image, photometric="rgb", tile=(128, 128), **resolution)
+    return path
+
+
+def write_rectangle(path: Path) -> np.ndarray:
+    """Write a bright slide, dark in rows 40 to 200 and columns 100 to 330, 0.5 um per pixel; return its pixels."""
+    image = np.random.default_rng(0).integers(236, 246, (300, 420, 3)).astype(np.uint8)
+    image[40:200, 100:330] -= 140
+    resolution = {"resolution": (20000, 20000), "resolutionunit": "CENTIMETER"}
+    tifffile.imwrite(path, image, photometric="rgb", tile=(64, 64), **resolution)
+    return image
+
+
+def write_cohort_slide(path: Path, colour: tuple[int, int, int], side: int = 320) -> None:
+    """Write a bright slide with a square of tissue in its middle, 0.5 um per pixel."""
+    image = np.full((side, side, 3), 240, np.uint8)
+    image[side // 4 : -side // 4, side // 4 : -side // 4] = colour
+    image -= np.random.default_rng(len(path.name)).integers(0, 30, image.shape, np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    resolution = {"resolution": (20000, 20000), "resolutionunit": "CENTIMETER"}
+    tifffile.imwrite(path, image, photometric="rgb", tile=(128, 128), **resolution)
+
+
+def write_cohort(folder: Path) -> Path:
+    """Write ten slides of two classes, one of them damaged, and a table that names an eleventh; return the table."""
+    rows = []
+    for number in range(10):
+        kind = ("purple", "red")[number % 2]
+        path = folder / f"centre {number % 3}" / f"s{number}.tif"
+        write_cohort_slide(path, (130, 70, 160) if kind == "purple" else (200, 60, 80))
+        split = "train" if number < 6 else "val" if number < 8 else "test"
+        rows.append(
+            {"case_id": f"c{number}", "slide_id": f"s{number}", "label": kind, "split": split}
+        )
+    (folder / "centre 1" / "s1.tif").write_bytes(b"II*\0 no slide")
+    rows.append({"case_id": "c10", "slide_id": "s10", "label": "red", "split": "train"})
+    return write_table(folder / "slides.csv", rows)
+
+
+@contextmanager
+def like_a_test() -> Iterator[None]:
+    """Do for fixtures of sessions and modules what `tests/conftest.py` does for each test."""
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(1)
+    keras.config.set_dtype_policy("float32")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine_rates, "measure", lambda *_: machine_rates.Rates())
+        patch.setattr(machine_rates, "_known", {})
+        patch.setattr(machine_rates, "_saved", dict)
+        patch.setenv("XDG_CACHE_HOME", os.devnull)
+        yield
+
+
+def run_segmentation(data: Path, out: Path, *flags: str) -> Any:
+    """Train a small run of `--task segmentation`, and return the exit code."""
+    return train.main(["--data", str(data), "--out", str(out), *SEGMENTATION, *flags])
+
+
+TILE = ["--size", "64", "--level", "0"]
+"""Flags of `tfbig tile` for `write_many`."""
+
+
+def write_many(folder: Path) -> None:
+    """Write six small slides, two of them damaged."""
+    for number in range(6):
+        path = folder / f"{number}.tif"
+        if number in (2, 4):
+            path.write_bytes(b"no slide")
+        else:
+            image = np.full((128, 192, 3), 240, np.uint8)
+            image[20:100, 30:150] = np.random.default_rng(number).integers(60, 180, (80, 120, 3))
+            tifffile.imwrite(path, image, photometric="rgb", tile=(64, 64))
+
+
+def tables(folder: Path) -> dict[str, list[str]]:
+    """Return the lines of the tables of a folder, sorted."""
+    names = [name for name in ("failed.csv", "predictions.csv") if (folder / name).exists()]
+    return {name: sorted((folder / name).read_text().splitlines()) for name in names}

@@ -1,0 +1,97 @@
+"""Strips of a sweep: their rows together are those of the image, and their partial sums those of all rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from exactness import assert_same, integer_weights, integers
+
+from tfbig.engine.shared_traces import Canonical
+from tfbig.engine.strip_step import StripStep
+from tfbig.engine.sweep_state import SweepTensors
+from tfbig.network import keras_reader
+from tfbig.plan.sweeps import schedule
+
+ROWS, STRIPS = 11, 4
+
+
+@pytest.fixture
+def sweep() -> tuple[Canonical, SweepTensors, keras.Model]:
+    """A sweep of two convolutions that read one image, and a sum over rows; its tensors, and the model."""
+    image = keras.Input((None, None, 2))
+    x = keras.layers.Conv2D(3, 3, padding="same", name="first")(image)
+    x = keras.layers.Add()(
+        [x, keras.layers.Conv2D(3, (5, 1), padding="same", name="second")(image)]
+    )
+    model = keras.Model(image, keras.layers.GlobalMaxPooling2D()(x))
+    model.set_weights(integer_weights(model))
+    graph = keras_reader.read(model, True)
+    first = schedule(graph)[0]
+    canonical = Canonical(graph, first)
+    sizes = graph.extents({graph.inputs[0]: (ROWS, 5)})
+    table = first.table({v: size[0] for v, size in sizes.items()}, STRIPS)
+    tensors = SweepTensors(
+        label=tf.constant("forward 1/1"),
+        before=tf.constant(0),
+        table=tf.constant(table),
+        extents=tf.constant([sizes.get(v, (1, 1)) for v in canonical.ids]),
+        images={canonical.place[graph.inputs[0]]: tf.constant(integers((2, ROWS, 5, 2)))},
+        batch=tf.constant(2),
+        weights=[graph.weights[slot]._value for slot in canonical.slots],
+    )
+    return canonical, tensors, model
+
+
+def strips(canonical: Canonical, tensors: SweepTensors) -> list[StripStep]:
+    last = tf.constant(STRIPS - 1)
+    return [
+        StripStep(canonical.graph, canonical.sweep, tensors, tf.constant(i), last)
+        for i in range(STRIPS)
+    ]
+
+
+def test_owned_rows_are_the_image(sweep: tuple[Canonical, SweepTensors, keras.Model]) -> None:
+    canonical, tensors, model = sweep
+    (image,) = tensors.images.values()
+    expected = keras.Model(model.inputs, model.layers[-2].output)(image)
+    (value,) = canonical.sweep.observed
+    rows = [step.owned(step.values(step.read()[0]))[value] for step in strips(canonical, tensors)]
+    assert len({r.shape[1] for r in rows}) > 1  # 11 rows in four strips
+    assert_same(tf.concat(rows, 1), expected)
+
+
+def test_partial_sums_merge_to_those_of_the_image(
+    sweep: tuple[Canonical, SweepTensors, keras.Model],
+) -> None:
+    canonical, tensors, model = sweep
+    (node,) = canonical.sweep.reductions
+    partials: list[Any] = [node.op.init(tensors.batch)]
+    for step in strips(canonical, tensors):
+        partials = step.merge(step.owned(step.values(step.read()[0])), partials)
+    result = node.op.finalize(partials[0], tf.constant(ROWS * 5, tf.int64))
+    (image,) = tensors.images.values()
+    assert_same(tf.reshape(result[0], [2, 3]), model(image))  # maxima, and how often they occur
+
+
+def test_pullback_goes_to_the_maxima(sweep: tuple[Canonical, SweepTensors, keras.Model]) -> None:
+    canonical, tensors, model = sweep
+    (node,) = canonical.sweep.reductions
+    (image,) = tensors.images.values()
+    inner = keras.Model(model.inputs, model.layers[-2].output)(image)
+    result = model(image)
+    partials: list[Any] = [node.op.init(tensors.batch)]
+    steps = strips(canonical, tensors)
+    owned = [step.owned(step.values(step.read()[0])) for step in steps]
+    for step, rows in zip(steps, owned, strict=True):
+        partials = step.merge(rows, partials)
+    tensors.wholes[node.output] = node.op.finalize(partials[0], tf.constant(ROWS * 5, tf.int64))
+    tensors.d_wholes[node.output] = tf.nest.map_structure(tf.ones_like, tensors.wholes[node.output])
+    pulled = [step.pull(rows, None)[1] for step, rows in zip(steps, owned, strict=True)]
+    gradient = tf.concat([g[node.inputs[0]] for (g,) in pulled], 1)
+    maxima = np.asarray(inner) == np.asarray(result)[:, None, None]
+    assert np.array_equal(np.asarray(gradient) != 0, maxima)
+    assert_same(tf.reduce_sum(gradient, [1, 2]), tf.ones([2, 3]), 1e-6)

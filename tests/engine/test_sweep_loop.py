@@ -1,0 +1,91 @@
+"""Loops over the strips of a sweep: on one device and on several, forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+from exactness import assert_same, integer_weights, integers
+
+from tfbig.engine import sweep_loop
+from tfbig.engine.shared_traces import Canonical
+from tfbig.engine.sweep_state import SweepTensors
+from tfbig.network import keras_reader
+from tfbig.plan.sweeps import schedule
+
+ROWS, STRIPS = 11, 4
+DEVICES = [(None,), ("/CPU:0",), ("/CPU:0", "/CPU:0", "/CPU:0")]
+
+
+@pytest.fixture
+def model() -> keras.Model:
+    image = keras.Input((None, None, 2))
+    x = keras.layers.Conv2D(3, 3, padding="same")(image)
+    model = keras.Model(image, keras.layers.GlobalMaxPooling2D()(x))
+    model.set_weights(integer_weights(model))
+    return model
+
+
+def sweep_of(model: keras.Model, image: tf.Tensor) -> tuple[Canonical, SweepTensors]:
+    """The only sweep of a model, and its tensors."""
+    graph = keras_reader.read(model, True)
+    (sweep,) = schedule(graph)
+    canonical = Canonical(graph, sweep)
+    sizes = graph.extents({graph.inputs[0]: tuple(image.shape[1:-1])})
+    return canonical, SweepTensors(
+        label=tf.strings.join(["forward", "1/1"]),
+        before=tf.constant(0),
+        table=tf.constant(sweep.table({v: size[0] for v, size in sizes.items()}, STRIPS)),
+        extents=tf.constant([sizes.get(v, (1, 1)) for v in canonical.ids]),
+        images={canonical.place[graph.inputs[0]]: image},
+        batch=tf.constant(image.shape[0]),
+        weights=[graph.weights[slot]._value for slot in canonical.slots],
+    )
+
+
+@pytest.mark.parametrize("devices", DEVICES)
+def test_forward_sums_over_all_strips(model: keras.Model, devices: Any) -> None:
+    image = tf.constant(integers((2, ROWS, 5, 2)))
+
+    @tf.function(autograph=False)
+    def run() -> Any:
+        canonical, tensors = sweep_of(model, image)
+        done, (partials, _) = sweep_loop.forward(canonical.graph, canonical.sweep, tensors, devices)
+        (node,) = canonical.sweep.reductions
+        with tf.control_dependencies([done]):
+            return node.op.finalize(partials[0], tf.constant(ROWS * 5, tf.int64))[0]
+
+    assert_same(tf.reshape(run(), [2, 3]), model(image))
+
+
+@pytest.mark.parametrize("devices", DEVICES)
+def test_backward_sums_gradients_of_weights(model: keras.Model, devices: Any) -> None:
+    image = tf.constant(integers((1, ROWS, 5, 2)))
+    with tf.GradientTape() as tape:
+        output = model(image)
+    variables = [v._value for v in model.trainable_variables]
+    cotangent = tf.constant([[1.0, -2.0, 3.0]])
+    expected = tape.gradient(output, variables, cotangent)
+
+    @tf.function(autograph=False)
+    def run() -> Any:
+        canonical, tensors = sweep_of(model, image)
+        (node,) = canonical.sweep.reductions
+        _, (partials, _) = sweep_loop.forward(canonical.graph, canonical.sweep, tensors, devices)
+        result = node.op.finalize(partials[0], tf.constant(ROWS * 5, tf.int64))
+        tensors.wholes = {node.output: result}
+        tensors.d_wholes = {
+            node.output: (tf.reshape(cotangent, tf.shape(result[0])), tf.zeros_like(result[1]))
+        }
+        options = sweep_loop.Backward(
+            frozenset(), False, frozenset(canonical.place.values()), (0, 1)
+        )
+        done, (_, d_weights, _, _) = sweep_loop.backward(
+            canonical.graph, canonical.sweep, tensors, devices, options
+        )
+        with tf.control_dependencies([done]):
+            return [tf.identity(d_weights[p]) for p in (0, 1)]
+
+    assert_same(run(), expected, 1e-6)

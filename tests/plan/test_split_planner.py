@@ -1,0 +1,74 @@
+"""Split planner: the budget of the front is the part that whole tensors do not need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from graphs import PLENTY, chain_graph, squares
+
+from tfbig.errors import BudgetError
+from tfbig.geometry.windows import Size
+from tfbig.plan.planner import Planner
+from tfbig.plan.split_planner import SplitPlan, SplitPlanner
+
+
+class Whole:
+    """A rest of 100 bytes per pixel, such as `tfbig.network.front_and_rest.Split`."""
+
+    layers = "'c5' .. 'fc' (12 layers)"
+
+    def whole_bytes(self, batch: int, size: Size) -> int:
+        return 100 * batch * size[0] * size[1]
+
+
+WHOLE_BYTES = 2 * 100 * 2 * 64 * 64
+"""Bytes of the rest for two images of 64 x 64, with gradients."""
+
+
+def planners(device: int, host: int | None = None, **options: Any) -> tuple[Planner, Planner]:
+    """Planners of a split model, and of its front with the remaining budget."""
+    graph = chain_graph()
+    front_host = host - WHOLE_BYTES if host is not None else None
+    split = SplitPlanner(Whole(), graph, device, host, **options)
+    return split, Planner(graph, device - WHOLE_BYTES, front_host, **options)
+
+
+def test_device_budget() -> None:
+    split, front = planners(WHOLE_BYTES + 400_000)
+    sizes = squares(chain_graph(), 64)
+    plan, alone = split.plan(2, sizes), front.plan(2, sizes)
+    assert isinstance(plan, SplitPlan)
+    assert plan.costs == alone.costs
+    assert plan.device_bytes == alone.device_bytes + WHOLE_BYTES
+    assert plan.limit_bytes == WHOLE_BYTES + 400_000
+    assert plan.whole_bytes == WHOLE_BYTES
+    assert str(plan).endswith("1.6 MiB of the device bytes are whole tensors of " + Whole.layers)
+
+
+def test_host_budget() -> None:
+    """If strips are in host memory, the rest uses the host budget too."""
+    split, front = planners(PLENTY, 10 * WHOLE_BYTES + 200 * 2**20, shared=True, firm=False)
+    sizes = squares(chain_graph(), 64)
+    plan, alone = split.plan(2, sizes), front.plan(2, sizes)
+    assert split.host_bytes == front.host_bytes
+    assert plan.total_bytes == alone.total_bytes + WHOLE_BYTES
+    assert plan.limit_bytes is None
+
+
+def test_prediction_has_no_gradients() -> None:
+    split, _ = planners(PLENTY, training=False)
+    assert split.plan(2, squares(chain_graph(), 64)).whole_bytes == WHOLE_BYTES // 2
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        (WHOLE_BYTES, r"'model' on 2 x 64 x 64: the whole tensors of 'c5' .* take 1\.6 MiB of the"),
+        (WHOLE_BYTES + 1, r"smallest strip needs .*\. Of the budget, the whole tensors .* 1\.6"),
+    ],
+)
+def test_small_device_is_refused(device: int, message: str) -> None:
+    split, _ = planners(device)
+    with pytest.raises(BudgetError, match=message):
+        split.plan(2, squares(chain_graph(), 64))

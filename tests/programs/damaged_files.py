@@ -1,0 +1,68 @@
+"""Read damaged files one after another, and print what happened as lines of JSON.
+
+Usage: python damaged_files.py SECONDS FILE...
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from tfbig import SourceError
+from tfbig.cli import settings
+from tfbig.sources import open_slide, read_coords, read_mpp_table
+
+
+def outcome(path: Path) -> str:
+    """Return 'read', 'refused', or what went wrong with a file."""
+    try:
+        if path.suffix == ".h5":
+            coords = read_coords(path)
+            assert coords.coords.shape[1] == 2 and coords.size > 0
+        elif path.suffix == ".csv":
+            assert all(mpp > 0 for mpp in read_mpp_table(path).values())
+        elif path.suffix == ".yaml":
+            assert isinstance(settings.read_yaml(path), dict)
+        else:
+            slide = open_slide(path)
+            rows, columns = (min(n, 100) for n in slide.shape[:2])
+            for level in range(len(slide.levels)):
+                source = slide.level(level)
+                part = source.read_window(
+                    (0, min(rows, source.shape[0])), (0, min(columns, source.shape[1]))
+                )
+                assert part.dtype == slide.dtype and part.shape[2] == slide.shape[2]
+            if slide.dtype == np.uint8 and max(slide.shape[:2]) < 4096:
+                slide.thumbnail(64)
+    except SourceError as error:
+        return "refused" if path.name in str(error) else f"an error without a name: {error}"
+    except SystemExit as ended:  # of argparse, for settings
+        return "refused" if ended.code == 2 else f"exit {ended.code}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "read"
+
+
+def main(seconds: int, files: list[str]) -> None:
+    """Limit memory and the time of each file, and read the files."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"took longer than {seconds} s")
+
+    signal.signal(signal.SIGALRM, stop)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**31, used + 2**31))
+    for file in files:
+        signal.alarm(seconds)
+        result = outcome(Path(file))
+        signal.alarm(0)
+        print(json.dumps({file: result}), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

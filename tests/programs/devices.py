@@ -1,0 +1,220 @@
+"""Training steps on logical CPU devices, which stand in for accelerators.
+
+Usage: python devices.py PART...  prints results as JSON; sizes and devices come from TensorFlow's debug dump.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from exactness import integers
+from keras import layers
+from tensorflow.python.debug.lib import debug_events_reader
+
+import tfbig
+
+BUDGET = 125_000
+SHAPE = (1, 64, 64, 3)
+FORWARDED = {"EnsureShape", "ExpandDims", "Identity", "IdentityN", "Reshape", "Squeeze"}
+"""Operations that forward their input without allocating memory."""
+
+
+def main(names: list[str]) -> None:
+    """Print the results of some of `PARTS`, as JSON."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    four = [tf.config.LogicalDeviceConfiguration()] * 4
+    tf.config.set_logical_device_configuration(cpu, four)
+    keras.config.disable_traceback_filtering()
+    print(json.dumps({name: PARTS[name]() for name in names}))
+
+
+def placement() -> dict[str, Any]:
+    """Return the sizes and devices of all tensors of a training step on the second device."""
+    plan, tensors = dumped(lambda: step("/CPU:1").plan(SHAPE), read)
+    return {**tensors, "planned": plan.device_bytes, "strips": plan.strips}
+
+
+def kept() -> dict[str, Any]:
+    """Return the largest tensor on the host if images stay on the device."""
+    plan, tensors = dumped(lambda: step("/CPU:1", 2**30).plan(SHAPE), read)
+    return {"host bytes": plan.host_bytes, "largest image": tensors["largest image"]}
+
+
+def shared() -> dict[str, Any]:
+    """Return the devices of all operations of a training step on two devices."""
+    plan, runs = dumped(lambda: step(["/CPU:1", "/CPU:2"]).plan(SHAPE), devices_of)
+    return {"runs": runs, "sweeps": len(plan.sweeps)}
+
+
+def dumped(work: Callable[[], Any], reader: Callable[[str], Any]) -> tuple[Any, Any]:
+    """Return the result of `work`, and the result of `reader` on TensorFlow's debug dump of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        tf.debugging.experimental.enable_dump_debug_info(
+            folder, tensor_debug_mode="SHAPE", circular_buffer_size=-1
+        )
+        result = work()
+        tf.debugging.experimental.disable_dump_debug_info()
+        return result, reader(folder)
+
+
+def several() -> dict[str, Any]:
+    """Return how much a model on three devices differs from the plain one after two steps."""
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    inputs = keras.Input((None, None, 3))
+    x = layers.Conv2D(6, 5, strides=2, padding="same", use_bias=False)(inputs)
+    x = layers.MaxPooling2D(3, 2, padding="same")(layers.ReLU()(layers.BatchNormalization()(x)))
+    y = layers.BatchNormalization()(layers.Conv2D(6, 3, padding="same")(x))
+    y = layers.GroupNormalization(2)(layers.Add()([x, y]))
+    y = layers.Conv2DTranspose(1, 4, strides=4, padding="same")(y)
+    plain = keras.Model(inputs, y)
+    copied = keras.models.clone_model(plain)
+    copied.set_weights(plain.get_weights())
+    budget = tfbig.Budget(device=400_000, host="1GB")
+    big = tfbig.stream(copied, budget, devices=["CPU:3", "CPU:1", "CPU:2"])
+    random = np.random.default_rng(0)
+    image, label = (random.random((2, 64, 48, channels)) for channels in (3, 1))
+    for model in (plain, big):
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        for _ in range(2):
+            model.train_on_batch(image, label)
+    pairs = zip(plain.get_weights(), big.get_weights(), strict=True)
+    error = max(float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-3)) for a, b in pairs)
+    with tempfile.TemporaryDirectory() as folder:
+        prediction = big.predict_to(tfbig.open(np.uint8(image[0] * 255)), f"{folder}/y.npy")
+        rows = prediction.read(0, 64)
+        expected = plain(np.uint8(image[:1] * 255), training=False)[0]
+        prediction_error = float(np.abs(rows - expected).max())
+    strips = min(c.strips for c in big.plan(image.shape).costs)
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+    return {
+        "error of weights": error,
+        "error of prediction": prediction_error,
+        "strips": strips,
+    }
+
+
+def devices_of(folder: str) -> dict[str, Counter[str]]:
+    """Return how often operations of each type ran on each device."""
+    runs: dict[str, Counter[str]] = defaultdict(Counter)
+    with debug_events_reader.DebugDataReader(folder) as reader:
+        reader.update()
+        for trace in reader.graph_execution_traces():
+            runs[trace.op_type][trace.device_name.split("device:")[-1]] += 1
+    return runs
+
+
+def step(device: str | list[str], budget: int = BUDGET) -> Any:
+    """Return a streamed model with BatchNormalization, after a training step."""
+    inputs = keras.Input((None, None, 3))
+    x = layers.Conv2D(8, 3, padding="same")(inputs)
+    x = layers.ReLU()(layers.BatchNormalization()(x))
+    model = keras.Model(inputs, layers.Conv2D(1, 3, padding="same", activation="sigmoid")(x))
+    big = tfbig.stream(model, tfbig.Budget(device=budget, host="1GB"), devices=device)
+    big.compile("adam", "mse")
+    random = np.random.default_rng(0)
+    pair = [random.random((*SHAPE[:3], c)).astype("float32") for c in (3, 1)]
+    with tf.device(big.devices[0]):  # as on a machine with a GPU, the default device
+        big.train_on_batch(*pair)
+    return big
+
+
+def integer_step(device: str | list[str] | None) -> list[list[float]]:
+    """Return the weights after a step whose sums are all exact: of integers, divided by powers of two."""
+    inputs = keras.Input((None, None, 1))
+    x = layers.MaxPooling2D(2)(layers.Conv2D(2, 3, padding="same")(inputs))
+    model = keras.Model(inputs, layers.Conv2DTranspose(1, 2, strides=2)(x))
+    model.set_weights([integers(w.shape, seed=n, top=1) for n, w in enumerate(model.weights)])
+    big = tfbig.stream(model, tfbig.Budget(device=20_000, host="1GB"), devices=device)
+    big.compile(keras.optimizers.SGD(2.0**-4), "mse")
+    shape = (*SHAPE[:3], 1)
+    assert big.plan(shape).strips > 4
+    big.train_on_batch(integers(shape, top=1), integers(shape, seed=1))
+    return [w.ravel().tolist() for w in big.get_weights()]
+
+
+def read(folder: str) -> dict[str, Any]:
+    """Return the sizes and devices of all tensors of all functions that ran."""
+    types: dict[str, set[str]] = defaultdict(set)
+    largest: Counter[str] = Counter()
+    functions: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
+    with debug_events_reader.DebugDataReader(folder) as reader:
+        reader.update()
+        for trace in reader.graph_execution_traces():
+            _, number, _, count, *_ = (int(n) for n in trace.debug_tensor_value)
+            dtype = tf.as_dtype(number)
+            handle = dtype in (tf.string, tf.resource, tf.variant)
+            size = 0 if handle else count * dtype.size
+            place = "device" if trace.device_name.endswith("CPU:1") else "host"
+            types[place].add(trace.op_type)
+            largest[place] = max(largest[place], size)
+            allocates = place == "device" and trace.op_type not in FORWARDED
+            functions[trace.graph_id].append((trace.op_name, trace.output_slot, size * allocates))
+        live = [
+            peak(events, reader.graph_by_id(function)) for function, events in functions.items()
+        ]
+    return {
+        "device types": sorted(types["device"]),
+        "host types": sorted(types["host"]),
+        "largest on device": largest["device"],
+        "largest image": largest["host"],
+        "live on device": max(live),
+    }
+
+
+def peak(events: list[tuple[str, int, int]], graph: Any) -> int:
+    """Return the most bytes alive at once in one run of a function; a tensor lives until its last reader has run.
+
+    Args:
+        events: `(operation, output slot, bytes)` in the order in which they ran, run after run.
+        graph: Graph of the function.
+    """
+    most = 0
+    while events:
+        count, seen = 0, set()
+        while count < len(events) and events[count][:2] not in seen:
+            seen.add(events[count][:2])
+            count += 1
+        run, events = events[:count], events[count:]
+        order = {name: position for position, (name, _, _) in enumerate(run)}
+        alive = [0] * count
+        for position, (name, _, size) in enumerate(run):
+            if size:
+                for moment in range(position, last_use(name, order, graph) + 1):
+                    alive[moment] += size
+        most = max(most, *alive)
+    return most
+
+
+def last_use(name: str, order: dict[str, int], graph: Any) -> int:
+    """Return the position of the last operation that reads an output of `name`, itself or forwarded."""
+    last, waiting = order[name], [name]
+    while waiting:
+        for _, reader, _ in graph.get_op_consumers(waiting.pop()):
+            last = max(last, order.get(reader, 0))
+            if graph.get_op_creation_digest(reader).op_type in FORWARDED:
+                waiting.append(reader)
+    return last
+
+
+PARTS: dict[str, Callable[[], Any]] = {
+    "one device": lambda: integer_step(None),
+    "second device": lambda: integer_step("/CPU:1"),
+    "three devices": lambda: integer_step(["/CPU:1", "/CPU:2", "/CPU:3"]),
+    "several": several,
+    "placement": placement,
+    "shared": shared,
+    "kept": kept,
+}
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

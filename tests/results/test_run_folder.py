@@ -1,0 +1,70 @@
+"""Run folders: creation, tables, damaged files, and the history of a recorder."""
+
+import os
+
+import pytest
+
+from tfbig import SourceError
+from tfbig.results import run_folder
+
+
+def test_create_refuses_a_run_and_a_file(tmp_path):
+    folder = run_folder.create(tmp_path / "a" / "run")
+    assert run_folder.create(folder) == folder  # empty
+    run_folder.write_yaml(folder / run_folder.CONFIG, {"task": "mil"})
+    with pytest.raises(FileExistsError, match=r"already contains a run\. Resume it with --resume"):
+        run_folder.create(folder)
+    with pytest.raises(FileExistsError, match=r"config\.yaml: is a file; expected a folder"):
+        run_folder.create(folder / run_folder.CONFIG)
+
+
+def test_read_json(tmp_path):
+    path = tmp_path / "a.json"
+    assert run_folder.read_json(path) == {}
+    run_folder.write_json(path, {"b": [1, 2], "a": None})
+    assert list(run_folder.read_json(path).items()) == [("b", [1, 2]), ("a", None)]
+    for text in ("{", "[]"):
+        path.write_text(text)
+        with pytest.raises(SourceError, match=r"a\.json: is damaged"):
+            run_folder.read_json(path)
+
+
+def test_text_with_file_names_that_are_not_utf8(tmp_path):
+    run_folder.write_text(tmp_path / "a.txt", os.fsdecode(b"slide-\xff.tif"))
+    assert (tmp_path / "a.txt").read_text() == r"slide-\udcff.tif"
+
+
+def test_replace_row(tmp_path):
+    table = tmp_path / "table.csv"
+    run_folder.replace_row(table, "slide", "a", None)
+    assert not table.exists()
+    for slide, score in (("a", 1), ("b", 2), ("a", 3)):
+        run_folder.replace_row(table, "slide", slide, {"slide": slide, "score": score})
+    rows = [{"slide": "b", "score": "2"}, {"slide": "a", "score": "3"}]
+    assert run_folder.read_rows(table) == rows
+    for slide in "ab":
+        run_folder.replace_row(table, "slide", slide, None)
+    assert not table.exists()
+
+
+def test_identity_of_a_run_does_not_change(tmp_path):
+    run_folder.write_versions(tmp_path)
+    identity = run_folder.identity(tmp_path)
+    run_folder.write_versions(tmp_path)
+    assert run_folder.identity(tmp_path) == identity
+
+
+def test_recorder(tmp_path):
+    """The third step takes longest; the table has the median."""
+    times = iter([0.0, 1.0, 1.0, 3.0, 3.0, 9.0])
+    recorder = run_folder.Recorder(tmp_path, lambda: next(times))
+    for batch in range(3):
+        recorder.on_train_batch_begin(batch)
+        recorder.on_train_batch_end(batch)
+    recorder.on_epoch_end(0, {"loss": 0.5})
+    assert run_folder.read_csv(tmp_path / "history.csv") == [
+        {"epoch": 1.0, "loss": 0.5, "seconds_per_step": 2.0}
+    ]
+    resumed = run_folder.Recorder(tmp_path)
+    resumed.restore_state(recorder.checkpoint_state())
+    assert (resumed.history, resumed.new, recorder.new) == (recorder.history, 0, 1)

@@ -1,0 +1,57 @@
+"""Overlays of slides, image pyramids, and the files of a view."""
+
+import numpy as np
+
+from tfbig.results import slide_viewer
+from tfbig.results.geojson import COLOURS
+
+
+def test_pyramid_averages_and_rounds_sides_up():
+    image = np.arange(5 * 3 * 3, dtype=np.uint8).reshape(5, 3, 3)
+    whole, half, quarter, last = slide_viewer.pyramid(image, 1)
+    assert whole is image
+    assert [level.shape for level in (half, quarter, last)] == [(3, 2, 3), (2, 1, 3), (1, 1, 3)]
+    assert half[0, 0].tolist() == np.rint(image[:2, :2].mean((0, 1))).astype(int).tolist()
+    assert half[2, 1].tolist() == image[4, 2].tolist()
+
+
+def test_pyramid_weights_colours_by_opacity():
+    image = np.zeros((2, 2, 4), np.uint8)
+    image[0, 0] = 200, 100, 50, 255
+    _, half = slide_viewer.pyramid(image, 1)
+    assert half[0, 0].tolist() == [200, 100, 50, 64]
+
+
+def test_class_overlay():
+    overlay = slide_viewer.class_overlay("predicted", np.array([[0, 1], [2, 9]]), [*"abcdefghij"])
+    assert overlay.image[0, 0].tolist() == [0, 0, 0, 0]
+    assert overlay.image[0, 1].tolist() == [*COLOURS[0], 255]
+    assert overlay.image[1, 1].tolist() == [*COLOURS[0], 255]  # colours repeat
+    assert overlay.legend[:2] == (("#009e73", "b"), ("#d55e00", "c"))
+
+
+def test_value_overlay():
+    values = np.array([[0.0, 0.1], [0.4, np.nan]], np.float32)
+    overlay = slide_viewer.value_overlay("attention", values)
+    light = overlay.image[..., :3].sum(-1)
+    assert light[0, 0] < light[0, 1] < light[1, 0]
+    opacity = overlay.image[..., 3]
+    assert opacity[0, 0] == round(0.3 * 255) < opacity[0, 1] < opacity[1, 0] == 255
+    assert opacity[1, 1] == 0
+    assert [text for _, text in overlay.legend] == ["0", "0.394 or more"]  # the 99th percentile
+    assert slide_viewer.value_overlay("none", np.zeros((2, 2))).legend[1][1] == "0 or more"
+
+
+def test_round_trip_of_a_view(tmp_path):
+    overlay = slide_viewer.class_overlay("mask", np.array([[0, 1]]), ("ground", "tissue"), 1.5)
+    slide_viewer.write_view(tmp_path, "b", np.zeros((4, 6, 1), np.uint8), mpp=0.5)
+    slide_viewer.write_view(tmp_path, "a", np.zeros((4, 6, 3), np.uint8), [overlay], title="A")
+    first, second = slide_viewer.read_views(tmp_path)
+    assert (first["title"], first["mpp"], second["title"], second["mpp"]) == ("A", None, "b", 0.5)
+    (layer,) = first["overlays"]
+    assert (layer["name"], layer["share"], layer["legend"]) == (
+        "mask",
+        1.5,
+        [["#009e73", "tissue"]],
+    )
+    assert first["file"].is_file() and layer["file"].is_file()

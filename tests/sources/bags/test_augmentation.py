@@ -1,0 +1,100 @@
+"""Augmentation: every parameter, and equal parameters for a whole bag or image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from bag_samples import tiles
+
+from tfbig import SourceError, sources
+from tfbig.sources import ArrayBag, Augmentation, Augmented, resolve
+
+
+def test_default_changes_nothing() -> None:
+    np.testing.assert_array_equal(Augmentation()(tiles()[0]), tiles()[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"flip_rows": True}, lambda x: x[::-1]),
+        ({"flip_columns": True}, lambda x: x[:, ::-1]),
+        ({"quarter_turns": -1}, lambda x: np.rot90(x, -1)),
+        ({"brightness": 0.5}, lambda x: x / 2),
+        ({"saturation": 0.0}, lambda x: np.repeat((x @ [0.299, 0.587, 0.114])[..., None], 3, -1)),
+        ({"contrast": 0.0}, lambda x: np.full_like(x, (x @ [0.299, 0.587, 0.114]).mean())),
+        ({"hue": 1 / 3}, lambda x: x[..., [2, 0, 1]]),
+    ],
+)
+def test_parameters(change: Any, expected: Callable[..., Any]) -> None:
+    tile = tiles()[0]
+    actual = Augmentation(**change)(tile)
+    assert abs(actual - expected(tile.astype(float))).max() <= 0.51  # rounded
+
+
+def test_blur() -> None:
+    tile = tiles((20, 20, 3))
+    actual = Augmentation(sigma=1.0)(tile).astype(float)
+    assert abs(actual.mean() - tile.mean()) < 3
+    assert actual.std() < 0.6 * tile.std()
+
+
+def test_bag_has_one_augmentation_per_seed() -> None:
+    same = np.repeat(tiles((1, 6, 6, 3)), 4, axis=0)
+    bag = ArrayBag(same)
+    first, again, other = (
+        resolve(bag.drawn_handle(4, seed, augmented=True)).read(0, 4) for seed in (1, 1, 2)
+    )
+    assert (first == first[:1]).all()
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+    assert (first != same).any()
+    taken = resolve(bag.drawn_handle(4, 1, augmented=True)).take([2])
+    np.testing.assert_array_equal(taken[0], first[0])
+    bag.release()
+
+
+def test_features() -> None:
+    with pytest.raises(SourceError, match="augmentation expects square tiles"):
+        Augmented(ArrayBag(np.ones((3, 7))), Augmentation())
+
+
+@pytest.mark.parametrize("shape", [(70, 70, 3), (70, 70, 1), (61, 83, 3)])
+@pytest.mark.parametrize("seed", range(6))
+def test_windows_equal_whole_image(shape: tuple[int, ...], seed: int) -> None:
+    """Windows equal those of the whole augmented image, including blur and rotation."""
+    rng = np.random.default_rng(seed)
+    image = sources.ArraySource(rng.integers(0, 256, shape, np.uint8))
+    changed = sources.AugmentedImage(image, Augmentation.draw(seed))
+    assert changed.change.quarter_turns == 0 or shape[0] == shape[1]
+    whole = changed.change(image.read(0, shape[0]), changed.mean)
+    assert changed.shape == whole.shape == shape
+    np.testing.assert_array_equal(changed.read(0, shape[0]), whole)
+    for _ in range(20):
+        (top, below), (left, right) = (np.sort(rng.choice(n + 1, 2, False)) for n in shape[:2])
+        window = changed.read_window((int(top), int(below)), (int(left), int(right)))
+        np.testing.assert_array_equal(window, whole[top:below, left:right])
+
+
+def test_contrast_keeps_mean_luma() -> None:
+    image = sources.ArraySource(np.full((900, 40, 3), 100, np.uint8))
+    changed = sources.AugmentedImage(image, Augmentation(brightness=1.2, contrast=0.5))
+    assert changed.mean == pytest.approx(120 / 255)
+    assert (changed.read(0, 900) == 120).all()
+
+
+def test_handle_of_augmented_image() -> None:
+    image = sources.ArraySource(np.random.default_rng(0).integers(0, 256, (30, 30, 3), np.uint8))
+    with image.lent():
+        actual = sources.resolve(image.changed_handle(7))
+        expected = sources.AugmentedImage(image, Augmentation.draw(7))
+        np.testing.assert_array_equal(actual.read(0, 30), expected.read(0, 30))
+        assert (actual.read(0, 30) != image.read(0, 30)).any()
+
+
+def test_invalid_image() -> None:
+    with pytest.raises(SourceError, match=r"augmentation expects images \[H, W, 1 or 3\] of uint8"):
+        sources.AugmentedImage(sources.ArraySource(np.ones((4, 4, 2), np.uint8)), Augmentation())

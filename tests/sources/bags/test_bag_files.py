@@ -1,0 +1,77 @@
+"""Bags in files: features, pictures, arrays, and files that are not bags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from bag_samples import features, tiles
+from PIL import Image
+
+from tfbig import SourceError
+from tfbig.sources import FeatureBag, PictureBag, open_bag
+
+
+def test_features_with_leading_axis(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["features"] = np.arange(21, dtype="float32").reshape(1, 3, 7)
+        file["coords"] = np.zeros((3, 2))
+    bag = FeatureBag(tmp_path / "a.h5")
+    np.testing.assert_array_equal(bag.read(1, 3), np.arange(7, 21).reshape(2, 7))
+
+
+def test_features_truncated_after_opening(tmp_path: Path) -> None:
+    bag = features(tmp_path)
+    (tmp_path / "slide.h5").write_bytes((tmp_path / "slide.h5").read_bytes()[:700])
+    with pytest.raises(SourceError, match=r"slide\.h5: is not a readable HDF5 file"):
+        bag.read(0, 9)
+
+
+def test_picture_sizes(tmp_path: Path) -> None:
+    Image.fromarray(tiles()[0]).save(tmp_path / "0.png")
+    Image.fromarray(tiles((6, 6, 3))).save(tmp_path / "1.png")
+    paths = [tmp_path / "0.png", tmp_path / "1.png"]
+    assert PictureBag(paths, "bag", size=(7, 8)).read(0, 2).shape == (2, 7, 8, 3)
+    with pytest.raises(
+        SourceError, match=r"1.png: is \(6, 6, 3\) uint8; expected \(5, 4, 3\) uint8, as"
+    ):
+        PictureBag(paths, "bag").read(0, 2)
+
+
+def write(path: Path, **datasets: Any) -> Path:
+    with h5py.File(path, "w") as file:
+        for key, data in datasets.items():
+            file[key] = data
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda f: open_bag(f / "none.npy"), "none.npy: there is no such file"),
+        (lambda f: open_bag(f), "has no pictures"),
+        (lambda f: open_bag(f / "bag.pt"), "has an unknown format"),
+        (lambda f: open_bag(write(f / "a.h5", features=np.ones((3, 2)))), "a.h5: has no 'coords'"),
+        (lambda f: open_bag(write(f / "a.h5", coords=np.ones((3, 2)))), "has no 'features'"),
+        (
+            lambda f: open_bag(write(f / "a.h5", features=np.ones((3, 2)), coords=np.ones((2, 2)))),
+            "a.h5: has coordinates of shape",
+        ),
+        (lambda f: open_bag(f / "torn.h5"), "torn.h5: is not a readable HDF5 file"),
+        (lambda f: open_bag(f / "torn.npy"), "torn.npy: is not a readable .npy file"),
+    ],
+)
+def test_invalid_files(make: Callable[..., Any], message: str, tmp_path: Path) -> None:
+    if "torn" in message:
+        (tmp_path / message.split(":")[0]).write_bytes(b"nothing of the kind")
+    with pytest.raises(SourceError, match=message):
+        make(tmp_path)
+
+
+def test_other_types() -> None:
+    with pytest.raises(TypeError, match="received a bag of type int"):
+        open_bag(3)

@@ -1,0 +1,61 @@
+"""HDF5 files that declare huge datasets, or store them elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from resource_limits import cheap
+
+import tfbig
+from tfbig import sources
+
+
+def forged(path: Path, **options: Any) -> Path:
+    """Write features and coordinates of 10**10 tiles, none of them stored."""
+    with h5py.File(path, "w") as file:
+        file.create_dataset("features", (10**10, 64), "f4", chunks=(1024, 64), **options)
+        data = file.create_dataset("coords", (10**7, 2), "i8", chunks=(1024, 2), **options)
+        data.attrs.update({"patch_size": 256, "patch_level": 0})
+    return path
+
+
+@pytest.mark.parametrize("read", [sources.open_bag, sources.read_coords])
+@pytest.mark.parametrize("options", [{}, {"compression": "gzip"}])
+def test_huge_declared_size(
+    read: Callable[..., Any], options: dict[str, Any], tmp_path: Path
+) -> None:
+    path = forged(tmp_path / "forged.h5", **options)
+    assert path.stat().st_size < 20_000
+    with cheap(), pytest.raises(tfbig.SourceError, match=r"forged\.h5: .* are stored"):
+        read(path)
+
+
+@pytest.mark.parametrize("kind", ["external link", "soft link", "external file", "virtual"])
+def test_links_and_external_data(kind: str, tmp_path: Path) -> None:
+    other, path = tmp_path / "other.h5", tmp_path / "forged.h5"
+    with h5py.File(other, "w") as file:
+        file["coords"] = np.zeros((3, 2), np.int64)
+        file["coords"].attrs.update({"patch_size": 256, "patch_level": 0})
+    (tmp_path / "secret").write_bytes(bytes(48))
+    with h5py.File(path, "w") as file:
+        if kind == "external link":
+            file["coords"] = h5py.ExternalLink(str(other), "coords")
+        elif kind == "soft link":
+            file["real"] = np.zeros((3, 2), np.int64)
+            file["coords"] = h5py.SoftLink("/real")
+        elif kind == "external file":
+            parts = [(str(tmp_path / "secret"), 0, 48)]
+            file.create_dataset("coords", (3, 2), "i8", external=parts)
+        else:
+            layout = h5py.VirtualLayout((3, 2), "i8")
+            layout[:] = h5py.VirtualSource(str(other), "coords", shape=(3, 2))
+            file.create_virtual_dataset("coords", layout)
+        file["features"] = np.zeros((3, 4), np.float32)
+    for read in (sources.read_coords, sources.open_bag):
+        with pytest.raises(tfbig.SourceError, match=r"not followed|not read"):
+            read(path)

@@ -1,0 +1,86 @@
+"""Pixel sizes from TIFF tags, Aperio's description, OME-XML and tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tifffile
+from slide_files import noise, write_pyramid
+
+from tfbig import SourceError
+from tfbig.sources import Resolution, open_slide, read_mpp_table
+from tfbig.sources.resolution import resolution_from_openslide
+
+
+@pytest.mark.parametrize(
+    ("options", "mpp"),
+    [
+        ({"resolution": (40000, 20000), "resolutionunit": "CENTIMETER"}, (0.5, 0.25)),
+        ({"resolution": (25400, 25400), "resolutionunit": "INCH"}, (1.0, 1.0)),
+        ({"resolution": (72, 72), "resolutionunit": "INCH"}, None),
+        ({"resolution": (4, 4), "resolutionunit": "NONE"}, None),
+        (
+            {"description": "Aperio Image Library v1\r\n1x1 |AppMag = 40|MPP = 0.2500|Left = 2"},
+            (0.25, 0.25),
+        ),
+        ({"description": "Aperio |MPP = 0|Left = 2"}, None),
+        ({}, None),
+    ],
+)
+def test_pixel_size_of_tiff(tmp_path: Path, options: Any, mpp: Any) -> None:
+    write_pyramid(tmp_path / "a.tif", **options)
+    assert open_slide(tmp_path / "a.tif").mpp == pytest.approx(mpp)
+    assert open_slide(tmp_path / "a.tif", mpp=0.3).mpp == (0.3, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("unit", "mpp"), [("\u00b5m", (0.5, 0.25)), ("nm", (5e-4, 2.5e-4)), ("pixel", None)]
+)
+def test_pixel_size_of_ome_xml(tmp_path: Path, unit: str, mpp: Any) -> None:
+    sizes = {"PhysicalSizeX": 0.25, "PhysicalSizeY": 0.5}
+    units = {f"{key}Unit": unit for key in sizes}
+    path = tmp_path / "a.ome.tif"
+    tifffile.imwrite(
+        path, noise(40, 30, 3), photometric="rgb", metadata={"axes": "YXS", **sizes, **units}
+    )
+    slide = open_slide(path)
+    assert slide.mpp == pytest.approx(mpp)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "mpp", "expected"),
+    [
+        ("aperio", "50", (50.0, 50.0)),
+        ("generic-tiff", "50", None),
+        ("generic-tiff", "40", (40.0, 40.0)),
+    ],
+)
+def test_pixel_size_of_openslide(vendor: str, mpp: str, expected: Any) -> None:
+    """Coarse pixels in a generic TIFF are a default of the program that wrote it."""
+    properties = {"openslide.vendor": vendor, "openslide.mpp-x": mpp, "openslide.mpp-y": mpp}
+    assert resolution_from_openslide(properties) == Resolution(expected)
+    properties["openslide.objective-power"] = "40"
+    assert resolution_from_openslide(properties).magnification == 40
+
+
+def test_table(tmp_path: Path) -> None:
+    table = tmp_path / "mpp.csv"
+    table.write_text("wsi,mpp\na.tif,0.25\nb.svs, 0.5\n")
+    assert read_mpp_table(table) == {"a.tif": 0.25, "b.svs": 0.5}
+    for line in ("a.tif,0", "a.tif,no", ",0.3", "a.tif,0.2\na.tif,0.3", "a.tif,nan"):
+        table.write_text(f"wsi,mpp\n{line}\n")
+        with pytest.raises(
+            SourceError, match=r"mpp\.csv: line \d: has wsi .*expected the file name"
+        ):
+            read_mpp_table(table)
+    table.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SourceError, match=r"mpp\.csv: cannot be read as a CSV file"):
+        read_mpp_table(table)
+    for text in ("", "wsi,mpp\n", '"""'):
+        table.write_text(text)
+        with pytest.raises(SourceError, match=r"mpp\.csv: lists no slides"):
+            read_mpp_table(table)
+    with pytest.raises(SourceError, match=r"none\.csv: cannot be read"):
+        read_mpp_table(tmp_path / "none.csv")

@@ -1,0 +1,202 @@
+"""Views: crops, gray, scaled, padded and enlarged images equal the whole image transformed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from slide_files import image, noise, read_all
+
+from tfbig import sources
+from tfbig.errors import SourceError
+from tfbig.sources import ArraySource, Grayscale, Padded, Scaled, Source, Upsampled, views
+
+
+def window_sources(tmp_path: Path) -> dict[str, Source]:
+    array = image(37, 53, 3)
+    np.save(tmp_path / "a.npy", array)
+    np.save(tmp_path / "big.npy", array.astype(">u2"))
+    small = ArraySource(image(8, 11))
+    return {
+        "array": sources.open(array),
+        "npy": sources.open(tmp_path / "a.npy"),
+        "big endian": sources.open(tmp_path / "big.npy"),
+        "gray": Grayscale(sources.open(array), invert=True),
+        "padded": Padded(sources.open(array), 16, value=7),
+        "upsampled": Upsampled(small, 5, (37, 53)),
+        "crop": sources.open(array).crop((3, 30), (5, 44)),
+        "crop of padded": Padded(sources.open(array), 32).crop((20, 64), (30, 60)),
+    }
+
+
+@pytest.mark.parametrize("window", [(0, 3, 2, 9), (20, 27, 0, 1), (13, 14, 3, 30)])
+def test_windows_equal_rows(tmp_path: Path, window: tuple[int, int, int, int]) -> None:
+    start, stop, left, right = window
+    for name, source in window_sources(tmp_path).items():
+        actual = source.read_window((start, stop), (left, right))
+        assert actual.dtype == source.dtype
+        assert actual.flags.c_contiguous
+        expected = read_all(source)[start:stop, left:right]
+        np.testing.assert_array_equal(actual, expected, err_msg=name)
+
+
+@pytest.mark.parametrize("shape", [(20, 31), (37, 53), (9, 80), (90, 100), (64, 5)])
+def test_scaled_equals_pillow(shape: tuple[int, int]) -> None:
+    array = image(37, 53, 3)
+    expected = np.asarray(Image.fromarray(array).resize(shape[::-1], Image.Resampling.BILINEAR))
+    source = Scaled(sources.open(array), shape)
+    np.testing.assert_array_equal(read_all(source), expected)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        rows, columns = (tuple(sorted(rng.choice(n + 1, 2, replace=False))) for n in shape)
+        actual = source.read_window(rows, columns)
+        part = expected[slice(*rows), slice(*columns)]
+        assert abs(actual.astype(int) - part).max() <= 1
+
+
+def test_scaled_reads_only_its_window() -> None:
+    windows = []
+
+    class RecordingSource(Source):
+        def _read_window(self, *window: int) -> np.ndarray:
+            windows.append(window)
+            return np.zeros((window[1] - window[0], window[3] - window[2], 1), np.uint8)
+
+        def _read(self, start: int, stop: int) -> np.ndarray:
+            raise AssertionError
+
+    Scaled(RecordingSource((4000, 4000), np.uint8, "seen"), (1000, 500)).read_window(
+        (500, 510), (0, 5)
+    )
+    assert windows == [(1992, 2048, 0, 56)]
+
+
+def test_scaled_invalid_arguments() -> None:
+    with pytest.raises(SourceError, match="expected uint8 and sides of at least 1"):
+        Scaled(sources.open(np.zeros((5, 5), np.int16)), (2, 2))
+    with pytest.raises(SourceError, match="cannot scale uint8 to 0 x 2"):
+        Scaled(sources.open(np.zeros((5, 5), np.uint8)), (0, 2))
+
+
+def pillow_gray(rgb: np.ndarray) -> np.ndarray:
+    return np.asarray(Image.fromarray(rgb).convert("L"))[..., None]
+
+
+def test_grayscale_equals_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    rgb = np.random.default_rng(3).integers(0, 256, (300, 401, 3), dtype=np.uint8)
+    rgb[0, :6] = [[0, 0, 0], [255, 255, 255], [255, 0, 0], [0, 255, 0], [0, 0, 255], [1, 2, 3]]
+    source = Grayscale(ArraySource(rgb))
+    assert source.shape == (300, 401, 1)
+    assert source.dtype == np.uint8
+    np.testing.assert_array_equal(read_all(source), pillow_gray(rgb))
+    monkeypatch.setattr(views, "_LUMA_BLOCK", 7)
+    np.testing.assert_array_equal(source.read(5, 60), pillow_gray(rgb)[5:60])
+
+
+def test_grayscale_matches_equation() -> None:
+    levels = np.array([0, 1, 2, 63, 127, 128, 200, 254, 255], np.uint8)
+    rgb = np.stack(np.meshgrid(levels, levels, levels), -1).reshape(27, 27, 3)
+    red, green, blue = np.moveaxis(rgb.astype(int), -1, 0)
+    expected = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
+    np.testing.assert_array_equal(read_all(Grayscale(ArraySource(rgb)))[..., 0], expected)
+    inverted = Grayscale(ArraySource(rgb), invert=True)
+    np.testing.assert_array_equal(read_all(inverted)[..., 0], 255 - expected)
+
+
+def test_grayscale_of_gray_image() -> None:
+    gray = image(30, 20)
+    assert np.shares_memory(Grayscale(ArraySource(gray)).read(3, 9), gray)
+    inverted = Grayscale(ArraySource(gray), invert=True).read(3, 9)
+    np.testing.assert_array_equal(inverted[..., 0], 255 - gray[3:9].astype(int))
+    np.testing.assert_array_equal(gray, image(30, 20))  # the image itself is not inverted
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((4, 5, 3), "uint16"), ((4, 5, 2), "uint8")])
+def test_grayscale_invalid_source(shape: tuple[int, ...], dtype: str) -> None:
+    message = f"array: has {shape[2]} channels of {dtype}; Grayscale expects 1 or 3 channels"
+    with pytest.raises(SourceError, match=message):
+        Grayscale(ArraySource(np.zeros(shape, dtype)))
+
+
+@given(
+    factor=st.integers(1, 9), rows=st.integers(1, 40), columns=st.integers(1, 40), data=st.data()
+)
+@settings(max_examples=60, deadline=None)
+def test_upsampled(factor: int, rows: int, columns: int, data: st.DataObject) -> None:
+    small = image(-(-rows // factor), -(-columns // factor), 2)
+    source = Upsampled(small, factor, (rows, columns))
+    start = data.draw(st.integers(0, rows))
+    stop = data.draw(st.integers(start, rows))
+    expected = small.repeat(factor, 0).repeat(factor, 1)[start:stop, :columns]
+    rows_read = source.read(start, stop)
+    assert source.shape == (rows, columns, 2)
+    assert rows_read.flags.c_contiguous
+    np.testing.assert_array_equal(rows_read, expected)
+
+
+@pytest.mark.parametrize(
+    ("factor", "shape"), [(8, (33, 40)), (8, (32, 41)), (0, (1, 1)), (-1, (1, 1))]
+)
+def test_upsampled_image_too_small(factor: int, shape: tuple[int, int]) -> None:
+    message = (
+        rf"array: 4 x 5 enlarged {factor} times does not cover {shape[0]} x {shape[1]}\. Use a"
+    )
+    with pytest.raises(SourceError, match=message):
+        Upsampled(ArraySource(image(4, 5)), factor, shape)
+
+
+@given(
+    rows=st.integers(1, 30), columns=st.integers(1, 30), multiple=st.integers(1, 16), data=st.data()
+)
+@settings(max_examples=60, deadline=None)
+def test_padded(rows: int, columns: int, multiple: int, data: st.DataObject) -> None:
+    array = image(rows, columns, 3)
+    source = Padded(ArraySource(array), multiple, 255)
+    below, right = -rows % multiple, -columns % multiple
+    expected = np.pad(array, ((0, below), (0, right), (0, 0)), constant_values=255)
+    start = data.draw(st.integers(0, len(expected)))
+    stop = data.draw(st.integers(start, len(expected)))
+    assert source.shape == expected.shape
+    assert source.dtype == array.dtype
+    np.testing.assert_array_equal(source.read(start, stop), expected[start:stop])
+
+
+@pytest.mark.parametrize(("multiple", "value"), [(0, 0), (8, 256), (8, -1), (8, 0.5)])
+def test_padded_invalid_arguments(multiple: int, value: float) -> None:
+    message = f"array: cannot be padded with {value} to a multiple of {multiple}; expected a value"
+    with pytest.raises(SourceError, match=message):
+        Padded(ArraySource(image(4, 5)), multiple, value)
+
+
+def test_padded_float_and_bool() -> None:
+    assert Padded(ArraySource(np.zeros((1, 1))), 2, 0.5).read(1, 2)[0, 0, 0] == 0.5
+    assert Padded(ArraySource(np.zeros((1, 1), bool)), 2, 1).read(1, 2).all()
+    with pytest.raises(SourceError, match="that bool can hold"):
+        Padded(ArraySource(np.zeros((1, 1), bool)), 2, 2)
+
+
+def test_channels() -> None:
+    array = noise(40, 30, 4)
+    source = sources.ArraySource(array)
+    np.testing.assert_array_equal(sources.Channels(source, 1).read(3, 9), array[3:9, :, 1:])
+    one = sources.Channels(source, 2, 3)
+    assert one.shape == (40, 30, 1)
+    np.testing.assert_array_equal(one.read_window((3, 9), (2, 7)), array[3:9, 2:7, 2:3])
+    for part in ((4, None), (2, 2), (0, 5), (-1, None)):
+        with pytest.raises(
+            SourceError, match=r"channels .* requested, but it has 4, counted from 0"
+        ):
+            sources.Channels(source, *part)
+
+
+def test_pixel_size() -> None:
+    source = sources.open(noise(40, 30, 3))
+    source.mpp = (0.5, 0.25)
+    assert sources.Grayscale(source).crop((0, 8), (4, 9)).mpp == (0.5, 0.25)
+    assert sources.Padded(source, 32).mpp == (0.5, 0.25)
+    assert sources.Scaled(source, (20, 30)).mpp == (1.0, 0.25)
+    assert sources.Upsampled(source, 2, (80, 60)).mpp == (0.25, 0.125)

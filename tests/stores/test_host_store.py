@@ -1,0 +1,165 @@
+"""Host store: rows that are read, written and added, their order, and registered writers.
+
+Stores are shared with NumPy only in a graph; eager calls would copy them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfbig.errors import BudgetError
+from tfbig.stores import file_pool, host_store
+from tfbig.stores.host_store import NewStore
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+def in_graph(function: Callable[[], Any]) -> Any:
+    return tf.function(function, autograph=False)()
+
+
+def zero() -> tf.Tensor:
+    return tf.constant(0)
+
+
+def strip() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Label, index and count of a strip."""
+    return tf.constant("sweep"), tf.constant(0), tf.constant(1)
+
+
+def test_allocate(tmp_path: Path) -> None:
+    """Shapes, types and places are those of the request; addresses are used only where they are free."""
+    shapes = tf.constant([[1, 2, 3, 4], [2, 5, 1, 1]], tf.int64)
+    folder = str(tmp_path)
+    pool = file_pool.pool(folder)
+    requests = [NewStore(1, tf.float64, folder), NewStore(0, tf.bfloat16), NewStore(0, tf.uint8)]
+    places = tf.constant([-1, 4096], tf.int64)
+    stores = in_graph(lambda: host_store.allocate(shapes, places, requests))
+    assert [tuple(s.shape) for s in stores] == [(2, 5, 1, 1), (1, 2, 3, 4), (1, 2, 3, 4)]
+    assert [s.dtype for s in stores] == [tf.float64, tf.bfloat16, tf.uint8]
+    assert pool.used_bytes == 128  # 80 bytes, in whole alignments
+    assert pool.peak_bytes == 4096 + 128
+    assert host_store.allocate(shapes, places, []) == []
+
+
+def test_copy_does_not_share_memory() -> None:
+    image = tf.constant(numbers(1, 4, 2, 1))
+
+    def cleared() -> tf.Tensor:
+        return host_store.zero([host_store.copy(image)], zero())[0]
+
+    np.testing.assert_array_equal(in_graph(cleared), np.zeros((1, 4, 2, 1)))
+    np.testing.assert_array_equal(image, numbers(1, 4, 2, 1))
+
+
+def test_read() -> None:
+    image, other = numbers(2, 6, 3, 1), numbers(1, 4, 2, 5)
+    ranges = [(tf.constant(image), 1, 4), (tf.constant(other), 0, 4)]
+    first, second = host_store.read(ranges)
+    np.testing.assert_array_equal(first, image[:, 1:4])
+    np.testing.assert_array_equal(second, other)
+    assert host_store.read([]) == []
+
+
+@pytest.mark.parametrize("spilled", [False, True])
+def test_write(spilled: bool, tmp_path: Path) -> None:
+    """All changes are in the store after `finish`, also of one in the scratch file."""
+    image = numbers(2, 10, 3, 2)
+    shapes, places = tf.constant([image.shape], tf.int64), tf.constant([-1], tf.int64)
+    request = NewStore(0, tf.float32, str(tmp_path) if spilled else None)
+
+    def stored() -> tf.Tensor:
+        (store,) = host_store.allocate(shapes, places, [request])
+        before = zero()
+        for start, stop in ((6, 10), (0, 1), (1, 6)):
+            rows = tf.constant(image[:, start:stop])
+            before = host_store.write([(store, tf.constant(start), rows)], before, *strip())
+        return host_store.after([store], host_store.finish(before))[0]
+
+    np.testing.assert_array_equal(in_graph(stored), image)
+
+
+def test_add() -> None:
+    """Strips of 4 rows with a halo of one: rows that no strip covers are zero, shared rows are sums."""
+    expected = np.zeros((1, 9, 2, 1), np.float32)
+    changes = []
+    for start, stop, covered, until in ((1, 4, 0, 4), (3, 6, 4, 6), (7, 8, 6, 9)):
+        rows = numbers(1, stop - start, 2, 1) + 1
+        expected[:, start:stop] += rows
+        changes.append((rows, start, covered, until))
+
+    def added() -> tf.Tensor:
+        store = host_store.copy(tf.fill([1, 9, 2, 1], np.float32(np.nan)))
+        before = zero()
+        for change in changes:
+            tensors = (store, *map(tf.constant, change))
+            before = host_store.add([tensors], before, *strip())
+        return host_store.after([store], host_store.finish(before))[0]
+
+    np.testing.assert_array_equal(in_graph(added), expected)
+
+
+@pytest.mark.parametrize(
+    ("start", "covered", "until", "changed"),
+    [(2, 0, 6, (0, 6)), (2, 3, 4, (2, 4)), (2, 4, 4, (2, 4)), (2, 6, 6, (2, 6))],
+)
+def test_changed_rows(start: int, covered: int, until: int, changed: tuple[int, int]) -> None:
+    """The range of rows that `add` reports contains all rows that it changes."""
+    store, rows = np.ones((1, 8, 1, 1)), np.full((1, 2, 1, 1), 5.0)
+    assert host_store._add(store, rows, start, covered, until) == changed
+    expected = [1.0] * 8
+    for row in range(8):
+        if covered <= row < until:
+            expected[row] = 0
+        if start <= row < start + 2:
+            expected[row] += 5
+    assert store.ravel().tolist() == expected
+
+
+def test_error_of_a_change_is_raised() -> None:
+    """A copy that fails in the background raises in `finish`."""
+
+    def failing() -> tf.Tensor:
+        store = host_store.copy(tf.zeros([1, 4, 2, 1]))
+        rows = tf.zeros([1, 2, 3, 1])  # too wide
+        change = (store, tf.constant(0), rows)
+        return host_store.finish(host_store.write([change], zero(), *strip()))
+
+    with pytest.raises(tf.errors.OpError, match="could not broadcast input array"):
+        in_graph(failing)
+    assert not host_store._PENDING
+
+
+def test_sink() -> None:
+    received = []
+    with host_store.sink(lambda start, rows: received.append((start, rows.copy()))) as key:
+        rows = tf.constant(numbers(1, 2, 3, 1))
+        host_store.write_sink(tf.constant(key), tf.constant(4), rows, zero())
+    ((start, written),) = received
+    assert start == 4
+    np.testing.assert_array_equal(written, numbers(2, 3, 1))
+    assert key not in host_store._SINKS
+
+
+def test_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that earlier steps left in the pool counts as available."""
+    monkeypatch.setattr(host_store, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(type(host_store.POOL), "free_bytes", 500)
+    host_store.check(1500)
+    with pytest.raises(BudgetError, match=r"needs 1\.5 KiB .* but 1\.5 KiB are available"):
+        host_store.check(1501)
+
+
+def test_staged_is_a_copy() -> None:
+    rows = tf.constant(numbers(1, 2, 3, 1))
+    copied = host_store.staged(rows)
+    np.testing.assert_array_equal(copied, rows)
+    assert copied.shape == rows.shape
