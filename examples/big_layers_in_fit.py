@@ -52,7 +52,7 @@ Big layers have the arguments of their Keras twins, and `max_elements`, the size
 """
 
 
-def build_model(kind):
+def build_model(kind, filters=(8, 16, 32)):
     """Build the network from Big layers, or from their plain Keras twins."""
     if kind == "big":
         limit = {"max_elements": STRIP}
@@ -73,8 +73,8 @@ def build_model(kind):
         )
         mean = keras.layers.GlobalAveragePooling2D
     image = x = keras.Input((None, None, 1))
-    for filters in (8, 16, 32):
-        x = conv(filters, 3, padding="same", **limit)(x)
+    for width in filters:
+        x = conv(width, 3, padding="same", **limit)(x)
         x = norm(momentum=0.9, **limit)(x)
         x = relu(**limit)(x)
         x = pool(2, **limit)(x)
@@ -87,17 +87,17 @@ def build_model(kind):
 """
 
 
-def main(count=320, side=64, epochs=6):
+def main(count=320, side=64, epochs=6, filters=(8, 16, 32)):
     """Train the model; return its accuracy on unseen images and the largest difference to plain Keras."""
     keras.utils.set_random_seed(0)
-    model = build_model("big")
+    model = build_model("big", filters)
     model.compile(
         keras.optimizers.Adam(5e-3), "sparse_categorical_crossentropy", metrics=["accuracy"]
     )
     model.fit(*draw(count, side, 0), batch_size=16, epochs=epochs, verbose=2)
     images, labels = draw(count // 2, side, 1)
     predictions = model.predict(images, verbose=0)
-    twin = build_model("plain")
+    twin = build_model("plain", filters)
     twin.set_weights(model.get_weights())
     difference = float(np.abs(predictions - twin.predict(images, verbose=0)).max())
     accuracy = float((predictions.argmax(1) == labels).mean())

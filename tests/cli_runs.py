@@ -181,7 +181,7 @@ def write_many(folder: Path) -> None:
     """Write six small slides, two of them damaged."""
     for number in range(6):
         path = folder / f"{number}.tif"
-        if number in (2, 4):
+        if number in (2, 5):
             path.write_bytes(b"no slide")
         else:
             image = np.full((128, 192, 3), 240, np.uint8)

@@ -12,8 +12,8 @@ DICE_AFTER_TWO_STEPS = 0.0914
 
 
 def test_big_layers_in_fit(capsys):
-    _, difference = big_layers_in_fit.main(count=16, side=24, epochs=1)
-    assert difference < 1e-5  # float32 sums of at most 288 products in another order
+    _, difference = big_layers_in_fit.main(count=16, side=48, epochs=1, filters=(8,))
+    assert difference < 1e-5  # float32 sums of a few products in another order
     assert capsys.readouterr().out.strip().endswith(f"{difference:.1e}")
 
 

@@ -20,6 +20,8 @@ ENGINE = {"network", "plan", "stores", "engine", "streaming"}
 
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
+"""Without the docstring."""
+
 NAMELESS = {"utils", "util", "helpers", "helper", "manager", "misc", "common"}
 
 every_module = pytest.mark.parametrize("module", sorted(MODULES))
@@ -114,12 +116,20 @@ def test_functions_are_short(module: str) -> None:
     for node in ast.walk(tree(MODULES[module])):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
-            lines = node.end_lineno - node.lineno + 1
+            lines = node.end_lineno - node.lineno + 1 - _docstring_lines(node)
             assert lines <= MAX_FUNCTION_LINES, f"{module}: {node.name} has {lines} lines"
 
 
+def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    if ast.get_docstring(node) is None:
+        return 0
+    text = node.body[0]
+    assert text.end_lineno is not None
+    return text.end_lineno - text.lineno + 1
+
+
 @every_module
-def test_files_say_what_they_are(module: str) -> None:
+def test_files_have_a_docstring(module: str) -> None:
     path = MODULES[module]
     assert not NAMELESS & set(path.relative_to(PACKAGE).with_suffix("").parts)
     assert ast.get_docstring(tree(path)), f"{path.name} has no docstring"

@@ -8,7 +8,7 @@ Every layer has the signature, defaults, weights and config of its Keras twin, a
 Weights can be copied in both directions with `get_weights` and `set_weights`.
 
 Memory: inputs, outputs and their gradients are whole in host memory, `4 * N * H * W * C` bytes each in float32. The
-device holds two strips at a time, each of at most `max_elements` input elements, with their halo, outputs and gradients.
+device holds two strips at a time, of at most `max_elements` input elements each, with halo, outputs and gradients.
 
 Exactness: results are bitwise equal to those of the twin where sums are exact (integers), otherwise equal up to the
 order of summation (float64: relative 1e-10).

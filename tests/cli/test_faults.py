@@ -124,7 +124,7 @@ def test_slide_becomes_unreadable(data, tmp_path, at_tick, capsys):
     path = data / "b.tif"
     at_tick(1, lambda: truncate(path))
     out = tmp_path / "out"
-    assert run(data, out) == 3
+    assert run(data, out, "--epochs", "1") == 3
     (row,) = csv.DictReader((out / "failed.csv").read_text().splitlines())
     assert row["slide"] == str(path)
     assert "skipped" in capsys.readouterr().err

@@ -144,7 +144,7 @@ def test_shards_share_a_folder(many, whole, tmp_path):
     codes = [
         main(["tile", str(many), "--out", str(out), *TILE, "--shard", f"{i}/3"]) for i in range(3)
     ]
-    assert codes == [0, 3, 3]  # 3 if one of its own slides failed
+    assert codes == [0, 0, 3]  # 3 if one of its own slides failed
     assert tables(out) == tables(whole)
     names = [{p.name for p in folder.rglob("*") if p.suffix == ".h5"} for folder in (out, whole)]
     assert names[0] == names[1]

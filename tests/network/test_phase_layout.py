@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import keras
@@ -33,7 +34,15 @@ def integers(seed: int, shape: tuple[int, ...], largest: int = 1) -> np.ndarray:
 # --------------------------------------------------------------------------------------- layout
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "float32", "float64", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "uint8",
+        "float32",
+        "bfloat16",
+        *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("int8", "int32", "float64")),
+    ],
+)
 @pytest.mark.parametrize("factor", [3, 4, 8])
 @pytest.mark.parametrize("channels", [1, 2, 3])
 @pytest.mark.parametrize("width", [1, 8, 13, 24])
@@ -60,16 +69,16 @@ def test_last_strip_is_padded(height: int) -> None:
     np.testing.assert_array_equal(blocks, tf.nn.space_to_depth(padded, 4))
 
 
-@given(st.integers(2, 9), st.integers(1, 50))
-def test_block_axis(factor: int, size: int) -> None:
-    """An output row is `factor` input rows; all intervals of output rows at once."""
-    axis = BlockAxis(factor)
-    starts = np.arange(0, size, factor)
-    assert axis.extent(size) == len(starts)
-    first, last = np.triu_indices(len(starts))
-    start, stop = axis.needs(Interval(first, last + 1), size)
-    np.testing.assert_array_equal(start, starts[first])
-    np.testing.assert_array_equal(stop, starts[last] + factor)
+def test_block_axis() -> None:
+    """An output row is `factor` input rows: all intervals of output rows, for all factors and sizes."""
+    for factor, size in product(range(2, 10), range(1, 51)):
+        axis = BlockAxis(factor)
+        starts = np.arange(0, size, factor)
+        assert axis.extent(size) == len(starts)
+        first, last = np.triu_indices(len(starts))
+        start, stop = axis.needs(Interval(first, last + 1), size)
+        np.testing.assert_array_equal(start, starts[first])
+        np.testing.assert_array_equal(stop, starts[last] + factor)
 
 
 # ------------------------------------------------------------------------- layers, strip by strip
@@ -131,9 +140,7 @@ def cases(draw: st.DrawFn) -> tuple[int, int, int, tuple[int, int], int, int]:
     )
 
 
-@given(cases(), st.integers(1, 3))
-@settings(deadline=None, max_examples=60)
-def test_strided_convolution(case: Any, channels: int) -> None:
+def check_strided_convolution(case: Any, channels: int) -> None:
     stride, high, wide, size, filters, num_strips = case
     kernel = integers(1, (high, wide, channels, filters))
     axes = tuple(Window(k, stride, padding="same") for k in (high, wide))
@@ -159,9 +166,7 @@ def test_strided_convolution(case: Any, channels: int) -> None:
     assert_bitwise(gradients(by_blocks, *tensors), gradients(plain, *tensors))
 
 
-@given(cases(), st.integers(1, 2))
-@settings(deadline=None, max_examples=60)
-def test_transposed_convolution(case: Any, channels: int) -> None:
+def check_transposed_convolution(case: Any, channels: int) -> None:
     stride, high, wide, size, filters, num_strips = case
     size = tuple(-(-n // 4) for n in size)
     kernel = integers(1, (high, wide, channels, filters))
@@ -184,6 +189,24 @@ def test_transposed_convolution(case: Any, channels: int) -> None:
 
     tensors = integers(2, (2, *size, filters)), kernel, integers(3, (channels,))
     assert_bitwise(gradients(by_blocks, *tensors), gradients(plain, *tensors))
+
+
+FAST = settings(deadline=None, max_examples=20)
+SLOW = settings(deadline=None, max_examples=60)
+
+
+def test_strided_convolution() -> None:
+    FAST(given(cases(), st.integers(1, 3))(check_strided_convolution))()
+
+
+def test_transposed_convolution() -> None:
+    FAST(given(cases(), st.integers(1, 2))(check_transposed_convolution))()
+
+
+@pytest.mark.slow
+def test_convolutions_on_more_examples() -> None:
+    SLOW(given(cases(), st.integers(1, 3))(check_strided_convolution))()
+    SLOW(given(cases(), st.integers(1, 2))(check_transposed_convolution))()
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -49,7 +49,7 @@ def test_matches_softmax(queries, keys, block):
     assert_same(with_gradients(blocks(block), *arguments), expected, FLOAT64)
 
 
-@pytest.mark.parametrize("block", [1, 3, 64])
+@pytest.mark.parametrize("block", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 64))])
 def test_matches_softmax_in_graph_of_unknown_sizes(block):
     signature = [tf.TensorSpec([None, None, None, d], "float64") for d in WIDTHS]
 

@@ -100,8 +100,24 @@ def test_sparse_gradients(name):
     np.testing.assert_allclose(*weights, rtol=1e-6)
 
 
-@every_optimizer
-@pytest.mark.parametrize(("policy", "accumulation"), [("float32", None), ("mixed_float16", 2)])
+@pytest.mark.parametrize(
+    ("name", "policy", "accumulation"),
+    [
+        ("coupled", "mixed_float16", 2),
+        ("lookahead", "float32", None),
+        *(
+            pytest.param(name, policy, accumulation, marks=pytest.mark.slow)
+            for name, policy, accumulation in (
+                ("coupled", "float32", None),
+                ("demon", "float32", None),
+                ("demon", "mixed_float16", 2),
+                ("radam", "float32", None),
+                ("radam", "mixed_float16", 2),
+                ("lookahead", "mixed_float16", 2),
+            )
+        ),
+    ],
+)
 def test_save_and_continue_training(name, policy, accumulation, tmp_path):
     keras.config.set_dtype_policy(policy)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(1)])

@@ -176,7 +176,7 @@ def test_handles_and_files(float64: None, tmp_path: Any) -> None:
 def test_saving_and_resuming(tmp_path: Any) -> None:
     x, y = data()
     model = make(1, sampling=3, accumulate=None, scale="unbiased")
-    model.compile("adam", "mse", run_eagerly=True)
+    model.compile("adam", "mse")
     model.fit(x, y, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")

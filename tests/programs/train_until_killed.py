@@ -2,7 +2,8 @@
 
 Usage: train_until_killed.py WHOLE KILLED CHECKPOINTS FLAGS...
 
-The second run writes CHECKPOINTS checkpoints, trains two more batches that no checkpoint contains, and is killed.
+The second run writes CHECKPOINTS checkpoints, one after each batch and each epoch, trains two more batches that no
+checkpoint contains, and is killed.
 """
 
 import os
@@ -39,4 +40,4 @@ if __name__ == "__main__":
     if code:
         sys.exit(code)
     kill_after(int(checkpoints))
-    train.main([*flags, "--out", killed])
+    train.main([*flags, "--checkpoint-minutes", "1e-9", "--out", killed])

@@ -65,6 +65,6 @@ def test_convert_predictions(dtype: str | None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("build", [classifier, two_maps])
-def test_models_without_image_output_are_an_error(build: Any, tmp_path: Path) -> None:
+def test_predict_to_needs_one_image_output(build: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="predict_to expects one image"):
         both(build)[0].predict_to(np.zeros((7, 6, 2), np.uint8), str(tmp_path / "y.npy"))

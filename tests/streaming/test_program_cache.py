@@ -18,7 +18,7 @@ from tfbig.network import losses
 
 SETTINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "budget": ({"budget": "1GB"}, TypeError, r"expected budget=tfbig.Budget\(host=...\)"),
-    "rows": ({"strip_rows": 0}, ValueError, "strip_rows=0: expected a number of rows"),
+    "rows": ({"strip_rows": 0}, ValueError, "strip_rows=0: expected a positive number"),
     "store": ({"store": "int8"}, ValueError, "store='int8': expected None or one of"),
     "source": ({"source_dtype": "rgb"}, ValueError, "source_dtype='rgb': expected one of bool"),
     "device": (
@@ -32,7 +32,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "expected one device or several different ones",
     ),
-    "no device": ({"devices": "fast"}, ValueError, "devices='fast': there is none"),
+    "no device": ({"devices": "fast"}, ValueError, "devices='fast': no such device"),
 }
 
 

@@ -42,7 +42,7 @@ class Instances(keras.layers.Layer):
         model: Model of a batch of instances, `[batch, ...]` to `[batch, d]`.
         norm_slice: Instances per slice of the bag that BatchNormalization normalises by its own statistics in training,
             as published methods do that process a bag slice by slice to save memory (ABMIL-ACC). The slices are those
-            of `geometry.partition`: as few as possible, and their sizes differ by at most one. A streamed model needs
+            of `tfbig.geometry.windows.partition`: as few as possible, and their sizes differ by at most one. A streamed model needs
             `strip_rows` equal to it. None normalises all instances together.
         **options: Arguments of `keras.layers.Layer`, such as `name`.
 

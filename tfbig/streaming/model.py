@@ -58,9 +58,8 @@ def stream(
         devices: Devices that compute strips, `"GPU:0"` or `["GPU:0", "GPU:1"]`. Each computes a share of every sweep
             and may use the `device` bytes of the budget. By default the first accelerator, if there is one.
         source_dtype: Element type of images behind handles.
-        store: Element type of images stored between sweeps, such as `"bfloat16"`, which rounds them; by default their
-            own, which is exact.
-        upto: Name of the last layer that streams. Layers that it does not depend on run on whole tensors, in plain
+        store: Element type of stored images, such as `"bfloat16"`, which rounds them; by default their own, exact.
+        upto: Name of the last layer that streams; layers that it does not depend on run on whole tensors, in plain
             Keras. By default the whole model streams.
         unsupported: `"error"` raises an error for a layer that cannot stream; `"device"` runs the model on whole
             tensors from the first such layer on.
@@ -70,17 +69,14 @@ def stream(
         (`tfbig.open(path).handle`) of images on disk, which it reads strip by strip.
 
     Raises:
-        UnsupportedLayerError: A layer has no rule, or needs the whole image at once; or the class of the model
-            overrides `call` or a method of training.
+        UnsupportedLayerError: A layer has no rule, or the class of the model overrides `call` or a training method.
         ValueError: `upto` names no layer, or a setting has an invalid value.
         TypeError: A setting has the wrong type.
-        BudgetError: Raised by `plan` and by the first step if one row, or the tensors of the part that does not
-            stream, take more than the budget.
+        BudgetError: By `plan` and the first step: one row, or the part that does not stream, exceeds the budget.
 
     Example:
         >>> image = keras.Input((None, None, 3))
-        >>> x = keras.layers.Conv2D(4, 3, padding="same", activation="relu")(image)
-        >>> model = keras.Model(image, keras.layers.GlobalAveragePooling2D()(x))
+        >>> model = keras.Model(image, keras.layers.Conv2D(4, 3, padding="same")(image))
         >>> big = tfbig.stream(model, tfbig.Budget(device="40KB"))
         >>> big.plan((1, 64, 48, 3)).strips > 1
         True
