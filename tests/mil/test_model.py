@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from exactness import FLOAT64, assert_same
 from keras import layers
-from mil_models import LABELS, SIDE, bags, both, encoder, entropy, train
+from mil_models import LABELS, SIDE, bags, both, encoder, entropy, small_encoder, train
 
 from tfbig import mil
 from tfbig.models.pooling import ABMIL, MeanPooling
@@ -49,7 +49,9 @@ def test_training_equals_the_whole_bag(name: str, norm: str, float64: None) -> N
 def test_gradient_accumulation(float64: None) -> None:
     """Four bags of several sizes per step, with `gradient_accumulation_steps` of Keras."""
     models = both(
-        AGGREGATORS["abmil"], lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=4)
+        AGGREGATORS["abmil"],
+        lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=4),
+        small_encoder,
     )
     train(models)
     assert int(models[0].optimizer.iterations) == int(models[1].optimizer.iterations)
@@ -69,7 +71,7 @@ def test_float64_by_policy_alone() -> None:
 
 
 def test_batches_of_equal_bags(float64: None) -> None:
-    models = both(AGGREGATORS["abmil"], lambda: keras.optimizers.SGD(0.1))
+    models = both(AGGREGATORS["abmil"], lambda: keras.optimizers.SGD(0.1), small_encoder)
     train(models, batch_size=2, sample=4, shuffle=True)
     assert_same(models[0].get_weights(), models[1].get_weights(), FLOAT64)
 
@@ -90,7 +92,7 @@ def test_frozen_encoder(float64: None) -> None:
     """A frozen encoder has no gradient; the aggregator is trained as in the plain model."""
 
     def frozen() -> keras.Model:
-        net = encoder()
+        net = small_encoder()
         net.trainable = False
         return net
 
@@ -134,7 +136,7 @@ def test_dropout_is_replayed(float64: None) -> None:
 )
 def test_mixed_precision(policy: str) -> None:
     keras.config.set_dtype_policy(policy)
-    model = mil.MIL(encoder(), ABMIL(2), 3, instance_shape=(SIDE, SIDE, 3))
+    model = mil.MIL(small_encoder(), ABMIL(2), 3, instance_shape=(SIDE, SIDE, 3))
     model.compile(keras.optimizers.SGD(0.05), entropy())
     logs = model.fit(mil.dataset(bags(), LABELS), epochs=8, shuffle=False, verbose=0).history
     assert logs["loss"][-1] < logs["loss"][0]
@@ -142,7 +144,7 @@ def test_mixed_precision(policy: str) -> None:
 
 
 def test_fit_evaluate_predict_save(tmp_path: Path) -> None:
-    model = mil.MIL(encoder(), ABMIL(2), 3, instance_shape=(SIDE, SIDE, 3))
+    model = mil.MIL(small_encoder(), ABMIL(2), 3, instance_shape=(SIDE, SIDE, 3))
     model.compile("adam", entropy(), metrics=["accuracy"])
     data = mil.dataset(bags(), LABELS)
     best = keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", "val_loss", save_best_only=True)
@@ -163,7 +165,7 @@ def test_fit_evaluate_predict_save(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_explain(name: str) -> None:
-    model = mil.MIL(encoder(), AGGREGATORS[name](), 3, instance_shape=(SIDE, SIDE, 3))
+    model = mil.MIL(small_encoder(), AGGREGATORS[name](), 3, instance_shape=(SIDE, SIDE, 3))
     bag = bags()[1]
     result = model.explain(bag)
     features = model.twin.get_layer("instances")(bag.read(0, 12)[None].astype("float32"))
@@ -178,7 +180,7 @@ def test_explain(name: str) -> None:
 def test_custom_aggregator() -> None:
     """Any Keras layer works; `explain` names the method that it lacks."""
     pool = layers.GlobalAveragePooling1D(name="mean")
-    model = mil.MIL(encoder(), pool, 3, instance_shape=(SIDE, SIDE, 3))
+    model = mil.MIL(small_encoder(), pool, 3, instance_shape=(SIDE, SIDE, 3))
     assert model.predict(mil.dataset(bags(), LABELS), verbose=0).shape == (4, 6)
     with pytest.raises(ValueError, match=r"'mean' .* has no method `attention"):
         model.explain(bags()[0])
@@ -196,7 +198,7 @@ class TwoOutputs(MeanPooling):
 
 
 def test_one_label_for_every_output(float64: None) -> None:
-    model = mil.MIL(encoder(), TwoOutputs(2), 3, instance_shape=(SIDE, SIDE, 3))
+    model = mil.MIL(small_encoder(), TwoOutputs(2), 3, instance_shape=(SIDE, SIDE, 3))
     model.compile(keras.optimizers.SGD(0.0), {"bag": entropy(), "double": entropy()})
     logs = model.fit(mil.dataset(bags(), LABELS), shuffle=False, verbose=0).history
 
@@ -241,7 +243,7 @@ def test_invalid_arguments(options: dict[str, Any], message: str) -> None:
 
 def test_small_bags() -> None:
     """A bag of one instance, and one smaller than a slice, train as in the plain model."""
-    models = both(AGGREGATORS["abmil"], lambda: keras.optimizers.SGD(0.01))
+    models = both(AGGREGATORS["abmil"], lambda: keras.optimizers.SGD(0.01), small_encoder)
     for bag, label in zip(bags((1, 2)), LABELS[:2], strict=True):
         x = bag.read(0, bag.shape[0])[None].astype("float32")
         inputs = (tf.constant([bag.handle]), x)

@@ -1,0 +1,43 @@
+"""Links between documents lead somewhere, and the tests that documents name exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from samples import ROOT
+
+DOCUMENTS = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")})
+every_document = pytest.mark.parametrize(
+    "path", DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS]
+)
+
+
+@every_document
+def test_links(path: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)\)", path.read_text(encoding="utf-8"))
+    files = [target for target in targets if "://" not in target]
+    missing = [target for target in files if not (path.parent / target).exists()]
+    assert not missing
+
+
+@every_document
+def test_files_that_are_named(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    names = re.findall(r"`(?:tests/)?((?:[a-z_]+/)*test_\w+\.py)`", text)
+    missing = [name for name in names if not (ROOT / "tests" / name).exists()]
+    named = re.findall(r"`((?:benchmarks|docs|examples|recipes|tests|tfbig)/[\w./-]+\.\w+)`", text)
+    missing += [name for name in named if not (ROOT / name).exists()]
+    assert not missing
+
+
+def test_readme_fits_on_one_screen_of_text() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_commands_of_the_readme_exist() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    names = re.findall(r"python (\S+\.py)", text)
+    assert names
+    assert all((ROOT / name).exists() for name in names)
