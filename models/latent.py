@@ -96,7 +96,7 @@ class BagHead(layers.Layer):
         super().build(shape)
 
     def call(self, z):
-        """Return the logits of Z `[N, *cells, d]`, `[N, classes]`."""
+        """Return the logits, `[N, classes]`, of Z, `[N, *cells, d]`."""
         return self.aggregator(self._bag(z))
 
     def attention(self, z):

@@ -64,7 +64,7 @@ def resnet(block, depths, input_shape, include_top, classes, pooling, name):
         `(x / 255 - mean) / std`, for example by `keras.layers.Rescaling` with a list for each.
 
     Raises:
-        ValueError: `pooling` is something else.
+        ValueError: `pooling` is none of these.
     """
     if pooling not in (None, "avg", "max"):
         raise ValueError(f"pooling={pooling!r} of {name}: expected None, 'avg' or 'max'.")

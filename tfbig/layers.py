@@ -163,7 +163,7 @@ def _twin(kind: type) -> type:
 
 
 def _signature(twin: type) -> inspect.Signature:
-    """Return the signature of the twin with keyword-only `max_elements`."""
+    """Return the signature of the twin, with `max_elements` added as keyword-only."""
     signature = inspect.signature(twin)
     parameters = list(signature.parameters.values())
     extra = inspect.Parameter("max_elements", inspect.Parameter.KEYWORD_ONLY, default=None)

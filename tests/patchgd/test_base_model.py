@@ -20,19 +20,19 @@ from tfbig.patchgd import PatchGD
 
 
 def test_saving_and_resuming(tmp_path: Any) -> None:
-    x = images(12, 16)
+    x, y = images(12, 16, count=4), LABELS[:4]
     model = PatchGD(
         encoder(norm=True), head(), 4, (4, 3), 0.3, accumulate=2, filling_norm="frozen", seed=4
     )
     model.compile("adam", entropy(), run_eagerly=True)
-    model.fit(x, LABELS, batch_size=2, shuffle=False, verbose=0)
+    model.fit(x, y, batch_size=2, shuffle=False, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     settings = model.get_config().keys() - {"encoder", "head"}
     assert all(loaded.get_config()[key] == model.get_config()[key] for key in settings)
     assert_same(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
     for each in (model, loaded):
-        each.fit(x, LABELS, batch_size=2, shuffle=False, verbose=0)
+        each.fit(x, y, batch_size=2, shuffle=False, verbose=0)
     assert_same(
         loaded.get_weights(), model.get_weights()
     )  # also the sets of patches and the moments of Adam

@@ -31,7 +31,7 @@ def oracle(model: PatchGD, x: Any, y: Any, rate: float, seed: Any) -> list[float
     )
     flat = lambda places: tf.reshape(grid.take(places), [-1, *model.patch, 2])  # noqa: E731
     order = np.argsort(
-        tf.random.stateless_uniform([batch, count], patch_sampling.folded(seed, 0)).numpy()
+        tf.random.stateless_uniform([batch, count], patch_sampling.seed_of_part(seed, 0)).numpy()
     )
     z = np.zeros((batch, count, 3))
     for i in range(choose.num_sets):  # the filling, with statistics of each slice

@@ -139,11 +139,11 @@ def test_every_sampler_learns(sampler: str, accumulate: Any) -> None:
 
 
 def test_seed() -> None:
-    x, kernels = images(12, 16), []
+    x, kernels = images(12, 16, count=2), []
     for seed in (1, 1, 2):
         model = PatchGD(encoder(rate=0.2), head(), 4, sampling=0.25, seed=seed)
         model.compile("adam", entropy(), run_eagerly=True)
-        model.fit(x, LABELS, batch_size=2, shuffle=False, verbose=0)
+        model.train_on_batch(x, LABELS[:2])
         kernels.append(model.encoder.get_weights()[0])
     np.testing.assert_array_equal(kernels[0], kernels[1])
     assert (kernels[0] != kernels[2]).any()
@@ -152,7 +152,7 @@ def test_seed() -> None:
 @pytest.mark.parametrize("image_shape", [None, (12, 16, 2)])
 def test_handles(image_shape: Any, float64: None) -> None:
     """Training, evaluation and prediction from handles equal those from tensors."""
-    x = np.random.default_rng(0).integers(0, 256, (6, 12, 16, 2), np.uint8)
+    x = np.random.default_rng(0).integers(0, 256, (4, 12, 16, 2), np.uint8)
     held = [tfbig.open(image) for image in x]
     results = []
     for inputs in (x.astype("float64"), np.array([s.handle for s in held])):
@@ -161,7 +161,7 @@ def test_handles(image_shape: Any, float64: None) -> None:
         by_handle = inputs.dtype != "float64"
         optimizer = keras.optimizers.SGD(0.01)
         model.compile(optimizer, entropy(), metrics=["accuracy"], run_eagerly=not by_handle)
-        data = tf.data.Dataset.from_tensor_slices((inputs, LABELS)).batch(2)
+        data = tf.data.Dataset.from_tensor_slices((inputs, LABELS[:4])).batch(2)
         logs = model.fit(data, epochs=2, shuffle=False, verbose=0).history
         scores = model.evaluate(data, verbose=0, return_dict=True)
         results.append((logs, scores, model.predict(data, verbose=0), model.get_weights()))

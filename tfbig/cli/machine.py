@@ -295,3 +295,14 @@ def _bytes(text):
 
 def _bytes_or_none(text):
     return text if text == "0" else _bytes(text)
+
+
+def planned_bytes(plan, validation):
+    """Return the planned peak memory of the process: what it uses now, and a training or a validation step.
+
+    Memory of one kind of step that does not depend on the image size, mostly traces, stays while the other runs.
+    """
+    held, _ = run_folder.memory_bytes()
+    both = plan, validation
+    most = max(p.peak_bytes for p in both) + min(p.fixed_bytes for p in both)
+    return {"base_bytes": held, "planned_bytes": held + most}

@@ -131,8 +131,8 @@ def _read_rows(names: tuple[str, ...], start: int, stop: int) -> np.ndarray:
 
 
 @final
-class Ahead:
-    """Rows of images that threads read and decode before they are requested.
+class ReadAhead:
+    """Reads and decodes rows of images in threads, before the engine requests them.
 
     At most a few strips are held, so that rows that are never requested, after an error, do not use up memory.
     """
@@ -155,7 +155,7 @@ class Ahead:
                 self._begun.pop(key).cancel()
 
     def take(self, names: tuple[str, ...], start: int, stop: int) -> Future[np.ndarray] | None:
-        """Remove and return rows that `begin` has started to read; None if it has not."""
+        """Remove and return the pending read that `begin` started, a future of the rows; None if there is none."""
         with self._lock:
             return self._begun.pop((names, start, stop), None)
 
@@ -166,4 +166,4 @@ class Ahead:
                 self._begun.pop(key).cancel()
 
 
-AHEAD = Ahead()
+AHEAD = ReadAhead()

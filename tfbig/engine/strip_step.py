@@ -119,7 +119,7 @@ class StripStep:
         return tf.ensure_shape(rows, self._shape(value, image.shape[0]))
 
     def _next_rows(self, value: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the rows of the strip that starts when this one ends; an empty range after the last."""
+        """Return `(start, stop)` of the rows of the strip that starts when this one ends; empty after the last."""
         index = self._index + self.graph.at_once
         geometry = StripGeometry(self.sweep, self.tensors.table[tf.minimum(index, self._last)])
         start, stop = geometry["start", value], geometry["stop", value]
@@ -189,7 +189,7 @@ class StripStep:
         return owned
 
     def _owned_strip(self, node: Node) -> Strip:
-        """Return the rows that a reduction takes from this strip."""
+        """Return the range of rows that this strip contributes to a reduction."""
         value, geometry = node.inputs[0], self.geometry
         return Strip(
             geometry["own start", value], geometry["own stop", value], self._extent(value), ()

@@ -14,7 +14,7 @@ from tfbig.data import epochs
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.errors import SourceError
 from tfbig.sources import Bag, Subset
-from tfbig.sources.bags.augmentation import LUMA
+from tfbig.sources.augmentation import LUMA
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,12 @@ class Split:
         return [tensors[source][i] for source, i in self.output_sources]
 
     def whole_bytes(self, batch: int, size: Size) -> int:
-        """Return the bytes of all whole tensors for input images of `batch` x `size`."""
+        """Return the bytes of the tensors that cross into the rest and of all tensors of the rest.
+
+        Args:
+            batch: N.
+            size: Rows, columns, ... of the input images.
+        """
         rank = max(len(t.shape) for t in self.model.inputs)
         specs = [
             keras.KerasTensor(

@@ -23,7 +23,7 @@ from tfbig.network.rules import registry
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.noise import SPATIAL, GlobalGenerator
 from tfbig.network.rules.normalisation import normalise
-from tfbig.network.rules.small import add_seed
+from tfbig.network.rules.whole_values import add_seed
 from tfbig.ops import counter_random, moments
 
 layers = keras.layers
@@ -42,8 +42,8 @@ class Instances(keras.layers.Layer):
         model: Model of a batch of instances, `[batch, ...]` to `[batch, d]`.
         norm_slice: Instances per slice of the bag that BatchNormalization normalises by its own statistics in training,
             as published methods do that process a bag slice by slice to save memory (ABMIL-ACC). The slices are those
-            of `tfbig.geometry.windows.partition`: as few as possible, and their sizes differ by at most one. A streamed model needs
-            `strip_rows` equal to it. None normalises all instances together.
+            of `tfbig.geometry.windows.partition`: as few as possible, and their sizes differ by at most one. A
+            streamed model needs `strip_rows` equal to it. None normalises all instances together.
         **options: Arguments of `keras.layers.Layer`, such as `name`.
 
     Raises:
@@ -172,7 +172,7 @@ def apply(call: Call) -> list[int]:
 
 
 def _shapes(call: Call) -> list[tuple[int, ...]]:
-    """Return the shape of one instance of each output."""
+    """Return, for each output, the shape of one instance."""
     static = [tuple(t.shape[1:]) for t in call.outputs]
     if all(None not in shape for shape in static):
         return static

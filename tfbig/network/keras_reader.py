@@ -186,7 +186,7 @@ def read_call(
     )
     first = len(graph.nodes)
     apply = instances.apply if _holds_instances(graph, values) else rules.apply
-    results = apply(call) if images else rules.small(call)
+    results = apply(call) if images else rules.on_whole_values(call)
     computation = _computation(call)
     for step, node in enumerate(graph.nodes[first:]):
         node_kind = (*computation, type(node.op).__name__, node.name.partition("/")[2], step)

@@ -81,7 +81,7 @@ class PatchModel(tf_errors.Unwrapped, patch_sampling.DrawCounter, keras.Model):
     def train_step(self, data: Any) -> dict[str, Any]:
         """Train on one batch."""
         return (
-            gradient_step.whole(self, data)
+            gradient_step.train_step(self, data)
             if self.accumulate is None
             else self._run_inner_steps(data)[1]
         )

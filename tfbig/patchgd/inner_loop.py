@@ -54,12 +54,12 @@ class _InnerLoop:
                 model.optimizer.build(model.trainable_variables)
         if model.accumulate is None:
             means, losses, state = self._means(tf.constant(0), total, zero, state)
-            return self._without_zeros(means), state, losses / tf.cast(total, losses.dtype)
+            return self._none_if_missing(means), state, losses / tf.cast(total, losses.dtype)
 
         def step_optimizer(step: tf.Tensor, losses: tf.Tensor, state: Any) -> Any:
             last = tf.minimum(step + model.accumulate, total)
             means, losses, state = self._means(step, last, losses, state)
-            pairs = zip(self._without_zeros(means), model.trainable_variables, strict=True)
+            pairs = zip(self._none_if_missing(means), model.trainable_variables, strict=True)
             model.optimizer.apply_gradients(pairs)
             return last, losses, state
 
@@ -72,7 +72,7 @@ class _InnerLoop:
         )
         return [None] * len(self.variables), state, losses / tf.cast(total, losses.dtype)
 
-    def _without_zeros(self, means: list[Any]) -> list[Any]:
+    def _none_if_missing(self, means: list[Any]) -> list[Any]:
         """Return the gradients, with None for variables that have none."""
         return [
             mean if exists else None for mean, exists in zip(means, self.has_gradient, strict=True)

@@ -264,7 +264,7 @@ def filled(
     training = layer.filling_norm == "published"
     if not training or not mixes_patches(layer.encoder):
         return slice_encoder.fill(layer.encoder, patches.take, places, size, training, on_host)
-    shuffle_seed = patch_sampling.folded(seed, 0)
+    shuffle_seed = patch_sampling.seed_of_part(seed, 0)
     numbers = tf.random.stateless_uniform([patches.batch, patches.count], shuffle_seed)
     shuffled = tf.ensure_shape(tf.argsort(numbers), places.shape)
     codes = slice_encoder.fill(layer.encoder, patches.take, shuffled, size, training, on_host)

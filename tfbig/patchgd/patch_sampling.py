@@ -84,7 +84,7 @@ class Chooser:
         return places, weights if self.scale == "unbiased" else tf.ones_like(weights)
 
     def _seed(self, number: tf.Tensor) -> tf.Tensor:
-        return folded(self.seed, number + 1)
+        return seed_of_part(self.seed, number + 1)
 
     def _dealt(self, step: tf.Tensor) -> tf.Tensor:
         turn, place = step // self.num_sets, step % self.num_sets
@@ -136,8 +136,8 @@ class DrawCounter:
         return tf.stack([self.seed, number])
 
 
-def folded(seed: tf.Tensor, number: Any) -> tf.Tensor:
-    """Return the seed of a part of a step: 0 is the filling, `k + 1` the draw of number k."""
+def seed_of_part(seed: tf.Tensor, number: Any) -> tf.Tensor:
+    """Derive the seed of one part of a step: part 0 fills Z, part `k + 1` draws patch set `k`."""
     return tf.random.experimental.stateless_fold_in(seed, number)
 
 

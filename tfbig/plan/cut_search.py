@@ -67,8 +67,8 @@ def choose(
 def _extents(graph: Graph, side: int) -> dict[int, Size] | None:
     """Return the sizes of all images for a square that the model accepts.
 
-    An unpadded U-Net accepts one of 16 sides. The result is None for a model of one fixed size, or where padding
-    hides how the sizes of the inputs are related.
+    Sides are tried downwards, because an unpadded U-Net, for example, accepts only every 16th. None if no side
+    works: the model has a fixed size, or padding hides how the sizes of the inputs are related.
     """
     for rows in range(side, side - SIDES, -1):
         with suppress(ValueError):

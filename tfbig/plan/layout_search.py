@@ -20,7 +20,7 @@ from tfbig.plan.sweeps import (
 )
 
 
-def storing_less(
+def layouts_storing_less(
     graph: Graph,
     cuts: frozenset[int],
     stored: Mapping[int, int],

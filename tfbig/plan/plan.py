@@ -243,10 +243,10 @@ class Plan:
     def summary(self, print_fn: Callable[[str], object] = print) -> None:
         """Print the plan: a line per sweep, forward and backward, and the totals.
 
-        Columns: the layers; the number of strips and the rows that the largest reads; the rows among these beyond an
-        equal share (halo); where the images of the sweep are stored; bytes of a strip, of these images in host
+        Columns: the layers; the number of strips and the rows that the largest reads; how many of these rows belong to
+        other strips (halo); where the images of the sweep are stored; bytes of a strip, of these images in host
         memory and on disk, and moved to and from stores, all in MiB; operations; how often each operation runs
-        (factor: 1.000 is once); and predicted seconds.
+        (factor: 1.000 means once); and predicted seconds.
 
         Args:
             print_fn: Function to call with the text.

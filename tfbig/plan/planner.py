@@ -113,10 +113,10 @@ class Planner:
         """Return the element type of an image in its store.
 
         Args:
-            value: The image.
+            value: Id of the image.
 
         Returns:
-            Name of the type, such as "bfloat16".
+            Name of the type, such as "bfloat16": that of `store` if it is narrower than the image's own.
         """
         dtype = self.graph.values[value].dtype or "float32"
         inner = value not in self.graph.inputs  # the gradient of an input is a result
@@ -276,11 +276,11 @@ class Planner:
             return sum(stored[v] for v in replay.writes) / max(operations, 1)
 
         def effort(node: Node) -> int:
-            return self._effort(node, batch, extents)
+            return self._operations(node, batch, extents)
 
         if self.keeps:
             yield from layout_search.with_remat(self.graph, self._cuts, stored, effort)
-        yield from layout_search.storing_less(self.graph, self._cuts, stored, worth, effort)
+        yield from layout_search.layouts_storing_less(self.graph, self._cuts, stored, worth, effort)
 
     def _straight(self) -> Layout:
         """Return the layout that stores every image in host memory: the fastest one that keeps none on the device."""
@@ -338,20 +338,19 @@ class Planner:
         """Return the operations of nodes that an earlier sweep has run already, except cheap nodes."""
         nodes = [n for sweep in layout.sweeps for n in sweep.locals if not n.op.cheap]
         distinct = {id(n): n for n in nodes}.values()
-        return sum(self._effort(n, batch, extents) for n in nodes) - sum(
-            self._effort(n, batch, extents) for n in distinct
+        return sum(self._operations(n, batch, extents) for n in nodes) - sum(
+            self._operations(n, batch, extents) for n in distinct
         )
 
-    def _effort(self, node: Node, batch: int, extents: dict[int, Size]) -> int:
+    def _operations(self, node: Node, batch: int, extents: dict[int, Size]) -> int:
         """Return the operations of a node on whole images."""
         return batch * prod(extents[node.output]) * int(node.op.operations)
 
     def _spilled(self, plan: Plan) -> Plan | None:
         """Spill stores to disk until host memory fits; None if the disk is too small."""
         limit = self._room(plan)
-        for _ in range(
-            6
-        ):  # gaps between stores, and rows of files in memory, require a little more each time
+        # Gaps between stores, and rows of files in memory, require a little more each time.
+        for _ in range(6):
             trial = _with_spill(plan, max(limit, 0))
             if self._fits(trial):
                 return trial

@@ -66,8 +66,8 @@ def partitions(
 ) -> list[tuple[Segment, ...]]:
     """Return ways to divide the sweeps into segments, from long segments to short ones.
 
-    Each way stores the fewest bytes among all whose segments have at most a number of inner bytes; this bound is
-    halved from way to way.
+    Each way stores as few bytes as possible while no segment has more inner bytes than a bound, which is halved
+    from one way to the next.
 
     Args:
         graph: The graph of the sweeps.
@@ -114,7 +114,7 @@ def _tables(
 def _cheapest(
     stored: list[list[int]], inner: list[list[int]], bound: int
 ) -> tuple[Segment, ...] | None:
-    """Return the segments of at most `bound` inner bytes that store the fewest bytes; None if there are none."""
+    """Return the division into segments of at most `bound` inner bytes each that stores the fewest bytes, or None."""
     count = len(stored)
     # For each sweep: bytes stored by all sweeps before it, and first sweep of the segment that ends before it.
     best: list[tuple[float, int]] = [(0, -1)]

@@ -13,7 +13,7 @@ from tfbig.plan.sweeps import Layout
 from tfbig.units import format_bytes
 
 
-class WholeTensors(Protocol):
+class SplitModel(Protocol):
     """Model split into a front that streams and a rest, see `tfbig.network.front_and_rest.Split`."""
 
     @property
@@ -21,7 +21,7 @@ class WholeTensors(Protocol):
         """Names of the layers of the rest."""
 
     def whole_bytes(self, batch: int, size: Size) -> int:
-        """Return the bytes of all whole tensors of the rest.
+        """Return the bytes of the tensors that cross into the rest and of all tensors of the rest.
 
         Args:
             batch: Number of images in a batch.
@@ -61,7 +61,7 @@ class SplitPlanner(Planner):
         **options: As in `Planner`.
     """
 
-    def __init__(self, split: WholeTensors, *arguments: Any, **options: Any) -> None:
+    def __init__(self, split: SplitModel, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.split = split
         self._limits = self.device_bytes, self.host_bytes

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import Any, Final, NamedTuple, final
 
 from tfbig.errors import SourceError
-from tfbig.sources.bags.augmentation import Augmentation, Augmented, AugmentedImage
+from tfbig.sources.augmentation import Augmentation, Augmented, AugmentedImage
 from tfbig.sources.bags.bag import Bag
 from tfbig.sources.files import PathLike, cannot_open
 from tfbig.sources.slides.opening import open, open_slide, shape_of_file

@@ -76,7 +76,7 @@ class Readable(ABC):
             array in memory: copy it before changing it.
 
         Raises:
-            IndexError: The range is reversed or reaches outside.
+            IndexError: The range is reversed or out of bounds.
             SourceError: The file is damaged in this range, was closed, or has become shorter.
         """
         num_rows = self.shape[0]
@@ -185,7 +185,7 @@ class Source(Readable):
             be a read-only view.
 
         Raises:
-            IndexError: The rectangle is empty or reaches outside the image.
+            IndexError: The rectangle is empty or out of bounds.
             SourceError: The file is damaged there, was closed, or has become shorter.
         """
         start, stop = _interval(self.name, "rows", rows, self.shape[0])
@@ -209,7 +209,7 @@ class Source(Readable):
             A source with the shape of the rectangle.
 
         Raises:
-            IndexError: The rectangle is empty or reaches outside the image.
+            IndexError: The rectangle is empty or out of bounds.
         """
         return Cropped(self, rows, columns)
 

@@ -21,13 +21,13 @@ see `tfbig.system.replication.check`), so the gradients of all replicas add up t
 """
 
 
-def first(model: keras.Model) -> Callable[[Any], Gradients]:
-    """Return the first half of a step on data: `compute_gradients` of the model if it has one, else `plain`."""
+def gradient_function(model: keras.Model) -> Callable[[Any], Gradients]:
+    """Return the function that computes the gradients of a batch: the model's `compute_gradients`, else Keras'."""
     method: Any = getattr(model, "compute_gradients", None)
-    return method or partial(plain, model)
+    return method or partial(keras_gradients, model)
 
 
-def plain(model: keras.Model, data: Any) -> Gradients:
+def keras_gradients(model: keras.Model, data: Any) -> Gradients:
     """Run the first half of Keras' `train_step`: a tape over the whole model."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     with tf.GradientTape() as tape:
@@ -50,8 +50,8 @@ def replicas() -> int:
     return int(tf.distribute.get_strategy().num_replicas_in_sync)
 
 
-def whole(model: keras.Model, data: Any) -> dict[str, Any]:
+def train_step(model: keras.Model, data: Any) -> dict[str, Any]:
     """Run both halves, a complete `train_step`, and return the logs."""
-    gradients, logs = first(model)(data)
+    gradients, logs = gradient_function(model)(data)
     model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
     return logs

@@ -186,7 +186,7 @@ class StreamedModel(tf_errors.Unwrapped, keras.Model):
 
     @property
     def layers(self) -> list[Any]:
-        """Layers of the plain model, so that both models have the same files of weights."""
+        """Layers of the plain model, so that the weight files of both models are interchangeable."""
         return list(self.twin.layers)
 
     @property
@@ -228,13 +228,13 @@ class StreamedModel(tf_errors.Unwrapped, keras.Model):
         if not self.trainable_variables:
             warnings.warn("The model does not have any trainable weights.", stacklevel=2)
             return self.compute_gradients(data)[1]
-        return gradient_step.whole(self, data)
+        return gradient_step.train_step(self, data)
 
     @_do_not_convert
     def compute_gradients(self, data: Any) -> gradient_step.Gradients:
         """Return the gradients of a batch and its logs, see `tfbig.streaming.gradient_step`."""
         if not self.spatial:
-            return gradient_step.plain(self, self._dense_targets(data))
+            return gradient_step.keras_gradients(self, self._dense_targets(data))
         step = self._loss_step(data, training=True)
         program, weights = step.program, keras_variables.weights(step.program)
         if not self.trainable_variables:

@@ -89,7 +89,7 @@ def reporting(what: str, unit: str = "strip") -> Iterator[Callable[[int, int], N
         unit: Name of a unit of work.
 
     Yields:
-        A function to call with the number of units done and the number of all units.
+        A function to call with the number of units done and the total number.
     """
     METER.begin()
     try:

@@ -83,12 +83,12 @@ class Unwrapped:
         return unwrapped(super().__call__)(*arguments, **options)  # type: ignore[misc]
 
     def fit(self, *arguments: Any, **options: Any) -> Any:
-        """Train the model, as `keras.Model.fit`."""
+        """Train as `keras.Model.fit`, after refusing a strategy under which `fit` does not work."""
         replication.check_fit(self)
         return super().fit(*arguments, **options)  # type: ignore[misc]
 
     def evaluate(self, *arguments: Any, **options: Any) -> Any:
-        """Evaluate the model, as `keras.Model.evaluate`."""
+        """Evaluate as `keras.Model.evaluate`, after refusing a strategy under which it does not work."""
         replication.check_fit(self)
         return super().evaluate(*arguments, **options)  # type: ignore[misc]
 

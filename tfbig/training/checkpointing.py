@@ -164,7 +164,7 @@ class Checkpointer:
         self._pending = []
 
     def _restart_epoch(self, place: Place) -> None:
-        """Start the epoch again, because the images differ from those of the checkpoint; the weights remain."""
+        """Start the epoch again, because the images or the batch size differ; the weights remain."""
         print(
             f"the images or the batch size have changed: epoch {place.epoch + 1} starts again",
             file=sys.stderr,

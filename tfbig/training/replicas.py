@@ -62,7 +62,9 @@ class Replicas:
         self.local_replicas = range(ids[0], ids[-1] + 1)
         self.chief = self.local_replicas.start == 0
         self.single_worker = len(self.local_replicas) == self.replicas
-        self._first = _Traced(traced(model, gradient_step.first(model)), self.strategy, ids[0])
+        self._first = _Traced(
+            traced(model, gradient_step.gradient_function(model)), self.strategy, ids[0]
+        )
         self._test = _Traced(traced(model, model.test_step), self.strategy, ids[0])
         self._sums = [Sums() for _ in self.local_replicas]
         self._pending = list(self._sums)

@@ -53,7 +53,7 @@ class Single:
         self.model = model
         self.two_phase = getattr(model, "accumulate", None) is None
         self._first = traced(
-            model, gradient_step.first(model) if self.two_phase else model.train_step
+            model, gradient_step.gradient_function(model) if self.two_phase else model.train_step
         )
         self._test = traced(model, model.test_step)
         self._apply: Any = None

@@ -331,17 +331,6 @@ def _keep_callbacks(settings, folder, monitor):
     return [BestWindow(folder / KEPT, monitor, window, mode, folder / run_folder.CHECKPOINTS)]
 
 
-def planned_bytes(plan, validation):
-    """Return the planned peak memory of the process: what it uses now, and a training or a validation step.
-
-    Memory of one kind of step that does not depend on the image size, mostly traces, stays while the other runs.
-    """
-    held, _ = run_folder.memory_bytes()
-    both = plan, validation
-    most = max(p.peak_bytes for p in both) + min(p.fixed_bytes for p in both)
-    return {"base_bytes": held, "planned_bytes": held + most}
-
-
 def class_weights(data):
     """Return class weights of inverse frequency that add up to 1."""
     counts = np.maximum(np.bincount(data.train.labels, minlength=len(data.classes)), 1)

@@ -216,7 +216,7 @@ def make_model(settings, data):
 
 
 def compile_both(model, twin, settings, data):
-    """Compile both models with one optimizer, so that the saved plain model can be fit_and_save further."""
+    """Compile both models with one optimizer, so that training of the saved plain model can continue."""
     optimizer = classifier_training.make_optimizer(settings, steps_per_epoch(settings, data))
     entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     metrics = ["accuracy", tfbig.metrics.QuadraticWeightedKappa(len(data.classes))]
@@ -252,7 +252,7 @@ def print_plan(model, settings, data):
         )
     )
     print(f"\n{plan}\n", flush=True)
-    return plan, classifier_training.planned_bytes(plan, validation)
+    return plan, machine.planned_bytes(plan, validation)
 
 
 def largest(part, sample):

@@ -299,7 +299,7 @@ def _patchgd(settings, encoder, head, shape):
 
 
 def compile_both(model, twin, settings, data):
-    """Compile both models with one optimizer, so that the saved plain model can be fit_and_save further."""
+    """Compile both models with one optimizer, so that training of the saved plain model can continue."""
     optimizer = classifier_training.make_optimizer(settings, images.steps(data.train, settings))
     soft = settings.augment == "a3"
     loss = (
@@ -324,7 +324,7 @@ def print_plan(model, settings, data):
         for part, learns in ((data.train, True), (data.val, False))
     )
     print(f"\n{plan}\n", flush=True)
-    return plan, classifier_training.planned_bytes(plan, validation)
+    return plan, machine.planned_bytes(plan, validation)
 
 
 def fit_and_save(model, twin, data, folder, settings, plan):

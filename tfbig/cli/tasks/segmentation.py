@@ -116,7 +116,7 @@ def train(settings):
         compile_both(model, twin, settings)
         plan = plan_of(twin, model, (settings.batch_size, *size, 1))
         validation = plan_of(twin, model, (1, *held_out.padded().image.shape), training=False)
-    planned_bytes = classifier_training.planned_bytes(plan, validation)
+    planned_bytes = machine.planned_bytes(plan, validation)
     print(f"\n{plan}\n", flush=True)
     if settings.dry_run:
         return 0

@@ -1,7 +1,7 @@
 """Rules that turn each Keras layer into nodes: a local function with its window, or a reduction.
 
 A rule is a function of a `Call`, which holds the layer and its inputs and adds nodes to the graph. To support a layer,
-add one rule, see `rule`. Layers without an image among their inputs need none, see `small`.
+add one rule, see `rule`. Layers without an image among their inputs need none, see `on_whole_values`.
 """
 
 from tfbig.network.rules import (
@@ -15,7 +15,7 @@ from tfbig.network.rules import (
 )
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.registry import RULES, Rule, apply, find, rule
-from tfbig.network.rules.small import small
+from tfbig.network.rules.whole_values import on_whole_values
 
 __all__ = [
     "RULES",
@@ -27,10 +27,10 @@ __all__ = [
     "find",
     "noise",
     "normalisation",
+    "on_whole_values",
     "operations",
     "pixelwise",
     "pooling",
     "resampling",
     "rule",
-    "small",
 ]

@@ -166,7 +166,7 @@ class Call:
 
     @property
     def dtype(self) -> str:
-        """Element type of the output."""
+        """Element type of the first output."""
         return keras.backend.standardize_dtype(self.outputs[0].dtype)
 
     @property

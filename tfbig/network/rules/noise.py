@@ -12,7 +12,7 @@ from keras.src.random.seed_generator import global_seed_generator
 
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.registry import rule
-from tfbig.network.rules.small import add_seed, seed_state
+from tfbig.network.rules.whole_values import add_seed, seed_state
 from tfbig.ops import counter_random
 
 layers = keras.layers

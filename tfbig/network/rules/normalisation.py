@@ -53,7 +53,10 @@ def _expand(t: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
 
 @rule(layers.BatchNormalization)
 def batch_normalization(call: Call) -> int:
-    """Add BatchNormalization, by the statistics of the image in training, else by the moving ones."""
+    """Add BatchNormalization and return its output value.
+
+    The statistics are those of the whole image if the layer is trained and trainable, else the moving ones.
+    """
     layer, graph = call.layer, call.graph
     if not last_axis(call, layer.axis) or getattr(layer, "renorm", False):
         call.refuse(

@@ -13,7 +13,7 @@ from tfbig.network.graph import Reduce
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.nodes import windows
 from tfbig.network.rules.registry import Rule, rule
-from tfbig.network.rules.small import small
+from tfbig.network.rules.whole_values import on_whole_values
 from tfbig.ops import kernels
 
 layers = keras.layers
@@ -138,8 +138,8 @@ def read_whole(call: Call) -> list[int]:
         transposed = call.whole(
             lambda x, w: tf.transpose(x[0], graph.inverse_permutation), [whole], (), "transpose"
         )
-        return small(call.with_inputs([transposed]))
-    return small(call.with_inputs([whole]))
+        return on_whole_values(call.with_inputs([transposed]))
+    return on_whole_values(call.with_inputs([whole]))
 
 
 def _gather(size: Sequence[int], channels: int, dtype: tf.DType) -> Reduce:

@@ -1,4 +1,4 @@
-"""Layers on whole values: vectors, pooled images, the head of a model."""
+"""Layers on whole values (vectors, pooled images, the head of a model), the variables they change, and random seeds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfbig.network.graph import Graph
 from tfbig.network.rules.call import Call
 
 
-def small(call: Call) -> list[int]:
+def on_whole_values(call: Call) -> list[int]:
     """Add a node that calls a layer or model itself, and return the values of its outputs.
 
     In training, variables that the call changes (moving statistics) become updates of the graph, and every random
@@ -22,13 +22,15 @@ def small(call: Call) -> list[int]:
     generators = call.generators if call.training else []
     moving = _changeable(call)
     current = [_current(graph, v) for v in moving]
-    chained = {id(v): value for v, value in zip(moving, current, strict=True) if value is not None}
-    weights = [v for v in weights if id(v) not in chained]
+    already_updated = {
+        id(v): value for v, value in zip(moving, current, strict=True) if value is not None
+    }
+    weights = [v for v in weights if id(v) not in already_updated]
     first, second = len(call.inputs), len(call.inputs) + len(seeds)
 
     def run(x: list[Any], w: list[tf.Tensor]) -> Any:
         seeded = seed_state(generators, x[first:second])
-        changed = [v for v in moving if id(v) in chained]
+        changed = [v for v in moving if id(v) in already_updated]
         state = [*zip(weights, w, strict=True), *zip(changed, x[second:], strict=True), *seeded]
         result, scope = call.run(x[:first], state)
         updated = [scope.get_current_value(v) for v in moving]
@@ -36,7 +38,7 @@ def small(call: Call) -> list[int]:
         results = (*keras.tree.flatten(result), *updated)
         return results if len(results) > 1 else results[0]
 
-    inputs = [*call.inputs, *seeds, *chained.values()]
+    inputs = [*call.inputs, *seeds, *already_updated.values()]
     value = call.whole(run, inputs, weights)
     count = len(call.outputs)
     for position, variable in enumerate(moving, count):
