@@ -122,7 +122,7 @@ def timed() -> dict[str, float]:
         setattr(module, name, followed)
 
     follow(host_store, "_copy_all", "copies to stores")
-    follow(host_store, "_later", "waiting for copies")
+    follow(host_store, "_submit", "waiting for copies")
     follow(read_ahead, "_read_rows", "reading files")
     return taken
 

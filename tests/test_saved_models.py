@@ -10,11 +10,11 @@ import zipfile
 import keras
 import numpy as np
 import pytest
-from samples import DATA, ENVIRONMENT
+from samples import ENVIRONMENT, FILES
 
 import tfbig  # noqa: F401  (registers the classes)
 
-SAVED = DATA / "saved"
+SAVED = FILES / "saved"
 NAMES = ("big_layers", "streamed", "mil", "transmil", "patchgd")
 
 

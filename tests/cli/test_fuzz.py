@@ -11,9 +11,8 @@ import h5py
 import numpy as np
 import pytest
 import tifffile
-from samples import ENVIRONMENT, PROGRAMS, ROOT
+from samples import ENVIRONMENT, FILES, PROGRAMS
 
-DATA = ROOT / "tests" / "data"
 SECONDS = 20
 """Time limit of a file; most take milliseconds."""
 
@@ -34,7 +33,7 @@ def seeds(folder: Path) -> list[Path]:
     about = "Aperio Image Library v1\r\n160x192 |AppMag = 20|MPP = 0.5"
     tifffile.imwrite(folder / "a.svs", picture, compression="jpeg", description=about, **common)
     np.save(folder / "a.npy", picture)
-    (folder / "unreadable.svs").write_bytes((DATA / "unreadable_tile.svs").read_bytes())
+    (folder / "unreadable.svs").write_bytes((FILES / "unreadable_tile.svs").read_bytes())
     with h5py.File(folder / "a.h5", "w") as file:
         data = file.create_dataset("coords", data=rng.integers(0, 99, (20, 2)))
         data.attrs.update({"patch_size": 32, "patch_size_level0": 64, "name": "a"})

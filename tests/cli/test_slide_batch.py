@@ -12,7 +12,7 @@ import h5py
 import pytest
 import tensorflow as tf
 from cli_runs import TILE, failures, tables, write_square
-from samples import ROOT
+from samples import FILES, ROOT
 
 from tfbig import SourceError
 from tfbig.cli import slide_batch
@@ -21,11 +21,9 @@ from tfbig.cli.main import main
 from tfbig.sources import read_coords
 from tfbig.system import signals
 
-DATA = ROOT / "tests" / "data"
-
 
 def test_bad_slides_do_not_stop_the_run(slides, tmp_path, capsys):
-    (slides / "broken.svs").write_bytes((DATA / "broken_not_a_tiff.svs").read_bytes())
+    (slides / "broken.svs").write_bytes((FILES / "broken_not_a_tiff.svs").read_bytes())
     (slides / "unknown.tif").write_bytes(
         write_square(tmp_path / "u.tif", resolutionunit="NONE").read_bytes()
     )

@@ -8,7 +8,7 @@ import keras
 import pytest
 from graphs import PLENTY, chain, conv, deep_graph, image, mse, read, squares
 from keras import layers
-from samples import DATA
+from samples import FILES
 
 from tfbig.network.graph import Node, Whole
 from tfbig.plan import replay_segments
@@ -49,7 +49,7 @@ def test_printed_plan() -> None:
     )
     printed: list[str] = []
     plan.summary(printed.append)
-    assert "\n".join(printed) == (DATA / "plan.txt").read_text().rstrip()
+    assert "\n".join(printed) == (FILES / "plan.txt").read_text().rstrip()
     assert plan.strips == 128
     assert plan.recompute_factor == 12_500_000_000 / 11_150_000_000
     assert plan.mapped_bytes == -(-4 * 32 * 2**20 // 21)  # two strips, one before and one after

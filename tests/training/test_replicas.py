@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from programs import worker as worker_program
+import worker as worker_program
 from samples import ENVIRONMENT, PROGRAMS, ROOT
 
 from tfbig.training import Checkpoints

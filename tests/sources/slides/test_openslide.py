@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from samples import DATA
+from samples import FILES
 from slide_files import NDPI, PANCREAS, SMALL_SVS
 
 from tfbig import SourceError
@@ -38,7 +38,7 @@ def test_levels_are_aligned() -> None:
 
 
 def test_reads_again_after_damaged_tile() -> None:
-    slide = open_slide(DATA / "unreadable_tile.svs", reader="openslide")
+    slide = open_slide(FILES / "unreadable_tile.svs", reader="openslide")
     for _ in range(2):
         with pytest.raises(
             SourceError, match=r"unreadable_tile\.svs: level 0, rows 0:16 from column 0, cannot"

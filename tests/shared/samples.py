@@ -11,16 +11,16 @@ import numpy as np
 import tifffile
 from keras import layers
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 """Root of the checkout."""
 
-DATA = ROOT / "tests" / "data"
+FILES = ROOT / "tests" / "files"
 PROGRAMS = ROOT / "tests" / "programs"
 """Programs that tests run in subprocesses, with `ENVIRONMENT`."""
 
 ENVIRONMENT = {
     **os.environ,
-    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "shared")]),
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 

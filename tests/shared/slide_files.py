@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import tifffile
-from samples import DATA, ROOT
+from samples import FILES, ROOT
 
 from tfbig.sources import Source
 
-SMALL_SVS = DATA / "CMU-1-Small-Region.svs"
-OME_TIFF = DATA / "OS-1-detail.ome.tif"
-NDPI = DATA / "test3-DAPI-2-387_fluorescence.ndpi"
+SMALL_SVS = FILES / "CMU-1-Small-Region.svs"
+OME_TIFF = FILES / "OS-1-detail.ome.tif"
+NDPI = FILES / "test3-DAPI-2-387_fluorescence.ndpi"
 PANCREAS = ROOT / "examples" / "data" / "pancreas_pdac_1.tif"
 
 
