@@ -1,3 +1,5 @@
+"""Package metadata; tools are configured in pyproject.toml."""
+
 from pathlib import Path
 
 from setuptools import find_packages, setup

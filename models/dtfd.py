@@ -117,7 +117,7 @@ class DTFDMIL(layers.Layer):
         members = self._members(h, training)
         a = self._weights(h, members)
         pseudo = _weigh(a, h)
-        items, b = self._items(h, a, members, pseudo)
+        items, b = self._distil(h, a, members, pseudo)
         return {"bag": self.tier2(_weigh(b[:, None], items)[:, 0]), "pseudo": self.tier1(pseudo)}
 
     def attention(self, bag):
@@ -128,7 +128,7 @@ class DTFDMIL(layers.Layer):
         h = self._features(bag)
         members = self._members(h, False)
         a = self._weights(h, members)
-        _, b = self._items(h, a, members, _weigh(a, h))
+        _, b = self._distil(h, a, members, _weigh(a, h))
         b = ops.sum(ops.reshape(b, (ops.shape(b)[0], self.groups, -1)), axis=2)
         return ops.sum(a * b[..., None], axis=1)
 
@@ -157,8 +157,18 @@ class DTFDMIL(layers.Layer):
         """Return the attention in each pseudo-bag, `[N, groups, n]`: exactly 0 for instances of other pseudo-bags."""
         return _softmax(ops.where(members, self.gate1(h)[:, None], NEVER))
 
-    def _items(self, h, a, members, pseudo):
-        """Return the distilled items `[N, groups * items, width]` and the attention of tier 2 `[N, groups * items]`."""
+    def _distil(self, h, a, members, pseudo):
+        """Return the features that are passed to tier 2, and their attention there.
+
+        Args:
+            h: Features of the instances, `[N, n, width]`.
+            a: Attention of tier 1.
+            members: Which instances are in which pseudo-bag.
+            pseudo: Features of the pseudo-bags, which AFS passes on.
+
+        Returns:
+            Features `[N, groups * items, width]` and attention `[N, groups * items]`.
+        """
         exists, items = True, pseudo
         if self.distillation != "AFS":
             chosen, exists = self._choose_instances(h, a, members)

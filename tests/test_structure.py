@@ -16,6 +16,16 @@ from draw_map import MODULES, PACKAGE, imports, levels, package_graph, package_o
 PURE = {"", "errors", "units", "geometry", "plan", "sources", "tissue"}
 """Packages that run without TensorFlow and Keras, and so import fast."""
 
+COVERED_BY = {
+    "errors": "streaming/test_errors.py",
+    "layers": "layers/test_interface.py",
+    "system.backend": "streaming/test_errors.py",
+    "training.checkpointing": "training/test_loop.py",
+    "training.rounds": "training/test_resume.py",
+    "training.single_process": "training/test_loop.py",
+}
+"""Modules without a test file of their own name, and the file that tests them."""
+
 ENGINE = {"network", "plan", "stores", "engine", "streaming"}
 
 MAX_FILE_LINES = 600
@@ -133,3 +143,13 @@ def test_files_have_a_docstring(module: str) -> None:
     path = MODULES[module]
     assert not NAMELESS & set(path.relative_to(PACKAGE).with_suffix("").parts)
     assert ast.get_docstring(tree(path)), f"{path.name} has no docstring"
+
+
+@pytest.mark.parametrize("module", [m for m, p in MODULES.items() if p.name != "__init__.py"])
+def test_module_has_a_test_file(module: str) -> None:
+    """`tfbig/plan/cost.py` is tested by `tests/plan/test_cost.py`, or named in `COVERED_BY`."""
+    *packages, name = module.removeprefix("tfbig.").split(".")
+    mirror = "/".join([*packages, f"test_{name}.py"])
+    covering = COVERED_BY.get(module.removeprefix("tfbig."), mirror)
+    assert (ROOT / "tests" / covering).exists(), f"write tests/{mirror}"
+    assert covering == mirror or not (ROOT / "tests" / mirror).exists(), "drop it from COVERED_BY"

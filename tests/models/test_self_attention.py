@@ -9,7 +9,7 @@ from tfbig.models.self_attention import SelfAttentionMIL
 
 
 def test_matches_equations():
-    """x + attention(norm(x)), then x + W2 gelu(W1 norm(x)), twice, computed from the layers."""
+    """Output is x + attention(norm(x)), then x + W2 gelu(W1 norm(x)), twice, computed from the layers."""
     layer, instances = SelfAttentionMIL(3, 16, heads=4, depth=2, mlp=2), bag(2, 7, 12)
     logits = layer(instances)
     x = layer.embed(instances)

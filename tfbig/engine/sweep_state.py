@@ -25,7 +25,8 @@ class StepState:
         extents: Size of every image, `[number of values, spatial axes]` int32.
         empty: An empty string tensor that is not a constant, see `label`.
         shapes: N, size and C of every image, `[number of values, axes]` int64.
-        places: First byte of every store, `[kinds, number of values]` int64, by position in `KINDS`; -1 leaves it open.
+        places: First byte of every store, `[kinds, number of values]` int64, by position in `KINDS`;
+            -1 lets the store choose.
         tables: Geometry of each sweep, by index.
         replays: Geometry of each replay.
         images: Stores, and tensors and handles of the inputs, by value id.
