@@ -81,8 +81,8 @@ def test_printed_replay() -> None:
     assert replay is not None
     plan = planner.plan(1, squares(graph, 64), Layout(tuple(planner.sweeps), (replay,)))
     rows = {line.split()[0]: line for line in str(plan).splitlines()[3:]}
-    assert re.search(r" 1 host, remat ", rows["1"])
-    assert re.search(r" 1 host, remat ", rows["2"])
+    assert re.search(r" 1  host, remat ", rows["1"])
+    assert re.search(r" 1  host, remat ", rows["2"])
     assert re.search(r" 1  +host ", rows["3"])
     assert re.search(r" 1 x 64 +0 +host ", rows["+3"])
     assert str(plan).endswith("before the backward pass of the sweep with their number")

@@ -334,7 +334,7 @@ _HEAD = (
     *("sweep", "layers", "strips x rows", "halo", "stored"),
     *("device", "host", "disk", "moved", "GFLOP", "factor", "s"),
 )
-_WIDTHS = (5, -30, 13, 4, 10, 8, 8, 8, 8, 8, 6, 6)
+_WIDTHS = (5, -30, 13, 4, 12, 8, 8, 8, 8, 8, 6, 6)
 
 
 def _row(*words: str) -> str:
