@@ -53,7 +53,7 @@ def test_mixed_precision(kind: type, policy: str) -> None:
     assert_same(actual, expected, EPSILON[big.compute_dtype])
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 def test_statistics_are_float32_or_wider(dtype: str) -> None:
     """Sums exceed the integers of the 16-bit types: bfloat16 stops at 256, float16 at 65504."""
     pixels = np.full((1, 300, 300, 2), 1.0)

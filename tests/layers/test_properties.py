@@ -249,7 +249,14 @@ def test_normalisation(
     check(kind, arguments, sizes, max_elements, exact=False, **more)
 
 
-@pytest.mark.parametrize("activation", ["relu", "softmax", "gelu", "sigmoid", None])
+@pytest.mark.parametrize(
+    "activation",
+    [
+        "softmax",
+        "gelu",
+        *(pytest.param(a, marks=pytest.mark.slow) for a in ("relu", "sigmoid", None)),
+    ],
+)
 def test_activations(activation: str | None) -> None:
     arguments = {"units": 3, "activation": activation}
     check(layers.BigDense, arguments, [(2, 3, 5)], 1, exact=False)

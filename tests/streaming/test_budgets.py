@@ -19,6 +19,7 @@ from tfbig.plan.plan import Plan, Rates
 layers = keras.layers
 
 
+ONE = ((12, 2),)
 TWO = ((8, 1), (12, 2))
 THREE = ((8, 1), (8, 1), (12, 2))
 """Blocks of smaller residual networks: tracing takes most of the time of these tests."""
@@ -86,7 +87,7 @@ def test_rematerialise_in_every_sweep(float64: None) -> None:
 @pytest.mark.parametrize(
     ("store", "bound", "blocks"),
     [
-        ("bfloat16", 2**-9, TWO),
+        ("bfloat16", 2**-9, ONE),
         pytest.param("bfloat16", 2**-9, BLOCKS, marks=pytest.mark.slow),
         pytest.param("float32", 2**-24, BLOCKS, marks=pytest.mark.slow),
     ],
@@ -123,8 +124,8 @@ def test_store_of_the_width_of_images_is_exact() -> None:
 @pytest.mark.parametrize(
     ("device", "strip_rows", "blocks"),
     [
-        ("700KB", None, TWO),
-        ("40MB", 9, TWO),
+        ("700KB", None, ONE),
+        ("40MB", 9, ONE),
         *(
             pytest.param(size, rows, BLOCKS, marks=pytest.mark.slow)
             for size, rows in (("700KB", None), ("40MB", 9), ("1.2MB", None), ("40MB", None))
@@ -160,10 +161,16 @@ def test_dynamic_batch_size_keeps_nothing_on_device(float64: None) -> None:
 
 
 @pytest.mark.parametrize(
-    "blocks", [3 * ((8, 1),), pytest.param(BLOCKS, marks=pytest.mark.slow)], ids=["three", "five"]
+    ("device", "blocks"),
+    [
+        ("1.4MB", ((8, 1), (8, 1))),
+        pytest.param("1.8MB", ((8, 1), (8, 1), (8, 1)), marks=pytest.mark.slow),
+        pytest.param("1.8MB", BLOCKS, marks=pytest.mark.slow),
+    ],
+    ids=["two", "three", "five"],
 )
 def test_rematerialise_on_device(
-    float64: None, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
+    float64: None, device: str, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If copies are slow, segments are replayed while other images, and those of the segments, stay on the device."""
     monkeypatch.setattr(
@@ -171,7 +178,7 @@ def test_rematerialise_on_device(
     )
     twin = residual(blocks)
     x = images(2, 61, 47, 3)
-    big = tfbig.stream(twin, tfbig.Budget(device="1.8MB"), devices="/CPU:0")
+    big = tfbig.stream(twin, tfbig.Budget(device=device), devices="/CPU:0")
     plan = big.plan(x.shape)
     assert plan.strips > 1
     assert plan.host_bytes == 0

@@ -60,14 +60,14 @@ def test_fit_with_validation_and_callbacks(build: Any, float64: None, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "build", [slow(segmenter), classifier, slow(two_maps), named_maps, map_and_vector]
+    "build", [slow(segmenter), slow(classifier), slow(two_maps), named_maps, map_and_vector]
 )
 def test_predict(build: Any, float64: None) -> None:
     streamed, plain = (m.predict(images(5), batch_size=2, verbose=0) for m in both(build))
     assert_same(streamed, plain, FLOAT64)
 
 
-@pytest.mark.parametrize("build", [segmenter, classifier])
+@pytest.mark.parametrize("build", [slow(segmenter), classifier])
 def test_evaluate(build: Any, float64: None) -> None:
     x, y = data(build, 5)
 

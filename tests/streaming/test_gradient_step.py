@@ -26,7 +26,7 @@ from streamed_pairs import (
 @pytest.mark.parametrize(
     ("build", "optimizer"),
     [
-        (segmenter, lambda: keras.optimizers.Adam(0.01)),
+        slow(segmenter, lambda: keras.optimizers.Adam(0.01)),
         slow(segmenter, lambda: keras.optimizers.SGD(0.1, momentum=0.9)),
         slow(linear_classifier, lambda: keras.optimizers.Adam(0.01)),
         (linear_classifier, lambda: keras.optimizers.SGD(0.1, momentum=0.9)),

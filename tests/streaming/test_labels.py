@@ -129,18 +129,19 @@ def test_sample_weights_by_handle(float64: None) -> None:
     assert_same(*results)
 
 
-def test_sample_and_class_weights_of_vectors(float64: None) -> None:
+@pytest.mark.parametrize("kind", ["class_weight", slow("sample_weight")])
+def test_sample_and_class_weights_of_vectors(kind: str, float64: None) -> None:
     x, y = data(classifier, 5)
-    for weighing in (
-        {"class_weight": {0: 0.5, 1: 2.0, 2: 3.0}},
-        {"sample_weight": abs(numbers(5))},
-    ):
+    weights = {
+        "class_weight": {0: 0.5, 1: 2.0, 2: 3.0},
+        "sample_weight": abs(numbers(5)),
+    }[kind]
 
-        def run(model: Any, weighing: Any = weighing) -> dict[str, Any]:
-            model.compile("sgd", LOSS[classifier], weighted_metrics=["accuracy"])
-            return model.fit(x, y, batch_size=2, shuffle=False, verbose=0, **weighing).history
+    def run(model: Any) -> dict[str, Any]:
+        model.compile("sgd", LOSS[classifier], weighted_metrics=["accuracy"])
+        return model.fit(x, y, batch_size=2, shuffle=False, verbose=0, **{kind: weights}).history
 
-        same_logs(both(classifier), run)
+    same_logs(both(classifier), run)
 
 
 @pytest.mark.parametrize("shape", [(2, 7), (2, 7, 6, 2), (2, 7, 6, 1, 1)])

@@ -164,14 +164,12 @@ def like(outputs: Any) -> Any:
 
 
 ONE_ROW = (
-    residual,
     nested,
     shared_layer,
     two_inputs,
     output_that_is_read_again,
     squeeze_and_excite,
     group_normalised,
-    separable,
 )
 """Models that the fast tests run in strips of one row."""
 
