@@ -240,7 +240,7 @@ def _has_class_labels(loss: keras.losses.Loss) -> bool:
 # ------------------------------------------------------------------------------- read from Keras
 
 
-class _Recorder(keras.losses.Loss):
+class _LossRecorder(keras.losses.Loss):
     """Placeholder for a loss that records the arguments of its calls."""
 
     def __init__(self, identifier: Any, calls: list[Any]) -> None:
@@ -382,7 +382,7 @@ def _calls(compiled: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> list[
     if not compiled.built:
         user_loss = compiled._user_loss
         compiled._user_loss = map_structure(
-            lambda loss: None if loss is None else _Recorder(loss, calls), user_loss
+            lambda loss: None if loss is None else _LossRecorder(loss, calls), user_loss
         )
         try:
             compiled(y_true, y_pred, sample_weight)
@@ -391,7 +391,7 @@ def _calls(compiled: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> list[
         entries = [e._replace(loss=e.loss.loss) for e in compiled._flat_losses]
     else:
         entries = compiled._flat_losses
-        compiled._flat_losses = [e._replace(loss=_Recorder(e.loss, calls)) for e in entries]
+        compiled._flat_losses = [e._replace(loss=_LossRecorder(e.loss, calls)) for e in entries]
         compiled(y_true, y_pred, sample_weight)
     compiled._flat_losses = entries
     return calls

@@ -63,7 +63,7 @@ class Timeline:
         return np.cumsum(changes)[:-1]
 
 
-class _Recorder:
+class _StoreTracker:
     """Record of the stores of a step. `inner` are the images that replays rematerialise."""
 
     def __init__(self, inner: frozenset[int]) -> None:
@@ -119,7 +119,7 @@ def timeline(graph: Graph, layout: Layout, training: bool, fused: bool) -> Timel
     Returns:
         The timeline.
     """
-    recorder = _Recorder(layout.inner)
+    recorder = _StoreTracker(layout.inner)
     _forward(graph, layout, training, fused, recorder)
     if training:
         _backward(graph, layout, fused, recorder)
@@ -127,7 +127,7 @@ def timeline(graph: Graph, layout: Layout, training: bool, fused: bool) -> Timel
 
 
 def _forward(
-    graph: Graph, layout: Layout, training: bool, fused: bool, recorder: _Recorder
+    graph: Graph, layout: Layout, training: bool, fused: bool, recorder: _StoreTracker
 ) -> None:
     sweeps = layout.sweeps
     until = replay_segments.last_readers(graph, sweeps)
@@ -139,7 +139,7 @@ def _forward(
         recorder.drop("image", [v for v in sorted(temporary) if until[v] <= sweep.index])
 
 
-def _backward(graph: Graph, layout: Layout, fused: bool, recorder: _Recorder) -> None:
+def _backward(graph: Graph, layout: Layout, fused: bool, recorder: _StoreTracker) -> None:
     for sweep in reversed(layout.sweeps):
         for replay in layout.replays:
             if replay.index == sweep.index:
