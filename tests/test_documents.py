@@ -32,7 +32,7 @@ def test_files_that_are_named(path: Path) -> None:
     assert not missing
 
 
-def test_readme_fits_on_one_screen_of_text() -> None:
+def test_readme_has_at_most_150_lines() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 

@@ -19,7 +19,7 @@ NAMES = ("big_layers", "streamed", "mil", "transmil", "patchgd")
 
 
 def inputs(name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """What the saved predictions were computed from."""
+    """Return the inputs of the saved predictions."""
     x = arrays["x"]
     other = {
         "mil": arrays["bag"],

@@ -255,7 +255,7 @@ def test_transposed_explicit_padding(
 
 @given(kernels, strides, lengths)
 def test_transposed_is_adjoint_of_window(kernel: int, stride: int, size: int) -> None:
-    """With `same` over `size * stride` rows, one influence matrix is the transpose of the other."""
+    """The influence matrix of a transposed window is the transpose of that of the window, with `same` padding."""
     window = Window(kernel, stride, padding="same")
     matrix = plain(window, size * stride)
     np.testing.assert_array_equal(

@@ -96,7 +96,7 @@ def test_less_host_memory_needs_more_operations(blocks: int, shares: tuple[float
     ("copies", "remat"), [(1e9, True), (1e16, False)], ids=["slow copies", "fast copies"]
 )
 def test_accelerator_rematerialises_instead_of_copying(copies: float, remat: bool) -> None:
-    """This depends on the rates of the machine, even if all images fit; shared memory has no copies to avoid."""
+    """Slow copies make the planner rematerialise, even if all images fit; shared memory has no copies to avoid."""
     graph = deep_graph(6)
     sizes = squares(graph, 512)
     small = Planner(graph, PLENTY).plan(1, sizes).device_bytes // 8
