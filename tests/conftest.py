@@ -7,6 +7,7 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import pytest
@@ -50,3 +51,11 @@ def measured_rates(monkeypatch: pytest.MonkeyPatch) -> Callable[..., machine_rat
     monkeypatch.setattr(machine_rates, "_saved", dict)
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)  # no cache is written
     return measure
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Run the tests of a file in one worker, so that the fixtures of a module are made once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log)
