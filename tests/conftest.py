@@ -20,6 +20,13 @@ settings.register_profile("tfbig", derandomize=True, deadline=None)
 settings.load_profile("tfbig")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--update-plans`, for `tests/plan/test_golden_plans.py`."""
+    parser.addoption(
+        "--update-plans", action="store_true", help="write the files of golden plans again"
+    )
+
+
 @pytest.fixture(autouse=True)
 def _independent_of_order() -> Iterator[None]:
     """Set seeds, and reset the policy, layer names and rules."""
