@@ -75,7 +75,7 @@ def step(arguments: argparse.Namespace, path: Path) -> str:
         base_bytes=base,
         peak_bytes=report.memory_bytes()[1],
         planned_bytes=base + plan.total_bytes,
-        disk_bytes=plan.disk_bytes,
+        disk_bytes=plan.projected.disk,
         store=arguments.store or "float32",
         loss=float(loss),
         sweeps={

@@ -84,7 +84,7 @@ def main():
         figures["published"] = arguments.published
         if not arguments.published:
             plan = streamed.plan((1, *size))
-            figures |= {"planned_bytes": plan.peak_bytes, "disk_bytes": plan.disk_bytes}
+            figures |= {"planned_bytes": plan.peak_bytes, "disk_bytes": plan.projected.disk}
         handle = tf.data.Dataset.from_tensors((tf.constant([tiles.handle]), label))
         data = handle.repeat(arguments.steps)
 

@@ -33,7 +33,9 @@ from tfbig.engine.program import Program
 from tfbig.network import keras_reader
 from tfbig.network.graph import Graph
 from tfbig.network.instances import Instances as Instances
+from tfbig.plan.limits import Limits
 from tfbig.plan.planner import Planner
+from tfbig.plan.prepared_graph import Options
 from tfbig.system import backend, replication
 from tfbig.system.budget import DEFAULT_STRIPS
 
@@ -139,12 +141,11 @@ class Streamed:
 
     def _planned(self, graph: Graph) -> Program:
         """Return the program of a graph of one layer."""
-        planner = Planner(
-            graph,
-            DEFAULT_STRIPS,
+        options = Options(
             name=self.name,  # type: ignore[attr-defined]
             max_elements=self.max_elements or MAX_ELEMENTS,
         )
+        planner = Planner(graph, Limits(DEFAULT_STRIPS), options)
         return Program(graph, planner, [backend.accelerator()])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:

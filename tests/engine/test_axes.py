@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from exactness import FLOAT64, assert_same, integer_weights, integers
+from graphs import make_planner
 from keras import layers, ops
 from twins import assert_close, assert_streams, images, step, unlike_at_start
 
@@ -18,7 +19,6 @@ from tfbig.engine import keras_variables
 from tfbig.engine.program import Program
 from tfbig.geometry.windows import Window
 from tfbig.network import keras_reader
-from tfbig.plan.planner import Planner
 
 
 def series() -> keras.Model:
@@ -138,7 +138,7 @@ def test_longest_axis_comes_first(size: tuple[int, ...], order: Any) -> None:
 def transposed(model: keras.Model, order: tuple[int, ...], rows: int, training: bool) -> Any:
     """Return the model with its axes in another order, as a function of images in the usual order."""
     graph = keras_reader.read(model, training, order=order)
-    program = Program(graph, Planner(graph, 2**28, strip_rows=rows, training=training))
+    program = Program(graph, make_planner(graph, 2**28, strip_rows=rows, training=training))
     return lambda x, training: keras_variables.call(program, [x])
 
 

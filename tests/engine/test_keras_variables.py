@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from exactness import assert_same
+from graphs import make_planner
 
 from tfbig.engine import keras_variables
 from tfbig.engine.program import Program
 from tfbig.network import keras_reader
-from tfbig.plan.planner import Planner
 
 
 def program_of(model: keras.Model, training: bool, order: tuple[int, ...] | None = None) -> Program:
     graph = keras_reader.read(model, training, order=order)
-    return Program(graph, Planner(graph, 2**28, strip_rows=2, training=training))
+    return Program(graph, make_planner(graph, 2**28, strip_rows=2, training=training))
 
 
 def test_raw_is_not_cast() -> None:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from exactness import FLOAT64, assert_same
+from graphs import make_planner
 
 import tfbig
 from tfbig.engine import keras_variables
 from tfbig.engine.program import Program
 from tfbig.network import keras_reader
-from tfbig.plan.planner import Planner
 from tfbig.stores import host_store
 
 
@@ -27,8 +27,8 @@ def network() -> keras.Model:
 
 def program_of(model: keras.Model, **options: Any) -> Program:
     graph = keras_reader.read(model, True)
-    options = {"device_bytes": 2**28, "strip_rows": 3, **options}
-    return Program(graph, Planner(graph, **options))
+    options = {"device": 2**28, "strip_rows": 3, **options}
+    return Program(graph, make_planner(graph, **options))
 
 
 def image(rows: int = 11) -> tf.Tensor:
@@ -96,7 +96,7 @@ def test_forced_layout_ends_with_its_context() -> None:
 
 
 def test_budget_too_small_for_a_row() -> None:
-    program = program_of(network(), device_bytes=100, strip_rows=None)
+    program = program_of(network(), device=100, strip_rows=None)
     (source,) = program.graph.inputs
     with pytest.raises(tfbig.BudgetError, match="Raise `device`"):
         program.choose({source: image()})

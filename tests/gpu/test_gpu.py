@@ -97,7 +97,7 @@ def test_peak_stays_within_the_budget() -> None:
     tf.config.experimental.reset_memory_stats("GPU:0")
     big.train_on_batch(x.numpy(), y)
     peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
-    assert big.plan(x.shape).device_bytes <= budget
+    assert big.plan(x.shape).projected.device <= budget
     assert peak - held <= 1.25 * budget
 
 

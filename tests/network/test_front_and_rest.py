@@ -292,8 +292,12 @@ def test_plan_counts_whole_tensors() -> None:
         plan = big.plan((1, 64, 48, 2), training)
         assert plan.whole_bytes == whole * (2 if training else 1)
         front = plain.plan((1, 64, 48, 2), training)
-        assert plan.device_bytes == front.device_bytes + plan.whole_bytes <= plan.limit_bytes
-        assert plan.limit_bytes == 4_000_000
+        assert (
+            plan.projected.device
+            == front.projected.device + plan.whole_bytes
+            <= plan.allowed.device
+        )
+        assert plan.allowed.device == 4_000_000
     assert "whole tensors of 'b1_conv' .. 'head' (7 layers)" in str(plan)
 
 
@@ -328,7 +332,7 @@ def test_rest_in_host_memory() -> None:
     free = tfbig.stream(residual(), tfbig.Budget(host="60GB"), upto="b0_add")
     plan = free.plan((1, 4096, 4096, 2))
     assert plan.whole_bytes > DEFAULT_STRIPS
-    assert plan.limit_bytes is None
+    assert not plan.allowed.firm
     small = tfbig.stream(residual(), tfbig.Budget(host=plan.whole_bytes, disk=0), upto="b0_add")
     with pytest.raises(tfbig.BudgetError, match=r"take .* of the host, .* Raise `host`, stream up"):
         small.plan((1, 4096, 4096, 2))

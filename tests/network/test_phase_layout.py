@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from graphs import make_planner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import layers
@@ -21,7 +22,6 @@ from tfbig.network import keras_reader, losses, phase_layout
 from tfbig.network.graph import Graph
 from tfbig.network.phase_layout import BlockAxis
 from tfbig.ops.kernels import InputRows, Strip
-from tfbig.plan.planner import Planner
 
 EXACT = 2**24
 """Float32 represents integers up to here, so sums whose absolute terms add up to less are exact in any order."""
@@ -266,7 +266,7 @@ def set_integers(model: keras.Model) -> None:
 
 def run(graph: Graph, strip_rows: int, x: np.ndarray, y: np.ndarray) -> tuple[Any, list[Any]]:
     """Return loss and gradients, in the order of `graph.weights`."""
-    program = Program(graph, Planner(graph, 10**12, strip_rows=strip_rows))
+    program = Program(graph, make_planner(graph, 10**12, strip_rows=strip_rows))
     inputs = dict(zip(graph.inputs, (tf.constant(x), tf.constant(y)), strict=True))
     results, weight_gradients = program.loss_and_gradients(inputs, keras_variables.weights(program))
     return results[graph.outputs[0]], weight_gradients
@@ -383,7 +383,7 @@ def test_output_of_strided_convolution(strip_rows: int) -> None:
     graph = keras_reader.read(model, False)
     phase_layout.rewrite(graph)
     assert blocks_in(graph) == ["image"]
-    program = Program(graph, Planner(graph, 10**12, strip_rows=strip_rows, training=False))
+    program = Program(graph, make_planner(graph, 10**12, strip_rows=strip_rows, training=False))
     x = tf.constant(integers(1, (2, 33, 28, 1), 3))
     results = program.forward({graph.inputs[0]: x}, keras_variables.weights(program))
     np.testing.assert_array_equal(results[graph.outputs[0]], model(x))
@@ -494,7 +494,7 @@ def test_prediction_with_another_reader_is_not_eligible() -> None:
 def predicted(model: keras.Model, x: tf.Tensor) -> tf.Tensor:
     graph = keras_reader.read(model, False)
     phase_layout.rewrite(graph)
-    program = Program(graph, Planner(graph, 10**12, strip_rows=8, training=False))
+    program = Program(graph, make_planner(graph, 10**12, strip_rows=8, training=False))
     results = program.forward({graph.inputs[0]: x}, keras_variables.weights(program))
     return results[graph.outputs[0]]
 

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import keras
 import pytest
-from graphs import (
-    PLENTY,
-    chain,
-    conv,
-    image,
-    mse,
-    read,
-    single_convolution,
-    squares,
-)
+from graphs import PLENTY, chain, conv, image, make_planner, mse, read, single_convolution, squares
 
 from tfbig.plan.cost import bytes_of, heights_of, operations_of, sweep_limit
-from tfbig.plan.planner import Planner
 from tfbig.plan.sweeps import schedule
 
 
@@ -66,7 +56,7 @@ def test_operations_of_chain() -> None:
     fused.
     """
     graph = mse(chain())
-    plan = Planner(graph, PLENTY, strip_rows=8).plan(2, squares(graph, 64))
+    plan = make_planner(graph, PLENTY, strip_rows=8).plan(2, squares(graph, 64))
     pixels = 2 * 64**2
     halo = 7 * 2 * (2 * 64) * 8
     assert [c.operations for c in plan.costs] == [76 * pixels, 1164 * pixels + halo, 32 * pixels]

@@ -20,6 +20,7 @@ from graphs import (
     events,
     for_examples,
     image,
+    make_planner,
     mse,
     read,
     residual,
@@ -36,13 +37,12 @@ from tfbig.plan import replay_segments
 from tfbig.plan.address_ranges import ALIGNMENT
 from tfbig.plan.cost import bytes_of
 from tfbig.plan.lifetimes import Moment, Timeline, place, top
-from tfbig.plan.planner import Planner
 from tfbig.plan.sweeps import Layout, Store, foldable
 
 
 def trace(graph: Graph, unit: int, training: bool = True) -> str:
     """Moments of a step on 8 x 8, with live bytes in units; 256 bytes are a float32 image of one channel."""
-    moments = events(Planner(graph, PLENTY, training=training), squares(graph, 8))
+    moments = events(make_planner(graph, PLENTY, training=training), squares(graph, 8))
     assert all(live % unit == 0 for _, live in moments)
     return "\n".join(f"{what}: {live // unit}" for what, live in moments)
 
@@ -154,7 +154,7 @@ def test_timeline_of_shared_layer() -> None:
 def test_timeline_of_replay() -> None:
     """Six convolutions of 4 units; sweeps 1 to 3 store one of three images."""
     graph = deep_graph(6)
-    planner = Planner(graph, PLENTY)
+    planner = make_planner(graph, PLENTY)
     replay = replay_segments.replay(graph, planner.sweeps, (1, 3))
     assert replay is not None
     moments = events(planner, squares(graph, 8), Layout(tuple(planner.sweeps), (replay,)))
@@ -186,7 +186,7 @@ def test_timeline_of_random_graphs(case: Case, training: bool) -> None:
     last reader to its own.
     """
     graph = case.graph
-    planner = Planner(graph, PLENTY, training=training)
+    planner = make_planner(graph, PLENTY, training=training)
     sweeps, count = planner.sweeps, len(planner.sweeps)
     extents = graph.extents({0: case.extents[0]})
     live = np.zeros(2 * count, np.int64)

@@ -6,15 +6,15 @@ import re
 
 import keras
 import pytest
-from graphs import PLENTY, chain, conv, deep_graph, image, mse, read, squares
+from graphs import PLENTY, chain, conv, deep_graph, image, make_planner, mse, read, squares
 from keras import layers
 from samples import FILES
 
 from tfbig.network.graph import Node, Whole
 from tfbig.plan import replay_segments
 from tfbig.plan.lifetimes import timeline
+from tfbig.plan.limits import Limits, Projected
 from tfbig.plan.plan import RUNTIME_BYTES, Plan, Rates, SweepCost, layers_of
-from tfbig.plan.planner import Planner
 from tfbig.plan.sweeps import Layout, Store, Sweep, schedule
 
 
@@ -37,12 +37,8 @@ def test_printed_plan() -> None:
         timeline=timeline(graph, layout, True, True),
         image_bytes=dict.fromkeys(graph.inputs, 2**23) | {first: 32 * 2**20, second: 2**27},
         places={},
-        device_bytes=2**22,
-        host_bytes=320 * 2**20,
-        disk_bytes=32 * 2**20,
-        limit_bytes=2**23,
-        fixed_bytes=RUNTIME_BYTES,
-        model_bytes=1000,
+        allowed=Limits(2**23),
+        projected=Projected(2**22, 320 * 2**20, 32 * 2**20, RUNTIME_BYTES, 1000),
         repeated_operations=0,
         training=True,
         rates=Rates(1e10, 1e12, 1e9, 2e8, 1e8),
@@ -61,14 +57,16 @@ def test_recompute_factor() -> None:
     start = image()
     x = conv(1, "first")(start)
     graph = read(keras.Model(start, conv(1, "second")(x)))
-    plan = Planner(graph, PLENTY, strip_rows=8).plan(1, squares(graph, 64))
+    plan = make_planner(graph, PLENTY, strip_rows=8).plan(1, squares(graph, 64))
     assert len(plan.sweeps) == 1
     assert plan.recompute_factor == (64 + 14 + 64) / 128
     flops = 2 * 9 * 64  # multiply-adds of 3 x 3 taps per row of 64 pixels
     assert plan.operations == 3 * flops * (64 + 14 + 64) + flops * (
         64 + 14
     )  # the first is recomputed
-    predicted = Planner(graph, PLENTY, strip_rows=64, training=False).plan(1, squares(graph, 64))
+    predicted = make_planner(graph, PLENTY, strip_rows=64, training=False).plan(
+        1, squares(graph, 64)
+    )
     assert predicted.operations == flops * 128
     assert predicted.recompute_factor == 1.0
 
@@ -76,7 +74,7 @@ def test_recompute_factor() -> None:
 def test_printed_replay() -> None:
     """Rematerialised images are `remat` in their sweep, and stored in a replay before the backward pass."""
     graph = deep_graph(6)
-    planner = Planner(graph, PLENTY)
+    planner = make_planner(graph, PLENTY)
     replay = replay_segments.replay(graph, planner.sweeps, (1, 3))
     assert replay is not None
     plan = planner.plan(1, squares(graph, 64), Layout(tuple(planner.sweeps), (replay,)))

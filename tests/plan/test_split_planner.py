@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
-from graphs import PLENTY, chain_graph, squares
+from graphs import PLENTY, chain_graph, make_planner, squares
 
 from tfbig.errors import BudgetError
 from tfbig.geometry.windows import Size
@@ -30,8 +31,8 @@ def planners(device: int, host: int | None = None, **options: Any) -> tuple[Plan
     """Planners of a split model, and of its front with the remaining budget."""
     graph = chain_graph()
     front_host = host - WHOLE_BYTES if host is not None else None
-    split = SplitPlanner(Whole(), graph, device, host, **options)
-    return split, Planner(graph, device - WHOLE_BYTES, front_host, **options)
+    split = make_planner(graph, device, host, kind=partial(SplitPlanner, Whole()), **options)
+    return split, make_planner(graph, device - WHOLE_BYTES, front_host, **options)
 
 
 def test_device_budget() -> None:
@@ -40,8 +41,8 @@ def test_device_budget() -> None:
     plan, alone = split.plan(2, sizes), front.plan(2, sizes)
     assert isinstance(plan, SplitPlan)
     assert plan.costs == alone.costs
-    assert plan.device_bytes == alone.device_bytes + WHOLE_BYTES
-    assert plan.limit_bytes == WHOLE_BYTES + 400_000
+    assert plan.projected.device == alone.projected.device + WHOLE_BYTES
+    assert plan.allowed.device == WHOLE_BYTES + 400_000
     assert plan.whole_bytes == WHOLE_BYTES
     assert str(plan).endswith("1.6 MiB of the device bytes are whole tensors of " + Whole.layers)
 
@@ -51,9 +52,8 @@ def test_host_budget() -> None:
     split, front = planners(PLENTY, 10 * WHOLE_BYTES + 200 * 2**20, shared=True, firm=False)
     sizes = squares(chain_graph(), 64)
     plan, alone = split.plan(2, sizes), front.plan(2, sizes)
-    assert split.host_bytes == front.host_bytes
     assert plan.total_bytes == alone.total_bytes + WHOLE_BYTES
-    assert plan.limit_bytes is None
+    assert not plan.allowed.firm
 
 
 def test_prediction_has_no_gradients() -> None:
@@ -72,3 +72,13 @@ def test_small_device_is_refused(device: int, message: str) -> None:
     split, _ = planners(device)
     with pytest.raises(BudgetError, match=message):
         split.plan(2, squares(chain_graph(), 64))
+
+
+def test_plans_of_other_sizes_leave_the_limits() -> None:
+    """The chunk that a trace folds at a time is computed from the limits, whatever size was planned last."""
+    split, _ = planners(WHOLE_BYTES + 400_000)
+    limits = split.limits
+    split.plan(2, squares(chain_graph(), 64))
+    split.plan(1, squares(chain_graph(), 32))
+    assert split.limits is limits
+    assert split.plan(2, squares(chain_graph(), 64)).allowed is limits

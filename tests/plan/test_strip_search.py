@@ -18,6 +18,7 @@ from graphs import (
     for_examples,
     heights,
     image,
+    make_planner,
     mse,
     read,
     residual,
@@ -44,7 +45,7 @@ from tfbig.system.budget import parse_bytes
 @pytest.mark.parametrize("strip_rows", [1, 3, 8, 64, 100])
 def test_strip_rows(strip_rows: int) -> None:
     graph = chain_graph()
-    plan = Planner(graph, 1, strip_rows=strip_rows).plan(1, squares(graph, 64))
+    plan = make_planner(graph, 1, strip_rows=strip_rows).plan(1, squares(graph, 64))
     assert [c.strips for c in plan.costs] == [-(-64 // strip_rows)] * 3
     assert plan.strips == -(-64 // strip_rows)
 
@@ -53,14 +54,14 @@ def test_strip_rows_of_small_output() -> None:
     """The input has 8 strips, but the output of stride 16 has 4 rows."""
     start = image()
     graph = read(keras.Model(start, conv(1, "conv", 16, strides=16)(start)))
-    assert Planner(graph, 1, strip_rows=8).plan(1, squares(graph, 64)).strips == 4
+    assert make_planner(graph, 1, strip_rows=8).plan(1, squares(graph, 64)).strips == 4
 
 
 @given(st.integers(1, 4000), st.integers(1, 3), st.integers(1, 40), st.integers(1, 9))
 @settings(deadline=None)
 def test_max_elements(most: int, batch: int, height: int, width: int) -> None:
     graph = single_convolution(channels=2)
-    plan = Planner(graph, 1, max_elements=most).plan(batch, {0: (height, width)})
+    plan = make_planner(graph, 1, max_elements=most).plan(batch, {0: (height, width)})
     row = batch * width * 2
 
     def elements(strips: int) -> int:
@@ -80,14 +81,14 @@ def test_bytes_of_strips(training: bool) -> None:
     start = image()
     graph = read(keras.Model(start, conv(3, "conv")(start)))
     sizes, row = squares(graph, 64), 2 * 64 * 4
-    plan = Planner(graph, PLENTY, strip_rows=8, training=training).plan(2, sizes)
+    plan = make_planner(graph, PLENTY, strip_rows=8, training=training).plan(2, sizes)
     images = row * (2 * 10 + 24 * (2 if training else 1))
-    temporaries, remainder = divmod(plan.device_bytes // 2 - images, row * 24)
+    temporaries, remainder = divmod(plan.projected.device // 2 - images, row * 24)
     assert temporaries == (4 if training else 1)
     assert remainder == 0
-    assert plan.device_bytes == plan.costs[0].device_bytes
+    assert plan.projected.device == plan.costs[0].strip_bytes
     assert plan.costs[0].rows == 10
-    assert plan.host_bytes == row * 64 * 3
+    assert plan.projected.host == row * 64 * 3
     assert plan.shape == (2, 64, 64, 1)
 
 
@@ -99,7 +100,7 @@ def test_more_strips_need_fewer_bytes(model: Callable[[], keras.Model]) -> None:
     """
     graph = read(model())
     device_bytes = [
-        Planner(graph, PLENTY, strip_rows=rows).plan(1, squares(graph, 256)).device_bytes
+        make_planner(graph, PLENTY, strip_rows=rows).plan(1, squares(graph, 256)).projected.device
         for rows in (128, 64, 32, 16, 8)
     ]
     assert all(a > b for a, b in pairwise(device_bytes))
@@ -108,12 +109,12 @@ def test_more_strips_need_fewer_bytes(model: Callable[[], keras.Model]) -> None:
 @given(st.integers(4, 60), st.integers(1, 5), st.integers(1, 12))
 @settings(deadline=None)
 def test_bytes_of_largest_strip(height: int, kernel: int, rows: int) -> None:
-    planner = Planner(single_convolution(kernel), PLENTY, strip_rows=rows, training=False)
+    planner = make_planner(single_convolution(kernel), PLENTY, strip_rows=rows, training=False)
     plan = planner.plan(1, {0: (height, 1)})
     (sweep,) = planner.sweeps
     table = sweep.table({0: height, 1: height}, plan.strips)
     tiles = [int(heights(sweep, table, v).max()) for v in (0, 1)]
-    assert plan.device_bytes >= (sum(tiles) + max(tiles)) * 4 * min(plan.strips, 2)
+    assert plan.projected.device >= (sum(tiles) + max(tiles)) * 4 * min(plan.strips, 2)
 
 
 @pytest.mark.parametrize("device", [5000, 20_000])
@@ -140,7 +141,7 @@ def test_fewest_strips() -> None:
     for count in (4, 8, 16):  # all strips have the same number of rows
         need = strips(PLENTY)._working_set(count, range(count))
         assert strips(need).cost().strips == count
-        assert strips(need).cost().device_bytes == need
+        assert strips(need).cost().strip_bytes == need
         assert strips(need - 1).cost().strips > count
 
 
@@ -161,20 +162,20 @@ def test_small_device_is_refused() -> None:
         r"but 20\.0 KiB are allowed\. Raise `device` to \1, or use narrower images \(now 64 columns\) or a smaller "
         r"batch \(now 1\)\.$",
     ):
-        Planner(graph, parse_bytes("20 KiB"), name="chain").plan(1, squares(graph, 64))
+        make_planner(graph, parse_bytes("20 KiB"), name="chain").plan(1, squares(graph, 64))
 
 
 def test_budget_that_is_not_firm() -> None:
     """Sweeps that do not fit have strips of one row, the others as many as needed; no limit is printed."""
     graph = chain_graph()
-    least = Planner(graph, 1, firm=False).plan(1, squares(graph, 64))
+    least = make_planner(graph, 1, firm=False).plan(1, squares(graph, 64))
     assert [cost.strips for cost in least.costs[:2]] == [64, 64]
-    assert least.costs[0].device_bytes < least.costs[1].device_bytes == least.device_bytes
-    plan = Planner(graph, least.device_bytes - 1, firm=False).plan(1, squares(graph, 64))
+    assert least.costs[0].strip_bytes < least.costs[1].strip_bytes == least.projected.device
+    plan = make_planner(graph, least.projected.device - 1, firm=False).plan(1, squares(graph, 64))
     assert plan.costs[1] == least.costs[1]
     assert plan.costs[0].strips < 64
-    assert plan.costs[0].device_bytes < least.device_bytes
-    assert plan.limit_bytes is None
+    assert plan.costs[0].strip_bytes < least.projected.device
+    assert not plan.allowed.firm
     assert re.search(r"device [\d.]+ KiB, host", str(plan))
 
 
@@ -187,14 +188,14 @@ def test_device_in_message_is_enough(model: Callable[[], keras.Model], width: in
     graph = read(model())
     device = 1
     for _ in range(3):
-        needed = parse_bytes(smallest_device(Planner(graph, device), width))
+        needed = parse_bytes(smallest_device(make_planner(graph, device), width))
         assert needed > device
         device = needed
         try:
-            plan = Planner(graph, device).plan(1, {0: (64, width)})
+            plan = make_planner(graph, device).plan(1, {0: (64, width)})
         except BudgetError:
             continue
-        assert plan.device_bytes <= device
+        assert plan.projected.device <= device
         return
     pytest.fail("three sweeps at most, but three raised budgets did not suffice")
 
@@ -206,11 +207,11 @@ def test_signal(keeps: bool) -> None:
     x = layers.Conv1D(16, 5, padding="same")(start)
     graph = read(keras.Model(start, layers.BatchNormalization()(x)))
     sizes = {graph.inputs[0]: (4096,)}
-    assert Planner(graph, 12_000, keeps=keeps).plan(1, sizes).device_bytes <= 12_000
+    assert make_planner(graph, 12_000, keeps=keeps).plan(1, sizes).projected.device <= 12_000
     with pytest.raises(
         BudgetError, match=r"Raise `device` to .*, or use a smaller batch \(now 1\)"
     ):
-        Planner(graph, 1_000, keeps=keeps).plan(1, sizes)
+        make_planner(graph, 1_000, keeps=keeps).plan(1, sizes)
 
 
 @pytest.mark.parametrize("pages", [0, 2])
@@ -218,7 +219,7 @@ def test_most_elements_of_kernels(pages: int) -> None:
     """Strips have at most 2**31 - 1 elements, whatever the memory; those of kept images include two more pages."""
     graph = chain_graph()
     (image,) = graph.inputs
-    plan = Planner(graph, 2**60, keeps=pages > 0).plan(1, {image: (16000, 64000)})
+    plan = make_planner(graph, 2**60, keeps=pages > 0).plan(1, {image: (16000, 64000)})
     assert bool(plan.layout.kept) == bool(pages)
     widest = max(graph.values[v].channels for sweep in plan.sweeps for v in sweep.images)
     assert 16000 * 64000 * widest > KERNEL_ELEMENTS
@@ -234,7 +235,7 @@ def test_row_of_too_many_elements() -> None:
     graph = chain_graph()
     (image,) = graph.inputs
     with pytest.raises(BudgetError, match=r"has \d+ elements, but .* support at most 2147483647"):
-        Planner(graph, 2**60).plan(1, {image: (4, 2**30)})
+        make_planner(graph, 2**60).plan(1, {image: (4, 2**30)})
 
 
 @pytest.mark.parametrize(
@@ -251,7 +252,7 @@ def test_strips_for_all_cores(num_convs: int, options: dict[str, bool], strips: 
     for depth in range(num_convs):
         x = conv(4, f"conv{depth}")(x)
     graph = read(keras.Model(start, x))
-    plan = Planner(graph, PLENTY, **options).plan(1, squares(graph, 64))
+    plan = make_planner(graph, PLENTY, **options).plan(1, squares(graph, 64))
     assert [c.strips for c in plan.costs] == [strips]
 
 
@@ -259,15 +260,18 @@ def test_strips_for_all_cores(num_convs: int, options: dict[str, bool], strips: 
 def test_strips_of_several_devices(devices: int) -> None:
     """Each device has at least one strip and a budget; together they compute faster."""
     graph = mse(chain())
-    one = Planner(graph, PLENTY).plan(1, squares(graph, 64))
-    several = Planner(graph, PLENTY, devices=devices).plan(1, squares(graph, 64))
+    one = make_planner(graph, PLENTY).plan(1, squares(graph, 64))
+    several = make_planner(graph, PLENTY, devices=devices).plan(1, squares(graph, 64))
     assert [c.strips for c in one.costs] == [AT_ONCE] * len(one.costs)
     counts = [c.strips for c in several.costs]
     assert all(devices <= n <= AT_ONCE * devices for n in counts)
-    assert several.device_bytes < one.device_bytes
+    assert several.projected.device < one.projected.device
     assert several.seconds < one.seconds
-    small = 2 * one.device_bytes // 3
-    assert Planner(graph, small, devices=devices).plan(1, squares(graph, 64)).device_bytes <= small
+    small = 2 * one.projected.device // 3
+    assert (
+        make_planner(graph, small, devices=devices).plan(1, squares(graph, 64)).projected.device
+        <= small
+    )
 
 
 @for_examples(st.integers(20_000, 400_000), fast=15, slow=40)
@@ -276,32 +280,34 @@ def test_fewest_strips_of_chain(device: int) -> None:
     graph = chain_graph()
     sizes = squares(graph, 64)
     try:
-        plan = Planner(graph, device).plan(1, sizes)
+        plan = make_planner(graph, device).plan(1, sizes)
     except BudgetError:
         assume(False)
-    assert plan.device_bytes <= device
-    assert plan.limit_bytes == device
+    assert plan.projected.device <= device
+    assert plan.allowed.device == device
     for sweep, cost in enumerate(plan.costs):
         if cost.strips > 1:
-            fewer = Planner(graph, PLENTY, strip_rows=-(-64 // (cost.strips - 1))).plan(1, sizes)
+            fewer = make_planner(graph, PLENTY, strip_rows=-(-64 // (cost.strips - 1))).plan(
+                1, sizes
+            )
             assert fewer.costs[sweep].strips < cost.strips
-            assert fewer.costs[sweep].device_bytes > device
+            assert fewer.costs[sweep].strip_bytes > device
 
 
 @for_examples(cases(), st.integers(1, 4000), st.booleans())
 def test_budget_of_random_graphs(case: Case, device: int, training: bool) -> None:
     """A plan fits, or its error names a sufficient budget; sweeps are refused one after another."""
     sizes = {0: case.extents[0]}
-    for _ in range(len(Planner(case.graph, PLENTY, training=training).sweeps) + 1):
+    for _ in range(len(make_planner(case.graph, PLENTY, training=training).sweeps) + 1):
         try:
-            plan = Planner(case.graph, device, training=training).plan(1, sizes)
+            plan = make_planner(case.graph, device, training=training).plan(1, sizes)
         except BudgetError as refused:
             message = re.search(r"Raise `device` to ([\d.]+ [KMG]?i?B),", str(refused))
             assert message
             assert parse_bytes(message[1]) > device
             device = parse_bytes(message[1])
         else:
-            assert plan.device_bytes <= device
+            assert plan.projected.device <= device
             return
     pytest.fail("every sweep has named its budget, and the largest does not suffice")
 

@@ -39,13 +39,13 @@ def main(names: list[str]) -> None:
 def placement() -> dict[str, Any]:
     """Return the sizes and devices of all tensors of a training step on the second device."""
     plan, tensors = dumped(lambda: step("/CPU:1").plan(SHAPE), read)
-    return {**tensors, "planned": plan.device_bytes, "strips": plan.strips}
+    return {**tensors, "planned": plan.projected.device, "strips": plan.strips}
 
 
 def kept() -> dict[str, Any]:
     """Return the largest tensor on the host if images stay on the device."""
     plan, tensors = dumped(lambda: step("/CPU:1", 2**30).plan(SHAPE), read)
-    return {"host bytes": plan.host_bytes, "largest image": tensors["largest image"]}
+    return {"host bytes": plan.projected.host, "largest image": tensors["largest image"]}
 
 
 def shared() -> dict[str, Any]:

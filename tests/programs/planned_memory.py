@@ -49,6 +49,6 @@ figures = {
     "measured": report.memory_bytes()[1] - base,
     "planned": plan.peak_bytes,
     "stored": POOL.peak_bytes,
-    "host": plan.host_bytes,
+    "host": plan.projected.host,
 }
 print(json.dumps(figures))

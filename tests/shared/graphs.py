@@ -17,8 +17,10 @@ from keras import layers
 from tfbig.geometry.windows import SAME, Resize, Transposed, Window
 from tfbig.network import keras_reader, losses
 from tfbig.network.graph import Graph, Reduce
+from tfbig.plan.limits import Limits
 from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
+from tfbig.plan.prepared_graph import Options
 from tfbig.plan.sweeps import Layout, Sweep, schedule
 
 PLENTY = 10**15
@@ -247,3 +249,17 @@ def for_examples(*strategies: Any, fast: int = 40, slow: int = 200) -> Callable[
 def heights(sweep: Sweep, table: np.ndarray, value: int) -> np.ndarray:
     """Rows of an image in every strip of a table."""
     return table[:, sweep.columns["stop", value]] - table[:, sweep.columns["start", value]]
+
+
+def make_planner(
+    graph: Graph,
+    device: int = PLENTY,
+    host_bytes: int | None = None,
+    disk_bytes: int = 0,
+    firm: bool = True,
+    shared: bool = False,
+    kind: Callable[..., Planner] = Planner,
+    **options: Any,
+) -> Planner:
+    """Return a planner of a graph; arguments are those of `Limits`, then those of `Options`."""
+    return kind(graph, Limits(device, host_bytes, disk_bytes, firm, shared), Options(**options))

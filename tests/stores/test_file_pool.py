@@ -139,7 +139,7 @@ def spilling(twin: keras.Model, shape: tuple[int, ...], share: float, folder: Pa
     if twin.compiled:
         unlimited.compile("sgd", "mse")
     free = unlimited.plan(shape)
-    host = free.total_bytes - int((1 - share) * free.host_bytes)
+    host = free.total_bytes - int((1 - share) * free.projected.host)
     return tfbig.stream(
         twin, tfbig.Budget(device=800_000, host=host, disk="1GB", scratch=str(folder))
     )
@@ -153,7 +153,7 @@ def test_step_with_spill(float64: None, tmp_path: Path, share: float) -> None:
     big = spilling(twin, x.shape, share, tmp_path)
     plan = big.plan(x.shape)
     assert plan.layout.spilled
-    assert plan.disk_bytes > 0
+    assert plan.projected.disk > 0
     assert plan.total_bytes <= big.budget.host_bytes
     assert "disk" in str(plan)
     assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
@@ -176,7 +176,7 @@ def test_scratch_directory_disappears(tmp_path: Path) -> None:
         twin.compile("sgd", "mse")
         big = spilling(twin, (2, 61, 47, 3), 0.5, folder)
         big.compile("sgd", "mse")
-        assert big.plan((2, 61, 47, 3)).disk_bytes > 0
+        assert big.plan((2, 61, 47, 3)).projected.disk > 0
         checkpoints = Checkpoints(tmp_path / f"checkpoints {folder.name}", "a run")
         Loop(big, Epochs(3, batches), checkpoints=checkpoints, callbacks=callbacks).run()
         return [v.numpy() for v in big.variables]
@@ -230,7 +230,7 @@ def test_host_in_message_is_enough(
     assert message[1] == message[2]
     least = parse_bytes(message[1])
     assert plan(least).total_bytes <= least
-    assert plan(least).disk_bytes > 0
+    assert plan(least).projected.disk > 0
     in_memory = tfbig.stream(twin, tfbig.Budget(device=device), upto=upto).plan(shape)
     assert least < in_memory.total_bytes
 

@@ -43,7 +43,7 @@ def test_rematerialise(float64: None, share: float, blocks: Blocks) -> None:
     device = 800_000
     free = tfbig.stream(twin, tfbig.Budget(device=device, disk=0)).plan(x.shape)
     assert not free.layout.replays
-    host = free.total_bytes - int((1 - share) * free.host_bytes)
+    host = free.total_bytes - int((1 - share) * free.projected.host)
     big = tfbig.stream(twin, tfbig.Budget(device=device, host=host, disk=0))
     plan = big.plan(x.shape)
     assert plan.layout.replays
@@ -98,7 +98,7 @@ def test_16_bit_and_32_bit_stores(float64: None, store: str, bound: float, block
     x = images(2, 61, 47, 3)
     exact = tfbig.stream(twin, tfbig.Budget(device=800_000))
     narrow = tfbig.stream(twin, tfbig.Budget(device=800_000), store=store)
-    share = narrow.plan(x.shape).host_bytes / exact.plan(x.shape).host_bytes
+    share = narrow.plan(x.shape).projected.host / exact.plan(x.shape).projected.host
     assert share == {"float32": 1 / 2, "bfloat16": 1 / 4}[store]
     actual, expected = (learn(model, twin, x) for model in (narrow, exact))
     errors = [
@@ -139,11 +139,11 @@ def test_keep_on_device(float64: None, device: str, strip_rows: int | None, bloc
     budget = tfbig.Budget(device=device)
     big = tfbig.stream(twin, budget, devices="/CPU:0", strip_rows=strip_rows)
     plan = big.plan(x.shape)
-    assert plan.device_bytes <= budget.device_bytes
+    assert plan.projected.device <= budget.device_bytes
     stored = {s.value for s in plan.timeline.spans}
     assert bool(plan.layout.kept) == (device != "700KB")
     assert (plan.layout.kept == stored) == (device == "40MB")
-    assert (plan.host_bytes == 0) == (device == "40MB")
+    assert (plan.projected.host == 0) == (device == "40MB")
     assert (plan.strips > 1) == (device != "40MB" or strip_rows is not None)
     assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
 
@@ -181,7 +181,7 @@ def test_rematerialise_on_device(
     big = tfbig.stream(twin, tfbig.Budget(device=device), devices="/CPU:0")
     plan = big.plan(x.shape)
     assert plan.strips > 1
-    assert plan.host_bytes == 0
+    assert plan.projected.host == 0
     assert plan.layout.replays
     assert plan.layout.inner <= plan.layout.kept
     assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
@@ -196,7 +196,7 @@ def test_kept_images_are_computed_once() -> None:
     big = tfbig.stream(twin, tfbig.Budget(device="1GB", host="1GB"), devices="/CPU:0")
     big.compile("sgd", "mse")
     pair = [tf.random.stateless_normal((1, 64, 64, n), (1, n)) for n in (3, 1)]
-    assert big.plan((1, 64, 64, 3)).host_bytes == 0
+    assert big.plan((1, 64, 64, 3)).projected.host == 0
     big.train_on_batch(*pair)
     counts = Counter(kind for *_, kind in profile.traced(lambda: big.train_on_batch(*pair)))
     forward, filters = (

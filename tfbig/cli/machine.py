@@ -304,5 +304,5 @@ def planned_bytes(plan, validation):
     """
     held, _ = run_folder.memory_bytes()
     both = plan, validation
-    most = max(p.peak_bytes for p in both) + min(p.fixed_bytes for p in both)
+    most = max(p.peak_bytes for p in both) + min(p.projected.fixed for p in both)
     return {"base_bytes": held, "planned_bytes": held + most}

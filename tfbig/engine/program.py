@@ -27,7 +27,8 @@ from tfbig.engine.sweep_state import KINDS, StepState, Structure, SweepTensors
 from tfbig.errors import BudgetError
 from tfbig.network.graph import Graph, Node, Whole, values_with_gradient
 from tfbig.ops import autodiff
-from tfbig.plan.planner import GOOD_ENOUGH, Planner
+from tfbig.plan.planner import Planner
+from tfbig.plan.search import GOOD_ENOUGH
 from tfbig.plan.sweeps import Layout, Store, Sweep, foldable
 from tfbig.stores import device_store, file_pool, host_store
 from tfbig.system import progress
@@ -337,9 +338,9 @@ class Program:
                     )
             sizes = {k: tuple(int(n) for n in s[1:-1]) for k, s in zip(keys, shapes, strict=True)}
             plan = planner.plan(int(shapes[0][0]), sizes, layout)
-            host_store.check(plan.host_bytes)
-            if plan.disk_bytes:
-                file_pool.check(self.folder, plan.disk_bytes)
+            host_store.check(plan.projected.host)
+            if plan.projected.disk:
+                file_pool.check(self.folder, plan.projected.disk)
             all_shapes = np.zeros((len(graph.values), graph.spatial + 2), np.int64)
             for value, size in graph.extents(sizes).items():
                 all_shapes[value] = shapes[0][0], *size, graph.values[value].channels
@@ -470,7 +471,7 @@ class Program:
         requests = [
             host_store.NewStore(
                 v,
-                tf.as_dtype(self.planner.stored_dtype(v)),
+                tf.as_dtype(self.planner.prepared.stored_dtype(v)),
                 self.folder if Store(kind, v) in spilled else None,
             )
             for v in values
@@ -581,7 +582,7 @@ class Program:
             and n.inputs[0] in state.d_images
             and n.inputs[0] not in state.layout.kept
         ]
-        chunk = min(sweep_loop.FOLD_BYTES, self.planner.device_bytes // 8)
+        chunk = min(sweep_loop.FOLD_BYTES, self.planner.limits.device // 8)
         for value in dict.fromkeys(n.inputs[0] for n in nodes):
             reductions = tuple(n for n in nodes if n.inputs[0] == value)
             single = Sweep(sweep.index, reductions, (value,), (), (value,), ())

@@ -166,7 +166,7 @@ class _Case:
             sweep=sweep,
             batch=1,
             extents=extents,
-            device_bytes=self.device_bytes,
+            allowed_bytes=self.device_bytes,
             training=self.training,
             with_gradient=frozenset(extents),
         ).about(LEAST_STRIPS)

@@ -8,6 +8,7 @@ from math import ceil
 
 from tfbig.network.graph import AT_ONCE
 from tfbig.plan.lifetimes import Moment, Timeline
+from tfbig.plan.limits import Limits, Projected
 from tfbig.plan.sweeps import Layout, Store, Sweep
 from tfbig.units import format_bytes
 
@@ -42,7 +43,7 @@ class SweepCost:
         strips: Number of strips.
         rows: Most rows that a strip reads.
         halo: Rows among these beyond an equal share of the image.
-        device_bytes: Largest working set of the strips that run at once.
+        strip_bytes: Largest working set of the strips that run at once.
         operations: Floating-point operations of the forward sweep, halo included.
         exact_operations: The same without the rows that are computed twice.
         recomputed_operations: Part of `operations` that a backward pass repeats.
@@ -53,7 +54,7 @@ class SweepCost:
     strips: int
     rows: int
     halo: int
-    device_bytes: int
+    strip_bytes: int
     operations: int
     exact_operations: int
     recomputed_operations: int
@@ -110,12 +111,8 @@ class Plan:
         timeline: Moments between which each store exists.
         image_bytes: Bytes of each image in its store.
         places: First byte of each store in host memory or in the file.
-        device_bytes: Most bytes of strips at any time.
-        host_bytes: Most bytes of stored images and their gradients in host memory at any time.
-        disk_bytes: Most bytes of them in the scratch file.
-        limit_bytes: Device budget; None if it is not firm.
-        fixed_bytes: Bytes that do not depend on the image: TensorFlow itself, graphs, gradients of the weights.
-        model_bytes: Bytes of the model between steps: weights and optimizer state.
+        allowed: Limits that the plan keeps.
+        projected: Bytes that it is projected to use.
         repeated_operations: Operations, on whole images, that a forward sweep repeats from an earlier one.
         training: Whether a backward pass follows.
         rates: Speed of the machine.
@@ -139,12 +136,8 @@ class Plan:
     timeline: Timeline
     image_bytes: Mapping[int, int]
     places: Mapping[Store, int]
-    device_bytes: int
-    host_bytes: int
-    disk_bytes: int
-    limit_bytes: int | None
-    fixed_bytes: int
-    model_bytes: int
+    allowed: Limits
+    projected: Projected
     repeated_operations: int
     training: bool
     rates: Rates
@@ -173,12 +166,13 @@ class Plan:
     @property
     def peak_bytes(self) -> int:
         """Bytes that steps add to the memory of a process on a CPU: host stores, strips and fixed bytes."""
-        return self.device_bytes + self.host_bytes + self.mapped_bytes + self.fixed_bytes
+        projected = self.projected
+        return projected.device + projected.host + self.mapped_bytes + projected.fixed
 
     @property
     def total_bytes(self) -> int:
         """`peak_bytes` and the model: the bytes that `Budget(host=)` limits on a CPU."""
-        return self.peak_bytes + self.model_bytes
+        return self.peak_bytes + self.projected.model
 
     @property
     def operations(self) -> int:
@@ -290,7 +284,7 @@ class Plan:
             ", ".join(words) or "-",
             *(
                 f"{n / 2**20:.1f}"
-                for n in (cost.device_bytes, host, disk, sum(sum(self._moved(m)) for m in moments))
+                for n in (cost.strip_bytes, host, disk, sum(sum(self._moved(m)) for m in moments))
             ),
             f"{sum(map(self._operations, moments)) / 1e9:.1f}",
             f"{cost.operations / cost.exact_operations if cost.exact_operations else 1:.3f}",
@@ -304,12 +298,12 @@ class Plan:
         return [s for s in stores if s in self.timeline.spans]
 
     def _totals(self) -> list[str]:
-        disk = f", disk {format_bytes(self.disk_bytes)}" if self.disk_bytes else ""
-        limit = f" of {format_bytes(self.limit_bytes)}" if self.limit_bytes else ""
+        projected, allowed = self.projected, self.allowed
+        disk = f", disk {format_bytes(projected.disk)}" if projected.disk else ""
+        limit = f" of {format_bytes(allowed.device)}" if allowed.firm else ""
         return [
-            f"device {format_bytes(self.device_bytes)}{limit}, "
-            f"host {format_bytes(self.host_bytes)}{disk}, other {format_bytes(self.fixed_bytes)}, "
-            f"model {format_bytes(self.model_bytes)}",
+            f"device {format_bytes(projected.device)}{limit}, host {format_bytes(projected.host)}{disk}, "
+            f"other {format_bytes(projected.fixed)}, model {format_bytes(projected.model)}",
             f"{self.operations / 1e9:.1f} GFLOP a step, recompute factor {self.recompute_factor:.3f}, "
             f"{format_bytes(self.moved_bytes)} moved, predicted {self.seconds:.1f} s",
             *self._replica_totals(),
@@ -319,11 +313,14 @@ class Plan:
         """Return a line with the bytes of all replicas on the machine, if there are several."""
         if self.replicas == 1:
             return []
-        disk = f", disk {format_bytes(self.replicas * self.disk_bytes)}" if self.disk_bytes else ""
+        host, disk, total = (
+            format_bytes(self.replicas * n)
+            for n in (self.projected.host, self.projected.disk, self.total_bytes)
+        )
+        spilled = f", disk {disk}" if self.projected.disk else ""
         return [
-            f"each of {self.replicas} replicas on this machine: together host "
-            f"{format_bytes(self.replicas * self.host_bytes)}{disk}, with the models and all else "
-            f"{format_bytes(self.replicas * self.total_bytes)}"
+            f"each of {self.replicas} replicas on this machine: together host {host}{spilled}, with the models and "
+            f"all else {total}"
         ]
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from tfbig.errors import BudgetError
 from tfbig.geometry.windows import Size
+from tfbig.network.graph import Graph
+from tfbig.plan.limits import Limits
 from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
+from tfbig.plan.prepared_graph import Options
 from tfbig.plan.sweeps import Layout
 from tfbig.units import format_bytes
 
@@ -37,7 +40,7 @@ class SplitPlan(Plan):
     """Plan of the front, and the bytes of the rest.
 
     Args:
-        whole_bytes: Bytes of whole tensors, which are part of `device_bytes`.
+        whole_bytes: Bytes of whole tensors, which are part of `projected.device`.
         rest: Names of the layers that run on them.
     """
 
@@ -51,48 +54,47 @@ class SplitPlan(Plan):
 
 
 class SplitPlanner(Planner):
-    """Planner of the front, with the part of the budget that the rest does not need.
+    """Planner of the front, within the part of the limits that the rest does not need.
 
     The rest is assumed to hold every tensor of its layers, and in training its gradient, without reuse of memory.
 
     Args:
         split: The split model.
-        *arguments: As in `Planner`.
-        **options: As in `Planner`.
+        graph: As in `Planner`.
+        limits: As in `Planner`.
+        options: As in `Planner`.
     """
 
-    def __init__(self, split: SplitModel, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(
+        self, split: SplitModel, graph: Graph, limits: Limits, options: Options | None = None
+    ) -> None:
+        super().__init__(graph, limits, options)
         self.split = split
-        self._limits = self.device_bytes, self.host_bytes
 
     def _make(self, batch: int, sizes: dict[int, Size], layout: Layout | None) -> Plan:
-        first = next(i for i in self.graph.inputs if self.graph.values[i].image)
-        shape = (batch, *sizes[first])
-        whole = self.split.whole_bytes(batch, sizes[first]) * (2 if self.training else 1)
-        where = f"the whole tensors of {self.split.layers} take {format_bytes(whole)}"
-        device, host = self._limits
-        if self.firm:
-            self.device_bytes = self._front_limit("device", device, whole, shape)
-        if self.shared and host is not None:
-            self.host_bytes = self._front_limit("host", host, whole, shape)
-            self.taken_bytes = whole
+        size = sizes[self.prepared.first_image]
+        gradients = 2 if self.prepared.options.training else 1
+        whole = self.split.whole_bytes(batch, size) * gradients
+        self._check(whole, (batch, *size))
         try:
-            plan = super()._make(batch, sizes, layout)
+            plan = self._solve(self._problem(batch, sizes, self.limits.without(whole)), layout)
         except BudgetError as error:
-            raise BudgetError(f"{error} Of the budget, {where}.") from error
-        fields = vars(plan) | {
-            "device_bytes": plan.device_bytes + whole,
-            "limit_bytes": device if self.firm else None,
-        }
+            where = f"the whole tensors of {self.split.layers} take {format_bytes(whole)}"
+            raise BudgetError(f"{error} Of the budget, {where}.", error.need_bytes) from error
+        projected = replace(plan.projected, device=plan.projected.device + whole)
+        fields = vars(plan) | {"allowed": self.limits, "projected": projected}
         return SplitPlan(**fields, whole_bytes=whole, rest=self.split.layers)
 
-    def _front_limit(self, place: str, limit: int, whole: int, shape: tuple[int, ...]) -> int:
-        """Return the bytes of a limit that remain for the front."""
-        if whole >= limit:
-            raise BudgetError(
-                f"'{self.name}' on {' x '.join(map(str, shape))}: the whole tensors of {self.split.layers} take "
-                f"{format_bytes(whole)} of the {place}, but {format_bytes(limit)} are allowed. Raise `{place}`, stream "
-                "up to a later layer, or use smaller images or a smaller batch."
-            )
-        return limit - whole
+    def _check(self, whole: int, shape: tuple[int, ...]) -> None:
+        """Raise BudgetError if the rest leaves nothing of a limit for the front."""
+        limits = self.limits
+        allowed = {"device": limits.device} if limits.firm else {}
+        if limits.shared and limits.host is not None:
+            allowed["host"] = limits.host
+        for place, limit in allowed.items():
+            if whole >= limit:
+                raise BudgetError(
+                    f"'{self.prepared.options.name}' on {' x '.join(map(str, shape))}: the whole tensors of "
+                    f"{self.split.layers} take {format_bytes(whole)} of the {place}, but {format_bytes(limit)} are "
+                    f"allowed. Raise `{place}`, stream up to a later layer, or use smaller images or a smaller batch."
+                )

@@ -32,12 +32,12 @@ class Strips:
         sweep: The sweep.
         batch: Number of images in a batch.
         extents: Size of every image.
-        device_bytes: Most bytes of strips at any time.
+        allowed_bytes: Most bytes of strips at any time.
         training: Whether a backward pass of the sweep follows.
         with_gradient: Images that have a gradient in training.
-        firm: Whether `device_bytes` is a limit; otherwise the smallest strip may need more.
+        firm: Whether `allowed_bytes` is a limit; otherwise the smallest strip may need more.
         fixed: Number of strips, whatever their bytes.
-        max_elements: Most elements of a strip of an image that the sweep reads; replaces `device_bytes`.
+        max_elements: Most elements of a strip of an image that the sweep reads; replaces `allowed_bytes`.
         devices: Number of devices that share the strips.
         keeps: Whether the device is an accelerator that may keep images. One kernel is enough to occupy it; on other
             devices a strip that fits alone may be divided so that several strips run at once.
@@ -48,7 +48,7 @@ class Strips:
     sweep: Sweep
     batch: int
     extents: Mapping[int, Size]
-    device_bytes: int
+    allowed_bytes: int
     training: bool
     with_gradient: frozenset[int]
     firm: bool = True
@@ -102,9 +102,9 @@ class Strips:
         smallest, larger = self._working_set(most), self._working_set(few)
         share = (larger - smallest) / (1 / few - 1 / most)
         halo = smallest - share / most
-        if halo >= self.device_bytes:
+        if halo >= self.allowed_bytes:
             return most
-        return min(max(ceil(share / (self.device_bytes - halo)), few), most)
+        return min(max(ceil(share / (self.allowed_bytes - halo)), few), most)
 
     def _count(self) -> int:
         most = sweep_limit(self.sweep, self.extents)
@@ -144,11 +144,11 @@ class Strips:
 
     def _fits(self, count: int, chosen: Sequence[int] | None = None) -> bool:
         if self.max_elements is None:
-            if self._working_set(count, chosen) > self.device_bytes:
+            if self._working_set(count, chosen) > self.allowed_bytes:
                 return False
             limit = KERNEL_ELEMENTS - (2 * PAGE_ELEMENTS if self.keeps else 0)
             # An element has at least one byte, so a small working set needs no count of elements.
-            return self.device_bytes <= limit or self._most_elements(count, chosen) <= limit
+            return self.allowed_bytes <= limit or self._most_elements(count, chosen) <= limit
         return count == sweep_limit(self.sweep, self.extents) or self.max_elements >= max(
             -(-self.extents[v][0] // count)
             * self.batch
@@ -170,7 +170,7 @@ class Strips:
         need = format_bytes(least)
         raise BudgetError(
             f"sweep {self.sweep.index} of '{self.name}' ({layers_of(self.sweep)}): the smallest strip needs {need} "
-            f"on the device, but {format_bytes(self.device_bytes)} are allowed. Raise `device` to {need}, or use "
+            f"on the device, but {format_bytes(self.allowed_bytes)} are allowed. Raise `device` to {need}, or use "
             f"{self._narrower()}a smaller batch (now {self.batch}).",
             least,
         )

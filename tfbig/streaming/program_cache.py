@@ -15,8 +15,10 @@ from tfbig.engine.program import Program
 from tfbig.errors import UnsupportedLayerError
 from tfbig.network import front_and_rest, keras_reader, objective, phase_layout
 from tfbig.network.graph import Graph
+from tfbig.plan.limits import Limits
 from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
+from tfbig.plan.prepared_graph import Options
 from tfbig.plan.split_planner import SplitPlanner
 from tfbig.streaming import labels
 from tfbig.system import backend, replication
@@ -246,26 +248,29 @@ class Programs:
 
     def _planner(self, graph: Graph, training: bool) -> Planner:
         """Return the planner of a graph, with the limits of the budget."""
-        settings, budget = self.settings, self.settings.budget
         kind = Planner if self.cut is None else partial(SplitPlanner, self.cut)
-        strips, firm = settings.strip_bytes
-        devices, replicas = self.devices, settings.replicas
-        return kind(
-            graph,
-            strips,
-            budget.host_bytes // replicas,
-            budget.disk_bytes // replicas,
-            settings.strip_rows,
-            training,
+        return kind(graph, self._limits(), self._options(training))
+
+    def _limits(self) -> Limits:
+        """Return the limits of the budget, of one replica."""
+        budget, replicas = self.settings.budget, self.settings.replicas
+        strips, firm = self.settings.strip_bytes
+        host, disk = budget.host_bytes // replicas, budget.disk_bytes // replicas
+        return Limits(strips, host, disk, firm, shared=not self.devices)
+
+    def _options(self, training: bool) -> Options:
+        """Return what plans depend on besides the limits."""
+        settings, devices = self.settings, self.devices
+        return Options(
+            strip_rows=settings.strip_rows,
+            training=training,
             name=self.model.name,
             store=settings.store,
-            firm=firm,
-            shared=not devices,
             model_bytes=self.model_bytes(),
             keeps=len(devices) == 1,
-            rates=machine_rates.of(devices[0] if devices else None, budget.scratch),
+            rates=machine_rates.of(devices[0] if devices else None, settings.budget.scratch),
             devices=max(len(devices), 1),
-            replicas=replicas,
+            replicas=settings.replicas,
         )
 
     def _trainable(self) -> tuple[bool, ...]:

@@ -55,7 +55,7 @@ def run(settings):
     print(f"{plan}\n")
     print(
         f"It fits: a {what} takes {format_bytes(plan.total_bytes)} including the model, of "
-        f"{format_bytes(available_bytes())} available, {format_bytes(plan.disk_bytes)} of disk, and about "
+        f"{format_bytes(available_bytes())} available, {format_bytes(plan.projected.disk)} of disk, and about "
         f"{plan.seconds:.3g} s at the measured rates of this machine."
     )
     return 0

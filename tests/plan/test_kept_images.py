@@ -1,0 +1,65 @@
+"""Images that stay on the device."""
+
+from __future__ import annotations
+
+from graphs import (
+    PLENTY,
+    deep_graph,
+    make_planner,
+    squares,
+)
+
+from tfbig.plan import kept_images
+from tfbig.plan.plan import PAGES, Rates
+from tfbig.plan.pricing import Pricing
+
+
+def test_lower_strips_leave_room_for_kept_images() -> None:
+    """The highest strips leave no room for images; kept images need not be copied."""
+    graph = deep_graph(6)
+    sizes = squares(graph, 1024)
+    rates = Rates(operations=1e14, passes=1e13, copies=1e9)
+    free = make_planner(graph, PLENTY).plan(1, sizes)
+    budget = 3 * sum(free.image_bytes[v] for sweep in free.sweeps for v in sweep.writes) // 2
+    plan = make_planner(graph, budget, rates=rates, keeps=True).plan(1, sizes)
+    copied = make_planner(graph, budget, rates=rates).plan(1, sizes)
+    assert plan.projected.device <= budget
+    assert max(c.strip_bytes for c in plan.costs) < max(c.strip_bytes for c in copied.costs) / 2
+    assert plan.strips > copied.strips
+    assert plan.moved_bytes < copied.moved_bytes / 4
+    assert plan.seconds < copied.seconds / 4
+    repeated = make_planner(graph, budget, rates=rates, keeps=True).plan(1, sizes, plan.layout)
+    assert [c.strips for c in repeated.costs] == [c.strips for c in plan.costs]
+    assert repeated.projected.device == plan.projected.device
+
+
+def test_kept_images_have_the_type_of_the_layers() -> None:
+    """They are not narrowed, and have room for an old version of a page for each strip."""
+    graph = deep_graph(2)
+    planner = make_planner(graph, PLENTY, store="bfloat16", keeps=True)
+    problem = planner._problem(1, squares(graph, 64), planner.limits)
+    plan = Pricing(problem).price(planner.prepared.straight, PLENTY)
+    whole = kept_images.keep_all(planner.prepared, plan)
+    inner = {v for sweep in plan.sweeps for v in sweep.writes}.difference(graph.outputs)
+    assert whole.layout.kept == inner
+    for value in inner:
+        narrow = plan.image_bytes[value]
+        assert whole.image_bytes[value] == 2 * narrow + 2 * narrow * plan.strips // PAGES
+
+
+def test_device_bytes_are_the_most_of_strips_and_kept_images_at_a_moment() -> None:
+    graph = deep_graph(2)
+    planner = make_planner(graph, PLENTY, keeps=True)
+    problem = planner._problem(1, squares(graph, 64), planner.limits)
+    plan = Pricing(problem).price(planner.prepared.straight, PLENTY)
+    assert kept_images.keep(planner.prepared, plan, frozenset()) is plan
+    whole = kept_images.keep_all(planner.prepared, plan)
+    strips = max(c.strip_bytes for c in plan.costs)
+    images = sum(whole.image_bytes[s.value] for s in whole.timeline.spans)
+    assert strips < whole.projected.device <= strips + images
+    line = whole.timeline
+    assert whole.projected.device == max(
+        plan.cost_of(moment).strip_bytes
+        + sum(whole.image_bytes[s.value] for s, (a, b) in line.spans.items() if a <= i <= b)
+        for i, moment in enumerate(line.moments)
+    )

@@ -1,0 +1,52 @@
+"""Addresses of stores, and what is spilled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphs import (
+    PLENTY,
+    deep_graph,
+    make_planner,
+    squares,
+)
+
+from tfbig.network.graph import Graph
+from tfbig.plan import placement
+from tfbig.plan.plan import Plan
+from tfbig.plan.pricing import Pricing
+
+
+def plan_of(graph: Graph, **limits: Any) -> Plan:
+    """The plan of many strips that stores every image, without addresses."""
+    planner = make_planner(graph, PLENTY, strip_rows=4, **limits)
+    problem = planner._problem(1, squares(graph, 256), planner.limits)
+    return Pricing(problem).price(planner.prepared.straight, PLENTY)
+
+
+def test_fit_spills_as_much_as_it_has_to() -> None:
+    graph = deep_graph(4)
+    free = placement.place(plan_of(graph)).projected.host
+    assert placement.fit(plan_of(graph, host_bytes=free)) == placement.place(
+        plan_of(graph, host_bytes=free)
+    )
+    assert placement.fit(plan_of(graph, host_bytes=free // 2)) is None
+    spilled = placement.fit(plan_of(graph, host_bytes=free // 2, disk_bytes=free))
+    assert spilled is not None
+    assert placement.fits(spilled)
+    assert 0 < spilled.projected.disk < free
+    assert spilled.projected.host + spilled.mapped_bytes <= free // 2
+
+
+def test_fit_needs_enough_disk() -> None:
+    graph = deep_graph(4)
+    free = placement.place(plan_of(graph)).projected.host
+    assert placement.fit(plan_of(graph, host_bytes=free // 2, disk_bytes=1000)) is None
+
+
+def test_shared_memory_holds_strips_too() -> None:
+    plan = plan_of(deep_graph(4), host_bytes=PLENTY, shared=True)
+    projected = plan.projected
+    other = projected.device + projected.fixed + projected.model
+    assert placement.other_host_bytes(plan) == other
+    assert placement.other_host_bytes(plan_of(deep_graph(4), host_bytes=PLENTY)) == 0

@@ -1,0 +1,33 @@
+"""Prices of layouts."""
+
+from __future__ import annotations
+
+from graphs import (
+    PLENTY,
+    chain_graph,
+    make_planner,
+    squares,
+)
+
+from tfbig.plan.pricing import Pricing
+
+
+def test_layouts_share_costs_of_sweeps() -> None:
+    graph = chain_graph()
+    planner = make_planner(graph, PLENTY)
+    pricing = Pricing(planner._problem(2, squares(graph, 64), planner.limits))
+    first, second = (pricing.price(planner.prepared.straight, PLENTY) for _ in range(2))
+    assert all(a is b for a, b in zip(first.costs, second.costs, strict=True))
+    assert first == second
+    assert first.shape == (2, 64, 64, 1)
+    assert first.projected.host == 0  # it has no addresses yet
+
+
+def test_fewer_bytes_give_more_strips() -> None:
+    graph = chain_graph()
+    planner = make_planner(graph, PLENTY)
+    pricing = Pricing(planner._problem(1, squares(graph, 256), planner.limits))
+    high = pricing.price(planner.prepared.straight, PLENTY)
+    low = pricing.price(planner.prepared.straight, high.projected.device // 4)
+    assert low.strips > high.strips
+    assert low.projected.device <= high.projected.device // 4

@@ -1,0 +1,64 @@
+"""Errors of budgets that no plan fits."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from graphs import (
+    PLENTY,
+    chain_graph,
+    deep_graph,
+    make_planner,
+    squares,
+)
+
+from tfbig.errors import BudgetError
+from tfbig.plan.address_ranges import aligned
+from tfbig.system.budget import parse_bytes
+
+
+def test_host_in_message_is_enough() -> None:
+    graph = chain_graph()
+    sizes = {0: (67, 53)}
+    peak = make_planner(graph, PLENTY).plan(2, sizes).projected.host
+    assert peak == aligned(2 * 67 * 53 * 4 * 52)  # channels of conv1, conv2, relu2 and a gradient
+    assert make_planner(graph, PLENTY, peak).plan(2, sizes).projected.host == peak
+    with pytest.raises(BudgetError) as refused:
+        make_planner(graph, PLENTY, 1, name="chain").plan(2, sizes)
+    message = re.fullmatch(
+        r"'chain' on 2 x 67 x 53: a step needs at least (.*) of host memory \(images .*\), but 1 B are allowed\. "
+        r"Raise `host` to (.*), or use smaller images, a smaller batch or store='bfloat16'\.",
+        str(refused.value),
+    )
+    assert message
+    assert message[1] == message[2]
+    least = parse_bytes(message[1])
+    assert make_planner(graph, PLENTY, least).plan(2, sizes).projected.host <= least
+
+
+def test_device_in_message_is_that_of_the_largest_sweep() -> None:
+    graph = chain_graph()
+    with pytest.raises(BudgetError, match="smallest strip needs") as refused:
+        make_planner(graph, 1).plan(1, squares(graph, 64))
+    with pytest.raises(BudgetError, match="smallest strip needs"):
+        make_planner(graph, refused.value.need_bytes - 1).plan(1, squares(graph, 64))
+    make_planner(graph, refused.value.need_bytes).plan(1, squares(graph, 64))
+
+
+def test_layout_of_another_size_that_keeps_too_much() -> None:
+    graph = deep_graph(2)
+    planner = make_planner(graph, 2**22, keeps=True, name="deep")
+    layout = planner.plan(1, squares(graph, 64)).layout
+    assert layout.kept
+    with pytest.raises(
+        BudgetError, match=r"'deep': the layout chosen for another .* 4\.0 MiB are allowed"
+    ):
+        planner.plan(1, squares(graph, 1024), layout)
+
+
+def test_device_names_shared_bytes() -> None:
+    """Where strips are in host memory, the message lists them."""
+    graph = chain_graph()
+    with pytest.raises(BudgetError, match=r"\(images .*, strips .*, other .*\), but 1 B are"):
+        make_planner(graph, PLENTY, 1, shared=True).plan(1, squares(graph, 64))

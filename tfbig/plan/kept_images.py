@@ -1,0 +1,120 @@
+"""Choice of the images that are kept on the device. Arithmetic only."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tfbig.plan import lifetimes
+from tfbig.plan.plan import PAGES, Plan
+from tfbig.plan.prepared_graph import PreparedGraph
+from tfbig.units import itemsize
+
+
+def keep(prepared: PreparedGraph, plan: Plan, kept: frozenset[int]) -> Plan:
+    """Return a plan without kept images, changed to keep some on the device.
+
+    Kept images have the element type of the layers. They consist of pages; each strip may hold an old version of
+    one page.
+
+    Args:
+        prepared: The graph of the plan.
+        plan: The plan.
+        kept: Images to keep.
+
+    Returns:
+        The changed plan, without addresses.
+    """
+    if not kept:
+        return plan
+    layout, sizes = replace(plan.layout, kept=kept), dict(plan.image_bytes)
+    for v in kept:
+        wide = itemsize(prepared.graph.values[v].dtype)
+        size = sizes[v] // itemsize(prepared.stored_dtype(v)) * wide
+        sizes[v] = size + size * plan.strips // PAGES
+    training = prepared.options.training
+    line = lifetimes.timeline(prepared.graph, layout, training, prepared.fused)
+    plan = replace(plan, layout=layout, timeline=line, image_bytes=sizes)
+    device = int((_kept_bytes(plan) + _strip_bytes(plan)).max())
+    return replace(plan, projected=replace(plan.projected, device=device))
+
+
+def keep_all(prepared: PreparedGraph, plan: Plan) -> Plan:
+    """Return a plan without kept images, changed to keep all that sweeps store for other sweeps.
+
+    Args:
+        prepared: The graph of the plan.
+        plan: The plan.
+
+    Returns:
+        The changed plan, without addresses; it may exceed the device.
+    """
+    inner = frozenset(v for sweep in plan.sweeps for v in sweep.writes)
+    return keep(prepared, plan, inner.difference(prepared.graph.outputs))
+
+
+def candidates(prepared: PreparedGraph, heights: Iterable[Plan], most: float) -> Iterator[Plan]:
+    """Yield plans of a layout that keep as many images on the device as fit, the smallest or the largest first.
+
+    Plans that must take longer than `most` seconds are omitted: an image that does not fit is copied at least
+    twice, and lower strips do not compute less.
+
+    Args:
+        prepared: The graph of the plans.
+        heights: Plans without kept images, from high strips to low ones.
+        most: Seconds of the fastest plan so far.
+
+    Yields:
+        Plans without addresses.
+    """
+    for plan in heights:
+        whole = keep_all(prepared, plan)
+        strips, images = _strip_bytes(whole), _kept_bytes(whole)
+        excess_images, excess = (
+            max(int(n.max()) - plan.allowed.device, 0) for n in (images, images + strips)
+        )
+        copies = prepared.rates.copies
+        if whole.seconds + 2 * excess_images / copies >= most:
+            return
+        if not excess:
+            yield whole
+            return
+        if whole.seconds + 2 * excess / copies < most:
+            order = sorted(whole.layout.kept, key=lambda v: plan.image_bytes[v])
+            for some in (order, order[::-1]):
+                yield keep(prepared, plan, _fitting(whole, some))
+
+
+def _fitting(whole: Plan, order: Sequence[int]) -> frozenset[int]:
+    """Select images greedily while the device has room next to the strips.
+
+    Args:
+        whole: The plan that keeps all images.
+        order: The images in the order to try.
+    """
+    line, sizes = whole.timeline, whole.image_bytes
+    stores = defaultdict(list)
+    for store in line.spans:
+        stores[store.value].append(store)
+    free = whole.allowed.device - _strip_bytes(whole)
+    selected = set()
+    for value in order:
+        image_bytes = line.live_bytes(stores[value], sizes)
+        if (image_bytes <= free).all():
+            free -= image_bytes
+            selected.add(value)
+    return frozenset(selected)
+
+
+def _strip_bytes(plan: Plan) -> np.ndarray:
+    """Return the bytes of strips at every moment."""
+    return np.array([plan.cost_of(m).strip_bytes for m in plan.timeline.moments], np.int64)
+
+
+def _kept_bytes(plan: Plan) -> np.ndarray:
+    """Return the bytes of images on the device at every moment."""
+    line = plan.timeline
+    return line.live_bytes([s for s in line.spans if s.value in plan.layout.kept], plan.image_bytes)

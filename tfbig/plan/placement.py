@@ -1,0 +1,109 @@
+"""Addresses of stores in host memory and in the scratch file, and the choice of those to spill. Arithmetic only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from tfbig.plan import layout_search, lifetimes
+from tfbig.plan.plan import Plan
+
+TRIALS = 6
+"""Most attempts to spill: gaps between stores, and rows of files in memory, require a little more each time."""
+
+
+def place(plan: Plan) -> Plan:
+    """Return the plan with an address for each of its stores.
+
+    Args:
+        plan: The plan.
+
+    Returns:
+        The plan with addresses.
+    """
+    spans, sizes, where = plan.timeline.spans, plan.image_bytes, plan.layout.where
+    disk, host = (
+        lifetimes.place({s: spans[s] for s in spans if where(s) == each}, sizes)
+        for each in ("disk", "host")
+    )
+    projected = replace(
+        plan.projected, host=lifetimes.top(host, sizes), disk=lifetimes.top(disk, sizes)
+    )
+    return replace(plan, places=host | disk, projected=projected)
+
+
+def fit(plan: Plan) -> Plan | None:
+    """Return the plan with addresses within its limits, some stores spilled if necessary.
+
+    Args:
+        plan: The plan.
+
+    Returns:
+        The plan with addresses, or None if it does not fit.
+    """
+    if live_bytes(plan) <= _room(plan) and fits(placed := place(plan)):
+        return placed
+    return _spill(plan) if plan.allowed.disk else None
+
+
+def fits(placed: Plan) -> bool:
+    """Return whether a plan with addresses is within the limits of host and disk.
+
+    Args:
+        placed: The plan.
+    """
+    return placed.projected.host <= _room(placed) and placed.projected.disk <= placed.allowed.disk
+
+
+def spill(plan: Plan, limit: float) -> Plan:
+    """Return the plan with as many stores spilled that those in memory never exceed a limit.
+
+    Args:
+        plan: The plan.
+        limit: Bytes of stores in host memory.
+
+    Returns:
+        The plan with addresses.
+    """
+    spilled = layout_search.to_spill(plan.timeline, plan.image_bytes, limit, plan.layout.kept)
+    return place(replace(plan, layout=replace(plan.layout, spilled=spilled)))
+
+
+def live_bytes(plan: Plan) -> int:
+    """Return the most bytes of stores in host memory at any moment; with their addresses they may need more.
+
+    Args:
+        plan: The plan.
+    """
+    stores = [s for s in plan.timeline.spans if plan.layout.where(s) == "host"]
+    return int(plan.timeline.live_bytes(stores, plan.image_bytes).max(initial=0))
+
+
+def other_host_bytes(plan: Plan) -> int:
+    """Return the bytes of the host limit that are not stores.
+
+    Args:
+        plan: The plan.
+    """
+    projected = plan.projected
+    if not plan.allowed.shared:
+        return plan.mapped_bytes
+    return projected.device + plan.mapped_bytes + projected.fixed + projected.model
+
+
+def _spill(plan: Plan) -> Plan | None:
+    """Spill stores to disk until host memory fits; None if the disk is too small."""
+    limit = _room(plan)
+    for _ in range(TRIALS):
+        trial = spill(plan, max(limit, 0))
+        if fits(trial):
+            return trial
+        if limit <= 0 or trial.projected.disk > plan.allowed.disk:
+            return None
+        limit -= trial.projected.host - _room(trial)
+    return None
+
+
+def _room(plan: Plan) -> float:
+    """Return the bytes that stores may use in host memory."""
+    return inf if plan.allowed.host is None else plan.allowed.host - other_host_bytes(plan)

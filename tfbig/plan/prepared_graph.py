@@ -1,0 +1,165 @@
+"""What all plans of one graph have in common: sweeps, gradients, element types of stores. Arithmetic only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from tfbig.geometry.windows import Size
+from tfbig.network.graph import Graph, Node
+from tfbig.plan.cost import bytes_of
+from tfbig.plan.cut_search import TWO_CORES
+from tfbig.plan.cut_search import choose as choose_cuts
+from tfbig.plan.plan import RUNTIME_BYTES, SWEEP_BYTES, Rates
+from tfbig.plan.strip_search import images_with_gradient
+from tfbig.plan.sweeps import Layout, Sweep, schedule
+from tfbig.units import itemsize
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a plan depends on, in addition to the graph, the limits and the sizes of the images.
+
+    Args:
+        strip_rows: Height of a strip, in rows of the first input. Default: chosen by the budget.
+        training: Whether a backward pass follows.
+        name: Name of the model, for messages.
+        max_elements: Most input elements of a strip; replaces the limit of the device (max_N in the papers).
+        store: Element type of stored images whose own type is wider, such as "bfloat16". Default: their own.
+        model_bytes: Bytes of the model between steps: weights and optimizer state.
+        keeps: Whether images may be kept on the device.
+        rates: Speed of one device.
+        devices: Number of devices that share the strips of a sweep; each is allowed the bytes of the device.
+        replicas: Number of replicas of the model on this machine; each has such a plan.
+    """
+
+    strip_rows: int | None = None
+    training: bool = True
+    name: str = "model"
+    max_elements: int | None = None
+    store: str | None = None
+    model_bytes: int = 0
+    keeps: bool = False
+    rates: Rates = TWO_CORES
+    devices: int = 1
+    replicas: int = 1
+
+
+class PreparedGraph:
+    """A graph with its cut points and sweeps.
+
+    Args:
+        graph: The graph to run.
+        options: What plans depend on.
+        device_bytes: Bytes of strips that the cut points are chosen for.
+
+    Attributes:
+        rates: Joint speed of the devices.
+        cuts: Cut points, see `tfbig.plan.sweeps.schedule`.
+        sweeps: The sweeps with every cut point.
+        with_gradient: Images that have a gradient in training.
+        fused: Whether the last sweep, with a loss, can run forward and backward together.
+    """
+
+    def __init__(self, graph: Graph, options: Options, device_bytes: int) -> None:
+        self.graph = graph
+        self.options = options
+        self.rates = options.rates.times(options.devices)
+        # If the user sets the size of the slices of a bag, only one slice may be in memory: nothing is cut.
+        slices = options.strip_rows is not None and bool(graph.instance_shapes)
+        self.cuts = (
+            frozenset[int]()
+            if slices
+            else choose_cuts(graph, self.rates, device_bytes, options.training)
+        )
+        self.sweeps = schedule(graph, self.cuts)
+        self.with_gradient = images_with_gradient(graph)
+        self.fused = options.training and _is_fusible(graph, self.sweeps[-1])
+
+    @property
+    def straight(self) -> Layout:
+        """Layout that stores every image in host memory: the fastest one that keeps none on the device."""
+        return Layout(tuple(self.sweeps))
+
+    @property
+    def first_image(self) -> int:
+        """First input that is an image."""
+        return next(i for i in self.graph.inputs if self.graph.values[i].image)
+
+    def stored_dtype(self, value: int) -> str:
+        """Return the element type of an image in its store.
+
+        Args:
+            value: Id of the image.
+
+        Returns:
+            Name of the type, such as "bfloat16": that of `store` if it is narrower than the image's own.
+        """
+        dtype, store = self.graph.values[value].dtype or "float32", self.options.store
+        inner = value not in self.graph.inputs  # the gradient of an input is a result
+        if store and inner and dtype.startswith("float") and itemsize(dtype) > itemsize(store):
+            return store
+        return dtype
+
+    def image_bytes(self, batch: int, extents: Mapping[int, Size]) -> dict[int, int]:
+        """Return the bytes of every image in its store.
+
+        Args:
+            batch: Number of images in a batch.
+            extents: Size of every image.
+
+        Returns:
+            `{image: bytes}`.
+        """
+        return {v: bytes_of(self.graph, v, batch, extents, self.stored_dtype(v)) for v in extents}
+
+    @cached_property
+    def fixed_bytes(self) -> int:
+        """Bytes of a step for any image size; each weight has two gradients: the sum so far and that of one sweep."""
+        weights = sum(prod(w.shape) * itemsize(w.dtype) for w in self.graph.weights)
+        graphs = len(self.sweeps) * SWEEP_BYTES
+        return RUNTIME_BYTES + graphs + (2 * weights if self.options.training else 0)
+
+    def repeated_operations(self, layout: Layout, batch: int, extents: Mapping[int, Size]) -> int:
+        """Return the operations of nodes that an earlier sweep has run already, except cheap nodes.
+
+        Args:
+            layout: The layout.
+            batch: Number of images in a batch.
+            extents: Size of every image.
+
+        Returns:
+            Operations on whole images.
+        """
+        nodes = [n for sweep in layout.sweeps for n in sweep.locals if not n.op.cheap]
+        distinct = list({id(n): n for n in nodes}.values())
+        return _operations(nodes, batch, extents) - _operations(distinct, batch, extents)
+
+
+def _is_fusible(graph: Graph, last: Sweep) -> bool:
+    """Return whether a last sweep can run forward and backward together: it computes a sum over pixels only."""
+    return (
+        [n.output for n in last.reductions] == graph.outputs
+        and last.reductions[0].op.fused is not None
+        and not last.wholes
+    )
+
+
+def _operations(nodes: Sequence[Node], batch: int, extents: Mapping[int, Size]) -> int:
+    return sum(operations_of_node(node, batch, extents) for node in nodes)
+
+
+def operations_of_node(node: Node, batch: int, extents: Mapping[int, Size]) -> int:
+    """Return the operations of a local node on whole images.
+
+    Args:
+        node: The node.
+        batch: Number of images in a batch.
+        extents: Size of every image.
+
+    Returns:
+        Floating-point operations.
+    """
+    return batch * prod(extents[node.output]) * int(node.op.operations)

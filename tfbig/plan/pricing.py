@@ -1,0 +1,130 @@
+"""Price of a layout: the strips of each of its sweeps, and the bytes and seconds of a step. Arithmetic only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tfbig.geometry.windows import Size
+from tfbig.plan import lifetimes
+from tfbig.plan.limits import Limits, Projected
+from tfbig.plan.plan import Plan, SweepCost
+from tfbig.plan.prepared_graph import PreparedGraph
+from tfbig.plan.strip_search import Strips
+from tfbig.plan.sweeps import Layout, Sweep
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One graph on images of one size within one set of limits: the question that a plan answers.
+
+    Args:
+        prepared: The graph with its sweeps.
+        limits: Bytes that the plan is allowed.
+        batch: Number of images in a batch.
+        extents: Size of every image.
+    """
+
+    prepared: PreparedGraph
+    limits: Limits
+    batch: int
+    extents: Mapping[int, Size]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`[N, rows, ...]` of the first input, without channels."""
+        return self.batch, *self.extents[self.prepared.first_image]
+
+    @property
+    def image_bytes(self) -> dict[int, int]:
+        """Bytes of every image in its store."""
+        return self.prepared.image_bytes(self.batch, self.extents)
+
+
+class Pricing:
+    """Prices of layouts; layouts that have sweeps in common share their costs.
+
+    Args:
+        problem: The problem.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._costs: dict[object, SweepCost] = {}
+
+    def price(self, layout: Layout, device_bytes: int) -> Plan:
+        """Return the plan of a layout without kept images; its stores have no addresses yet.
+
+        Args:
+            layout: The layout.
+            device_bytes: Most bytes of strips.
+
+        Returns:
+            The plan.
+
+        Raises:
+            BudgetError: If the smallest strip of a sweep exceeds these bytes and they are firm.
+        """
+        problem, prepared = self.problem, self.problem.prepared
+        costs, replay_costs = (
+            tuple(self.cost(sweep, device_bytes) for sweep in sweeps)
+            for sweeps in (layout.sweeps, layout.replays)
+        )
+        graph, options = prepared.graph, prepared.options
+        bare = replace(layout, kept=frozenset())
+        device = max(c.strip_bytes for c in (*costs, *replay_costs))
+        return Plan(
+            shape=(*problem.shape, graph.values[prepared.first_image].channels),
+            layout=bare,
+            costs=costs,
+            replay_costs=replay_costs,
+            timeline=lifetimes.timeline(graph, bare, options.training, prepared.fused),
+            image_bytes=problem.image_bytes,
+            places={},
+            allowed=problem.limits,
+            projected=Projected(device, 0, 0, prepared.fixed_bytes, options.model_bytes),
+            repeated_operations=prepared.repeated_operations(
+                layout, problem.batch, problem.extents
+            ),
+            training=options.training,
+            rates=prepared.rates,
+            replicas=options.replicas,
+        )
+
+    def cost(self, sweep: Sweep, device_bytes: int) -> SweepCost:
+        """Return the cost of a sweep.
+
+        Args:
+            sweep: The sweep.
+            device_bytes: Most bytes of its strips.
+
+        Returns:
+            The cost.
+
+        Raises:
+            BudgetError: If the smallest strip exceeds these bytes and they are firm.
+        """
+        key = (device_bytes, sweep.is_replay, sweep.reads, sweep.writes, *map(id, sweep.nodes))
+        if key not in self._costs:
+            self._costs[key] = _strips(self.problem, sweep, device_bytes).cost()
+        return self._costs[key]
+
+
+def _strips(problem: Problem, sweep: Sweep, device_bytes: int) -> Strips:
+    prepared, options = problem.prepared, problem.prepared.options
+    rows = problem.extents[prepared.first_image][0]
+    return Strips(
+        graph=prepared.graph,
+        sweep=sweep,
+        batch=problem.batch,
+        extents=problem.extents,
+        allowed_bytes=device_bytes,
+        firm=problem.limits.firm,
+        fixed=-(-rows // options.strip_rows) if options.strip_rows else None,
+        max_elements=options.max_elements,
+        devices=options.devices,
+        keeps=options.keeps,
+        training=options.training and not sweep.is_replay,
+        with_gradient=prepared.with_gradient,
+        name=options.name,
+    )

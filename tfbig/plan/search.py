@@ -1,0 +1,168 @@
+"""Search for the fastest plan of a problem: candidate layouts, their prices, places, and the choice.
+
+candidates   layouts that store every image, or fewer, or keep them on the device    (`layout_search`, `kept_images`)
+price        strips, bytes and seconds of each                                       (`pricing`)
+place        addresses; stores are spilled where host memory is too small            (`placement`)
+choose       the fastest that fits, or an error that says what is needed              (`refusals`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from math import inf
+
+import numpy as np
+
+from tfbig.errors import BudgetError
+from tfbig.network.graph import Node
+from tfbig.plan import kept_images, layout_search, placement, refusals
+from tfbig.plan.cost import operations_of
+from tfbig.plan.plan import Plan
+from tfbig.plan.prepared_graph import operations_of_node
+from tfbig.plan.pricing import Pricing, Problem
+from tfbig.plan.sweeps import Layout, Sweep
+
+GOOD_ENOUGH = 1.1
+"""The search, and the tracing of further layouts, ends when no plan could be faster by more than this factor."""
+
+LOWER = (2, 4, 8, 16)
+"""Divisors of the device limit for strips that are tried too on an accelerator.
+
+Lower strips recompute more halo, but leave room for images.
+"""
+
+
+def fastest(problem: Problem) -> Plan:
+    """Return the fastest plan that fits.
+
+    Args:
+        problem: The problem.
+
+    Returns:
+        The plan, with addresses.
+
+    Raises:
+        BudgetError: If the smallest strip, or the images that must be stored, exceed the limits.
+    """
+    pricing, prepared = Pricing(problem), problem.prepared
+    try:
+        straight = pricing.price(prepared.straight, problem.limits.device)
+    except BudgetError as error:
+        raise refusals.device(pricing, error) from None
+    candidates = _on_accelerator if prepared.options.keeps else _on_host
+    return _choose(problem, candidates(pricing, straight))
+
+
+def with_layout(problem: Problem, layout: Layout) -> Plan:
+    """Return the plan of a layout that was chosen for this size or another one.
+
+    Args:
+        problem: The problem.
+        layout: The layout.
+
+    Returns:
+        The plan, with addresses.
+
+    Raises:
+        BudgetError: If it does not fit.
+    """
+    prepared, plans = problem.prepared, []
+    for bare in _heights(Pricing(problem), layout):
+        plans.append(kept_images.keep(prepared, bare, layout.kept))
+        if not layout.kept or plans[-1].projected.device <= problem.limits.device:
+            break
+    else:
+        raise refusals.kept(plans, prepared.options.name)
+    placed = placement.place(plans[-1])
+    if placement.fits(placed):
+        return placed
+    raise _host_error(problem, [placed])
+
+
+def _on_host(pricing: Pricing, straight: Plan) -> list[Plan]:
+    """Return the plan that stores every image; and plans that store less, if that one does not fit."""
+    problem, plans = pricing.problem, [straight]
+    if problem.prepared.options.training and not placement.fits(placement.place(straight)):
+        for layout in _layouts(problem):
+            with suppress(BudgetError):  # the strips of a sweep with many layers may be too large
+                plans.append(pricing.price(layout, problem.limits.device))
+    return plans
+
+
+def _on_accelerator(pricing: Pricing, straight: Plan) -> list[Plan]:
+    """Return plans of several strip heights that keep images on the device or rematerialise them.
+
+    The list ends where no further plan could be much faster.
+    """
+    prepared, plans = pricing.problem.prepared, list[Plan]()
+    most, enough = inf, GOOD_ENOUGH * kept_images.keep_all(prepared, straight).seconds
+    layouts = _layouts(pricing.problem) if prepared.options.training else ()
+    for layout in (straight.layout, *layouts):
+        if most <= enough:
+            break
+        with suppress(BudgetError):
+            for plan in kept_images.candidates(prepared, _heights(pricing, layout), most):
+                plans.append(plan)
+                if plan.seconds < most and (placed := placement.fit(plan)):
+                    most = min(most, placed.seconds)
+    return plans
+
+
+def _heights(pricing: Pricing, layout: Layout) -> Iterator[Plan]:
+    """Yield the plan of a layout with the highest strips, then with lower ones that leave room for images.
+
+    Raises:
+        BudgetError: If the smallest strip of a sweep exceeds the limit.
+    """
+    device = pricing.problem.limits.device
+    yield pricing.price(layout, device)
+    for divisor in LOWER if pricing.problem.prepared.options.keeps else ():
+        with suppress(BudgetError):
+            yield pricing.price(layout, device // divisor)
+
+
+def _layouts(problem: Problem) -> Iterator[Layout]:
+    """Yield layouts that store less; on an accelerator, those that may be faster come first."""
+    prepared, stored = problem.prepared, problem.image_bytes
+
+    def worth(replay: Sweep) -> float:
+        """Return the bytes that a replay frees, per operation of the replay."""
+        heights = {v: np.array([problem.extents[v][0]]) for v in replay.images}
+        operations, *_ = operations_of(replay, problem.batch, problem.extents, heights)
+        return sum(stored[v] for v in replay.writes) / max(operations, 1)
+
+    def effort(node: Node) -> int:
+        return operations_of_node(node, problem.batch, problem.extents)
+
+    graph, cuts = prepared.graph, prepared.cuts
+    if prepared.options.keeps:
+        yield from layout_search.with_remat(graph, cuts, stored, effort)
+    yield from layout_search.layouts_storing_less(graph, cuts, stored, worth, effort)
+
+
+def _choose(problem: Problem, plans: list[Plan]) -> Plan:
+    """Return the fastest plan that fits, after spilling what it has to; to spill makes no plan faster."""
+    best = None
+    for plan in sorted(plans, key=lambda p: p.seconds):
+        if best is not None and plan.seconds >= best.seconds:
+            return best
+        placed = placement.fit(plan)
+        if placed is not None and (best is None or placed.seconds < best.seconds):
+            best = placed
+    if best is None:
+        raise _host_error(problem, _smallest(plans))
+    return best
+
+
+def _smallest(plans: list[Plan]) -> list[Plan]:
+    """Return the plans that need the least host memory, with all their stores in memory and on disk."""
+    few = sorted(plans, key=placement.live_bytes)[:3]
+    spilled = [placement.spill(plan, 0) for plan in few if plan.allowed.disk]
+    on_disk = [plan for plan in spilled if plan.projected.disk <= plan.allowed.disk]
+    return [*map(placement.place, few), *on_disk]
+
+
+def _host_error(problem: Problem, plans: list[Plan]) -> BudgetError:
+    options = problem.prepared.options
+    return refusals.host(plans, options.name, narrow=bool(options.store))
