@@ -112,13 +112,7 @@ def resnet(
         for i in range(depth):
             stride = 2 if i == 0 and stage > 1 else 1
             x = block(x, width, stride, f"layer{stage}.{i}")
-    if include_top:
-        x = keras.layers.GlobalAveragePooling2D(name="avgpool")(x)
-        x = _linear(x, classes, "fc")
-    elif pooling == "avg":
-        x = keras.layers.GlobalAveragePooling2D(name="avgpool")(x)
-    elif pooling == "max":
-        x = keras.layers.GlobalMaxPooling2D(name="maxpool_all")(x)
+    x = _linear(_pool(x, "avg"), classes, "fc") if include_top else _pool(x, pooling)
     return keras.Model(image, x, name=name)
 
 
@@ -217,6 +211,15 @@ def _convolution(
         kernel_initializer=keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal"),
         name=name,
     )(x)
+
+
+def _pool(x: keras.KerasTensor, pooling: str | None) -> keras.KerasTensor:
+    """Return the features `[N, C]` of a map `[N, H, W, C]`, or the map itself if `pooling` is None."""
+    if pooling == "avg":
+        return keras.layers.GlobalAveragePooling2D(name="avgpool")(x)
+    if pooling == "max":
+        return keras.layers.GlobalMaxPooling2D(name="maxpool_all")(x)
+    return x
 
 
 def _normalise(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
