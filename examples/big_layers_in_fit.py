@@ -10,6 +10,7 @@ difference.
 """## Setup"""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -29,7 +30,7 @@ Each image is gray and noisy and shows one disc or one square.
 """
 
 
-def draw(count, side, seed):
+def draw(count: int, side: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return noisy gray images `[count, side, side, 1]` of a disc (label 0) or a square (label 1)."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, 2, count)
@@ -51,27 +52,26 @@ def draw(count, side, seed):
 Big layers have the arguments of their Keras twins, and `max_elements`, the size of a strip.
 """
 
+BIG = (
+    big.BigConv2D,
+    big.BigBatchNormalization,
+    big.BigReLU,
+    big.BigMaxPooling2D,
+    big.BigGlobalAveragePooling2D,
+)
+PLAIN = (
+    keras.layers.Conv2D,
+    keras.layers.BatchNormalization,
+    keras.layers.ReLU,
+    keras.layers.MaxPooling2D,
+    keras.layers.GlobalAveragePooling2D,
+)
 
-def build_model(kind, filters=(8, 16, 32)):
-    """Build the network from Big layers, or from their plain Keras twins."""
-    if kind == "big":
-        limit = {"max_elements": STRIP}
-        conv, norm, relu, pool = (
-            big.BigConv2D,
-            big.BigBatchNormalization,
-            big.BigReLU,
-            big.BigMaxPooling2D,
-        )
-        mean = big.BigGlobalAveragePooling2D
-    else:
-        limit = {}
-        conv, norm, relu, pool = (
-            keras.layers.Conv2D,
-            keras.layers.BatchNormalization,
-            keras.layers.ReLU,
-            keras.layers.MaxPooling2D,
-        )
-        mean = keras.layers.GlobalAveragePooling2D
+
+def build_model(kind: str, filters: Sequence[int] = (8, 16, 32)) -> keras.Model:
+    """Build the network `[N, H, W, 1]` to `[N, 2]` from Big layers, or from their plain Keras twins."""
+    conv, norm, relu, pool, mean = BIG if kind == "big" else PLAIN
+    limit = {"max_elements": STRIP} if kind == "big" else {}
     image = x = keras.Input((None, None, 1))
     for width in filters:
         x = conv(width, 3, padding="same", **limit)(x)
@@ -87,7 +87,9 @@ def build_model(kind, filters=(8, 16, 32)):
 """
 
 
-def main(count=320, side=64, epochs=6, filters=(8, 16, 32)):
+def main(
+    count: int = 320, side: int = 64, epochs: int = 6, filters: Sequence[int] = (8, 16, 32)
+) -> tuple[float, float]:
     """Train the model; return its accuracy on unseen images and the largest difference to plain Keras."""
     keras.utils.set_random_seed(0)
     model = build_model("big", filters)

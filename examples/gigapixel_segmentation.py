@@ -12,6 +12,7 @@ slide that it was not trained on.
 import argparse
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,6 +29,8 @@ from tfbig.results import figures
 from tfbig.tissue.masks import tissue_mask
 
 SLIDE = ROOT / "examples/data/esophagus_eosinophilic.tif"
+Place = tuple[tuple[int, int], tuple[int, int]]
+"""Rows and columns of a crop, both `(start, stop)`."""
 
 """
 ## Prepare the data
@@ -36,7 +39,7 @@ A dataset carries handles, short strings. The rows of a crop are read when a ste
 """
 
 
-def crops(shape, size, count, seed=0):
+def crops(shape: Sequence[int], size: tuple[int, int], count: int, seed: int = 0) -> list[Place]:
     """Return the places of random crops in the left two thirds: `count` pairs of row and column intervals."""
     random = np.random.default_rng(seed)
     top = random.integers(0, shape[0] - size[0] + 1, count)
@@ -47,7 +50,9 @@ def crops(shape, size, count, seed=0):
     ]
 
 
-def handles(image, labels, places):
+def handles(
+    image: sources.Source, labels: sources.Source, places: Sequence[Place]
+) -> tuple[tf.data.Dataset, list[tuple[sources.Source, sources.Source]]]:
     """Return a dataset of handles, one crop per step, and the sources that must live as long as it."""
     parts = [(image.crop(*place), labels.crop(*place)) for place in places]
     names = [[source.handle] for pair in parts for source in pair]
@@ -58,7 +63,7 @@ def handles(image, labels, places):
 """## Evaluate the prediction"""
 
 
-def dice(prediction, labels):
+def dice(prediction: sources.Source, labels: sources.Source) -> float:
     """Return the Dice score of a prediction against labels, both sources, computed by bands of rows."""
     both = total = 0
     for start in range(0, labels.shape[0], 256):
@@ -71,7 +76,12 @@ def dice(prediction, labels):
 """## Train, predict and draw"""
 
 
-def main(slide=SLIDE, size=(1024, 1024), steps=400, out="overlay.png"):
+def main(
+    slide: str | Path = SLIDE,
+    size: tuple[int, int] = (1024, 1024),
+    steps: int = 400,
+    out: str | Path = "overlay.png",
+) -> float:
     """Label, train, predict and draw the overlay; return the Dice score of the unseen third."""
     keras.utils.set_random_seed(0)
     source = tfbig.open(slide)
@@ -103,9 +113,5 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=400, help="crops to train on")
     parser.add_argument("--out", default="overlay.png", help="picture to write")
     arguments = parser.parse_args()
-    main(
-        arguments.slide,
-        tuple(int(n) for n in arguments.crop.split("x")),
-        arguments.steps,
-        arguments.out,
-    )
+    crop_rows, crop_columns = (int(n) for n in arguments.crop.split("x"))
+    main(arguments.slide, (crop_rows, crop_columns), arguments.steps, arguments.out)

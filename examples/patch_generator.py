@@ -15,6 +15,7 @@ images are from those of the data (a Frechet distance of simple features).
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,7 +37,7 @@ COUNT = CELLS[0] * CELLS[1]
 """## Build the networks"""
 
 
-def make_generator():
+def make_generator() -> keras.Model:
     """Build a model from noise `[B, 64]` and place `[B, 4]` to a patch `[B, 16, 16, 3]` from -1 to 1."""
     noise, place = keras.Input((NOISE,)), keras.Input((COUNT,))
     x = layers.Dense(4 * 4 * 128)(layers.Concatenate()([noise, place]))
@@ -47,8 +48,8 @@ def make_generator():
     return keras.Model([noise, place], layers.Conv2D(3, 3, padding="same", activation="tanh")(x))
 
 
-def make_discriminator():
-    """Build a model from a whole image to a logit, positive for images of the data."""
+def make_discriminator() -> keras.Model:
+    """Build a model from whole images `[B, 32, 32, 3]` to logits `[B, 1]`, positive for images of the data."""
     image = keras.Input((SIDE, SIDE, 3))
     x = image
     for width in (32, 64, 128):
@@ -72,7 +73,7 @@ class PatchGAN:
         seed: Seed of the sets of patches.
     """
 
-    def __init__(self, share=0.5, seed=0):
+    def __init__(self, share: float = 0.5, seed: int = 0) -> None:
         self.generator, self.discriminator = make_generator(), make_discriminator()
         self.share, self.seed = share, seed
         self.optimizers = [keras.optimizers.Adam(2e-4, beta_1=0.5) for _ in range(2)]
@@ -80,21 +81,21 @@ class PatchGAN:
         for optimizer, model in zip(self.optimizers, models, strict=True):
             optimizer.build(model.trainable_variables)
 
-    def patches(self, noise, places):
+    def patches(self, noise: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
         """Return patches `[N, k, 16, 16, 3]` of images with noise `[N, 64]` at places `[N, k]`."""
         count = places.shape[1]
         repeated = tf.repeat(noise, count, axis=0)
         patches = self.generator([repeated, tf.one_hot(tf.reshape(places, [-1]), COUNT)])
         return tf.reshape(patches, [-1, count, PATCH, PATCH, 3])
 
-    def images(self, noise):
-        """Return whole images `[N, 32, 32, 3]`."""
+    def images(self, noise: tf.Tensor) -> tf.Tensor:
+        """Return whole images `[N, 32, 32, 3]` from noise `[N, 64]`."""
         places = tf.tile(tf.range(COUNT)[None], [noise.shape[0], 1])
         return patchgd.assembled(self.patches(noise, places), CELLS, (PATCH, PATCH))
 
     @tf.function
-    def step(self, real, number):
-        """Train both networks for one step; return their losses."""
+    def step(self, real: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Train both networks for one step on images `[B, 32, 32, 3]`; return their losses."""
         noise = tf.random.normal([real.shape[0], NOISE])
         every = tf.tile(tf.range(COUNT)[None], [real.shape[0], 1])
         filled = self.patches(noise, every)
@@ -119,7 +120,7 @@ class PatchGAN:
         self._apply(0, tape.gradient(generator_loss, self.generator.trainable_weights))
         return generator_loss, discriminator_loss
 
-    def _apply(self, which, gradients):
+    def _apply(self, which: int, gradients: Sequence[tf.Tensor]) -> None:
         model = (self.generator, self.discriminator)[which]
         self.optimizers[which].apply(gradients, model.trainable_variables)
 
@@ -127,7 +128,7 @@ class PatchGAN:
 """## Compare generated images with the data"""
 
 
-def features(images):
+def features(images: np.ndarray | tf.Tensor) -> np.ndarray:
     """Return features of images `[n, 32, 32, 3]` from -1 to 1: mean colours of 16 squares, and strengths of edges."""
     images = np.asarray(images, np.float64)
     squares = images.reshape(-1, 4, 8, 4, 8, 3).mean((2, 4)).reshape(len(images), -1)
@@ -136,7 +137,7 @@ def features(images):
     return np.concatenate([squares, *strength], axis=1)
 
 
-def frechet(first, second):
+def frechet(first: np.ndarray, second: np.ndarray) -> float:
     """Return the distance of two sets of features as normal distributions (Dowson and Landau, 1982)."""
     from scipy.linalg import sqrtm
 
@@ -146,9 +147,9 @@ def frechet(first, second):
     return float(means @ means + np.trace(a + b - 2 * cross))
 
 
-def picture(images, path, columns=12):
-    """Save images side by side, magnified."""
-    tiles = np.uint8(np.clip(np.asarray(images) * 127.5 + 127.5, 0, 255))
+def picture(images: np.ndarray, path: str | Path, columns: int = 12) -> None:
+    """Save images `[n, 32, 32, 3]` from -1 to 1 side by side, magnified."""
+    tiles = np.clip(np.asarray(images) * 127.5 + 127.5, 0, 255).astype(np.uint8)
     rows = [np.concatenate(list(tiles[i : i + columns]), 1) for i in range(0, len(tiles), columns)]
     whole = np.concatenate(rows, 0)
     Image.fromarray(whole).resize((2 * whole.shape[1], 2 * whole.shape[0]), 0).save(path)
@@ -157,7 +158,14 @@ def picture(images, path, columns=12):
 """## Run it"""
 
 
-def main(data=None, steps=2000, batch=32, share=0.5, out="patch_generator.png", seed=0):
+def main(
+    data: str | None = None,
+    steps: int = 2000,
+    batch: int = 32,
+    share: float = 0.5,
+    out: str | Path = "patch_generator.png",
+    seed: int = 0,
+) -> float:
     """Train, draw generated images above real ones, and return the Frechet distance to the data."""
     keras.utils.set_random_seed(seed)
     pixels = shapes(4000, SIDE)[0].read(0, 4000) if data is None else np.load(data)

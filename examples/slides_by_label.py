@@ -34,7 +34,7 @@ MIN_TISSUE = 0.3  # smallest share of tissue in a part
 """## Cut the slides into labelled parts"""
 
 
-def cut(folder, side):
+def cut(folder: Path, side: int) -> list[dict[str, str]]:
     """Write parts of the slides as slides with the same pixel size; return the rows of the table."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
@@ -64,7 +64,9 @@ Both commands could also be typed in a shell; `tfbig_command` runs them in this 
 """
 
 
-def main(out="runs/by_label", epochs=12, tile=64, side=512):
+def main(
+    out: str | Path = "runs/by_label", epochs: int = 12, tile: int = 64, side: int = 512
+) -> list[dict[str, str]]:
     """Cut, train and predict; return the rows of the predictions."""
     out = Path(out)
     table = out / "parts" / "slides.csv"

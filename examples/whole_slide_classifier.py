@@ -25,7 +25,7 @@ LABELS = {"esophagus_eosinophilic": 0.0, "gastritis_lymphocytic": 0.0, "pancreas
 """## Train on whole slides"""
 
 
-def main(epochs=3, host="4GB", side=None):
+def main(epochs: int = 3, host: str = "4GB", side: int | None = None) -> list[float]:
     """Train, on a corner of `side` rows and columns if it is given; return the losses of the epochs."""
     keras.utils.set_random_seed(0)
     slides = [tfbig.open(ROOT / "examples" / "data" / f"{name}.tif") for name in LABELS]

@@ -4,11 +4,16 @@ Zhang et al., "DTFD-MIL: Double-tier feature distillation multiple instance lear
 image classification" (CVPR 2022).
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from tfbig.models.pooling import PACKAGE, Gate
+from tfbig.models.pooling import PACKAGE, Array, Gate, Shape
 
 DISTILLATIONS = ("AFS", "MaxS", "MaxMinS", "MAS")
 NEVER = -1e30
@@ -76,34 +81,39 @@ class DTFDMIL(layers.Layer):
 
     def __init__(
         self,
-        classes,
-        width=512,
-        hidden=128,
-        groups=4,
-        distillation="AFS",
-        blocks=0,
-        instances=4,
-        joint=True,
-        shuffle=True,
-        seed=None,
-        **options,
-    ):
+        classes: int,
+        width: int = 512,
+        hidden: int = 128,
+        groups: int = 4,
+        distillation: str = "AFS",
+        blocks: int = 0,
+        instances: int = 4,
+        joint: bool = True,
+        shuffle: bool = True,
+        seed: int | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         _check(classes, groups, distillation)
         self.classes, self.width, self.hidden, self.groups = classes, width, hidden, groups
         self.distillation, self.blocks, self.instances = distillation, blocks, instances
         self.joint, self.shuffle, self.seed = joint, shuffle, seed
         self.generator = keras.random.SeedGenerator(seed)
+        self._create_layers()
+
+    def _create_layers(self) -> None:
         policy = {"dtype": self.dtype_policy}
         dense = {"activation": "relu", "use_bias": False} | policy
-        self.reduce = layers.Dense(width, name="reduce", **dense)
-        self.residual = [layers.Dense(width, name=f"block{i}", **dense) for i in range(2 * blocks)]
-        self.gate1 = Gate(hidden, name="gate1", **policy)
-        self.tier1 = layers.Dense(classes, name="tier1", **policy)
-        self.gate2 = Gate(hidden, name="gate2", **policy)
-        self.tier2 = layers.Dense(classes, name="tier2", **policy)
+        self.reduce = layers.Dense(self.width, name="reduce", **dense)
+        self.residual = [
+            layers.Dense(self.width, name=f"block{i}", **dense) for i in range(2 * self.blocks)
+        ]
+        self.gate1 = Gate(self.hidden, name="gate1", **policy)
+        self.tier1 = layers.Dense(self.classes, name="tier1", **policy)
+        self.gate2 = Gate(self.hidden, name="gate2", **policy)
+        self.tier2 = layers.Dense(self.classes, name="tier2", **policy)
 
-    def build(self, shape):
+    def build(self, shape: Sequence[int | None]) -> None:
         """Create the weights for features `[N, n, d]`."""
         self.reduce.build(shape)
         features = (shape[0], None, self.width)
@@ -111,8 +121,16 @@ class DTFDMIL(layers.Layer):
             layer.build(features)
         super().build(shape)
 
-    def call(self, bag, training=None):
-        """Return the logits of bags `[N, n, d]` and of their pseudo-bags."""
+    def call(self, bag: tf.Tensor, training: bool | None = None) -> dict[str, tf.Tensor]:
+        """Return the logits of bags and of their pseudo-bags.
+
+        Args:
+            bag: Features `[N, n, d]`.
+            training: Whether the pseudo-bags are random, unless `shuffle` is False.
+
+        Returns:
+            `bag`, `[N, classes]`, and `pseudo`, `[N, groups, classes]`.
+        """
         h = self._features(bag)
         members = self._members(h, training)
         a = self._weights(h, members)
@@ -120,10 +138,16 @@ class DTFDMIL(layers.Layer):
         items, b = self._distil(h, a, members, pseudo)
         return {"bag": self.tier2(_weigh(b[:, None], items)[:, 0]), "pseudo": self.tier1(pseudo)}
 
-    def attention(self, bag):
-        """Return the weight of each instance in its pseudo-bag times the weight of that in the bag, `[N, n]`.
+    def attention(self, bag: Array) -> tf.Tensor:
+        """Return the weight of each instance in its pseudo-bag times the weight of that in the bag.
 
         If several instances are distilled from a pseudo-bag, the weight of the pseudo-bag is their sum.
+
+        Args:
+            bag: Features `[N, n, d]`.
+
+        Returns:
+            Weights `[N, n]`.
         """
         h = self._features(bag)
         members = self._members(h, False)
@@ -132,18 +156,26 @@ class DTFDMIL(layers.Layer):
         b = ops.sum(ops.reshape(b, (ops.shape(b)[0], self.groups, -1)), axis=2)
         return ops.sum(a * b[..., None], axis=1)
 
-    def scores(self, bag):
-        """Return the logits of each instance, classified by tier 1 as if it were a pseudo-bag, `[N, n, classes]`."""
+    def scores(self, bag: Array) -> tf.Tensor:
+        """Return the logits of each instance, classified by tier 1 as if it were a pseudo-bag.
+
+        Args:
+            bag: Features `[N, n, d]`.
+
+        Returns:
+            Logits `[N, n, classes]`.
+        """
         return self.tier1(self._features(bag))
 
-    def _features(self, bag):
+    def _features(self, bag: Array) -> tf.Tensor:
+        """Return the reduced features `[N, n, width]` of bags `[N, n, d]`."""
         x = self.reduce(bag)
         for first, second in zip(self.residual[::2], self.residual[1::2], strict=True):
             x = x + second(first(x))
         return x
 
-    def _members(self, h, training):
-        """Return a mask of the instances of each pseudo-bag, `[N, groups, n]`."""
+    def _members(self, h: tf.Tensor, training: bool | None) -> tf.Tensor:
+        """Return a mask `[N, groups, n]` of the instances of each pseudo-bag, of features `[N, n, width]`."""
         batch, count = ops.shape(h)[0], ops.shape(h)[1]
         _check_size(count, self.groups)
         if training and self.shuffle:
@@ -153,31 +185,43 @@ class DTFDMIL(layers.Layer):
         groups = ops.arange(self.groups, dtype="int32")[:, None]
         return ops.equal(places[:, None] % self.groups, groups)
 
-    def _weights(self, h, members):
+    def _weights(self, h: tf.Tensor, members: tf.Tensor) -> tf.Tensor:
         """Return the attention in each pseudo-bag, `[N, groups, n]`: exactly 0 for instances of other pseudo-bags."""
         return _softmax(ops.where(members, self.gate1(h)[:, None], NEVER))
 
-    def _distil(self, h, a, members, pseudo):
+    def _distil(
+        self, h: tf.Tensor, a: tf.Tensor, members: tf.Tensor, pseudo: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the features that are passed to tier 2, and their attention there.
 
         Args:
             h: Features of the instances, `[N, n, width]`.
-            a: Attention of tier 1.
-            members: Which instances are in which pseudo-bag.
-            pseudo: Features of the pseudo-bags, which AFS passes on.
+            a: Attention of tier 1, `[N, groups, n]`.
+            members: Which instances are in which pseudo-bag, `[N, groups, n]`.
+            pseudo: Features of the pseudo-bags, `[N, groups, width]`, which AFS passes on.
 
         Returns:
             Features `[N, groups * items, width]` and attention `[N, groups * items]`.
         """
-        exists, items = True, pseudo
+        exists: bool | tf.Tensor = True
+        items = pseudo
         if self.distillation != "AFS":
             chosen, exists = self._choose_instances(h, a, members)
             items = ops.take_along_axis(h, chosen[..., None], axis=1)
         items = items if self.joint else ops.stop_gradient(items)
         return items, _softmax(ops.where(exists, self.gate2(items), NEVER))
 
-    def _choose_instances(self, h, a, members):
-        """Return the indices of the distilled instances, `[N, groups * items]`, and a mask of those that exist."""
+    def _choose_instances(self, h: tf.Tensor, a: tf.Tensor, members: tf.Tensor) -> list[tf.Tensor]:
+        """Return the indices of the distilled instances and a mask of those that exist.
+
+        Args:
+            h: Features of the instances, `[N, n, width]`.
+            a: Attention of tier 1, `[N, groups, n]`.
+            members: Which instances are in which pseudo-bag, `[N, groups, n]`.
+
+        Returns:
+            Indices and mask, both `[N, groups * items]`.
+        """
         a = ops.sum(a, axis=1)  # [N, n]
         if self.distillation == "MAS":
             chosen = [_highest(a, members, 1)]
@@ -191,47 +235,64 @@ class DTFDMIL(layers.Layer):
             for parts in zip(*chosen, strict=True)
         ]
 
-    def _rank(self, h, a):
-        """Return values in the order of the activation of the last class, `[N, n]`.
+    def _rank(self, h: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
+        """Return values in the order of the activation of the last class.
 
         `softmax(c)[-1] = 1 / (classes + sum(expm1(c - c[-1])))`. That sum separates instances that all weigh 1e-5, for
         which the softmax itself is rounded to `1 / classes`.
+
+        Args:
+            h: Features of the instances, `[N, n, width]`.
+            a: Attention of the instances, `[N, n]`.
+
+        Returns:
+            Values `[N, n]`.
         """
         c = ops.matmul(h, ops.cast(self.tier1.kernel, h.dtype))
         c = ops.cast(c, a.dtype) * a[..., None]
         return -ops.sum(ops.expm1(ops.minimum(c - c[..., -1:], LARGEST)), axis=-1)
 
-    def compute_output_shape(self, shape):
-        """Return the shapes of the logits of the bag and of the pseudo-bags."""
+    def compute_output_shape(self, shape: Shape) -> dict[str, Shape]:
+        """Return the shapes of the logits of features `[N, n, d]`: of `bag` and of `pseudo`."""
         return {
             "bag": (shape[0], self.classes),
             "pseudo": (shape[0], self.groups, self.classes),
         }
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Return the arguments of the layer."""
-        return super().get_config() | {name: getattr(self, name) for name in ARGUMENTS}
+        config: dict[str, Any] = super().get_config()
+        return config | {name: getattr(self, name) for name in ARGUMENTS}
 
 
-def _softmax(x):
+def _softmax(x: tf.Tensor) -> tf.Tensor:
     """Return the softmax along the last axis; ops.softmax would warn about an axis of length 1."""
     return ops.exp(x - ops.logsumexp(x, axis=-1, keepdims=True))
 
 
-def _weigh(weights, x):
+def _weigh(weights: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """Return the weighted sums `[N, k, d]` of `[N, n, d]` with weights `[N, k, n]`."""
     return ops.matmul(ops.cast(weights, x.dtype), x)
 
 
-def _highest(values, members, most):
-    """Return the indices of the top `most` of `[N, n]` per pseudo-bag, `[N, groups, most]`, and a mask of real ones."""
+def _highest(values: tf.Tensor, members: tf.Tensor, most: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the indices of the instances with the largest values in each pseudo-bag.
+
+    Args:
+        values: Values of the instances, `[N, n]`.
+        members: Which instances are in which pseudo-bag, `[N, groups, n]`.
+        most: Number of indices per pseudo-bag.
+
+    Returns:
+        Indices and a mask of those that exist, both `[N, groups, most]`.
+    """
     values = ops.where(members, values[:, None], NEVER)
     values = ops.pad(values, [[0, 0], [0, 0], [0, most]], constant_values=NEVER)
     top, places = ops.top_k(values, most)
     return ops.minimum(places, ops.shape(members)[2] - 1), top > NEVER
 
 
-def _check(classes, groups, distillation):
+def _check(classes: int, groups: int, distillation: str) -> None:
     if distillation not in DISTILLATIONS:
         raise ValueError(
             f"distillation={distillation!r}; expected one of {', '.join(DISTILLATIONS)}."
@@ -245,7 +306,7 @@ def _check(classes, groups, distillation):
         )
 
 
-def _check_size(count, groups):
+def _check_size(count: int | tf.Tensor, groups: int) -> None:
     text = "cannot be split into {} pseudo-bags: lower `groups`, or exclude the bag."
     if isinstance(count, int):
         if count < groups:
@@ -272,14 +333,22 @@ class PseudoBagLoss(keras.losses.Loss):
         ValueError: `reduce` is neither, or the labels are not one per bag.
     """
 
-    def __init__(self, reduce="sum", name="pseudo_bag_loss", **options):
+    def __init__(self, reduce: str = "sum", name: str = "pseudo_bag_loss", **options: Any) -> None:
         super().__init__(name=name, **options)
         if reduce not in ("sum", "mean"):
             raise ValueError(f"reduce={reduce!r}; expected 'sum' or 'mean'.")
         self.reduce = reduce
 
-    def call(self, y_true, y_pred):
-        """Return the loss of each bag, `[N]`."""
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        """Return the loss of each bag.
+
+        Args:
+            y_true: Labels of the bags, `[N]` or `[N, 1]`.
+            y_pred: Logits of the pseudo-bags, `[N, groups, classes]`.
+
+        Returns:
+            Losses `[N]`.
+        """
         if len(y_true.shape) != 1 and tuple(y_true.shape[1:]) != (1,):
             raise ValueError(f"labels of shape {tuple(y_true.shape)}; expected [N] or [N, 1].")
         shape = ops.shape(y_pred)[:2]
@@ -287,6 +356,7 @@ class PseudoBagLoss(keras.losses.Loss):
         losses = keras.losses.sparse_categorical_crossentropy(labels, y_pred, from_logits=True)
         return ops.sum(losses, axis=1) if self.reduce == "sum" else ops.mean(losses, axis=1)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Return the arguments of the loss."""
-        return super().get_config() | {"reduce": self.reduce}
+        config: dict[str, Any] = super().get_config()
+        return config | {"reduce": self.reduce}

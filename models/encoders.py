@@ -1,15 +1,23 @@
 """Encoders of tiles and patches: images `[N, H, W, C]` from 0 to 255 to features `[N, d]`, or to feature maps."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
 import keras
 import numpy as np
 from keras import layers
 
 from tfbig.models.resnet import resnet18, resnet34, resnet50
 
-RESNETS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
+Builder: TypeAlias = Callable[..., keras.Model]
+"""Function from the shape of a tile, and options, to an encoder."""
+
+RESNETS: dict[str, Builder] = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
 
 
-def small(shape, widths=(16, 32, 64)):
+def small(shape: Sequence[int | None], widths: Sequence[int] = (16, 32, 64)) -> keras.Model:
     """Build three stages of convolution, GroupNormalization, ReLU and pooling, then global max pooling.
 
     It has no BatchNormalization: where one bag makes a step, the statistics are those of that bag, so that the label
@@ -27,15 +35,15 @@ def small(shape, widths=(16, 32, 64)):
     return keras.Model(trunk.input, layers.GlobalMaxPooling2D()(trunk.output), name="small")
 
 
-def small_trunk(shape, widths=(16, 32, 64)):
-    """Build `small` without its global pooling: `[N, H, W, C]` to `[N, H // 8, W // 8, 64]`.
+def small_trunk(shape: Sequence[int | None], widths: Sequence[int] = (16, 32, 64)) -> keras.Model:
+    """Build `small` without its global pooling.
 
     Args:
         shape: `(H, W, C)` of a tile.
         widths: Channels of the stages.
 
     Returns:
-        A plain `keras.Model`.
+        A plain `keras.Model` from `[N, H, W, C]` to `[N, H // 8, W // 8, widths[-1]]`, for three stages.
     """
     tile = keras.Input(shape)
     x = layers.Rescaling(1 / 255)(tile)
@@ -46,31 +54,32 @@ def small_trunk(shape, widths=(16, 32, 64)):
     return keras.Model(tile, x, name="small")
 
 
-def strided(shape):
-    """Build `strided_trunk` followed by global max pooling: 128 features.
+def strided(shape: Sequence[int | None]) -> keras.Model:
+    """Build `strided_trunk` followed by global max pooling.
 
     Args:
         shape: `(H, W, C)` of a tile.
 
     Returns:
-        A plain `keras.Model`.
+        A plain `keras.Model` from `[N, H, W, C]` to `[N, 128]`.
     """
     trunk = strided_trunk(shape)
     return keras.Model(trunk.input, layers.GlobalMaxPooling2D()(trunk.output), name="strided")
 
 
-def strided_trunk(shape, widths=(8, 16, 32, 64, 128)):
+def strided_trunk(
+    shape: Sequence[int | None], widths: Sequence[int] = (8, 16, 32, 64, 128)
+) -> keras.Model:
     """Build five convolutions of stride 2 with BatchNormalization and ReLU, then 2 x 2 max pooling.
 
-    `[N, H, W, C]` to `[N, H / 64, W / 64, 128]`. The cheapest of these networks, for large images of few objects on two
-    cores.
+    The cheapest of these networks, for large images of few objects on two cores.
 
     Args:
         shape: `(H, W, C)` of a tile.
         widths: Channels of the convolutions.
 
     Returns:
-        A plain `keras.Model`.
+        A plain `keras.Model` from `[N, H, W, C]` to `[N, H / 64, W / 64, widths[-1]]`, for five convolutions.
     """
     tile = keras.Input(shape)
     x = layers.Rescaling(1 / 255)(tile)
@@ -80,14 +89,14 @@ def strided_trunk(shape, widths=(8, 16, 32, 64, 128)):
     return keras.Model(tile, layers.MaxPooling2D(2)(x), name="strided")
 
 
-def lenet(shape):
-    """Build the network of Ilse et al. (2018) for digits of 28 x 28, with "valid" padding: 500 features.
+def lenet(shape: Sequence[int]) -> keras.Model:
+    """Build the network of Ilse et al. (2018) for digits of 28 x 28, with "valid" padding.
 
     Args:
         shape: `(H, W, C)` of a tile.
 
     Returns:
-        A plain `keras.Model`.
+        A plain `keras.Model` from `[N, H, W, C]` to `[N, 500]`.
     """
     tile = keras.Input(shape)
     x = layers.Rescaling(1 / 255)(tile)
@@ -97,7 +106,12 @@ def lenet(shape):
     return keras.Model(tile, x, name="lenet")
 
 
-def scaled(net, shape, mean=0.0, std=1.0):
+def scaled(
+    net: keras.Model,
+    shape: Sequence[int | None],
+    mean: float | Sequence[float] = 0.0,
+    std: float | Sequence[float] = 1.0,
+) -> keras.Model:
     """Put a network of three channels behind `(x / 255 - mean) / std`; a tile of one channel is repeated three times.
 
     Args:
@@ -107,7 +121,7 @@ def scaled(net, shape, mean=0.0, std=1.0):
         std: Standard deviation of the channels divided by 255, one number or one per channel.
 
     Returns:
-        A plain `keras.Model` from values 0 to 255.
+        A plain `keras.Model` from values 0 to 255, `[N, H, W, C]`, to what `net` returns.
     """
     means, stds = (np.broadcast_to(n, 3).tolist() for n in (mean, std))
     tile = keras.Input(shape)
@@ -117,7 +131,9 @@ def scaled(net, shape, mean=0.0, std=1.0):
     return keras.Model(tile, net(x), name=net.name)
 
 
-def mobilenetv2(input_shape, include_top=False, pooling=None):
+def mobilenetv2(
+    input_shape: Sequence[int | None], include_top: bool = False, pooling: str | None = None
+) -> keras.Model:
     """Build MobileNetV2 of Keras without its top, with moving averages as fast as torch's (momentum 0.9, not 0.999).
 
     Args:
@@ -126,7 +142,8 @@ def mobilenetv2(input_shape, include_top=False, pooling=None):
         pooling: "avg", "max" or None, as in `keras.applications`.
 
     Returns:
-        A plain `keras.Model` with random weights.
+        A plain `keras.Model` with random weights. Without its top it returns features `[N, 1280]` of `[N, H, W, 3]`,
+        or the feature map `[N, H / 32, W / 32, 1280]` if `pooling` is None.
     """
     net = keras.applications.MobileNetV2(
         input_shape, include_top=include_top, pooling=pooling, weights=None, name="mobilenetv2"
@@ -137,28 +154,28 @@ def mobilenetv2(input_shape, include_top=False, pooling=None):
     return net
 
 
-TRUNKS = {"small": small_trunk, "strided": strided_trunk}
+TRUNKS: dict[str, Builder] = {"small": small_trunk, "strided": strided_trunk}
 """Networks for any number of channels, which need no mean and standard deviation."""
-NETWORKS = RESNETS | {"mobilenetv2": mobilenetv2}
+NETWORKS: dict[str, Builder] = RESNETS | {"mobilenetv2": mobilenetv2}
 """Networks of three channels with an argument `pooling`, which `scaled` puts behind a normalisation."""
 
 
-def without_norm(model):
+def without_norm(model: keras.Model) -> keras.Model:
     """Return the same model, with new weights, without its BatchNormalization layers (an option of ABMIL-ACC).
 
     Args:
         model: A functional model, possibly with models inside.
 
     Returns:
-        A new `keras.Model`.
+        A new `keras.Model` with inputs and outputs of the same shapes.
     """
 
-    def clone(layer):
+    def clone(layer: keras.Layer) -> keras.Layer:
         if isinstance(layer, keras.Model):
             return without_norm(layer)
         return layer.__class__.from_config(layer.get_config())
 
-    def call(layer, x, *arguments, **options):
+    def call(layer: keras.Layer, x: Any, *arguments: Any, **options: Any) -> Any:
         if isinstance(layer, layers.BatchNormalization):
             return x
         return layer(x, *arguments, **options)
@@ -166,7 +183,15 @@ def without_norm(model):
     return keras.models.clone_model(model, clone_function=clone, call_function=call)
 
 
-def make(name, shape, mean=0.0, std=1.0, norm=True, latent=None, pooled=True):
+def make(
+    name: str,
+    shape: Sequence[int | None],
+    mean: float | Sequence[float] = 0.0,
+    std: float | Sequence[float] = 1.0,
+    norm: bool = True,
+    latent: int | None = None,
+    pooled: bool = True,
+) -> keras.Model:
     """Build an encoder by name.
 
     Args:
@@ -182,7 +207,9 @@ def make(name, shape, mean=0.0, std=1.0, norm=True, latent=None, pooled=True):
     Returns:
         A plain `keras.Model` from `[N, H, W, C]` to `[N, d]`, or to `[N, rows, columns, d]`.
     """
-    builders = {"small": small, "strided": strided, "lenet": lenet} if pooled else TRUNKS
+    builders: dict[str, Builder] = (
+        {"small": small, "strided": strided, "lenet": lenet} if pooled else TRUNKS
+    )
     if name in builders:
         encoder = builders[name](shape)
     else:

@@ -1,12 +1,20 @@
 """The 7-layer, 4492-parameter U-Net for gigapixel images."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 import keras
 
 STRIDE = 128  # rows and columns of the input must be multiples of this
 FIRST_BIAS = 0.5
 
 
-def gigapixel_unet(input_shape=(None, None, 1), filters=3, name="gigapixel_unet"):
+def gigapixel_unet(
+    input_shape: Sequence[int | None] = (None, None, 1),
+    filters: int = 3,
+    name: str = "gigapixel_unet",
+) -> keras.Model:
     """Build the U-Net with few large kernels and high strides that separates tissue from background.
 
     Reproduces the network of Remedios et al., "Exploring shared memory architectures for
@@ -58,7 +66,7 @@ def gigapixel_unet(input_shape=(None, None, 1), filters=3, name="gigapixel_unet"
     return keras.Model(image, tissue, name=name)
 
 
-def _down(filters, kernel, stride, name):
+def _down(filters: int, kernel: int, stride: int, name: str) -> keras.layers.Conv2D:
     return keras.layers.Conv2D(
         filters,
         kernel,
@@ -70,7 +78,9 @@ def _down(filters, kernel, stride, name):
     )
 
 
-def _up(filters, kernel, stride, name, activation="relu"):
+def _up(
+    filters: int, kernel: int, stride: int, name: str, activation: str = "relu"
+) -> keras.layers.Conv2DTranspose:
     first_bias = FIRST_BIAS if activation == "relu" else 0.0
     return keras.layers.Conv2DTranspose(
         filters,
@@ -83,7 +93,7 @@ def _up(filters, kernel, stride, name, activation="relu"):
     )
 
 
-def _check_input_shape(input_shape):
+def _check_input_shape(input_shape: Sequence[int | None]) -> None:
     if any(size is not None and size % STRIDE for size in input_shape[:2]):
         raise ValueError(
             f"input_shape={tuple(input_shape)} of gigapixel_unet: height and width must be "

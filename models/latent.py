@@ -3,12 +3,18 @@
 Gupta et al., "Patch gradient descent: training neural networks on very large images", appendix D, and its code.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers, ops
 
 from tfbig.models import encoders
-from tfbig.models.pooling import ABMIL, PACKAGE
+from tfbig.models.pooling import ABMIL, PACKAGE, Array, Shape
 from tfbig.models.self_attention import SelfAttentionMIL
 
 BLOCKS = {"published": (1, 3), "smaller": (0, 3), "larger": (1, 4)}
@@ -17,7 +23,14 @@ HEADS = (*BLOCKS, "abmil", "transformer")
 LATENT = 256
 
 
-def conv_head(classes, cells=None, latent=LATENT, kind="published", width=256, rate=0.2):
+def conv_head(
+    classes: int,
+    cells: tuple[int, int] | None = None,
+    latent: int = LATENT,
+    kind: str = "published",
+    width: int = 256,
+    rate: float = 0.2,
+) -> keras.Model:
     """Build the convolutional head of the PatchGD paper over Z `[N, rows, columns, latent]`.
 
     3 x 3 convolutions with ReLU, BatchNormalization and SpatialDropout2D, first with stride 1 and then with stride 2,
@@ -85,51 +98,68 @@ class BagHead(layers.Layer):
         TensorShape([1, 4])
     """
 
-    def __init__(self, aggregator, positions=False, **options):
+    def __init__(self, aggregator: keras.Layer, positions: bool = False, **options: Any) -> None:
         super().__init__(**options)
         self.aggregator, self.positions = aggregator, positions
 
-    def build(self, shape):
+    def build(self, shape: Sequence[int | None]) -> None:
         """Build the aggregator for Z `[N, *cells, d]`."""
         if not self.aggregator.built:  # it is already built when a saved model is loaded
             self.aggregator.build((shape[0], None, shape[-1]))
         super().build(shape)
 
-    def call(self, z):
-        """Return the logits, `[N, classes]`, of Z, `[N, *cells, d]`."""
+    def call(self, z: tf.Tensor) -> tf.Tensor:
+        """Return the logits `[N, classes]` of Z `[N, *cells, d]`."""
         return self.aggregator(self._bag(z))
 
-    def attention(self, z):
-        """Return the weight of each patch, `[N, n]`."""
+    def attention(self, z: Array) -> tf.Tensor:
+        """Return the weight of each patch.
+
+        Args:
+            z: Z, `[N, *cells, d]`.
+
+        Returns:
+            Weights `[N, n]`, n the number of cells.
+        """
         return self.aggregator.attention(self._bag(z))
 
-    def scores(self, z):
-        """Return the logits of each patch, `[N, n, classes]`."""
+    def scores(self, z: Array) -> tf.Tensor:
+        """Return the logits of each patch.
+
+        Args:
+            z: Z, `[N, *cells, d]`.
+
+        Returns:
+            Logits `[N, n, classes]`, n the number of cells.
+        """
         return self.aggregator.scores(self._bag(z))
 
-    def _bag(self, z):
+    def _bag(self, z: Array) -> tf.Tensor:
+        """Return the codes `[N, n, d]` of Z `[N, *cells, d]`, with their positions if these are asked for."""
         if self.positions:
             z = z + ops.cast(positions(ops.shape(z)[1:-1], z.shape[-1]), z.dtype)
         return ops.reshape(z, (ops.shape(z)[0], -1, z.shape[-1]))
 
-    def compute_output_shape(self, shape):
-        """Return the shape of the logits."""
-        return self.aggregator.compute_output_shape((shape[0], None, shape[-1]))
+    def compute_output_shape(self, shape: Shape) -> Shape:
+        """Return the shape `[N, classes]` of the logits of Z `[N, *cells, d]`."""
+        logits: Shape = self.aggregator.compute_output_shape((shape[0], None, shape[-1]))
+        return logits
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Return the arguments of the layer."""
+        config: dict[str, Any] = super().get_config()
         aggregator = keras.saving.serialize_keras_object(self.aggregator)
-        return super().get_config() | {"aggregator": aggregator, "positions": self.positions}
+        return config | {"aggregator": aggregator, "positions": self.positions}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """Return a layer from its config."""
         config = dict(config)
         aggregator = keras.saving.deserialize_keras_object(config.pop("aggregator"))
         return cls(aggregator, **config)
 
 
-def transformer_head(classes, width=LATENT, heads=8, depth=2):
+def transformer_head(classes: int, width: int = LATENT, heads: int = 8, depth: int = 2) -> BagHead:
     """Build a transformer head over Z: positions, blocks of attention and MLP, and a class token.
 
     The third of the directions that the PatchGD paper proposes (appendix B). Attention is exact and computed in blocks,
@@ -156,7 +186,13 @@ def transformer_head(classes, width=LATENT, heads=8, depth=2):
     return BagHead(aggregator, positions=True, name="transformer_head")
 
 
-def make_head(kind, classes, cells=None, latent=LATENT, width=256):
+def make_head(
+    kind: str,
+    classes: int,
+    cells: tuple[int, int] | None = None,
+    latent: int = LATENT,
+    width: int = 256,
+) -> keras.Layer:
     """Build a head by name.
 
     Args:
@@ -167,7 +203,7 @@ def make_head(kind, classes, cells=None, latent=LATENT, width=256):
         width: Channels of the convolutions, or the width of a transformer.
 
     Returns:
-        A Keras layer or model from Z to logits.
+        A Keras layer or model from Z `[N, rows, columns, latent]` to logits `[N, classes]`.
     """
     if kind == "transformer":
         return transformer_head(classes, width)
@@ -176,7 +212,15 @@ def make_head(kind, classes, cells=None, latent=LATENT, width=256):
     return conv_head(classes, cells, latent, kind, width)
 
 
-def baseline(name, image_shape, classes, kind="published", latent=LATENT, width=256, **options):
+def baseline(
+    name: str,
+    image_shape: Sequence[int | None],
+    classes: int,
+    kind: str = "published",
+    latent: int = LATENT,
+    width: int = 256,
+    **options: Any,
+) -> keras.Model:
     """Build a plain network of whole images with the same head as PatchGD, to compare the training methods alone.
 
     A 1 x 1 convolution turns the features of the trunk into `latent` channels, which take the place of Z.
@@ -191,7 +235,7 @@ def baseline(name, image_shape, classes, kind="published", latent=LATENT, width=
         **options: `mean` and `std` of the channels.
 
     Returns:
-        A plain `keras.Model` from images to logits.
+        A plain `keras.Model` from images `[N, H, W, C]` to logits `[N, classes]`.
     """
     trunk = encoders.make(name, image_shape, latent=latent, pooled=False, **options)
     z = trunk.output
@@ -200,7 +244,7 @@ def baseline(name, image_shape, classes, kind="published", latent=LATENT, width=
     return keras.Model(trunk.input, head(z), name=f"plain_{name}")
 
 
-def start_from(encoder, trained):
+def start_from(encoder: keras.Model, trained: keras.Model) -> None:
     """Copy the trunk of a trained baseline into an encoder of patches (appendix D, low memory).
 
     Args:
@@ -220,8 +264,8 @@ def start_from(encoder, trained):
         ) from error
 
 
-def positions(cells, width):
-    """Return sines and cosines of positions, `[*cells, width]` float32.
+def positions(cells: Sequence[int | tf.Tensor], width: int) -> tf.Tensor:
+    """Return sines and cosines of positions.
 
     Each axis gets an equal, even number p of channels: channels `2i` and `2i + 1` of an axis hold `sin` and `cos` of
     `position / 10000**(2i / p)`. Channels that are left over are 0.
@@ -231,7 +275,7 @@ def positions(cells, width):
         width: Number of channels.
 
     Returns:
-        A tensor `[*cells, width]`.
+        A tensor `[*cells, width]`, float32.
     """
     axes = len(cells)
     part = width // (2 * axes) * 2

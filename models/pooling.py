@@ -5,10 +5,22 @@ result: `attention(bag)` returns the weight of each instance, `[N, n]`, which su
 returns the logits of each instance, `[N, n, classes]`.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
 import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
 from keras import layers, ops
 
 PACKAGE = "tfbig.models"
+Array: TypeAlias = tf.Tensor | npt.NDArray[np.floating]
+"""Features of a caller; what Keras passes to `call` is always a tensor."""
+Shape: TypeAlias = tuple[int | None, ...]
+"""Shape of a tensor; None for a size that is known only at run time."""
 
 
 class Aggregator(layers.Layer):
@@ -21,37 +33,52 @@ class Aggregator(layers.Layer):
         **options: Options of `keras.layers.Layer`, such as `name` and `dtype`.
     """
 
-    def __init__(self, classes, **options):
+    def __init__(self, classes: int, **options: Any) -> None:
         super().__init__(**options)
         self.classes = classes
         self.head = layers.Dense(classes, name="head", dtype=self.dtype_policy)
 
-    def build(self, shape):
+    def build(self, shape: Sequence[int | None]) -> None:
         """Create the weights for features `[N, n, d]`."""
         self.head.build((None, shape[-1]))
         super().build(shape)
 
-    def attention(self, bag):
-        """Return the weight of each instance, `[N, n]`; the weights of a bag sum to 1."""
+    def attention(self, bag: Array) -> tf.Tensor:
+        """Return the weight of each instance; the weights of a bag sum to 1.
+
+        Args:
+            bag: Features `[N, n, d]`.
+
+        Returns:
+            Weights `[N, n]`.
+        """
         raise NotImplementedError
 
-    def call(self, bag):
-        """Return the logits of bags `[N, n, d]`, `[N, classes]`."""
+    def call(self, bag: tf.Tensor) -> tf.Tensor:
+        """Return the logits `[N, classes]` of bags `[N, n, d]`."""
         weights = ops.expand_dims(ops.cast(self.attention(bag), bag.dtype), 1)
         # A matrix product: bag * weights would be a second tensor as large as the bag.
         return self.head(ops.matmul(weights, bag)[:, 0])
 
-    def scores(self, bag):
-        """Return the logits of each instance, classified as if it were the whole bag, `[N, n, classes]`."""
+    def scores(self, bag: Array) -> tf.Tensor:
+        """Return the logits of each instance, classified as if it were the whole bag.
+
+        Args:
+            bag: Features `[N, n, d]`.
+
+        Returns:
+            Logits `[N, n, classes]`.
+        """
         return self.head(bag)
 
-    def compute_output_shape(self, shape):
-        """Return the shape of the logits."""
+    def compute_output_shape(self, shape: Shape) -> Shape:
+        """Return the shape `[N, classes]` of the logits of features `[N, n, d]`."""
         return (shape[0], self.classes)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Return the arguments of the layer."""
-        return super().get_config() | {"classes": self.classes}
+        config: dict[str, Any] = super().get_config()
+        return config | {"classes": self.classes}
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -80,7 +107,7 @@ class MeanPooling(Aggregator):
         array([[0.5, 0.5]], dtype=float32)
     """
 
-    def attention(self, bag):
+    def attention(self, bag: Array) -> tf.Tensor:
         """Return 1 / n for each instance, `[N, n]`."""
         ones = ops.ones_like(bag[..., 0])
         return ones / ops.sum(ones, axis=1, keepdims=True)
@@ -113,11 +140,11 @@ class MaxPooling(Aggregator):
         array([[0.75, 0.25]], dtype=float32)
     """
 
-    def call(self, bag):
-        """Return the logits of bags `[N, n, d]`, `[N, classes]`."""
+    def call(self, bag: tf.Tensor) -> tf.Tensor:
+        """Return the logits `[N, classes]` of bags `[N, n, d]`."""
         return self.head(ops.max(bag, axis=1))
 
-    def attention(self, bag):
+    def attention(self, bag: Array) -> tf.Tensor:
         """Return the share of the features whose maximum each instance holds, `[N, n]`."""
         largest = ops.cast(ops.equal(bag, ops.max(bag, axis=1, keepdims=True)), bag.dtype)
         return ops.mean(largest / ops.sum(largest, axis=1, keepdims=True), axis=-1)
@@ -157,24 +184,26 @@ class ABMIL(Aggregator):
         TensorShape([1, 5, 2])
     """
 
-    def __init__(self, classes, hidden=128, gated=False, **options):
+    def __init__(
+        self, classes: int, hidden: int = 128, gated: bool = False, **options: Any
+    ) -> None:
         super().__init__(classes, **options)
         self.hidden = hidden
         self.gated = gated
         self.gate = Gate(hidden, gated, name="gate", dtype=self.dtype_policy)
 
-    def build(self, shape):
+    def build(self, shape: Sequence[int | None]) -> None:
         """Create the weights for features `[N, n, d]`."""
         self.gate.build(shape)
         super().build(shape)
 
-    def attention(self, bag):
+    def attention(self, bag: Array) -> tf.Tensor:
         """Return the softmax of the gate over the instances of each bag, `[N, n]`."""
         logits = self.gate(bag)
         # Not ops.softmax, which warns about bags of one instance.
         return ops.exp(logits - ops.logsumexp(logits, axis=1, keepdims=True))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Return the arguments of the layer."""
         return super().get_config() | {"hidden": self.hidden, "gated": self.gated}
 
@@ -191,7 +220,7 @@ class Gate(layers.Layer):
         **options: Options of `keras.layers.Layer`.
     """
 
-    def __init__(self, hidden=128, gated=True, **options):
+    def __init__(self, hidden: int = 128, gated: bool = True, **options: Any) -> None:
         super().__init__(**options)
         self.hidden = hidden
         self.gated = gated
@@ -199,7 +228,7 @@ class Gate(layers.Layer):
         self.u = layers.Dense(hidden, "sigmoid", name="u", dtype=self.dtype_policy)
         self.w = layers.Dense(1, name="w", dtype=self.dtype_policy)
 
-    def build(self, shape):
+    def build(self, shape: Sequence[int | None]) -> None:
         """Create the weights for features `[N, n, d]`."""
         self.v.build(shape)
         if self.gated:
@@ -207,8 +236,8 @@ class Gate(layers.Layer):
         self.w.build((*shape[:-1], self.hidden))
         super().build(shape)
 
-    def call(self, bag):
-        """Return the attention logits of the instances, `[N, n]`."""
+    def call(self, bag: tf.Tensor) -> tf.Tensor:
+        """Return the attention logits `[N, n]` of the instances of bags `[N, n, d]`."""
         inner = self.v(bag) * self.u(bag) if self.gated else self.v(bag)
         logits = self.w(inner)[..., 0]
         wide = (
@@ -216,10 +245,11 @@ class Gate(layers.Layer):
         )
         return ops.cast(logits, wide)
 
-    def compute_output_shape(self, shape):
-        """Return the shape of the logits."""
+    def compute_output_shape(self, shape: Shape) -> Shape:
+        """Return the shape `[N, n]` of the logits of features `[N, n, d]`."""
         return shape[:-1]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Return the arguments of the layer."""
-        return super().get_config() | {"hidden": self.hidden, "gated": self.gated}
+        config: dict[str, Any] = super().get_config()
+        return config | {"hidden": self.hidden, "gated": self.gated}

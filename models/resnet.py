@@ -1,10 +1,15 @@
 """ResNet-18, 34 and 50 as torchvision defines them, and a reader for torchvision's weights."""
 
+from __future__ import annotations
+
 import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
@@ -13,25 +18,44 @@ MOMENTUM = 0.9  # torch counts from the other end: 0.1
 WIDTHS = (64, 128, 256, 512)
 NOT_WEIGHTS = ("num_batches_tracked",)  # torch counts batches; neither library uses the number
 
+Block: TypeAlias = Callable[[keras.KerasTensor, int, int, str], keras.KerasTensor]
+"""Function `(x, width, stride, name) -> x` that adds one residual block."""
+Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+"""Arrays of a file by torchvision's key."""
+Variables: TypeAlias = dict[str, tuple[keras.Variable, tuple[int, ...]]]
+"""By torchvision's key: a variable, and the order of torch's axes in it."""
+
 
 def resnet18(
-    input_shape=(None, None, 3), include_top=True, classes=1000, pooling=None, name="resnet18"
-):
-    """Build ResNet-18, 11689512 parameters with its top. See `resnet` for the arguments."""
+    input_shape: Sequence[int | None] = (None, None, 3),
+    include_top: bool = True,
+    classes: int = 1000,
+    pooling: str | None = None,
+    name: str = "resnet18",
+) -> keras.Model:
+    """Build ResNet-18, 11689512 parameters with its top. See `resnet` for the arguments and the result."""
     return resnet(_basic_block, (2, 2, 2, 2), input_shape, include_top, classes, pooling, name)
 
 
 def resnet34(
-    input_shape=(None, None, 3), include_top=True, classes=1000, pooling=None, name="resnet34"
-):
-    """Build ResNet-34, 21797672 parameters with its top. See `resnet` for the arguments."""
+    input_shape: Sequence[int | None] = (None, None, 3),
+    include_top: bool = True,
+    classes: int = 1000,
+    pooling: str | None = None,
+    name: str = "resnet34",
+) -> keras.Model:
+    """Build ResNet-34, 21797672 parameters with its top. See `resnet` for the arguments and the result."""
     return resnet(_basic_block, (3, 4, 6, 3), input_shape, include_top, classes, pooling, name)
 
 
 def resnet50(
-    input_shape=(None, None, 3), include_top=True, classes=1000, pooling=None, name="resnet50"
-):
-    """Build ResNet-50, 25557032 parameters with its top. See `resnet` for the arguments.
+    input_shape: Sequence[int | None] = (None, None, 3),
+    include_top: bool = True,
+    classes: int = 1000,
+    pooling: str | None = None,
+    name: str = "resnet50",
+) -> keras.Model:
+    """Build ResNet-50, 25557032 parameters with its top. See `resnet` for the arguments and the result.
 
     `keras.applications.ResNet50` is another network: it strides in the first 1x1 convolution of a
     block, where torchvision strides in the 3x3, and its convolutions have biases.
@@ -39,7 +63,15 @@ def resnet50(
     return resnet(_bottleneck, (3, 4, 6, 3), input_shape, include_top, classes, pooling, name)
 
 
-def resnet(block, depths, input_shape, include_top, classes, pooling, name):
+def resnet(
+    block: Block,
+    depths: Sequence[int],
+    input_shape: Sequence[int | None],
+    include_top: bool,
+    classes: int,
+    pooling: str | None,
+    name: str,
+) -> keras.Model:
     """Build a residual network (He et al., "Deep residual learning", CVPR 2016) in torchvision's form.
 
     Layers have the names of torchvision's modules (`layer1.0.conv1`, `bn1`, `fc`). Padding is
@@ -60,8 +92,9 @@ def resnet(block, depths, input_shape, include_top, classes, pooling, name):
         name: Name of the model.
 
     Returns:
-        A plain functional `keras.Model`. Its input is RGB as torchvision normalises it,
-        `(x / 255 - mean) / std`, for example by `keras.layers.Rescaling` with a list for each.
+        A plain functional `keras.Model`. Its input `[N, H, W, 3]` is RGB as torchvision normalises it,
+        `(x / 255 - mean) / std`, for example by `keras.layers.Rescaling` with a list for each. Its output: logits
+        `[N, classes]`; without the top features `[N, C]`, or the feature map if `pooling` is None.
 
     Raises:
         ValueError: `pooling` is none of these.
@@ -79,17 +112,11 @@ def resnet(block, depths, input_shape, include_top, classes, pooling, name):
         for i in range(depth):
             stride = 2 if i == 0 and stage > 1 else 1
             x = block(x, width, stride, f"layer{stage}.{i}")
-    if include_top:
-        x = keras.layers.GlobalAveragePooling2D(name="avgpool")(x)
-        x = _linear(x, classes, "fc")
-    elif pooling == "avg":
-        x = keras.layers.GlobalAveragePooling2D(name="avgpool")(x)
-    elif pooling == "max":
-        x = keras.layers.GlobalMaxPooling2D(name="maxpool_all")(x)
+    x = _linear(_pool(x, "avg"), classes, "fc") if include_top else _pool(x, pooling)
     return keras.Model(image, x, name=name)
 
 
-def load_torchvision(model, path):
+def load_torchvision(model: keras.Model, path: str | Path) -> None:
     """Assign torchvision's weights to a model of this module, without torch.
 
     Where torch is installed, this writes such a file, from any state dict of the same layout:
@@ -111,21 +138,7 @@ def load_torchvision(model, path):
     if "fc.weight" not in expected:
         arrays = {k: a for k, a in arrays.items() if not k.startswith("fc.")}
     for key, (variable, order) in expected.items():
-        if key not in arrays:
-            raise ValueError(
-                f"{path}: has no '{key}', which '{model.name}' expects with shape {_shape(variable, order)}; "
-                f"the file has {_describe(arrays)}. Use weights of the same network, under torchvision's names."
-            )
-        if arrays[key].shape != _shape(variable, order):
-            advice = (
-                "Build the model with as many classes as the file, or with include_top=False"
-                if key.startswith("fc.")
-                else "Use weights of the same network"
-            )
-            raise ValueError(
-                f"{path}: '{key}' has shape {arrays[key].shape}, '{model.name}' expects "
-                f"{_shape(variable, order)}. {advice}."
-            )
+        _check_key(key, _shape(variable, order), arrays, path, model.name)
     unknown = {k: a for k, a in arrays.items() if k not in expected}
     if unknown:
         raise ValueError(
@@ -136,7 +149,27 @@ def load_torchvision(model, path):
         variable.assign(arrays[key].transpose(order).astype(variable.dtype))
 
 
-def _basic_block(x, width, stride, name):
+def _check_key(
+    key: str, shape: tuple[int, ...], arrays: Arrays, path: str | Path, model: str
+) -> None:
+    """Raise unless the file has an array of this key with this shape."""
+    if key not in arrays:
+        raise ValueError(
+            f"{path}: has no '{key}', which '{model}' expects with shape {shape}; "
+            f"the file has {_describe(arrays)}. Use weights of the same network, under torchvision's names."
+        )
+    if arrays[key].shape != shape:
+        advice = (
+            "Build the model with as many classes as the file, or with include_top=False"
+            if key.startswith("fc.")
+            else "Use weights of the same network"
+        )
+        raise ValueError(
+            f"{path}: '{key}' has shape {arrays[key].shape}, '{model}' expects {shape}. {advice}."
+        )
+
+
+def _basic_block(x: keras.KerasTensor, width: int, stride: int, name: str) -> keras.KerasTensor:
     """Add two 3x3 convolutions, `[N, H, W, C] -> [N, H / stride, W / stride, width]`."""
     y = _convolution(x, width, 3, stride, f"{name}.conv1")
     y = _relu(_normalise(y, f"{name}.bn1"), f"{name}.relu1")
@@ -144,7 +177,7 @@ def _basic_block(x, width, stride, name):
     return _add_shortcut(x, _normalise(y, f"{name}.bn2"), stride, name)
 
 
-def _bottleneck(x, width, stride, name):
+def _bottleneck(x: keras.KerasTensor, width: int, stride: int, name: str) -> keras.KerasTensor:
     """Add 1x1, 3x3 and 1x1 convolutions: `[N, H, W, C] -> [N, H / stride, W / stride, 4 * width]`."""
     y = _convolution(x, width, 1, 1, f"{name}.conv1")
     y = _relu(_normalise(y, f"{name}.bn1"), f"{name}.relu1")
@@ -154,15 +187,19 @@ def _bottleneck(x, width, stride, name):
     return _add_shortcut(x, _normalise(y, f"{name}.bn3"), stride, name)
 
 
-def _add_shortcut(x, y, stride, name):
-    """Add the shortcut, projected if the shape has changed, then ReLU."""
+def _add_shortcut(
+    x: keras.KerasTensor, y: keras.KerasTensor, stride: int, name: str
+) -> keras.KerasTensor:
+    """Add the shortcut x to y `[N, H, W, C]`, projected if its shape differs, then ReLU."""
     if stride > 1 or x.shape[-1] != y.shape[-1]:
         x = _convolution(x, y.shape[-1], 1, stride, f"{name}.downsample.0")
         x = _normalise(x, f"{name}.downsample.1")
     return _relu(keras.layers.Add(name=f"{name}.add")([y, x]), f"{name}.relu")
 
 
-def _convolution(x, filters, kernel, stride, name):
+def _convolution(
+    x: keras.KerasTensor, filters: int, kernel: int, stride: int, name: str
+) -> keras.KerasTensor:
     if kernel > 1 and stride > 1:
         x = keras.layers.ZeroPadding2D(kernel // 2, name=f"{name}.pad")(x)
     return keras.layers.Conv2D(
@@ -176,15 +213,24 @@ def _convolution(x, filters, kernel, stride, name):
     )(x)
 
 
-def _normalise(x, name):
+def _pool(x: keras.KerasTensor, pooling: str | None) -> keras.KerasTensor:
+    """Return the features `[N, C]` of a map `[N, H, W, C]`, or the map itself if `pooling` is None."""
+    if pooling == "avg":
+        return keras.layers.GlobalAveragePooling2D(name="avgpool")(x)
+    if pooling == "max":
+        return keras.layers.GlobalMaxPooling2D(name="maxpool_all")(x)
+    return x
+
+
+def _normalise(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
     return keras.layers.BatchNormalization(momentum=MOMENTUM, epsilon=EPSILON, name=name)(x)
 
 
-def _relu(x, name):
+def _relu(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
     return keras.layers.ReLU(name=name)(x)
 
 
-def _linear(x, units, name):
+def _linear(x: keras.KerasTensor, units: int, name: str) -> keras.KerasTensor:
     bound = x.shape[-1] ** -0.5
     return keras.layers.Dense(
         units,
@@ -193,9 +239,9 @@ def _linear(x, units, name):
     )(x)
 
 
-def _variables(model):
+def _variables(model: keras.Model) -> Variables:
     """Return `{torchvision's key: (variable, order of torch's axes in it)}`."""
-    variables = {}
+    variables: Variables = {}
     for layer in model.layers:
         if isinstance(layer, keras.Model):
             variables |= _variables(layer)
@@ -214,12 +260,12 @@ def _variables(model):
     return variables
 
 
-def _shape(variable, order):
+def _shape(variable: keras.Variable, order: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of a variable in torch's order of axes."""
     return tuple(int(variable.shape[order.index(axis)]) for axis in range(len(order)))
 
 
-def _read(path):
+def _read(path: Path) -> Arrays:
     """Return the arrays of a file by name."""
     if path.suffix not in (".safetensors", ".npz"):
         raise ValueError(
@@ -239,7 +285,7 @@ def _read(path):
         ) from error
 
 
-def _describe(arrays):
+def _describe(arrays: Arrays) -> str:
     """Return a summary such as `3 keys, such as 'conv1.weight' of shape (64, 3, 7, 7)`."""
     if not arrays:
         return "no keys"

@@ -5,10 +5,16 @@ al., "On layer normalization in the transformer architecture" (ICML 2020); `tfbi
 in blocks.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import keras
+import tensorflow as tf
 from keras import layers, ops
 
-from tfbig.models.pooling import PACKAGE
+from tfbig.models.pooling import PACKAGE, Array, Shape
 from tfbig.ops.blockwise_attention import blockwise_attention
 
 EPSILON = 1e-5
@@ -55,12 +61,25 @@ class SelfAttentionMIL(layers.Layer):
         TensorShape([1, 5])
     """
 
-    def __init__(self, classes, width=512, heads=8, depth=1, block=1024, mlp=0, **options):
+    def __init__(
+        self,
+        classes: int,
+        width: int = 512,
+        heads: int = 8,
+        depth: int = 1,
+        block: int = 1024,
+        mlp: int = 0,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         if depth < 1:
             raise ValueError(f"depth={depth}; expected at least 1 block of attention.")
         self.classes, self.width, self.heads = classes, width, heads
         self.depth, self.block, self.mlp = depth, block, mlp
+        self._create_layers()
+
+    def _create_layers(self) -> None:
+        width, depth = self.width, self.depth
         policy = {"dtype": self.dtype_policy}
         self.embed = layers.Dense(width, "relu", name="embed", **policy)
         self.norms = [
@@ -68,22 +87,22 @@ class SelfAttentionMIL(layers.Layer):
             for i in range(depth + 1)
         ]
         self.blocks = [
-            SelfAttention(width, heads, block, name=f"attention{i}", **policy) for i in range(depth)
+            SelfAttention(width, self.heads, self.block, name=f"attention{i}", **policy)
+            for i in range(depth)
         ]
-        self.mlps = [
-            keras.Sequential(
-                [
-                    layers.LayerNormalization(epsilon=EPSILON, **policy),
-                    layers.Dense(mlp * width, "gelu", **policy),
-                    layers.Dense(width, **policy),
-                ],
-                name=f"mlp{i}",
-            )
-            for i in range(depth if mlp else 0)
-        ]
-        self.head = layers.Dense(classes, name="head", **policy)
+        self.mlps = [self._create_mlp(f"mlp{i}") for i in range(depth if self.mlp else 0)]
+        self.head = layers.Dense(self.classes, name="head", **policy)
 
-    def build(self, shape):
+    def _create_mlp(self, name: str) -> keras.Sequential:
+        policy = {"dtype": self.dtype_policy}
+        steps = [
+            layers.LayerNormalization(epsilon=EPSILON, **policy),
+            layers.Dense(self.mlp * self.width, "gelu", **policy),
+            layers.Dense(self.width, **policy),
+        ]
+        return keras.Sequential(steps, name=name)
+
+    def build(self, shape: Sequence[int | None]) -> None:
         """Create the weights for features `[N, n, d]`."""
         self.embed.build(shape)
         for layer in (*self.norms, *self.blocks, *self.mlps):
@@ -94,11 +113,11 @@ class SelfAttentionMIL(layers.Layer):
         )
         super().build(shape)
 
-    def call(self, bag):
-        """Return the logits of bags `[N, n, d]`, `[N, classes]`."""
+    def call(self, bag: tf.Tensor) -> tf.Tensor:
+        """Return the logits `[N, classes]` of bags `[N, n, d]`."""
         return self.head(self.norms[-1](self._encode(bag)[:, 0]))
 
-    def _embed_and_attend(self, bag):
+    def _embed_and_attend(self, bag: Array) -> tf.Tensor:
         """Return the tokens before the last block, `[N, 1 + n, width]`."""
         x = self.embed(bag)
         token = ops.broadcast_to(ops.cast(self.token, x.dtype), (ops.shape(x)[0], 1, self.width))
@@ -107,34 +126,49 @@ class SelfAttentionMIL(layers.Layer):
             x = self._block(x, index)
         return x
 
-    def _block(self, x, index):
+    def _block(self, x: tf.Tensor, index: int) -> tf.Tensor:
+        """Return the tokens `[N, 1 + n, width]` after the block with this index."""
         x = x + self.blocks[index](self.norms[index](x))
         return x + self.mlps[index](x) if self.mlp else x
 
-    def _encode(self, bag):
+    def _encode(self, bag: Array) -> tf.Tensor:
         """Return the tokens after the last block, `[N, 1 + n, width]`."""
         return self._block(self._embed_and_attend(bag), self.depth - 1)
 
-    def attention(self, bag):
-        """Return the attention of the class token to each instance in the last block, `[N, n]`.
+    def attention(self, bag: Array) -> tf.Tensor:
+        """Return the attention of the class token to each instance in the last block.
 
         The mean over the heads, without the attention of the class token to itself, normalised to sum to 1.
+
+        Args:
+            bag: Features `[N, n, d]`.
+
+        Returns:
+            Weights `[N, n]`.
         """
         weights = self.blocks[-1].first_row(self.norms[-2](self._embed_and_attend(bag)))[:, 1:]
         return weights / ops.sum(weights, axis=1, keepdims=True)
 
-    def scores(self, bag):
-        """Return the logits of each token, classified like the class token, `[N, n, classes]`."""
+    def scores(self, bag: Array) -> tf.Tensor:
+        """Return the logits of the token of each instance, classified like the class token.
+
+        Args:
+            bag: Features `[N, n, d]`.
+
+        Returns:
+            Logits `[N, n, classes]`.
+        """
         return self.head(self.norms[-1](self._encode(bag)[:, 1:]))
 
-    def compute_output_shape(self, shape):
-        """Return the shape of the logits."""
+    def compute_output_shape(self, shape: Shape) -> Shape:
+        """Return the shape `[N, classes]` of the logits of features `[N, n, d]`."""
         return (shape[0], self.classes)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Return the arguments of the layer."""
+        config: dict[str, Any] = super().get_config()
         names = ("classes", "width", "heads", "depth", "block", "mlp")
-        return super().get_config() | {name: getattr(self, name) for name in names}
+        return config | {name: getattr(self, name) for name in names}
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -153,7 +187,7 @@ class SelfAttention(layers.Layer):
         ValueError: `heads` does not divide `width`.
     """
 
-    def __init__(self, width, heads=8, block=1024, **options):
+    def __init__(self, width: int, heads: int = 8, block: int = 1024, **options: Any) -> None:
         super().__init__(**options)
         if heads < 1 or width % heads:
             raise ValueError(f"heads={heads}; expected a divisor of width={width}.")
@@ -163,37 +197,45 @@ class SelfAttention(layers.Layer):
         self.qkv = layers.Dense(3 * width, use_bias=False, name="qkv", **policy)
         self.out = layers.Dense(width, name="out", **policy)
 
-    def build(self, shape):
+    def build(self, shape: Sequence[int | None]) -> None:
         """Create the weights for tokens `[N, n, width]`."""
         self.qkv.build(shape)
         self.out.build(shape)
         super().build(shape)
 
-    def call(self, x):
-        """Return the attended tokens, `[N, n, width]`."""
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """Return the attended tokens, `[N, n, width]`, of tokens of the same shape."""
         attended = blockwise_attention(*self._heads(x), block=self.block)  # [N, heads, n, each]
         attended = ops.transpose(attended, (0, 2, 1, 3))
         return self.out(ops.reshape(attended, (ops.shape(x)[0], -1, self.width)))
 
-    def first_row(self, x):
-        """Return the attention of the first token to each token, the mean over heads, `[N, n]`, at least float32."""
+    def first_row(self, x: tf.Tensor) -> tf.Tensor:
+        """Return the attention of the first token to each token, the mean over the heads.
+
+        Args:
+            x: Tokens `[N, n, width]`.
+
+        Returns:
+            Weights `[N, n]`, at least float32.
+        """
         q, k, _ = self._heads(x)
         score = ops.matmul(q[:, :, :1], ops.transpose(k, (0, 1, 3, 2)))[:, :, 0]
         dtype = keras.backend.result_type(score.dtype, "float32")
         score = ops.cast(score, dtype) * (self.width // self.heads) ** -0.5
         return ops.mean(ops.softmax(score, axis=-1), axis=1)
 
-    def _heads(self, x):
-        """Return q, k and v, each `[N, heads, n, width / heads]`."""
+    def _heads(self, x: tf.Tensor) -> list[tf.Tensor]:
+        """Return q, k and v of tokens `[N, n, width]`, each `[N, heads, n, width / heads]`."""
         size = self.width // self.heads
         parts = ops.reshape(self.qkv(x), (ops.shape(x)[0], -1, 3, self.heads, size))
         return [ops.transpose(parts[:, :, i], (0, 2, 1, 3)) for i in range(3)]
 
-    def compute_output_shape(self, shape):
-        """Return the shape of the tokens."""
+    def compute_output_shape(self, shape: Shape) -> Shape:
+        """Return the shape of the tokens, `[N, n, width]`."""
         return shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Return the arguments of the layer."""
+        config: dict[str, Any] = super().get_config()
         names = ("width", "heads", "block")
-        return super().get_config() | {name: getattr(self, name) for name in names}
+        return config | {name: getattr(self, name) for name in names}

@@ -4,10 +4,16 @@ Shao et al., "TransMIL: Transformer based correlated multiple instance learning 
 (NeurIPS 2021), with the attention of Xiong et al., "Nystroemformer" (AAAI 2021).
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import keras
+import tensorflow as tf
 from keras import layers, ops
 
-from tfbig.models.pooling import PACKAGE
+from tfbig.models.pooling import PACKAGE, Array, Shape
 from tfbig.ops.blockwise_attention import blockwise_attention
 
 EPSILON = 1e-5
@@ -45,7 +51,7 @@ class TransMIL(layers.Layer):
         TensorShape([1, 5])
     """
 
-    def __init__(self, classes, width=512, **options):
+    def __init__(self, classes: int, width: int = 512, **options: Any) -> None:
         super().__init__(**options)
         self.classes = classes
         self.width = width
@@ -60,7 +66,7 @@ class TransMIL(layers.Layer):
         ]
         self.head = layers.Dense(classes, name="head", **policy)
 
-    def build(self, shape):
+    def build(self, shape: Sequence[int | None]) -> None:
         """Create the weights for features `[N, n, d]`."""
         self.embed.build(shape)
         tokens = (shape[0], None, self.width)
@@ -74,13 +80,13 @@ class TransMIL(layers.Layer):
         )
         super().build(shape)
 
-    def call(self, bag, training=None):
-        """Return the logits of bags `[N, n, d]`, `[N, classes]`."""
+    def call(self, bag: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        """Return the logits `[N, classes]` of bags `[N, n, d]`."""
         x = self._encode_positions(bag, training)
         x = x + self.blocks[1](self.norms[1](x), training=training)
         return self.head(self.norms[2](x[:, :1])[:, 0])
 
-    def _encode_positions(self, bag, training=None):
+    def _encode_positions(self, bag: Array, training: bool | None = None) -> tf.Tensor:
         """Return the tokens before the second block, `[N, 1 + s * s, width]`."""
         x = self.embed(bag)
         count = ops.shape(x)[1]
@@ -95,11 +101,17 @@ class TransMIL(layers.Layer):
             [x[:, :1], ops.reshape(square, (-1, side * side, self.width))], axis=1
         )
 
-    def attention(self, bag):
-        """Return the attention of the class token to each instance in the second block, `[N, n]`.
+    def attention(self, bag: Array) -> tf.Tensor:
+        """Return the attention of the class token to each instance in the second block.
 
         The mean over the heads, with negative values (of the approximation) set to 0. A token that fills the square
         counts for the instance that it repeats.
+
+        Args:
+            bag: Features `[N, n, d]`.
+
+        Returns:
+            Weights `[N, n]`.
         """
         x = self._encode_positions(bag)
         weights = self.blocks[1].first_row(self.norms[1](x))[:, 1:]
@@ -109,22 +121,30 @@ class TransMIL(layers.Layer):
         weights = ops.maximum(weights, 0)
         return weights / ops.sum(weights, axis=1, keepdims=True)
 
-    def scores(self, bag):
-        """Return the logits of each token, classified like the class token, `[N, n, classes]`."""
+    def scores(self, bag: Array) -> tf.Tensor:
+        """Return the logits of the token of each instance, classified like the class token.
+
+        Args:
+            bag: Features `[N, n, d]`.
+
+        Returns:
+            Logits `[N, n, classes]`.
+        """
         x = self._encode_positions(bag)
         x = x + self.blocks[1](self.norms[1](x), training=False)
         return self.head(self.norms[2](x[:, 1 : 1 + ops.shape(bag)[1]]))
 
-    def compute_output_shape(self, shape):
-        """Return the shape of the logits."""
+    def compute_output_shape(self, shape: Shape) -> Shape:
+        """Return the shape `[N, classes]` of the logits of features `[N, n, d]`."""
         return (shape[0], self.classes)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Return the arguments of the layer."""
-        return super().get_config() | {"classes": self.classes, "width": self.width}
+        config: dict[str, Any] = super().get_config()
+        return config | {"classes": self.classes, "width": self.width}
 
 
-def _side(count):
+def _side(count: int | tf.Tensor) -> int | tf.Tensor:
     """Return the side of the smallest square with at least `count` cells."""
     if isinstance(count, int):
         side = int(count**0.5)
@@ -150,7 +170,16 @@ class NystromAttention(layers.Layer):
         **options: Options of `keras.layers.Layer`.
     """
 
-    def __init__(self, width, heads=8, landmarks=256, iterations=6, kernel=33, rate=0.1, **options):
+    def __init__(
+        self,
+        width: int,
+        heads: int = 8,
+        landmarks: int = 256,
+        iterations: int = 6,
+        kernel: int = 33,
+        rate: float = 0.1,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         self.config = {
             "width": width,
@@ -160,30 +189,29 @@ class NystromAttention(layers.Layer):
             "kernel": kernel,
             "rate": rate,
         }
-        self.width, self.heads, self.landmarks, self.iterations = (
-            width,
-            heads,
-            landmarks,
-            iterations,
-        )
-        policy = {"dtype": self.dtype_policy}
-        self.qkv = layers.Dense(3 * width, use_bias=False, name="qkv", **policy)
+        self.width, self.heads = width, heads
+        self.landmarks, self.iterations = landmarks, iterations
         self.supports_jit = False  # the number of blocks of attention is known only at run time
+        self._create_layers(kernel, rate)
+
+    def _create_layers(self, kernel: int, rate: float) -> None:
+        policy = {"dtype": self.dtype_policy}
+        self.qkv = layers.Dense(3 * self.width, use_bias=False, name="qkv", **policy)
         self.near = layers.DepthwiseConv2D(
             (kernel, 1), padding="same", use_bias=False, name="near", **policy
         )
-        self.out = layers.Dense(width, name="out", **policy)
+        self.out = layers.Dense(self.width, name="out", **policy)
         self.drop = layers.Dropout(rate, name="drop", **policy)
 
-    def build(self, shape):
+    def build(self, shape: Sequence[int | None]) -> None:
         """Create the weights for tokens `[N, n, width]`."""
         self.qkv.build(shape)
         self.near.build((shape[0], None, self.width // self.heads, self.heads))
         self.out.build(shape)
         super().build(shape)
 
-    def call(self, x, training=None):
-        """Return the attended tokens, `[N, n, width]`."""
+    def call(self, x: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        """Return the attended tokens, `[N, n, width]`, of tokens of the same shape."""
         count = ops.shape(x)[1]
         q, k, v = self._heads(x)
         ql, kl = self._landmarks(q), self._landmarks(k)
@@ -195,8 +223,15 @@ class NystromAttention(layers.Layer):
         attended = attended[:, ops.shape(attended)[1] - count :]
         return self.drop(self.out(attended), training=training)
 
-    def first_row(self, x):
-        """Return the attention of the first token to each token, the mean over the heads, `[N, n]`."""
+    def first_row(self, x: tf.Tensor) -> tf.Tensor:
+        """Return the attention of the first token to each token, the mean over the heads.
+
+        Args:
+            x: Tokens `[N, n, width]`.
+
+        Returns:
+            Weights `[N, n]`; the approximation may make some negative.
+        """
         count = ops.shape(x)[1]
         q, k, v = self._heads(x)
         ql, kl = self._landmarks(q), self._landmarks(k)
@@ -205,19 +240,20 @@ class NystromAttention(layers.Layer):
         row = ops.matmul(ops.matmul(first, self._inverse(_softmax(ql, kl))), _softmax(ql, k))
         return ops.mean(row[:, :, 0, padding:], axis=1)
 
-    def _heads(self, x):
-        """Return q, k and v of the padded tokens, each `[N, heads, ., width / heads]`."""
+    def _heads(self, x: tf.Tensor) -> list[tf.Tensor]:
+        """Return q, k and v of tokens `[N, n, width]`, each `[N, heads, p, width / heads]`; p is n padded."""
         padding = -ops.shape(x)[1] % self.landmarks
         x = ops.pad(x, [[0, 0], [padding, 0], [0, 0]])
         size = self.width // self.heads
         parts = ops.reshape(self.qkv(x), (ops.shape(x)[0], ops.shape(x)[1], 3, self.heads, size))
         return [ops.transpose(parts[:, :, i], (0, 2, 1, 3)) for i in range(3)]
 
-    def _landmarks(self, x):
+    def _landmarks(self, x: tf.Tensor) -> tf.Tensor:
+        """Return the landmarks `[N, heads, m, width / heads]` of q or k."""
         batch, size = ops.shape(x)[0], self.width // self.heads
         return ops.mean(ops.reshape(x, (batch, self.heads, self.landmarks, -1, size)), axis=3)
 
-    def _inverse(self, a):
+    def _inverse(self, a: tf.Tensor) -> tf.Tensor:
         """Return the Moore-Penrose inverse of `[N, heads, m, m]` (Razavi et al. 2014).
 
         The iteration starts from `a^T` divided by the largest column sum and row sum over all heads of a bag. The
@@ -232,11 +268,12 @@ class NystromAttention(layers.Layer):
             z = 0.25 * ops.matmul(z, 13 * one - ops.matmul(az, inner))
         return z
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Return the arguments of the layer."""
-        return super().get_config() | self.config
+        config: dict[str, Any] = super().get_config()
+        return config | self.config
 
 
-def _softmax(q, k):
-    """Return `softmax(q k^T / sqrt(d))`."""
+def _softmax(q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+    """Return `softmax(q k^T / sqrt(d))`, `[N, heads, n, m]`, of `[N, heads, n, d]` and `[N, heads, m, d]`."""
     return ops.softmax(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))) * q.shape[-1] ** -0.5)
