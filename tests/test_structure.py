@@ -17,6 +17,9 @@ PURE = {"", "errors", "units", "geometry", "plan", "sources", "tissue"}
 """Packages that run without TensorFlow and Keras, and so import fast."""
 
 COVERED_BY = {
+    "engine.backward_pass": "engine/test_program.py",
+    "engine.forward_pass": "engine/test_program.py",
+    "engine.sweep_calls": "engine/test_program.py",
     "errors": "streaming/test_errors.py",
     "layers": "layers/test_interface.py",
     "system.backend": "streaming/test_errors.py",

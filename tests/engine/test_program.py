@@ -6,12 +6,10 @@ from typing import Any
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from exactness import FLOAT64, assert_same
 from graphs import make_planner
 
-import tfbig
 from tfbig.engine import keras_variables
 from tfbig.engine.program import Program
 from tfbig.network import keras_reader
@@ -70,33 +68,3 @@ def test_forward_writes_rows_to_a_sink_in_order() -> None:
     assert [start for start, _ in written] == [sum(heights[:i]) for i in range(len(heights))]
     rows = np.concatenate([rows for _, rows in written])
     assert_same(rows, model(x[:1], training=True)[0].numpy(), 1e-5)
-
-
-def test_layout_is_reused_for_other_sizes() -> None:
-    program = program_of(network())
-    (source,) = program.graph.inputs
-    first = program.choose({source: image(11)})
-    assert program.choose({source: image(14)}) is first
-
-
-def test_layout_for_handles() -> None:
-    program = program_of(network())
-    (source,) = program.graph.inputs
-    with tfbig.open(np.zeros((11, 6, 2), np.uint8)).lent() as handle:
-        assert program.choose({source: tf.constant([handle])}) == program.choose({source: image()})
-
-
-def test_forced_layout_ends_with_its_context() -> None:
-    program = program_of(network())
-    (source,) = program.graph.inputs
-    layout = program.choose({source: image()})
-    with program.using(layout):
-        assert program._forced_layout is layout
-    assert program._forced_layout is None
-
-
-def test_budget_too_small_for_a_row() -> None:
-    program = program_of(network(), device=100, strip_rows=None)
-    (source,) = program.graph.inputs
-    with pytest.raises(tfbig.BudgetError, match="Raise `device`"):
-        program.choose({source: image()})

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
+from tfbig.engine.step_geometry import StepGeometry
+from tfbig.network.graph import Node
 from tfbig.plan.sweeps import Layout, Sweep
 
 Structure = Any
-
-KINDS = ("image", "remat", "gradient")
-"""Kinds of `tfbig.plan.sweeps.Store`."""
 
 
 @dataclass
@@ -21,57 +21,58 @@ class StepState:
 
     Args:
         layout: Sweeps, and where their images are stored.
-        batch: N, int32 scalar.
-        extents: Size of every image, `[number of values, spatial axes]` int32.
-        empty: An empty string tensor that is not a constant, see `label`.
-        shapes: N, size and C of every image, `[number of values, axes]` int64.
-        places: First byte of every store, `[kinds, number of values]` int64, by position in `KINDS`;
-            -1 lets the store choose.
-        tables: Geometry of each sweep, by index.
-        replays: Geometry of each replay.
+        geometry: Sizes, addresses and strips.
         images: Stores, and tensors and handles of the inputs, by value id.
         wholes: Tensors, or tuples of tensors, by value id.
         weights: One tensor per entry of `Graph.weights`.
         trained: Positions of the weights that need a gradient.
         learned: Value ids that need a gradient.
+        done: Int32 scalar that is computed when the last sweep has ended.
         d_images: Stores of gradients, by value id.
         d_wholes: Gradients of whole values, with the structure of `wholes`.
         d_weights: Gradients of the weights so far, by position.
         sinks: Keys of writers that receive an image instead of a store, by value id.
-        done: Int32 scalar that is computed when the last sweep has ended.
     """
 
     layout: Layout
-    batch: tf.Tensor
-    extents: tf.Tensor
-    empty: tf.Tensor
-    shapes: tf.Tensor
-    places: tf.Tensor
-    tables: list[tf.Tensor]
-    replays: dict[Sweep, tf.Tensor]
+    geometry: StepGeometry
     images: dict[int, tf.Tensor]
     wholes: dict[int, Structure]
     weights: list[tf.Tensor]
     trained: frozenset[int]
     learned: frozenset[int]
+    done: tf.Tensor
     d_images: dict[int, tf.Tensor] = field(default_factory=dict)
     d_wholes: dict[int, Structure] = field(default_factory=dict)
     d_weights: dict[int, tf.Tensor] = field(default_factory=dict)
     sinks: dict[int, tf.Tensor] = field(default_factory=dict)
-    done: tf.Tensor | None = None
 
     @property
     def sweeps(self) -> tuple[Sweep, ...]:
         """Sweeps of the layout, in order."""
         return self.layout.sweeps
 
-    def label(self, text: str) -> tf.Tensor:
-        """Return the name of a sweep in progress messages, as a tensor that is not a constant.
+    @property
+    def weight_gradients(self) -> list[tf.Tensor | None]:
+        """One gradient per weight; None for a weight that is not trainable."""
+        return [
+            self.d_weights.get(w, tf.zeros_like(t)) if w in self.trained else None
+            for w, t in enumerate(self.weights)
+        ]
 
-        A constant would undo the sharing of traces: for every call that passes one, or leaves a result unused,
-        TensorFlow copies the function and optimises the copy (`SpecializeFunction` of its function optimizer).
-        """
-        return tf.strings.join([text, self.empty])
+    def run_wholes(self, nodes: Sequence[Node]) -> None:
+        """Run whole nodes: add their results to `wholes`."""
+        for node in nodes:
+            inputs = [self.wholes[i] for i in node.inputs]
+            weights = [self.weights[w] for w in node.weights]
+            self.wholes[node.output] = node.op.function(inputs, weights)
+
+    def finish_reductions(self, sweep: Sweep, partials: list[Structure]) -> None:
+        """Compute the results of the reductions of a sweep, and its whole nodes."""
+        for node, partial in zip(sweep.reductions, partials, strict=True):
+            size = tf.cast(self.geometry.extents[node.inputs[0]], tf.int64)
+            self.wholes[node.output] = node.op.finalize(partial, tf.reduce_prod(size))
+        self.run_wholes(sweep.wholes)
 
 
 @dataclass

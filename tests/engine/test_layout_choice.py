@@ -1,0 +1,81 @@
+"""Layouts for data, and layouts while tracing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from graphs import make_planner
+
+import tfbig
+from tfbig.engine.layout_choice import LayoutChoice
+from tfbig.network import keras_reader
+
+
+def network() -> keras.Model:
+    image = keras.Input((None, None, 2), name="image")
+    x = keras.layers.Conv2D(3, 3, padding="same")(image)
+    x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
+    return keras.Model(image, keras.layers.Conv2D(1, 3, padding="same")(x))
+
+
+def choice_of(model: keras.Model, **options: Any) -> tuple[LayoutChoice, int]:
+    graph = keras_reader.read(model, True)
+    options = {"device": 2**28, "strip_rows": 3, **options}
+    return LayoutChoice(make_planner(graph, **options)), graph.inputs[0]
+
+
+def image(rows: int = 11) -> tf.Tensor:
+    return tf.constant(np.random.default_rng(0).normal(size=(2, rows, 6, 2)), keras.config.floatx())
+
+
+def test_layout_is_reused_for_other_sizes() -> None:
+    choice, source = choice_of(network())
+    first = choice.for_data({source: image(11)})
+    assert choice.for_data({source: image(14)}) is first
+
+
+def test_layout_for_handles() -> None:
+    choice, source = choice_of(network())
+    with tfbig.open(np.zeros((11, 6, 2), np.uint8)).lent() as handle:
+        assert choice.for_data({source: tf.constant([handle])}) == choice.for_data(
+            {source: image()}
+        )
+
+
+def test_forced_layout_ends_with_its_context() -> None:
+    choice, source = choice_of(network())
+    layout = choice.for_data({source: image()})
+    with choice.using(layout):
+        assert choice.forced is layout
+    assert choice.forced is None
+
+
+def test_budget_too_small_for_a_row() -> None:
+    choice, source = choice_of(network(), device=100, strip_rows=None)
+    with pytest.raises(tfbig.BudgetError, match="Raise `device`"):
+        choice.for_data({source: image()})
+
+
+@pytest.mark.parametrize(
+    ("shape", "kept"),
+    [([2, 16, 16, 2], True), ([None, 16, 16, 2], False), ([2, None, 16, 2], False), ([2], False)],
+    ids=["all known", "batch unknown", "rows unknown", "handles"],
+)
+def test_images_stay_on_the_device_only_if_sizes_are_known_while_tracing(
+    shape: list[int | None], kept: bool
+) -> None:
+    choice, source = choice_of(network(), strip_rows=None, keeps=True)
+    layouts = []
+
+    @tf.function(
+        input_signature=[tf.TensorSpec(shape, tf.string if len(shape) == 1 else tf.float32)]
+    )
+    def trace(image: tf.Tensor) -> None:
+        layouts.append(choice.while_tracing({source: image}))
+
+    trace.get_concrete_function()
+    assert bool(layouts[0].kept) is kept

@@ -1,0 +1,68 @@
+"""Sizes, addresses and strips of a step, computed in the graph."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from graphs import make_planner
+
+from tfbig.engine import step_geometry
+from tfbig.engine.step_geometry import KINDS
+from tfbig.network import keras_reader
+from tfbig.plan.planner import Planner
+
+
+def planner_of_addition() -> Planner:
+    """Planner of two images, convolved and added."""
+    images = [keras.Input((None, None, n), name=f"image{n}") for n in (1, 2)]
+    x = keras.layers.Add()([keras.layers.Conv2D(2, 3, padding="same")(i) for i in images])
+    x = keras.layers.BatchNormalization()(x)
+    graph = keras_reader.read(keras.Model(images, x), True)
+    return make_planner(graph, strip_rows=3)
+
+
+def geometry_of(planner: Planner, *shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
+    layout = planner.prepared.straight
+
+    @tf.function
+    def trace(*images: tf.Tensor) -> dict[str, tf.Tensor]:
+        named = dict(zip(planner.graph.inputs, images, strict=True))
+        geometry = step_geometry.trace(planner, ".", named, layout)
+        return {
+            **{key: getattr(geometry, key) for key in ("shapes", "batch", "extents", "places")},
+            "table": geometry.tables[0],
+        }
+
+    results = trace(*(tf.zeros(shape) for shape in shapes))
+    return {key: value.numpy() for key, value in results.items()}
+
+
+def test_geometry_of_two_images() -> None:
+    planner = planner_of_addition()
+    geometry = geometry_of(planner, (2, 10, 5, 1), (2, 10, 5, 2))
+    sizes = dict.fromkeys(planner.graph.inputs, (10, 5))
+    plan = planner.plan(2, sizes, planner.prepared.straight)
+    assert geometry["batch"] == 2
+    for value in planner.graph.inputs:
+        assert geometry["extents"][value].tolist() == [10, 5]
+        assert geometry["shapes"][value].tolist() == [
+            2,
+            10,
+            5,
+            planner.graph.values[value].channels,
+        ]
+    assert (geometry["table"] == planner.tables(plan, sizes)[0]).all()
+    for store, start in plan.places.items():
+        assert geometry["places"][KINDS.index(store.kind), store.value] == start
+    assert (geometry["places"] >= 0).sum() == len(plan.places)
+
+
+@pytest.mark.parametrize("shape", [(3, 10, 5, 2), (2, 10, 5, 3)], ids=["batch", "channels"])
+def test_images_that_do_not_fit(shape: tuple[int, ...]) -> None:
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match=r"input 'image2' has shape .* 2 images with 2 channels",
+    ):
+        geometry_of(planner_of_addition(), (2, 10, 5, 1), shape)

@@ -1,0 +1,209 @@
+"""Runs sweeps backward: adds gradients of images, statistics and weights.
+
+Every gradient that a step carries is keyed as in the graph: images and whole values by value id, weights by their
+position in `Graph.weights`, where the trainable variables of the model come first, in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfbig.engine import sweep_loop
+from tfbig.engine.forward_pass import ForwardPass
+from tfbig.engine.shared_traces import Canonical
+from tfbig.engine.sweep_calls import SweepCalls
+from tfbig.engine.sweep_state import StepState, Structure, SweepTensors
+from tfbig.network.graph import Node
+from tfbig.ops import autodiff
+from tfbig.plan.sweeps import Sweep, foldable
+from tfbig.stores import host_store
+
+
+class BackwardPass:
+    """Backward pass of one graph.
+
+    Args:
+        calls: Calls of its sweeps.
+        forward: Forward pass, for replays.
+        chunk_bytes: Bytes of an image whose statistics are folded at a time.
+    """
+
+    def __init__(self, calls: SweepCalls, forward: ForwardPass, chunk_bytes: int) -> None:
+        self.calls = calls
+        self.forward = forward
+        self.chunk_bytes = chunk_bytes
+
+    def run_all(self, sweeps: Sequence[Sweep], before: Sequence[Node], state: StepState) -> None:
+        """Run sweeps backward, last first, each after the replays of its segment.
+
+        Args:
+            sweeps: The sweeps in forward order.
+            before: Whole nodes that run before the first sweep.
+            state: State of the step.
+        """
+        for sweep in reversed(sweeps):
+            _wholes_backward(sweep.wholes, state)
+            if not state.learned.intersection(n.output for n in sweep.nodes):
+                continue  # everything that it depends on is frozen
+            for replay in state.layout.replays:
+                if replay.index == sweep.index:
+                    self.forward.replay(replay, state)
+            self.run(sweep, state)
+        _wholes_backward(before, state)
+
+    def run(self, sweep: Sweep, state: StepState) -> None:
+        """Run a sweep backward: add to `d_images`, `d_wholes` and `d_weights`."""
+        label = _label(sweep, state)
+        rest = self._fold(sweep, state, label)
+        needed = _reduced(rest, state) - _reduced(sweep.without(rest.nodes), state)
+        self._run(rest, state, label, needed, fused=False)
+
+    def run_fused(self, sweep: Sweep, state: StepState) -> None:
+        """Run the last sweep forward and backward together."""
+        partials = self._run(sweep, state, _label(sweep, state), set(), fused=True)
+        state.finish_reductions(sweep, partials)
+
+    def _run(
+        self, sweep: Sweep, state: StepState, label: str, needed: set[int], fused: bool
+    ) -> list[Structure]:
+        """Run a sweep backward and return the partial sums of its reductions, if it is fused.
+
+        Args:
+            sweep: The sweep.
+            state: State of the step.
+            label: Name of the sweep in progress messages.
+            needed: Images that the sweep wrote and whose values its backward pass needs.
+            fused: Whether the forward runs in the same pass.
+        """
+        targets = [v for v in sweep.reads if v in state.learned]
+        fresh = self._allocate_gradients(targets, state)
+        table = state.geometry.tables[sweep.index]
+        canonical, tensors = self.calls.tensors(sweep, state, label, table)
+        _add_gradients(canonical, tensors, sweep, state, targets)
+        tensors.written = canonical.named({v: state.images[v] for v in sweep.writes if v in needed})
+        options = sweep_loop.Backward(
+            frozenset(canonical.place[v] for v in fresh),
+            fused,
+            frozenset(canonical.place[v] for v in state.learned if v in canonical.place),
+            tuple(p for p, slot in enumerate(canonical.slots) if slot in state.trained),
+        )
+        call = self.calls.call(sweep_loop.backward, canonical, tensors, options)
+        state.done, (d_wholes, d_weights, partials, pages) = call
+        stored = [v for v in targets if v not in state.layout.kept]
+        added = host_store.after([state.d_images[v] for v in stored], state.done)
+        state.d_images.update(zip(stored, added, strict=True))
+        state.d_images |= {canonical.ids[p]: image for p, image in pages.items()}
+        for v in sweep.writes:
+            state.d_images.pop(v, None)
+        _accumulate(state.d_wholes, canonical.ids, d_wholes)
+        _accumulate(state.d_weights, canonical.slots, d_weights)
+        return partials
+
+    def _allocate_gradients(self, values: list[int], state: StepState) -> list[int]:
+        """Allocate gradients of the images that have none yet, and return those with arbitrary content."""
+        fresh = [v for v in values if v not in state.d_images]
+        state.d_images |= self.calls.pages(state, fresh)
+        stored = [v for v in fresh if v not in state.d_images]
+        state.d_images |= self.calls.allocate(state, "gradient", stored)
+        if stored and len(self.calls.devices) > 1:  # strips add to the same rows in any order
+            zeros = host_store.zero([state.d_images[v] for v in stored], state.done)
+            state.d_images |= dict(zip(stored, zeros, strict=True))
+            return []
+        return stored
+
+    def _fold(self, sweep: Sweep, state: StepState, label: str) -> Sweep:
+        """Add the gradients of statistics to those of stored images, and return the sweep without these reductions."""
+        nodes = [
+            n
+            for n in foldable(sweep)
+            if n.output in state.d_wholes
+            and n.inputs[0] in state.d_images
+            and n.inputs[0] not in state.layout.kept
+        ]
+        for value in dict.fromkeys(n.inputs[0] for n in nodes):
+            reductions = tuple(n for n in nodes if n.inputs[0] == value)
+            single = Sweep(sweep.index, reductions, (value,), (), (value,), ())
+            table = state.geometry.extents[:1, :1]
+            canonical, tensors = self.calls.tensors(single, state, label, table)
+            tensors.stores = canonical.named({value: state.d_images[value]})
+            tensors.d_wholes = canonical.named(state.d_wholes)
+            tensors.wholes = canonical.named({n.output: state.wholes[n.output] for n in reductions})
+            state.done = self.calls.call(sweep_loop.fold, canonical, tensors, self.chunk_bytes)
+            (state.d_images[value],) = host_store.after([state.d_images[value]], state.done)
+        return sweep.without(nodes)
+
+
+def seed(
+    state: StepState, results: Sequence[int], outputs: list[Structure], cotangents: Sequence[Any]
+) -> None:
+    """Start a backward pass from the gradients of the results.
+
+    Args:
+        state: State of the step.
+        results: Ids of the results that are values of the graph.
+        outputs: The results, a structure of tensors each.
+        cotangents: Gradients of their tensors, flat; None for an unused tensor.
+    """
+    remaining = iter(cotangents)
+    for value, output in zip(results, outputs, strict=True):
+        tensors = tf.nest.flatten(output)
+        flat = [next(remaining) for _ in tensors]
+        if all(c is None for c in flat):
+            continue
+        if value in state.images:
+            added = any(value in sweep.reads for sweep in state.sweeps)
+            state.d_images[value] = host_store.copy(flat[0]) if added else flat[0]
+            continue
+        filled = [autodiff.zeros(t) if c is None else c for t, c in zip(tensors, flat, strict=True)]
+        state.d_wholes[value] = tf.nest.pack_sequence_as(output, filled)
+
+
+def _label(sweep: Sweep, state: StepState) -> str:
+    return f"backward {sweep.index + 1}/{len(state.sweeps)}"
+
+
+def _wholes_backward(nodes: Sequence[Node], state: StepState) -> None:
+    """Compute the gradients of whole nodes, with a tape over each."""
+    for node in reversed(nodes):
+        cotangent = state.d_wholes.pop(node.output, None)
+        if cotangent is None:
+            continue
+        inputs = [state.wholes[i] for i in node.inputs]
+        weights = [state.weights[w] for w in node.weights]
+        with tf.GradientTape() as tape:
+            tape.watch(autodiff.floats((inputs, weights)))
+            output = node.op.function(inputs, weights)
+        d_inputs, d_weights = autodiff.gradients(tape, output, cotangent, (inputs, weights))
+        _accumulate(state.d_wholes, node.inputs, dict(enumerate(d_inputs)))
+        _accumulate(state.d_weights, node.weights, dict(enumerate(d_weights)))
+
+
+def _add_gradients(
+    canonical: Canonical,
+    tensors: SweepTensors,
+    sweep: Sweep,
+    state: StepState,
+    targets: Sequence[int],
+) -> None:
+    """Add the gradients that a backward sweep reads and changes to its tensors."""
+    named, d_images, kept = canonical.named, state.d_images, state.layout.kept
+    tensors.stores = named({v: d_images[v] for v in targets if v not in kept})
+    tensors.pages = named({v: d_images[v] for v in targets if v in kept})
+    tensors.d_images = named({v: d_images[v] for v in sweep.writes if v in d_images})
+    reduced = {n.output for n in sweep.reductions}
+    tensors.d_wholes = named({v: d for v, d in state.d_wholes.items() if v in reduced})
+    tensors.wholes |= named({v: t for v, t in state.wholes.items() if v in reduced})
+
+
+def _accumulate(sums: dict[int, Any], keys: Sequence[int], terms: dict[int, Any]) -> None:
+    """Add terms by position to sums; `keys` holds the key of each position."""
+    for position, term in terms.items():
+        autodiff.accumulate(sums, keys[position], term)
+
+
+def _reduced(sweep: Sweep, state: StepState) -> set[int]:
+    """Return the images whose reduction has a gradient."""
+    return {v for n in sweep.reductions if n.output in state.d_wholes for v in n.inputs}

@@ -1,0 +1,90 @@
+"""Choice of the layout that a step is traced with: from data, from a caller, or from what a trace knows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import tensorflow as tf
+
+from tfbig.engine import read_ahead
+from tfbig.errors import BudgetError
+from tfbig.plan.planner import Planner
+from tfbig.plan.search import GOOD_ENOUGH
+from tfbig.plan.sweeps import Layout
+
+
+class LayoutChoice:
+    """Choice of layouts of one planner.
+
+    Args:
+        planner: The planner.
+    """
+
+    def __init__(self, planner: Planner) -> None:
+        self.planner = planner
+        self._chosen: list[Layout] = []
+        self._forced = threading.local()
+
+    def for_data(self, images: Mapping[int, tf.Tensor]) -> Layout:
+        """Choose the layout for eager images; an earlier one if it is nearly as fast, to save a trace.
+
+        Args:
+            images: Eager tensor, or string handles `[N]`, per input image.
+
+        Returns:
+            The layout.
+
+        Raises:
+            BudgetError: No layout fits.
+        """
+        shapes = {v: read_ahead.shape_of(t) for v, t in images.items()}
+        batch = next(iter(shapes.values()))[0]
+        sizes = {v: shape[1:-1] for v, shape in shapes.items()}
+        best = self.planner.plan(batch, sizes)
+        for layout in self._chosen:
+            with suppress(BudgetError):
+                if self.planner.plan(batch, sizes, layout).seconds <= GOOD_ENOUGH * best.seconds:
+                    return layout
+        self._chosen.append(best.layout)
+        return best.layout
+
+    @contextmanager
+    def using(self, layout: Layout) -> Iterator[None]:
+        """Use `layout` for everything traced in this context."""
+        before, self._forced.layout = self.forced, layout
+        try:
+            yield
+        finally:
+            self._forced.layout = before
+
+    @property
+    def forced(self) -> Layout | None:
+        """Layout forced for the current thread (each replica traces in its own thread)."""
+        return getattr(self._forced, "layout", None)
+
+    def while_tracing(self, images: Mapping[int, tf.Tensor]) -> Layout:
+        """Choose the layout while tracing, from the sizes that are known.
+
+        If all are known, a step that does not fit fails now. If the batch size is not known, nothing stays on the
+        device: there may be no room for a larger batch.
+
+        Args:
+            images: Symbolic tensor, or string handles `[N]`, per input image.
+
+        Returns:
+            The layout.
+
+        Raises:
+            BudgetError: No layout fits.
+        """
+        if self.forced is not None:
+            return self.forced
+        sizes = {v: tuple(t.shape[1:-1]) for v, t in images.items() if t.shape.rank != 1}
+        if len(sizes) < len(images) or any(None in size for size in sizes.values()):
+            return self.planner.prepared.straight
+        batch = next(iter(images.values())).shape[0]
+        layout = self.planner.plan(batch or 1, sizes).layout
+        return layout if batch else replace(layout, kept=frozenset())

@@ -1,0 +1,136 @@
+"""Geometry of a step: sizes, addresses of stores and strips, computed by the planner when the step begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from tfbig.engine import read_ahead
+from tfbig.network.graph import Graph
+from tfbig.plan.plan import Plan
+from tfbig.plan.planner import Planner
+from tfbig.plan.sweeps import Layout, Sweep
+from tfbig.stores import file_pool, host_store
+
+KINDS = ("image", "remat", "gradient")
+"""Kinds of `tfbig.plan.sweeps.Store`."""
+
+
+@dataclass(frozen=True)
+class StepGeometry:
+    """Geometry of all sweeps of a step.
+
+    Args:
+        shapes: N, size and C of every image, `[number of values, axes]` int64.
+        batch: N, int32 scalar.
+        extents: Size of every image, `[number of values, spatial axes]` int32.
+        places: First byte of every store, `[kinds, number of values]` int64, by position in `KINDS`;
+            -1 lets the store choose.
+        tables: Geometry of each sweep, by index.
+        replays: Geometry of each replay.
+        empty: An empty string tensor that is not a constant, see `label`.
+    """
+
+    shapes: tf.Tensor
+    batch: tf.Tensor
+    extents: tf.Tensor
+    places: tf.Tensor
+    tables: tuple[tf.Tensor, ...]
+    replays: Mapping[Sweep, tf.Tensor]
+    empty: tf.Tensor
+
+    def label(self, text: str) -> tf.Tensor:
+        """Return the name of a sweep in progress messages, as a tensor that is not a constant.
+
+        A constant would undo the sharing of traces: for every call that passes one, or leaves a result unused,
+        TensorFlow copies the function and optimises the copy (`SpecializeFunction` of its function optimizer).
+        """
+        return tf.strings.join([text, self.empty])
+
+
+def trace(
+    planner: Planner, folder: str, images: Mapping[int, tf.Tensor], layout: Layout
+) -> StepGeometry:
+    """Return the geometry of a step, computed in the graph from the shapes of its input images.
+
+    Args:
+        planner: Planner of the graph.
+        folder: Scratch directory.
+        images: Symbolic tensor, or string handles `[N]`, per input image.
+        layout: Layout of the step.
+
+    Returns:
+        The geometry.
+    """
+    graph, keys = planner.graph, list(images)  # the step adds images later
+    axes, values = graph.spatial + 2, len(graph.values)
+    sweeps = [*layout.sweeps, *layout.replays]
+
+    def compute(shapes: np.ndarray) -> list[np.ndarray]:
+        _check_shapes(graph, keys, shapes)
+        sizes = {k: tuple(map(int, s[1:-1])) for k, s in zip(keys, shapes, strict=True)}
+        plan = planner.plan(int(shapes[0][0]), sizes, layout)
+        _check_space(plan, folder)
+        numbers = [_all_shapes(graph, sizes, int(shapes[0][0])), _places(graph, plan)]
+        return [np.array(b"", object), *numbers, *planner.tables(plan, sizes)]
+
+    empty, shapes, places, *tables = tf.numpy_function(
+        compute,
+        [tf.stack([_shape_of(t, axes) for t in images.values()])],
+        [tf.string, tf.int64, tf.int64] + [tf.int32] * len(sweeps),
+    )
+    shapes = tf.ensure_shape(shapes, [values, axes])
+    columns = [[None, len(sweep.columns)] for sweep in sweeps]
+    tables = [tf.ensure_shape(t, c) for t, c in zip(tables, columns, strict=True)]
+    narrow, count = tf.cast(shapes, tf.int32), len(layout.sweeps)
+    return StepGeometry(
+        shapes,
+        narrow[keys[0], 0],
+        narrow[:, 1:-1],
+        tf.ensure_shape(places, [len(KINDS), values]),
+        tuple(tables[:count]),
+        dict(zip(layout.replays, tables[count:], strict=True)),
+        tf.ensure_shape(empty, []),
+    )
+
+
+def _shape_of(image: tf.Tensor, axes: int) -> tf.Tensor:
+    """Return the shape of an image or a batch of handles, `[axes]` int64."""
+    if image.dtype == tf.string:
+        return read_ahead.source_shape(image, axes)
+    return tf.shape(image, tf.int64)
+
+
+def _check_shapes(graph: Graph, keys: list[int], shapes: np.ndarray) -> None:
+    """Raise ValueError if inputs differ in the number of images, or from the graph in channels."""
+    for key, shape in zip(keys, shapes, strict=True):
+        info = graph.values[key]
+        if shape[0] != shapes[0][0] or shape[-1] != info.channels:
+            raise ValueError(
+                f"input '{info.name}' has shape {tuple(map(int, shape))}; expected "
+                f"{int(shapes[0][0])} images with {info.channels} channels."
+            )
+
+
+def _check_space(plan: Plan, folder: str) -> None:
+    """Raise BudgetError if the machine does not have the memory or the disk that a plan needs."""
+    host_store.check(plan.projected.host)
+    if plan.projected.disk:
+        file_pool.check(folder, plan.projected.disk)
+
+
+def _all_shapes(graph: Graph, sizes: dict[int, tuple[int, ...]], batch: int) -> np.ndarray:
+    shapes = np.zeros((len(graph.values), graph.spatial + 2), np.int64)
+    for value, size in graph.extents(sizes).items():
+        shapes[value] = batch, *size, graph.values[value].channels
+    return shapes
+
+
+def _places(graph: Graph, plan: Plan) -> np.ndarray:
+    places = np.full((len(KINDS), len(graph.values)), -1, np.int64)
+    for store, start in plan.places.items():
+        places[KINDS.index(store.kind), store.value] = start
+    return places

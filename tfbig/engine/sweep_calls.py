@@ -1,0 +1,137 @@
+"""Calls of the shared traces of sweeps, and the stores that they fill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from tfbig.engine.shared_traces import Canonical, Functions
+from tfbig.engine.step_geometry import KINDS
+from tfbig.engine.sweep_state import StepState, SweepTensors
+from tfbig.plan.prepared_graph import PreparedGraph
+from tfbig.plan.sweeps import Store, Sweep
+from tfbig.stores import device_store, host_store
+
+HOST = "/CPU:0"
+"""Device of the stores and of all small tensors."""
+
+
+class SweepCalls:
+    """Calls functions of `tfbig.engine.sweep_loop` for the sweeps of one graph.
+
+    Args:
+        prepared: The graph with its sweeps.
+        devices: Devices that compute strips; None leaves it to TensorFlow.
+        folder: Scratch directory.
+    """
+
+    def __init__(self, prepared: PreparedGraph, devices: Sequence[str | None], folder: str) -> None:
+        self.prepared = prepared
+        self.graph = prepared.graph
+        self.devices = devices
+        self.folder = folder
+        self._canonical: dict[Sweep, Canonical] = {}
+        self._functions = Functions(inline=any(devices))
+
+    def on_host(self) -> AbstractContextManager[Any]:
+        """Place operations on the host unless they name a device; an accelerator would hold whole images."""
+        return tf.device(HOST) if any(self.devices) else nullcontext()
+
+    def tensors(
+        self, sweep: Sweep, state: StepState, label: str, table: tf.Tensor
+    ) -> tuple[Canonical, SweepTensors]:
+        """Return a sweep by positions, and its tensors from the state.
+
+        Args:
+            sweep: The sweep.
+            state: State of the step.
+            label: Name of the sweep in progress messages.
+            table: Geometry of its strips.
+        """
+        if sweep not in self._canonical:
+            self._canonical[sweep] = Canonical(self.graph, sweep)
+        canonical, geometry = self._canonical[sweep], state.geometry
+        needed = {i for n in sweep.locals for i in n.inputs}
+        wholes = {v: t for v, t in state.wholes.items() if v in needed}
+        return canonical, SweepTensors(
+            geometry.label(label),
+            state.done,
+            table,
+            tf.gather(geometry.extents, canonical.ids),
+            canonical.named({v: state.images[v] for v in sweep.reads}),
+            geometry.batch,
+            wholes=canonical.named(wholes),
+            weights=[state.weights[w] for w in canonical.slots],
+        )
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        canonical: Canonical,
+        tensors: SweepTensors,
+        *options: Any,
+    ) -> Any:
+        """Call a function of `tfbig.engine.sweep_loop`, traced once for sweeps that compute the same.
+
+        Args:
+            function: The function.
+            canonical: The sweep by positions.
+            tensors: Tensors of the sweep.
+            *options: Further arguments, part of the key of the trace.
+
+        Returns:
+            Its result.
+        """
+
+        def run(tensors: SweepTensors) -> Any:
+            return function(canonical.graph, canonical.sweep, tensors, self.devices, *options)
+
+        return self._functions.call((function.__name__, canonical.key, *options), run, tensors)
+
+    def allocate(self, state: StepState, kind: str, values: list[int]) -> dict[int, tf.Tensor]:
+        """Allocate stores; they reuse memory that is free once the previous sweep has ended.
+
+        Args:
+            state: State of the step.
+            kind: One of `KINDS`.
+            values: Ids of the images.
+
+        Returns:
+            Stores by value id.
+        """
+        requests = [self._request(state, kind, value) for value in values]
+        (shapes,) = host_store.after([state.geometry.shapes], state.done)
+        places = state.geometry.places[KINDS.index(kind)]
+        stores = host_store.allocate(shapes, places, requests)
+        count = next((t.shape[0] for t in state.images.values() if t.shape.rank), None)
+        unknown = [None] * self.graph.spatial
+        return {
+            v: tf.ensure_shape(store, [count, *unknown, self.graph.values[v].channels])
+            for v, store in zip(values, stores, strict=True)
+        }
+
+    def _request(self, state: StepState, kind: str, value: int) -> host_store.NewStore:
+        dtype = tf.as_dtype(self.prepared.stored_dtype(value))
+        spilled = Store(kind, value) in state.layout.spilled
+        return host_store.NewStore(value, dtype, self.folder if spilled else None)
+
+    def pages(self, state: StepState, values: Sequence[int]) -> dict[int, tf.Tensor]:
+        """Allocate images on the device, for those of `values` that stay there.
+
+        Args:
+            state: State of the step.
+            values: Ids of images.
+
+        Returns:
+            Images by value id.
+        """
+        shapes = state.geometry.shapes
+        with tf.device(self.devices[0]):
+            return {
+                v: device_store.allocate(tf.cast(shapes[v], tf.int32), self.graph.values[v].dtype)
+                for v in values
+                if v in state.layout.kept
+            }
