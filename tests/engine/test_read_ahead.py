@@ -68,7 +68,7 @@ def test_error_ahead_is_raised_by_the_request(image):
         raise tfbig.SourceError("slow: rows cannot be decoded")
 
     read, image._read = image._read, broken
-    read_ahead.AHEAD.begin((image.handle,), 20, 30)
+    read_ahead.AHEAD.begin((image.handle,), [image], 20, 30)
     reading = read_ahead.AHEAD._begun[(image.handle,), 20, 30]
     assert isinstance(reading.exception(timeout=60), tfbig.SourceError)
     image._read = read

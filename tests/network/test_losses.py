@@ -78,9 +78,9 @@ def with_loss(loss: keras.losses.Loss, activation: str | None = None) -> Graph:
 
 def test_mean_is_fused_and_ratio_is_a_barrier() -> None:
     mean = with_loss(keras.losses.MeanSquaredError()).nodes[-1]
-    assert mean.op.fused is not None
+    assert mean.op.fusible
     *_, sums, ratio = with_loss(keras.losses.Dice()).nodes
-    assert sums.op.fused is None
+    assert not sums.op.fusible
     assert ratio.inputs == (sums.output,)
 
 

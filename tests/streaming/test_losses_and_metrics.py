@@ -27,7 +27,7 @@ from streamed_pairs import (
 
 import tfbig
 from tfbig.metrics import Dice
-from tfbig.network import losses
+from tfbig.network import loss_reductions
 
 
 def pixel_error(y_true: Any, y_pred: Any) -> Any:
@@ -81,7 +81,7 @@ def test_step_of_each_loss(
     """Loss, and weights after two steps of gradient descent, whose change is the gradient."""
     make, activation, filters = STEP_LOSSES[name]
     if compiler == "xla":
-        monkeypatch.setattr(losses, "XLA_NUMBERS", 1)
+        monkeypatch.setattr(loss_reductions, "XLA_NUMBERS", 1)
     shape = (2, 7, 6)
     x = np.random.default_rng(5).normal(size=(*shape, 2))
     y = one_hot(shape, 3)[..., :filters]

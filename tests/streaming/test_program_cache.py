@@ -14,7 +14,7 @@ from keras import layers
 from streamed_pairs import LOSS, both, classifier, data, images, same_logs, segmenter, slow
 
 import tfbig
-from tfbig.network import losses
+from tfbig.network import loss_reductions
 
 SETTINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "budget": ({"budget": "1GB"}, TypeError, r"expected budget=tfbig.Budget\(host=...\)"),
@@ -108,8 +108,10 @@ def test_freeze_layers_in_custom_loop(float64: None) -> None:
 def test_jit_compile_false_disables_xla(monkeypatch: pytest.MonkeyPatch) -> None:
     """`jit_compile=False` turns XLA off as for a plain model; by default losses of large images are compiled."""
     compiled: list[Any] = []
-    monkeypatch.setattr(losses, "XLA_NUMBERS", 1)
-    monkeypatch.setattr(losses, "_compiled", lambda f: compiled.append(f) or (lambda s, *t: f(*t)))
+    monkeypatch.setattr(loss_reductions, "XLA_NUMBERS", 1)
+    monkeypatch.setattr(
+        loss_reductions, "_compiled", lambda f: compiled.append(f) or (lambda s, *t: f(*t))
+    )
     big, _ = both(segmenter)
     x, y = np.ones((1, 8, 8, 2), "float32"), np.ones((1, 8, 8, 1), "float32")
     results = []

@@ -31,17 +31,32 @@ def call(program: Program, tensors: Sequence[tf.Tensor]) -> list[Any]:
     ]
 
 
-def images(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
-    """Return the images among the inputs by value id, transposed so that their first axis is cut into strips."""
-    inputs = _inputs(program, tensors)
-    return {i: t for i, t in inputs.items() if program.graph.values[i].image}
+def image_shapes(program: Program, shapes: Sequence[tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
+    """Return the shapes of the images among the inputs by value id, their first axis the one that is cut into strips.
+
+    Args:
+        program: Program to run.
+        shapes: Shape `(N, ..., C)` of each input.
+    """
+    graph = program.graph
+    inputs = zip(_data_inputs(program), shapes, strict=True)
+    return {
+        i: tuple(shape[axis] for axis in graph.permutation)
+        for i, shape in inputs
+        if graph.values[i].image
+    }
+
+
+def _data_inputs(program: Program) -> list[int]:
+    """Return the inputs that come from data: all but seeds."""
+    seeds = [value for value, _ in program.graph.seeds]
+    return [i for i in program.graph.inputs if i not in seeds]
 
 
 def _inputs(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
     """Return inputs by value id, images transposed."""
     graph = program.graph
-    seeds = [value for value, _ in graph.seeds]
-    pairs = zip([i for i in graph.inputs if i not in seeds], tensors, strict=True)
+    pairs = zip(_data_inputs(program), tensors, strict=True)
     return {i: _transposed(t, graph.permutation) if graph.values[i].image else t for i, t in pairs}
 
 

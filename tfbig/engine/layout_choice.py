@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import tensorflow as tf
 
-from tfbig.engine import read_ahead
 from tfbig.errors import BudgetError
 from tfbig.plan.planner import Planner
 from tfbig.plan.search import GOOD_ENOUGH
@@ -28,11 +27,11 @@ class LayoutChoice:
         self._chosen: list[Layout] = []
         self._forced = threading.local()
 
-    def for_data(self, images: Mapping[int, tf.Tensor]) -> Layout:
-        """Choose the layout for eager images; an earlier one if it is nearly as fast, to save a trace.
+    def for_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> Layout:
+        """Choose the layout for images of some shapes; an earlier one if it is nearly as fast, to save a trace.
 
         Args:
-            images: Eager tensor, or string handles `[N]`, per input image.
+            shapes: `(N, rows, ..., C)` per input image.
 
         Returns:
             The layout.
@@ -40,7 +39,6 @@ class LayoutChoice:
         Raises:
             BudgetError: No layout fits.
         """
-        shapes = {v: read_ahead.shape_of(t) for v, t in images.items()}
         batch = next(iter(shapes.values()))[0]
         sizes = {v: shape[1:-1] for v, shape in shapes.items()}
         best = self.planner.plan(batch, sizes)

@@ -13,13 +13,12 @@ sweep the value of a stored tile comes from its store, so the operation that com
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
-from tfbig.engine import backward_pass, first_order, step_geometry, sweep_loop
+from tfbig.engine import backward_pass, first_order, read_ahead, step_geometry, sweep_loop
 from tfbig.engine.backward_pass import BackwardPass
 from tfbig.engine.forward_pass import ForwardPass
 from tfbig.engine.layout_choice import LayoutChoice
@@ -28,7 +27,6 @@ from tfbig.engine.sweep_state import StepState, Structure
 from tfbig.network.graph import Graph, Whole, values_with_gradient
 from tfbig.ops import autodiff
 from tfbig.plan.planner import Planner
-from tfbig.plan.sweeps import Layout
 from tfbig.system import progress
 
 
@@ -119,18 +117,11 @@ class Program:
         """
         return self._in_graph(self._run_loss, inputs, list(weights), scale)
 
-    def choose(self, inputs: dict[int, tf.Tensor]) -> Layout:
-        """Choose the layout for eager images, see `LayoutChoice.for_data`."""
-        return self.layouts.for_data(inputs)
-
-    def using(self, layout: Layout) -> AbstractContextManager[None]:
-        """Use `layout` for everything traced in this context."""
-        return self.layouts.using(layout)
-
     @property
     def _trained(self) -> frozenset[int]:
-        """Positions of the trainable weights; the others have no gradient."""
-        return frozenset(i for i, v in enumerate(self.graph.weights) if v.trainable)
+        """Positions of the trainable weights that a node uses; the others have no gradient."""
+        used = {w for node in self.graph.nodes for w in node.weights}
+        return frozenset(i for i in used if self.graph.weights[i].trainable)
 
     def _in_graph(
         self, function: Callable[..., Any], inputs: dict[int, tf.Tensor], *others: Any
@@ -139,10 +130,11 @@ class Program:
         if not tf.executing_eagerly():
             with self._calls.on_host():
                 return tf.autograph.experimental.do_not_convert(function)(inputs, *others)
-        layout = self.choose(self._images(inputs))
+        images = self._images(inputs)
+        layout = self.layouts.for_shapes({v: read_ahead.shape_of(t) for v, t in images.items()})
 
         def run(*arguments: Any) -> Any:
-            with self.using(layout), self._calls.on_host():
+            with self.layouts.using(layout), self._calls.on_host():
                 return function(*arguments)
 
         key = function, layout, self._trained

@@ -21,32 +21,39 @@ MAX_OTHERS: Final = 2 * AT_ONCE
 
 def shape_of(image: tf.Tensor) -> tuple[int, ...]:
     """Return the shape `(N, H, W, C)` of an eager tensor or a batch of handles, string `[N]`; `(N, n, ...)` of bags."""
-    shape = _source_shape(image.numpy()) if image.dtype == tf.string else image.shape
-    return tuple(int(n) for n in shape)
+    if image.dtype == tf.string:
+        return _shape_of_all(_resolved(image.numpy()))
+    return tuple(int(n) for n in image.shape)
 
 
-def check_sources(handles: tf.Tensor, expected: Sequence[int | None], where: str) -> None:
-    """Check that images and bags behind handles fit an input; do nothing while tracing.
+def checked_shape(
+    handles: tf.Tensor, expected: Sequence[int | None], where: str
+) -> tuple[int, ...] | None:
+    """Return the shape of the images and bags behind handles, and check that they fit an input.
 
     Args:
         handles: String `[N]`.
         expected: Shape `[N, ...]` of the input.
         where: Model and input, for the message.
 
+    Returns:
+        `(N, H, W, C)`, or `(N, n, ...)` of bags; None while tracing.
+
     Raises:
         SourceError: A source has another number of axes, or another length along an axis of fixed length.
+        ValueError: The sources differ in shape.
     """
     if not tf.is_tensor(handles) or not hasattr(handles, "numpy"):
-        return
-    shape = tuple(expected[1:])
-    for handle in np.ravel(handles.numpy()):
-        source = sources.resolve(handle.decode())
+        return None
+    shape, readables = tuple(expected[1:]), _resolved(handles.numpy())
+    for source in readables:
         lengths = zip(source.shape, shape, strict=False)
         if len(source.shape) != len(shape) or any(b not in (None, a) for a, b in lengths):
             raise SourceError(
                 f"{where}: {source.what} {source.name} is {source.shape}, expected {shape}. Open images [H, W, C] with "
                 "tfbig.open, bags [n, ...] with tfbig.sources.open_bag."
             )
+    return _shape_of_all(readables)
 
 
 def source_shape(handles: tf.Tensor, rank: int = 4) -> tf.Tensor:
@@ -61,20 +68,24 @@ def source_shape(handles: tf.Tensor, rank: int = 4) -> tf.Tensor:
 
     def shape(names: np.ndarray) -> np.ndarray:
         AHEAD.forget(_names(names))
-        return _source_shape(names)
+        return np.array(_shape_of_all(_resolved(names)), np.int64)
 
     return tf.ensure_shape(tf.numpy_function(shape, [handles], tf.int64), [rank])
 
 
-def _source_shape(handles: np.ndarray) -> np.ndarray:
-    opened = [sources.resolve(h.decode()) for h in np.ravel(handles)]
-    first = opened[0]
-    if any(source.shape != first.shape for source in opened):
+def _resolved(handles: np.ndarray) -> list[sources.Readable]:
+    return [sources.resolve(name) for name in _names(handles)]
+
+
+def _shape_of_all(readables: Sequence[sources.Readable]) -> tuple[int, ...]:
+    """Return the shape of a batch of images or bags, `(N, ...)`."""
+    first = readables[0]
+    if any(readable.shape != first.shape for readable in readables):
         raise ValueError(
-            f"the {first.what}s of a batch have different shapes {[s.shape for s in opened]}; expected one shape. Use "
-            "batches of one, and gradient_accumulation_steps of the optimizer for steps on several."
+            f"the {first.what}s of a batch have different shapes {[r.shape for r in readables]}; expected one shape. "
+            "Use batches of one, and gradient_accumulation_steps of the optimizer for steps on several."
         )
-    return np.array([len(opened), *first.shape], np.int64)
+    return len(readables), *first.shape
 
 
 def read_source(
@@ -106,9 +117,8 @@ def read_source(
 def _read_source(
     handles: np.ndarray, rows: Sequence[int], soon: Sequence[int], dtype: Any
 ) -> np.ndarray:
-    names = _names(handles)
-    for name in names:
-        source = sources.resolve(name)
+    names, readables = _names(handles), _resolved(handles)
+    for source in readables:
         if source.dtype != dtype:
             raise SourceError(
                 f"{source.name}: has dtype {source.dtype}; expected {np.dtype(dtype)}. Convert the image, "
@@ -117,16 +127,16 @@ def _read_source(
     (start, stop), (next_start, next_stop) = map(int, rows), map(int, soon)
     reading = AHEAD.take(names, start, stop)
     if next_stop > next_start:
-        AHEAD.begin(names, next_start, next_stop)
-    return _read_rows(names, start, stop) if reading is None else reading.result()
+        AHEAD.begin(names, readables, next_start, next_stop)
+    return _read_rows(readables, start, stop) if reading is None else reading.result()
 
 
 def _names(handles: np.ndarray) -> tuple[str, ...]:
     return tuple(h.decode() for h in np.ravel(handles))
 
 
-def _read_rows(names: tuple[str, ...], start: int, stop: int) -> np.ndarray:
-    images = [sources.resolve(name).read(start, stop) for name in names]
+def _read_rows(readables: Sequence[sources.Readable], start: int, stop: int) -> np.ndarray:
+    images = [readable.read(start, stop) for readable in readables]
     return images[0][None] if len(images) == 1 else np.stack(images)
 
 
@@ -143,11 +153,20 @@ class ReadAhead:
         self._begun: OrderedDict[tuple[tuple[str, ...], int, int], Future[np.ndarray]]
         self._begun = OrderedDict()
 
-    def begin(self, names: tuple[str, ...], start: int, stop: int) -> None:
-        """Start to read rows that will be requested."""
+    def begin(
+        self, names: tuple[str, ...], readables: Sequence[sources.Readable], start: int, stop: int
+    ) -> None:
+        """Start to read rows that will be requested.
+
+        Args:
+            names: Handles of the images.
+            readables: The images.
+            start: First row.
+            stop: Row after the last.
+        """
         with self._lock:
             if (names, start, stop) not in self._begun:
-                reading = self._threads.submit(_read_rows, names, start, stop)
+                reading = self._threads.submit(_read_rows, readables, start, stop)
                 self._begun[names, start, stop] = reading
             same = [key for key in self._begun if key[0] == names]
             others = [key for key in self._begun if key[0] != names]

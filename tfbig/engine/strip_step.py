@@ -200,8 +200,7 @@ class StripStep:
         merged = []
         for node, before in zip(self.sweep.reductions, partials, strict=True):
             inputs = [owned[v] for v in node.inputs]
-            weights = [self.tensors.weights[w] for w in node.weights]
-            new = node.op.partial(inputs, weights, self._owned_strip(node))
+            new = node.op.partial(inputs, self._owned_strip(node))
             merged.append(node.op.merge(before, new))
         return merged
 
@@ -223,13 +222,12 @@ class StripStep:
             if cotangent is None:
                 continue
             inputs = [owned[v] for v in node.inputs]
-            weights = [self.tensors.weights[w] for w in node.weights]
             strip = self._owned_strip(node)
             if partials is None:
                 result = self.tensors.wholes[node.output]
-                gradients = node.op.pullback(inputs, weights, strip, result, cotangent)
+                gradients = node.op.pullback(inputs, strip, result, cotangent)
             else:
-                new, gradients = node.op.fused(inputs, weights, strip, cotangent)
+                new, gradients = node.op.fused(inputs, strip, cotangent)
                 merged.append(node.op.merge(partials[position], new))
             pairs = zip(node.inputs, gradients, strict=True)
             pulled.append({v: g for v, g in pairs if g is not None})

@@ -186,9 +186,8 @@ def fold(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices, ch
             for node in sweep.reductions:
                 local = strips.tensors
                 result, cotangent = local.wholes[node.output], local.d_wholes[node.output]
-                weights = [local.weights[w] for w in node.weights]
                 strip = Strip(start, stop, rows, ())
-                (pulled,) = node.op.pullback([x], weights, strip, result, cotangent)
+                (pulled,) = node.op.pullback([x], strip, result, cotangent)
                 total_gradient += pulled
             total_gradient = tf.cast(total_gradient, gradient.dtype)
         changes = [(gradient, start, total_gradient)]

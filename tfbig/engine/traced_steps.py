@@ -18,8 +18,8 @@ import tensorflow as tf
 from tfbig.engine.program import Program
 from tfbig.plan.sweeps import Layout
 
-Find = Callable[[Any], tuple[Program, dict[int, tf.Tensor]]]
-"""Function from the data of a step to the program that it runs and the input images of this program."""
+Find = Callable[[Any], tuple[Program, dict[int, tuple[int, ...]]]]
+"""Function from the data of a step to the program that it runs and the shapes of the input images of this program."""
 
 
 class Traced:
@@ -98,7 +98,7 @@ class Steps(Traced):
 
     Args:
         step: Step on data, which returns its outputs.
-        find: Function from data to the program and its input images.
+        find: Function from data to the program and the shapes of its input images.
         shape: Function from the shape of a tensor to the shape that a trace may know.
         steps: Most steps per call.
     """
@@ -116,13 +116,13 @@ class Steps(Traced):
 
     def layout(self, data: Any) -> tuple[Program, Layout]:
         """Return the program and the layout for data."""
-        program, images = self.find(data)
-        return program, program.choose(images)
+        program, shapes = self.find(data)
+        return program, program.layouts.for_shapes(shapes)
 
     def using(self, *layout: Any) -> AbstractContextManager[Any]:
         """Return a context in which the program uses the layout."""
         program, chosen = layout
-        return program.using(chosen)
+        return program.layouts.using(chosen)
 
     def traced_shape(self, shape: tf.TensorShape) -> Any:
         """Return the shape of a tensor as a trace may know it."""

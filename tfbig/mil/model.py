@@ -16,6 +16,7 @@ from tfbig.network import front_and_rest
 from tfbig.network.instances import Instances
 from tfbig.streaming import gradient_step
 from tfbig.streaming.model import StreamedModel
+from tfbig.streaming.program_cache import Compiled
 from tfbig.system import tf_errors
 from tfbig.system.budget import Budget
 
@@ -190,14 +191,9 @@ class MIL(StreamedModel):
 
     def compute_gradients(self, data: Any) -> gradient_step.Gradients:
         """Return the gradients of a batch and its logs, see `tfbig.streaming.gradient_step`."""
-        data = self._label_every_output(data)
         if self.mode == "published":
-            return abmil_acc.gradients(self, data)
+            return abmil_acc.gradients(self, self._with_labels(data))
         return super().compute_gradients(data)
-
-    def test_step(self, data: Any) -> dict[str, Any]:
-        """Evaluate one batch."""
-        return super().test_step(self._label_every_output(data))
 
     def _make_function(self, step_function: Any) -> Any:
         if self.mode == "published" and step_function == self.train_step:
@@ -210,10 +206,7 @@ class MIL(StreamedModel):
             return traced_steps.Traced(step_function)
         return super().traced(step_function)
 
-    def _build_trackers(self, data: Any) -> None:
-        super()._build_trackers(self._label_every_output(data))
-
-    def _label_every_output(self, data: Any) -> Any:
+    def _with_labels(self, data: Any) -> Any:
         """Copy the one label of a bag to every output of the aggregator."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         outputs = self._functional_twin._outputs_struct
@@ -251,10 +244,10 @@ class MIL(StreamedModel):
         Args:
             bags: Tensors `[N, n, ...]` or handles `[N]`.
         """
-        tensors = self._flat_inputs(bags)
-        self._configure_programs(tensors)
+        tensors = self._inputs_reader.read(bags).tensors
         assert self._split is not None  # the aggregator never streams
-        crossing = keras_variables.call(self._programs.forward(False, tensors), tensors)
+        program = self._programs.forward(False, tensors, Compiled.by(self))
+        crossing = keras_variables.call(program, tensors)
         return front_and_rest.restore_shapes(crossing, self._split.front.outputs)[0]
 
     @tf_errors.unwrapped

@@ -11,6 +11,7 @@ one of three kinds:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -71,33 +72,77 @@ class Local:
     phase: Any = None
 
 
-@dataclass(frozen=True)
-class Reduce:
-    """A reduction over strips, in four steps, and its pullback.
+class Reduce(ABC):
+    """A reduction over strips: a commutative monoid of partial results, and its pullback.
 
-    Args:
-        init: `(batch) -> partial`, a tuple of tensors; `batch` is N.
-        partial: `(inputs, weights, strip) -> partial`, over the rows that the strip owns.
-        merge: `(partial, partial) -> partial`.
-        finalize: `(partial, pixels) -> tensor or tuple`; `pixels` is the number of pixels of an image, int64.
-        pullback: `(inputs, weights, strip, result, cotangent) -> list`, the gradients of the inputs (None
-            for an input without one); `cotangent` is the gradient of the result.
-        fused: `(inputs, weights, strip, cotangent) -> (partial, gradients)` if the gradient does not depend
-            on the result itself, as for the mean of a loss over pixels: one sweep can then run forward and
-            backward. None otherwise.
+        result = finalize(merge(partial(strip 1), merge(partial(strip 2), ...)), pixels)
+
+    A partial result is a tuple of tensors. By default partial results add up and are the result.
+
+    Attributes:
         operations: As in `Local`, per input pixel.
         pixelwise: Whether the result is a sum over elements of any position and channel, so that inputs in
             space-to-depth layout give the same result.
+        fusible: Whether the gradient does not depend on the result itself, as for the mean of a loss over pixels:
+            one sweep can then run forward and backward, see `fused`.
     """
 
-    init: Callable[..., Any]
-    partial: Callable[..., Any]
-    merge: Callable[..., Any]
-    finalize: Callable[..., Any]
-    pullback: Callable[..., Any]
-    fused: Callable[..., Any] | None = None
     operations: int = 0
     pixelwise: bool = False
+    fusible: bool = False
+
+    @abstractmethod
+    def init(self, batch: Any) -> tuple[Any, ...]:
+        """Return the neutral element of `merge`.
+
+        Args:
+            batch: N, int32 scalar.
+        """
+
+    @abstractmethod
+    def partial(self, inputs: list[Any], strip: Any) -> tuple[Any, ...]:
+        """Return the partial result of a strip.
+
+        Args:
+            inputs: The rows of each input image that the strip owns.
+            strip: A `tfbig.ops.kernels.Strip`.
+        """
+
+    def merge(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the partial result of two sets of strips."""
+        return tuple(a + b for a, b in zip(first, second, strict=True))
+
+    def finalize(self, partial: tuple[Any, ...], pixels: Any) -> Any:
+        """Return the result, a tensor or a tuple.
+
+        Args:
+            partial: The partial result of all strips.
+            pixels: Number of pixels of an image, int64 scalar.
+        """
+        return partial
+
+    @abstractmethod
+    def pullback(self, inputs: list[Any], strip: Any, result: Any, cotangent: Any) -> list[Any]:
+        """Return the gradient of each input; None for an input without one.
+
+        Args:
+            inputs: As in `partial`.
+            strip: As in `partial`.
+            result: The result.
+            cotangent: Gradient of the result.
+        """
+
+    def fused(
+        self, inputs: list[Any], strip: Any, cotangent: Any
+    ) -> tuple[tuple[Any, ...], list[Any]]:
+        """Return the partial result of a strip and the gradients of its inputs, if the reduction is `fusible`.
+
+        Args:
+            inputs: As in `partial`.
+            strip: As in `partial`.
+            cotangent: Gradient of the result.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -219,11 +264,9 @@ class Graph:
         op = Local(function, tuple(axes), **traits)
         return self._node(name, op, inputs, weights, self.value(name, True, channels, dtype))
 
-    def reduce(
-        self, name: str, op: Reduce, inputs: Sequence[int], weights: Sequence[Any] = ()
-    ) -> int:
+    def reduce(self, name: str, op: Reduce, inputs: Sequence[int]) -> int:
         """Add a `Reduce` node and return its output value."""
-        return self._node(name, op, inputs, weights, self.value(name, False))
+        return self._node(name, op, inputs, (), self.value(name, False))
 
     def whole(
         self,

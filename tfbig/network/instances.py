@@ -7,7 +7,7 @@ bag are strips. A layer that combines all instances is a barrier: BatchNormaliza
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -261,22 +261,7 @@ def _batch_norm_of_slices(call: Call, size: int) -> int:
         gamma, beta = w[0] if layer.scale else None, w[-1] if layer.center else None
         return normalise(x[0], mean, variance, gamma, beta, layer.epsilon)
 
-    def partial(x: list[tf.Tensor], w: Any, strip: Any) -> tuple[tf.Tensor, ...]:
-        mean, variance = statistics(x[0])
-        return tf.constant(momentum, tf.float64), (1 - momentum) * mean, (1 - momentum) * variance
-
-    def merge(a: Any, b: Any) -> tuple[tf.Tensor, ...]:
-        return a[0] * b[0], a[1] * b[0] + b[1], a[2] * b[0] + b[2]
-
-    zeros = tf.zeros([call.channels], tf.float64)
-    op = Reduce(
-        lambda batch: (tf.ones([], tf.float64), zeros, zeros),
-        partial,
-        merge,
-        lambda total, pixels: total,
-        lambda x, *_: [tf.zeros_like(x[0])],
-        operations=4,
-    )
+    op = MovingStatistics(statistics, momentum, call.channels)
     changes = call.graph.reduce(f"{layer.name}/moving", op, call.inputs)
     for position, variable in enumerate((layer.moving_mean, layer.moving_variance), start=1):
 
@@ -285,6 +270,46 @@ def _batch_norm_of_slices(call: Call, size: int) -> int:
 
         call.graph.updates.append((variable, changes, update))
     return call.local(run, weights=affine, name="normalise", operations=6 * call.channels)
+
+
+class MovingStatistics(Reduce):
+    """Moving mean and variance after the updates by one slice after the other.
+
+    Args:
+        statistics: Function from a slice to its mean and variance, `[C]`.
+        momentum: Factor of the old statistics in each update.
+        channels: C.
+    """
+
+    operations = 4
+
+    def __init__(
+        self, statistics: Callable[[tf.Tensor], Any], momentum: float, channels: int
+    ) -> None:
+        self.statistics = statistics
+        self.momentum = momentum
+        self.channels = channels
+
+    def init(self, batch: Any) -> tuple[tf.Tensor, ...]:
+        """Return the update by no slice."""
+        zeros = tf.zeros([self.channels], tf.float64)
+        return tf.ones([], tf.float64), zeros, zeros
+
+    def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, ...]:
+        """Return the update by one slice: factor of the old statistics, then terms to add."""
+        new = [(1 - self.momentum) * t for t in self.statistics(inputs[0])]
+        return tf.constant(self.momentum, tf.float64), *new
+
+    def merge(self, first: Any, second: Any) -> tuple[tf.Tensor, ...]:
+        """Return the update by the first slices, then by the second ones."""
+        factor = second[0]
+        return first[0] * factor, *(first[i] * factor + second[i] for i in (1, 2))
+
+    def pullback(
+        self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
+    ) -> list[tf.Tensor]:
+        """Return zeros: the statistics are not trained through."""
+        return [tf.zeros_like(inputs[0])]
 
 
 def _dropout(call: Call) -> int:

@@ -33,13 +33,15 @@ def read(
         order: Order of the spatial axes, the one to cut first, see `longest_first`; by default that of the model.
 
     Returns:
-        The graph, with the inputs and outputs of the model.
+        The graph, with the inputs and outputs of the model. Its first weights are the trainable variables of the
+        model, in their order, so that gradients by weight are those that an optimizer expects.
 
     Raises:
         UnsupportedLayerError: A layer has no rule or is channels-first, or the model is subclassed.
     """
     functional = as_functional(model)
     graph = Graph(spatial=_spatial(functional, model.name), order=order)
+    graph.weights = list(model.trainable_variables)
     values = []
     for position, tensor in enumerate(functional.inputs):
         image = len(tensor.shape) == graph.spatial + 2

@@ -8,7 +8,6 @@ whole image first, so they are barriers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -18,11 +17,8 @@ from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry.windows import SAME
 from tfbig.network import user_code
 from tfbig.network.graph import Graph, Local, Node, Reduce
+from tfbig.network.loss_reductions import MeanLoss, Metrics, MetricsOnly, RatioSums, WeightSum
 
-XLA_NUMBERS = 2**24
-"""Fewest predicted elements of an image for which XLA pays: compiling takes 0.1 s per strip shape, saves 5 ns each."""
-
-Metrics = Callable[..., None]
 RATIOS = (keras.losses.Dice, keras.losses.Tversky)
 ELEMENTWISE = (
     keras.losses.BinaryCrossentropy,
@@ -111,16 +107,25 @@ def add(
     if sample_weight is not None:
         inputs.append(_weights_image(graph, target, sample_weight))
     if _is(loss, RATIOS):
-        op = replace(_ratio(loss, tail, metrics, graph.spatial), pixelwise=pixelwise)
-        return _add_ratio(graph, op, inputs, loss, weight, sample_weight)
+        ratio = RatioSums(loss, tail, metrics, graph.spatial, pixelwise)
+        return _add_ratio(graph, ratio, inputs, loss, weight, sample_weight)
     divisor_image = _divisor_image(graph, loss, inputs)
     divided = divisor_image is not None
-    op = _mean(loss, 1.0 if divided else weight, tail, metrics, divided, graph.spatial, graph.xla)
-    result = graph.reduce(loss.name, replace(op, pixelwise=pixelwise), inputs)
+    op = MeanLoss(
+        loss,
+        tail,
+        metrics,
+        graph.spatial,
+        weight=1.0 if divided else weight,
+        summed=divided,
+        xla=graph.xla,
+        pixelwise=pixelwise,
+    )
+    result = graph.reduce(loss.name, op, inputs)
     if divisor_image is None:
         return result
     dtype = tf.as_dtype(loss.dtype)
-    divisor = graph.reduce(f"{loss.name}/weights", _sum(dtype), [divisor_image])
+    divisor = graph.reduce(f"{loss.name}/weights", WeightSum(dtype), [divisor_image])
     return graph.whole(
         f"{loss.name}/mean",
         lambda x, w: tf.math.divide_no_nan(x[0], x[1]) * tf.constant(weight, dtype),
@@ -197,18 +202,7 @@ def observe(
     inputs = [prediction, target]
     if sample_weight is not None:
         inputs.append(_weights_image(graph, target, sample_weight))
-
-    def partial(x: list[tf.Tensor], w: Any, strip: Any) -> tuple[tf.Tensor]:
-        _update_metrics(metrics, x, x[0], strip)
-        return (tf.zeros([]),)
-
-    op = Reduce(
-        lambda batch: (tf.zeros([]),),
-        partial,
-        lambda a, b: (a[0] + b[0],),
-        lambda a, pixels: a[0],
-        lambda x, w, strip, result, cotangent: [None] * len(x),
-    )
+    op = MetricsOnly(metrics)
     return graph.reduce(f"{graph.values[prediction].name}/metrics", op, inputs)
 
 
@@ -270,130 +264,6 @@ def _movable(node: Node) -> bool:
     return simple and op.axes[0] is not None and set(op.axes[0]) == {SAME}
 
 
-def _values(
-    loss: keras.losses.Loss, y_true: tf.Tensor, y_pred: tf.Tensor, spatial: int
-) -> tf.Tensor:
-    """Return the loss of every pixel, `[N, r, ...]`, as in `loss(y_true, y_pred)` before its mean."""
-    dtype = tf.as_dtype(loss.dtype)
-    y_pred = y_pred if y_pred.dtype == dtype else tf.cast(y_pred, dtype)
-    values = loss.call(tf.cast(y_true, dtype), y_pred)
-    mask = keras.src.backend.get_keras_mask(values)
-    if mask is not None and getattr(loss, "ignore_class", None) is None:
-        raise UnsupportedLayerError(
-            f"loss '{loss.name}' ignores pixels by a Keras mask, which strips do not support; use "
-            "keras.losses.SparseCategoricalCrossentropy(ignore_class=...) or sample weights."
-        )
-    if values.shape.rank is None or values.shape.rank <= spatial:
-        raise UnsupportedLayerError(
-            f"loss '{loss.name}' is not a mean over pixels (it returns shape {values.shape} for a strip); "
-            "use a loss that returns one value per pixel, or keras.losses.Dice or Tversky."
-        )
-    return values
-
-
-def _share(strip: Any, dtype: Any) -> tf.Tensor:
-    """Return the share of the rows of an image that a strip owns."""
-    return tf.cast((strip.stop - strip.start) / strip.extent, dtype)
-
-
-def _update_metrics(
-    metrics: Metrics | None, x: list[tf.Tensor], y_pred: tf.Tensor, strip: Any
-) -> None:
-    """Update metrics with a strip; `x` are the inputs of a loss: prediction, target and optional weights."""
-    if metrics is not None:
-        share = _share(strip, keras.config.floatx())
-        metrics(x[1], y_pred, tf.fill(tf.shape(y_pred)[:1], share), *x[2:])
-
-
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` with the strip as a new first argument, compiled with XLA for strips of large images.
-
-    Activation, loss and gradient are a dozen pixelwise operations; compiled as one they take a third of the time
-    and no temporaries.
-    """
-    compiled = tf.function(function, jit_compile=True, autograph=False)
-
-    def choose(strip: Any, x: tf.Tensor, *rest: tf.Tensor) -> Any:
-        rows, extent = (tf.cast(n, tf.int64) for n in (strip.stop - strip.start, strip.extent))
-        large = tf.size(x, tf.int64) * extent >= XLA_NUMBERS * rows
-        return tf.cond(large, lambda: compiled(x, *rest), lambda: function(x, *rest))
-
-    return choose
-
-
-def _mean(
-    loss: keras.losses.Loss,
-    weight: float,
-    tail: Callable[[tf.Tensor], tf.Tensor],
-    metrics: Metrics | None,
-    summed: bool,
-    spatial: int,
-    xla: bool,
-) -> Reduce:
-    """Return the reduction of a loss: the sum over pixels if `summed`, else their mean."""
-    dtype = tf.as_dtype(loss.dtype)
-    summed = summed or loss.reduction == "sum"
-
-    def strip_loss(x: tf.Tensor, y: tf.Tensor, factor: tf.Tensor, *w: tf.Tensor) -> Any:
-        """Return a strip's part of the loss, and its prediction."""
-        y_pred = tail(x)
-        values = _values(loss, y, y_pred, spatial)
-        if w:
-            values *= tf.cast(w[0][..., 0], dtype)
-        total = tf.reduce_sum(values) if summed else tf.reduce_mean(values)
-        return total * tf.cast(factor, dtype), y_pred
-
-    def with_gradient(
-        x: tf.Tensor, y: tf.Tensor, factor: tf.Tensor, cotangent: tf.Tensor, *w: tf.Tensor
-    ) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            part, y_pred = strip_loss(x, y, factor, *w)
-        gradient = tape.gradient(part, x, cotangent)
-        return (part, gradient, y_pred) if metrics is not None else (part, gradient)
-
-    def factor_of(strip: Any) -> tf.Tensor:
-        return tf.constant(weight, tf.float64) * (1.0 if summed else _share(strip, tf.float64))
-
-    def partial(x: list[tf.Tensor], w: Any, strip: Any) -> tuple[tf.Tensor]:
-        part, y_pred = strip_loss(x[0], x[1], factor_of(strip), *x[2:])
-        _update_metrics(metrics, x, y_pred, strip)
-        return (part,)
-
-    compiles = xla and type(loss) in vars(keras.losses).values()
-    run = _compiled(with_gradient) if compiles else lambda strip, *tensors: with_gradient(*tensors)
-
-    def part_and_gradients(x: list[tf.Tensor], strip: Any, cotangent: tf.Tensor) -> Any:
-        part, gradient, *y_pred = run(strip, x[0], x[1], factor_of(strip), cotangent, *x[2:])
-        return part, [gradient, *[None] * len(x[1:])], y_pred
-
-    def fused(x: list[tf.Tensor], w: Any, strip: Any, cotangent: tf.Tensor) -> Any:
-        part, gradients, y_pred = part_and_gradients(x, strip, cotangent)
-        if y_pred:
-            _update_metrics(metrics, x, y_pred[0], strip)
-        return (part,), gradients
-
-    return Reduce(
-        lambda batch: (tf.zeros([], dtype),),
-        partial,
-        lambda a, b: (a[0] + b[0],),
-        lambda a, pixels: a[0],
-        lambda x, w, strip, result, cotangent: part_and_gradients(x, strip, cotangent)[1],
-        fused,
-    )
-
-
-def _sum(dtype: tf.DType) -> Reduce:
-    """Return the reduction that sums an image of weights, without a gradient."""
-    return Reduce(
-        lambda batch: (tf.zeros([], dtype),),
-        lambda x, w, strip: (tf.reduce_sum(tf.cast(x[0], dtype)),),
-        lambda a, b: (a[0] + b[0],),
-        lambda a, pixels: a[0],
-        lambda x, w, strip, result, cotangent: [None],
-    )
-
-
 def _add_ratio(
     graph: Graph,
     op: Reduce,
@@ -412,43 +282,6 @@ def _add_ratio(
     whole = [sums] if sample_weight is None else [sums, sample_weight]
     return graph.whole(
         f"{loss.name}/ratio", lambda x, w: _ratio_value(loss, weight, x[0], *x[1:]), whole
-    )
-
-
-def _ratio(
-    loss: Any, tail: Callable[[tf.Tensor], tf.Tensor], metrics: Metrics | None, spatial: int
-) -> Reduce:
-    """Return the reduction to the sums of `y * p`, `y` and `p`, over the batch or per image."""
-    inside = tuple(range(1, spatial + 2))
-    axis = tuple(loss.axis) if isinstance(loss.axis, list) else loss.axis
-    if axis not in (None, inside):
-        raise UnsupportedLayerError(
-            f"loss '{loss.name}' has axis={loss.axis}; expected axis=None or {inside}."
-        )
-    dtype = tf.as_dtype(loss.dtype)
-
-    def sums(x: list[tf.Tensor]) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
-        y_pred = tail(x[0])
-        y, p = tf.cast(x[1], dtype), tf.cast(y_pred, dtype)
-        return tuple(tf.reduce_sum(t, axis) for t in (y * p, y, p)), y_pred
-
-    def partial(x: list[tf.Tensor], w: Any, strip: Any) -> tuple[tf.Tensor, ...]:
-        strip_sums, y_pred = sums(x)
-        _update_metrics(metrics, x, y_pred, strip)
-        return strip_sums
-
-    def pullback(x: list[tf.Tensor], w: Any, strip: Any, result: Any, cotangent: Any) -> list[Any]:
-        with tf.GradientTape() as tape:
-            tape.watch(x[0])
-            strip_sums = sums(x)[0]
-        return [tape.gradient(strip_sums, x[0], cotangent), *[None] * len(x[1:])]
-
-    return Reduce(
-        lambda batch: tuple(tf.zeros([] if axis is None else [batch], dtype) for _ in range(3)),
-        partial,
-        lambda a, b: tuple(i + j for i, j in zip(a, b, strict=True)),
-        lambda a, pixels: tuple(a),
-        pullback,
     )
 
 

@@ -142,7 +142,7 @@ def _is_fusible(graph: Graph, last: Sweep) -> bool:
     """Return whether a last sweep can run forward and backward together: it computes a sum over pixels only."""
     return (
         [n.output for n in last.reductions] == graph.outputs
-        and last.reductions[0].op.fused is not None
+        and last.reductions[0].op.fusible
         and not last.wholes
     )
 

@@ -192,7 +192,7 @@ class Strips:
         """
         sweep = self.sweep
         tiles = {v: rows * self._row_bytes(v) for v, rows in self._tallest(count, chosen).items()}
-        scored = any(n.op.fused is not None for n in sweep.reductions)
+        scored = any(n.op.fusible for n in sweep.reductions)
         temporaries = max(tiles.values(), default=0) * (4 if self.training or scored else 1)
         doubled = self.with_gradient if self.training else ()
         one = sum(b * (2 if v in doubled else 1) for v, b in tiles.items()) + temporaries

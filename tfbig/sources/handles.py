@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, final
 
 from tfbig.errors import SourceError
@@ -17,7 +18,8 @@ from tfbig.sources.source import Readable, RowArray, Source, registered
 _MAX_OPEN_FILES: Final = 16
 
 _lock = threading.Lock()
-_opened: OrderedDict[tuple[Any, ...], Source] = OrderedDict()
+_Key = tuple[Any, ...]
+_opened: OrderedDict[_Key, Future[Source]] = OrderedDict()
 
 
 def resolve(handle: str) -> Readable:
@@ -145,13 +147,29 @@ class OnDisk(Source):
 
 
 def _resolve_file(path: str, selection: _Selection = _FINEST) -> Source:
+    """Return the open file, or open it; only the table is locked, as to open a file can take long."""
+    key = (*_file_key(path), selection)
     with _lock:
-        key = (*_file_key(path), selection)
-        source = _opened.pop(key, None) or selection.open(path)
-        _opened[key] = source
+        opening = _opened.pop(key, None)
+        is_first = opening is None
+        opening = Future[Source]() if opening is None else opening
+        _opened[key] = opening
         if len(_opened) > _MAX_OPEN_FILES:
             _opened.popitem(last=False)  # closed with its last reference, so never during a read
-        return source
+    if is_first:
+        _open(opening, key, path, selection)
+    return opening.result()
+
+
+def _open(opening: Future[Source], key: _Key, path: str, selection: _Selection) -> None:
+    """Open a file for all threads that wait for it."""
+    try:
+        opening.set_result(selection.open(path))
+    except BaseException as error:
+        with _lock:
+            if _opened.get(key) is opening:
+                del _opened[key]
+        opening.set_exception(error)
 
 
 def _resolve_registered(handle: str) -> Readable:

@@ -40,6 +40,33 @@ def keras_gradients(model: keras.Model, data: Any) -> Gradients:
     return gradients, model.compute_metrics(x, y, predicted, sample_weight)
 
 
+def with_penalty(
+    model: keras.Model, losses: Callable[[], list[Any]], gradients: list[Any], dtype: tf.DType
+) -> tuple[list[Any], tf.Tensor]:
+    """Add the regularisation losses to gradients.
+
+    Args:
+        model: The compiled model.
+        losses: Function that returns its regularisation losses.
+        gradients: Gradient per trainable variable, None for a variable without one.
+        dtype: Element type of the loss.
+
+    Returns:
+        The gradients, and the sum of the regularisation losses.
+    """
+    with tf.GradientTape() as tape:
+        total = penalty(losses(), dtype)
+        scaled = model.optimizer.scale_loss(total / replicas())
+    extra = tape.gradient(scaled, [v._value for v in model.trainable_variables])
+    pairs = ([g for g in both if g is not None] for both in zip(gradients, extra, strict=True))
+    return [tf.add_n(terms) if terms else None for terms in pairs], total
+
+
+def penalty(losses: list[Any], dtype: tf.DType) -> tf.Tensor:
+    """Return the sum of regularisation losses."""
+    return sum((tf.cast(loss, dtype) for loss in losses), tf.zeros([], dtype))
+
+
 def unscaled(loss: tf.Tensor) -> tf.Tensor:
     """Undo the division of a loss by the number of replicas."""
     return loss * tf.cast(replicas(), loss.dtype)

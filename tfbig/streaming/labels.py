@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfbig.engine import read_ahead
+from tfbig.network import objective
 
 map_structure = keras.tree.map_structure
 
@@ -67,6 +68,26 @@ class Labels:
         shape = read_ahead.source_shape(tensor)
         image = read_ahead.read_source(tensor, 0, shape[1], tf.as_dtype(self.source_dtype))
         return tf.ensure_shape(image, [*[None] * (self.rank - 1), channels])
+
+    def dense_data(self, data: Any, loss: Any, outputs: Any) -> Any:
+        """Return data with targets and sample weights as tensors, for losses that Keras computes.
+
+        Args:
+            data: `(x, y)` or `(x, y, sample_weight)`.
+            loss: Loss of Keras' `compile`.
+            outputs: Structure of the outputs of the model.
+        """
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        flat = flatten(y)
+        if any(tf.as_dtype(t.dtype) == tf.string for t in flat):
+            specs = map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), outputs)
+            goal = objective.expected(loss, specs, self.by_handle)
+            channels = goal.channels([s.shape[-1] for s in keras.tree.flatten(specs)])
+            dense = [self.dense(t, channels.get(i)) for i, t in enumerate(flat)]
+            y = keras.tree.pack_sequence_as(y, dense)
+        if sample_weight is not None:
+            sample_weight = map_structure(lambda t: self.dense(t, 1), sample_weight)
+        return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
 
     def _pixels(self, target: Any) -> tf.Tensor:
         """Add a channel axis to labels without one."""

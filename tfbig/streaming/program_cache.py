@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -75,6 +75,40 @@ class Settings:
         return min(DEFAULT_STRIPS, self.budget.host_bytes // self.replicas // HOST_SHARE), False
 
 
+class Compiled(NamedTuple):
+    """What `compile` has set.
+
+    Args:
+        loss: Loss of Keras, or None.
+        metrics: Metrics of Keras, or None.
+        xla: Whether losses may be compiled.
+    """
+
+    loss: Any
+    metrics: Any
+    xla: bool
+
+    @classmethod
+    def by(cls, model: keras.Model) -> Compiled:
+        """Return what `compile` has set on a model; nothing before it is called."""
+        loss, metrics = (getattr(model, n, None) for n in ("_compile_loss", "_compile_metrics"))
+        return cls(loss, metrics, model.jit_compile is not False)
+
+
+class LossProgram(NamedTuple):
+    """Program that computes losses and metrics.
+
+    Args:
+        program: The program.
+        objective: Its losses and metrics.
+        labels: Positions of the labels, flat, that it needs after the inputs.
+    """
+
+    program: Program
+    objective: objective.Objective
+    labels: list[int]
+
+
 class Programs:
     """The programs of a model, each built when it is first needed.
 
@@ -92,7 +126,6 @@ class Programs:
         images_out: Whether every output of the streamed part is an image.
         bags: Whether its images are bags of instances.
         labels: Reader of its labels.
-        xla: Whether losses may be compiled.
 
     Raises:
         UnsupportedLayerError: A layer has no rule, or needs the whole image at once.
@@ -113,7 +146,6 @@ class Programs:
         self.settings = settings
         self.model_bytes = model_bytes
         self.order: tuple[int, ...] | None = None
-        self.xla = True
         self._built: dict[Any, Any] = {}
         self._owner: Any = None
         graph = self.read(training=True)
@@ -138,7 +170,7 @@ class Programs:
                 )
         return keras_reader.read(model, training, dtypes, self.order)
 
-    def turn(self, tensors: Sequence[tf.Tensor | tf.TensorSpec]) -> None:
+    def _turn(self, tensors: Sequence[tf.Tensor | tf.TensorSpec]) -> None:
         """Cut volumes along their longest axis; if it is not known, along the same axis as the previous ones.
 
         Images of two axes are always cut by rows, because files are read by rows.
@@ -156,7 +188,7 @@ class Programs:
             loss: Loss of Keras' `compile` if it is computed strip by strip, else None.
         """
         batch, *size = (int(n) for n in shape[: self.rank - 1])
-        self.turn([tf.TensorSpec((batch, *size, None))])
+        self._turn([tf.TensorSpec((batch, *size, None))])
         graph = self.read(training, [self.settings.source_dtype] * len(self.functional.inputs))
         sizes = {i: graph.to_graph_order(size) for i in graph.inputs if graph.values[i].image}
         if loss is not None:
@@ -170,13 +202,17 @@ class Programs:
         phase_layout.rewrite(graph)
         return self._planner(graph, training).plan(batch, sizes)
 
-    def forward(self, training: bool | None, tensors: Sequence[tf.Tensor]) -> Program:
+    def forward(
+        self, training: bool | None, tensors: Sequence[tf.Tensor], compiled: Compiled
+    ) -> Program:
         """Return the program that computes the outputs for inputs of these element types.
 
         Args:
             training: As in `keras.Model.__call__`.
             tensors: Inputs, or specs of them.
+            compiled: What `compile` has set.
         """
+        self._prepare(tensors, compiled)
         key = (training, self.order, self._trainable(), self.devices, *(t.dtype for t in tensors))
 
         def build() -> Program:
@@ -186,31 +222,22 @@ class Programs:
 
         return self._cached(key, build)
 
-    def keep_for(self, owner: Any, xla: bool) -> None:
-        """Drop all programs after a new `compile`, which makes a new loss: layers may have changed.
-
-        Args:
-            owner: Loss of Keras' `compile`.
-            xla: Whether losses may be compiled.
-        """
-        self.xla = xla
-        if owner is not self._owner:
-            self._owner, self._built = owner, {}
-
     def loss(
-        self, training: bool, tensors: Sequence[tf.Tensor], label_pair: Sequence[Any], owners: Any
-    ) -> tuple[Program, objective.Objective, list[int]]:
+        self,
+        training: bool,
+        tensors: Sequence[tf.Tensor],
+        label_pair: Sequence[Any],
+        compiled: Compiled,
+    ) -> LossProgram:
         """Return the program that computes losses and metrics.
 
         Args:
             training: Whether to compute a training step.
             tensors: Inputs.
             label_pair: Targets and sample weights.
-            owners: Loss and metrics of Keras' `compile`.
-
-        Returns:
-            The program, its objective, and the positions of the labels, flat, that it needs after the inputs.
+            compiled: What `compile` has set.
         """
+        self._prepare(tensors, compiled)
         targets, weights = (
             None if s is None else map_structure(self.labels.spec, s) for s in label_pair
         )
@@ -218,16 +245,22 @@ class Programs:
         state = self.order, self._trainable(), self.devices
         key = ("loss", training, *state, *types, repr((targets, weights)))
 
-        def build() -> tuple[Program, objective.Objective, list[int]]:
+        def build() -> LossProgram:
             graph = self.read(training, [self._dtype(t) for t in tensors])
-            graph.xla = self.xla
-            loss, metrics = owners
-            goal = objective.read(loss, metrics, self._output_specs(graph), targets, weights)
+            graph.xla = compiled.xla
+            specs = self._output_specs(graph)
+            goal = objective.read(compiled.loss, compiled.metrics, specs, targets, weights)
             taken = goal.add_to(graph, labels.flatten(targets), labels.flatten(weights))
             phase_layout.rewrite(graph)
-            return self._program(graph, training), goal, taken
+            return LossProgram(self._program(graph, training), goal, taken)
 
         return self._cached(key, build)
+
+    def _prepare(self, tensors: Sequence[tf.Tensor], compiled: Compiled) -> None:
+        """Choose the axis to cut; drop all programs after a new `compile`: loss and layers may have changed."""
+        self._turn(tensors)
+        if compiled.loss is not self._owner:
+            self._owner, self._built = compiled.loss, {}
 
     def _cached(self, key: Any, build: Callable[[], Any]) -> Any:
         """Return the value built for a key; build it on the first call."""
@@ -274,8 +307,9 @@ class Programs:
         )
 
     def _trainable(self) -> tuple[bool, ...]:
-        """Return `trainable` of every layer: users may change it, and it freezes BatchNormalization statistics."""
-        return tuple(layer.trainable for layer in self.model._flatten_layers())
+        """Return `trainable` of layers and variables: users may change it, and it freezes BatchNormalization."""
+        items = (*self.model._flatten_layers(), *self.model.variables)
+        return tuple(item.trainable for item in items)
 
     def _dtype(self, tensor: tf.Tensor) -> str:
         return self.settings.source_dtype if tensor.dtype == tf.string else tensor.dtype.name

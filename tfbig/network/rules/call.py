@@ -122,7 +122,7 @@ class Call:
         """
         inputs = self.inputs if inputs is None else inputs
         images = [self.graph.values[i] for i in inputs]
-        op = _sum(partial, images, self.graph.spatial)
+        op = Sum(partial, images, self.graph.spatial)
         total = self.graph.reduce(self._name(f"{name}_reduce" if name else "reduce"), op, inputs)
         dtype = self.dtype
 
@@ -270,29 +270,41 @@ def _transpose(x: tf.Tensor, permutation: tuple[int, ...]) -> tf.Tensor:
     return x if list(permutation) == sorted(permutation) else tf.transpose(x, permutation)
 
 
-def _sum(partial: Callable[..., Any], images: Sequence[Value], spatial: int) -> Reduce:
-    """Return the reduction that sums `partial` over strips; its pullback differentiates `partial` on each strip."""
-    wide = moments.wide(tf.as_dtype(images[0].dtype))
+class Sum(Reduce):
+    """Sum of a function over strips; its pullback differentiates the function on each strip.
 
-    def sums_of_strip(x: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, ...]:
-        sums = partial([tf.cast(t, wide) for t in x], strip)
+    Args:
+        function: `(x, strip) -> tensor or tuple`, the sum over the rows of a strip.
+        images: The inputs.
+        spatial: Number of spatial axes.
+    """
+
+    def __init__(self, function: Callable[..., Any], images: Sequence[Value], spatial: int) -> None:
+        self.function = function
+        self.images = images
+        self.spatial = spatial
+        self.wide = moments.wide(tf.as_dtype(images[0].dtype))
+        self.operations = images[0].channels
+
+    def init(self, batch: Any) -> tuple[tf.Tensor, ...]:
+        """Return zeros."""
+        pixel = [tf.ones([batch, *[1] * self.spatial, i.channels], self.wide) for i in self.images]
+        return tuple(tf.zeros_like(t) for t in self.partial(pixel, kernels.Strip(0, 1, 1, ())))
+
+    def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, ...]:
+        """Return the sums of a strip."""
+        sums = self.function([tf.cast(t, self.wide) for t in inputs], strip)
         return tuple(sums) if isinstance(sums, (tuple, list)) else (sums,)
 
-    def init(batch: Any) -> tuple[tf.Tensor, ...]:
-        pixel = [tf.ones([batch, *[1] * spatial, i.channels], wide) for i in images]
-        return tuple(tf.zeros_like(t) for t in sums_of_strip(pixel, kernels.Strip(0, 1, 1, ())))
+    def finalize(self, partial: tuple[tf.Tensor, ...], pixels: Any) -> tuple[tf.Tensor, ...]:
+        """Return the sums and the number of pixels, in their element type."""
+        return *partial, tf.cast(tf.cast(pixels, tf.float64), self.wide)
 
-    def pullback(x: list[Any], w: Any, strip: Any, result: Any, cotangent: Any) -> list[Any]:
+    def pullback(
+        self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
+    ) -> list[Any]:
+        """Return the gradients of the inputs."""
         with tf.GradientTape() as tape:
-            tape.watch(x)
-            sums = sums_of_strip(x, strip)
-        return tape.gradient(sums, x, list(cotangent[: len(sums)]))
-
-    return Reduce(
-        init,
-        lambda x, w, strip: sums_of_strip(x, strip),
-        lambda a, b: tuple(i + j for i, j in zip(a, b, strict=True)),
-        lambda a, pixels: (*a, tf.cast(tf.cast(pixels, tf.float64), wide)),
-        pullback,
-        operations=images[0].channels,
-    )
+            tape.watch(inputs)
+            sums = self.partial(inputs, strip)
+        return tape.gradient(sums, inputs, list(cotangent[: len(sums)]))

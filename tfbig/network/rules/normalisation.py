@@ -17,32 +17,51 @@ from tfbig.ops import moments
 layers = keras.layers
 
 
-def _moments(shape: Callable[[Any], Any], axes: list[int], grouped: Any) -> Reduce:
-    """Return the reduction to the moments over `axes` of `grouped(x)`; `shape(batch)` is the shape of the result."""
+class MomentsOf(Reduce):
+    """Moments of groups of pixels.
 
-    def partial(x: list[tf.Tensor], w: Any, strip: Any) -> moments.Moments:
-        return moments.of(grouped(x[0]), axes)
+    Args:
+        shape: Function from N to the shape of the moments.
+        axes: Axes of `grouped(x)` that the moments are computed over.
+        grouped: Function from a strip `[N, r, ..., C]` to its groups.
+    """
 
-    def pullback(x: list[tf.Tensor], w: Any, strip: Any, result: Any, cotangent: Any) -> list[Any]:
-        groups = grouped(x[0])
-        mean, d_mean, d_variance = (
-            _expand(t, axes) for t in (result[0], cotangent[0], cotangent[1])
-        )
-        dx = moments.pullback(groups, mean, d_mean, d_variance, result[2])
-        return [tf.reshape(dx, tf.shape(x[0]))]
+    operations = 4
 
-    def finalize(partial: moments.Moments, pixels: Any) -> tuple[Any, ...]:
+    def __init__(
+        self, shape: Callable[[Any], Any], axes: list[int], grouped: Callable[[Any], Any]
+    ) -> None:
+        self.shape = shape
+        self.axes = axes
+        self.grouped = grouped
+
+    def init(self, batch: Any) -> moments.Moments:
+        """Return the moments of no pixels."""
+        return moments.init(self.shape(batch))
+
+    def partial(self, inputs: list[tf.Tensor], strip: Any) -> moments.Moments:
+        """Return the moments of a strip."""
+        return moments.of(self.grouped(inputs[0]), self.axes)
+
+    def merge(self, first: Any, second: Any) -> moments.Moments:
+        """Return the moments of both."""
+        return moments.merge(moments.Moments(*first), moments.Moments(*second))
+
+    def finalize(self, partial: Any, pixels: Any) -> tuple[Any, ...]:
+        """Return mean, variance, number of elements, and number of elements of a pixel."""
         items = tf.cast(partial[0] // pixels, tf.float64)
         return (*moments.finalize(moments.Moments(*partial)), partial[0], items)
 
-    return Reduce(
-        lambda batch: moments.init(shape(batch)),
-        partial,
-        lambda a, b: moments.merge(moments.Moments(*a), moments.Moments(*b)),
-        finalize,
-        pullback,
-        operations=4,
-    )
+    def pullback(
+        self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
+    ) -> list[Any]:
+        """Return the gradient of the image."""
+        groups = self.grouped(inputs[0])
+        mean, d_mean, d_variance = (
+            _expand(t, self.axes) for t in (result[0], cotangent[0], cotangent[1])
+        )
+        dx = moments.pullback(groups, mean, d_mean, d_variance, result[2])
+        return [tf.reshape(dx, tf.shape(inputs[0]))]
 
 
 def _expand(t: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
@@ -65,7 +84,7 @@ def batch_normalization(call: Call) -> int:
         )
     if call.training and layer.trainable:
         axes = list(range(call.rank - 1))
-        op = _moments(lambda batch: [call.channels], axes, lambda x: x)
+        op = MomentsOf(lambda batch: [call.channels], axes, lambda x: x)
         statistics = graph.reduce(f"{layer.name}/moments", op, call.inputs)
         if layer.synchronized:
             statistics = call.whole(
@@ -179,7 +198,7 @@ def group_normalization(call: Call) -> int:
         return tf.ensure_shape(split, [*x.shape[:-1], groups, each])
 
     axes = [*range(1, spatial + 1), spatial + 2]
-    op = _moments(lambda batch: [batch, groups], axes, grouped)
+    op = MomentsOf(lambda batch: [batch, groups], axes, grouped)
     statistics = call.graph.reduce(f"{layer.name}/moments", op, call.inputs)
     return _affine(call, statistics, lambda t: _expand(t, axes), grouped)
 

@@ -76,41 +76,60 @@ def global_maximum(call: Call) -> int:
 
 def maximum_of_image(call: Call, keepdims: bool) -> int:
     """Add the maximum over all pixels; pixels that attain it share the gradient, as in TensorFlow."""
-    dtype = tf.as_dtype(call.dtype)
-    channels, axes = call.channels, list(range(1, call.rank - 1))
-    least = dtype.min if dtype.is_integer else float("-inf")
-
-    def ties(x: tf.Tensor, top: tf.Tensor) -> tf.Tensor:
-        return tf.equal(x, _expand_spatial(call, top))  # `==` would lose the shape
-
-    def partial(x: list[Any], w: Any, strip: Any) -> tuple[Any, Any]:
-        top = tf.reduce_max(x[0], axes)
-        return top, tf.reduce_sum(tf.cast(ties(x[0], top), tf.int64), axes)
-
-    def merge(a: Any, b: Any) -> tuple[Any, Any]:
-        top = tf.maximum(a[0], b[0])
-        first, second = (tf.where(tf.equal(p[0], top), p[1], 0) for p in (a, b))
-        return top, first + second
-
-    def pullback(x: list[Any], w: Any, strip: Any, result: Any, cotangent: Any) -> list[Any]:
-        chosen = tf.cast(ties(x[0], result[0]), dtype)
-        counts, gradient = (_expand_spatial(call, t) for t in (result[1], cotangent[0]))
-        return [chosen / tf.cast(counts, dtype) * gradient]  # rounded as in TensorFlow
-
-    op = Reduce(
-        lambda batch: (
-            tf.fill([batch, channels], tf.constant(least, dtype)),
-            tf.zeros([batch, channels], tf.int64),
-        ),
-        partial,
-        merge,
-        lambda a, pixels: tuple(a),
-        pullback,
-        operations=channels,
-    )
+    op = Maximum(call.channels, call.rank - 2, tf.as_dtype(call.dtype))
     result = call.graph.reduce(f"{call.layer.name}/reduce", op, call.inputs)
     shape = (lambda t: _expand_spatial(call, t)) if keepdims else (lambda t: t)
     return call.whole(lambda x, w: shape(x[0][0]), [result])
+
+
+class Maximum(Reduce):
+    """Maximum of each channel over all pixels, and the number of pixels that attain it.
+
+    Args:
+        channels: Channels of the image.
+        spatial: Number of spatial axes.
+        dtype: Element type of the image.
+    """
+
+    def __init__(self, channels: int, spatial: int, dtype: tf.DType) -> None:
+        self.operations = channels
+        self.spatial = spatial
+        self.dtype = dtype
+
+    def init(self, batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the least number, which no pixel attains."""
+        least = self.dtype.min if self.dtype.is_integer else float("-inf")
+        shape = [batch, self.operations]
+        return tf.fill(shape, tf.constant(least, self.dtype)), tf.zeros(shape, tf.int64)
+
+    def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the maximum of a strip."""
+        axes = list(range(1, self.spatial + 1))
+        top = tf.reduce_max(inputs[0], axes)
+        return top, tf.reduce_sum(tf.cast(self._ties(inputs[0], top), tf.int64), axes)
+
+    def merge(self, first: Any, second: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the larger maximum."""
+        top = tf.maximum(first[0], second[0])
+        counts = [tf.where(tf.equal(p[0], top), p[1], 0) for p in (first, second)]
+        return top, counts[0] + counts[1]
+
+    def pullback(
+        self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
+    ) -> list[tf.Tensor]:
+        """Return the gradient of the image."""
+        chosen = tf.cast(self._ties(inputs[0], result[0]), self.dtype)
+        counts, gradient = (self._expand(t) for t in (result[1], cotangent[0]))
+        return [chosen / tf.cast(counts, self.dtype) * gradient]  # rounded as in TensorFlow
+
+    def _ties(self, x: tf.Tensor, top: tf.Tensor) -> tf.Tensor:
+        return tf.equal(x, self._expand(top))  # `==` would lose the shape
+
+    def _expand(self, t: tf.Tensor) -> tf.Tensor:
+        """Return `[N, C]` as `[N, 1, ..., C]`."""
+        for _ in range(self.spatial):
+            t = t[:, None]
+        return t
 
 
 @rule(layers.Flatten, layers.Reshape, layers.Permute)
@@ -132,7 +151,7 @@ def read_whole(call: Call) -> list[int]:
         cheap=True,
     )
     graph = call.graph
-    op = _gather(graph.to_graph_order(size), channels, tf.as_dtype(call.dtype))
+    op = Gather(graph.to_graph_order(size), channels, tf.as_dtype(call.dtype))
     whole = graph.reduce(f"{call.layer.name}/whole", op, [fixed])
     if graph.order is not None:
         transposed = call.whole(
@@ -142,17 +161,37 @@ def read_whole(call: Call) -> list[int]:
     return on_whole_values(call.with_inputs([whole]))
 
 
-def _gather(size: Sequence[int], channels: int, dtype: tf.DType) -> Reduce:
-    """Return the reduction that assembles the image from its strips."""
+class Gather(Reduce):
+    """The whole image, assembled from its strips.
 
-    def partial(x: list[tf.Tensor], w: Any, strip: Any) -> tuple[tf.Tensor]:
-        around = [(strip.start, size[0] - strip.stop), *[(0, 0)] * (len(size) - 1)]
-        return (tf.ensure_shape(kernels.pad(x[0], *around), [None, *size, channels]),)
+    Args:
+        size: Rows, columns, ... of the image.
+        channels: Channels of the image.
+        dtype: Element type of the image.
+    """
 
-    return Reduce(
-        lambda batch: (tf.zeros([batch, *size, channels], dtype),),
-        partial,
-        lambda a, b: (a[0] + b[0],),
-        lambda a, pixels: a[0],
-        lambda x, w, strip, result, cotangent: [cotangent[:, strip.start : strip.stop]],
-    )
+    def __init__(self, size: Sequence[int], channels: int, dtype: tf.DType) -> None:
+        self.size = size
+        self.channels = channels
+        self.dtype = dtype
+
+    def init(self, batch: Any) -> tuple[tf.Tensor]:
+        """Return zeros."""
+        return (tf.zeros([batch, *self.size, self.channels], self.dtype),)
+
+    def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor]:
+        """Return the rows of a strip, with zeros around."""
+        below = self.size[0] - strip.stop
+        around = [(strip.start, below), *[(0, 0)] * (len(self.size) - 1)]
+        shape = [None, *self.size, self.channels]
+        return (tf.ensure_shape(kernels.pad(inputs[0], *around), shape),)
+
+    def finalize(self, partial: tuple[tf.Tensor], pixels: Any) -> tf.Tensor:
+        """Return the image."""
+        return partial[0]
+
+    def pullback(
+        self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
+    ) -> list[tf.Tensor]:
+        """Return the rows of the gradient."""
+        return [cotangent[:, strip.start : strip.stop]]

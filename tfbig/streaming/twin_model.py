@@ -1,0 +1,51 @@
+"""A Keras model that has the layers and variables of a plain one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from tfbig.network import keras_reader
+from tfbig.system import tf_errors
+
+
+class TwinModel(tf_errors.Unwrapped, keras.Model):
+    """A Keras model that runs another one in its own way.
+
+    Args:
+        model: The plain model.
+        **kwargs: Arguments of `keras.Model`, such as `name`.
+
+    Attributes:
+        twin: The plain model, with the same layers and variables.
+    """
+
+    def __init__(self, model: keras.Model, **kwargs: Any) -> None:
+        # The policy of the model decides whether `compile` scales the loss (mixed_float16).
+        super().__init__(dtype=model.dtype_policy, **kwargs)
+        self.twin = model
+        self._functional_twin = keras_reader.as_functional(model)
+        self.autocast = False  # every layer casts its inputs
+        self.supports_jit = False  # strips come from the host
+
+    @property
+    def layers(self) -> list[Any]:
+        """Layers of the plain model, so that the weight files of both models are interchangeable."""
+        return list(self.twin.layers)
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs, as in the plain model."""
+        return list(self._functional_twin.output_names)
+
+    def _resolve_auto_jit_compile(self) -> None:
+        """Leave `compile(jit_compile="auto")` as it is; False would turn off XLA for losses too."""
+
+    def build(self, input_shape: Any = None) -> None:
+        """Do nothing: the plain model is built."""
+        self.built = True
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the output shape of the plain model."""
+        return self.twin.compute_output_shape(input_shape)
