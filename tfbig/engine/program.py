@@ -30,7 +30,7 @@ from tfbig.ops import autodiff
 from tfbig.plan.planner import GOOD_ENOUGH, Planner
 from tfbig.plan.sweeps import Layout, Store, Sweep, foldable
 from tfbig.stores import device_store, file_pool, host_store
-from tfbig.system import progress
+from tfbig.system import callbacks, progress
 
 HOST = "/CPU:0"
 """Device of the stores and of all small tensors."""
@@ -271,7 +271,7 @@ class Program:
             else tf.shape(t, tf.int64)
             for t in images.values()
         ]
-        empty, shapes, places, *tables = tf.numpy_function(
+        empty, shapes, places, *tables = callbacks.numpy_function(
             self._geometry(list(images), layout),
             [tf.stack(input_shapes)],
             [tf.string, tf.int64, tf.int64] + [tf.int32] * len(sweeps),
@@ -325,7 +325,7 @@ class Program:
         self, keys: list[int], layout: Layout
     ) -> Callable[[np.ndarray], list[np.ndarray]]:
         """Return a function from the shapes of the inputs to the numbers that `_start` needs."""
-        graph, planner = self.graph, self.planner
+        graph, planner, folder = self.graph, self.planner, self.folder  # self holds the trace
 
         def geometry(shapes: np.ndarray) -> list[np.ndarray]:
             for key, shape in zip(keys, shapes, strict=True):
@@ -339,7 +339,7 @@ class Program:
             plan = planner.plan(int(shapes[0][0]), sizes, layout)
             host_store.check(plan.host_bytes)
             if plan.disk_bytes:
-                file_pool.check(self.folder, plan.disk_bytes)
+                file_pool.check(folder, plan.disk_bytes)
             all_shapes = np.zeros((len(graph.values), graph.spatial + 2), np.int64)
             for value, size in graph.extents(sizes).items():
                 all_shapes[value] = shapes[0][0], *size, graph.values[value].channels
