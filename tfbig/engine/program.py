@@ -30,7 +30,7 @@ from tfbig.ops import autodiff
 from tfbig.plan.planner import GOOD_ENOUGH, Planner
 from tfbig.plan.sweeps import Layout, Store, Sweep, foldable
 from tfbig.stores import device_store, file_pool, host_store
-from tfbig.system import callbacks, progress
+from tfbig.system import callbacks, progress, traces
 
 HOST = "/CPU:0"
 """Device of the stores and of all small tensors."""
@@ -178,7 +178,7 @@ class Program:
         key = function, layout, self._trained
         if key not in self._compiled:
             self._compiled[key] = tf.function(run, autograph=False, reduce_retracing=True)
-        return self._compiled[key](inputs, *others)
+        return traces.call(self._compiled[key], inputs, *others)
 
     def _on_host(self) -> AbstractContextManager[Any]:
         """Place operations on the host unless they name a device; an accelerator would hold whole images."""

@@ -18,6 +18,7 @@ from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry.windows import SAME
 from tfbig.network import user_code
 from tfbig.network.graph import Graph, Local, Node, Reduce
+from tfbig.system import traces
 
 XLA_NUMBERS = 2**24
 """Fewest predicted elements of an image for which XLA pays: compiling takes 0.1 s per strip shape, saves 5 ns each."""
@@ -316,7 +317,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     def choose(strip: Any, x: tf.Tensor, *rest: tf.Tensor) -> Any:
         rows, extent = (tf.cast(n, tf.int64) for n in (strip.stop - strip.start, strip.extent))
         large = tf.size(x, tf.int64) * extent >= XLA_NUMBERS * rows
-        return tf.cond(large, lambda: compiled(x, *rest), lambda: function(x, *rest))
+        return tf.cond(large, lambda: traces.call(compiled, x, *rest), lambda: function(x, *rest))
 
     return choose
 
