@@ -60,7 +60,7 @@ def fit(model) -> None:
     """Fit a model of images for one step."""
     import numpy as np
 
-    model.compile("adam", "mse")
+    model.compile("adam", "mse", jit_compile=False)  # XLA keeps what it compiled, of all kinds
     image = np.zeros((1, SIDE, SIDE, 3), np.float32)
     model.fit(image, np.zeros((1, SIDE, SIDE, 4), np.float32), verbose=0)
 
@@ -140,13 +140,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kinds", nargs="+", choices=ROUNDS, default=list(ROUNDS))
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument(
+        "--warm-up", type=int, default=WARM_UP, help="rounds before the first measurement"
+    )
     parser.add_argument("--only", choices=ROUNDS, help="one kind, in this process")
     arguments = parser.parse_args()
     if arguments.only:
-        print(json.dumps(kept(arguments.only, arguments.rounds)))
+        print(json.dumps(kept(arguments.only, arguments.rounds, arguments.warm_up)))
         return
     for kind in arguments.kinds:
-        flags = ["--only", kind, "--rounds", arguments.rounds]
+        flags = ["--only", kind, "--rounds", arguments.rounds, "--warm-up", arguments.warm_up]
         figures = report.in_own_process([__file__, *flags])
         size = [SIDE, SIDE, 3]
         print(report.line(f"models_let_go {kind}", size, rounds=arguments.rounds, **figures))

@@ -1,7 +1,7 @@
 """Traces of TensorFlow functions that are freed with the last reference to them.
 
-TensorFlow frees the graph of a function only if it is not the first trace of it: `Function._initialize` and
-`get_concrete_function` release the collector of the graph, whose reference cycles Python does not see.
+`get_concrete_function`, and the first call of a `tf.function`, call off the deletion of the graph with its trace
+(`ConcreteFunctionGarbageCollector.release`). The graphs of steps then outlive their traces.
 """
 
 from __future__ import annotations
