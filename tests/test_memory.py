@@ -47,3 +47,14 @@ def test_memory_of_patchgd_does_not_depend_on_the_image():
     flags = ["--encoder", "strided", "--patches-at-once", "16"]
     peaks = [last_line(script, "--only", str(side), *flags)["peak_bytes"] for side in (1024, 8192)]
     assert max(peaks) <= 1.1 * min(peaks)
+
+
+@pytest.mark.memory
+def test_streamed_models_keep_no_more_objects_than_plain_ones():
+    """Objects per deleted model are counted exactly; the resident memory is not bounded here."""
+    script = ROOT / "benchmarks" / "models_let_go.py"
+    flags = ["--rounds", "10", "--warm-up", "4"]
+    plain, streamed = (
+        last_line(script, "--only", kind, *flags)["kept_objects"] for kind in ("keras", "streamed")
+    )
+    assert streamed <= plain

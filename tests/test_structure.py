@@ -98,6 +98,20 @@ def test_slides_and_results_know_no_engine(package: str) -> None:
     assert not below & ENGINE
 
 
+@every_module
+def test_callbacks_are_created_in_one_module(module: str) -> None:
+    """So that all their errors come out as they were raised."""
+    names = {n.attr for n in ast.walk(tree(MODULES[module])) if isinstance(n, ast.Attribute)}
+    calls = names & {"numpy_function", "py_function", "py_func"}
+    uses = {"tf"} if module == "tfbig.system.callbacks" else {"callbacks"}
+    owners = {
+        n.value.id
+        for n in ast.walk(tree(MODULES[module]))
+        if isinstance(n, ast.Attribute) and n.attr in calls and isinstance(n.value, ast.Name)
+    }
+    assert owners <= uses
+
+
 def reached(module: str) -> set[str]:
     """Everything that a module imports, directly or not, without the packages on the way."""
     found: set[str] = set()

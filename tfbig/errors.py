@@ -12,6 +12,9 @@ class TfbigError(Exception):
         SourceError
     """
 
+    # `Layer.__call__` of Keras rebuilds other errors from their text, without attributes.
+    _keras_call_info_injected = True
+
 
 class BudgetError(TfbigError, ValueError):
     """Raised before anything runs if a plan or a file does not fit the allowed memory or disk space.

@@ -36,7 +36,7 @@ from tfbig.network.instances import Instances as Instances
 from tfbig.plan.limits import Limits
 from tfbig.plan.planner import Planner
 from tfbig.plan.prepared_graph import Options
-from tfbig.system import backend, replication
+from tfbig.system import backend, replication, tf_errors
 from tfbig.system.budget import DEFAULT_STRIPS
 
 MAX_ELEMENTS = 2**24
@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 
-class Streamed:
+class Streamed(tf_errors.UnwrappedCall):
     """Mixin that makes a Keras layer run strip by strip; it comes before the twin among the base classes.
 
     Args:
@@ -160,7 +160,7 @@ class Streamed:
 
 def _twin(kind: type) -> type:
     """Return the Keras class of a Big layer, or of a subclass of one."""
-    return kind.__mro__[kind.__mro__.index(Streamed) + 1]
+    return kind.__mro__[kind.__mro__.index(tf_errors.UnwrappedCall) + 1]
 
 
 def _signature(twin: type) -> inspect.Signature:

@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 import tfbig
+from tfbig.system import progress
+from tfbig.units import format_bytes
 
 layers = keras.layers
 
@@ -171,6 +173,63 @@ def test_errors_inside_a_graph(image, mask, device, message):
     data = dataset_of_unknown_sizes(*(np.zeros((*shape, 1), np.float32) for shape in (image, mask)))
     with pytest.raises(ValueError, match=message):
         big.fit(data, steps_per_epoch=1, shuffle=False, verbose=0)
+
+
+def test_budget_error_inside_a_graph_tells_the_bytes_it_needs():
+    big = tfbig.stream(segmenter(), tfbig.Budget(device=1000))
+    data = dataset_of_unknown_sizes(np.zeros((1, 64, 1000, 1), np.float32))
+    with pytest.raises(tfbig.BudgetError) as raised:
+        big.predict(data, verbose=0)
+    assert raised.value.need_bytes > 1000
+    assert f"needs {format_bytes(raised.value.need_bytes)} on the device" in str(raised.value)
+
+
+def test_budget_error_of_a_call_tells_the_bytes_it_needs():
+    big = tfbig.stream(segmenter(), tfbig.Budget(device=1000))
+    with pytest.raises(tfbig.BudgetError) as raised:
+        big(np.zeros((1, 64, 1000, 1), np.float32))
+    assert raised.value.need_bytes > 1000
+
+
+class TornError(Exception):
+    """Error of a user's source."""
+
+
+class Torn(tfbig.sources.Source):
+    """Source that fails below its first rows."""
+
+    def _read(self, start, stop):
+        if stop > 8:
+            raise TornError(start, stop)
+        return np.zeros((stop - start, *self.shape[1:]), self.dtype)
+
+
+@pytest.mark.parametrize("step", ["__call__", "predict", "train_on_batch"])
+def test_error_of_a_users_source_is_raised_unchanged(step):
+    source = Torn((64, 16, 1), np.dtype("uint8"), "torn")
+    big = tfbig.stream(segmenter(), strip_rows=4)
+    big.compile("sgd", "mse")
+    handles = np.array([source.handle])
+    mask = np.zeros((1, 64, 16, 1), np.float32)
+    labels = [tf.constant(mask)] if step == "train_on_batch" else []
+    with pytest.raises(TornError) as raised:
+        getattr(big, step)(tf.constant(handles), *labels)
+    assert raised.value.args[1] > 8
+    assert raised.traceback[-1].name == "_read"
+
+
+def test_error_inside_a_big_layer(monkeypatch):
+    layer, image = tfbig.layers.BigConv2D(2, 3, max_elements=64), tf.zeros([1, 64, 16, 1])
+    layer(image)
+    error = TornError(4, 8)
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(progress.Meter, "tick", fail)
+    with pytest.raises(TornError) as raised:
+        layer(image)
+    assert raised.value is error
 
 
 def test_mask_of_wrong_channels():

@@ -1,37 +1,25 @@
-"""Errors of tfbig inside TensorFlow graphs, and the retry after running out of memory."""
+"""The retry after running out of memory; for errors of callbacks see `test_callbacks`."""
 
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfbig
-from tfbig.system import tf_errors
+from tfbig.system import callbacks, tf_errors
 
 
-def quoted(text):
-    return tf.errors.UnknownError(None, None, f"x: {text}\nTraceback: /tfbig/sources/a.py, line 1")
-
-
-def test_unwrapped_raises_the_original_error():
-    def fail(error):
-        raise error
-
-    with pytest.raises(tfbig.SourceError, match=r"^a\.tif: is truncated\.$"):
-        tf_errors.unwrapped(fail)(quoted("SourceError: a.tif: is truncated."))
-    with pytest.raises(tf.errors.UnknownError):
-        tf_errors.unwrapped(fail)(quoted("KeyError: 'a'"))
-
-
-def failing(times):
+def failing(times, kind=None):
     """Return a function that runs out of memory a number of times, then returns 7."""
     left = [times]
+    kind = kind or (lambda text: tf.errors.ResourceExhaustedError(None, None, text))
 
     def work():
         left[0] -= 1
         if left[0] >= 0:
-            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating a tensor")
+            raise kind("OOM when allocating a tensor")
         return 7
 
     return work
@@ -44,6 +32,24 @@ def test_retries_once_with_less_memory(capsys):
     assert expected in capsys.readouterr().err
     with pytest.raises(tfbig.BudgetError, match="'a': out of memory, even with 512 bytes"):
         tf_errors.retry_with_less_memory(model, failing(2))
+
+
+def test_retries_after_a_memory_error_of_python(capsys):
+    model = SimpleNamespace(name="a", use_less=lambda: 512)
+    assert tf_errors.retry_with_less_memory(model, failing(1, MemoryError)) == 7
+    expected = "out of memory: MemoryError: OOM when allocating a tensor; trying again with 512"
+    assert expected in capsys.readouterr().err
+
+
+def test_retries_after_a_memory_error_inside_a_graph(capsys):
+    model, work = SimpleNamespace(name="a", use_less=lambda: 512), failing(1, MemoryError)
+
+    @tf.function
+    def graph():
+        return callbacks.numpy_function(lambda: np.int64(work()), [], tf.int64)
+
+    assert tf_errors.retry_with_less_memory(model, graph) == 7
+    assert "out of memory: MemoryError: OOM when allocating" in capsys.readouterr().err
 
 
 def test_model_that_cannot_use_less_memory():

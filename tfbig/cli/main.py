@@ -41,7 +41,7 @@ def main(argv=None):
         except tfbig.Stopped as stopped:
             print(f"tfbig {name}: {stopped}; finished slides are kept", file=sys.stderr)
             return signals.exit_code()
-        except (tfbig.TfbigError, OSError, ValueError, tf.errors.OpError) as error:
+        except (tfbig.TfbigError, OSError, ValueError, MemoryError, tf.errors.OpError) as error:
             print(f"tfbig {name}: {error}", file=sys.stderr)
             return 1
 

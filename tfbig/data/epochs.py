@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfbig.data.worker_shards import ALL_BATCHES, Shard, shuffled
+from tfbig.system import callbacks
 
 
 def dataset(
@@ -38,7 +39,7 @@ def dataset(
             `tfbig.data.worker_shards.shuffled`.
         shard: Batches that this worker gets, and the first epoch.
     """
-    times = count()
+    times, read = count(), callbacks.reporting(item)
 
     def one_epoch() -> Iterator[Any]:
         now = shard.later(next(times))
@@ -46,7 +47,7 @@ def dataset(
         order = shuffled(items, rng, sizes) if shuffle else np.arange(items)
         seeds = [int(rng.integers(2**31)) for _ in order]
         for place in now.items(items, batch_size):
-            yield item(int(order[place]), seeds[place])
+            yield read(int(order[place]), seeds[place])
 
     data = tf.data.Dataset.from_generator(one_epoch, output_signature=spec)
     if shard.first:

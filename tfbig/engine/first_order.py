@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfbig.system import callbacks
+
 
 def first_order_only(gradients: list[Any]) -> list[Any]:
     """Return tensors whose gradient is an error when it is computed; it would be zero otherwise.
@@ -19,7 +21,7 @@ def first_order_only(gradients: list[Any]) -> list[Any]:
     def marked(*tensors: tf.Tensor) -> Any:
         def refuse(*cotangents: tf.Tensor) -> list[tf.Tensor]:
             return [
-                tf.reshape(tf.numpy_function(_refuse, [t], t.dtype), tf.shape(t))
+                tf.reshape(callbacks.numpy_function(_refuse, [t], t.dtype), tf.shape(t))
                 for t in cotangents
             ]
 

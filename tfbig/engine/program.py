@@ -27,7 +27,7 @@ from tfbig.engine.sweep_state import StepState, Structure
 from tfbig.network.graph import Graph, Whole, values_with_gradient
 from tfbig.ops import autodiff
 from tfbig.plan.planner import Planner
-from tfbig.system import progress
+from tfbig.system import progress, traces
 
 
 class Program:
@@ -140,7 +140,7 @@ class Program:
         key = function, layout, self._trained
         if key not in self._compiled:
             self._compiled[key] = tf.function(run, autograph=False, reduce_retracing=True)
-        return self._compiled[key](inputs, *others)
+        return traces.call(self._compiled[key], inputs, *others)
 
     def _images(self, inputs: dict[int, tf.Tensor]) -> dict[int, tf.Tensor]:
         return {i: t for i, t in inputs.items() if self.graph.values[i].image}

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tfbig import sources
 from tfbig.errors import SourceError
 from tfbig.network.graph import AT_ONCE
+from tfbig.system import callbacks
 
 MAX_OTHERS: Final = 2 * AT_ONCE
 """Most strips of other images, such as labels, that are read ahead."""
@@ -70,7 +71,7 @@ def source_shape(handles: tf.Tensor, rank: int = 4) -> tf.Tensor:
         AHEAD.forget(_names(names))
         return np.array(_shape_of_all(_resolved(names)), np.int64)
 
-    return tf.ensure_shape(tf.numpy_function(shape, [handles], tf.int64), [rank])
+    return tf.ensure_shape(callbacks.numpy_function(shape, [handles], tf.int64), [rank])
 
 
 def _resolved(handles: np.ndarray) -> list[sources.Readable]:
@@ -111,7 +112,7 @@ def read_source(
     def read(names: np.ndarray, *rows: int) -> np.ndarray:
         return _read_source(names, rows[0:2], rows[2:4], numpy_dtype)
 
-    return tf.numpy_function(read, [handles, start, stop, *soon], dtype, stateful=False)
+    return callbacks.numpy_function(read, [handles, start, stop, *soon], dtype, stateful=False)
 
 
 def _read_source(

@@ -16,6 +16,7 @@ from tensorflow.python.eager import record
 from tfbig.engine.sweep_state import SweepTensors
 from tfbig.network.graph import Graph, Node
 from tfbig.plan.sweeps import Sweep
+from tfbig.system import callbacks, traces
 
 Structure = Any
 
@@ -109,6 +110,9 @@ class Functions:
         if whole not in self._traced:
             self._traced[whole] = _trace(function, fields, specs, self._inline)
         traced, structure = self._traced[whole]
+        callbacks.hold_those_of(
+            traced
+        )  # the program may be dropped before the function that is being traced
         with record.stop_recording():  # the engine computes the gradients
             results = traced(*flat)
         return tf.nest.pack_sequence_as(structure[0], tf.nest.flatten(results))
@@ -124,7 +128,7 @@ def _trace(function: Any, fields: dict[str, Any], specs: list[tf.TensorSpec], in
 
     attributes = {} if inline else {"_noinline": True}
     traced = tf.function(run, autograph=False, experimental_attributes=attributes)
-    return traced.get_concrete_function(*specs), structure
+    return traces.concrete(traced, *specs), structure
 
 
 def _specs(name: str, field: Structure) -> Structure:

@@ -14,6 +14,7 @@ from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
 from tfbig.plan.sweeps import Layout, Sweep
 from tfbig.stores import file_pool, host_store
+from tfbig.system import callbacks
 
 KINDS = ("image", "remat", "gradient")
 """Kinds of `tfbig.plan.sweeps.Store`."""
@@ -77,7 +78,7 @@ def trace(
         numbers = [_all_shapes(graph, sizes, int(shapes[0][0])), _places(graph, plan)]
         return [np.array(b"", object), *numbers, *planner.tables(plan, sizes)]
 
-    empty, shapes, places, *tables = tf.numpy_function(
+    empty, shapes, places, *tables = callbacks.numpy_function(
         compute,
         [tf.stack([_shape_of(t, axes) for t in images.values()])],
         [tf.string, tf.int64, tf.int64] + [tf.int32] * len(sweeps),

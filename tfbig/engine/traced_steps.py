@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfbig.engine.program import Program
 from tfbig.plan.sweeps import Layout
+from tfbig.system import traces
 
 Find = Callable[[Any], tuple[Program, dict[int, tuple[int, ...]]]]
 """Function from the data of a step to the program that it runs and the shapes of the input images of this program."""
@@ -65,7 +66,7 @@ class Traced:
             function = tf.function(
                 run, input_signature=kinds, autograph=False, jit_compile=self.jit_compile
             )
-            self._traced[key] = function.get_concrete_function()
+            self._traced[key] = traces.concrete(function)
         return partial(self._traced[key], *flat)
 
     def flat(self, data: Any, specs: Any = None) -> tuple[list[Any], list[tf.TensorSpec], Any]:

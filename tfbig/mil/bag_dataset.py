@@ -15,6 +15,7 @@ from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.errors import SourceError
 from tfbig.sources import Bag, Subset
 from tfbig.sources.augmentation import LUMA
+from tfbig.system import callbacks
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,7 @@ def _dense(handle: tf.Tensor, shape: list[int | None], dtype: tf.DType) -> tf.Te
         source = sources.resolve(name.decode())
         return source.read(0, source.shape[0])
 
-    return tf.ensure_shape(tf.numpy_function(read, [handle], dtype), shape)
+    return tf.ensure_shape(callbacks.numpy_function(read, [handle], dtype), shape)
 
 
 def _check_instances(bag: Bag, first: Bag) -> None:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfbig.errors import UnsupportedLayerError
 from tfbig.network.graph import Reduce
+from tfbig.system import traces
 
 XLA_NUMBERS = 2**24
 """Fewest predicted elements of an image for which XLA pays: compiling takes 0.1 s per strip shape, saves 5 ns each."""
@@ -289,6 +290,6 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     def choose(strip: Any, x: tf.Tensor, *rest: tf.Tensor) -> Any:
         rows, extent = (tf.cast(n, tf.int64) for n in (strip.stop - strip.start, strip.extent))
         large = tf.size(x, tf.int64) * extent >= XLA_NUMBERS * rows
-        return tf.cond(large, lambda: compiled(x, *rest), lambda: function(x, *rest))
+        return tf.cond(large, lambda: traces.call(compiled, x, *rest), lambda: function(x, *rest))
 
     return choose

@@ -14,6 +14,7 @@ from tfbig.errors import SourceError
 from tfbig.geometry.patch_grid import PatchGrid, num_cells
 from tfbig.patchgd.slice_encoder import sizes
 from tfbig.sources.bags.patches import patch_grid, read_patches
+from tfbig.system import callbacks
 
 
 class PatchReader:
@@ -82,7 +83,7 @@ class PatchReader:
         """
         if not self._by_handle:
             return tf.gather(self._all, places, batch_dims=1)
-        patches = tf.numpy_function(self._read, [self._images, places], self._dtype)
+        patches = callbacks.numpy_function(self._read, [self._images, places], self._dtype)
         return tf.ensure_shape(patches, [*places.shape, *self._patch, self._channels])
 
     def _read_cells(self) -> tf.Tensor:
@@ -94,7 +95,7 @@ class PatchReader:
             self._images, len(self._patch) + 2
         )  # raises on unequal sizes
         with tf.control_dependencies([shape]):
-            cells_of_images = tf.numpy_function(cells, [self._images], tf.int32)
+            cells_of_images = callbacks.numpy_function(cells, [self._images], tf.int32)
         return tf.ensure_shape(cells_of_images, [len(self._patch)])
 
     def _grid(self, image: Any) -> PatchGrid:

@@ -2,7 +2,7 @@
 
 A store is a tensor `[N, H, W, C]` in memory of `tfbig.stores.page_pool` or `tfbig.stores.file_pool`. It is freed with
 the last reference to the tensor. Inside a loop, TensorFlow copies its own tensors when they change. Stores change in
-place, because `tf.numpy_function` passes them to NumPy without a copy.
+place, because TensorFlow passes them to NumPy without a copy.
 
 The caller keeps operations in order through tensors. A function that changes a store has an argument that is computed
 when the previous change was requested, and returns that of the next one. To read after a loop, make the store depend
@@ -24,6 +24,7 @@ import tensorflow as tf
 from tfbig.errors import BudgetError
 from tfbig.stores import file_pool
 from tfbig.stores.page_pool import POOL
+from tfbig.system import callbacks
 from tfbig.system.budget import available_bytes
 from tfbig.system.progress import METER
 from tfbig.units import format_bytes
@@ -57,7 +58,7 @@ def allocate(shapes: tf.Tensor, places: tf.Tensor, requests: list[NewStore]) -> 
     if not requests:
         return []
     # TensorFlow frees the arrays of deleted tensors only at its next call to Python: hence a call before this one.
-    tables = after([shapes, places], tf.numpy_function(lambda: np.int32(0), [], tf.int32))
+    tables = after([shapes, places], callbacks.numpy_function(lambda: np.int32(0), [], tf.int32))
 
     def make(shapes: np.ndarray, places: np.ndarray) -> list[np.ndarray]:
         arrays = []
@@ -67,7 +68,7 @@ def allocate(shapes: tf.Tensor, places: tf.Tensor, requests: list[NewStore]) -> 
             arrays.append(pool.array(tuple(shapes[value]), dtype.as_numpy_dtype, place))
         return arrays
 
-    return tf.numpy_function(make, tables, [r.dtype for r in requests])
+    return callbacks.numpy_function(make, tables, [r.dtype for r in requests])
 
 
 def check(need: int) -> None:
@@ -99,7 +100,9 @@ def copy(image: tf.Tensor) -> tf.Tensor:
     """
     shapes, places = tf.shape(image, tf.int64)[None], tf.constant([-1], tf.int64)
     (store,) = allocate(shapes, places, [NewStore(0, image.dtype)])
-    copied = tf.numpy_function(lambda store, image: np.copyto(store, image), [store, image], [])
+    copied = callbacks.numpy_function(
+        lambda store, image: np.copyto(store, image), [store, image], []
+    )
     with tf.control_dependencies([copied]):
         return tf.ensure_shape(store, [None] * image.shape.rank)
 
@@ -120,7 +123,9 @@ def read(ranges: list[RowRange]) -> list[tf.Tensor]:
     if not ranges:
         return []
     flat = [t for rows in ranges for t in rows]
-    return tf.numpy_function(_read, flat, [store.dtype for store, _, _ in ranges], stateful=False)
+    return callbacks.numpy_function(
+        _read, flat, [store.dtype for store, _, _ in ranges], stateful=False
+    )
 
 
 def staged(rows: tf.Tensor) -> tf.Tensor:
@@ -154,7 +159,7 @@ def zero(images: list[tf.Tensor], after: tf.Tensor) -> list[tf.Tensor]:
         for image in images:
             image[...] = 0
 
-    filled = tf.numpy_function(fill, [after, *images], [])
+    filled = callbacks.numpy_function(fill, [after, *images], [])
     with tf.control_dependencies([filled]):
         return [tf.identity(image) for image in images]
 
@@ -246,7 +251,7 @@ def _change(
 
 def _in_loop(function: Callable[..., Any], inputs: list[Any]) -> tf.Tensor:
     """Call a Python function for its effect; it runs only if the returned int32 scalar is used."""
-    done = tf.numpy_function(function, inputs, tf.int32, stateful=False)
+    done = callbacks.numpy_function(function, inputs, tf.int32, stateful=False)
     return tf.ensure_shape(done, [])
 
 
@@ -282,7 +287,7 @@ def finish(done: tf.Tensor) -> tf.Tensor:
     Returns:
         The same tensor.
     """
-    return tf.ensure_shape(tf.numpy_function(_finish, [done], done.dtype), done.shape)
+    return tf.ensure_shape(callbacks.numpy_function(_finish, [done], done.dtype), done.shape)
 
 
 def _finish(done: np.ndarray) -> np.ndarray:

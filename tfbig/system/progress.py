@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfbig.system import signals
+from tfbig.system import callbacks, signals
 
 QUIET_SECONDS = 4.0
 EVERY_SECONDS = 0.5
@@ -99,7 +99,7 @@ def reporting(what: str, unit: str = "strip") -> Iterator[Callable[[int, int], N
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> tf.Operation:
-    return tf.numpy_function(function, list(arguments), [])
+    return callbacks.numpy_function(function, list(arguments), [])
 
 
 def begin(after: tf.Tensor) -> None:

@@ -1,8 +1,7 @@
-"""Errors raised while a TensorFlow graph runs, raised again as the original Python error."""
+"""Errors raised while a TensorFlow graph runs: the original Python error, and the retry when memory runs out."""
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -12,21 +11,37 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig import errors
-from tfbig.system import replication
+from tfbig.system import callbacks, replication
+
+OUT_OF_MEMORY = (tf.errors.ResourceExhaustedError, MemoryError)
+"""Errors after which less memory may help: of TensorFlow, and of NumPy and the stores."""
 
 
 def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function so that it raises the error of tfbig instead of the TensorFlow error around it."""
+    """Wrap a function so that it raises the error of a callback instead of the TensorFlow error that reports it.
+
+    Args:
+        function: Any function that may run graphs with callbacks of `tfbig.system.callbacks`.
+
+    Returns:
+        A function that raises the very object that the callback raised. Its cause is the TensorFlow error, unless it
+        has a cause. Errors that are not from such a callback are unchanged.
+    """
 
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         try:
             return function(*arguments, **options)
         except tf.errors.OpError as error:
-            original = _quoted(str(error))
+            original = callbacks.ERRORS.take(str(error))
             if original is None:
                 raise
-            raise original from error
+            if original.__cause__ is None and original.__context__ is None:
+                original.__cause__ = error
+        try:
+            raise original  # outside of the handler, which would replace its context
+        finally:
+            del original  # its traceback holds this frame
 
     return call
 
@@ -44,9 +59,10 @@ def retry_with_less_memory(model: Any, work: Callable[[], Any]) -> Any:
     Raises:
         BudgetError: The second attempt also ran out of memory, or the model cannot use less.
     """
+    run = unwrapped(work)
     try:
-        return work()
-    except tf.errors.ResourceExhaustedError as error:
+        return run()
+    except OUT_OF_MEMORY as error:
         reason = _failed_allocation(error)
         use_less = getattr(model, "use_less", None)
         if use_less is None:
@@ -58,8 +74,8 @@ def retry_with_less_memory(model: Any, work: Callable[[], Any]) -> Any:
         f"out of memory: {reason}; trying again with {bytes_now} bytes for strips", file=sys.stderr
     )
     try:
-        return work()
-    except tf.errors.ResourceExhaustedError as error:
+        return run()
+    except OUT_OF_MEMORY as error:
         raise errors.BudgetError(
             f"'{model.name}': out of memory, even with {bytes_now} bytes for strips: {_failed_allocation(error)}. "
             "Lower `device` of the Budget (it is now half of what it was), use smaller images or a smaller batch, or "
@@ -67,20 +83,26 @@ def retry_with_less_memory(model: Any, work: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _failed_allocation(error: tf.errors.OpError) -> str:
-    """Return the part of TensorFlow's message that names the failed allocation."""
+def _failed_allocation(error: Exception) -> str:
+    """Return the message of a MemoryError, or the part of TensorFlow's message that names the failed allocation."""
+    if isinstance(error, MemoryError):
+        return f"MemoryError: {error}"
     match = re.search(
         r"MemoryError: .*|OOM when allocating .*|[Ff]ailed to allocate .*", str(error)
     )
     return match[0].strip() if match else type(error).__name__
 
 
-class Unwrapped:
-    """Mixin, placed before the Keras class, whose calls, `fit`, `evaluate` and `predict` raise errors of tfbig."""
+class UnwrappedCall:
+    """Mixin, placed before the Keras class, whose calls raise errors of callbacks."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """Call the model."""
+        """Call the layer or the model."""
         return unwrapped(super().__call__)(*arguments, **options)  # type: ignore[misc]
+
+
+class Unwrapped(UnwrappedCall):
+    """Mixin, placed before the Keras class, whose calls, `fit`, `evaluate` and `predict` raise errors of callbacks."""
 
     def fit(self, *arguments: Any, **options: Any) -> Any:
         """Train as `keras.Model.fit`, after refusing a strategy under which `fit` does not work."""
@@ -101,16 +123,3 @@ class Unwrapped:
         super().make_predict_function(force)  # type: ignore[misc]
         if self.predict_function is not previous:
             self.predict_function: Any = unwrapped(self.predict_function)
-
-
-def _quoted(message: str) -> Exception | None:
-    """Return the error of tfbig quoted in a TensorFlow message (a traceback follows it), or None."""
-    kinds = (
-        *(errors.BudgetError, errors.SourceError, errors.NonFiniteError, errors.Stopped),
-        ValueError,
-    )
-    for kind in kinds:
-        _, name, text = message.partition(f"{kind.__name__}: ")
-        if name and "/tfbig/" in message.replace(os.sep, "/"):
-            return kind(text.split("\nTraceback", 1)[0].strip())
-    return None

@@ -27,7 +27,7 @@ import tensorflow as tf
 from tfbig.engine import traced_steps
 from tfbig.errors import WorkerError
 from tfbig.streaming import gradient_step
-from tfbig.system import replication, tf_errors
+from tfbig.system import replication, tf_errors, traces
 from tfbig.training.gradient_sums import Sums
 from tfbig.training.single_process import Batches, as_numbers, items, traced
 
@@ -336,7 +336,7 @@ class _Traced:
 
         first = self.first
         function = tf.function(run, input_signature=kinds, autograph=False)
-        return function.get_concrete_function()
+        return traces.concrete(function)
 
 
 def _lost() -> WorkerError:

@@ -15,6 +15,7 @@ from tfbig.data import epochs
 from tfbig.data.worker_shards import ALL_BATCHES
 from tfbig.datasets.digits import drawn_digits, read_digits
 from tfbig.datasets.ultramnist import ultramnist
+from tfbig.system import callbacks
 
 SIGNALS = [f"{kind}_{axis}" for kind in ("total_acc", "body_acc", "body_gyro") for axis in "xyz"]
 ACTIVITIES = ("walking", "upstairs", "downstairs", "sitting", "standing", "laying")
@@ -198,7 +199,7 @@ def _read(handle, shape, dtype):
         image = sources.resolve(name.decode())
         return image.read(0, image.shape[0])
 
-    return tf.ensure_shape(tf.numpy_function(read, [handle], tf.as_dtype(dtype)), shape)
+    return tf.ensure_shape(callbacks.numpy_function(read, [handle], tf.as_dtype(dtype)), shape)
 
 
 def _a3(shape, classes, seed):

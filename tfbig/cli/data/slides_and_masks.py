@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfbig import sources
 from tfbig.errors import SourceError
 from tfbig.models.gigapixel_unet import STRIDE
+from tfbig.system import callbacks
 from tfbig.tissue.masks import tissue_mask
 
 BRIGHTNESS = 10  # largest change of brightness of a crop, in gray levels
@@ -196,7 +197,7 @@ def _random_crop(slide, size, rng):
 
 
 def _dense(handle):
-    image = tf.numpy_function(_read, [handle], tf.uint8)
+    image = callbacks.numpy_function(_read, [handle], tf.uint8)
     return tf.ensure_shape(image, [None, None, 1])
 
 
