@@ -21,13 +21,18 @@ def conv(x: Any, filters: int = 1) -> Any:
     return layers.Conv2D(filters, 3, padding="same")(x)
 
 
+def base_of(op: object) -> type:
+    """The kind of the operation: reductions are classes of their own below Reduce."""
+    return Reduce if isinstance(op, Reduce) else type(op)
+
+
 def test_nodes() -> None:
     """One node per step, in topological order, with values of the dtypes in which the inputs arrive."""
     start = image()
     x = layers.BatchNormalization(name="norm")(layers.Conv2D(3, 3, name="conv")(start))
     model = keras.Model(start, layers.Dense(2, name="dense")(layers.GlobalMaxPooling2D()(x)))
     graph = keras_reader.read(model, True, ["uint8"])
-    assert [(n.name.split("/")[-1], type(n.op)) for n in graph.nodes] == [
+    assert [(n.name.split("/")[-1], base_of(n.op)) for n in graph.nodes] == [
         ("cast", Local),
         ("convolution", Local),
         ("moments", Reduce),
