@@ -1,6 +1,5 @@
 """Find tissue on slides and the tiles that hold it; write coordinates for CLAM and TRIDENT, and pictures."""
 
-from argparse import ArgumentTypeError
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +43,7 @@ def add_flags(add):
     add("--dark", action="store_true", help="the background is dark, as in fluorescence")
     add(
         "--min-tissue",
-        type=_share,
+        type=command_line.share,
         default=0.6,
         help="smallest share of tissue in a tile, 0 to 1 (default: 0.6)",
     )
@@ -56,7 +55,7 @@ def add_flags(add):
     )
     add(
         "--max-pen",
-        type=_share,
+        type=command_line.share,
         help="discard tiles with a larger share of pen marks, 0 to 1, e.g. 0.05 (default: keep all)",
     )
 
@@ -134,10 +133,3 @@ def _keep(settings):
         return passes
 
     return keep if checks else None
-
-
-def _share(text):
-    number = float(text)
-    if not 0 <= number <= 1:
-        raise ArgumentTypeError(f"'{text}' must be a share from 0 to 1")
-    return number

@@ -80,9 +80,9 @@ def _add_tile_flags(add):
     )
     add(
         "--min-tissue",
-        type=command_line.positive,
+        type=command_line.share,
         default=0.6,
-        help="smallest share of tissue in a tile, above 0 to 1 (default: 0.6)",
+        help="smallest share of tissue in a tile, 0 to 1 (default: 0.6)",
     )
     cohort.add_flags(add)
     add(
