@@ -1,5 +1,6 @@
 """Find tissue on slides and the tiles that hold it; write coordinates for CLAM and TRIDENT, and pictures."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -102,10 +103,16 @@ def _tile(path, slide, settings):
     count = len(coords.coords)
     figures.tiles(folder / f"{name}.png", slide, coords, f"{name}: {count} tiles", tissue)
     slide_batch.write_view(settings, path, slide, _overlays(coords, tissue, slide))
-    write_coords(folder / f"{name}.h5", coords, slide)
+    write_coords(folder / f"{name}.h5", replace(coords, made_with=_made_with(settings)), slide)
     share = "" if tissue is None else f", {tissue.share:.1%} tissue"
     size = f"{coords.size} x {coords.size} pixels, {coords.step:.4g} x the pixels of level 0"
     return f"{path.name}: {count} tiles of {size}{share}"
+
+
+def _made_with(settings):
+    """Return what the file of coordinates says about how it was made."""
+    asked = slide_batch.resolution(settings) | {"min_tissue": settings.min_tissue}
+    return {key: value for key, value in asked.items() if value is not None}
 
 
 def _overlays(coords, tissue, slide):
