@@ -132,9 +132,12 @@ def prepare(settings):
         settings: Settings of the run.
 
     Raises:
+        FileExistsError: `--out` holds a run, and neither `--resume` nor `--dry-run` is set.
         SourceError: The run of `--beside` has not ended, or a device of `--devices` does not exist.
         UnifiedMemoryError: `--mode unified` is not available.
     """
+    if settings.out and not settings.resume and not settings.dry_run:
+        run_folder.check_new(settings.out)
     if settings.beside and not (Path(settings.beside) / run_folder.METRICS).exists():
         raise SourceError(
             f"--beside {settings.beside}: has no {run_folder.METRICS}; expected the folder of a finished run."
@@ -190,6 +193,14 @@ def positive(text):
     number = float(text)
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"'{text}' must be a positive number")
+    return number
+
+
+def share(text):
+    """Parse a flag that is a share, 0 to 1."""
+    number = float(text)
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"'{text}' must be a share from 0 to 1")
     return number
 
 

@@ -161,14 +161,27 @@ def create(path: str | Path) -> Path:
         FileExistsError: The folder already contains a run, or is a file.
     """
     folder = Path(path)
+    check_new(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def check_new(path: str | Path) -> None:
+    """Check that a folder can become that of a new run; nothing is written.
+
+    Args:
+        path: Run folder.
+
+    Raises:
+        FileExistsError: The folder already contains a run, or is a file.
+    """
+    folder = Path(path)
     if (folder / CONFIG).exists():
         raise FileExistsError(
             f"{folder}: already contains a run. Resume it with --resume, or use another --out."
         )
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder}: is a file; expected a folder. Check --out.")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def memory_bytes() -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """`tfbig predict`: finished slides, and models that cannot be used."""
 
 import keras
+import pytest
 from cli_runs import predictions, write_rectangle
 from keras import layers
 from samples import darkness
@@ -26,6 +27,13 @@ def test_finished_and_bad_slides(tmp_path, capsys):
     assert [row["slide"] for row in predictions(tmp_path / "out")] == ["a.tif", "b.tif"]
     assert main(["predict", *flags, "--input", "inverted-gray"]) == 1
     assert "holds results of other settings: input" in capsys.readouterr().err
+
+
+def test_share_of_tissue(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", "m.keras", "a.tif", "--out", str(tmp_path / "out"), "--min-tissue", "1.5"])
+    assert ended.value.code == 2
+    assert "--min-tissue: '1.5' must be a share from 0 to 1" in capsys.readouterr().err
 
 
 def test_errors(tmp_path, capsys):

@@ -59,8 +59,8 @@ def add_flags(add):
     )
     add(
         "--min-tissue",
-        type=command_line.positive,
-        help="bags: smallest share of tissue in a tile, above 0 to 1 (default: of the run, else 0.6)",
+        type=command_line.share,
+        help="bags: smallest share of tissue in a tile, 0 to 1 (default: of the run, else 0.6)",
     )
     load_model.add_flag(add)
     machine.add_memory(add)

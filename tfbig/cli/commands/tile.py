@@ -1,6 +1,6 @@
 """Find tissue on slides and the tiles that hold it; write coordinates for CLAM and TRIDENT, and pictures."""
 
-from argparse import ArgumentTypeError
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +44,7 @@ def add_flags(add):
     add("--dark", action="store_true", help="the background is dark, as in fluorescence")
     add(
         "--min-tissue",
-        type=_share,
+        type=command_line.share,
         default=0.6,
         help="smallest share of tissue in a tile, 0 to 1 (default: 0.6)",
     )
@@ -56,7 +56,7 @@ def add_flags(add):
     )
     add(
         "--max-pen",
-        type=_share,
+        type=command_line.share,
         help="discard tiles with a larger share of pen marks, 0 to 1, e.g. 0.05 (default: keep all)",
     )
 
@@ -103,10 +103,16 @@ def _tile(path, slide, settings):
     count = len(coords.coords)
     figures.tiles(folder / f"{name}.png", slide, coords, f"{name}: {count} tiles", tissue)
     slide_batch.write_view(settings, path, slide, _overlays(coords, tissue, slide))
-    write_coords(folder / f"{name}.h5", coords, slide)
+    write_coords(folder / f"{name}.h5", replace(coords, made_with=_made_with(settings)), slide)
     share = "" if tissue is None else f", {tissue.share:.1%} tissue"
     size = f"{coords.size} x {coords.size} pixels, {coords.step:.4g} x the pixels of level 0"
     return f"{path.name}: {count} tiles of {size}{share}"
+
+
+def _made_with(settings):
+    """Return what the file of coordinates says about how it was made."""
+    asked = slide_batch.resolution(settings) | {"min_tissue": settings.min_tissue}
+    return {key: value for key, value in asked.items() if value is not None}
 
 
 def _overlays(coords, tissue, slide):
@@ -134,10 +140,3 @@ def _keep(settings):
         return passes
 
     return keep if checks else None
-
-
-def _share(text):
-    number = float(text)
-    if not 0 <= number <= 1:
-        raise ArgumentTypeError(f"'{text}' must be a share from 0 to 1")
-    return number

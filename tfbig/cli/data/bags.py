@@ -1,5 +1,6 @@
 """Bags for `--task mil`: drawn shapes, digits, pictures, a folder with `bags.csv`, or tiles of slides."""
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,16 +8,15 @@ import numpy as np
 
 from tfbig import SourceError, mil
 from tfbig.cli import settings as command_line
-from tfbig.cli.data import cohort, splits
+from tfbig.cli.data import cohort, splits, tile_coords
 from tfbig.cli.data.splits import SPLITS, Data
 from tfbig.datasets.digits import read_digits
 from tfbig.mil import generate
 from tfbig.sources import Filled, Subset, read_coords
-from tfbig.sources.slides.slide import title_of
 
 COLUMNS = ("bag", "label", "split")
-TILE, MPP = 256, 0.5
-"""Default size and micrometres per pixel of tiles, as in `tfbig tile`."""
+TILE, MPP, MIN_TISSUE = 256, 0.5, 0.6
+"""Default size, micrometres per pixel and smallest share of tissue of tiles, as in `tfbig tile`."""
 
 
 def add_flags(add):
@@ -71,7 +71,8 @@ def _add_tile_flags(add):
     add(
         "--tile",
         type=number,
-        help="rows and columns of an instance, in pixels (default: 256 for slides, 112 for pictures, 24 for shapes)",
+        help="rows and columns of an instance, in pixels (default: that of --coords; 256 for slides, 112 for pictures, "
+        "24 for shapes)",
     )
     add(
         "--coords",
@@ -80,11 +81,15 @@ def _add_tile_flags(add):
     )
     add(
         "--min-tissue",
-        type=command_line.positive,
-        default=0.6,
-        help="smallest share of tissue in a tile, above 0 to 1 (default: 0.6)",
+        type=command_line.share,
+        help=f"smallest share of tissue in a tile, 0 to 1 (default: that of --coords, else {MIN_TISSUE})",
     )
     cohort.add_flags(add)
+    add(
+        "--level",
+        type=command_line.count_from_zero,
+        help=f"resolution as a pyramid level instead, 0 is the finest (default: that of --coords, else --mpp {MPP})",
+    )
     add(
         "--foreground",
         type=share,
@@ -259,15 +264,16 @@ def _folder(settings):
 def _slides(settings):
     """Read tiles of slides; slides that cannot be read or hold no tissue are skipped."""
     slides = cohort.read(settings)
-    if settings.mpp is None and settings.magnification is None and settings.coords is None:
-        settings.mpp = MPP
+    coords = _read_coords(settings, slides.rows) if settings.coords else {}
+    _set_tiles(settings, coords)
     opener = cohort.Opener(settings)
-    search = settings.tile or TILE, settings.min_tissue
+    resolution = _resolution(settings)
 
     def tiles(path):
         if settings.coords is None:
-            return opener.tiles(path, search)
-        return opener.tiles(path, read_coords(Path(settings.coords) / f"{title_of(path)}.h5"))
+            return opener.tiles(path, (settings.tile, settings.min_tissue))
+        file = tile_coords.file_of(settings.coords, path)
+        return opener.tiles(path, coords.get(file) or read_coords(file))
 
     def opened(rows):
         bags, labels, failed = cohort.open_rows(rows, tiles)
@@ -275,11 +281,53 @@ def _slides(settings):
         return replace(read, failed=(*failed, *read.failed))
 
     data = cohort.load(settings, slides, opened)
-    mpp = data.train.bags[0].mpp
-    settings.tile = data.train.bags[0].size  # saved, so that predictions use the same
-    if settings.coords and mpp:
-        settings.mpp = round(sum(mpp) / 2, 6)
+    if settings.coords:
+        for bag in (bag for split in SPLITS for bag in getattr(data, split).bags):
+            file = tile_coords.file_of(settings.coords, bag.name)
+            if set(tile_coords.resolution_of(coords[file])) <= {"level"}:
+                tile_coords.check_pixels(file, bag.name, bag.mpp, resolution)
     return data
+
+
+def _read_coords(settings, rows):
+    """Return `{file: tiles}` of `--coords`, without files that are missing or damaged.
+
+    Raises:
+        SourceError: A flag contradicts what a file was made with, or files differ in it.
+    """
+    coords = {}
+    for file in (tile_coords.file_of(settings.coords, row["path"]) for row in rows if row["path"]):
+        with suppress(*cohort.UNREADABLE):  # named when the slide is opened
+            coords[file] = read_coords(file)
+    resolution, size = _resolution(settings), settings.tile
+    for file, tiles in coords.items():
+        tile_coords.check(file, tiles, resolution, size)
+        resolution, size = resolution or tile_coords.resolution_of(tiles), tiles.size
+    return coords
+
+
+def _set_tiles(settings, coords):
+    """Set what tiles are made with, where no flag says it: that of `--coords`, or the defaults of `tfbig tile`.
+
+    It is saved with the run, so that predictions use the same.
+    """
+    first = next(iter(coords.values()), None)
+    if first is not None:
+        settings.tile, default = first.size, tile_coords.resolution_of(first)
+        share = first.made_with.get("min_tissue", MIN_TISSUE)
+    else:
+        settings.tile, default = settings.tile or TILE, {"mpp": MPP}
+        share = MIN_TISSUE
+    if not _resolution(settings):
+        vars(settings).update(default)
+    if settings.min_tissue is None:
+        settings.min_tissue = share
+
+
+def _resolution(settings):
+    """Return the resolution that is asked for, such as `{"mpp": 0.5}`, or an empty dict."""
+    values = {key: getattr(settings, key) for key in tile_coords.RESOLUTIONS}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _data_folder(settings):

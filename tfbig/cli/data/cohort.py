@@ -175,13 +175,14 @@ class Opener:
     """Opens slides at the resolution that the flags ask for; a file is open only while it is read."""
 
     def __init__(self, settings):
+        level = getattr(settings, "level", None) or 0
         self.look = {"mpp": settings.mpp, "magnification": settings.magnification}
         values = [value for value in self.look.values() if value is not None]
-        if len(values) > 1:
+        if len(values) + bool(level) > 1:
             raise SourceError(
-                "more than one resolution; expected --mpp or --magnification. Remove one."
+                "more than one resolution; expected one of --mpp, --magnification, --level. Remove the others."
             )
-        self.look = self.look if values else {"level": getattr(settings, "level", 0)}
+        self.look = self.look if values else {"level": level}
         self.reader = settings.reader
         self.sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
 

@@ -1,11 +1,13 @@
 """Predict the class of a slide from a bag of its tiles, and the attention of each tile."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from tfbig import SourceError, mil, sources
 from tfbig.cli import machine, slide_batch
+from tfbig.cli.data import bags, cohort, splits, tile_coords
 from tfbig.cli.predictors import results
 from tfbig.cli.tasks import evaluation
 from tfbig.sources.slides.slide import title_of
@@ -36,9 +38,12 @@ class Bags:
             )
         results.set_input(settings, channels)
         results.set_classes(settings, plain.outputs[0].shape[-1], config.get("class_names"))
-        results.set_resolution(settings, config, mpp=0.5)
+        results.set_resolution(settings, config, **({} if settings.coords else {"mpp": bags.MPP}))
+        self.resolution = _without_none(slide_batch.resolution(settings))
         if settings.min_tissue is None:
-            settings.min_tissue = config.get("min_tissue", 0.6)
+            settings.min_tissue = config.get("min_tissue") or bags.MIN_TISSUE
+        self.foreground = config.get("foreground")
+        self.coords_of_run = _coords_of_run(settings, config)
         encoder = plain.get_layer("instances").model
         self.model = mil.MIL(
             encoder, plain.layers[-1], norm="frozen", budget=machine.budget(settings)
@@ -56,7 +61,12 @@ class Bags:
         if settings.dry_run:
             return f"{slide.describe()}: would be read as {count} tiles of {self.size} x {self.size} pixels"
         image = results.network_input(slide.scaled(coords.step), settings)
-        explanation = self.model.explain(coords.tiles_of(image, slide.shape))
+        tiles = coords.tiles_of(image, slide.shape)
+        if self.foreground:
+            tiles = mil.foreground(tiles, self.foreground)
+            coords = replace(coords, coords=tiles.coords)
+        explanation = self.model.explain(tiles)
+        count = len(coords.coords)
         logits = explanation["logits"]
         logits = logits["bag"] if isinstance(logits, dict) else logits
         probabilities = evaluation.softmax(logits)
@@ -72,16 +82,12 @@ class Bags:
         return f"{path.name}: {row['predicted']} {probabilities.max():.1%}, {count} tiles, attention up to {most:.3g}"
 
     def _coords(self, path, slide):
-        """Return the tiles of a file in `--coords`, or those that hold tissue."""
+        """Return the tiles of a file in `--coords`, those that the run was trained on, or those that hold tissue."""
         settings = self.settings
         if settings.coords:
-            coords = sources.read_coords(Path(settings.coords) / f"{title_of(path)}.h5")
-            if coords.size != self.size:
-                raise SourceError(
-                    f"{settings.coords}: tiles have {coords.size} pixels; the network expects {self.size}. Run tfbig "
-                    f"tile with --size {self.size}."
-                )
-            return coords
+            return self._checked(tile_coords.file_of(settings.coords, path), slide)
+        if (file := self.coords_of_run.get(path.resolve())) is not None:
+            return sources.read_coords(file)
         return tiling.tile(
             slide,
             self.size,
@@ -89,3 +95,34 @@ class Bags:
             tissue=find_tissue(slide),
             smallest_share=settings.min_tissue,
         )
+
+    def _checked(self, file, slide):
+        """Return the tiles of a file, after comparing them with the network, the flags and the run."""
+        coords = sources.read_coords(file)
+        if coords.size != self.size:
+            raise SourceError(
+                f"{file}: holds tiles of {coords.size} pixels; the network expects {self.size}. Use tiles of tfbig "
+                f"tile --size {self.size}."
+            )
+        tile_coords.check(file, coords, self.resolution)
+        if set(tile_coords.resolution_of(coords)) <= {"level"} and slide.mpp:
+            mpp = [number * coords.step for number in slide.mpp]
+            tile_coords.check_pixels(file, slide.title, mpp, self.resolution)
+        return coords
+
+
+def _coords_of_run(settings, config):
+    """Return `{slide: file}` of the tiles that a run was trained on, if it used `--coords` at the same resolution."""
+    table = Path(settings.model) / cohort.TABLE
+    if not config.get("coords") or not table.exists():
+        return {}
+    if _without_none(slide_batch.resolution(settings)) != results.resolution_of_run(config):
+        return {}
+    rows = splits.read_table(table, cohort.COLUMNS, names=True)
+    paths = [Path(row["path"]) for row in rows if row["path"]]
+    files = {path: tile_coords.file_of(config["coords"], path) for path in paths}
+    return {path: file for path, file in files.items() if file.exists()}
+
+
+def _without_none(values):
+    return {key: value for key, value in values.items() if value is not None}

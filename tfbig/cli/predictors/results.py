@@ -8,6 +8,7 @@ import yaml
 
 from tfbig import SourceError, sources
 from tfbig.cli import load_model, slide_batch
+from tfbig.cli.data import tile_coords
 from tfbig.cli.tasks import evaluation
 from tfbig.results import figures, geojson, heatmap, run_folder, slide_viewer
 from tfbig.sources.slides.slide import title_of
@@ -83,8 +84,13 @@ def set_resolution(settings, config, **default):
         config: Settings of the run.
         **default: The setting to use, such as `mpp=0.5`.
     """
-    of_run = {key: config[key] for key in ("mpp", "magnification") if config.get(key) is not None}
-    slide_batch.set_resolution(settings, **(of_run or default))
+    slide_batch.set_resolution(settings, **(resolution_of_run(config) or default))
+
+
+def resolution_of_run(config):
+    """Return the resolution of a run, such as `{"mpp": 0.5}`; empty if its settings have none."""
+    values = {key: config.get(key) for key in tile_coords.RESOLUTIONS}
+    return dict([pair for pair in values.items() if pair[1] is not None][:1])
 
 
 def network_input(source, settings):
