@@ -1,28 +1,20 @@
 """Load `.keras` files of unknown origin without running code from them."""
 
+from __future__ import annotations
+
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 
 from tfbig import SourceError
 
 
-def add_flag(add):
-    """Add the flag that allows custom code."""
-    add(
-        "--custom",
-        nargs="+",
-        default=[],
-        metavar="MODULE",
-        help="Python modules, in the current folder or installed, that register custom layers of the model "
-        "(keras.saving.register_keras_serializable); their code is run",
-    )
-
-
-def load(path, custom=(), compiled=False):
+def load(path: str | Path, custom: Sequence[str] = (), compiled: bool = False) -> Any:
     """Return the model of a file.
 
     The file is loaded in the safe mode of Keras: only layers, losses and functions of Keras, of tfbig and its models,
@@ -51,13 +43,13 @@ def load(path, custom=(), compiled=False):
         ) from error
 
 
-def _reason(error):
+def _reason(error: Exception) -> str:
     """Return what Keras says after a page of configuration."""
     text = " ".join(str(error).split()).partition("Full object config")[0]
     return text.rpartition("Exception encountered: ")[2].strip()
 
 
-def _import(name):
+def _import(name: str) -> None:
     sys.path.insert(0, os.getcwd())
     try:
         importlib.import_module(name)

@@ -1,15 +1,20 @@
 """Coordinates of `--coords`: the file of a slide, and whether it was made with the tiles that are asked for."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tfbig import SourceError
+from tfbig.sources import Coords
 from tfbig.sources.slides.slide import TOLERANCE, UM_TIMES_POWER, title_of
 
 RESOLUTIONS = ("mpp", "magnification", "level")
 
 
-def file_of(folder, path):
+def file_of(folder: str | Path, path: str | Path) -> Path:
     """Return the file with the tiles of a slide.
 
     Args:
@@ -19,14 +24,16 @@ def file_of(folder, path):
     return Path(folder) / f"{title_of(path)}.h5"
 
 
-def resolution_of(coords):
+def resolution_of(coords: Coords) -> dict[str, Any]:
     """Return the resolution that the tiles were made with, such as `{"mpp": 0.5}`; empty if the file does not say."""
     kinds = {"mpp": float, "magnification": float, "level": int}
     made_with = coords.made_with
     return {key: kind(made_with[key]) for key, kind in kinds.items() if key in made_with}
 
 
-def check(file, coords, resolution, size=None):
+def check(
+    file: Path, coords: Coords, resolution: Mapping[str, float], size: int | None = None
+) -> None:
     """Check that tiles were made with the resolution and the size that are asked for.
 
     Args:
@@ -50,7 +57,9 @@ def check(file, coords, resolution, size=None):
             raise _contradiction(file, f"holds tiles that were made with {made}", name, value)
 
 
-def check_pixels(file, name, mpp, resolution):
+def check_pixels(
+    file: Path, name: str, mpp: Sequence[float] | None, resolution: Mapping[str, float]
+) -> None:
     """Check the micrometres per pixel of tiles whose file names only a pyramid level.
 
     Args:
@@ -71,14 +80,14 @@ def check_pixels(file, name, mpp, resolution):
         raise _contradiction(file, tiles, *next(iter(resolution.items())))
 
 
-def _contradiction(file, tiles, name, value):
+def _contradiction(file: Path, tiles: str, name: str, value: float) -> SourceError:
     return SourceError(
         f"{file}: {tiles}, but --{name} is {value:g}. Leave out --{name} to use these tiles, or use tiles of tfbig "
         f"tile --{name} {value:g}."
     )
 
 
-def _agree(name, value, made_with):
+def _agree(name: str, value: float, made_with: Mapping[str, float]) -> bool:
     """Return whether a resolution is that of the file; True if the file does not say it in a comparable way."""
     if name in made_with:
         return math.isclose(made_with[name], value, rel_tol=1e-6)
@@ -88,7 +97,7 @@ def _agree(name, value, made_with):
     return target is not None and math.isclose(target, _nominal_mpp(made_with), rel_tol=TOLERANCE)
 
 
-def _nominal_mpp(resolution):
+def _nominal_mpp(resolution: Mapping[str, float]) -> float | None:
     """Return the micrometres per pixel of `mpp` or `magnification`; None for a level, or nothing."""
     if "magnification" in resolution:
         return UM_TIMES_POWER / resolution["magnification"]

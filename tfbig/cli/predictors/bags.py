@@ -1,7 +1,11 @@
 """Predict the class of a slide from a bag of its tiles, and the attention of each tile."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -9,8 +13,10 @@ from tfbig import SourceError, mil, sources
 from tfbig.cli import machine, slide_batch
 from tfbig.cli.data import bags, cohort, splits, tile_coords
 from tfbig.cli.predictors import results
+from tfbig.cli.predictors.results import Config
+from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks import evaluation
-from tfbig.sources.slides.slide import title_of
+from tfbig.sources.slides.slide import Slide, title_of
 from tfbig.tissue import tiling
 from tfbig.tissue.masks import find_tissue
 
@@ -19,13 +25,16 @@ class Bags:
     """Predictor for networks of multiple instance learning, encoder and aggregator, over the tiles of a slide.
 
     Args:
-        settings: Settings of the command; missing ones are filled in.
+        settings: Settings of the command.
         plain: The model.
         config: Settings of its run, or an empty dict.
+
+    Attributes:
+        settings: Settings of the command, without gaps.
     """
 
-    def __init__(self, settings, plain, config):
-        self.settings, self.folder = settings, Path(settings.out)
+    def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
+        self.folder = Path(settings.out)
         self.size, columns, channels = plain.inputs[0].shape[2:]
         if self.size != columns:
             raise SourceError(
@@ -36,12 +45,17 @@ class Bags:
                 f"{settings.model}: its last layer '{plain.layers[-1].name}' has no method `attention`, which tfbig "
                 "predict needs."
             )
-        results.set_input(settings, channels)
-        results.set_classes(settings, plain.outputs[0].shape[-1], config.get("class_names"))
-        results.set_resolution(settings, config, **({} if settings.coords else {"mpp": bags.MPP}))
+        count = plain.outputs[0].shape[-1]
+        settings = replace(
+            settings,
+            input=results.input_of(settings, channels),
+            classes=results.classes_of(settings, count, config.get("class_names")),
+            min_tissue=_min_tissue(settings, config),
+        )
+        default = {} if settings.coords else {"mpp": bags.MPP}
+        settings = results.with_resolution(settings, config, **default)
+        self.settings = settings
         self.resolution = _without_none(slide_batch.resolution(settings))
-        if settings.min_tissue is None:
-            settings.min_tissue = config.get("min_tissue") or bags.MIN_TISSUE
         self.foreground = config.get("foreground")
         self.coords_of_run = _coords_of_run(settings, config)
         encoder = plain.get_layer("instances").model
@@ -49,11 +63,11 @@ class Bags:
             encoder, plain.layers[-1], norm="frozen", budget=machine.budget(settings)
         )
 
-    def finished(self, path):
+    def finished(self, path: Path) -> bool:
         """Return whether the slide is done; its row is written last."""
         return results.has_row(self.folder, path)
 
-    def predict(self, path, slide):
+    def predict(self, path: Path, slide: Slide) -> str:
         """Predict a slide, write the results and return a line to print."""
         settings = self.settings
         coords = self._coords(path, slide)
@@ -71,7 +85,7 @@ class Bags:
         logits = logits["bag"] if isinstance(logits, dict) else logits
         probabilities = evaluation.softmax(logits)
         row = results.slide_columns(path, image) | {"tiles": count}
-        row |= results.class_columns(settings.classes, probabilities)
+        row |= results.class_columns(settings.classes or (), probabilities)
         title = f"{title_of(path)}: {row['predicted']} {probabilities.max():.1%}"
         scores = evaluation.softmax(explanation["scores"])
         results.write_attention(
@@ -81,7 +95,7 @@ class Bags:
         most = np.max(explanation["attention"])
         return f"{path.name}: {row['predicted']} {probabilities.max():.1%}, {count} tiles, attention up to {most:.3g}"
 
-    def _coords(self, path, slide):
+    def _coords(self, path: Path, slide: Slide) -> sources.Coords:
         """Return the tiles of a file in `--coords`, those that the run was trained on, or those that hold tissue."""
         settings = self.settings
         if settings.coords:
@@ -93,10 +107,10 @@ class Bags:
             self.size,
             step=slide.step(**slide_batch.resolution(settings)),
             tissue=find_tissue(slide),
-            smallest_share=settings.min_tissue,
+            smallest_share=settings.min_tissue or 0.0,
         )
 
-    def _checked(self, file, slide):
+    def _checked(self, file: Path, slide: Slide) -> sources.Coords:
         """Return the tiles of a file, after comparing them with the network, the flags and the run."""
         coords = sources.read_coords(file)
         if coords.size != self.size:
@@ -111,7 +125,15 @@ class Bags:
         return coords
 
 
-def _coords_of_run(settings, config):
+def _min_tissue(settings: PredictSettings, config: Config) -> float:
+    """Return the smallest share of tissue in a tile: that of the flag, of the run, or the default."""
+    if settings.min_tissue is not None:
+        return settings.min_tissue
+    share: float = config.get("min_tissue") or bags.MIN_TISSUE
+    return share
+
+
+def _coords_of_run(settings: PredictSettings, config: Config) -> dict[Path, Path]:
     """Return `{slide: file}` of the tiles that a run was trained on, if it used `--coords` at the same resolution."""
     table = Path(settings.model) / cohort.TABLE
     if not config.get("coords") or not table.exists():
@@ -124,5 +146,5 @@ def _coords_of_run(settings, config):
     return {path: file for path, file in files.items() if file.exists()}
 
 
-def _without_none(values):
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
