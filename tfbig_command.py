@@ -10,8 +10,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR", "GLOG_minloglevel": "2"}
-"""Settings of TensorFlow's logs: warnings and notes about the machine are not printed; errors are."""
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "NONE"}
+"""Settings of the logs of TensorFlow, which are about the machine; errors that matter are raised."""
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "tfbig") -> int:

@@ -44,13 +44,14 @@ def _run(requested: request.Request, name: str) -> int:
         except Stopped as stopped:
             print(f"{name}: {stopped}; {requested.command.after_signal}", file=sys.stderr)
             return signals.exit_code()
-        except (TfbigError, OSError, ValueError, *_tensorflow_errors()) as error:
+        except _expected_errors() as error:
             return _fail(name, error)
 
 
-def _tensorflow_errors() -> tuple[type[Exception], ...]:
-    """Return the base class of the errors of TensorFlow, which is imported by now."""
-    return (importlib.import_module("tensorflow").errors.OpError,)
+def _expected_errors() -> tuple[type[Exception], ...]:
+    """Return the errors whose message is printed without a traceback; TensorFlow is imported by now."""
+    of_tensorflow: type[Exception] = importlib.import_module("tensorflow").errors.OpError
+    return TfbigError, OSError, ValueError, of_tensorflow
 
 
 def _fail(name: str, error: Exception) -> int:

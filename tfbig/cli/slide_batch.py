@@ -62,7 +62,8 @@ def with_resolution(settings: S, **default: float) -> S:
         raise SourceError(
             "more than one resolution; expected one of --mpp, --magnification, --level. Remove the others."
         )
-    return settings if values else replace(settings, **default)
+    chosen: dict[str, Any] = {} if values else default
+    return replace(settings, **chosen)
 
 
 def resolution(settings: TileSettings | PredictSettings) -> dict[str, Any]:

@@ -185,7 +185,7 @@ def _slides(settings: MILSettings) -> Data:
 
     def tiles(path: Path) -> Any:
         if settings.coords is None:
-            return opener.tiles(path, (settings.tile, settings.min_tissue))
+            return opener.tiles(path, (decided["tile"], settings.min_tissue or 0.0))
         file = tile_coords.file_of(settings.coords, path)
         return opener.tiles(path, coords.get(file) or read_coords(file))
 
@@ -209,8 +209,8 @@ def _read_coords(settings: MILSettings, rows: Sequence[Row]) -> dict[Path, Coord
     Raises:
         SourceError: A flag contradicts what a file was made with, or files differ in it.
     """
-    coords = {}
-    for file in (tile_coords.file_of(settings.coords, row["path"]) for row in rows if row["path"]):
+    coords, folder = {}, settings.coords or ""
+    for file in (tile_coords.file_of(folder, row["path"]) for row in rows if row["path"]):
         with suppress(*cohort.UNREADABLE):  # named when the slide is opened
             coords[file] = read_coords(file)
     resolution, size = _resolution(settings), settings.tile

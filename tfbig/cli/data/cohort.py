@@ -127,7 +127,7 @@ class Opener:
 
     def __init__(self, settings: CohortSettings) -> None:
         level = getattr(settings, "level", None) or 0
-        self.look = {"mpp": settings.mpp, "magnification": settings.magnification}
+        self.look: dict[str, Any] = {"mpp": settings.mpp, "magnification": settings.magnification}
         values = [value for value in self.look.values() if value is not None]
         if len(values) + bool(level) > 1:
             raise SourceError(

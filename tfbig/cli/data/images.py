@@ -35,7 +35,7 @@ class ImageSet:
         failed: `(name, reason)` of the others.
     """
 
-    images: tuple[sources.Readable, ...]
+    images: tuple[Any, ...]
     labels: npt.NDArray[Any]
     failed: tuple[tuple[str, str], ...] = ()
 
@@ -114,7 +114,7 @@ def dataset(
         (tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)),
         seed=settings.seed,
         shuffle=learns,
-        sizes=[np.prod(i.shape) for i in part.images] if settings.like_sizes else None,
+        sizes=[float(np.prod(i.shape)) for i in part.images] if settings.like_sizes else None,
         shard=read_shard,
     )
     if dense:
@@ -184,7 +184,8 @@ def _ultramnist(settings: PatchGDSettings) -> Data:
     try:
         sets = [
             ultramnist(
-                *pool,
+                pool[0],
+                pool[1],
                 max(number // 10, 1),
                 settings.canvas,
                 settings.factors,
@@ -213,14 +214,14 @@ def single_digits(settings: PatchGDSettings, count: int) -> ImageSet:
     """
     low, high = settings.factors
     side = -(-42 * high // 32) * 32
-    pool = POOLS[settings.images](settings)[0]
+    pool, labels = POOLS[settings.images](settings)[0]
     digits, classes = ultramnist(
-        *pool, count // 10, side, (low, high), (1,), settings.seed, "single digit"
+        pool, labels, count // 10, side, (low, high), (1,), settings.seed, "single digit"
     )
-    if settings.side:
-        scaled = (max(round(side * settings.side / settings.canvas), 32),) * 2
-        digits = tuple(sources.Scaled(image, scaled) for image in digits)
-    return ImageSet(digits, classes)
+    if not settings.side:
+        return ImageSet(tuple(digits), classes)
+    rows = max(round(side * settings.side / settings.canvas), 32)
+    return ImageSet(tuple(sources.Scaled(image, (rows, rows)) for image in digits), classes)
 
 
 def _folder(settings: PatchGDSettings) -> Data:

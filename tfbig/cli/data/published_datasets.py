@@ -159,8 +159,9 @@ def _tcga_prad(folder: Path, seed: int) -> Table:
     grades = {}
     for row in _csv(folder / "clinical.tsv", columns, "\t"):
         patterns = [re.search(r"\d", row[column] or "") for column in columns[1:]]
-        if all(patterns):
-            grades[row[columns[0]].upper()] = isup(*(int(match[0]) for match in patterns))
+        primary, secondary = (match and int(match[0]) for match in patterns)
+        if primary is not None and secondary is not None:
+            grades[row[columns[0]].upper()] = isup(primary, secondary)
     of_case: dict[str, list[Path]] = {}
     for case, path in _tcga(folder):
         of_case.setdefault(case, []).append(path)

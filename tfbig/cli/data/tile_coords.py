@@ -93,8 +93,10 @@ def _agree(name: str, value: float, made_with: Mapping[str, float]) -> bool:
         return math.isclose(made_with[name], value, rel_tol=1e-6)
     if not made_with or "level" in made_with:
         return True  # the pixels of the slide tell, see `check_pixels`
-    target = _nominal_mpp({name: value})
-    return target is not None and math.isclose(target, _nominal_mpp(made_with), rel_tol=TOLERANCE)
+    target, made = _nominal_mpp({name: value}), _nominal_mpp(made_with)
+    if target is None or made is None:
+        return False
+    return math.isclose(target, made, rel_tol=TOLERANCE)
 
 
 def _nominal_mpp(resolution: Mapping[str, float]) -> float | None:

@@ -75,10 +75,10 @@ class Bags:
         if settings.dry_run:
             return f"{slide.describe()}: would be read as {count} tiles of {self.size} x {self.size} pixels"
         image = results.network_input(slide.scaled(coords.step), settings)
-        tiles = coords.tiles_of(image, slide.shape)
+        tiles: sources.Bag = coords.tiles_of(image, slide.shape)
         if self.foreground:
             tiles = mil.foreground(tiles, self.foreground)
-            coords = replace(coords, coords=tiles.coords)
+            coords = replace(coords, coords=np.asarray(tiles.coords))
         explanation = self.model.explain(tiles)
         count = len(coords.coords)
         logits = explanation["logits"]

@@ -86,7 +86,7 @@ class Images:
             z = self.model.latent(tf.constant([handle]))
         bag, attention = patchgd.attention_by_code(self.model, source, z)
         steps = [n / m for n, m in zip(slide.shape[:2], source.shape[:2], strict=True)]
-        corners = np.rint(bag.coords * steps[::-1]).astype(np.int64)
+        corners = np.rint(np.asarray(bag.coords) * steps[::-1]).astype(np.int64)
         coords = sources.Coords(slide.title, corners, bag.shape[1], sum(steps) / 2)
         results.write_attention(self.settings, path, slide, coords, attention, title)
 
@@ -94,7 +94,8 @@ class Images:
 def _num_outputs(plain: Any) -> int:
     """Return the number of outputs of a model."""
     if not isinstance(plain, tfbig.PatchGD):
-        return plain.output_shape[-1]
+        return int(plain.output_shape[-1])
     if isinstance(plain.head, keras.Model):
-        return plain.head.output_shape[-1]
-    return plain.head.compute_output_shape((1, 2, 2, plain.encoder.output_shape[-1]))[-1]
+        return int(plain.head.output_shape[-1])
+    codes = (1, 2, 2, plain.encoder.output_shape[-1])
+    return int(plain.head.compute_output_shape(codes)[-1])

@@ -183,7 +183,7 @@ def item_names(items: Iterable[Any], labels: Iterable[Any]) -> list[str]:
     return [f"{Path(item.name).name} {item.shape} {label}" for item, label in pairs]
 
 
-class PerStep(keras.callbacks.Callback):
+class PerStep(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
     """Set the learning rate before every step of `fit`, however often the optimizer steps in one.
 
     Args:
@@ -278,4 +278,4 @@ def class_weights(settings: ClassifierSettings, data: Data) -> npt.NDArray[np.fl
     if not settings.class_weights:
         return None
     counts = np.maximum(np.bincount(data.train.labels, minlength=len(data.classes)), 1)
-    return np.float32(1 / counts / np.sum(1 / counts))
+    return np.asarray(1 / counts / np.sum(1 / counts), np.float32)

@@ -202,11 +202,12 @@ def _cells(
         shape: Shape of the images.
         inside: Rows and columns of the map of a patch, or an empty tuple.
     """
-    if None in shape:
+    extents = [extent for extent in shape[:-1] if extent is not None]
+    if len(extents) < len(shape) - 1:
         return None
     stride = settings.stride or settings.patch
     try:
-        grid = tfbig.patchgd.PatchGrid(shape[:-1], (settings.patch,) * 2, (stride,) * 2)
+        grid = tfbig.patchgd.PatchGrid(tuple(extents), (settings.patch,) * 2, (stride,) * 2)
         return tuple(n * m for n, m in zip(grid.cells, inside or (1, 1), strict=True))
     except ValueError as error:
         raise SourceError(f"--patch {settings.patch}: {error}") from error
@@ -216,7 +217,7 @@ def _series(settings: PatchGDSettings, shape: Shape, classes: int) -> Any:
     """Return the networks of the paper for time series."""
     if settings.mode == "offload":
         raise SourceError("--encoder series: series fit in memory; use --mode device or patchgd.")
-    length, channels = shape
+    length, channels = (extent or 0 for extent in shape)
     if settings.mode != "patchgd":
         return series.baseline(length, channels, classes)
     encoder = series.encoder(settings.patch, channels)
@@ -225,7 +226,7 @@ def _series(settings: PatchGDSettings, shape: Shape, classes: int) -> Any:
 
 
 def _patchgd(settings: PatchGDSettings, encoder: Any, head: Any, shape: Shape) -> PatchGD:
-    every = settings.inner_accumulate == "all"
+    accumulate = settings.inner_accumulate
     return PatchGD(
         encoder,
         head,
@@ -233,7 +234,7 @@ def _patchgd(settings: PatchGDSettings, encoder: Any, head: Any, shape: Shape) -
         settings.stride,
         settings.sampling,
         settings.inner_steps,
-        None if every else settings.inner_accumulate,
+        accumulate if isinstance(accumulate, int) else None,
         sampler=settings.sampler,
         encoder_scale=settings.encoder_scale,
         filling_norm=settings.filling_norm,

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.plan.plan import Plan
 
-History = list[dict[str, float]]
+History = list[Mapping[str, Any]]
 """Columns of `history.csv` for each epoch."""
 
 
