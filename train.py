@@ -26,7 +26,6 @@ def settings_of(argv: Sequence[str]) -> TrainSettings:
     Args:
         argv: The command line.
     """
-    tfbig_command.place_package()()
     from tfbig.cli.settings import training
 
     return training.parse(argv, PROGRAM)
