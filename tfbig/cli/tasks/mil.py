@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tfbig
 from tfbig import mil
-from tfbig.cli import machine, open_run
+from tfbig.cli import load_model, machine, open_run
 from tfbig.cli import settings as command_line
 from tfbig.cli.data import bags, splits
 from tfbig.cli.tasks import classifier_training, evaluation
@@ -162,7 +162,7 @@ def train(settings):
     splits.write_tables(data, folder)
     measured = {"mode": settings.mode}
     if settings.test_only:
-        twin.load_weights(Path(settings.test_only) / "model.keras")
+        load_model.load_weights(twin, Path(settings.test_only) / "model.keras")
     else:
         measured |= fit_and_save(model, twin, data, folder, settings, plan) | planned
         if not machine.is_chief():
@@ -200,7 +200,7 @@ def make_model(settings, data):
     has_norm = settings.norm != "none"
     encoder = encoders.make(settings.encoder, shape, settings.mean, settings.std, has_norm)
     if settings.encoder_weights:
-        encoder.load_weights(settings.encoder_weights)
+        load_model.load_weights(encoder, settings.encoder_weights)
     encoder.trainable = settings.mode != "frozen"
     model = mil.MIL(
         encoder,

@@ -181,7 +181,7 @@ def train(settings):
     measured = {"mode": settings.mode}
     if settings.test_only:
         twin.optimizer.build(twin.trainable_variables)  # the file has its state
-        twin.load_weights(Path(settings.test_only) / "model.keras")
+        load_model.load_weights(twin, Path(settings.test_only) / "model.keras")
     else:
         measured |= fit_and_save(model, twin, data, folder, settings, plan) | planned
         if not machine.is_chief():
