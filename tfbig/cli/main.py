@@ -6,6 +6,7 @@ import sys
 import tensorflow as tf
 
 import tfbig
+from tfbig.cli import messages, paths
 from tfbig.cli import settings as command_line
 from tfbig.cli.commands import dataset, doctor, evaluate, plan, predict, report, tile, train
 from tfbig.system import signals
@@ -37,12 +38,16 @@ def main(argv=None):
             if name in TASK_COMMANDS:
                 return TASK_COMMANDS[name][1](argv[1:])
             settings = parse(argv)
+            paths.check(settings)
             return COMMANDS[settings.command].run(settings)
         except tfbig.Stopped as stopped:
             print(f"tfbig {name}: {stopped}; finished slides are kept", file=sys.stderr)
             return signals.exit_code()
-        except (tfbig.TfbigError, OSError, ValueError, tf.errors.OpError) as error:
+        except paths.FlagError as error:
             print(f"tfbig {name}: {error}", file=sys.stderr)
+            return 2
+        except (tfbig.TfbigError, OSError, ValueError, tf.errors.OpError) as error:
+            print(f"tfbig {name}: {messages.in_flags(error, name)}", file=sys.stderr)
             return 1
 
 

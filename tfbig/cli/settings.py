@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from tfbig import SourceError
-from tfbig.cli import machine
+from tfbig.cli import machine, paths
 from tfbig.results import report, run_folder
 from tfbig.system import unified_memory
 
@@ -133,11 +133,13 @@ def prepare(settings):
 
     Raises:
         FileExistsError: `--out` holds a run, and neither `--resume` nor `--dry-run` is set.
+        FlagError: A path does not exist, or is of the wrong kind.
         SourceError: The run of `--beside` has not ended, or a device of `--devices` does not exist.
         UnifiedMemoryError: `--mode unified` is not available.
     """
     if settings.out and not settings.resume and not settings.dry_run:
         run_folder.check_new(settings.out)
+    paths.check(settings)
     if settings.beside and not (Path(settings.beside) / run_folder.METRICS).exists():
         raise SourceError(
             f"--beside {settings.beside}: has no {run_folder.METRICS}; expected the folder of a finished run."
@@ -341,6 +343,8 @@ def read_yaml(file):
         values = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
         _exit(f"{file}: no such file; expected a YAML file of flags")
+    except OSError as error:
+        _exit(f"{file}: cannot be read: {error.strerror}; expected a YAML file of flags")
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or an impossible date
         _exit(f"{file}: is not YAML: {' '.join(str(error).split())}")
     if not isinstance(values, dict):

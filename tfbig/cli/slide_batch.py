@@ -9,7 +9,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from tfbig import SourceError, Stopped, TfbigError, sources
-from tfbig.cli import dask
+from tfbig.cli import dask, messages
 from tfbig.cli import settings as command_line
 from tfbig.results import report, run_folder, slide_viewer
 from tfbig.sources.slides.slide import title_of
@@ -25,6 +25,13 @@ def add_flags(add):
         metavar="FILE",
         help="CSV file with columns wsi,mpp: file names of slides without a pixel size, and their micrometres per "
         "pixel at level 0",
+    )
+    add(
+        "--slide-mpp",
+        type=command_line.positive,
+        metavar="MPP",
+        help="micrometres per pixel at level 0 of slides whose files do not say it; --mpp-of wins for the "
+        "slides that it names",
     )
     add(
         "--reader",
@@ -143,7 +150,7 @@ def process_slide(settings, work, path, mpp):
     start = time.monotonic()
     try:
         _check_name(path)
-        slide = sources.open_slide(path, mpp=mpp, reader=settings.reader)
+        slide = open_slide(path, mpp, settings)
         try:
             line = work(path, slide)
         finally:
@@ -153,9 +160,24 @@ def process_slide(settings, work, path, mpp):
     except (TfbigError, OSError, ValueError, MemoryError, tf.errors.OpError) as error:
         if settings.strict:
             raise
-        reason = " ".join(str(error).split()).removeprefix(f"{path}: ")
+        text = messages.in_flags(error, settings.command)
+        reason = " ".join(text.split()).removeprefix(f"{path}: ")
         return None, reason, time.monotonic() - start
     return line, None, time.monotonic() - start
+
+
+def open_slide(path, mpp, settings):
+    """Open a slide with the size of its pixels: of `--mpp-of`, else of the file, else of `--slide-mpp`.
+
+    Args:
+        path: Path of the slide.
+        mpp: Micrometres per pixel in `--mpp-of`, or None.
+        settings: Settings of the command.
+    """
+    slide = sources.open_slide(path, mpp=mpp, reader=settings.reader)
+    if slide.mpp is None and settings.slide_mpp is not None:
+        slide.mpp = (settings.slide_mpp, settings.slide_mpp)
+    return slide
 
 
 def _check_name(path):
@@ -230,6 +252,7 @@ def _claim_folder(folder, settings):
         "config",
         "out",
         "mpp_of",
+        "slide_mpp",
         "reader",
         "shard",
         "dask",
@@ -260,8 +283,9 @@ def _drop_old_failures(folder, paths):
     """Remove failures of slides that are not part of this command any more."""
     current = set(map(_printable, paths))
     for row in run_folder.read_rows(folder / run_folder.FAILED):
-        if row["slide"] not in current:
-            run_folder.replace_row(folder / run_folder.FAILED, "slide", row["slide"], None)
+        slide = run_folder.column(folder / run_folder.FAILED, row, "slide")
+        if slide not in current:
+            run_folder.replace_row(folder / run_folder.FAILED, "slide", slide, None)
 
 
 def _print(line, stream, quiet):

@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from tfbig import SourceError
+from tfbig.cli import paths
 from tfbig.cli import settings as command_line
 from tfbig.cli.data import published_datasets, splits
 from tfbig.results import run_folder
@@ -40,6 +41,10 @@ def run(settings):
     if settings.folder is None:
         print(f"{settings.name}: {collection.about}\n{collection.expected}")
         return 0
+    try:
+        paths.check_argument("folder", settings.folder)
+    except paths.FlagError as error:
+        raise paths.FlagError(f"{error} Expected:\n{collection.expected}") from error
     table = published_datasets.read(settings.name, settings.folder, settings.seed)
     for split in ("train", "val", "test"):
         counts = Counter(int(row["label"]) for row in table.rows if row["split"] == split)

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 from tfbig import SourceError
+from tfbig.cli import paths
 from tfbig.cli import settings as command_line
 from tfbig.cli.commands import train
 from tfbig.results import run_folder
@@ -25,6 +26,7 @@ def main(argv):
         print(f"{train.first_line(__doc__)}\n\n{HELP}")
         return 0 if argv[:1] in (["--help"], ["-h"]) else 2
     run, *flags = argv
+    paths.check_path(run, run, "folder")
     config = Path(run) / run_folder.CONFIG
     if not config.exists():
         raise SourceError(

@@ -7,7 +7,7 @@ import keras
 
 import tfbig
 from tfbig import SourceError, mil, sources
-from tfbig.cli import load_model, machine
+from tfbig.cli import load_model, machine, paths
 from tfbig.cli import settings as command_line
 from tfbig.cli.predictors.results import load_run
 from tfbig.system.budget import available_bytes
@@ -110,6 +110,8 @@ def extents(size, plain):
     try:
         if len(shape) == 5:
             return command_line.count(size), *shape[2:]
+        if Path(size).suffix.lower() in sources.SLIDE_SUFFIXES:
+            paths.check_path(size, size, "file or folder")
         if Path(size).exists():
             slide = sources.open_slide(size)
             slide.close()

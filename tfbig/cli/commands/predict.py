@@ -1,6 +1,6 @@
 """Predict masks or classes of slides of any size: files for QuPath, pictures and a table."""
 
-from tfbig.cli import load_model, machine, predictors, slide_batch
+from tfbig.cli import load_model, machine, paths, predictors, slide_batch
 from tfbig.cli import settings as command_line
 from tfbig.cli.predictors.results import INPUT_CHANNELS
 from tfbig.models.gigapixel_unet import STRIDE
@@ -68,6 +68,7 @@ def add_flags(add):
 
 def run(settings):
     """Predict every slide and return the exit code."""
+    paths.check_argument("model", settings.model)
     return slide_batch.run(settings, work)
 
 

@@ -1,5 +1,6 @@
 """Write the report of a run again: one HTML file that opens without a network connection."""
 
+from tfbig.cli import paths
 from tfbig.cli import settings as command_line
 from tfbig.results import report
 
@@ -17,5 +18,6 @@ def add_flags(add):
 
 def run(settings):
     """Write the report and print its path."""
+    paths.check_argument("folder", settings.folder)
     print(f"report: {report.write_report(settings.folder, settings.max_slides)}")
     return 0

@@ -3,7 +3,7 @@
 import sys
 
 import tfbig
-from tfbig.cli import machine, open_run
+from tfbig.cli import machine, messages, open_run, paths
 from tfbig.cli import settings as command_line
 from tfbig.cli.tasks import mil, patchgd, segmentation
 from tfbig.system import progress, signals
@@ -37,6 +37,8 @@ def main(argv=None, prog="train.py"):
         except tfbig.Stopped as stopped:
             message = f"{stopped}; --resume with --out continues from here"
             return _fail(prog, message, code=signals.exit_code())
+        except paths.FlagError as error:
+            return _fail(prog, error, code=2)
         except (tfbig.TfbigError, OSError) as error:
             return _fail(prog, error)
         finally:
@@ -49,5 +51,5 @@ def first_line(doc):
 
 
 def _fail(prog, error, code=1):
-    print(f"{prog}: {error}", file=sys.stderr)
+    print(f"{prog}: {messages.in_flags(error, 'train')}", file=sys.stderr)
     return code

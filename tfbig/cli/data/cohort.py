@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfbig import SourceError, sources
+from tfbig.cli import messages
 from tfbig.cli import settings as command_line
 from tfbig.cli.data import splits
 from tfbig.errors import TfbigError
@@ -108,6 +109,13 @@ def add_flags(add):
         help="CSV file with columns wsi,mpp: micrometres per pixel of slides without a pixel size",
     )
     add(
+        "--slide-mpp",
+        type=command_line.positive,
+        metavar="MPP",
+        help="micrometres per pixel at level 0 of slides whose files do not say it; --mpp-of wins for the "
+        "slides that it names",
+    )
+    add(
         "--reader",
         choices=["tifffile", "openslide", "zarr"],
         help="library that reads the slides (default: by format)",
@@ -183,7 +191,7 @@ class Opener:
                 "more than one resolution; expected one of --mpp, --magnification, --level. Remove the others."
             )
         self.look = self.look if values else {"level": level}
-        self.reader = settings.reader
+        self.reader, self.slide_mpp = settings.reader, settings.slide_mpp
         self.sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
 
     def image(self, path):
@@ -192,8 +200,7 @@ class Opener:
 
     def slide(self, path):
         """Return the slide with its levels; the caller closes it."""
-        pixel = self._options(path)["pixel"]
-        return sources.open_slide(path, mpp=pixel, reader=self.reader)
+        return sources.open_slide(path, mpp=self._options(path)["pixel"], reader=self.reader)
 
     def tiles(self, path, coords):
         """Return the bag of tiles `coords`, or of those found by `(size, smallest share of tissue)`."""
@@ -212,8 +219,16 @@ class Opener:
         return bag
 
     def _options(self, path):
+        return {"pixel": self._pixel(path), "reader": self.reader}
+
+    def _pixel(self, path):
+        """Return the size of pixels in `--mpp-of`, or that of `--slide-mpp` if the file does not say it, or None."""
         size = self.sizes.get(path.name, self.sizes.get(title_of(path)))
-        return {"pixel": size, "reader": self.reader}
+        if size is not None or self.slide_mpp is None:
+            return size
+        slide = sources.open_slide(path, reader=self.reader)
+        slide.close()
+        return self.slide_mpp if slide.mpp is None else None
 
 
 def open_rows(rows, opener):
@@ -234,7 +249,8 @@ def open_rows(rows, opener):
             items.append(opener(row["path"]))
             labels.append(row["label"])
         except UNREADABLE as error:
-            failed.append((row["slide_id"], " ".join(str(error).split())))
+            text = messages.in_flags(error, "train")
+            failed.append((row["slide_id"], " ".join(text.split())))
     if not items:
         raise SourceError(
             f"none of {len(rows)} slides can be used. The first: {failed[0][0]}: {failed[0][1]}"

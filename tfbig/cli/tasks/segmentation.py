@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 import tfbig
-from tfbig.cli import load_model, machine, open_run
+from tfbig.cli import load_model, machine, open_run, paths
 from tfbig.cli import settings as command_line
 from tfbig.cli.data import slides_and_masks, splits
 from tfbig.cli.tasks import classifier_training
@@ -36,11 +36,11 @@ def add_flags(add_data, add_training):
     """Add the flags of this task, in the groups of data and of training."""
     add_data(
         "--data",
-        default=str(_DATA),
+        default=str(_DATA) if _DATA.is_dir() else None,
         metavar="FOLDER",
         help="folder of slides (TIFF, SVS, NDPI, NPY, PNG); the last by name is for validation and never trained on. "
         "The labels of a.tif are masks/a.* in the folder if that exists, else computed from the slide "
-        "(default: the slides in examples/data)",
+        "(default: the slides in examples/data of a checkout)",
     )
     add_data(
         "--crops",
@@ -102,7 +102,16 @@ def _crop(text):
 
 
 def train(settings):
-    """Run a training from its settings, or an evaluation, and return the exit code."""
+    """Run a training from its settings, or an evaluation, and return the exit code.
+
+    Raises:
+        FlagError: There is no `--data`, and no checkout with examples.
+    """
+    if settings.data is None:
+        raise paths.FlagError(
+            "--data FOLDER is missing: the folder of your slides, such as --data my_slides. Only a checkout of tfbig "
+            "has slides of its own, in examples/data. For other data: --task mil --help, --task patchgd --help."
+        )
     if settings.test_only:
         return evaluate(settings)
     size = crop_size(settings.crop)
