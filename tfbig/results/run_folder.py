@@ -118,9 +118,12 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
         return []
     try:
         with open(path, encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+            table = csv.DictReader(file)
+            rows = list(table)
     except (UnicodeDecodeError, csv.Error) as error:
         raise SourceError(f"{path}: is damaged ({error}). Restore or remove it.") from error
+    if "\0" in "".join(table.fieldnames or ()):
+        raise SourceError(f"{path}: is damaged: it holds zeros. Restore or remove it.")
     if any(None in row or None in row.values() for row in rows):
         raise SourceError(
             f"{path}: is damaged: a line has another number of columns than the first. Restore or remove it."

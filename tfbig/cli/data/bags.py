@@ -282,6 +282,7 @@ def _slides(settings):
 
     data = cohort.load(settings, slides, opened)
     if settings.coords:
+        _set_measured(settings, data.train.bags[0])
         for bag in (bag for split in SPLITS for bag in getattr(data, split).bags):
             file = tile_coords.file_of(settings.coords, bag.name)
             if set(tile_coords.resolution_of(coords[file])) <= {"level"}:
@@ -322,6 +323,12 @@ def _set_tiles(settings, coords):
         vars(settings).update(default)
     if settings.min_tissue is None:
         settings.min_tissue = share
+
+
+def _set_measured(settings, bag):
+    """Set the micrometres per pixel to those of a bag if no flag and no file of `--coords` says a resolution."""
+    if bag.mpp and not _resolution(settings):
+        settings.mpp = round(sum(bag.mpp) / 2, 6)
 
 
 def _resolution(settings):

@@ -354,17 +354,27 @@ def _split(rows, settings):
             for row, path in ((row, row["path"] and row["path"].resolve()) for row in rows)
         ]
     if settings.splits:
-        split_of_slide = splits.read_clam_splits(Path(settings.splits))
-        return [
-            row | {"split": split_of_slide[row["slide_id"]]}
-            for row in rows
-            if row["slide_id"] in split_of_slide
-        ]
+        return _rows_of_splits(rows, Path(settings.splits))
     if settings.folds:
         return splits.fold_rows(rows, settings.folds, settings.fold, settings.seed)
     if "split" in rows[0]:
         return rows
     return splits.split_rows(rows, seed=settings.seed)
+
+
+def _rows_of_splits(rows, path):
+    """Return the rows that a file of splits names, with their split.
+
+    Raises:
+        SourceError: It names none of them.
+    """
+    split_of_slide = splits.read_clam_splits(path)
+    named = [row for row in rows if row["slide_id"] in split_of_slide]
+    if not named:
+        raise SourceError(
+            f"{path}: names none of the {len(rows)} slides of the table, such as {rows[0]['slide_id']}. Check --splits."
+        )
+    return [row | {"split": split_of_slide[row["slide_id"]]} for row in named]
 
 
 def _splits_of_run(run):
