@@ -96,8 +96,8 @@ def test_mpp_of_wins(unknown, tmp_path):
                 "0.25",
                 "--mpp-of",
                 str(tmp_path / "mpp.csv"),
-                "--min-tissue",
-                "0.2",
+                "--tissue",
+                "none",
             ]
         )
         == 0

@@ -119,10 +119,10 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
     try:
         with open(path, encoding="utf-8", newline="") as file:
             table = csv.DictReader(file)
-            rows = list(table)
+            names, rows = table.fieldnames or (), list(table)
     except (UnicodeDecodeError, csv.Error) as error:
         raise SourceError(f"{path}: is damaged ({error}). Restore or remove it.") from error
-    if "\0" in "".join(table.fieldnames or ()):
+    if "\0" in "".join(names):
         raise SourceError(f"{path}: is damaged: it holds zeros. Restore or remove it.")
     if any(None in row or None in row.values() for row in rows):
         raise SourceError(
