@@ -93,6 +93,16 @@ def add_flags(add):
         default=0,
         help="index of the test fold, from 0; the next one is for validation (default: 0)",
     )
+    _add_pixel_flags(add)
+    add(
+        "--confine",
+        action="store_true",
+        help="refuse files that are outside of the folder of the table and of --slides, after following links; for "
+        "tables that you do not trust",
+    )
+
+
+def _add_pixel_flags(add):
     add(
         "--mpp",
         type=command_line.positive,
@@ -119,12 +129,6 @@ def add_flags(add):
         "--reader",
         choices=["tifffile", "openslide", "zarr"],
         help="library that reads the slides (default: by format)",
-    )
-    add(
-        "--confine",
-        action="store_true",
-        help="refuse files that are outside of the folder of the table and of --slides, after following links; for "
-        "tables that you do not trust",
     )
 
 
