@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 
+from tfbig.cli import messages, paths
 from tfbig.cli.settings import request
 from tfbig.errors import Stopped, TfbigError
 from tfbig.system import signals
@@ -27,6 +28,7 @@ def main(
     name = prog if prog.endswith(".py") else f"{prog} {argv[0] if argv else ''}"
     try:
         requested = request.parse(argv, prog)
+        paths.check(requested.settings)
     except TfbigError as error:
         return _fail(name, error)
     if before_running is not None:
@@ -45,7 +47,7 @@ def _run(requested: request.Request, name: str) -> int:
             print(f"{name}: {stopped}; {requested.command.after_signal}", file=sys.stderr)
             return signals.exit_code()
         except _expected_errors() as error:
-            return _fail(name, error)
+            return _fail(name, error, requested.name)
 
 
 def _expected_errors() -> tuple[type[Exception], ...]:
@@ -54,8 +56,12 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     return TfbigError, OSError, ValueError, of_tensorflow
 
 
-def _fail(name: str, error: Exception) -> int:
-    print(f"{name}: {error}", file=sys.stderr)
+def _fail(name: str, error: Exception, command: str = "") -> int:
+    """Print an error, and return the exit code: 2 if a flag is wrong."""
+    if isinstance(error, paths.FlagError):
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2
+    print(f"{name}: {messages.in_flags(error, command)}", file=sys.stderr)
     return 1
 
 

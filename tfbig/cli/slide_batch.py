@@ -13,7 +13,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from tfbig import SourceError, Stopped, TfbigError, sources
-from tfbig.cli import dask
+from tfbig.cli import dask, messages
 from tfbig.cli.settings.flag import deciding
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
@@ -29,11 +29,13 @@ class Work(Generic[S]):
     """The work on slides.
 
     Attributes:
+        name: Name of the command.
         settings: Settings of the command, without gaps.
         process: Function that processes the slide of a path and returns a line to print.
         finished: Function that returns whether the slide of a path is done.
     """
 
+    name: str
     settings: S
     process: Callable[[Path, Slide], str]
     finished: Callable[[Path], bool]
@@ -71,13 +73,12 @@ def resolution(settings: TileSettings | PredictSettings) -> dict[str, Any]:
     return {key: getattr(settings, key) for key in ("mpp", "magnification", "level")}
 
 
-def run(name: str, settings: S, make_work: Callable[[S], Work[S]]) -> int:
+def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
     """Process every slide that is not finished, and return the exit code.
 
     A slide that fails is named on standard error and in `failed.csv`, which exists only if a slide failed.
 
     Args:
-        name: Name of the command.
         settings: Settings of the command.
         make_work: Function from the settings to the work; each Dask worker calls it too.
     """
@@ -87,7 +88,7 @@ def run(name: str, settings: S, make_work: Callable[[S], Work[S]]) -> int:
     paths = select_shard(all_paths, settings.shard)
     sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
     if not settings.dry_run:
-        _claim_folder(folder, name, settings)
+        _claim_folder(folder, work.name, settings)
         _drop_old_failures(folder, all_paths)
     waiting = [path for path in paths if settings.dry_run or not work.finished(path)]
     if len(waiting) < len(paths):
@@ -149,7 +150,7 @@ def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
     start = time.monotonic()
     try:
         _check_name(path)
-        slide = sources.open_slide(path, mpp=mpp, reader=work.settings.reader)
+        slide = open_slide(path, mpp, work.settings)
         try:
             line = work.process(path, slide)
         finally:
@@ -159,9 +160,24 @@ def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
     except (TfbigError, OSError, ValueError, MemoryError, tf.errors.OpError) as error:
         if work.settings.strict:
             raise
-        reason = " ".join(str(error).split()).removeprefix(f"{path}: ")
+        text = messages.in_flags(error, work.name)
+        reason = " ".join(text.split()).removeprefix(f"{path}: ")
         return Outcome(None, reason, time.monotonic() - start)
     return Outcome(line, None, time.monotonic() - start)
+
+
+def open_slide(path: Path, mpp: float | None, settings: TileSettings | PredictSettings) -> Slide:
+    """Open a slide with the size of its pixels: of `--mpp-of`, else of the file, else of `--slide-mpp`.
+
+    Args:
+        path: Path of the slide.
+        mpp: Micrometres per pixel in `--mpp-of`, or None.
+        settings: Settings of the command.
+    """
+    slide = sources.open_slide(path, mpp=mpp, reader=settings.reader)
+    if slide.mpp is None and settings.slide_mpp is not None:
+        slide.mpp = (settings.slide_mpp, settings.slide_mpp)
+    return slide
 
 
 def _check_name(path: Path) -> None:
@@ -254,8 +270,9 @@ def _drop_old_failures(folder: Path, paths: Sequence[Path]) -> None:
     """Remove failures of slides that are not part of this command any more."""
     current = set(map(_printable, paths))
     for row in run_folder.read_rows(folder / run_folder.FAILED):
-        if row["slide"] not in current:
-            run_folder.replace_row(folder / run_folder.FAILED, "slide", row["slide"], None)
+        slide = run_folder.column(folder / run_folder.FAILED, row, "slide")
+        if slide not in current:
+            run_folder.replace_row(folder / run_folder.FAILED, "slide", slide, None)
 
 
 def _print(line: str, stream: TextIO, quiet: bool) -> None:

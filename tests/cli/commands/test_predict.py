@@ -45,8 +45,8 @@ def test_errors(tmp_path, capsys):
     darkness(tmp_path / "gray.keras", channels=1)
     for model, flags, message in (
         ("m.keras", (), "expected images [N, H, W, C] to masks [N, H, W, K] or to classes"),
-        ("torn.keras", (), "torn.keras: cannot be loaded as a Keras model"),
-        ("missing.keras", (), "missing.keras: no such file"),
+        ("torn.keras", (), "torn.keras: is not a Keras file"),
+        ("missing.keras", (), "missing.keras: no such file or folder"),
         ("none", (), "none: is not a run folder of train"),
         ("gray.keras", ("--input", "rgb"), "expects 1 channels, but --input rgb gives 3"),
         ("gray.keras", ("--classes", "a"), "--classes: 1 names; expected 2"),
@@ -63,6 +63,6 @@ def test_errors(tmp_path, capsys):
             str(tmp_path / "out"),
             *flags,
         ]
-        assert main(["predict", *command]) == 1
+        assert main(["predict", *command]) == (2 if model == "missing.keras" else 1)
         assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -66,6 +66,7 @@ def test_beside(segmentation_run, tmp_path, capsys):
 
 
 def test_beside_unfinished_run(data, tmp_path, capsys):
+    (tmp_path / "none").mkdir()
     assert run_segmentation(data, tmp_path / "out", "--beside", str(tmp_path / "none")) == 1
     assert "has no metrics.json" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -106,7 +107,7 @@ def test_budget_below_one_strip(data, tmp_path, capsys):
     assert run_segmentation(data, tmp_path / "out", "--device-memory", "1KB") == 1
     message = capsys.readouterr().err
     assert "smallest strip needs" in message
-    assert "Raise `device` to" in message
+    assert "Raise --device-memory to" in message
     assert not (tmp_path / "out" / "metrics.json").exists()
 
 

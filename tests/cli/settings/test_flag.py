@@ -78,7 +78,7 @@ def test_kinds_of_a_training_run(settings: type) -> None:
 @pytest.mark.parametrize("settings", [TileSettings, PredictSettings])
 def test_settings_that_results_of_slides_depend_on(settings: type) -> None:
     others = {"slides", "strict", "quiet", "dry_run", "config", "out", "mpp_of", "reader", "shard"}
-    others |= {"dask", "device_memory", "host_memory", "disk", "scratch"}
+    others |= {"slide_mpp", "dask", "device_memory", "host_memory", "disk", "scratch"}
     declared = flags.flags_of(settings)
     assert {name for name, each in declared.items() if not each.kind.decides} == others & set(
         declared

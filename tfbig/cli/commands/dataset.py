@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from tfbig import SourceError
+from tfbig.cli import paths
 from tfbig.cli.data import published_datasets, splits
 from tfbig.cli.data.published_datasets import Table
 from tfbig.cli.settings.commands import DatasetSettings
@@ -20,6 +21,10 @@ def run(settings: DatasetSettings) -> int:
     if settings.folder is None:
         print(f"{settings.name}: {collection.about}\n{collection.expected}")
         return 0
+    try:
+        paths.check_path(settings.folder, settings.folder, "folder")
+    except paths.FlagError as error:
+        raise paths.FlagError(f"{error} Expected:\n{collection.expected}") from error
     table = published_datasets.read(settings.name, settings.folder, settings.seed)
     _print_counts(table)
     if not table.rows:

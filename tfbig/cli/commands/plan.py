@@ -11,7 +11,7 @@ import keras
 
 import tfbig
 from tfbig import SourceError, mil, sources
-from tfbig.cli import machine
+from tfbig.cli import machine, paths
 from tfbig.cli.predictors.results import load_run
 from tfbig.cli.settings.commands import PlanSettings
 from tfbig.cli.settings.value_types import count
@@ -87,6 +87,8 @@ def extents(size: str, plain: Any) -> tuple[int, ...]:
     try:
         if len(shape) == 5:
             return count(size), *shape[2:]
+        if Path(size).suffix.lower() in sources.SLIDE_SUFFIXES:
+            paths.check_path(size, size, "file or folder")
         if Path(size).exists():
             slide = sources.open_slide(size)
             slide.close()

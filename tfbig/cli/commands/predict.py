@@ -8,7 +8,7 @@ from tfbig.cli.settings.slide_settings import PredictSettings
 
 def run(settings: PredictSettings) -> int:
     """Predict every slide and return the exit code."""
-    return slide_batch.run("predict", settings, work)
+    return slide_batch.run(settings, work)
 
 
 def work(settings: PredictSettings) -> slide_batch.Work[PredictSettings]:
@@ -18,4 +18,4 @@ def work(settings: PredictSettings) -> slide_batch.Work[PredictSettings]:
         settings: Settings of the command.
     """
     predictor = predictors.make(settings)
-    return slide_batch.Work(predictor.settings, predictor.predict, predictor.finished)
+    return slide_batch.Work("predict", predictor.settings, predictor.predict, predictor.finished)

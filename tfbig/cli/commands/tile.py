@@ -26,7 +26,7 @@ Tiles: TypeAlias = npt.NDArray[Any]
 
 def run(settings: TileSettings) -> int:
     """Tile every slide and return the exit code."""
-    return slide_batch.run("tile", settings, work)
+    return slide_batch.run(settings, work)
 
 
 def work(settings: TileSettings) -> slide_batch.Work[TileSettings]:
@@ -48,7 +48,9 @@ def work(settings: TileSettings) -> slide_batch.Work[TileSettings]:
     def finished(path: Path) -> bool:
         return (folder / f"{title_of(path)}.h5").exists()  # written last
 
-    return slide_batch.Work(settings, lambda path, slide: _tile(path, slide, settings), finished)
+    return slide_batch.Work(
+        "tile", settings, lambda path, slide: _tile(path, slide, settings), finished
+    )
 
 
 def _tile(path: Path, slide: Slide, settings: TileSettings) -> str:

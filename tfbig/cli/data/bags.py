@@ -196,6 +196,7 @@ def _slides(settings: MILSettings) -> Data:
 
     data = cohort.load(settings, slides, opened)
     if settings.coords:
+        decided |= _measured(settings, data.train.bags[0])
         for bag in (bag for split in SPLITS for bag in getattr(data, split).bags):
             file = tile_coords.file_of(settings.coords, bag.name)
             if set(tile_coords.resolution_of(coords[file])) <= {"level"}:
@@ -234,6 +235,12 @@ def _tiles_of(settings: MILSettings, coords: Mapping[Path, Coords]) -> dict[str,
     if settings.min_tissue is None:
         chosen["min_tissue"] = share
     return {"tile": size, **chosen}
+
+
+def _measured(settings: MILSettings, bag: Bag) -> dict[str, float]:
+    """Return the micrometres per pixel of a bag if no flag and no file of `--coords` says a resolution."""
+    mpp: Sequence[float] | None = getattr(bag, "mpp", None)
+    return {"mpp": round(sum(mpp) / 2, 6)} if mpp and not _resolution(settings) else {}
 
 
 def _resolution(settings: MILSettings) -> dict[str, Any]:

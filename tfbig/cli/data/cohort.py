@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tfbig import SourceError, sources
+from tfbig.cli import messages
 from tfbig.cli.data import splits
 from tfbig.cli.data.splits import Row
 from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
@@ -134,7 +135,7 @@ class Opener:
                 "more than one resolution; expected one of --mpp, --magnification, --level. Remove the others."
             )
         self.look = self.look if values else {"level": level}
-        self.reader = settings.reader
+        self.reader, self.slide_mpp = settings.reader, settings.slide_mpp
         self.sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
 
     def image(self, path: Path) -> sources.OnDisk:
@@ -143,8 +144,7 @@ class Opener:
 
     def slide(self, path: Path) -> sources.Slide:
         """Return the slide with its levels; the caller closes it."""
-        pixel = self._options(path)["pixel"]
-        return sources.open_slide(path, mpp=pixel, reader=self.reader)
+        return sources.open_slide(path, mpp=self._options(path)["pixel"], reader=self.reader)
 
     def tiles(self, path: Path, coords: sources.Coords | tuple[int, float]) -> Any:
         """Return the bag of tiles `coords`, or of those found by `(size, smallest share of tissue)`."""
@@ -163,8 +163,16 @@ class Opener:
         return bag
 
     def _options(self, path: Path) -> dict[str, Any]:
+        return {"pixel": self._pixel(path), "reader": self.reader}
+
+    def _pixel(self, path: Path) -> float | None:
+        """Return the size of pixels in `--mpp-of`, or that of `--slide-mpp` if the file does not say it, or None."""
         size = self.sizes.get(path.name, self.sizes.get(title_of(path)))
-        return {"pixel": size, "reader": self.reader}
+        if size is not None or self.slide_mpp is None:
+            return size
+        slide = sources.open_slide(path, reader=self.reader)
+        slide.close()
+        return self.slide_mpp if slide.mpp is None else None
 
 
 def open_rows(
@@ -187,7 +195,8 @@ def open_rows(
             items.append(opener(row["path"]))
             labels.append(row["label"])
         except UNREADABLE as error:
-            failed.append((row["slide_id"], " ".join(str(error).split())))
+            text = messages.in_flags(error, "train")
+            failed.append((row["slide_id"], " ".join(text.split())))
     if not items:
         raise SourceError(
             f"none of {len(rows)} slides can be used. The first: {failed[0][0]}: {failed[0][1]}"
@@ -292,17 +301,27 @@ def _split(rows: list[Row], settings: CohortSettings) -> list[Row]:
             for row, path in ((row, row["path"] and row["path"].resolve()) for row in rows)
         ]
     if settings.splits:
-        split_of_slide = splits.read_clam_splits(Path(settings.splits))
-        return [
-            row | {"split": split_of_slide[row["slide_id"]]}
-            for row in rows
-            if row["slide_id"] in split_of_slide
-        ]
+        return _rows_of_splits(rows, Path(settings.splits))
     if settings.folds:
         return splits.fold_rows(rows, settings.folds, settings.fold, settings.seed)
     if "split" in rows[0]:
         return rows
     return splits.split_rows(rows, seed=settings.seed)
+
+
+def _rows_of_splits(rows: Sequence[Row], path: Path) -> list[Row]:
+    """Return the rows that a file of splits names, with their split.
+
+    Raises:
+        SourceError: It names none of them.
+    """
+    split_of_slide = splits.read_clam_splits(path)
+    named = [row for row in rows if row["slide_id"] in split_of_slide]
+    if not named:
+        raise SourceError(
+            f"{path}: names none of the {len(rows)} slides of the table, such as {rows[0]['slide_id']}. Check --splits."
+        )
+    return [row | {"split": split_of_slide[row["slide_id"]]} for row in named]
 
 
 def _splits_of_run(run: Path) -> dict[Path, str]:

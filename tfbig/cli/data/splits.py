@@ -82,12 +82,15 @@ def read_table(path: Path, columns: Sequence[str], names: bool = False) -> list[
         raise SourceError(
             f"{path}: no such file; expected a table with columns {', '.join(columns)}. Check --data."
         )
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = list(csv.DictReader(file))
+    rows = _csv_rows(path, "--data")
     missing = [name for name in columns if not rows or name not in rows[0]]
     if missing:
         raise SourceError(f"{path}: has no rows with column '{missing[0]}'; expected {columns}.")
     for number, row in enumerate(rows, start=2):
+        if empty := [name for name in columns if not (row[name] or "").strip() and name != "label"]:
+            raise SourceError(
+                f"{path}: line {number}: has no {empty[0]}. Add one, or remove the line."
+            )
         if not (row["label"] or "").strip():
             raise SourceError(f"{path}: line {number}: has no label. Add one, or remove the line.")
         if not names and not row["label"].isdigit():
@@ -95,6 +98,21 @@ def read_table(path: Path, columns: Sequence[str], names: bool = False) -> list[
                 f"{path}: line {number}: label '{row['label']}' is not a class 0, 1, ..."
             )
     return rows
+
+
+def _csv_rows(path: Path, flag: str) -> list[Row]:
+    """Return the rows of a CSV file.
+
+    Raises:
+        SourceError: The file cannot be read, or is not text.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SourceError(
+            f"{path}: cannot be read as a CSV file in UTF-8 ({error}). Check {flag}."
+        ) from error
 
 
 def check_inside(paths: Iterable[str | Path], folders: Iterable[str | Path]) -> None:
@@ -200,11 +218,7 @@ def read_clam_splits(path: Path) -> dict[str, str]:
     Raises:
         SourceError: The file is missing, lacks a column, or has a slide in two of them.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SourceError(f"{path}: cannot be read ({error}). Check --splits.") from error
+    rows = _csv_rows(path, "--splits")
     if not rows or any(split not in rows[0] for split in SPLITS):
         raise SourceError(f"{path}: expected columns {', '.join(SPLITS)}, the format of CLAM.")
     split_of_slide: dict[str, str] = {}

@@ -155,8 +155,9 @@ def write_row(folder: Path, row: Mapping[str, Any]) -> None:
 
 def has_row(folder: Path, path: Path) -> bool:
     """Return whether the table has a row of the slide."""
-    rows = run_folder.read_rows(Path(folder) / run_folder.PREDICTIONS)
-    return any(row["slide"] == path.name for row in rows)
+    table = Path(folder) / run_folder.PREDICTIONS
+    rows = run_folder.read_rows(table)
+    return any(run_folder.column(table, row, "slide") == path.name for row in rows)
 
 
 def write_attention(

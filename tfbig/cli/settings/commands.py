@@ -103,6 +103,7 @@ class ReportSettings:
 
     folder: str = flag(
         REQUIRED,
+        exists="folder",
         positional=True,
         metavar="FOLDER",
         help="results folder of train, evaluate, tile or predict",

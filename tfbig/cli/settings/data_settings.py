@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.flag import PLACE, flag
+from tfbig.cli.settings.flag import PLACE, RESULT, flag
+from tfbig.cli.settings.run_settings import slide_mpp_flag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +17,7 @@ class CohortSettings:
     SECTION = "data"
 
     slides: str | None = flag(
+        exists="folder",
         kind=PLACE,
         path=True,
         metavar="FOLDER",
@@ -28,6 +30,7 @@ class CohortSettings:
         help="class names, in order (default: the labels of the table, sorted)",
     )
     splits: str | None = flag(
+        exists="file",
         kind=PLACE,
         path=True,
         metavar="FILE",
@@ -51,11 +54,13 @@ class CohortSettings:
         help="the resolution as a magnification, e.g. 20",
     )
     mpp_of: str | None = flag(
+        exists="file",
         kind=PLACE,
         path=True,
         metavar="FILE",
         help="CSV file with columns wsi,mpp: micrometres per pixel of slides without a pixel size",
     )
+    slide_mpp: float | None = slide_mpp_flag(RESULT)
     reader: str | None = flag(
         choices=choices.READERS,
         help="library that reads the slides (default: by format)",
@@ -83,6 +88,7 @@ class ComposedBagSettings:
         "with columns case_id, slide_id, label (default: %(default)s)",
     )
     data: str | None = flag(
+        exists="folder",
         kind=PLACE,
         path=True,
         metavar="FOLDER",
@@ -122,6 +128,7 @@ class TileSettings:
         "24 for shapes)",
     )
     coords: str | None = flag(
+        exists="folder",
         kind=PLACE,
         path=True,
         metavar="FOLDER",
@@ -199,6 +206,7 @@ class UltraMnistSettings:
         "%(default)s)",
     )
     data: str | None = flag(
+        exists="folder",
         kind=PLACE,
         path=True,
         metavar="FOLDER",

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tfbig.cli import paths
 from tfbig.cli.settings import training, yaml_flags
 from tfbig.cli.settings.choices import CONFIG
 from tfbig.cli.settings.run_settings import RunSettings
@@ -31,12 +32,14 @@ def parse(argv: Sequence[str], about: str) -> TrainSettings:
         about: What the command does, for its help.
 
     Raises:
+        FlagError: There is no such folder.
         SourceError: `RUN` is not a run folder, or a flag is only for training.
     """
     if not argv or argv[0].startswith("-"):
         print(f"{about}\n\n{HELP}")
         raise SystemExit(0 if argv[:1] in (["--help"], ["-h"]) else 2)
     run, *flags = argv
+    paths.check_path(run, run, "folder")
     config = Path(run) / CONFIG
     if not config.exists():
         raise SourceError(f"{run}: is not a run folder of train; expected one with {CONFIG}.")

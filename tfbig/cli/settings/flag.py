@@ -45,6 +45,7 @@ class Flag:
         help: Help text; `%(default)s` is replaced.
         kind: What the flag is.
         path: Whether the value is a path, which is saved as an absolute one.
+        exists: What the value must be on disk: "file", "folder", "file or folder", or "" if it is no path that is read.
         positional: Whether it has no name on the command line.
         interchangeable: Values with the same results; a resumed run may change from one to another.
         options: Arguments of `argparse`: `type`, `choices`, `nargs`, `metavar`.
@@ -53,6 +54,7 @@ class Flag:
     help: str
     kind: Kind
     path: bool
+    exists: str
     positional: bool
     interchangeable: tuple[str, ...]
     options: Mapping[str, Any]
@@ -64,6 +66,7 @@ def flag(
     help: str,
     kind: Kind = RESULT,
     path: bool = False,
+    exists: str = "",
     positional: bool = False,
     interchangeable: tuple[str, ...] = (),
     **options: Any,
@@ -75,11 +78,12 @@ def flag(
         help: See `Flag`.
         kind: See `Flag`.
         path: See `Flag`.
+        exists: See `Flag`.
         positional: See `Flag`.
         interchangeable: See `Flag`.
         **options: See `Flag`.
     """
-    declared = Flag(help, kind, path, positional, interchangeable, options)
+    declared = Flag(help, kind, path, exists, positional, interchangeable, options)
     return field(default=default, metadata={"flag": declared})
 
 

@@ -19,10 +19,12 @@ class Request:
     """A command and its settings.
 
     Attributes:
+        name: Name of the command.
         command: The command.
         settings: Its settings.
     """
 
+    name: str
     command: Command
     settings: Any
 
@@ -40,14 +42,15 @@ def parse(argv: Sequence[str], prog: str = "tfbig") -> Request:
     name, flags = (argv[0], argv[1:]) if argv else ("", [])
     if name == "train":
         whole = prog if prog.endswith(".py") else f"{prog} train"
-        return Request(COMMANDS[name], training.parse(flags, whole))
+        return Request(name, COMMANDS[name], training.parse(flags, whole))
     if name == "evaluate":
         command = COMMANDS[name]
-        return Request(command, evaluation.parse(flags, command.about))
+        return Request(name, command, evaluation.parse(flags, command.about))
     namespace = _parser(prog).parse_args(_with_config(argv))
     command = COMMANDS[namespace.command]
     assert command.settings is not None
-    return Request(command, parser.from_namespace(command.settings, namespace))
+    settings: Any = parser.from_namespace(command.settings, namespace)
+    return Request(namespace.command, command, settings)
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:

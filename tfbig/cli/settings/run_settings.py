@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.flag import PLACE, RESULT, SESSION, TUNABLE, flag
+from tfbig.cli.settings.flag import PLACE, RESULT, SESSION, TUNABLE, Kind, flag
 from tfbig.cli.settings.yaml_flags import config_flag
 
 UNIFIED = "as device, with memory shared by host and accelerator (see --oversubscription)"
@@ -44,7 +44,23 @@ def evaluated_run_flag(where: str) -> str | None:
         where: Data on which the model is evaluated.
     """
     help_text = f"train nothing; evaluate the model of this run folder on {where}"
-    field: str | None = flag(kind=PLACE, path=True, metavar="RUN", help=help_text)
+    field: str | None = flag(kind=PLACE, path=True, exists="folder", metavar="RUN", help=help_text)
+    return field
+
+
+def slide_mpp_flag(kind: Kind) -> float | None:
+    """Return the field of the flag `--slide-mpp`.
+
+    Args:
+        kind: What the flag is.
+    """
+    field: float | None = flag(
+        kind=kind,
+        type=types.positive,
+        metavar="MPP",
+        help="micrometres per pixel at level 0 of slides whose files do not say it; --mpp-of wins for the "
+        "slides that it names",
+    )
     return field
 
 
@@ -165,6 +181,7 @@ class RunSettings:
     )
     config: str | None = config_flag(kind=SESSION)
     beside: str | None = flag(
+        exists="folder",
         kind=SESSION,
         metavar="RUN",
         help="run folder of another mode on the same data, to compare with: its loss, time and memory are added to "

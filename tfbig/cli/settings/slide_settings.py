@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag
-from tfbig.cli.settings.run_settings import MemorySettings
+from tfbig.cli.settings.run_settings import MemorySettings, slide_mpp_flag
 from tfbig.cli.settings.yaml_flags import config_flag
 
 
@@ -53,6 +53,7 @@ class SlideSettings:
 
     slides: tuple[str, ...] = flag(
         REQUIRED,
+        exists="file or folder",
         kind=PLACE,
         positional=True,
         nargs="+",
@@ -63,11 +64,13 @@ class SlideSettings:
         REQUIRED, kind=PLACE, metavar="DIR", help="folder for the results; created if needed"
     )
     mpp_of: str | None = flag(
+        exists="file",
         kind=PLACE,
         metavar="FILE",
         help="CSV file with columns wsi,mpp: file names of slides without a pixel size, and their micrometres per "
         "pixel at level 0",
     )
+    slide_mpp: float | None = slide_mpp_flag(PLACE)
     reader: str | None = flag(
         kind=PLACE,
         choices=choices.READERS,
@@ -153,6 +156,7 @@ class ModelSettings:
 
     model: str = flag(
         REQUIRED,
+        exists="file or folder",
         positional=True,
         metavar="MODEL",
         help="run folder of train, or .keras file; from images to masks or classes, or from bags of tiles to classes",
@@ -202,6 +206,7 @@ class BagTileSettings:
     """Tiles of a slide, and custom code."""
 
     coords: str | None = flag(
+        exists="folder",
         metavar="FOLDER",
         help="bags: folder with SLIDE.h5 of tfbig tile, CLAM or TRIDENT (default: find tiles as tfbig tile does)",
     )

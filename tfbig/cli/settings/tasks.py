@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 from tfbig.cli.settings import choices
@@ -27,8 +26,6 @@ from tfbig.cli.settings.run_settings import (
     task_flag,
 )
 
-EXAMPLE_DATA = Path(__file__).parents[3] / "examples" / "data"
-
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentationTask:
@@ -44,14 +41,14 @@ class SegmentationTask:
             "unified": UNIFIED,
         }
     )
-    data: str = flag(
-        str(EXAMPLE_DATA),
+    data: str | None = flag(
+        exists="folder",
         kind=PLACE,
         path=True,
         metavar="FOLDER",
         help="folder of slides (TIFF, SVS, NDPI, NPY, PNG); the last by name is for validation and never trained on. "
         "The labels of a.tif are masks/a.* in the folder if that exists, else computed from the slide "
-        "(default: the slides in examples/data)",
+        "(default: the slides in examples/data of a checkout)",
     )
     crops: int = flag(
         100,
@@ -132,6 +129,7 @@ class MILNetwork:
         help="network of an instance; none if bags hold features (default: %(default)s)",
     )
     encoder_weights: str | None = flag(
+        exists="file",
         kind=PLACE,
         path=True,
         metavar="FILE",
@@ -248,6 +246,7 @@ class PatchGDNetwork:
         64, type=types.count, help="channels of the head; published: 256 (default: %(default)s)"
     )
     backbone: str | None = flag(
+        exists="folder",
         kind=PLACE,
         path=True,
         metavar="RUN",

@@ -58,6 +58,8 @@ def read_yaml(file: str | Path) -> dict[Any, Any]:
         values = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
         exit_with(f"{file}: no such file; expected a YAML file of flags")
+    except OSError as error:
+        exit_with(f"{file}: cannot be read: {error.strerror}; expected a YAML file of flags")
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or an impossible date
         exit_with(f"{file}: is not YAML: {' '.join(str(error).split())}")
     if not isinstance(values, dict):

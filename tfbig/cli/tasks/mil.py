@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import tfbig
 from tfbig import mil
-from tfbig.cli import machine
+from tfbig.cli import load_model, machine
 from tfbig.cli.data import bags
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.tasks import MILSettings
@@ -130,7 +130,7 @@ def make_models(settings: MILSettings, data: Data) -> Models:
     has_norm = settings.norm != "none"
     encoder = encoders.make(settings.encoder, shape, settings.mean, settings.std, has_norm)
     if settings.encoder_weights:
-        encoder.load_weights(settings.encoder_weights)
+        load_model.load_weights(encoder, settings.encoder_weights)
     encoder.trainable = settings.mode != "frozen"
     model = mil.MIL(
         encoder,

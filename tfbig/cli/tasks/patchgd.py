@@ -100,7 +100,7 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
     def restore(self, models: Models, path: Path) -> None:
         """Load the weights of a trained model, whose file also holds the state of the optimizer."""
         models.twin.optimizer.build(models.twin.trainable_variables)
-        models.twin.load_weights(path)
+        super().restore(models, path)
 
     def write_results(
         self,

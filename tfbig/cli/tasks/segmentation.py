@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import keras
 
 import tfbig
-from tfbig.cli import load_model, machine
+from tfbig.cli import machine, paths
 from tfbig.cli.data import slides_and_masks
 from tfbig.cli.data.slides_and_masks import LabelledSlide
 from tfbig.cli.settings.tasks import SegmentationSettings
@@ -24,6 +24,7 @@ from tfbig.results import run_folder
 from tfbig.training import Epochs
 
 LOSS = "binary_crossentropy"
+EXAMPLE_DATA = Path(__file__).parents[3] / "examples" / "data"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,20 @@ class Segmentation(Task[SegmentationSettings, SegmentationData]):
     """`--task segmentation`."""
 
     measured = ("loss", "val_loss", "dice", "val_dice", "seconds_per_step")
+
+    def resolved(self, settings: SegmentationSettings) -> SegmentationSettings:
+        """Return the settings with the slides of the checkout, if there are no others.
+
+        Raises:
+            FlagError: There is no `--data`, and no checkout with examples.
+        """
+        if settings.data is None and not EXAMPLE_DATA.is_dir():
+            raise paths.FlagError(
+                "--data FOLDER is missing: the folder of your slides, such as --data my_slides. Only a checkout of "
+                "tfbig has slides of its own, in examples/data. For other data: --task mil --help, --task patchgd "
+                "--help."
+            )
+        return replace(settings, data=settings.data or str(EXAMPLE_DATA))
 
     def load(self, settings: SegmentationSettings) -> SegmentationData:
         """Return crops and slides, and print what they are."""
@@ -87,10 +102,6 @@ class Segmentation(Task[SegmentationSettings, SegmentationData]):
         """Return what the learning curve shows."""
         return Curve({"loss": "binary cross-entropy", "dice": "Dice"}, "unseen slide")
 
-    def restore(self, models: Models, path: Path) -> None:
-        """Load the weights of a trained model into new models."""
-        models.twin.set_weights(load_model.load(path).get_weights())
-
     def write_results(
         self,
         models: Models,
@@ -109,7 +120,7 @@ class Segmentation(Task[SegmentationSettings, SegmentationData]):
 
 def _training_slides(settings: SegmentationSettings) -> SegmentationData:
     """Return crops of all slides but the last, and that one."""
-    (*training, held_out), failed = slides_and_masks.open_slides(settings.data, least=2)
+    (*training, held_out), failed = slides_and_masks.open_slides(settings.data or "", least=2)
     size = crop_size(settings.crop)
     crops = slides_and_masks.random_crops(training, size, settings.crops, settings.seed)
     names = ", ".join(slide.name for slide in training)
@@ -123,8 +134,8 @@ def _training_slides(settings: SegmentationSettings) -> SegmentationData:
 def _test_slides(settings: SegmentationSettings) -> SegmentationData:
     """Return the slides of an evaluation: of the folder that the run was trained on, the last."""
     config = read_yaml(Path(settings.test_only or "") / run_folder.CONFIG)
-    slides, failed = slides_and_masks.open_slides(settings.data)
-    if Path(config["data"]).resolve() == Path(settings.data).resolve():
+    slides, failed = slides_and_masks.open_slides(settings.data or "")
+    if Path(config["data"]).resolve() == Path(settings.data or "").resolve():
         slides = slides[-1:]
     names = ", ".join(slide.name for slide in slides)
     print(f"evaluating {settings.test_only} on {names}", flush=True)

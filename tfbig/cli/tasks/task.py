@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from tfbig.cli import load_model
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.plan.plan import Plan
 
@@ -139,4 +140,4 @@ class Task(ABC, Generic[S, D]):
             models: Models of the run.
             path: `model.keras` of the run.
         """
-        models.twin.load_weights(path)
+        load_model.load_weights(models.twin, path)
