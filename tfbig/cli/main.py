@@ -28,7 +28,6 @@ def main(
     name = prog if prog.endswith(".py") else f"{prog} {argv[0] if argv else ''}"
     try:
         requested = request.parse(argv, prog)
-        paths.check(requested.settings)
     except TfbigError as error:
         return _fail(name, error)
     if before_running is not None:

@@ -1,5 +1,7 @@
 """The resolution of a run: what is asked for is recorded, and training, `--coords` and `tfbig predict` agree on it."""
 
+from dataclasses import replace
+
 import h5py
 import numpy as np
 import pytest
@@ -79,7 +81,9 @@ def seen(monkeypatch):
 def trained_bags(table, *flags):
     settings = train.settings_of([*TRAINING, "--data", str(table), *flags])
     data = bags.load(settings)
-    return settings, [bag for part in (data.train, data.val, data.test) for bag in part.bags]
+    return replace(settings, **data.decided), [
+        bag for part in (data.train, data.val, data.test) for bag in part.bags
+    ]
 
 
 def test_coords_record_what_was_asked_for(table, coords):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tfbig import SourceError
-from tfbig.cli import machine, open_run
+from tfbig.cli import machine, open_run, paths
 from tfbig.cli.settings import training
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.cli.tasks import trainer
@@ -47,13 +47,15 @@ def prepare(settings: T) -> T:
 
     Raises:
         SourceError: The run of `--beside` has not ended, or a device of `--devices` does not exist.
+        FlagError: A path does not exist, or is of the wrong kind.
         FileExistsError: `--out` holds a run, and neither `--resume` nor `--dry-run` is set.
         UnifiedMemoryError: `--mode unified` is not available.
     """
+    if settings.out and not settings.resume and not settings.dry_run:
+        run_folder.check_new(settings.out)
+    paths.check(settings)
     if settings.beside and not (Path(settings.beside) / run_folder.METRICS).exists():
         raise SourceError(
             f"--beside {settings.beside}: has no {run_folder.METRICS}; expected the folder of a finished run."
         )
-    if settings.out and not settings.resume and not settings.dry_run:
-        run_folder.check_new(settings.out)
     return machine.prepare(settings)

@@ -181,7 +181,6 @@ def _slides(settings: MILSettings) -> Data:
     decided = _tiles_of(settings, coords)
     settings = replace(settings, **decided)
     opener = cohort.Opener(settings)
-    resolution = _resolution(settings)
 
     def tiles(path: Path) -> Any:
         if settings.coords is None:
@@ -197,11 +196,22 @@ def _slides(settings: MILSettings) -> Data:
     data = cohort.load(settings, slides, opened)
     if settings.coords:
         decided |= _measured(settings, data.train.bags[0])
-        for bag in (bag for split in SPLITS for bag in getattr(data, split).bags):
-            file = tile_coords.file_of(settings.coords, bag.name)
-            if set(tile_coords.resolution_of(coords[file])) <= {"level"}:
-                tile_coords.check_pixels(file, bag.name, bag.mpp, resolution)
+        _check_pixels(data, settings.coords, coords, _resolution(settings))
     return replace(data, decided=decided)
+
+
+def _check_pixels(
+    data: Data, folder: str, coords: Mapping[Path, Coords], resolution: Mapping[str, Any]
+) -> None:
+    """Check the pixels of bags whose files name only a pyramid level.
+
+    Raises:
+        SourceError: They are not those that are asked for.
+    """
+    for bag in (bag for split in SPLITS for bag in getattr(data, split).bags):
+        file = tile_coords.file_of(folder, bag.name)
+        if set(tile_coords.resolution_of(coords[file])) <= {"level"}:
+            tile_coords.check_pixels(file, bag.name, bag.mpp, resolution)
 
 
 def _read_coords(settings: MILSettings, rows: Sequence[Row]) -> dict[Path, Coords]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,36 +98,36 @@ def dataset(
         classes: Number of classes, if augmentation mixes labels.
     """
     mixes = learns and settings.augment == "a3"
-    changes = learns and settings.augment == "slide"
-    read_shard = (
-        replace(shard, first=0) if mixes else shard
-    )  # mixing draws random numbers batch after batch
-
-    def item(number: int, drawn: Any) -> tuple[Any, Any]:
-        image = part.images[number]
-        handle = image.changed_handle(drawn) if changes else image.handle
-        return handle, part.labels[number]
-
     data = epochs.dataset(
-        item,
+        partial(_item, part, learns and settings.augment == "slide"),
         len(part.images),
         settings.batch_size,
         (tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)),
         seed=settings.seed,
         shuffle=learns,
         sizes=[float(np.prod(i.shape)) for i in part.images] if settings.like_sizes else None,
-        shard=read_shard,
+        shard=replace(shard, first=0) if mixes else shard,  # mixing draws numbers batch after batch
     )
     if dense:
-        first = part.images[0]
-        shape = [n if settings.batch_size > 1 else None for n in first.shape[:-1]]
-        data = data.map(lambda h, y: (_read(h, [*shape, first.shape[-1]], first.dtype), y))
+        data = data.map(partial(_opened, part.images[0], settings.batch_size > 1))
     data = data.batch(settings.batch_size)
     if mixes:
         drawn = np.random.default_rng([settings.seed, shard.epoch, 1, shard.own.start])
         data = data.map(_a3(part.images[0].shape, classes, int(drawn.integers(2**31))))
         data = data.skip(shard.first // shard.replicas * len(shard.own))
     return data.prefetch(1) if dense else data
+
+
+def _item(part: ImageSet, changes: bool, number: int, drawn: Any) -> tuple[Any, Any]:
+    """Return the handle and the label of an image, which is changed by a random number if asked for."""
+    image = part.images[number]
+    return image.changed_handle(drawn) if changes else image.handle, part.labels[number]
+
+
+def _opened(first: Any, same_size: bool, handle: Any, label: Any) -> tuple[Any, Any]:
+    """Return an image as a tensor, and its label; extents are known if all have the size of the first."""
+    extents = [extent if same_size else None for extent in first.shape[:-1]]
+    return _read(handle, [*extents, first.shape[-1]], first.dtype), label
 
 
 def _read(handle: Any, shape: Sequence[int | None], dtype: Any) -> Any:

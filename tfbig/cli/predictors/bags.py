@@ -35,16 +35,8 @@ class Bags:
 
     def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
         self.folder = Path(settings.out)
-        self.size, columns, channels = plain.inputs[0].shape[2:]
-        if self.size != columns:
-            raise SourceError(
-                f"{settings.model}: expects tiles of {self.size} x {columns} pixels; only square tiles are supported."
-            )
-        if not hasattr(plain.layers[-1], "attention"):
-            raise SourceError(
-                f"{settings.model}: its last layer '{plain.layers[-1].name}' has no method `attention`, which tfbig "
-                "predict needs."
-            )
+        _check_network(settings.model, plain)
+        self.size, _, channels = plain.inputs[0].shape[2:]
         count = plain.outputs[0].shape[-1]
         settings = replace(
             settings,
@@ -71,9 +63,9 @@ class Bags:
         """Predict a slide, write the results and return a line to print."""
         settings = self.settings
         coords = self._coords(path, slide)
-        count = len(coords.coords)
         if settings.dry_run:
-            return f"{slide.describe()}: would be read as {count} tiles of {self.size} x {self.size} pixels"
+            tiles_of = f"{len(coords.coords)} tiles of {self.size} x {self.size} pixels"
+            return f"{slide.describe()}: would be read as {tiles_of}"
         image = results.network_input(slide.scaled(coords.step), settings)
         tiles: sources.Bag = coords.tiles_of(image, slide.shape)
         if self.foreground:
@@ -88,11 +80,10 @@ class Bags:
         row |= results.class_columns(settings.classes or (), probabilities)
         title = f"{title_of(path)}: {row['predicted']} {probabilities.max():.1%}"
         scores = evaluation.softmax(explanation["scores"])
-        results.write_attention(
-            settings, path, slide, coords, explanation["attention"], title, scores
-        )
+        attention = explanation["attention"]
+        results.write_attention(settings, path, slide, coords, attention, title, scores)
         results.write_row(self.folder, row)
-        most = np.max(explanation["attention"])
+        most = np.max(attention)
         return f"{path.name}: {row['predicted']} {probabilities.max():.1%}, {count} tiles, attention up to {most:.3g}"
 
     def _coords(self, path: Path, slide: Slide) -> sources.Coords:
@@ -123,6 +114,24 @@ class Bags:
             mpp = [number * coords.step for number in slide.mpp]
             tile_coords.check_pixels(file, slide.title, mpp, self.resolution)
         return coords
+
+
+def _check_network(name: str, plain: Any) -> None:
+    """Check that a network has square tiles and attention.
+
+    Raises:
+        SourceError: It has not.
+    """
+    rows, columns, _ = plain.inputs[0].shape[2:]
+    if rows != columns:
+        raise SourceError(
+            f"{name}: expects tiles of {rows} x {columns} pixels; only square tiles are supported."
+        )
+    if not hasattr(plain.layers[-1], "attention"):
+        raise SourceError(
+            f"{name}: its last layer '{plain.layers[-1].name}' has no method `attention`, which tfbig "
+            "predict needs."
+        )
 
 
 def _min_tissue(settings: PredictSettings, config: Config) -> float:

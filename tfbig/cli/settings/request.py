@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tfbig.cli import paths
 from tfbig.cli.settings import evaluation, parser, training, yaml_flags
 from tfbig.cli.settings.commands import COMMANDS, Command
 
@@ -37,6 +38,7 @@ def parse(argv: Sequence[str], prog: str = "tfbig") -> Request:
         prog: Name of the program in help and errors.
 
     Raises:
+        FlagError: A path does not exist, or is of the wrong kind; training checks its paths after `--out`.
         SourceError: The run that `tfbig evaluate` names does not exist, or a flag is only for training.
     """
     name, flags = (argv[0], argv[1:]) if argv else ("", [])
@@ -50,6 +52,7 @@ def parse(argv: Sequence[str], prog: str = "tfbig") -> Request:
     command = COMMANDS[namespace.command]
     assert command.settings is not None
     settings: Any = parser.from_namespace(command.settings, namespace)
+    paths.check(settings)
     return Request(namespace.command, command, settings)
 
 

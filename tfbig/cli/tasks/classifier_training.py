@@ -148,7 +148,8 @@ def fit(
         accumulate: Steps whose gradients are averaged.
     """
     recorder = run_folder.Recorder(folder)
-    loop = Loop(
+    skipped = None if settings.strict else FailureLog(Path(settings.out or folder))
+    Loop(
         model,
         epochs,
         validation,
@@ -158,10 +159,9 @@ def fit(
         accumulate=accumulate,
         every_seconds=60 * settings.checkpoint_minutes,
         alike=deciding(settings),
-        left_out=None if settings.strict else FailureLog(Path(settings.out or folder)),
+        left_out=skipped,
         verbose=verbosity(settings),
-    )
-    loop.run()
+    ).run()
     if not recorder.new:
         print("all epochs are already done; use more --epochs to train longer")
     return recorder.history

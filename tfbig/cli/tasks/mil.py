@@ -195,7 +195,13 @@ def dataset(
         shard: Batches of this worker, and the epoch to start with.
     """
     dense = machine.is_plain(settings) or settings.encoder == "none"
-    data = mil.dataset(
+    both = dense and settings.model == "dtfd"  # plain Keras needs a label for each output
+
+    def labelled(x: Any, y: Any) -> tuple[Any, ...]:
+        target = {"bag": y, "pseudo": y} if both else y
+        return (x, target) if weights is None else (x, target, tf.gather(weights, y))
+
+    return mil.dataset(
         part.bags,
         part.labels,
         settings.batch_size if learns else 1,
@@ -206,14 +212,7 @@ def dataset(
         shard=shard,
         like_sizes=settings.like_sizes,
         dense=dense,
-    )
-    both = dense and settings.model == "dtfd"  # plain Keras needs a label for each output
-
-    def labelled(x: Any, y: Any) -> tuple[Any, ...]:
-        target = {"bag": y, "pseudo": y} if both else y
-        return (x, target) if weights is None else (x, target, tf.gather(weights, y))
-
-    return data.map(labelled)
+    ).map(labelled)
 
 
 def _explainer(models: Models) -> evaluation.Explain:
