@@ -97,11 +97,6 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
         """Return what the learning curve shows."""
         return Curve({"loss": "loss", "accuracy": "accuracy"}, "validation images")
 
-    def restore(self, models: Models, path: Path) -> None:
-        """Load the weights of a trained model, whose file also holds the state of the optimizer."""
-        models.twin.optimizer.build(models.twin.trainable_variables)
-        super().restore(models, path)
-
     def write_results(
         self,
         models: Models,

@@ -134,10 +134,11 @@ class Task(ABC, Generic[S, D]):
         """
 
     def restore(self, models: Models, path: Path) -> None:
-        """Load the weights of a trained model into new models.
+        """Load the weights of a trained model, whose file also holds the state of the optimizer, into new models.
 
         Args:
             models: Models of the run.
             path: `model.keras` of the run.
         """
+        models.twin.optimizer.build(models.twin.trainable_variables)
         load_model.load_weights(models.twin, path)
