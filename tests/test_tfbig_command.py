@@ -36,7 +36,7 @@ def started(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         (("-m", "tfbig_command", "tile", "--help"), 0),
         (("-m", "tfbig_command", "tile", "--siz", "5"), 2),
         (("-m", "tfbig_command", "train", "--task", "patchgd", "--epochs", "0"), 2),
-        (("-m", "tfbig_command", "evaluate", "no_such_run"), 1),
+        (("-m", "tfbig_command", "evaluate", "no_such_run"), 2),
         (("train.py", "--help"), 0),
         (("train.py", "--task", "mil", "--model", "unknown"), 2),
     ],
