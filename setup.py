@@ -12,8 +12,9 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["tfbig", "tfbig.*"]),
+    py_modules=["tfbig_command"],
     package_data={"tfbig.results": ["page/*"]},
-    entry_points={"console_scripts": ["tfbig=tfbig.cli.main:main"]},
+    entry_points={"console_scripts": ["tfbig=tfbig_command:main"]},
     python_requires=">=3.11,<3.14",
     install_requires=[
         "tensorflow>=2.21,<2.22",

@@ -17,6 +17,15 @@ PURE = {"", "errors", "units", "geometry", "plan", "sources", "tissue"}
 """Packages that run without TensorFlow and Keras, and so import fast."""
 
 COVERED_BY = {
+    **{
+        f"cli.settings.{name}": "cli/settings/test_request.py"
+        for name in ("classifier_settings", "commands", "data_settings", "run_settings")
+    },
+    "cli.settings.evaluation": "cli/commands/test_evaluate.py",
+    "cli.settings.slide_settings": "cli/settings/test_request.py",
+    "cli.settings.tasks": "cli/settings/test_flag.py",
+    "cli.tasks.segmentation": "cli/commands/test_train.py",
+    "cli.tasks.task": "cli/tasks/test_trainer.py",
     "engine.backward_pass": "engine/test_program.py",
     "engine.forward_pass": "engine/test_program.py",
     "engine.sweep_calls": "engine/test_program.py",
@@ -39,6 +48,10 @@ ENGINE = {"network", "plan", "stores", "engine", "streaming"}
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 """Without the docstring."""
+
+MAX_CLASS_LINES, MAX_METHODS = 250, 15
+SMALL_CLASSES = {"cli"}
+"""Packages whose classes have no more lines and methods."""
 
 NAMELESS = {"utils", "util", "helpers", "helper", "manager", "misc", "common"}
 
@@ -150,6 +163,28 @@ def test_functions_are_short(module: str) -> None:
             assert node.end_lineno is not None
             lines = node.end_lineno - node.lineno + 1 - _docstring_lines(node)
             assert lines <= MAX_FUNCTION_LINES, f"{module}: {node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if package_of(m) in SMALL_CLASSES])
+def test_classes_are_small(module: str) -> None:
+    for node in ast.walk(tree(MODULES[module])):
+        if isinstance(node, ast.ClassDef):
+            assert node.end_lineno is not None
+            methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+            assert node.end_lineno - node.lineno < MAX_CLASS_LINES, f"{module}: {node.name}"
+            assert len(methods) <= MAX_METHODS, f"{module}: {node.name}"
+
+
+LIGHT = "tfbig.cli.settings"
+"""Package that is imported before the arguments are known."""
+HEAVY = {"tensorflow", "keras", "numpy", "skimage", "scipy", "matplotlib", "h5py", "tifffile"}
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith(LIGHT)])
+def test_settings_import_nothing_heavy(module: str) -> None:
+    roots = {imported.partition(".")[0] for imported in reached(module)}
+    assert not roots & HEAVY
+    assert "tfbig" not in imports(module), "this would import everything"
 
 
 def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

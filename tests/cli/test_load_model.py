@@ -101,3 +101,71 @@ def test_custom_module(tmp_path, monkeypatch):
             load_model.load(path, ["no_such_module"])
     finally:
         sys.modules.pop("my_layers", None)
+
+
+DAMAGED = {
+    "missing": (None, "no such file; expected a .keras file"),
+    "empty": (lambda data: b"", "is empty; expected a file that model.save"),
+    "text": (lambda data: b"no model\n", "is not a Keras file; expected a file that model.save"),
+    "truncated": (lambda data: data[: len(data) // 2], "is truncated; expected a file that"),
+    "changed": (
+        lambda data: data[:300] + bytes(b ^ 255 for b in data[300:340]) + data[340:],
+        "is damaged: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+@pytest.mark.parametrize("command", ["predict", "plan"])
+def test_damaged_file(path, command, kind, capsys, tmp_path):
+    change, message = DAMAGED[kind]
+    data = path.read_bytes()
+    path.unlink()
+    if change is not None:
+        path.write_bytes(change(data))
+    (tmp_path / "a.png").write_bytes(b"")
+    rest = (
+        [str(tmp_path / "a.png"), "--out", str(tmp_path / "out")]
+        if command == "predict"
+        else ["64x64"]
+    )
+    assert main([command, str(path), *rest]) in (1, 2)
+    error = capsys.readouterr().err
+    assert f"{path}: " in error
+    assert kind == "missing" or message in error
+    assert kind == "missing" or "no such file" not in error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_damaged_model(path, kind):
+    change, message = DAMAGED[kind]
+    data = path.read_bytes()
+    path.unlink()
+    if change is not None:
+        path.write_bytes(change(data))
+    with pytest.raises(SourceError, match=rf"model\.keras: {message}"):
+        load_model.load(path)
+    with pytest.raises(SourceError, match=r"model\.keras: "):
+        load_model.load_weights(model(), path)
+
+
+def test_folder_and_missing_part(path, tmp_path):
+    (tmp_path / "folder.keras").mkdir()
+    with pytest.raises(SourceError, match=r"folder\.keras: is a folder; expected a .keras file"):
+        load_model.load(tmp_path / "folder.keras")
+    with zipfile.ZipFile(path) as file:
+        config = file.read("config.json")
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("config.json", config)
+    with pytest.raises(
+        SourceError, match=r"is damaged: it has no metadata\.json and no model\.weights\.h5"
+    ):
+        load_model.load(path)
+
+
+def test_weights_of_another_network(path):
+    image = keras.Input((None, None, 3))
+    other = keras.Model(image, keras.layers.Dense(7)(keras.layers.Dense(2)(image)))
+    with pytest.raises(SourceError, match=r"model\.keras: its weights cannot be loaded"):
+        load_model.load_weights(other, path)

@@ -10,7 +10,7 @@ import train
 def test_unknown_device(data, tmp_path, capsys):
     assert run_segmentation(data, tmp_path / "one", "--dry-run", "--devices", "CPU:0") == 0
     assert run_segmentation(data, tmp_path / "none", "--dry-run", "--devices", "GPU:99") == 1
-    assert "--devices: devices='GPU:99': no such device" in capsys.readouterr().err
+    assert "--devices 'GPU:99': no such device" in capsys.readouterr().err
 
 
 def test_cluster_without_this_worker(tmp_path, monkeypatch, capsys):

@@ -160,7 +160,7 @@ def test_invalid_shard(many, tmp_path, capsys):
 def test_killed_shard(many, whole, tmp_path):
     """Rows of tables that several processes write are complete."""
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "tfbig.cli.main", "tile", str(many), "--out", str(out), *TILE]
+    command = [sys.executable, "-m", "tfbig_command", "tile", str(many), "--out", str(out), *TILE]
 
     def start(shard):
         return subprocess.Popen([*command, "--shard", shard], cwd=ROOT, stderr=subprocess.DEVNULL)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from tfbig import SourceError
-from tfbig.cli import settings
+from tfbig.cli.settings import yaml_flags
 from tfbig.sources import open_slide, read_coords, read_mpp_table
 
 
@@ -27,7 +27,7 @@ def outcome(path: Path) -> str:
         elif path.suffix == ".csv":
             assert all(mpp > 0 for mpp in read_mpp_table(path).values())
         elif path.suffix == ".yaml":
-            assert isinstance(settings.read_yaml(path), dict)
+            assert isinstance(yaml_flags.read_yaml(path), dict)
         else:
             slide = open_slide(path)
             rows, columns = (min(n, 100) for n in slide.shape[:2])

@@ -51,7 +51,7 @@ PATCHGD = [
 
 COHORT = {
     **dict.fromkeys(["slides", "splits", "folds", "magnification", "mpp_of", "reader"]),
-    **dict.fromkeys(["class_names", "test_only", "confine", "mpp"]),
+    **dict.fromkeys(["class_names", "test_only", "confine", "mpp", "slide_mpp"]),
     "fold": 0,
     "seed": 0,
 }

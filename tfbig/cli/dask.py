@@ -1,83 +1,107 @@
 """Slides of a command as tasks of a Dask cluster, on one machine or many."""
 
-from argparse import Namespace
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from tfbig import SourceError
 from tfbig.system import signals
 
 
-def process_slides(settings, make_work, process_slide, tasks):
-    """Yield `(path, line, reason, seconds)` of every slide as it ends.
+def process_slides(
+    settings: Any,
+    make_work: Callable[[Any], Any],
+    process_slide: Callable[[Any, Path, float | None], Any],
+    tasks: Sequence[tuple[Path, float | None]],
+    failure: Callable[[str], Any],
+) -> Iterator[tuple[Path, Any]]:
+    """Yield the path and the outcome of every slide as it ends.
 
     If a worker dies, another one processes its slide, at most three times.
 
     Args:
         settings: Settings of the command; `dask` is the address of a scheduler, or "local".
-        make_work: Function from the settings to the work on a slide, and more; each worker calls it once.
-        process_slide: Function from settings, work, path and pixel size to line, reason and seconds.
+        make_work: Function from the settings to the work; each worker calls it once.
+        process_slide: Function from work, path and pixel size to the outcome.
         tasks: List of `(path, micrometres per pixel or None)`.
+        failure: Function from a reason to the outcome of a slide that no worker survived.
 
     Raises:
         SourceError: Dask is not installed, or the scheduler does not answer.
     """
-    if find_spec("distributed") is None:
-        raise SourceError("--dask: Dask is not installed. Run pip install 'tfbig[dask]'.")
-    from distributed import Client, wait
-
-    address = None if settings.dask == "local" else settings.dask
-    try:
-        client = Client(address, timeout=10)
-    except (OSError, ValueError) as error:
-        raise SourceError(
-            f"--dask {settings.dask}: the scheduler does not answer ({error}). Check the address."
-        ) from error
-    with client:
-        values = tuple(sorted((k, _frozen(v)) for k, v in vars(settings).items()))
+    with _client(settings.dask) as client:
         futures = {
             client.submit(
                 _process_slide,
                 make_work,
                 process_slide,
-                values,
+                settings,
                 str(path.resolve()),
                 mpp,
                 pure=False,
             ): path
             for path, mpp in tasks
         }
-        while futures:
-            signals.check()
-            with suppress(TimeoutError):  # so that a signal is noticed before the next slide ends
-                wait(list(futures), timeout=0.5, return_when="FIRST_COMPLETED")
-            for future in [future for future in futures if future.done()]:
-                yield futures.pop(future), *_result(future)
-                future.release()
+        yield from _as_they_end(futures, failure)
 
 
-def _result(future):
+def _client(dask: str) -> Any:
+    """Return the client of a scheduler.
+
+    Raises:
+        SourceError: Dask is not installed, or the scheduler does not answer.
+    """
+    if find_spec("distributed") is None:
+        raise SourceError("--dask: Dask is not installed. Run pip install 'tfbig[dask]'.")
+    from distributed import Client
+
+    try:
+        return Client(None if dask == "local" else dask, timeout=10)
+    except (OSError, ValueError) as error:
+        raise SourceError(
+            f"--dask {dask}: the scheduler does not answer ({error}). Check the address."
+        ) from error
+
+
+def _as_they_end(
+    futures: dict[Any, Path], failure: Callable[[str], Any]
+) -> Iterator[tuple[Path, Any]]:
+    from distributed import wait
+
+    while futures:
+        signals.check()
+        with suppress(TimeoutError):  # so that a signal is noticed before the next slide ends
+            wait(list(futures), timeout=0.5, return_when="FIRST_COMPLETED")
+        for future in [future for future in futures if future.done()]:
+            yield futures.pop(future), _outcome(future, failure)
+            future.release()
+
+
+def _outcome(future: Any, failure: Callable[[str], Any]) -> Any:
     from distributed import KilledWorker
 
     try:
         return future.result()
     except KilledWorker as error:
-        return None, f"the worker died: {' '.join(str(error).split())}", 0.0
+        return failure(f"the worker died: {' '.join(str(error).split())}")
 
 
-def _process_slide(make_work, process_slide, values, path, mpp):
+def _process_slide(
+    make_work: Callable[[Any], Any],
+    process_slide: Callable[[Any, Path, float | None], Any],
+    settings: Any,
+    path: str,
+    mpp: float | None,
+) -> Any:
     """Process a slide, in a process of Dask."""
-    settings, work = _cached_work(make_work, values)
-    return process_slide(settings, work, Path(path), mpp)
+    return process_slide(_cached_work(make_work, settings), Path(path), mpp)
 
 
 @cache
-def _cached_work(make_work, values):
-    settings = Namespace(**{k: list(v) if isinstance(v, tuple) else v for k, v in values})
-    return settings, make_work(settings)[0]
-
-
-def _frozen(value):
-    return tuple(value) if isinstance(value, list) else value
+def _cached_work(make_work: Callable[[Any], Any], settings: Any) -> Any:
+    return make_work(settings)

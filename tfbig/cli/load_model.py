@@ -1,28 +1,22 @@
 """Load `.keras` files of unknown origin without running code from them."""
 
+from __future__ import annotations
+
 import importlib
 import os
 import sys
+import zipfile
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 
 from tfbig import SourceError
 
 
-def add_flag(add):
-    """Add the flag that allows custom code."""
-    add(
-        "--custom",
-        nargs="+",
-        default=[],
-        metavar="MODULE",
-        help="Python modules, in the current folder or installed, that register custom layers of the model "
-        "(keras.saving.register_keras_serializable); their code is run",
-    )
-
-
-def load(path, custom=(), compiled=False):
+def load(path: str | Path, custom: Sequence[str] = (), compiled: bool = False) -> Any:
     """Return the model of a file.
 
     The file is loaded in the safe mode of Keras: only layers, losses and functions of Keras, of tfbig and its models,
@@ -38,26 +32,85 @@ def load(path, custom=(), compiled=False):
         SourceError: The file or a module is missing, or the file is damaged or refused.
     """
     path = Path(path)
-    if not path.exists():
-        raise SourceError(f"{path}: no such file; expected a .keras file, or a run folder.")
+    _check_file(path)
     for name in custom:
         _import(name)
     try:
         return keras.saving.load_model(path, compile=compiled, safe_mode=True)
     except Exception as error:  # errors of zip, HDF5, JSON and Keras
+        if damage := _damage(path):
+            raise SourceError(
+                f"{path}: is damaged: {damage}. Copy or save the file again."
+            ) from error
         raise SourceError(
             f"{path}: cannot be loaded as a Keras model ({type(error).__name__}: {_reason(error)}). Save it with "
             "model.save('name.keras'); for custom layers, name the module that registers them: --custom MODULE."
         ) from error
 
 
-def _reason(error):
+def _check_file(path: Path) -> None:
+    """Check that a path is a whole file in the format of Keras; its content is checked when it is loaded.
+
+    Raises:
+        SourceError: It does not exist, is a folder or of another format, or is damaged.
+    """
+    if not path.exists():
+        raise SourceError(f"{path}: no such file; expected a .keras file, or a run folder.")
+    if path.is_dir():
+        raise SourceError(f"{path}: is a folder; expected a .keras file, or a run folder.")
+    if path.suffix == ".keras" and not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            begins = file.read(4)
+        state = "is truncated" if begins == b"PK\x03\x04" else "is not a Keras file"
+        raise SourceError(
+            f"{path}: {state if begins else 'is empty'}; expected a file that model.save('name.keras') wrote. Copy or "
+            "save it again."
+        )
+
+
+def _damage(path: Path) -> str:
+    """Return what is wrong with the archive of a `.keras` file, or an empty string."""
+    parts = {"config.json", "metadata.json", "model.weights.h5"}
+    try:
+        with zipfile.ZipFile(path) as file:
+            torn, missing = file.testzip(), sorted(parts - {*file.namelist()})
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        return str(error) if path.suffix == ".keras" else ""
+    if torn:
+        return f"{torn} in it has other bytes than when it was written"
+    return f"it has no {' and no '.join(missing)}" if missing else ""
+
+
+def load_weights(model: Any, path: str | Path) -> None:
+    """Load the weights of a file into a model.
+
+    Args:
+        model: Model with the variables of the file.
+        path: Path of a file of weights, or of a `.keras` file.
+
+    Raises:
+        SourceError: The file is missing, damaged, or of another model.
+    """
+    file = Path(path)
+    _check_file(file)
+    if file.suffix == ".keras" and (damage := _damage(file)):
+        raise SourceError(f"{path}: is damaged: {damage}. Copy or save the file again.")
+    try:
+        model.load_weights(file)
+    except Exception as error:  # errors of zip, HDF5, JSON and Keras
+        raise SourceError(
+            f"{path}: its weights cannot be loaded ({type(error).__name__}: {' '.join(str(error).split())}). The file "
+            "is damaged, or belongs to another network. Use weights of the same network."
+        ) from error
+
+
+def _reason(error: Exception) -> str:
     """Return what Keras says after a page of configuration."""
     text = " ".join(str(error).split()).partition("Full object config")[0]
     return text.rpartition("Exception encountered: ")[2].strip()
 
 
-def _import(name):
+def _import(name: str) -> None:
     sys.path.insert(0, os.getcwd())
     try:
         importlib.import_module(name)

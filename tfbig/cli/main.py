@@ -1,70 +1,67 @@
 """Console command `tfbig`; `tfbig COMMAND --help` describes each command."""
 
-import argparse
+from __future__ import annotations
+
+import importlib
 import sys
+from collections.abc import Callable, Sequence
 
-import tensorflow as tf
-
-import tfbig
-from tfbig.cli import settings as command_line
-from tfbig.cli.commands import dataset, doctor, evaluate, plan, predict, report, tile, train
+from tfbig.cli import messages, paths
+from tfbig.cli.settings import request
+from tfbig.errors import Stopped, TfbigError
 from tfbig.system import signals
 
-COMMANDS = {
-    "doctor": doctor,
-    "plan": plan,
-    "dataset": dataset,
-    "tile": tile,
-    "predict": predict,
-    "report": report,
-}
-EXIT_CODES = "Exit codes: 0: success; 1: error; 2: wrong flags; 3: some slides failed (see failed.csv) or are missing."
+
+def main(
+    argv: Sequence[str] | None = None,
+    prog: str = "tfbig",
+    before_running: Callable[[], None] | None = None,
+) -> int:
+    """Run a command line and return the exit code.
+
+    Args:
+        argv: The command line; by default that of the process.
+        prog: Name of the program in help and errors.
+        before_running: Function to call once the arguments are right, before TensorFlow is imported.
+    """
+    argv = sys.argv[1:] if argv is None else list(argv)
+    name = prog if prog.endswith(".py") else f"{prog} {argv[0] if argv else ''}"
+    try:
+        requested = request.parse(argv, prog)
+    except TfbigError as error:
+        return _fail(name, error)
+    if before_running is not None:
+        before_running()
+    return _run(requested, name)
 
 
-TASK_COMMANDS = {
-    "train": (train, lambda argv: train.main(argv, "tfbig train")),
-    "evaluate": (evaluate, evaluate.main),
-}
-"""Commands whose flags depend on `--task`."""
-
-
-def main(argv=None):
-    """Run the command line and return the exit code."""
-    argv = sys.argv[1:] if argv is None else argv
-    name = argv[0] if argv else ""
-    with signals.on_signals("stopping after this strip; press again to quit at once"):
+def _run(requested: request.Request, name: str) -> int:
+    """Import the module of a command, and run it."""
+    module = importlib.import_module(requested.command.module)
+    with signals.on_signals(requested.command.on_signal):
         try:
-            if name in TASK_COMMANDS:
-                return TASK_COMMANDS[name][1](argv[1:])
-            settings = parse(argv)
-            return COMMANDS[settings.command].run(settings)
-        except tfbig.Stopped as stopped:
-            print(f"tfbig {name}: {stopped}; finished slides are kept", file=sys.stderr)
+            code: int = module.run(requested.settings)
+            return code
+        except Stopped as stopped:
+            print(f"{name}: {stopped}; {requested.command.after_signal}", file=sys.stderr)
             return signals.exit_code()
-        except (tfbig.TfbigError, OSError, ValueError, MemoryError, tf.errors.OpError) as error:
-            print(f"tfbig {name}: {error}", file=sys.stderr)
-            return 1
+        except _expected_errors() as error:
+            return _fail(name, error, requested.name)
 
 
-def parse(argv):
-    """Parse the flags; they win over those of `--config`, and those over the defaults."""
-    parser = argparse.ArgumentParser(
-        prog="tfbig",
-        description="Tile whole-slide images, train networks on them and predict.",
-        epilog=EXIT_CODES,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"tfbig {tfbig.__version__}")
-    parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (command, _) in TASK_COMMANDS.items():
-        parsers.add_parser(name, help=train.first_line(command.__doc__))
-    for name, command in COMMANDS.items():
-        about = train.first_line(command.__doc__)
-        subparser = parsers.add_parser(
-            name, help=about, description=about, epilog=EXIT_CODES, allow_abbrev=False
-        )
-        command.add_flags(subparser.add_argument)
-    return parser.parse_args(command_line.with_config(argv))
+def _expected_errors() -> tuple[type[Exception], ...]:
+    """Return the errors whose message is printed without a traceback; TensorFlow is imported by now."""
+    of_tensorflow: type[Exception] = importlib.import_module("tensorflow").errors.OpError
+    return TfbigError, OSError, ValueError, MemoryError, of_tensorflow
+
+
+def _fail(name: str, error: Exception, command: str = "") -> int:
+    """Print an error, and return the exit code: 2 if a flag is wrong."""
+    if isinstance(error, paths.FlagError):
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2
+    print(f"{name}: {messages.in_flags(error, command)}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Create or reopen a run folder, and lock it for one process."""
 
+from __future__ import annotations
+
 import atexit
 import fcntl
 import os
@@ -10,14 +12,15 @@ from pathlib import Path
 
 from tfbig import SourceError
 from tfbig.cli import machine
-from tfbig.cli.settings import to_save
+from tfbig.cli.settings.flag import to_save
+from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.results import run_folder
 
 _locked: list[int] = []
 """Descriptor of the locked folder."""
 
 
-def open_run(settings):
+def open_run(settings: TrainSettings) -> Path:
     """Return the run folder, with the settings in its `config.yaml`; the chief worker creates it.
 
     Args:
@@ -44,21 +47,21 @@ def open_run(settings):
     return folder
 
 
-def close_run():
+def close_run() -> None:
     """Unlock the run folder."""
     while _locked:
         os.close(_locked.pop())
 
 
-def _folder(settings):
+def _folder(settings: TrainSettings) -> Path:
     """Return the run folder; the default name is task, mode and time."""
-    if settings.resume and (Path(settings.out) / run_folder.CONFIG).exists():
-        return Path(settings.out)
+    if settings.resume and (Path(settings.out or "") / run_folder.CONFIG).exists():
+        return Path(settings.out or "")
     name = f"{settings.task}-{settings.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
     return run_folder.create(settings.out or Path("runs") / name)
 
 
-def _lock(folder):
+def _lock(folder: Path) -> None:
     """Lock the folder for this process, until `close_run`."""
     close_run()
     _locked.append(os.open(folder, os.O_RDONLY))
@@ -72,7 +75,7 @@ def _lock(folder):
         pass  # a file system that cannot lock folders
 
 
-def _check_identity(folder):
+def _check_identity(folder: Path) -> None:
     """Check that `versions.json` names the run, if there are checkpoints."""
     checkpoints = folder / run_folder.CHECKPOINTS
     if any(checkpoints.rglob("step-*")) and "run" not in run_folder.read_json(

@@ -89,7 +89,11 @@ def write_versions(folder: str | Path) -> None:
 
 def identity(folder: str | Path) -> str:
     """Return the identifier of a run, which its checkpoints contain."""
-    return str(read_json(Path(folder) / VERSIONS)["run"])
+    path = Path(folder) / VERSIONS
+    values = read_json(path)
+    if "run" not in values:
+        raise SourceError(f"{path}: is missing, or does not name the run. Restore it.")
+    return str(values["run"])
 
 
 def write_csv(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -102,11 +106,29 @@ def write_csv(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_rows(path: str | Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file; none if the file does not exist."""
+    """Return the rows of a CSV file; none if the file does not exist.
+
+    Args:
+        path: CSV file.
+
+    Raises:
+        SourceError: The file is damaged.
+    """
     if not Path(path).exists():
         return []
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            table = csv.DictReader(file)
+            names, rows = table.fieldnames or (), list(table)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SourceError(f"{path}: is damaged ({error}). Restore or remove it.") from error
+    if "\0" in "".join(names):
+        raise SourceError(f"{path}: is damaged: it holds zeros. Restore or remove it.")
+    if any(None in row or None in row.values() for row in rows):
+        raise SourceError(
+            f"{path}: is damaged: a line has another number of columns than the first. Restore or remove it."
+        )
+    return rows
 
 
 def read_csv(path: str | Path) -> list[dict[str, float]]:
@@ -134,12 +156,30 @@ def replace_row(path: str | Path, key: str, value: str, row: Mapping[str, Any] |
     if row is None and not Path(path).exists():
         return
     with folder_lock(Path(path).parent):
-        others: list[Mapping[str, Any]] = [r for r in read_rows(path) if r[key] != value]
+        others: list[Mapping[str, Any]] = [
+            r for r in read_rows(path) if column(path, r, key) != value
+        ]
         rows = others if row is None else [*others, row]
         if rows:
             write_csv(path, rows)
         else:
             Path(path).unlink(missing_ok=True)
+
+
+def column(path: str | Path, row: Mapping[str, str], key: str) -> str:
+    """Return a value of a row of a table.
+
+    Args:
+        path: CSV file that the row is from.
+        row: The row.
+        key: Name of the column.
+
+    Raises:
+        SourceError: The file has no such column.
+    """
+    if key not in row:
+        raise SourceError(f"{path}: is damaged: it has no column '{key}'. Restore or remove it.")
+    return row[key]
 
 
 def save_model(path: str | Path, model: keras.Model) -> None:
@@ -161,14 +201,27 @@ def create(path: str | Path) -> Path:
         FileExistsError: The folder already contains a run, or is a file.
     """
     folder = Path(path)
+    check_new(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def check_new(path: str | Path) -> None:
+    """Check that a folder can become that of a new run; nothing is written.
+
+    Args:
+        path: Run folder.
+
+    Raises:
+        FileExistsError: The folder already contains a run, or is a file.
+    """
+    folder = Path(path)
     if (folder / CONFIG).exists():
         raise FileExistsError(
             f"{folder}: already contains a run. Resume it with --resume, or use another --out."
         )
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder}: is a file; expected a folder. Check --out.")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def memory_bytes() -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -134,4 +135,4 @@ def _select(coords: Coords, mask: npt.NDArray[np.bool_], slide: Slide, requireme
         raise SourceError(
             f"{slide.name}: none of its {len(mask)} tiles has {requirement}. Require less, or exclude the slide."
         )
-    return Coords(coords.name, coords.coords[mask], coords.size, coords.step, coords.overlap)
+    return replace(coords, coords=coords.coords[mask])

@@ -37,8 +37,10 @@ def test_table_and_missing_files(tmp_path, capsys):
     assert "train.csv: cannot be read" in capsys.readouterr().err
     assert main(["dataset", "panda"]) == 0
     assert "isup_grade" in capsys.readouterr().out
-    assert main(["dataset", "panda", str(tmp_path / "none")]) == 1
-    assert "no such folder. Expected:" in capsys.readouterr().err
+    assert main(["dataset", "panda", str(tmp_path / "none")]) == 2
+    error = capsys.readouterr().err
+    assert "none: no such folder. Check the path" in error
+    assert "Expected:\n  train.csv" in error
 
 
 def test_folds(tmp_path):

@@ -60,8 +60,10 @@ def test_bags(mil_run, tmp_path):
 def test_errors(tmp_path, capsys):
     assert main(["evaluate", str(tmp_path)]) == 1
     assert "is not a run folder of train" in capsys.readouterr().err
-    assert main(["evaluate"]) == 2
-    assert main(["evaluate", "--help"]) == 0
+    for flags, code in (([], 2), (["--help"], 0)):
+        with pytest.raises(SystemExit) as ended:
+            main(["evaluate", *flags])
+        assert ended.value.code == code
     assert "tfbig evaluate RUN" in capsys.readouterr().out
 
 

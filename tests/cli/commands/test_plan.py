@@ -27,7 +27,7 @@ def test_run_file_and_network(segmentation_run, tmp_path, capsys):
 def test_errors(segmentation_run, capsys):
     run = segmentation_run.folder
     assert main(["plan", str(run), "65536x65536", "--host-memory", "100MB", "--disk", "0"]) == 1
-    assert "Raise `host` to" in capsys.readouterr().err
+    assert "Raise --host-memory to" in capsys.readouterr().err
     assert main(["plan", str(run), "0x12"]) == 1
     assert "0x12: is not a size" in capsys.readouterr().err
     assert main(["plan", "ResNet5000", "512x512"]) == 1

@@ -1,6 +1,7 @@
 """`tfbig predict`: finished slides, and models that cannot be used."""
 
 import keras
+import pytest
 from cli_runs import predictions, write_rectangle
 from keras import layers
 from samples import darkness
@@ -28,6 +29,13 @@ def test_finished_and_bad_slides(tmp_path, capsys):
     assert "holds results of other settings: input" in capsys.readouterr().err
 
 
+def test_share_of_tissue(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", "m.keras", "a.tif", "--out", str(tmp_path / "out"), "--min-tissue", "1.5"])
+    assert ended.value.code == 2
+    assert "--min-tissue: '1.5' must be a share from 0 to 1" in capsys.readouterr().err
+
+
 def test_errors(tmp_path, capsys):
     write_rectangle(tmp_path / "a.tif")
     image = keras.Input((None, None, 3))
@@ -37,8 +45,8 @@ def test_errors(tmp_path, capsys):
     darkness(tmp_path / "gray.keras", channels=1)
     for model, flags, message in (
         ("m.keras", (), "expected images [N, H, W, C] to masks [N, H, W, K] or to classes"),
-        ("torn.keras", (), "torn.keras: cannot be loaded as a Keras model"),
-        ("missing.keras", (), "missing.keras: no such file"),
+        ("torn.keras", (), "torn.keras: is not a Keras file"),
+        ("missing.keras", (), "missing.keras: no such file or folder"),
         ("none", (), "none: is not a run folder of train"),
         ("gray.keras", ("--input", "rgb"), "expects 1 channels, but --input rgb gives 3"),
         ("gray.keras", ("--classes", "a"), "--classes: 1 names; expected 2"),
@@ -55,6 +63,6 @@ def test_errors(tmp_path, capsys):
             str(tmp_path / "out"),
             *flags,
         ]
-        assert main(["predict", *command]) == 1
+        assert main(["predict", *command]) == (2 if model == "missing.keras" else 1)
         assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -59,7 +59,6 @@ def test_tissue_and_quality_flags(tmp_path, flags, count):
     [
         (("--mpp", "1", "--level", "0"), "expected one of --mpp, --magnification, --level"),
         (("--size", "64", "--overlap", "64"), "--overlap 64: expected less than --size 64"),
-        (("--mpp-of", "none.csv"), "none.csv: cannot be read as a CSV file"),
     ],
 )
 def test_conflicting_flags(slides, tmp_path, capsys, flags, message):

@@ -7,6 +7,8 @@ import pytest
 import yaml
 from cli_runs import history, metrics, run_segmentation
 
+import train
+
 FILES = {
     "checkpoints",
     "config.yaml",
@@ -64,6 +66,7 @@ def test_beside(segmentation_run, tmp_path, capsys):
 
 
 def test_beside_unfinished_run(data, tmp_path, capsys):
+    (tmp_path / "none").mkdir()
     assert run_segmentation(data, tmp_path / "out", "--beside", str(tmp_path / "none")) == 1
     assert "has no metrics.json" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -82,11 +85,29 @@ def test_existing_run(segmentation_run, tmp_path, capsys):
     assert len(after) == 3
 
 
+def test_existing_run_is_refused_first(data, tmp_path, capsys):
+    """Nothing is read, built or printed before a used --out is refused."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "config.yaml").write_text("task: segmentation\n")
+    assert run_segmentation(tmp_path / "none", tmp_path / "out") == 1
+    output = capsys.readouterr()
+    assert "out: already contains a run. Resume it with --resume" in output.err
+    assert output.out == ""
+
+
+@pytest.mark.parametrize("share", ["1.01", "-0.1", "nan", "60"])
+def test_share_of_tissue(share, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        train.main(["--task", "mil", "--bags", "slides", "--min-tissue", share])
+    assert ended.value.code == 2
+    assert f"--min-tissue: '{share}' must be a share from 0 to 1" in capsys.readouterr().err
+
+
 def test_budget_below_one_strip(data, tmp_path, capsys):
     assert run_segmentation(data, tmp_path / "out", "--device-memory", "1KB") == 1
     message = capsys.readouterr().err
     assert "smallest strip needs" in message
-    assert "Raise `device` to" in message
+    assert "Raise --device-memory to" in message
     assert not (tmp_path / "out" / "metrics.json").exists()
 
 

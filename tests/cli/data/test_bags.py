@@ -1,5 +1,7 @@
 """Bags of `--task mil`: tiles of slides, features, folders and composed bags."""
 
+from dataclasses import replace
+
 import h5py
 import numpy as np
 import pytest
@@ -14,7 +16,6 @@ from cli_runs import (
 from PIL import Image
 
 import train
-from tfbig.cli import settings
 from tfbig.cli.data import bags
 from tfbig.cli.data.splits import SPLITS
 
@@ -43,17 +44,15 @@ def test_strict(cohort_table, tmp_path, capsys):
 def test_coords(cohort_table, tiles):
     """`--coords` with tiles of `tfbig tile` gives the bags that training finds itself."""
     flags = [*SLIDE_BAGS, "--data", str(cohort_table)]
-    with_coords = train.settings_of([*flags, "--coords", str(tiles)])
-    with_coords.mpp = None
-    without = train.settings_of(flags)
-    both = (bags.load(settings).test.bags for settings in (with_coords, without))
-    for first, second in zip(*both, strict=True):
+    with_coords = replace(train.settings_of([*flags, "--coords", str(tiles)]), mpp=None)
+    both = [bags.load(settings) for settings in (with_coords, train.settings_of(flags))]
+    for first, second in zip(*(data.test.bags for data in both), strict=True):
         assert first.name == second.name
         np.testing.assert_array_equal(
             first.read(0, first.shape[0]), second.read(0, second.shape[0])
         )
         np.testing.assert_array_equal(first.coords, second.coords)
-    assert with_coords.mpp == without.mpp == 1.0
+    assert both[0].decided["mpp"] == 1.0
 
 
 def write_features(folder, rows, broken=()):
@@ -126,7 +125,7 @@ def test_digits_need_a_folder(tmp_path, capsys):
 
 
 def test_splits_are_disjoint():
-    options = settings.parse(MIL, train.TASKS)
+    options = train.settings_of(MIL)
     data = bags.load(options)
     tiles = [{t.tobytes() for b in getattr(data, s).bags for t in b.read(0, 8)} for s in SPLITS]
     assert not tiles[0] & tiles[1]

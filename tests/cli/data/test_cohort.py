@@ -114,7 +114,7 @@ def test_two_files_of_one_slide(cohort_data):
 
 
 def test_resolution(cohort_data):
-    with pytest.raises(SourceError, match="--mpp or --magnification"):
+    with pytest.raises(SourceError, match="--mpp, --magnification, --level"):
         cohort.Opener(cohort_settings(cohort_data, mpp=1.0, magnification=5))
     path = cohort_data.parent / "centre 0" / "s0.tif"
     assert cohort.Opener(cohort_settings(cohort_data)).image(path).shape == (320, 320, 3)

@@ -8,7 +8,6 @@ from samples import ROOT
 
 import train
 from tfbig import sources
-from tfbig.cli import settings
 from tfbig.cli.data import images, splits
 from tfbig.data.worker_shards import Shard
 
@@ -53,7 +52,7 @@ def test_class_folders_with_mixing(mode, tmp_path):
     flags += ("--mode", mode)
     assert run_patchgd(tmp_path / "out", *flags, "--augment", "a3", "--epochs", "1") == 0
     assert np.sum(metrics(tmp_path / "out")["confusion"]) == 6
-    loaded = images.load(settings.parse([*PATCHGD, *flags], train.TASKS))
+    loaded = images.load(train.settings_of([*PATCHGD, *flags]))
     assert [len(getattr(loaded, s).labels) for s in splits.SPLITS] == [18, 2, 6]
     assert loaded.classes == ("cat", "dog")
 
@@ -87,7 +86,6 @@ def test_augmentation_differs_between_epochs(cohort_table):
         "slide",
     )
     options = train.settings_of([*flags, "--batch-size", "1"])
-    images = train.TASKS["patchgd"].images
     train_set = images.load(options).train
     batches = images.dataset(train_set, options, learns=True)
     epochs = [[handle.numpy()[0].decode() for handle, _ in batches] for _ in range(2)]

@@ -1,23 +1,24 @@
 """Learning rates and TensorBoard."""
 
+from dataclasses import replace
+
 import keras
 import pytest
 import yaml
 from cli_runs import run_segmentation
 
 import train
-from tfbig.cli import settings
 from tfbig.cli.tasks import classifier_training
 
 
 def test_scheduled_rate():
     """The published rate rises to the peak in two epochs, then decreases linearly to half in the other 98."""
     flags = ["--lr", "1e-3", "--schedule", "linear", "--warmup", "2", "--epochs", "100"]
-    options = settings.parse(["--task", "patchgd", *flags], train.TASKS)
+    options = train.settings_of(["--task", "patchgd", *flags])
     rates = [classifier_training.scheduled_rate(options, epoch) for epoch in (0, 1, 2, 51, 100)]
     assert rates == pytest.approx([0, 5e-4, 1e-3, 7.5e-4, 5e-4])
-    options.schedule = "cosine"
-    assert classifier_training.scheduled_rate(options, 51) == pytest.approx(5e-4)
+    cosine = replace(options, schedule="cosine")
+    assert classifier_training.scheduled_rate(cosine, 51) == pytest.approx(5e-4)
     callback = classifier_training.PerStep(lambda epochs: epochs, 4)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")

@@ -114,9 +114,9 @@ def test_attention_by_code(size, stride, codes):
     ("flags", "message"),
     [
         (("--images", "digits"), "--images digits needs --data FOLDER"),
-        (("--images", "folder", "--data", "nowhere"), "images.csv: no such file"),
-        (("--images", "pictures", "--data", "nowhere"), "has 0 class folders"),
-        (("--images", "har", "--data", "nowhere"), "no such file; expected the folder of UCI HAR"),
+        (("--images", "folder", "--data", "."), "images.csv: no such file"),
+        (("--images", "pictures", "--data", "."), "has 0 class folders"),
+        (("--images", "har", "--data", "."), "no such file; expected the folder of UCI HAR"),
         (
             ("--images", "pictures", "--warm-start", "1"),
             "needs the single digits of UltraMNIST",

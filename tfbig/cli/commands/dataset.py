@@ -1,46 +1,43 @@
 """Check a downloaded public collection of slides, and write its table and splits."""
 
+from __future__ import annotations
+
 from collections import Counter
 from pathlib import Path
 
 from tfbig import SourceError
-from tfbig.cli import settings as command_line
+from tfbig.cli import paths
 from tfbig.cli.data import published_datasets, splits
+from tfbig.cli.data.published_datasets import Table
+from tfbig.cli.settings.commands import DatasetSettings
 from tfbig.results import run_folder
 
 SHOWN = 10
 
 
-def add_flags(add):
-    """Add the flags of this command."""
-    names = "; ".join(f"{name}: {c.about}" for name, c in published_datasets.COLLECTIONS.items())
-    add("name", choices=list(published_datasets.COLLECTIONS), metavar="NAME", help=names)
-    add(
-        "folder",
-        nargs="?",
-        metavar="FOLDER",
-        help="folder of the downloaded files; without it, print which files are expected, and stop",
-    )
-    add(
-        "--out",
-        metavar="DIR",
-        help="folder for slides.csv and splits_0.csv, in the format of CLAM (default: not written)",
-    )
-    add(
-        "--folds",
-        type=command_line.count,
-        help="write splits_0.csv, splits_1.csv, ... of k-fold cross-validation: by case, stratified by label",
-    )
-    add("--seed", type=int, default=0, help="random seed of splits that are drawn (default: 0)")
-
-
-def run(settings):
+def run(settings: DatasetSettings) -> int:
     """Print what is there and what is missing; return 3 if something is missing."""
     collection = published_datasets.COLLECTIONS[settings.name]
     if settings.folder is None:
         print(f"{settings.name}: {collection.about}\n{collection.expected}")
         return 0
+    try:
+        paths.check_path(settings.folder, settings.folder, "folder")
+    except paths.FlagError as error:
+        raise paths.FlagError(f"{error} Expected:\n{collection.expected}") from error
     table = published_datasets.read(settings.name, settings.folder, settings.seed)
+    _print_counts(table)
+    if not table.rows:
+        raise SourceError(
+            f"{settings.folder}: has no slides of {settings.name}. Expected:\n{collection.expected}"
+        )
+    if settings.out:
+        write(table, Path(settings.out), settings.folds, settings.seed)
+    return 3 if table.missing else 0
+
+
+def _print_counts(table: Table) -> None:
+    """Print the slides of every split, and what is missing."""
     for split in ("train", "val", "test"):
         counts = Counter(int(row["label"]) for row in table.rows if row["split"] == split)
         kinds = ", ".join(f"{counts[n]} {name}" for n, name in enumerate(table.classes))
@@ -53,16 +50,9 @@ def run(settings):
         print(f"  missing: {line}")
     if len(table.missing) > SHOWN:
         print(f"  and {len(table.missing) - SHOWN} more")
-    if not table.rows:
-        raise SourceError(
-            f"{settings.folder}: has no slides of {settings.name}. Expected:\n{collection.expected}"
-        )
-    if settings.out:
-        write(table, Path(settings.out), settings.folds, settings.seed)
-    return 3 if table.missing else 0
 
 
-def write(table, folder, folds, seed):
+def write(table: Table, folder: Path, folds: int | None, seed: int) -> None:
     """Write `slides.csv`, and the split or each fold in the format of CLAM.
 
     Args:

@@ -1,14 +1,19 @@
 """Report versions, devices, memory and readers, and how to install what is missing."""
 
+from __future__ import annotations
+
 import importlib.metadata
 import json
 import os
 import platform
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
+from tfbig.cli.settings.commands import DoctorSettings
 from tfbig.sources.slides import openslide, zarr
 from tfbig.system.budget import available_bytes
 from tfbig.units import format_bytes
@@ -25,19 +30,14 @@ FORMATS = {
 }
 
 
-def add_flags(add):
-    """Add the flags of this command."""
-    add("--json", action="store_true", help="print one JSON object")
-
-
-def run(settings):
+def run(settings: DoctorSettings) -> int:
     """Print the report; return 1 if a required package is missing."""
     system = inspect_system()
     print(json.dumps(system, indent=2) if settings.json else "\n".join(_lines(system)))
     return 1 if system["missing"] else 0
 
 
-def inspect_system():
+def inspect_system() -> dict[str, Any]:
     """Return the report as `--json` prints it."""
     versions = {name: _version(name) for name in (*NEEDED, *OPTIONAL)}
     codecs = versions["tifffile"] and versions["imagecodecs"]
@@ -57,14 +57,14 @@ def inspect_system():
     }
 
 
-def _version(name):
+def _version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def _lines(system):
+def _lines(system: dict[str, Any]) -> Iterator[str]:
     yield f"python {system['python']} on {system['system']}, {system['cores']} cores"
     devices = (
         ", ".join(system["accelerators"]) or "none found by TensorFlow; everything runs on the CPU"

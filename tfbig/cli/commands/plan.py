@@ -1,50 +1,27 @@
 """Print memory, disk and time of a model for images of a given size, before anything runs."""
 
+from __future__ import annotations
+
 from argparse import ArgumentTypeError
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 
 import tfbig
 from tfbig import SourceError, mil, sources
-from tfbig.cli import load_model, machine
-from tfbig.cli import settings as command_line
+from tfbig.cli import machine, paths
 from tfbig.cli.predictors.results import load_run
+from tfbig.cli.settings.commands import PlanSettings
+from tfbig.cli.settings.value_types import count
 from tfbig.system.budget import available_bytes
 from tfbig.units import format_bytes
 
 CLASSES = 2
 
 
-def add_flags(add):
-    """Add the flags of this command."""
-    add(
-        "model",
-        metavar="MODEL",
-        help="run folder, .keras file, or name of a network of keras.applications, e.g. ResNet50",
-    )
-    add(
-        "size",
-        metavar="SIZE",
-        help="rows x columns, e.g. 32768x32768; a slide of that size; or tiles of a bag, e.g. 2000",
-    )
-    add(
-        "--batch-size",
-        type=command_line.count,
-        default=1,
-        help="images or bags of a batch (default: 1)",
-    )
-    add("--inference", action="store_true", help="plan a prediction instead of a training step")
-    load_model.add_flag(add)
-    machine.add_memory(add)
-    add(
-        "--store",
-        choices=["bfloat16", "float16"],
-        help="dtype of stored images (default: the dtype of the model)",
-    )
-
-
-def run(settings):
+def run(settings: PlanSettings) -> int:
     """Print the plan; if it does not fit, the error says what would help."""
     plain = model_of(settings.model, settings.custom)
     big = streamed(plain, machine.budget(settings), settings.store)
@@ -61,7 +38,7 @@ def run(settings):
     return 0
 
 
-def model_of(name, custom=()):
+def model_of(name: str, custom: Sequence[str] = ()) -> Any:
     """Return a Keras model of a run, of a file, or of keras.applications with pooling and a classifier.
 
     Args:
@@ -88,7 +65,7 @@ def model_of(name, custom=()):
     return keras.Model(trunk.inputs, keras.layers.Dense(CLASSES)(trunk.outputs[0]), name=name)
 
 
-def streamed(plain, budget, store):
+def streamed(plain: Any, budget: tfbig.Budget, store: str | None) -> Any:
     """Return the model streamed by strips, or by slices of bags."""
     if len(plain.inputs[0].shape) == 5:
         encoder, aggregator = plain.get_layer("instances").model, plain.layers[-1]
@@ -96,7 +73,7 @@ def streamed(plain, budget, store):
     return tfbig.stream(plain, budget, store=store, unsupported="device")
 
 
-def extents(size, plain):
+def extents(size: str, plain: Any) -> tuple[int, ...]:
     """Return the axes of one input after the first: `(rows, columns, C)`, or `(n, H, W, C)` of a bag.
 
     Args:
@@ -109,18 +86,20 @@ def extents(size, plain):
     shape = plain.inputs[0].shape
     try:
         if len(shape) == 5:
-            return command_line.count(size), *shape[2:]
+            return count(size), *shape[2:]
+        if Path(size).suffix.lower() in sources.SLIDE_SUFFIXES:
+            paths.check_path(size, size, "file or folder")
         if Path(size).exists():
             slide = sources.open_slide(size)
             slide.close()
             return *slide.shape[:2], shape[-1]
-        rows, columns = (command_line.count(side) for side in size.lower().split("x"))
+        rows, columns = (count(side) for side in size.lower().split("x"))
     except (ValueError, ArgumentTypeError) as error:
         expected = "tiles of a bag, e.g. 2000" if len(shape) == 5 else "rows x columns, or a slide"
         raise SourceError(f"{size}: is not a size; expected {expected}.") from error
     return rows, columns, shape[-1]
 
 
-def _loss(plain):
+def _loss(plain: Any) -> str | dict[str, str]:
     """Return any loss that fits the outputs; its cost is the same for all."""
     return dict.fromkeys(plain.output_names, "mse") if len(plain.outputs) > 1 else "mse"

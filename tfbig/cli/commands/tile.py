@@ -1,88 +1,59 @@
 """Find tissue on slides and the tiles that hold it; write coordinates for CLAM and TRIDENT, and pictures."""
 
-from argparse import ArgumentTypeError
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from tfbig import SourceError
-from tfbig.cli import settings as command_line
 from tfbig.cli import slide_batch
+from tfbig.cli.settings.slide_settings import TileSettings
 from tfbig.results import figures, heatmap, slide_viewer
-from tfbig.sources import write_coords
-from tfbig.sources.slides.slide import title_of
+from tfbig.sources import Coords, write_coords
+from tfbig.sources.slides.slide import Slide, title_of
 from tfbig.system import progress
 from tfbig.tissue import tiling
-from tfbig.tissue.masks import find_tissue
+from tfbig.tissue.masks import Tissue, find_tissue
+
+Tiles: TypeAlias = npt.NDArray[Any]
+"""Pixels of tiles, `[n, rows, columns, channels]`."""
 
 
-def add_flags(add):
-    """Add the flags of this command."""
-    slide_batch.add_flags(add)
-    number = command_line.count
-    add(
-        "--size",
-        type=number,
-        default=256,
-        help="rows and columns of a tile, in pixels at the resolution of the tiles (default: 256)",
-    )
-    add(
-        "--overlap",
-        type=command_line.count_from_zero,
-        default=0,
-        help="pixels that neighbouring tiles share (default: 0)",
-    )
-    slide_batch.add_resolution(add, "tiles", "--mpp 0.5")
-    add(
-        "--tissue",
-        choices=["otsu", "grey", "grey-tiles", "none"],
-        default="otsu",
-        help="how tissue is found. otsu: threshold of the saturation, at 8 um per pixel; grey: grey values from 3 "
-        "to 230, at 8 um per pixel; grey-tiles: the same on the pixels of each tile, which reads the whole slide; "
-        "none: keep all tiles (default: otsu)",
-    )
-    add("--dark", action="store_true", help="the background is dark, as in fluorescence")
-    add(
-        "--min-tissue",
-        type=_share,
-        default=0.6,
-        help="smallest share of tissue in a tile, 0 to 1 (default: 0.6)",
-    )
-    add(
-        "--min-sharpness",
-        type=command_line.positive,
-        help="discard tiles with a smaller variance of the Laplacian of their grey values, which are out of focus; "
-        "e.g. 20 (default: keep all)",
-    )
-    add(
-        "--max-pen",
-        type=_share,
-        help="discard tiles with a larger share of pen marks, 0 to 1, e.g. 0.05 (default: keep all)",
-    )
-
-
-def run(settings):
+def run(settings: TileSettings) -> int:
     """Tile every slide and return the exit code."""
     return slide_batch.run(settings, work)
 
 
-def work(settings):
-    """Return the function that tiles a slide, and the one that tells whether it is done."""
-    slide_batch.set_resolution(settings, mpp=0.5)
+def work(settings: TileSettings) -> slide_batch.Work[TileSettings]:
+    """Return the work on slides.
+
+    Args:
+        settings: Settings of the command.
+
+    Raises:
+        SourceError: Flags contradict each other.
+    """
+    settings = slide_batch.with_resolution(settings, mpp=0.5)
     if settings.overlap >= settings.size:
         raise SourceError(
             f"--overlap {settings.overlap}: expected less than --size {settings.size}."
         )
     folder = Path(settings.out)
 
-    def finished(path):
-        name = title_of(path)
-        return (folder / f"{name}.h5").exists()  # written last
+    def finished(path: Path) -> bool:
+        return (folder / f"{title_of(path)}.h5").exists()  # written last
 
-    return lambda path, slide: _tile(path, slide, settings), finished
+    return slide_batch.Work(
+        "tile", settings, lambda path, slide: _tile(path, slide, settings), finished
+    )
 
 
-def _tile(path, slide, settings):
+def _tile(path: Path, slide: Slide, settings: TileSettings) -> str:
     if settings.dry_run:
         return f"{slide.describe()}: would be tiled at {slide.at(**slide_batch.resolution(settings)).shape}"
     tissue = None
@@ -103,13 +74,19 @@ def _tile(path, slide, settings):
     count = len(coords.coords)
     figures.tiles(folder / f"{name}.png", slide, coords, f"{name}: {count} tiles", tissue)
     slide_batch.write_view(settings, path, slide, _overlays(coords, tissue, slide))
-    write_coords(folder / f"{name}.h5", coords, slide)
+    write_coords(folder / f"{name}.h5", replace(coords, made_with=_made_with(settings)), slide)
     share = "" if tissue is None else f", {tissue.share:.1%} tissue"
     size = f"{coords.size} x {coords.size} pixels, {coords.step:.4g} x the pixels of level 0"
     return f"{path.name}: {count} tiles of {size}{share}"
 
 
-def _overlays(coords, tissue, slide):
+def _made_with(settings: TileSettings) -> dict[str, float]:
+    """Return what the file of coordinates says about how it was made."""
+    asked = slide_batch.resolution(settings) | {"min_tissue": settings.min_tissue}
+    return {key: value for key, value in asked.items() if value is not None}
+
+
+def _overlays(coords: Coords, tissue: Tissue | None, slide: Slide) -> list[slide_viewer.Overlay]:
     painted, share = heatmap.paint(coords, np.ones(len(coords.coords)), slide)
     tiles = slide_viewer.class_overlay("tiles", np.isfinite(painted), ("", "tile"), share=share)
     if tissue is None:
@@ -117,27 +94,20 @@ def _overlays(coords, tissue, slide):
     return [tiles, slide_viewer.class_overlay("tissue", tissue.mask, ("", "tissue"), opacity=0.0)]
 
 
-def _keep(settings):
+def _keep(settings: TileSettings) -> Callable[[Tiles], npt.NDArray[np.bool_]] | None:
     """Return the function that selects tiles by their pixels, or None if no flag needs pixels."""
-    checks = []
+    checks: list[Callable[[Tiles], npt.NDArray[np.bool_]]] = []
     if settings.tissue == "grey-tiles":
         checks.append(lambda tiles: tiling.grey_share(tiles) >= settings.min_tissue)
-    if settings.min_sharpness is not None:
-        checks.append(lambda tiles: tiling.sharpness(tiles) >= settings.min_sharpness)
-    if settings.max_pen is not None:
-        checks.append(lambda tiles: tiling.pen_share(tiles) <= settings.max_pen)
+    if (sharpness := settings.min_sharpness) is not None:
+        checks.append(lambda tiles: tiling.sharpness(tiles) >= sharpness)
+    if (most := settings.max_pen) is not None:
+        checks.append(lambda tiles: tiling.pen_share(tiles) <= most)
 
-    def keep(tiles):
+    def keep(tiles: Tiles) -> npt.NDArray[np.bool_]:
         passes = checks[0](tiles)
         for check in checks[1:]:
             passes &= check(tiles)
         return passes
 
     return keep if checks else None
-
-
-def _share(text):
-    number = float(text)
-    if not 0 <= number <= 1:
-        raise ArgumentTypeError(f"'{text}' must be a share from 0 to 1")
-    return number

@@ -1,53 +1,61 @@
-"""Train a network on slides, on bags of tiles, or on large images; the same as train.py."""
+"""Train a network on slides, on bags of tiles, or on large images, or evaluate one."""
 
-import sys
+from __future__ import annotations
 
-import tfbig
-from tfbig.cli import machine, open_run
-from tfbig.cli import settings as command_line
-from tfbig.cli.tasks import mil, patchgd, segmentation
-from tfbig.system import progress, signals
+from pathlib import Path
+from typing import Any, TypeVar
 
-TASKS = {"segmentation": segmentation, "mil": mil, "patchgd": patchgd}
+from tfbig import SourceError
+from tfbig.cli import machine, open_run, paths
+from tfbig.cli.settings import training
+from tfbig.cli.settings.tasks import TrainSettings
+from tfbig.cli.tasks import trainer
+from tfbig.cli.tasks.mil import MIL
+from tfbig.cli.tasks.patchgd import PatchGDTask
+from tfbig.cli.tasks.segmentation import Segmentation
+from tfbig.cli.tasks.task import Task
+from tfbig.results import run_folder
+from tfbig.system import progress
+
+T = TypeVar("T", bound=TrainSettings)
+TASKS: dict[str, Task[Any, Any]] = {
+    "segmentation": Segmentation(),
+    "mil": MIL(),
+    "patchgd": PatchGDTask(),
+}
 
 
-def settings_of(argv, prog="train.py"):
-    """Return the settings: flags win over `--config`, that over the resumed run, that over the defaults.
+def run(settings: TrainSettings) -> int:
+    """Train or evaluate, and return the exit code; 3 if files were skipped."""
+    progress.show(False if settings.quiet else None)
+    notices = training.resume_notices(settings)
+    try:
+        prepared = prepare(settings)
+        with machine.chief_prints():
+            for line in (*notices, *machine.replica_notice()):
+                print(line)
+            return trainer.run(TASKS[prepared.task], prepared)
+    finally:
+        open_run.close_run()
+
+
+def prepare(settings: T) -> T:
+    """Check and set what must be known before a device is used; return the settings with the budget of this machine.
 
     Args:
-        argv: The command line.
-        prog: Name of the program in help and errors.
+        settings: Settings of the run.
+
+    Raises:
+        SourceError: The run of `--beside` has not ended, or a device of `--devices` does not exist.
+        FlagError: A path does not exist, or is of the wrong kind.
+        FileExistsError: `--out` holds a run, and neither `--resume` nor `--dry-run` is set.
+        UnifiedMemoryError: `--mode unified` is not available.
     """
-    return command_line.parse(argv, TASKS, prog)
-
-
-def main(argv=None, prog="train.py"):
-    """Run the command line and return the exit code; 3 if files were skipped."""
-    settings = settings_of(sys.argv[1:] if argv is None else argv, prog)
-    progress.show(False if settings.quiet else None)
-    with signals.on_signals(
-        "stopping after this strip, with a checkpoint; press again to quit at once"
-    ):
-        try:
-            command_line.prepare(settings)
-            with machine.chief_prints():
-                for line in settings.notices:
-                    print(line)
-                return TASKS[settings.task].train(settings)
-        except tfbig.Stopped as stopped:
-            message = f"{stopped}; --resume with --out continues from here"
-            return _fail(prog, message, code=signals.exit_code())
-        except (tfbig.TfbigError, OSError) as error:
-            return _fail(prog, error)
-        finally:
-            open_run.close_run()
-
-
-def first_line(doc):
-    """Return the first line of a docstring."""
-    return doc.partition("\n")[0]
-
-
-def _fail(prog, error, code=1):
-    print(f"{prog}: {error}", file=sys.stderr)
-    return code
+    if settings.out and not settings.resume and not settings.dry_run:
+        run_folder.check_new(settings.out)
+    paths.check(settings)
+    if settings.beside and not (Path(settings.beside) / run_folder.METRICS).exists():
+        raise SourceError(
+            f"--beside {settings.beside}: has no {run_folder.METRICS}; expected the folder of a finished run."
+        )
+    return machine.prepare(settings)

@@ -1,116 +1,34 @@
 """Bags for `--task mil`: drawn shapes, digits, pictures, a folder with `bags.csv`, or tiles of slides."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tfbig import SourceError, mil
-from tfbig.cli import settings as command_line
-from tfbig.cli.data import cohort, splits
-from tfbig.cli.data.splits import SPLITS, Data
+from tfbig.cli.data import cohort, splits, tile_coords
+from tfbig.cli.data.splits import SPLITS, Data, Row
+from tfbig.cli.settings.tasks import MILSettings
 from tfbig.datasets.digits import read_digits
 from tfbig.mil import generate
-from tfbig.sources import Filled, Subset, read_coords
-from tfbig.sources.slides.slide import title_of
+from tfbig.sources import Bag, Coords, Filled, Subset, read_coords
 
 COLUMNS = ("bag", "label", "split")
-TILE, MPP = 256, 0.5
-"""Default size and micrometres per pixel of tiles, as in `tfbig tile`."""
+Pool = tuple[Bag, npt.NDArray[Any]]
+"""Instances and their classes."""
+TILE, MPP, MIN_TISSUE = 256, 0.5, 0.6
+"""Default size, micrometres per pixel and smallest share of tissue of tiles, as in `tfbig tile`."""
 
 
-def add_flags(add):
-    """Add the flags that choose the bags."""
-    number, share = command_line.count, command_line.positive
-    add(
-        "--bags",
-        choices=["shapes", "digits", "pictures", "folder", "slides"],
-        default="shapes",
-        help="what the bags are made of. shapes: drawn tiles, a bag with a ring is positive; digits: QMNIST-bags from "
-        "the IDX files in --data; pictures: Imagenette-bags from --data/train/CLASS and --data/val/CLASS; "
-        "folder: --data/bags.csv with columns bag, label, split; slides: tiles of slides, --data is a table "
-        "with columns case_id, slide_id, label (default: %(default)s)",
-    )
-    add("--data", metavar="FOLDER", help="folder of digits, pictures or bags; table of slides")
-    add(
-        "--num-bags",
-        nargs=3,
-        type=number,
-        default=[150, 30, 30],
-        metavar=("TRAIN", "VAL", "TEST"),
-        help="number of composed bags (default: 150 30 30)",
-    )
-    add(
-        "--instances",
-        type=number,
-        default=20,
-        help="instances of a composed bag (default: %(default)s)",
-    )
-    add(
-        "--share",
-        type=share,
-        default=0.2,
-        help="share of key-class instances in a positive bag (default: %(default)s)",
-    )
-    add(
-        "--key",
-        type=int,
-        default=9,
-        help="key class, from 0: a bag that contains it is positive (default: %(default)s)",
-    )
-    _add_tile_flags(add)
-    add(
-        "--classes",
-        type=number,
-        help="number of classes of bags.csv (default: the largest label + 1)",
-    )
-
-
-def _add_tile_flags(add):
-    number, share = command_line.count, command_line.positive
-    add(
-        "--tile",
-        type=number,
-        help="rows and columns of an instance, in pixels (default: 256 for slides, 112 for pictures, 24 for shapes)",
-    )
-    add(
-        "--coords",
-        metavar="FOLDER",
-        help="folder with SLIDE.h5 of tfbig tile, CLAM or TRIDENT (default: find tiles as tfbig tile does)",
-    )
-    add(
-        "--min-tissue",
-        type=command_line.positive,
-        default=0.6,
-        help="smallest share of tissue in a tile, above 0 to 1 (default: 0.6)",
-    )
-    cohort.add_flags(add)
-    add(
-        "--foreground",
-        type=share,
-        help="drop tiles with a smaller share of pixels with grey values from 3 to 230 (default: keep all)",
-    )
-    add(
-        "--fill",
-        action="store_true",
-        help="fill up training bags smaller than --sample with white tiles",
-    )
-    add(
-        "--augment",
-        action="store_true",
-        help="random blur, colours, flips and rotations, the same for all instances of a bag",
-    )
-    add(
-        "--sample",
-        type=share,
-        help="instances drawn from a training bag: a number, or a share below 1 (default: all)",
-    )
-    add("--val-sample", type=share, help="instances drawn from a validation bag (default: all)")
-
-
-def load(settings):
+def load(settings: MILSettings) -> Data:
     """Return the data that `--bags` names."""
-    loaders = {
+    loaders: dict[str, Callable[[MILSettings], Data]] = {
         "shapes": _shapes,
         "digits": _digits,
         "pictures": _pictures,
@@ -118,14 +36,14 @@ def load(settings):
         "slides": _slides,
     }
     data = loaders[settings.bags](settings)
-    if settings.foreground:
-        data = data.mapped(lambda part: _foreground(part, settings.foreground))
+    if (share := settings.foreground) is not None:
+        data = data.mapped(lambda part: _foreground(part, share))
     if settings.fill and settings.sample and settings.sample >= 1:
         data = replace(data, train=_filled(data.train, int(settings.sample)))
     return data
 
 
-def large_enough(data, smallest):
+def large_enough(data: Data, smallest: int) -> Data:
     """Return bags of `smallest` instances or more, which can be split into pseudo-bags; others are listed as failed.
 
     Args:
@@ -136,7 +54,7 @@ def large_enough(data, smallest):
         SourceError: All bags of a split are smaller.
     """
 
-    def checked(part):
+    def checked(part: mil.BagSet) -> mil.BagSet:
         fits = [bag.shape[0] >= smallest for bag in part.bags]
         reason = f"cannot be split into {smallest} pseudo-bags; lower --pseudo-bags to use it."
         too_small = [
@@ -152,17 +70,17 @@ def large_enough(data, smallest):
     return data.mapped(checked)
 
 
-def print_counts(data):
+def print_counts(data: Data) -> None:
     """Print the bags, instances and classes of every split."""
 
-    def of(part):
+    def of(part: mil.BagSet) -> str:
         sizes = [bag.shape[0] for bag in part.bags]
         return f"of {min(sizes)} to {max(sizes)} instances"
 
     splits.print_counts(data, "bags", of)
 
 
-def _foreground(part, share):
+def _foreground(part: mil.BagSet, share: float) -> mil.BagSet:
     """Drop background tiles, and bags that have no others."""
     bags, labels, failed = [], [], list(part.failed)
     for bag, label in zip(part.bags, part.labels, strict=True):
@@ -176,12 +94,12 @@ def _foreground(part, share):
     return mil.BagSet(tuple(bags), np.array(labels), tuple(failed))
 
 
-def _filled(part, count):
+def _filled(part: mil.BagSet, count: int) -> mil.BagSet:
     bags = tuple(Filled(bag, max(count, bag.shape[0])) for bag in part.bags)
     return replace(part, bags=bags)
 
 
-def _composed(pools, key, settings):
+def _composed(pools: Sequence[Pool], key: int, settings: MILSettings) -> Data:
     """Compose the bags of every split from its own pool; `pools` lists `(instances, classes)`."""
     size = (settings.tile, settings.tile) if settings.tile else None
     sets = [
@@ -200,15 +118,15 @@ def _composed(pools, key, settings):
             zip(SPLITS, pools, settings.num_bags, strict=True)
         )
     ]
-    return Data(*sets, classes=("negative", "positive"))
+    return Data.of(sets, classes=("negative", "positive"))
 
 
-def _shapes(settings):
+def _shapes(settings: MILSettings) -> Data:
     pools = [generate.shapes(1500, settings.tile or 24, settings.seed * 10 + i) for i in range(3)]
     return _composed(pools, generate.SHAPES.index("ring"), settings)
 
 
-def _digits(settings):
+def _digits(settings: MILSettings) -> Data:
     """Use a third of the test digits for validation (Andersson et al. 2022, section 4)."""
     train = read_digits(_data_folder(settings), "train")
     instances, classes = read_digits(_data_folder(settings), "test")
@@ -218,7 +136,7 @@ def _digits(settings):
     return _composed([train, val, test], settings.key, settings)
 
 
-def _pictures(settings):
+def _pictures(settings: MILSettings) -> Data:
     """Read `DATA/train/CLASS/*`, a fifth of it for validation, and `DATA/val/CLASS/*` for testing."""
     folder, size = Path(_data_folder(settings)), (settings.tile or 112,) * 2
     instances, classes, names = generate.pictures(folder / "train", size)
@@ -235,11 +153,11 @@ def _pictures(settings):
     return _composed([train, val, (test, test_classes)], settings.key, settings)
 
 
-def _subset(instances, classes, places):
+def _subset(instances: Bag, classes: npt.NDArray[Any], places: npt.NDArray[Any]) -> Pool:
     return Subset(instances, places), classes[places]
 
 
-def _folder(settings):
+def _folder(settings: MILSettings) -> Data:
     """Read `bags.csv` of a folder: columns `bag` (a path in it), `label` (0, 1, ...), `split` (train, val, test)."""
     folder = Path(_data_folder(settings))
     table = folder / "bags.csv"
@@ -247,42 +165,101 @@ def _folder(settings):
     if settings.confine:
         splits.check_inside((folder / row["bag"] for row in rows), (folder,))
     num_classes = settings.classes or max(int(row["label"]) for row in rows) + 1
-    settings.classes = num_classes  # saved, so that an evaluation uses the classes of the run
     sets = []
     for split in SPLITS:
         chosen = splits.of_split(rows, split, table)
         paths = [str(folder / row["bag"]) for row in chosen]
         sets.append(mil.read_bags(paths, [int(row["label"]) for row in chosen], num_classes))
-    return Data(*sets, classes=tuple(str(i) for i in range(num_classes)))
+    names = tuple(str(i) for i in range(num_classes))
+    return Data.of(sets, classes=names, decided={"classes": num_classes})
 
 
-def _slides(settings):
+def _slides(settings: MILSettings) -> Data:
     """Read tiles of slides; slides that cannot be read or hold no tissue are skipped."""
     slides = cohort.read(settings)
-    if settings.mpp is None and settings.magnification is None and settings.coords is None:
-        settings.mpp = MPP
+    coords = _read_coords(settings, slides.rows) if settings.coords else {}
+    decided = _tiles_of(settings, coords)
+    settings = replace(settings, **decided)
     opener = cohort.Opener(settings)
-    search = settings.tile or TILE, settings.min_tissue
 
-    def tiles(path):
+    def tiles(path: Path) -> Any:
         if settings.coords is None:
-            return opener.tiles(path, search)
-        return opener.tiles(path, read_coords(Path(settings.coords) / f"{title_of(path)}.h5"))
+            return opener.tiles(path, (decided["tile"], settings.min_tissue or 0.0))
+        file = tile_coords.file_of(settings.coords, path)
+        return opener.tiles(path, coords.get(file) or read_coords(file))
 
-    def opened(rows):
+    def opened(rows: Sequence[Row]) -> mil.BagSet:
         bags, labels, failed = cohort.open_rows(rows, tiles)
         read = mil.read_bags(bags, labels, len(slides.classes))
         return replace(read, failed=(*failed, *read.failed))
 
     data = cohort.load(settings, slides, opened)
-    mpp = data.train.bags[0].mpp
-    settings.tile = data.train.bags[0].size  # saved, so that predictions use the same
-    if settings.coords and mpp:
-        settings.mpp = round(sum(mpp) / 2, 6)
-    return data
+    if settings.coords:
+        decided |= _measured(settings, data.train.bags[0])
+        _check_pixels(data, settings.coords, coords, _resolution(settings))
+    return replace(data, decided=decided)
 
 
-def _data_folder(settings):
+def _check_pixels(
+    data: Data, folder: str, coords: Mapping[Path, Coords], resolution: Mapping[str, Any]
+) -> None:
+    """Check the pixels of bags whose files name only a pyramid level.
+
+    Raises:
+        SourceError: They are not those that are asked for.
+    """
+    for bag in (bag for split in SPLITS for bag in getattr(data, split).bags):
+        file = tile_coords.file_of(folder, bag.name)
+        if set(tile_coords.resolution_of(coords[file])) <= {"level"}:
+            tile_coords.check_pixels(file, bag.name, bag.mpp, resolution)
+
+
+def _read_coords(settings: MILSettings, rows: Sequence[Row]) -> dict[Path, Coords]:
+    """Return `{file: tiles}` of `--coords`, without files that are missing or damaged.
+
+    Raises:
+        SourceError: A flag contradicts what a file was made with, or files differ in it.
+    """
+    coords, folder = {}, settings.coords or ""
+    for file in (tile_coords.file_of(folder, row["path"]) for row in rows if row["path"]):
+        with suppress(*cohort.UNREADABLE):  # named when the slide is opened
+            coords[file] = read_coords(file)
+    resolution, size = _resolution(settings), settings.tile
+    for file, tiles in coords.items():
+        tile_coords.check(file, tiles, resolution, size)
+        resolution, size = resolution or tile_coords.resolution_of(tiles), tiles.size
+    return coords
+
+
+def _tiles_of(settings: MILSettings, coords: Mapping[Path, Coords]) -> dict[str, Any]:
+    """Return what tiles are made with, where no flag says it: that of `--coords`, or the defaults of `tfbig tile`.
+
+    It is saved with the run, so that predictions use the same.
+    """
+    size, resolution, share = settings.tile or TILE, {"mpp": MPP}, MIN_TISSUE
+    if coords:
+        first = next(iter(coords.values()))
+        size, resolution = first.size, tile_coords.resolution_of(first)
+        share = first.made_with.get("min_tissue", MIN_TISSUE)
+    chosen = {} if _resolution(settings) else resolution
+    if settings.min_tissue is None:
+        chosen["min_tissue"] = share
+    return {"tile": size, **chosen}
+
+
+def _measured(settings: MILSettings, bag: Bag) -> dict[str, float]:
+    """Return the micrometres per pixel of a bag if no flag and no file of `--coords` says a resolution."""
+    mpp: Sequence[float] | None = getattr(bag, "mpp", None)
+    return {"mpp": round(sum(mpp) / 2, 6)} if mpp and not _resolution(settings) else {}
+
+
+def _resolution(settings: MILSettings) -> dict[str, Any]:
+    """Return the resolution that is asked for, such as `{"mpp": 0.5}`, or an empty dict."""
+    values = {key: getattr(settings, key) for key in tile_coords.RESOLUTIONS}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _data_folder(settings: MILSettings) -> str:
     if settings.data is None:
         raise SourceError(f"--bags {settings.bags} needs --data FOLDER.")
     return settings.data

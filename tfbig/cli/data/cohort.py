@@ -1,11 +1,17 @@
 """Slides of a table, as bags of tiles or whole images, opened when they are read and split by case."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from tfbig import SourceError, sources
-from tfbig.cli import settings as command_line
+from tfbig.cli import messages
 from tfbig.cli.data import splits
+from tfbig.cli.data.splits import Row
+from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
 from tfbig.errors import TfbigError
 from tfbig.results import run_folder
 from tfbig.sources.slides.slide import title_of
@@ -16,6 +22,8 @@ TABLE = "slides.csv"
 COLUMNS = ("slide_id", "label")
 RESULTS = ("tile.yaml", "predict.yaml", run_folder.CONFIG)
 """Files that mark a folder of results, whose images are not slides."""
+CohortSettings: TypeAlias = MILSettings | PatchGDSettings
+"""Settings of a run on slides of a table."""
 UNREADABLE = (TfbigError, OSError, ValueError, MemoryError)
 
 
@@ -28,10 +36,10 @@ class Cohort:
         classes: Names of the classes, by number.
     """
 
-    rows: tuple[dict, ...]
+    rows: tuple[Row, ...]
     classes: tuple[str, ...]
 
-    def of_split(self, split):
+    def of_split(self, split: str) -> list[Row]:
         """Return the rows of a split.
 
         Args:
@@ -48,7 +56,7 @@ class Cohort:
             )
         return rows
 
-    def table(self, *names):
+    def table(self, *names: str) -> tuple[Row, ...]:
         """Return the rows of some splits, as a run saves them."""
         return tuple(
             {
@@ -62,65 +70,7 @@ class Cohort:
         )
 
 
-def add_flags(add):
-    """Add the flags that choose slides and their resolution."""
-    add(
-        "--slides",
-        metavar="FOLDER",
-        help="folder of the slides of slides.csv, searched with subfolders (default: the folder of slides.csv; "
-        "paths in its column path win)",
-    )
-    add(
-        "--class-names",
-        nargs="+",
-        metavar="NAME",
-        help="class names, in order (default: the labels of the table, sorted)",
-    )
-    add(
-        "--splits",
-        metavar="FILE",
-        help="splits_0.csv in the format of CLAM: columns train, val, test",
-    )
-    add(
-        "--folds",
-        type=command_line.count,
-        help="number of folds of cross-validation, by case and stratified by label (default: no folds)",
-    )
-    add(
-        "--fold",
-        type=command_line.count_from_zero,
-        default=0,
-        help="index of the test fold, from 0; the next one is for validation (default: 0)",
-    )
-    add(
-        "--mpp",
-        type=command_line.positive,
-        help="resolution at which slides are read, in micrometres per pixel",
-    )
-    add(
-        "--magnification",
-        type=command_line.positive,
-        help="the resolution as a magnification, e.g. 20",
-    )
-    add(
-        "--mpp-of",
-        metavar="FILE",
-        help="CSV file with columns wsi,mpp: micrometres per pixel of slides without a pixel size",
-    )
-    add(
-        "--reader",
-        choices=["tifffile", "openslide", "zarr"],
-        help="library that reads the slides (default: by format)",
-    )
-    add(
-        "--confine",
-        action="store_true",
-        help="refuse files that are outside of the folder of the table and of --slides, after following links; for "
-        "tables that you do not trust",
-    )
-
-
-def read(settings):
+def read(settings: CohortSettings) -> Cohort:
     """Return the slides of `--data`: a table, or a folder with `slides.csv`.
 
     Columns are `slide_id` and `label` (numbers or names); optional are `case_id`, `split` and `path`.
@@ -156,7 +106,9 @@ def read(settings):
     return Cohort(tuple(_split(rows, settings)), classes)
 
 
-def load(settings, cohort, open_split):
+def load(
+    settings: CohortSettings, cohort: Cohort, open_split: Callable[[list[Row]], Any]
+) -> splits.Data:
     """Return the data of each split; in an evaluation, of the test slides only.
 
     Args:
@@ -168,33 +120,33 @@ def load(settings, cohort, open_split):
         test = open_split(cohort.of_split("test"))
         return splits.Data(test, test, test, cohort.classes, cohort.table("test"))
     sets = [open_split(cohort.of_split(split)) for split in splits.SPLITS]
-    return splits.Data(*sets, cohort.classes, cohort.table(*splits.SPLITS))
+    return splits.Data.of(sets, cohort.classes, table=cohort.table(*splits.SPLITS))
 
 
 class Opener:
     """Opens slides at the resolution that the flags ask for; a file is open only while it is read."""
 
-    def __init__(self, settings):
-        self.look = {"mpp": settings.mpp, "magnification": settings.magnification}
+    def __init__(self, settings: CohortSettings) -> None:
+        level = getattr(settings, "level", None) or 0
+        self.look: dict[str, Any] = {"mpp": settings.mpp, "magnification": settings.magnification}
         values = [value for value in self.look.values() if value is not None]
-        if len(values) > 1:
+        if len(values) + bool(level) > 1:
             raise SourceError(
-                "more than one resolution; expected --mpp or --magnification. Remove one."
+                "more than one resolution; expected one of --mpp, --magnification, --level. Remove the others."
             )
-        self.look = self.look if values else {"level": getattr(settings, "level", 0)}
-        self.reader = settings.reader
+        self.look = self.look if values else {"level": level}
+        self.reader, self.slide_mpp = settings.reader, settings.slide_mpp
         self.sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
 
-    def image(self, path):
+    def image(self, path: Path) -> sources.OnDisk:
         """Return the slide as an image."""
         return sources.OnDisk(path, **self.look, **self._options(path))
 
-    def slide(self, path):
+    def slide(self, path: Path) -> sources.Slide:
         """Return the slide with its levels; the caller closes it."""
-        pixel = self._options(path)["pixel"]
-        return sources.open_slide(path, mpp=pixel, reader=self.reader)
+        return sources.open_slide(path, mpp=self._options(path)["pixel"], reader=self.reader)
 
-    def tiles(self, path, coords):
+    def tiles(self, path: Path, coords: sources.Coords | tuple[int, float]) -> Any:
         """Return the bag of tiles `coords`, or of those found by `(size, smallest share of tissue)`."""
         slide = self.slide(path)
         try:
@@ -210,12 +162,22 @@ class Opener:
         bag.name = title_of(path)
         return bag
 
-    def _options(self, path):
+    def _options(self, path: Path) -> dict[str, Any]:
+        return {"pixel": self._pixel(path), "reader": self.reader}
+
+    def _pixel(self, path: Path) -> float | None:
+        """Return the size of pixels in `--mpp-of`, or that of `--slide-mpp` if the file does not say it, or None."""
         size = self.sizes.get(path.name, self.sizes.get(title_of(path)))
-        return {"pixel": size, "reader": self.reader}
+        if size is not None or self.slide_mpp is None:
+            return size
+        slide = sources.open_slide(path, reader=self.reader)
+        slide.close()
+        return self.slide_mpp if slide.mpp is None else None
 
 
-def open_rows(rows, opener):
+def open_rows(
+    rows: Sequence[Row], opener: Callable[[Path], Any]
+) -> tuple[list[Any], list[int], list[tuple[str, str]]]:
     """Return `(items, labels, failed)`; `failed` lists `(name, reason)` of slides that cannot be used.
 
     Args:
@@ -233,7 +195,8 @@ def open_rows(rows, opener):
             items.append(opener(row["path"]))
             labels.append(row["label"])
         except UNREADABLE as error:
-            failed.append((row["slide_id"], " ".join(str(error).split())))
+            text = messages.in_flags(error, "train")
+            failed.append((row["slide_id"], " ".join(text.split())))
     if not items:
         raise SourceError(
             f"none of {len(rows)} slides can be used. The first: {failed[0][0]}: {failed[0][1]}"
@@ -241,13 +204,13 @@ def open_rows(rows, opener):
     return items, labels, failed
 
 
-def _check_unique(rows, table):
+def _check_unique(rows: Sequence[Row], table: Path) -> None:
     """Check that every slide has one line.
 
     Raises:
         SourceError: A slide has two lines.
     """
-    lines = {}
+    lines: dict[str, int] = {}
     for number, row in enumerate(rows, start=2):
         first = lines.setdefault(row["slide_id"], number)
         if first != number:
@@ -256,7 +219,7 @@ def _check_unique(rows, table):
             )
 
 
-def _classes(labels, table):
+def _classes(labels: Sequence[str], table: Path) -> Sequence[str]:
     """Return the names of the classes; if labels are numbers, these are the names, from 0.
 
     Raises:
@@ -269,10 +232,10 @@ def _classes(labels, table):
         raise SourceError(
             f"{table}: has {what}: {', '.join(kinds[:10])}. Check the labels, or name all with --class-names."
         )
-    return map(str, range(max(map(int, kinds)) + 1)) if numbers else kinds
+    return [*map(str, range(max(map(int, kinds)) + 1))] if numbers else kinds
 
 
-def _class_number(row, classes, table):
+def _class_number(row: Row, classes: Sequence[str], table: Path) -> int:
     """Return the class of a row as a number.
 
     Raises:
@@ -286,7 +249,7 @@ def _class_number(row, classes, table):
     return classes.index(row["label"])
 
 
-def _path(row, table, files):
+def _path(row: Row, table: Path, files: _Files) -> Path | None:
     """Return the file of a row: its `path`, as it is or relative to the table, else the file of that name or None."""
     if row.get("path"):
         path = Path(row["path"])
@@ -297,10 +260,11 @@ def _path(row, table, files):
 class _Files:
     """Slides of a folder and its subfolders by name, without results; listed on first use."""
 
-    def __init__(self, folder):
-        self.folder, self._paths = folder, None
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._paths: dict[str, list[Path]] | None = None
 
-    def of(self, slide):
+    def of(self, slide: str) -> Path | None:
         """Return the file of a slide, or None.
 
         Raises:
@@ -313,16 +277,16 @@ class _Files:
             for path in files:
                 if path.suffix.lower() in sources.SLIDE_SUFFIXES and not results & {*path.parents}:
                     self._paths.setdefault(title_of(path), []).append(path)
-        paths = self._paths.get(title_of(slide)) or self._paths.get(slide) or [None]
+        paths = self._paths.get(title_of(slide)) or self._paths.get(slide) or []
         if len(paths) > 1:
             raise SourceError(
                 f"{paths[0]} and {paths[1]} are both named '{slide}'. Use --slides to name the folder of the slides, "
                 "or add a column path to the table."
             )
-        return paths[0]
+        return paths[0] if paths else None
 
 
-def _split(rows, settings):
+def _split(rows: list[Row], settings: CohortSettings) -> list[Row]:
     """Return the rows with their split; slides that a file of splits does not name are dropped.
 
     In an evaluation, slides of the run keep their split; others are for testing, unless their column says
@@ -337,12 +301,7 @@ def _split(rows, settings):
             for row, path in ((row, row["path"] and row["path"].resolve()) for row in rows)
         ]
     if settings.splits:
-        split_of_slide = splits.read_clam_splits(Path(settings.splits))
-        return [
-            row | {"split": split_of_slide[row["slide_id"]]}
-            for row in rows
-            if row["slide_id"] in split_of_slide
-        ]
+        return _rows_of_splits(rows, Path(settings.splits))
     if settings.folds:
         return splits.fold_rows(rows, settings.folds, settings.fold, settings.seed)
     if "split" in rows[0]:
@@ -350,7 +309,22 @@ def _split(rows, settings):
     return splits.split_rows(rows, seed=settings.seed)
 
 
-def _splits_of_run(run):
+def _rows_of_splits(rows: Sequence[Row], path: Path) -> list[Row]:
+    """Return the rows that a file of splits names, with their split.
+
+    Raises:
+        SourceError: It names none of them.
+    """
+    split_of_slide = splits.read_clam_splits(path)
+    named = [row for row in rows if row["slide_id"] in split_of_slide]
+    if not named:
+        raise SourceError(
+            f"{path}: names none of the {len(rows)} slides of the table, such as {rows[0]['slide_id']}. Check --splits."
+        )
+    return [row | {"split": split_of_slide[row["slide_id"]]} for row in named]
+
+
+def _splits_of_run(run: Path) -> dict[Path, str]:
     """Return `{path: split}` of the slides of a run."""
     table = run / TABLE
     if not table.exists():

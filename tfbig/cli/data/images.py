@@ -1,18 +1,24 @@
 """Images with one label each for `--task patchgd`: UltraMNIST, tables, class folders, UCI HAR, slides."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import SourceError, sources
-from tfbig.cli import settings as command_line
 from tfbig.cli.data import cohort, splits
-from tfbig.cli.data.splits import SPLITS, Data
+from tfbig.cli.data.splits import SPLITS, Data, Row
+from tfbig.cli.settings.tasks import PatchGDSettings
 from tfbig.data import epochs
-from tfbig.data.worker_shards import ALL_BATCHES
+from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.datasets.digits import drawn_digits, read_digits
 from tfbig.datasets.ultramnist import ultramnist
 from tfbig.system import callbacks
@@ -31,88 +37,12 @@ class ImageSet:
         failed: `(name, reason)` of the others.
     """
 
-    images: tuple[sources.Readable, ...]
-    labels: np.ndarray
+    images: tuple[Any, ...]
+    labels: npt.NDArray[Any]
     failed: tuple[tuple[str, str], ...] = ()
 
 
-def add_flags(add):
-    """Add the flags that choose the images."""
-    number = command_line.count
-    add(
-        "--images",
-        choices=["drawn", "digits", "folder", "pictures", "har", "slides"],
-        default="drawn",
-        help="what the images are. drawn: UltraMNIST of printed digits; digits: UltraMNIST from the IDX files in "
-        "--data; folder: --data/images.csv with columns image, label, and split (train, val, test) or patient, by "
-        "which images are split 70:10:20; pictures: --data/train/CLASS and --data/val/CLASS; har: --data is the "
-        "folder of UCI HAR; slides: whole slides, --data is a table with columns case_id, slide_id, label (default: "
-        "%(default)s)",
-    )
-    add("--data", metavar="FOLDER", help="folder of digits, images or signals; table of slides")
-    _add_ultramnist_flags(add)
-    add(
-        "--side",
-        type=number,
-        help="scale images to this many rows and columns (default: no scaling)",
-    )
-    add(
-        "--level",
-        type=int,
-        default=0,
-        help="pyramid level of slides; 0 is full resolution (default: 0)",
-    )
-    add(
-        "--classes",
-        type=number,
-        help="number of classes of images.csv (default: the largest label + 1)",
-    )
-    add(
-        "--augment",
-        choices=["a3", "slide"],
-        help="augmentation of training images. a3: random crops, flips, RandAugment, mixup and cutmix of Wightman "
-        "et al. (2021), A3, on images in memory; slide: random blur, colours, flips and rotations, the same for a "
-        "whole image, drawn again in every epoch and applied while reading (default: none)",
-    )
-    cohort.add_flags(add)
-
-
-def _add_ultramnist_flags(add):
-    number = command_line.count
-    add(
-        "--num-images",
-        nargs=3,
-        type=number,
-        default=[5000, 200, 500],
-        metavar=("TRAIN", "VAL", "TEST"),
-        help="number of UltraMNIST images, rounded down to multiples of 10 (default: 5000 200 500)",
-    )
-    add(
-        "--canvas",
-        type=number,
-        default=256,
-        help="rows and columns of UltraMNIST images, in pixels (default: 256)",
-    )
-    add(
-        "--factors",
-        nargs=2,
-        type=number,
-        default=[1, 1],
-        metavar=("LOW", "HIGH"),
-        help="smallest and largest size of UltraMNIST digits, in units of 28 pixels; half of the smallest have 14 "
-        "pixels; published: 1 9 with --canvas 512 (default: 1 1)",
-    )
-    add(
-        "--digits",
-        nargs="+",
-        type=number,
-        default=[3, 4, 5],
-        metavar="N",
-        help="numbers of digits in an UltraMNIST image (default: 3 4 5)",
-    )
-
-
-def load(settings):
+def load(settings: PatchGDSettings) -> Data:
     """Return the data that `--images` names."""
     loaders = dict.fromkeys(POOLS, _ultramnist) | {
         "folder": _folder,
@@ -125,10 +55,10 @@ def load(settings):
     return loaders[settings.images](settings)
 
 
-def print_counts(data):
+def print_counts(data: Data) -> None:
     """Print the images, sizes and classes of every split."""
 
-    def of(part):
+    def of(part: ImageSet) -> str:
         shapes = sorted({image.shape for image in part.images})
         words = [" x ".join(map(str, shape)) for shape in (shapes[0], shapes[-1])]
         return f"of {words[0]}" if len(shapes) == 1 else f"of {words[0]} to {words[1]}"
@@ -136,7 +66,7 @@ def print_counts(data):
     splits.print_counts(data, "images", of)
 
 
-def image_shape(data, any_size=False):
+def image_shape(data: Data, any_size: bool = False) -> tuple[int | None, ...]:
     """Return `(*extents, C)` of all images; None where they differ, or with `any_size` for all but C."""
     shapes = {i.shape for split in SPLITS for i in getattr(data, split).images}
     first = next(iter(shapes))
@@ -145,12 +75,19 @@ def image_shape(data, any_size=False):
     return tuple(n if all(s[a] == n for s in shapes) else None for a, n in enumerate(first))
 
 
-def steps(part, settings):
+def steps(part: ImageSet, settings: PatchGDSettings) -> int:
     """Return the number of batches of all images; the last may be smaller."""
     return -(-len(part.labels) // settings.batch_size)
 
 
-def dataset(part, settings, learns=False, shard=ALL_BATCHES, dense=False, classes=0):
+def dataset(
+    part: ImageSet,
+    settings: PatchGDSettings,
+    learns: bool = False,
+    shard: Shard = ALL_BATCHES,
+    dense: bool = False,
+    classes: int = 0,
+) -> tf.data.Dataset:
     """Return the batches of an epoch; each iteration returns the next epoch.
 
     Args:
@@ -162,30 +99,18 @@ def dataset(part, settings, learns=False, shard=ALL_BATCHES, dense=False, classe
         classes: Number of classes, if augmentation mixes labels.
     """
     mixes = learns and settings.augment == "a3"
-    changes = learns and settings.augment == "slide"
-    read_shard = (
-        replace(shard, first=0) if mixes else shard
-    )  # mixing draws random numbers batch after batch
-
-    def item(number, drawn):
-        image = part.images[number]
-        handle = image.changed_handle(drawn) if changes else image.handle
-        return handle, part.labels[number]
-
     data = epochs.dataset(
-        item,
+        partial(_item, part, learns and settings.augment == "slide"),
         len(part.images),
         settings.batch_size,
         (tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)),
         seed=settings.seed,
         shuffle=learns,
-        sizes=[np.prod(i.shape) for i in part.images] if settings.like_sizes else None,
-        shard=read_shard,
+        sizes=[float(np.prod(i.shape)) for i in part.images] if settings.like_sizes else None,
+        shard=replace(shard, first=0) if mixes else shard,  # mixing draws numbers batch after batch
     )
     if dense:
-        first = part.images[0]
-        shape = [n if settings.batch_size > 1 else None for n in first.shape[:-1]]
-        data = data.map(lambda h, y: (_read(h, [*shape, first.shape[-1]], first.dtype), y))
+        data = data.map(partial(_opened, part.images[0], settings.batch_size > 1))
     data = data.batch(settings.batch_size)
     if mixes:
         drawn = np.random.default_rng([settings.seed, shard.epoch, 1, shard.own.start])
@@ -194,15 +119,27 @@ def dataset(part, settings, learns=False, shard=ALL_BATCHES, dense=False, classe
     return data.prefetch(1) if dense else data
 
 
-def _read(handle, shape, dtype):
-    def read(name):
+def _item(part: ImageSet, changes: bool, number: int, drawn: Any) -> tuple[Any, Any]:
+    """Return the handle and the label of an image, which is changed by a random number if asked for."""
+    image = part.images[number]
+    return image.changed_handle(drawn) if changes else image.handle, part.labels[number]
+
+
+def _opened(first: Any, same_size: bool, handle: Any, label: Any) -> tuple[Any, Any]:
+    """Return an image as a tensor, and its label; extents are known if all have the size of the first."""
+    extents = [extent if same_size else None for extent in first.shape[:-1]]
+    return _read(handle, [*extents, first.shape[-1]], first.dtype), label
+
+
+def _read(handle: Any, shape: Sequence[int | None], dtype: Any) -> Any:
+    def read(name: bytes) -> Any:
         image = sources.resolve(name.decode())
         return image.read(0, image.shape[0])
 
     return tf.ensure_shape(callbacks.numpy_function(read, [handle], tf.as_dtype(dtype)), shape)
 
 
-def _a3(shape, classes, seed):
+def _a3(shape: tuple[int, ...], classes: int, seed: int) -> Callable[[Any, Any], Any]:
     """Augment batches as "ResNet strikes back", A3: RandAugment of strength 6, mixup 0.1 or cutmix 1.0."""
     layers = keras.layers
     transforms = [
@@ -213,7 +150,7 @@ def _a3(shape, classes, seed):
     larger = layers.Resizing(shape[0] * 8 // 7, shape[1] * 8 // 7)
     mixed = [layers.MixUp(0.1, seed=seed), layers.CutMix(1.0, seed=seed)]
 
-    def changed(x, y):
+    def changed(x: Any, y: Any) -> tuple[Any, Any]:
         x = larger(tf.cast(x, tf.float32))
         for layer in transforms:
             x = layer(x, training=True)
@@ -225,12 +162,12 @@ def _a3(shape, classes, seed):
     return changed
 
 
-def _printed_digits(settings):
+def _printed_digits(settings: PatchGDSettings) -> list[Any]:
     counts = [min(20 * number, 4000) for number in settings.num_images]
     return [drawn_digits(count, settings.seed * 10 + part) for part, count in enumerate(counts)]
 
 
-def _handwritten_digits(settings):
+def _handwritten_digits(settings: PatchGDSettings) -> list[Any]:
     """Use a third of the test digits for validation."""
     pool, classes = read_digits(_data_folder(settings), "test")
     third = len(classes) // 3
@@ -238,21 +175,22 @@ def _handwritten_digits(settings):
         (sources.Subset(pool, np.arange(len(classes))[part]), classes[part])
         for part in (np.s_[:third], np.s_[third:])
     )
-    return [read_digits(settings.data, "train"), val, test]
+    return [read_digits(_data_folder(settings), "train"), val, test]
 
 
 POOLS = {"drawn": _printed_digits, "digits": _handwritten_digits}
 """Digits of UltraMNIST for training, validation and testing."""
 
 
-def _ultramnist(settings):
+def _ultramnist(settings: PatchGDSettings) -> Data:
     try:
         sets = [
             ultramnist(
-                *pool,
+                pool[0],
+                pool[1],
                 max(number // 10, 1),
                 settings.canvas,
-                tuple(settings.factors),
+                settings.factors,
                 settings.digits,
                 settings.seed * 10 + part,
                 split,
@@ -264,10 +202,10 @@ def _ultramnist(settings):
     except ValueError as error:
         raise SourceError(f"--canvas, --factors: {error}") from error
     parts = [ImageSet(tuple(_scaled(i, settings) for i in images), y) for images, y in sets]
-    return Data(*parts, classes=tuple(map(str, range(10))))
+    return Data.of(parts, classes=tuple(map(str, range(10))))
 
 
-def single_digits(settings, count):
+def single_digits(settings: PatchGDSettings, count: int) -> ImageSet:
     """Return an `ImageSet` of one digit each, sized as in the images.
 
     An image has 1.5 times as many rows as the largest digit, rounded up to a multiple of 32.
@@ -278,17 +216,17 @@ def single_digits(settings, count):
     """
     low, high = settings.factors
     side = -(-42 * high // 32) * 32
-    pool = POOLS[settings.images](settings)[0]
+    pool, labels = POOLS[settings.images](settings)[0]
     digits, classes = ultramnist(
-        *pool, count // 10, side, (low, high), (1,), settings.seed, "single digit"
+        pool, labels, count // 10, side, (low, high), (1,), settings.seed, "single digit"
     )
-    if settings.side:
-        scaled = (max(round(side * settings.side / settings.canvas), 32),) * 2
-        digits = tuple(sources.Scaled(image, scaled) for image in digits)
-    return ImageSet(digits, classes)
+    if not settings.side:
+        return ImageSet(tuple(digits), classes)
+    rows = max(round(side * settings.side / settings.canvas), 32)
+    return ImageSet(tuple(sources.Scaled(image, (rows, rows)) for image in digits), classes)
 
 
-def _folder(settings):
+def _folder(settings: PatchGDSettings) -> Data:
     """Read `images.csv`: columns `image` (a path in the folder), `label`, and `split` or `patient`."""
     folder = Path(_data_folder(settings))
     table = folder / "images.csv"
@@ -298,7 +236,6 @@ def _folder(settings):
     if settings.confine:
         splits.check_inside((folder / row["image"] for row in rows), (folder,))
     num_classes = settings.classes or max(int(row["label"]) for row in rows) + 1
-    settings.classes = num_classes  # saved, so that an evaluation uses the classes of the run
     parts = []
     for split in SPLITS:
         chosen = splits.of_split(rows, split, table)
@@ -306,30 +243,31 @@ def _folder(settings):
         parts.append(
             _open_images(paths, [int(row["label"]) for row in chosen], num_classes, settings)
         )
-    return Data(*parts, classes=tuple(str(i) for i in range(num_classes)))
+    names = tuple(str(i) for i in range(num_classes))
+    return Data.of(parts, classes=names, decided={"classes": num_classes})
 
 
-def _slides(settings):
+def _slides(settings: PatchGDSettings) -> Data:
     """Open whole slides at one resolution; slides that cannot be read are skipped."""
     slides = cohort.read(settings)
     opener = cohort.Opener(settings)
 
-    first = []
+    first: list[Any] = []
 
-    def image(path):
+    def image(path: Path) -> Any:
         source = _scaled(opener.image(path), settings)
         first.append(source) if not first else None
         _check_same_type(source, first[0], path)
         return source
 
-    def opened(rows):
+    def opened(rows: Sequence[Row]) -> ImageSet:
         images, labels, failed = cohort.open_rows(rows, image)
         return ImageSet(tuple(images), np.array(labels, np.int64), tuple(failed))
 
     return cohort.load(settings, slides, opened)
 
 
-def _pictures(settings):
+def _pictures(settings: PatchGDSettings) -> Data:
     """Read `DATA/train/CLASS/*`, a tenth of it for validation, and `DATA/val/CLASS/*` for testing."""
     folder = Path(_data_folder(settings))
     names = sorted(p.name for p in (folder / "train").glob("*") if p.is_dir())
@@ -352,10 +290,10 @@ def _pictures(settings):
         chosen = splits.of_split(rows, split, folder)
         paths, labels = [row["image"] for row in chosen], [row["label"] for row in chosen]
         parts.append(_open_images(paths, labels, len(names), settings))
-    return Data(*parts, classes=tuple(names))
+    return Data.of(parts, classes=tuple(names))
 
 
-def _har(settings):
+def _har(settings: PatchGDSettings) -> Data:
     """Read the official folder; a tenth of the training windows is for validation."""
     folder = Path(_data_folder(settings))
     series, labels = _signals(folder, "train")
@@ -363,10 +301,10 @@ def _har(settings):
     tenth = len(order) // 10
     parts = [(series[part], labels[part]) for part in (order[tenth:], order[:tenth])]
     sets = [_series(*pair) for pair in (*parts, _signals(folder, "test"))]
-    return Data(*sets, classes=ACTIVITIES)
+    return Data.of(sets, classes=ACTIVITIES)
 
 
-def _signals(folder, part):
+def _signals(folder: Path, part: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     files = [folder / part / "Inertial Signals" / f"{name}_{part}.txt" for name in SIGNALS]
     files.append(folder / part / f"y_{part}.txt")
     for file in files:
@@ -381,13 +319,17 @@ def _signals(folder, part):
         raise SourceError(f"{folder / part}: is not in the format of UCI HAR ({error}).") from error
 
 
-def _series(series, labels):
+def _series(series: npt.NDArray[Any], labels: npt.NDArray[Any]) -> ImageSet:
     return ImageSet(tuple(sources.ArrayBag(one) for one in series), labels)
 
 
-def _open_images(paths, labels, num_classes, settings):
+def _open_images(
+    paths: Sequence[Path], labels: Sequence[int], num_classes: int, settings: PatchGDSettings
+) -> ImageSet:
     """Open the images that can be used; channels and dtype must be those of the first."""
-    images, classes, failed = [], [], []
+    images: list[Any] = []
+    classes: list[int] = []
+    failed: list[tuple[str, str]] = []
     for path, label in zip(paths, labels, strict=True):
         try:
             image = _scaled(sources.OnDisk(path, settings.level), settings)
@@ -404,7 +346,7 @@ def _open_images(paths, labels, num_classes, settings):
     return ImageSet(tuple(images), np.array(classes, np.int64), tuple(failed))
 
 
-def _check_same_type(image, first, path):
+def _check_same_type(image: Any, first: Any, path: Path) -> None:
     if (image.shape[-1], image.dtype) != (first.shape[-1], first.dtype):
         raise SourceError(
             f"{path}: has {image.shape[-1]} channels of {image.dtype}; expected "
@@ -412,12 +354,13 @@ def _check_same_type(image, first, path):
         )
 
 
-def _scaled(image, settings):
-    side = (settings.side, settings.side)
-    return sources.Scaled(image, side) if settings.side and image.shape[:2] != side else image
+def _scaled(image: Any, settings: PatchGDSettings) -> Any:
+    if not settings.side or image.shape[:2] == (settings.side, settings.side):
+        return image
+    return sources.Scaled(image, (settings.side, settings.side))
 
 
-def _data_folder(settings):
+def _data_folder(settings: PatchGDSettings) -> str:
     if settings.data is None:
         raise SourceError(f"--images {settings.images} needs --data FOLDER.")
     return settings.data

@@ -3,9 +3,11 @@
 Nothing is downloaded here. Each reader returns a table of the slides in a folder, and what is missing.
 """
 
+from __future__ import annotations
+
 import csv
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import numpy as np
 
 from tfbig import SourceError, sources
 from tfbig.cli.data.splits import split_rows
+from tfbig.cli.settings import choices
 
 TCGA = re.compile(r"(TCGA-\w\w-\w{4})-\d\d[A-Z]-\d\d-(DX|TS|BS)\w*", re.IGNORECASE)
 """Barcode of a slide: the case, and whether it is a diagnostic (DX) or a frozen section (TS, BS)."""
@@ -35,7 +38,7 @@ class Table:
     rows: list[dict[str, str]] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
-    def add(self, case, slide, label, path, split=""):
+    def add(self, case: str, slide: str, label: int | str, path: Path, split: str = "") -> None:
         """Add a slide."""
         row = {"case_id": case, "slide_id": slide, "label": str(label)}
         self.rows.append(row | {"split": split, "path": str(path)})
@@ -56,7 +59,7 @@ class Collection:
     read: Callable[[Path, int], Table]
 
 
-def read(name, folder, seed=0):
+def read(name: str, folder: str | Path, seed: int = 0) -> Table:
     """Return the slides of a collection.
 
     Args:
@@ -72,7 +75,7 @@ def read(name, folder, seed=0):
     return COLLECTIONS[name].read(Path(folder), seed)
 
 
-def _panda(folder, seed):
+def _panda(folder: Path, seed: int) -> Table:
     """Read labels of `train.csv`; splits of Song et al. (2024) in `splits/`, else 80:10:10 by label."""
     table = Table(tuple(f"ISUP {grade}" for grade in range(6)))
     rows = _csv(folder / "train.csv", ("image_id", "isup_grade"))
@@ -97,7 +100,7 @@ def _panda(folder, seed):
     return table
 
 
-def _camelyon16(folder, seed):
+def _camelyon16(folder: Path, seed: int) -> Table:
     """Read labels from the names of training slides, and from `reference.csv` for test slides."""
     table = Table(("normal", "tumour"))
     slides = _by_stem(folder, r"(normal|tumor|test)_\d+", ".tif")
@@ -122,7 +125,7 @@ def _camelyon16(folder, seed):
     return table
 
 
-def _camelyon17(folder, seed):
+def _camelyon17(folder: Path, seed: int) -> Table:
     """Read slide labels of `stages.csv`; 50 slides of the training centres, drawn by the seed, are for validation."""
     table = Table(("negative", "metastasis"))
     slides = _by_stem(folder, r"patient_\d+_node_\d+", ".tif")
@@ -149,16 +152,17 @@ def _camelyon17(folder, seed):
     return table
 
 
-def _tcga_prad(folder, seed):
+def _tcga_prad(folder: Path, seed: int) -> Table:
     """Read ISUP grades from `clinical.tsv`; one slide of each patient, drawn by the seed, is for testing."""
     table = Table(tuple(f"ISUP {grade}" for grade in range(6)))
     columns = ("case_submitter_id", "primary_gleason_grade", "secondary_gleason_grade")
     grades = {}
     for row in _csv(folder / "clinical.tsv", columns, "\t"):
         patterns = [re.search(r"\d", row[column] or "") for column in columns[1:]]
-        if all(patterns):
-            grades[row[columns[0]].upper()] = isup(*(int(match[0]) for match in patterns))
-    of_case = {}
+        primary, secondary = (match and int(match[0]) for match in patterns)
+        if primary is not None and secondary is not None:
+            grades[row[columns[0]].upper()] = isup(primary, secondary)
+    of_case: dict[str, list[Path]] = {}
     for case, path in _tcga(folder):
         of_case.setdefault(case, []).append(path)
     rng = np.random.default_rng(seed)
@@ -173,7 +177,7 @@ def _tcga_prad(folder, seed):
     return table
 
 
-def _tcga_nsclc(folder, seed):
+def _tcga_nsclc(folder: Path, seed: int) -> Table:
     """Read LUAD or LUSC from GDC's sample sheet or the folder; 80:20 by patient, as in PatchGD."""
     table = Table(("LUAD", "LUSC"))
     kinds = {}
@@ -197,32 +201,32 @@ def _tcga_nsclc(folder, seed):
 
 COLLECTIONS = {
     "panda": Collection(
-        "prostate biopsies, ISUP grade 0 to 5 (Bulten et al., 2022)",
+        choices.COLLECTIONS["panda"],
         "  train.csv                 image_id,data_provider,isup_grade,gleason_score\n"
         "  train_images/ID.tiff      10616 slides\n"
         "  splits/{train,val,test}.csv   optional, slide_id: of Song et al. (2024)",
         _panda,
     ),
     "camelyon16": Collection(
-        "lymph nodes, normal or tumour (Bejnordi et al., 2017)",
+        choices.COLLECTIONS["camelyon16"],
         "  **/normal_001.tif         159 slides\n  **/tumor_001.tif          111\n"
         "  **/test_001.tif           129\n  **/reference.csv          test_001,Tumor,...",
         _camelyon16,
     ),
     "camelyon17": Collection(
-        "lymph nodes of five centres, by slide (Litjens et al., 2018)",
+        choices.COLLECTIONS["camelyon17"],
         "  **/patient_000_node_0.tif 1000 slides\n"
         "  **/stages.csv             patient,stage: patient_000_node_0.tif,negative (itc, micro, macro)",
         _camelyon17,
     ),
     "tcga-prad": Collection(
-        "prostatectomies, ISUP grade (Zuley et al., 2016)",
+        choices.COLLECTIONS["tcga-prad"],
         "  **/TCGA-*-DX*.svs         diagnostic slides\n"
         "  clinical.tsv              of GDC: case_submitter_id, primary_ and secondary_gleason_grade",
         _tcga_prad,
     ),
     "tcga-nsclc": Collection(
-        "lung, adenocarcinoma or squamous cell carcinoma",
+        choices.COLLECTIONS["tcga-nsclc"],
         "  LUAD/**/TCGA-*-DX*.svs    diagnostic slides\n  LUSC/**/TCGA-*-DX*.svs\n"
         "  gdc_sample_sheet*.tsv     optional, in place of the two folders",
         _tcga_nsclc,
@@ -230,14 +234,14 @@ COLLECTIONS = {
 }
 
 
-def isup(primary, secondary):
+def isup(primary: int, secondary: int) -> int:
     """Return the ISUP grade of two Gleason patterns: 3+3 is 1, 3+4 2, 4+3 3, sums of 8 are 4, of 9 and 10 are 5."""
     if primary + secondary < 6:
         return 0
     return ISUP.get((primary, secondary)) or (4 if primary + secondary == 8 else 5)
 
 
-def _tcga(folder):
+def _tcga(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield `(case, path)` of the diagnostic slides of a folder, sorted by name."""
     paths = (p for p in folder.rglob("*") if p.suffix.lower() in sources.SLIDE_SUFFIXES)
     for path in sorted(paths, key=lambda p: p.name):
@@ -246,15 +250,15 @@ def _tcga(folder):
             yield match[1].upper(), path
 
 
-def _by_stem(folder, pattern, suffix):
+def _by_stem(folder: Path, pattern: str, suffix: str) -> dict[str, Path]:
     """Return `{name without suffix: path}` of the files of a folder and its subfolders."""
     paths = sorted(folder.rglob(f"*{suffix}"))
     return {path.stem: path for path in paths if re.fullmatch(pattern, path.stem)}
 
 
-def _splits(folder):
+def _splits(folder: Path) -> dict[str, str]:
     """Return `{slide: split}` of the files `train.csv`, `val.csv` and `test.csv`."""
-    split_of_slide = {}
+    split_of_slide: dict[str, str] = {}
     for split in ("train", "val", "test"):
         if (folder / f"{split}.csv").exists():
             rows = _csv(folder / f"{split}.csv", ("slide_id",))
@@ -262,13 +266,13 @@ def _splits(folder):
     return split_of_slide
 
 
-def _grade(text, folder):
+def _grade(text: str, folder: Path) -> int:
     if text not in tuple("012345"):
         raise SourceError(f"{folder / 'train.csv'}: isup_grade '{text}'; expected 0 to 5.")
     return int(text)
 
 
-def _csv(path, columns, delimiter=","):
+def _csv(path: Path, columns: Sequence[str], delimiter: str = ",") -> list[dict[str, str]]:
     """Return the rows of a table with these columns."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:

@@ -1,9 +1,14 @@
 """Slides with tissue masks, and random crops of them, read strip by strip."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import sources
@@ -30,13 +35,13 @@ class LabelledSlide:
     image: sources.Source
     labels: sources.Source
 
-    def crop(self, rows, columns):
+    def crop(self, rows: tuple[int, int], columns: tuple[int, int]) -> LabelledSlide:
         """Return the same rectangle of image and labels; nothing is read."""
         return LabelledSlide(
             self.name, self.image.crop(rows, columns), self.labels.crop(rows, columns)
         )
 
-    def padded(self):
+    def padded(self) -> LabelledSlide:
         """Return it with background below and to the right, up to a multiple of the network's stride."""
         return LabelledSlide(
             self.name, sources.Padded(self.image, STRIDE), sources.Padded(self.labels, STRIDE)
@@ -46,28 +51,28 @@ class LabelledSlide:
 class MaskSource(sources.Source):
     """A mask file as 0 and 1: values other than 0 are tissue."""
 
-    def __init__(self, source):
+    def __init__(self, source: sources.Source) -> None:
         super().__init__(source.shape, np.uint8, source.name)
         self._source = source
 
-    def _read(self, start, stop):
+    def _read(self, start: int, stop: int) -> npt.NDArray[Any]:
         return (self._source.read(start, stop) > 0).astype(np.uint8)
 
 
 class Brighter(sources.Source):
     """An image with `offset` added to every pixel, clipped to 0 to 255."""
 
-    def __init__(self, source, offset):
+    def __init__(self, source: sources.Source, offset: int) -> None:
         super().__init__(source.shape, np.uint8, f"{source.name} {offset:+d}")
         self._source = source
         self._offset = offset
 
-    def _read(self, start, stop):
+    def _read(self, start: int, stop: int) -> npt.NDArray[Any]:
         rows = self._source.read(start, stop).astype(np.int16)
         return np.clip(rows + self._offset, 0, 255).astype(np.uint8)
 
 
-def open_slide(path, mask=None):
+def open_slide(path: str | Path, mask: str | Path | None = None) -> LabelledSlide:
     """Open a slide, and open or compute its labels.
 
     Args:
@@ -88,7 +93,9 @@ def open_slide(path, mask=None):
     return LabelledSlide(Path(path).name, sources.Grayscale(source, invert=True), labels)
 
 
-def open_slides(folder, least=1):
+def open_slides(
+    folder: str | Path, least: int = 1
+) -> tuple[list[LabelledSlide], list[tuple[str, str]]]:
     """Open every slide of a folder, sorted by name, with its labels; slides that cannot be used are skipped.
 
     The labels of a slide `name.tif` are `masks/name.*` in the folder, if that exists.
@@ -105,7 +112,8 @@ def open_slides(folder, least=1):
     """
     files = _images(folder)
     masks = {file.stem: file for file in _images(Path(folder) / "masks")}
-    slides, failed = [], []
+    slides: list[LabelledSlide] = []
+    failed: list[tuple[str, str]] = []
     for file in files:
         try:
             slides.append(open_slide(file, masks.get(file.stem)))
@@ -121,7 +129,9 @@ def open_slides(folder, least=1):
     return slides, failed
 
 
-def random_crops(slides, size, count, seed):
+def random_crops(
+    slides: Sequence[LabelledSlide], size: tuple[int, int], count: int, seed: int
+) -> list[LabelledSlide]:
     """Return crops at random places and of random brightness, from each slide in turn.
 
     The background of one slide is as dark as faint tissue of another; a network without such examples memorises the
@@ -150,7 +160,9 @@ def random_crops(slides, size, count, seed):
     return [_random_crop(slides[i % len(slides)], size, rng) for i in range(count)]
 
 
-def dataset(slides, batch_size=1, dense=False):
+def dataset(
+    slides: Sequence[LabelledSlide], batch_size: int = 1, dense: bool = False
+) -> tf.data.Dataset:
     """Return images and labels in the given order.
 
     Args:
@@ -166,13 +178,13 @@ def dataset(slides, batch_size=1, dense=False):
     return data.batch(batch_size)
 
 
-def _images(folder):
+def _images(folder: str | Path) -> list[Path]:
     if not Path(folder).is_dir():
         return []
     return sorted(file for file in Path(folder).iterdir() if file.suffix.lower() in SUFFIXES)
 
 
-def _open_mask(mask, path, slide):
+def _open_mask(mask: str | Path, path: str | Path, slide: sources.Source) -> sources.Source:
     source = sources.open(mask)
     if source.shape != (*slide.shape[:2], 1):
         raise SourceError(
@@ -182,11 +194,13 @@ def _open_mask(mask, path, slide):
     return MaskSource(source)
 
 
-def _size(source):
+def _size(source: sources.Source) -> str:
     return f"{source.shape[0]} x {source.shape[1]}"
 
 
-def _random_crop(slide, size, rng):
+def _random_crop(
+    slide: LabelledSlide, size: tuple[int, int], rng: np.random.Generator
+) -> LabelledSlide:
     firsts = [
         int(rng.integers(whole - part + 1))
         for whole, part in zip(slide.image.shape, size, strict=False)
@@ -196,11 +210,11 @@ def _random_crop(slide, size, rng):
     return LabelledSlide(crop.name, Brighter(crop.image, offset), crop.labels)
 
 
-def _dense(handle):
+def _dense(handle: Any) -> Any:
     image = callbacks.numpy_function(_read, [handle], tf.uint8)
     return tf.ensure_shape(image, [None, None, 1])
 
 
-def _read(handle):
+def _read(handle: bytes) -> Any:
     source = sources.resolve(handle.decode())
     return source.read(0, source.shape[0])

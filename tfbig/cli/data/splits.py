@@ -1,11 +1,14 @@
 """Tables of training, validation and test data, and splits by patient where a table has none."""
 
+from __future__ import annotations
+
 import csv
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,6 +16,8 @@ from tfbig import SourceError
 from tfbig.results import run_folder
 
 SPLITS = ("train", "val", "test")
+Row: TypeAlias = dict[str, Any]
+"""A row of a table."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +30,29 @@ class Data:
         test: Test set.
         classes: Names of the classes.
         table: Rows that say which slide is in which split, if known.
+        decided: Settings that the data decide, which are saved with the run.
     """
 
     train: Any
     val: Any
     test: Any
     classes: tuple[str, ...]
-    table: tuple[dict, ...] = ()
+    table: tuple[Row, ...] = ()
+    decided: Mapping[str, Any] = field(default_factory=dict)
 
-    def mapped(self, change):
+    @classmethod
+    def of(cls, sets: Sequence[Any], classes: tuple[str, ...], **others: Any) -> Data:
+        """Return the data of a training, a validation and a test set.
+
+        Args:
+            sets: The three sets.
+            classes: Names of the classes.
+            **others: Further attributes.
+        """
+        train, val, test = sets
+        return cls(train, val, test, classes, **others)
+
+    def mapped(self, change: Callable[[Any], Any]) -> Data:
         """Return a copy with each set replaced by `change(set)`."""
         sets = [getattr(self, split) for split in SPLITS]
         changed = {id(part): change(part) for part in {id(s): s for s in sets}.values()}
@@ -43,12 +62,12 @@ class Data:
         )
 
     @property
-    def failed(self):
+    def failed(self) -> list[tuple[str, str]]:
         """Return `(name, reason)` of every skipped item."""
         return list(dict.fromkeys(f for split in SPLITS for f in getattr(self, split).failed))
 
 
-def read_table(path, columns, names=False):
+def read_table(path: Path, columns: Sequence[str], names: bool = False) -> list[Row]:
     """Return the rows of a CSV file; `label` is a class 0, 1, ...
 
     Args:
@@ -63,12 +82,15 @@ def read_table(path, columns, names=False):
         raise SourceError(
             f"{path}: no such file; expected a table with columns {', '.join(columns)}. Check --data."
         )
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = list(csv.DictReader(file))
+    rows = _csv_rows(path, "--data")
     missing = [name for name in columns if not rows or name not in rows[0]]
     if missing:
         raise SourceError(f"{path}: has no rows with column '{missing[0]}'; expected {columns}.")
     for number, row in enumerate(rows, start=2):
+        if empty := [name for name in columns if not (row[name] or "").strip() and name != "label"]:
+            raise SourceError(
+                f"{path}: line {number}: has no {empty[0]}. Add one, or remove the line."
+            )
         if not (row["label"] or "").strip():
             raise SourceError(f"{path}: line {number}: has no label. Add one, or remove the line.")
         if not names and not row["label"].isdigit():
@@ -78,7 +100,22 @@ def read_table(path, columns, names=False):
     return rows
 
 
-def check_inside(paths, folders):
+def _csv_rows(path: Path, flag: str) -> list[Row]:
+    """Return the rows of a CSV file.
+
+    Raises:
+        SourceError: The file cannot be read, or is not text.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SourceError(
+            f"{path}: cannot be read as a CSV file in UTF-8 ({error}). Check {flag}."
+        ) from error
+
+
+def check_inside(paths: Iterable[str | Path], folders: Iterable[str | Path]) -> None:
     """Check that files are inside the folders, after following links and `..`.
 
     Args:
@@ -98,7 +135,7 @@ def check_inside(paths, folders):
             )
 
 
-def of_split(rows, split, path):
+def of_split(rows: Iterable[Row], split: str, path: Path) -> list[Row]:
     """Return the rows of a split.
 
     Args:
@@ -115,7 +152,9 @@ def of_split(rows, split, path):
     return chosen
 
 
-def split_rows(rows, shares=(0.7, 0.1, 0.2), seed=0):
+def split_rows(
+    rows: Sequence[Row], shares: Sequence[float] = (0.7, 0.1, 0.2), seed: int = 0
+) -> list[Row]:
     """Return the rows with a `split`, stratified by label; all rows of a case are in one split.
 
     A case with several labels counts for its first. The shares of each class are exact up to one case.
@@ -126,7 +165,7 @@ def split_rows(rows, shares=(0.7, 0.1, 0.2), seed=0):
         seed: Random seed; same seed, same split.
     """
     rng = np.random.default_rng(seed)
-    split_of_case = {}
+    split_of_case: dict[str, str] = {}
     for cases in _cases_by_label(rows):
         ends = np.round(np.cumsum(shares) / sum(shares) * len(cases)).astype(int)
         for place, which in enumerate(rng.permutation(len(cases))):
@@ -136,7 +175,7 @@ def split_rows(rows, shares=(0.7, 0.1, 0.2), seed=0):
     ]
 
 
-def fold_rows(rows, folds, fold, seed=0):
+def fold_rows(rows: Sequence[Row], folds: int, fold: int, seed: int = 0) -> list[Row]:
     """Return the rows with a `split` of k-fold cross-validation: fold `fold` is for testing, the next for validation.
 
     Every case is tested in one fold; classes are spread evenly, up to one case.
@@ -156,7 +195,7 @@ def fold_rows(rows, folds, fold, seed=0):
             "a fold from 0 to the number of folds - 1."
         )
     rng = np.random.default_rng(seed)
-    fold_of_case = {}
+    fold_of_case: dict[str, int] = {}
     for cases in _cases_by_label(rows):
         for which in rng.permutation(len(cases)):
             fold_of_case[cases[which]] = (len(fold_of_case) - fold) % folds
@@ -170,7 +209,7 @@ def fold_rows(rows, folds, fold, seed=0):
     ]
 
 
-def read_clam_splits(path):
+def read_clam_splits(path: Path) -> dict[str, str]:
     """Return `{slide: split}` of a file `splits_0.csv` of CLAM, with columns `train`, `val` and `test`.
 
     Args:
@@ -179,14 +218,10 @@ def read_clam_splits(path):
     Raises:
         SourceError: The file is missing, lacks a column, or has a slide in two of them.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SourceError(f"{path}: cannot be read ({error}). Check --splits.") from error
+    rows = _csv_rows(path, "--splits")
     if not rows or any(split not in rows[0] for split in SPLITS):
         raise SourceError(f"{path}: expected columns {', '.join(SPLITS)}, the format of CLAM.")
-    split_of_slide = {}
+    split_of_slide: dict[str, str] = {}
     for row in rows:
         for split in SPLITS:
             name = (row[split] or "").strip()
@@ -197,7 +232,7 @@ def read_clam_splits(path):
     return split_of_slide
 
 
-def write_clam_splits(path, rows):
+def write_clam_splits(path: Path, rows: Sequence[Row]) -> None:
     """Write the splits of rows with `slide_id` in columns, the format of CLAM."""
     columns = [[row["slide_id"] for row in rows if row["split"] == split] for split in SPLITS]
     lines = [
@@ -207,7 +242,7 @@ def write_clam_splits(path, rows):
     run_folder.write_csv(path, lines)
 
 
-def check_failed(failed, strict):
+def check_failed(failed: Iterable[tuple[str, str]], strict: bool) -> None:
     """Print what was skipped to standard error, or raise it with `--strict`.
 
     Args:
@@ -223,22 +258,29 @@ def check_failed(failed, strict):
         print(f"skipped {name}: {reason}", file=sys.stderr)
 
 
-def write_tables(data, folder):
-    """Write `slides.csv` with the split of each slide, and `failed.csv`; return the exit code."""
-    if data.table:
-        run_folder.write_csv(folder / "slides.csv", data.table)
-    return exit_code(data.failed, folder)
+def write_tables(
+    table: Sequence[Mapping[str, Any]], failed: Sequence[tuple[str, str]], folder: Path
+) -> None:
+    """Write `slides.csv` with the split of each slide, and `failed.csv`.
 
-
-def exit_code(failed, folder):
-    """Return 0, or 3 if something was skipped, now or before, and is listed in `failed.csv`."""
+    Args:
+        table: Rows of the slides, if known.
+        failed: `(name, reason)` of skipped items.
+        folder: Run folder.
+    """
+    if table:
+        run_folder.write_csv(folder / "slides.csv", table)
     for name, reason in failed:
         row = {"slide": name, "reason": " ".join(reason.split())}
         run_folder.replace_row(folder / run_folder.FAILED, "slide", name, row)
+
+
+def exit_code(folder: Path) -> int:
+    """Return 0, or 3 if something was skipped, now or before, and is listed in `failed.csv`."""
     return 3 if (folder / run_folder.FAILED).exists() else 0
 
 
-def _cases(rows):
+def _cases(rows: Sequence[Row]) -> list[str]:
     """Return the case of every row; a row without one is its own case."""
     return [
         row.get("case_id") or row.get("patient") or f"row {number}"
@@ -246,9 +288,9 @@ def _cases(rows):
     ]
 
 
-def _cases_by_label(rows):
+def _cases_by_label(rows: Sequence[Row]) -> list[list[str]]:
     """Return the cases of each label, sorted by label; a case has the label of its first row."""
-    labels = {}
+    labels: dict[str, Any] = {}
     for row, case in zip(rows, _cases(rows), strict=True):
         labels.setdefault(case, row["label"])
     return [
@@ -257,7 +299,7 @@ def _cases_by_label(rows):
     ]
 
 
-def print_counts(data, items, describe):
+def print_counts(data: Data, items: str, describe: Callable[[Any], str]) -> None:
     """Print the items and classes of every split.
 
     Args:

@@ -1,17 +1,25 @@
 """Predictors of slides, one module for each kind of network.
 
-Each class takes the settings of `tfbig predict`, the model and the settings of its run, and fills in missing settings.
-`predict(path, slide)` writes the results and returns a line to print; `finished(path)` returns whether that is done.
+Each class takes the settings of `tfbig predict`, the model and the settings of its run; its attribute `settings` has no
+gaps. `predict(path, slide)` writes the results and returns a line to print; `finished(path)` returns whether that is
+done.
 """
+
+from __future__ import annotations
+
+from typing import TypeAlias
 
 from tfbig import PatchGD, SourceError
 from tfbig.cli.predictors.bags import Bags
 from tfbig.cli.predictors.images import Images
 from tfbig.cli.predictors.masks import Masks
 from tfbig.cli.predictors.results import load_run
+from tfbig.cli.settings.slide_settings import PredictSettings
+
+Predictor: TypeAlias = Bags | Images | Masks
 
 
-def make(settings):
+def make(settings: PredictSettings) -> Predictor:
     """Return the predictor for `settings.model`.
 
     Args:
@@ -24,7 +32,11 @@ def make(settings):
     if isinstance(plain, PatchGD):
         return Images(settings, plain, config)
     (image, *_), (output, *_) = plain.inputs, plain.outputs
-    kinds = {(4, 4): Masks, (4, 2): Images, (5, 2): Bags}
+    kinds: dict[tuple[int, int], type[Bags] | type[Images] | type[Masks]] = {
+        (4, 4): Masks,
+        (4, 2): Images,
+        (5, 2): Bags,
+    }
     kind = kinds.get((len(image.shape), len(output.shape)))
     if kind is None:
         raise SourceError(

@@ -1,14 +1,22 @@
 """Predict the class of a slide from a bag of its tiles, and the attention of each tile."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tfbig import SourceError, mil, sources
 from tfbig.cli import machine, slide_batch
+from tfbig.cli.data import bags, cohort, splits, tile_coords
 from tfbig.cli.predictors import results
+from tfbig.cli.predictors.results import Config
+from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks import evaluation
-from tfbig.sources.slides.slide import title_of
+from tfbig.sources.slides.slide import Slide, title_of
 from tfbig.tissue import tiling
 from tfbig.tissue.masks import find_tissue
 
@@ -17,75 +25,135 @@ class Bags:
     """Predictor for networks of multiple instance learning, encoder and aggregator, over the tiles of a slide.
 
     Args:
-        settings: Settings of the command; missing ones are filled in.
+        settings: Settings of the command.
         plain: The model.
         config: Settings of its run, or an empty dict.
+
+    Attributes:
+        settings: Settings of the command, without gaps.
     """
 
-    def __init__(self, settings, plain, config):
-        self.settings, self.folder = settings, Path(settings.out)
-        self.size, columns, channels = plain.inputs[0].shape[2:]
-        if self.size != columns:
-            raise SourceError(
-                f"{settings.model}: expects tiles of {self.size} x {columns} pixels; only square tiles are supported."
-            )
-        if not hasattr(plain.layers[-1], "attention"):
-            raise SourceError(
-                f"{settings.model}: its last layer '{plain.layers[-1].name}' has no method `attention`, which tfbig "
-                "predict needs."
-            )
-        results.set_input(settings, channels)
-        results.set_classes(settings, plain.outputs[0].shape[-1], config.get("class_names"))
-        results.set_resolution(settings, config, mpp=0.5)
-        if settings.min_tissue is None:
-            settings.min_tissue = config.get("min_tissue", 0.6)
+    def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
+        self.folder = Path(settings.out)
+        _check_network(settings.model, plain)
+        self.size, _, channels = plain.inputs[0].shape[2:]
+        count = plain.outputs[0].shape[-1]
+        settings = replace(
+            settings,
+            input=results.input_of(settings, channels),
+            classes=results.classes_of(settings, count, config.get("class_names")),
+            min_tissue=_min_tissue(settings, config),
+        )
+        default = {} if settings.coords else {"mpp": bags.MPP}
+        settings = results.with_resolution(settings, config, **default)
+        self.settings = settings
+        self.resolution = _without_none(slide_batch.resolution(settings))
+        self.foreground = config.get("foreground")
+        self.coords_of_run = _coords_of_run(settings, config)
         encoder = plain.get_layer("instances").model
         self.model = mil.MIL(
             encoder, plain.layers[-1], norm="frozen", budget=machine.budget(settings)
         )
 
-    def finished(self, path):
+    def finished(self, path: Path) -> bool:
         """Return whether the slide is done; its row is written last."""
         return results.has_row(self.folder, path)
 
-    def predict(self, path, slide):
+    def predict(self, path: Path, slide: Slide) -> str:
         """Predict a slide, write the results and return a line to print."""
         settings = self.settings
         coords = self._coords(path, slide)
-        count = len(coords.coords)
         if settings.dry_run:
-            return f"{slide.describe()}: would be read as {count} tiles of {self.size} x {self.size} pixels"
+            tiles_of = f"{len(coords.coords)} tiles of {self.size} x {self.size} pixels"
+            return f"{slide.describe()}: would be read as {tiles_of}"
         image = results.network_input(slide.scaled(coords.step), settings)
-        explanation = self.model.explain(coords.tiles_of(image, slide.shape))
+        tiles: sources.Bag = coords.tiles_of(image, slide.shape)
+        if self.foreground:
+            tiles = mil.foreground(tiles, self.foreground)
+            coords = replace(coords, coords=np.asarray(tiles.coords))
+        explanation = self.model.explain(tiles)
+        count = len(coords.coords)
         logits = explanation["logits"]
         logits = logits["bag"] if isinstance(logits, dict) else logits
         probabilities = evaluation.softmax(logits)
         row = results.slide_columns(path, image) | {"tiles": count}
-        row |= results.class_columns(settings.classes, probabilities)
+        row |= results.class_columns(settings.classes or (), probabilities)
         title = f"{title_of(path)}: {row['predicted']} {probabilities.max():.1%}"
         scores = evaluation.softmax(explanation["scores"])
-        results.write_attention(
-            settings, path, slide, coords, explanation["attention"], title, scores
-        )
+        attention = explanation["attention"]
+        results.write_attention(settings, path, slide, coords, attention, title, scores)
         results.write_row(self.folder, row)
-        most = np.max(explanation["attention"])
+        most = np.max(attention)
         return f"{path.name}: {row['predicted']} {probabilities.max():.1%}, {count} tiles, attention up to {most:.3g}"
 
-    def _coords(self, path, slide):
-        """Return the tiles of a file in `--coords`, or those that hold tissue."""
+    def _coords(self, path: Path, slide: Slide) -> sources.Coords:
+        """Return the tiles of a file in `--coords`, those that the run was trained on, or those that hold tissue."""
         settings = self.settings
         if settings.coords:
-            coords = sources.read_coords(Path(settings.coords) / f"{title_of(path)}.h5")
-            if coords.size != self.size:
-                raise SourceError(
-                    f"{settings.coords}: tiles have {coords.size} pixels; the network expects {self.size}. Run tfbig "
-                    f"tile with --size {self.size}."
-                )
-            return coords
+            return self._checked(tile_coords.file_of(settings.coords, path), slide)
+        if (file := self.coords_of_run.get(path.resolve())) is not None:
+            return sources.read_coords(file)
         return tiling.tile(
             slide,
             self.size,
             step=slide.step(**slide_batch.resolution(settings)),
             tissue=find_tissue(slide),
-            smallest_share=settings.min_tissue,
+            smallest_share=settings.min_tissue or 0.0,
         )
+
+    def _checked(self, file: Path, slide: Slide) -> sources.Coords:
+        """Return the tiles of a file, after comparing them with the network, the flags and the run."""
+        coords = sources.read_coords(file)
+        if coords.size != self.size:
+            raise SourceError(
+                f"{file}: holds tiles of {coords.size} pixels; the network expects {self.size}. Use tiles of tfbig "
+                f"tile --size {self.size}."
+            )
+        tile_coords.check(file, coords, self.resolution)
+        if set(tile_coords.resolution_of(coords)) <= {"level"} and slide.mpp:
+            mpp = [number * coords.step for number in slide.mpp]
+            tile_coords.check_pixels(file, slide.title, mpp, self.resolution)
+        return coords
+
+
+def _check_network(name: str, plain: Any) -> None:
+    """Check that a network has square tiles and attention.
+
+    Raises:
+        SourceError: It has not.
+    """
+    rows, columns, _ = plain.inputs[0].shape[2:]
+    if rows != columns:
+        raise SourceError(
+            f"{name}: expects tiles of {rows} x {columns} pixels; only square tiles are supported."
+        )
+    if not hasattr(plain.layers[-1], "attention"):
+        raise SourceError(
+            f"{name}: its last layer '{plain.layers[-1].name}' has no method `attention`, which tfbig "
+            "predict needs."
+        )
+
+
+def _min_tissue(settings: PredictSettings, config: Config) -> float:
+    """Return the smallest share of tissue in a tile: that of the flag, of the run, or the default."""
+    if settings.min_tissue is not None:
+        return settings.min_tissue
+    share: float = config.get("min_tissue") or bags.MIN_TISSUE
+    return share
+
+
+def _coords_of_run(settings: PredictSettings, config: Config) -> dict[Path, Path]:
+    """Return `{slide: file}` of the tiles that a run was trained on, if it used `--coords` at the same resolution."""
+    table = Path(settings.model) / cohort.TABLE
+    if not config.get("coords") or not table.exists():
+        return {}
+    if _without_none(slide_batch.resolution(settings)) != results.resolution_of_run(config):
+        return {}
+    rows = splits.read_table(table, cohort.COLUMNS, names=True)
+    paths = [Path(row["path"]) for row in rows if row["path"]]
+    files = {path: tile_coords.file_of(config["coords"], path) for path in paths}
+    return {path: file for path, file in files.items() if file.exists()}
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}

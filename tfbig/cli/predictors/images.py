@@ -1,6 +1,10 @@
 """Predict the class of a whole slide, streamed or by PatchGD, and the attention of PatchGD's head."""
 
+from __future__ import annotations
+
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -10,39 +14,49 @@ import tfbig
 from tfbig import sources
 from tfbig.cli import machine, slide_batch
 from tfbig.cli.predictors import results
+from tfbig.cli.predictors.results import Config
+from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks import patchgd
-from tfbig.sources.slides.slide import title_of
+from tfbig.sources.slides.slide import Slide, title_of
 
 
 class Images:
     """Predictor for networks from a whole image to classes: a streamed Keras model, or a PatchGD model.
 
     Args:
-        settings: Settings of the command; missing ones are filled in.
+        settings: Settings of the command.
         plain: The model.
         config: Settings of its run, or an empty dict.
+
+    Attributes:
+        settings: Settings of the command, without gaps.
     """
 
-    def __init__(self, settings, plain, config):
-        self.settings, self.folder, self.config = settings, Path(settings.out), config
+    def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
+        self.folder, self.config = Path(settings.out), config
         self.by_patches = isinstance(plain, tfbig.PatchGD)
         whole = plain.encoder if self.by_patches else plain
         head = plain.head if self.by_patches else plain
         self.last = getattr(head, "layers", [head])[-1]
-        results.set_input(settings, whole.inputs[0].shape[-1])
-        results.set_classes(settings, max(_num_outputs(plain), 2), config.get("class_names"))
-        results.set_resolution(settings, config, level=config.get("level", 0))
+        count = max(_num_outputs(plain), 2)
+        settings = replace(
+            settings,
+            input=results.input_of(settings, whole.inputs[0].shape[-1]),
+            classes=results.classes_of(settings, count, config.get("class_names")),
+        )
+        level = config.get("level", 0)
+        self.settings = results.with_resolution(settings, config, level=level)
         self.model = (
             plain
             if self.by_patches
             else tfbig.stream(plain, machine.budget(settings), unsupported="device")
         )
 
-    def finished(self, path):
+    def finished(self, path: Path) -> bool:
         """Return whether the slide is done; its row is written last."""
         return results.has_row(self.folder, path)
 
-    def predict(self, path, slide):
+    def predict(self, path: Path, slide: Slide) -> str:
         """Predict a slide, write the results and return a line to print."""
         settings = self.settings
         source = results.network_input(slide.at(**slide_batch.resolution(settings)), settings)
@@ -55,9 +69,8 @@ class Images:
         with source.lent() as handle:
             outputs = self.model.predict_on_batch(tf.constant([handle]))[0]
         probabilities = results.class_probabilities(outputs, self.last)
-        row = results.slide_columns(path, source) | results.class_columns(
-            settings.classes, probabilities
-        )
+        classes = settings.classes or ()
+        row = results.slide_columns(path, source) | results.class_columns(classes, probabilities)
         prediction = f"{row['predicted']} {probabilities.max():.1%}"
         if self.by_patches and hasattr(self.model.head, "attention"):
             self._write_attention(path, slide, source, f"{title_of(path)}: {prediction}")
@@ -66,20 +79,23 @@ class Images:
         results.write_row(self.folder, row)
         return f"{path.name}: {source.shape[0]} x {source.shape[1]}, {prediction}"
 
-    def _write_attention(self, path, slide, source, title):
+    def _write_attention(
+        self, path: Path, slide: Slide, source: sources.Source, title: str
+    ) -> None:
         with source.lent() as handle:
             z = self.model.latent(tf.constant([handle]))
         bag, attention = patchgd.attention_by_code(self.model, source, z)
         steps = [n / m for n, m in zip(slide.shape[:2], source.shape[:2], strict=True)]
-        corners = np.rint(bag.coords * steps[::-1]).astype(np.int64)
+        corners = np.rint(np.asarray(bag.coords) * steps[::-1]).astype(np.int64)
         coords = sources.Coords(slide.title, corners, bag.shape[1], sum(steps) / 2)
         results.write_attention(self.settings, path, slide, coords, attention, title)
 
 
-def _num_outputs(plain):
+def _num_outputs(plain: Any) -> int:
     """Return the number of outputs of a model."""
     if not isinstance(plain, tfbig.PatchGD):
-        return plain.output_shape[-1]
+        return int(plain.output_shape[-1])
     if isinstance(plain.head, keras.Model):
-        return plain.head.output_shape[-1]
-    return plain.head.compute_output_shape((1, 2, 2, plain.encoder.output_shape[-1]))[-1]
+        return int(plain.head.output_shape[-1])
+    codes = (1, 2, 2, plain.encoder.output_shape[-1])
+    return int(plain.head.compute_output_shape(codes)[-1])

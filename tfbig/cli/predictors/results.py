@@ -1,21 +1,31 @@
 """Shared by all predictors: loading, classes, the table, and attention as maps and detections."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import yaml
 
 from tfbig import SourceError, sources
 from tfbig.cli import load_model, slide_batch
+from tfbig.cli.data import tile_coords
+from tfbig.cli.settings.choices import INPUT_CHANNELS
+from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks import evaluation
 from tfbig.results import figures, geojson, heatmap, run_folder, slide_viewer
-from tfbig.sources.slides.slide import title_of
+from tfbig.sources import Coords, Source
+from tfbig.sources.slides.slide import Slide, title_of
 
-INPUT_CHANNELS = {"rgb": 3, "gray": 1, "inverted-gray": 1}
+Config: TypeAlias = Mapping[str, Any]
+"""Settings of a run; empty for a `.keras` file."""
 
 
-def load_run(path, custom=()):
+def load_run(path: str | Path, custom: Sequence[str] = ()) -> tuple[Any, Config]:
     """Return `(model, settings)` of a run folder, or `(model, {})` of a `.keras` file.
 
     Args:
@@ -38,8 +48,8 @@ def load_run(path, custom=()):
     return load_model.load(folder / "model.keras", custom), config
 
 
-def set_input(settings, channels, default=None):
-    """Set `settings.input` if it is missing.
+def input_of(settings: PredictSettings, channels: int, default: str | None = None) -> str:
+    """Return the input that the network expects: that of the flag, of the run, or by its channels.
 
     Args:
         settings: Settings of the command.
@@ -49,16 +59,19 @@ def set_input(settings, channels, default=None):
     Raises:
         SourceError: The network has another number of channels.
     """
-    settings.input = settings.input or default or ("rgb" if channels == 3 else "gray")
-    if INPUT_CHANNELS[settings.input] != channels:
+    name = settings.input or default or ("rgb" if channels == 3 else "gray")
+    if INPUT_CHANNELS[name] != channels:
         raise SourceError(
-            f"{settings.model}: expects {channels} channels, but --input {settings.input} gives "
-            f"{INPUT_CHANNELS[settings.input]}. Use another --input."
+            f"{settings.model}: expects {channels} channels, but --input {name} gives "
+            f"{INPUT_CHANNELS[name]}. Use another --input."
         )
+    return name
 
 
-def set_classes(settings, count, names=None):
-    """Set the names of the classes if they are missing: those of the run, or numbers.
+def classes_of(
+    settings: PredictSettings, count: int, names: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """Return the names of the classes: those of the flag, of the run, or numbers.
 
     Args:
         settings: Settings of the command.
@@ -68,26 +81,32 @@ def set_classes(settings, count, names=None):
     Raises:
         SourceError: The number of names is not `count`.
     """
-    settings.classes = settings.classes or names or [*map(str, range(count))]
-    if len(settings.classes) != count:
+    classes = settings.classes or tuple(names or map(str, range(count)))
+    if len(classes) != count:
         raise SourceError(
-            f"--classes: {len(settings.classes)} names; expected {count}, one for each class of the network."
+            f"--classes: {len(classes)} names; expected {count}, one for each class of the network."
         )
+    return classes
 
 
-def set_resolution(settings, config, **default):
-    """Set the resolution of slides if it is missing: that of the run, or the default.
+def with_resolution(settings: PredictSettings, config: Config, **default: float) -> PredictSettings:
+    """Return the settings with a resolution: that of the flags, of the run, or the default.
 
     Args:
         settings: Settings of the command.
         config: Settings of the run.
-        **default: The setting to use, such as `mpp=0.5`.
+        **default: The default, such as `mpp=0.5`.
     """
-    of_run = {key: config[key] for key in ("mpp", "magnification") if config.get(key) is not None}
-    slide_batch.set_resolution(settings, **(of_run or default))
+    return slide_batch.with_resolution(settings, **(resolution_of_run(config) or default))
 
 
-def network_input(source, settings):
+def resolution_of_run(config: Config) -> dict[str, Any]:
+    """Return the resolution of a run, such as `{"mpp": 0.5}`; empty if its settings have none."""
+    values = {key: config.get(key) for key in tile_coords.RESOLUTIONS}
+    return dict([pair for pair in values.items() if pair[1] is not None][:1])
+
+
+def network_input(source: Source, settings: PredictSettings) -> Source:
     """Return the image as the network expects it: RGB, gray or inverted gray."""
     channels = (3,) if settings.input == "rgb" else (1, 3)
     if source.shape[2] not in channels:
@@ -99,7 +118,7 @@ def network_input(source, settings):
     return sources.Grayscale(source, invert=settings.input == "inverted-gray")
 
 
-def class_probabilities(outputs, last):
+def class_probabilities(outputs: npt.ArrayLike, last: Any) -> npt.NDArray[np.float64]:
     """Return probabilities `[K]`; for one output, those of both classes.
 
     Args:
@@ -116,31 +135,40 @@ def class_probabilities(outputs, last):
     return values if normalized else evaluation.softmax(values)
 
 
-def slide_columns(path, source):
+def slide_columns(path: Path, source: Source) -> dict[str, Any]:
     """Return the first columns of the table."""
-    mpp = source.mpp or (None, None)
+    mpp: Sequence[float | None] = source.mpp or (None, None)
     row = {"slide": path.name, "rows": source.shape[0], "columns": source.shape[1]}
     return row | {"mpp_rows": mpp[0], "mpp_columns": mpp[1]}
 
 
-def class_columns(classes, probabilities):
+def class_columns(classes: Sequence[str], probabilities: npt.NDArray[np.float64]) -> dict[str, Any]:
     """Return the columns of a predicted class."""
     columns = {f"probability_{n}": float(p) for n, p in zip(classes, probabilities, strict=True)}
     return {"predicted": classes[int(np.argmax(probabilities))], **columns}
 
 
-def write_row(folder, row):
+def write_row(folder: Path, row: Mapping[str, Any]) -> None:
     """Write a row of the table, in place of an older one of the same slide."""
     run_folder.replace_row(Path(folder) / run_folder.PREDICTIONS, "slide", row["slide"], row)
 
 
-def has_row(folder, path):
+def has_row(folder: Path, path: Path) -> bool:
     """Return whether the table has a row of the slide."""
-    rows = run_folder.read_rows(Path(folder) / run_folder.PREDICTIONS)
-    return any(row["slide"] == path.name for row in rows)
+    table = Path(folder) / run_folder.PREDICTIONS
+    rows = run_folder.read_rows(table)
+    return any(run_folder.column(table, row, "slide") == path.name for row in rows)
 
 
-def write_attention(settings, path, slide, coords, attention, title, scores=None):
+def write_attention(
+    settings: PredictSettings,
+    path: Path,
+    slide: Slide,
+    coords: Coords,
+    attention: npt.NDArray[Any],
+    title: str,
+    scores: npt.NDArray[Any] | None = None,
+) -> None:
     """Write the attention of tiles as detections, a picture, an OME-TIFF, and in the view of the report.
 
     Args:
@@ -156,8 +184,8 @@ def write_attention(settings, path, slide, coords, attention, title, scores=None
     numbers = {"attention": attention}
     classes, names = np.zeros(len(attention), int), ["region"]
     if scores is not None:
-        classes, names = scores.argmax(1), settings.classes
-        numbers |= {f"probability_{n}": scores[:, i] for i, n in enumerate(settings.classes)}
+        classes, names = scores.argmax(1), [*(settings.classes or ())]
+        numbers |= {f"probability_{n}": scores[:, i] for i, n in enumerate(names)}
     features = geojson.tile_features(coords.coords, coords.size_at_level_0, classes, names, numbers)
     geojson.write_geojson(folder / f"{name}.geojson", features)
     painted, share = heatmap.paint(coords, attention, slide)

@@ -1,21 +1,30 @@
 """Training of classifiers: optimizer, learning rate, and the epoch that is kept."""
 
+from __future__ import annotations
+
 import importlib.util
 import math
 import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 
 from tfbig import SourceError, optimizers
 from tfbig.cli import machine
-from tfbig.cli import settings as command_line
+from tfbig.cli.data.splits import Data
+from tfbig.cli.settings.classifier_settings import ClassifierSettings
+from tfbig.cli.settings.flag import deciding
+from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings, TrainSettings
+from tfbig.cli.tasks.task import History, Models
 from tfbig.results import run_folder
-from tfbig.training import Checkpoints, Loop
+from tfbig.training import Checkpoints, Epochs, Loop
 from tfbig.training.best_window import BestWindow
 
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, Callable[[ClassifierSettings, int, Mapping[str, Any]], Any]] = {
     "adam": lambda s, steps, o: keras.optimizers.Adam(s.lr, epsilon=s.epsilon, **o),
     "coupled_adam": lambda s, steps, o: optimizers.CoupledAdam(
         s.lr, l2=s.decay, epsilon=s.epsilon, **o
@@ -38,134 +47,23 @@ class FailureLog:
         folder: Run folder, shared by all workers.
     """
 
-    def __init__(self, folder):
-        self.folder, self.known = folder, set()
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.reported: set[str] = set()
 
-    def __call__(self, error):
+    def __call__(self, error: Exception) -> None:
         """Report an error; `__call__` is what `Loop` expects."""
         reason = " ".join(str(error).split())
         slide = reason.partition(": ")[0]
-        if slide in self.known:
+        if slide in self.reported:
             return
-        self.known.add(slide)
+        self.reported.add(slide)
         print(f"skipped {reason}", file=sys.stderr)
         row = {"slide": slide, "reason": reason.removeprefix(f"{slide}: ")}
         run_folder.replace_row(self.folder / run_folder.FAILED, "slide", slide, row)
 
 
-def add_flags(add, batch_size=1, epochs=10, help_batch="bags of a step, all of the same size"):
-    """Add the flags of the optimizer, of the epochs, and of the epoch that is kept.
-
-    Args:
-        add: Function that adds a flag.
-        batch_size: Default of `--batch-size`.
-        epochs: Default of `--epochs`.
-        help_batch: What a batch contains.
-    """
-    number, positive = command_line.count, command_line.positive
-    add("--epochs", type=number, default=epochs, help="number of epochs (default: %(default)s)")
-    add(
-        "--batch-size",
-        type=number,
-        default=batch_size,
-        help=f"{help_batch} (default: %(default)s)",
-    )
-    add(
-        "--accumulate",
-        type=number,
-        default=1,
-        help="number of steps whose gradients are averaged before the optimizer steps (default: %(default)s)",
-    )
-    add(
-        "--sum",
-        action="store_true",
-        help="sum the gradients of --accumulate steps instead of averaging them",
-    )
-    add(
-        "--optimizer",
-        choices=list(OPTIMIZERS),
-        default="adam",
-        help="optimizer (default: %(default)s)",
-    )
-    add("--lr", type=positive, default=1e-3, help="learning rate (default: %(default)s)")
-    add(
-        "--epsilon",
-        type=positive,
-        default=1e-7,
-        help="epsilon of adam and coupled_adam (default: %(default)s)",
-    )
-    add(
-        "--decay",
-        type=float,
-        default=0.0,
-        help="weight decay; in coupled_adam an L2 penalty (default: %(default)s)",
-    )
-    add(
-        "--clip",
-        type=positive,
-        help="clip the global norm of the gradient to this value (default: no clipping)",
-    )
-    _add_schedule_flags(add)
-
-
-def _add_schedule_flags(add):
-    number, positive = command_line.count, command_line.positive
-    add(
-        "--schedule",
-        choices=["constant", "cosine", "exponential", "linear"],
-        default="cosine",
-        help="schedule of the learning rate; changes after every epoch, with linear or --warmup after every step; "
-        "linear decreases to half (default: %(default)s)",
-    )
-    add(
-        "--warmup",
-        type=positive,
-        help="epochs in which the learning rate increases from 0, e.g. 2 (default: none)",
-    )
-    add(
-        "--rate",
-        type=positive,
-        default=0.955,
-        help="factor per epoch of --schedule exponential (default: %(default)s)",
-    )
-    add(
-        "--demon-steps",
-        type=number,
-        help="steps after which the momentum of demon_adamw is 0 (default: the steps of the run)",
-    )
-    add(
-        "--like-sizes",
-        action="store_true",
-        help="put images or bags of similar size next to each other, so that workers of a round wait less for each "
-        "other",
-    )
-    add(
-        "--class-weights",
-        action="store_true",
-        help="weight classes by inverse frequency; weights add up to 1",
-    )
-    add(
-        "--keep",
-        choices=["last", "best", "window"],
-        default="best",
-        help="epoch that is saved and tested: the last; the best by --monitor; or the best one in the window of "
-        "--window epochs with the best average (default: %(default)s)",
-    )
-    add(
-        "--monitor",
-        default="loss",
-        choices=["loss", "accuracy", "qwk"],
-        help="validation metric of --keep (default: %(default)s)",
-    )
-    add(
-        "--window",
-        type=number,
-        default=15,
-        help="epochs in the window of --keep window (default: %(default)s)",
-    )
-
-
-def make_optimizer(settings, batches):
+def make_optimizer(settings: ClassifierSettings, batches: int) -> Any:
     """Return the optimizer that `--optimizer` names.
 
     Args:
@@ -177,57 +75,99 @@ def make_optimizer(settings, batches):
     return OPTIMIZERS[settings.optimizer](settings, settings.demon_steps or steps, options)
 
 
-def fit_and_keep(model, twin, settings, folder, epochs, validation, monitor):
-    """Train by `--schedule`, load the weights of the epoch that `--keep` selects into `twin`, and return the history.
+def compile_both(
+    models: Models,
+    optimizer: keras.optimizers.Optimizer,
+    loss: Any,
+    weights: Any,
+    metrics: Callable[[], Any],
+) -> Models:
+    """Compile both models with one optimizer, so that training of the saved plain model can continue; return them.
 
     Args:
-        model: Compiled model.
-        twin: Plain model with the same variables.
+        models: Models of the run.
+        optimizer: The optimizer.
+        loss: Loss of each output.
+        weights: Weight of each loss.
+        metrics: Function that returns new metrics.
+    """
+    for each in dict.fromkeys((models.twin, models.model)):
+        each.compile(optimizer, loss, loss_weights=weights, metrics=metrics())
+    return models
+
+
+def loss_weight(settings: ClassifierSettings) -> float:
+    """Return the weight of the loss that makes an average of gradients a sum, as `--sum` asks."""
+    return float(settings.accumulate if settings.sum else 1)
+
+
+def fit_and_keep(
+    models: Models,
+    settings: MILSettings | PatchGDSettings,
+    folder: Path,
+    epochs: Epochs,
+    validation: Epochs,
+    monitor: str,
+) -> History:
+    """Train by `--schedule`, load the weights of the epoch that `--keep` selects, and return the history.
+
+    Args:
+        models: Compiled models; the weights are loaded into the one that is saved.
         settings: Settings of the run.
         folder: Run folder.
-        epochs: Training data, `tfbig.training.Epochs`.
-        validation: Validation data, `tfbig.training.Epochs`.
+        epochs: Training data.
+        validation: Validation data.
         monitor: Column of the history by which the epoch is selected.
     """
     callbacks = [_schedule(settings, epochs.steps), *_keep_callbacks(settings, folder, monitor)]
-    history = fit(model, settings, folder, epochs, validation, callbacks)
+    accumulate = settings.accumulate
+    history = fit(models.model, settings, folder, epochs, validation, callbacks, accumulate)
     if settings.keep != "last" and machine.is_chief():
-        _load(twin, folder / KEPT)
+        _load(models.twin, folder / KEPT)
     return history
 
 
-def fit(model, settings, folder, epochs, validation, callbacks=()):
+def fit(
+    model: Any,
+    settings: TrainSettings,
+    folder: Path,
+    epochs: Epochs,
+    validation: Epochs,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    accumulate: int = 1,
+) -> History:
     """Train from the last checkpoint of the run, and return the history of all epochs.
 
     Args:
         model: Compiled model.
         settings: Settings of the run.
         folder: Run folder.
-        epochs: Training data, `tfbig.training.Epochs`.
-        validation: Validation data, `tfbig.training.Epochs`.
+        epochs: Training data.
+        validation: Validation data.
         callbacks: Callbacks in addition to those of every run.
+        accumulate: Steps whose gradients are averaged.
     """
     recorder = run_folder.Recorder(folder)
-    loop = Loop(
+    skipped = None if settings.strict else FailureLog(Path(settings.out or folder))
+    Loop(
         model,
         epochs,
         validation,
         settings.epochs,
         callbacks=[recorder, *logging(settings, folder), *callbacks],
         checkpoints=Checkpoints(folder / run_folder.CHECKPOINTS, run_folder.identity(folder)),
-        accumulate=getattr(settings, "accumulate", 1),
+        accumulate=accumulate,
         every_seconds=60 * settings.checkpoint_minutes,
-        alike=command_line.training_settings(settings),
-        left_out=None if settings.strict else FailureLog(Path(settings.out or folder)),
+        alike=deciding(settings),
+        left_out=skipped,
         verbose=verbosity(settings),
-    )
-    loop.run()
+    ).run()
     if not recorder.new:
         print("all epochs are already done; use more --epochs to train longer")
     return recorder.history
 
 
-def _load(twin, path):
+def _load(twin: Any, path: Path) -> None:
     try:
         twin.load_weights(path)
     except (OSError, ValueError) as error:
@@ -237,7 +177,7 @@ def _load(twin, path):
         ) from error
 
 
-def item_names(items, labels):
+def item_names(items: Iterable[Any], labels: Iterable[Any]) -> list[str]:
     """Return names by which a resumed run recognises its images or bags, wherever they are stored."""
     pairs = zip(items, labels, strict=True)
     return [f"{Path(item.name).name} {item.shape} {label}" for item, label in pairs]
@@ -251,27 +191,27 @@ class PerStep(keras.callbacks.Callback):
         steps: Steps of an epoch.
     """
 
-    def __init__(self, rate, steps):
+    def __init__(self, rate: Callable[[float], float], steps: int) -> None:
         super().__init__()
         self.rate, self.steps, self.epoch = rate, steps, 0
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Remember the epoch."""
         self.epoch = epoch
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Set the learning rate."""
         self.model.optimizer.learning_rate = self.rate(self.epoch + batch / self.steps)
 
 
-def verbosity(settings):
+def verbosity(settings: TrainSettings) -> int:
     """Return `verbose` of `fit`: a bar in a terminal, else a line per epoch, nothing with `--quiet`."""
     if settings.quiet:
         return 0
     return 1 if sys.stdout.isatty() else 2
 
 
-def logging(settings, folder):
+def logging(settings: TrainSettings, folder: Path) -> list[keras.callbacks.Callback]:
     """Return the callback of `--tensorboard`.
 
     Args:
@@ -290,7 +230,7 @@ def logging(settings, folder):
     return [keras.callbacks.TensorBoard(folder / "tensorboard", write_graph=False)]
 
 
-def scheduled_rate(settings, epochs):
+def scheduled_rate(settings: ClassifierSettings, epochs: float) -> float:
     """Return the learning rate after some epochs: from 0 to the peak in `--warmup`, then linear to half, or a cosine.
 
     The published linear decay ends at half of the peak after all epochs; its first step has a rate of 0.
@@ -304,7 +244,7 @@ def scheduled_rate(settings, epochs):
     return settings.lr * (1 - share / 2)
 
 
-def _schedule(settings, steps):
+def _schedule(settings: ClassifierSettings, steps: int) -> keras.callbacks.Callback:
     """Return the callback that sets the learning rate of an epoch, or of a step."""
     if settings.schedule == "linear" or settings.warmup:
         if settings.schedule not in ("linear", "cosine"):
@@ -322,7 +262,9 @@ def _schedule(settings, steps):
     return keras.callbacks.LearningRateScheduler(rates[settings.schedule])
 
 
-def _keep_callbacks(settings, folder, monitor):
+def _keep_callbacks(
+    settings: ClassifierSettings, folder: Path, monitor: str
+) -> list[keras.callbacks.Callback]:
     """Return the callback that saves the weights of the epoch that `--keep` selects."""
     if settings.keep == "last":
         return []
@@ -331,7 +273,9 @@ def _keep_callbacks(settings, folder, monitor):
     return [BestWindow(folder / KEPT, monitor, window, mode, folder / run_folder.CHECKPOINTS)]
 
 
-def class_weights(data):
-    """Return class weights of inverse frequency that add up to 1."""
+def class_weights(settings: ClassifierSettings, data: Data) -> npt.NDArray[np.float32] | None:
+    """Return class weights of inverse frequency that add up to 1, if `--class-weights` asks for them."""
+    if not settings.class_weights:
+        return None
     counts = np.maximum(np.bincount(data.train.labels, minlength=len(data.classes)), 1)
-    return np.float32(1 / counts / np.sum(1 / counts))
+    return np.asarray(1 / counts / np.sum(1 / counts), np.float32)

@@ -1,42 +1,43 @@
 """Evaluation of a trained classifier: predictions, metrics and pictures of the test bags."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
 import keras
 import numpy as np
+import numpy.typing as npt
 
 from tfbig import metrics, mil
-from tfbig.cli import settings as command_line
+from tfbig.cli.data.splits import Data
+from tfbig.cli.settings.tasks import MILSettings
+from tfbig.cli.tasks import run_results
 from tfbig.metrics import roc
 from tfbig.results import figures, run_folder, slide_viewer
 
+Explain = Callable[[Any], Mapping[str, Any]]
+"""Function from a bag to logits, attention and scores, see `tfbig.mil.MIL.explain`."""
 MAPS = 4
 """Largest number of bags whose attention is drawn."""
 
 
-def add_flags(add):
-    """Add the flags of the evaluation."""
-    number, positive = command_line.count, command_line.positive
-    add(
-        "--eval-sample",
-        type=positive,
-        help="instances drawn from a test bag: a number, or a share below 1 (default: all)",
-    )
-    add(
-        "--eval-repeats",
-        type=number,
-        default=1,
-        help="number of draws of --eval-sample; metrics are means (default: %(default)s)",
-    )
-
-
-def write_results(explain, data, folder, settings, measurements):
+def write_results(
+    explain: Explain,
+    data: Data,
+    folder: Path,
+    settings: MILSettings,
+    measured: Mapping[str, Any],
+) -> None:
     """Write predictions, pictures, and last the metrics, whose presence means that the run has ended.
 
     Args:
-        explain: Function from a bag to logits, attention and scores, see `tfbig.mil.MIL.explain`.
+        explain: Function from a bag to its explanation.
         data: Data of the run.
         folder: Run folder.
         settings: Settings of the run.
-        measurements: Numbers to save with the metrics.
+        measured: Numbers to save with the metrics.
     """
     repeats = [
         _evaluate_once(explain, data, settings, seed) for seed in range(settings.eval_repeats)
@@ -46,20 +47,28 @@ def write_results(explain, data, folder, settings, measurements):
     title = f"{len(data.test.bags)} test bags" + (f" x {len(repeats)}" if len(repeats) > 1 else "")
     figures.confusion(folder / "confusion.png", counts, data.classes, title)
     _draw_maps(explain, data, folder)
-    spread = {
-        "test_" + key: _mean_and_std([r[key] for r in repeats])
-        for key in _valid_metrics(repeats[0])
-    }
-    means = {key: mean for key, (mean, _) in spread.items()}
+    means, deviations = _means_and_deviations(repeats)
+    results = {"confusion": counts.tolist(), "left_out": [list(reason) for reason in data.failed]}
     if len(repeats) > 1:
-        means |= {f"{key}_std": std for key, (_, std) in spread.items()}
-    means["confusion"] = counts.tolist()
-    means["left_out"] = [list(reason) for reason in data.failed]
-    command_line.write_metrics(folder, settings, measurements | means)
-    command_line.print_results({key: mean for key, (mean, _) in spread.items()}, folder)
+        results |= {f"{key}_std": std for key, std in deviations.items()}
+    run_results.write_metrics(folder, settings, {**measured, **means, **results})
+    run_results.print_results(means, folder)
 
 
-def _evaluate_once(explain, data, settings, seed):
+def _means_and_deviations(
+    repeats: Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the mean and the standard deviation of each metric that is not NaN."""
+    values = {f"test_{key}": [r[key] for r in repeats] for key in _valid_metrics(repeats[0])}
+    return (
+        {key: float(np.mean(numbers)) for key, numbers in values.items()},
+        {key: float(np.std(numbers)) for key, numbers in values.items()},
+    )
+
+
+def _evaluate_once(
+    explain: Explain, data: Data, settings: MILSettings, seed: int
+) -> dict[str, Any]:
     """Evaluate the test bags once, on all instances or on a sample."""
     test = data.test
     probabilities, instance_aucs = [], []
@@ -76,7 +85,9 @@ def _evaluate_once(explain, data, settings, seed):
     return explanation | {"instance_auc": instance_auc}
 
 
-def scores(labels, probabilities, classes):
+def scores(
+    labels: npt.NDArray[Any], probabilities: npt.NDArray[Any], classes: int
+) -> dict[str, Any]:
     """Return confusion matrix, accuracy, quadratic weighted kappa and area under the curve of predictions.
 
     Args:
@@ -95,36 +106,38 @@ def scores(labels, probabilities, classes):
     }
 
 
-def softmax(logits):
+def softmax(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Return the probabilities of logits `[..., classes]`, float64."""
-    logits = np.asarray(logits, np.float64)
-    odds = np.exp(logits - logits.max(-1, keepdims=True))
-    return odds / odds.sum(-1, keepdims=True)
+    values = np.asarray(logits, np.float64)
+    odds = np.exp(values - values.max(-1, keepdims=True))
+    shares: npt.NDArray[np.float64] = odds / odds.sum(-1, keepdims=True)
+    return shares
 
 
-def _auc(labels, probabilities):
+def _auc(labels: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> float:
     if probabilities.shape[1] == 2:
         return float(roc.auc(labels, probabilities[:, 1]))
     return float(roc.macro_auc(labels, probabilities))
 
 
-def _valid_metrics(judged):
+def _valid_metrics(judged: Mapping[str, Any]) -> list[str]:
     """Return the names of the metrics that are not NaN."""
     return [k for k, v in judged.items() if isinstance(v, float) and v == v]
 
 
-def _mean_and_std(values):
-    return float(np.mean(values)), float(np.std(values))
-
-
-def _rows(repeats, data):
+def _rows(repeats: Sequence[Mapping[str, Any]], data: Data) -> list[dict[str, Any]]:
     """Return a row for each test bag; probabilities are means over the repeats."""
     items = [{"bag": bag.name, "instances": bag.shape[0]} for bag in data.test.bags]
     probabilities = np.mean([r["probabilities"] for r in repeats], axis=0)
     return rows(items, data.test.labels, probabilities, data.classes)
 
 
-def rows(items, labels, probabilities, classes):
+def rows(
+    items: Iterable[Mapping[str, Any]],
+    labels: Iterable[Any],
+    probabilities: Iterable[Any],
+    classes: Sequence[str],
+) -> list[dict[str, Any]]:
     """Return the rows of `predictions.csv`: columns of the item, its label, and the prediction."""
     return [
         {
@@ -137,7 +150,7 @@ def rows(items, labels, probabilities, classes):
     ]
 
 
-def _draw_maps(explain, data, folder):
+def _draw_maps(explain: Explain, data: Data, folder: Path) -> None:
     """Draw the attention of the first test bags of the last class, at most `MAPS`."""
     test, last = data.test, len(data.classes) - 1
     chosen = [bag for bag, y in zip(test.bags, test.labels, strict=True) if y == last]
@@ -146,7 +159,9 @@ def _draw_maps(explain, data, folder):
         draw_attention(folder, f"attention_{number}", bag, explain(bag)["attention"], title)
 
 
-def draw_attention(folder, name, bag, attention, title):
+def draw_attention(
+    folder: Path, name: str, bag: Any, attention: npt.NDArray[Any], title: str
+) -> None:
     """Draw attention as a picture, and for the zoomable view of the report.
 
     Args:

@@ -1,252 +1,195 @@
 """Train PatchGD: large images by a latent grid of their patches, approximate, in the memory of a few patches."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 import tfbig
 from tfbig import SourceError, sources
-from tfbig.cli import load_model, machine, open_run
-from tfbig.cli import settings as command_line
-from tfbig.cli.data import images, splits
-from tfbig.cli.tasks import classifier_training, evaluation, warm_start
-from tfbig.data.worker_shards import ALL_BATCHES
+from tfbig.cli import load_model, machine
+from tfbig.cli.data import images
+from tfbig.cli.data.splits import Data
+from tfbig.cli.settings.tasks import PatchGDSettings
+from tfbig.cli.tasks import classifier_training, evaluation, run_results, warm_start
+from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
+from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.models import encoders, latent, series
-from tfbig.patchgd import patch_sampling
+from tfbig.patchgd import PatchGD
 from tfbig.results import figures, run_folder
 from tfbig.training import Epochs
 
-MODES = {
-    "patchgd": "latent grid of patches; a share of them is trained at a time",
-    "device": "plain Keras on whole images, same trunk, head and data",
-    "offload": "the network of mode device, streamed: exact, within the memory limits",
-    "unified": machine.UNIFIED,
-}
-EXAMPLE = (
-    "--task patchgd --images digits --data mnist --canvas 512 --factors 1 9 --patch 128 "
-    "--encoder mobilenetv2 --out runs/mine"
-)
+Shape = tuple[int | None, ...]
+"""Extents and channels of images; None where they differ."""
 MAPS = 4
 """Largest number of test images whose latent grid is drawn."""
 
 
-def add_flags(add_data, add_training):
-    """Add the flags of this task, in the groups of data and of training."""
-    images.add_flags(add_data)
-    _add_model(add_data)
-    classifier_training.add_flags(add_training, 16, 8, "images of a step, all of the same size")
-    _add_patchgd(add_training)
-    add_training(
-        "--test-only",
-        metavar="RUN",
-        help="train nothing; evaluate the model of this run folder on the test images",
-    )
+class PatchGDTask(Task[PatchGDSettings, Data]):
+    """`--task patchgd`."""
+
+    def resolved(self, settings: PatchGDSettings) -> PatchGDSettings:
+        """Return the settings with the epochs of the warm start and the code of a patch."""
+        return replace(settings, warm_start=warm_start.epochs(settings), code=_code(settings))
+
+    def load(self, settings: PatchGDSettings) -> Data:
+        """Return the images, and print what they are."""
+        data = images.load(settings)
+        print(f"mode {settings.mode}, encoder {settings.encoder}, precision {settings.precision}")
+        images.print_counts(data)
+        return replace(data, decided={**data.decided, "class_names": data.classes})
+
+    def models(self, settings: PatchGDSettings, data: Data) -> Models:
+        """Return new models, compiled with one optimizer."""
+        models = make_models(settings, data)
+        steps = images.steps(data.train, settings)
+        optimizer = classifier_training.make_optimizer(settings, steps)
+        soft, count = settings.augment == "a3", len(data.classes)
+        losses = keras.losses
+        loss = losses.CategoricalCrossentropy if soft else losses.SparseCategoricalCrossentropy
+
+        def metrics() -> list[Any]:
+            return ["accuracy", tfbig.metrics.QuadraticWeightedKappa(count)][: 1 if soft else 2]
+
+        weights = [classifier_training.loss_weight(settings)]
+        return classifier_training.compile_both(
+            models, optimizer, loss(from_logits=True), weights, metrics
+        )
+
+    def plans(self, models: Models, settings: PatchGDSettings, data: Data) -> Plans | None:
+        """Return the plans of the largest images."""
+        if settings.mode != "offload":
+            return None
+        training, validation = (
+            models.model.plan((settings.batch_size, *largest(part)), learns)
+            for part, learns in ((data.train, True), (data.val, False))
+        )
+        return Plans(training, validation)
+
+    def fit(self, models: Models, settings: PatchGDSettings, data: Data, folder: Path) -> History:
+        """Train from the last checkpoint, and return the history of all epochs."""
+        if settings.warm_start:
+            trunk = trunk_of(models.twin, settings)
+            warm_start.learn(trunk, settings, folder, settings.warm_start, _scale(settings))
+        weights = classifier_training.class_weights(settings, data)
+        training, validation = (
+            Epochs(
+                images.steps(part, settings),
+                partial(dataset, data, split, settings, of_split),
+                classifier_training.item_names(part.images, part.labels),
+            )
+            for part, split, of_split in ((data.train, "train", weights), (data.val, "val", None))
+        )
+        monitor = f"val_{settings.monitor}"
+        return classifier_training.fit_and_keep(
+            models, settings, folder, training, validation, monitor
+        )
+
+    def curve(self, settings: PatchGDSettings) -> Curve:
+        """Return what the learning curve shows."""
+        return Curve({"loss": "loss", "accuracy": "accuracy"}, "validation images")
+
+    def write_results(
+        self,
+        models: Models,
+        settings: PatchGDSettings,
+        data: Data,
+        folder: Path,
+        measured: Mapping[str, Any],
+    ) -> None:
+        """Write predictions, pictures, and last the metrics."""
+        scores, table = _predicted(models.model, settings, data)
+        run_folder.write_csv(folder / run_folder.PREDICTIONS, table)
+        title = f"{len(data.test.labels)} test images"
+        figures.confusion(folder / "confusion.png", scores["confusion"], data.classes, title)
+        if settings.mode == "patchgd" and settings.encoder != "series":
+            draw_latent(models.model, table, data.test, folder)
+        numbers = {f"test_{key}": scores[key] for key in ("accuracy", "qwk", "auc")}
+        others = {
+            "confusion": scores["confusion"].tolist(),
+            "left_out": [list(reason) for reason in data.failed],
+        }
+        run_results.write_metrics(folder, settings, {**measured, **numbers, **others})
+        run_results.print_results(numbers, folder)
 
 
-def _add_model(add):
-    number = command_line.count
-    add(
-        "--encoder",
-        choices=[*encoders.TRUNKS, *encoders.NETWORKS, "series"],
-        default="strided",
-        help="network of a patch; series: the network of the PatchGD paper for HAR (default: %(default)s)",
-    )
-    add(
-        "--mean",
-        type=float,
-        nargs="+",
-        default=0.0,
-        help="mean of each channel divided by 255, for a ResNet or MobileNet (default: %(default)s)",
-    )
-    add(
-        "--std",
-        type=float,
-        nargs="+",
-        default=1.0,
-        help="standard deviation of each channel divided by 255, for a ResNet or MobileNet (default: %(default)s)",
-    )
-    add(
-        "--latent",
-        type=number,
-        default=64,
-        help="channels of a code; published: 256 (default: %(default)s)",
-    )
-    add(
-        "--code",
-        choices=["vector", "map"],
-        help="code of a patch. vector: pooled, as published; map: output of the network without pooling (default: "
-        "map, for slides vector, because a head over all maps takes too long)",
-    )
-    add(
-        "--head",
-        choices=[*latent.HEADS, "series"],
-        default="transformer",
-        help="network over the latent grid (default: %(default)s)",
-    )
-    add(
-        "--head-width",
-        type=number,
-        default=64,
-        help="channels of the head; published: 256 (default: %(default)s)",
-    )
-    add(
-        "--backbone",
-        metavar="RUN",
-        help="run folder of --mode device; its trunk initialises the encoder (default: random)",
-    )
-    warm_start.add_flag(add)
+def _code(settings: PatchGDSettings) -> str | None:
+    """Return the code of a patch, where the model has codes."""
+    if settings.mode != "patchgd" or settings.encoder == "series":
+        return settings.code
+    return settings.code or ("vector" if settings.images == "slides" else "map")
 
 
-def _add_patchgd(add):
-    number = command_line.count
-    add(
-        "--patch",
-        type=number,
-        default=128,
-        help="rows and columns of a patch, in pixels (default: 128)",
-    )
-    add("--stride", type=number, help="pixels from one patch to the next (default: --patch)")
-    add(
-        "--sampling",
-        type=_sampling,
-        default=0.25,
-        help="patches of an inner step: a share with a decimal point (0.25, 1.0), or a number (16) (default: 0.25)",
-    )
-    add(
-        "--inner-steps",
-        type=number,
-        help="inner steps of a step (default: until every patch was used)",
-    )
-    add(
-        "--inner-accumulate",
-        type=_steps,
-        default="all",
-        help="inner steps whose gradients are averaged: a number, or all (default: all)",
-    )
-    add(
-        "--sampler",
-        choices=patch_sampling.SAMPLERS,
-        default="shuffle",
-        help="how the patches of an inner step are drawn (default: %(default)s)",
-    )
-    add(
-        "--encoder-scale",
-        choices=patch_sampling.SCALES,
-        default="published",
-        help="scale of the encoder's gradient (default: %(default)s)",
-    )
-    add(
-        "--filling-norm",
-        choices=tfbig.patchgd.FILLINGS,
-        default="published",
-        help="BatchNormalization while Z is filled (default: %(default)s)",
-    )
-    add(
-        "--patches-at-once",
-        type=number,
-        help="patches that the encoder processes at once, over all images of a step (default: all)",
-    )
+def largest(part: images.ImageSet) -> tuple[int, ...]:
+    """Return the shape of the largest image of a split."""
+    return max((image.shape for image in part.images), key=np.prod)
 
 
-def _sampling(text):
-    return float(text) if "." in text else command_line.count(text)
-
-
-def _steps(text):
-    return text if text == "all" else command_line.count(text)
-
-
-def train(settings):
-    """Run a training from its settings, or an evaluation, and return the exit code."""
-    settings.warm_start = warm_start.epochs(settings)
-    data = images.load(settings)
-    print(f"mode {settings.mode}, encoder {settings.encoder}, precision {settings.precision}")
-    images.print_counts(data)
-    settings.class_names = list(
-        data.classes
-    )  # saved, so that evaluation and prediction use the same
-    splits.check_failed(data.failed, settings.strict)
-    with machine.scope():
-        model, twin = make_model(settings, data)
-        compile_both(model, twin, settings, data)
-        plan, planned = print_plan(model, settings, data)
-    if settings.dry_run:
-        return 0
-
-    folder = open_run.open_run(settings)
-    splits.write_tables(data, folder)
-    measured = {"mode": settings.mode}
-    if settings.test_only:
-        twin.optimizer.build(twin.trainable_variables)  # the file has its state
-        twin.load_weights(Path(settings.test_only) / "model.keras")
-    else:
-        measured |= fit_and_save(model, twin, data, folder, settings, plan) | planned
-        if not machine.is_chief():
-            return splits.exit_code([], folder)
-        both = model, twin
-        model, twin = machine.without_strategy(both, lambda: _new_models(settings, data), folder)
-    write_results(model, twin, data, folder, settings, measured)
-    return splits.exit_code([], folder)
-
-
-def _new_models(settings, data):
-    """Return new models, compiled: the file of weights also holds the state of the optimizer."""
-    model, twin = make_model(settings, data)
-    compile_both(model, twin, settings, data)
-    twin.optimizer.build(twin.trainable_variables)
-    return model, twin
-
-
-def make_model(settings, data):
-    """Return the model to train and the model to save: the same, or the plain one of a streamed model."""
+def make_models(settings: PatchGDSettings, data: Data) -> Models:
+    """Return new models: the same twice, or a streamed model and its plain one."""
     keras.config.set_dtype_policy(settings.precision)
     keras.utils.set_random_seed(settings.seed)
     shape = images.image_shape(data, any_size=settings.images == "slides" and not settings.side)
     if settings.encoder == "series":
-        return _series(settings, shape, len(data.classes))
-    scale = _scale(settings)
+        model = _series(settings, shape, len(data.classes))
+        return Models(model, model)
     if settings.mode != "patchgd":
-        options = {"latent": settings.latent, "width": settings.head_width, **scale}
-        plain = latent.baseline(
-            settings.encoder, shape, len(data.classes), settings.head, **options
-        )
-        machine.synchronize_norm(settings, plain)
-        if machine.is_plain(settings):
-            return plain, plain
-        budget = machine.budget(settings)
-        big = tfbig.stream(plain, budget, devices=settings.devices, unsupported="device")
-        return big, plain  # heads that cannot be streamed use whole tensors
+        return _baseline(settings, shape, len(data.classes))
+    model = machine.synchronize_norm(settings, _by_patches(settings, shape, len(data.classes)))
+    return Models(model, model)
+
+
+def _baseline(settings: PatchGDSettings, shape: Shape, classes: int) -> Models:
+    """Return the network of whole images, which is streamed in mode offload."""
+    options = {"latent": settings.latent, "width": settings.head_width, **_scale(settings)}
+    plain = latent.baseline(settings.encoder, shape, classes, settings.head, **options)
+    machine.synchronize_norm(settings, plain)
+    if machine.is_plain(settings):
+        return Models(plain, plain)
+    budget = machine.budget(settings)
+    big = tfbig.stream(plain, budget, devices=settings.devices, unsupported="device")
+    return Models(big, plain)  # heads that cannot be streamed use whole tensors
+
+
+def _by_patches(settings: PatchGDSettings, shape: Shape, classes: int) -> PatchGD:
+    """Return the PatchGD model of an encoder and a head.
+
+    Raises:
+        SourceError: Flags contradict each other, or `--backbone` cannot be used.
+    """
     if settings.accumulate > 1 and settings.inner_accumulate != "all":
         raise SourceError(
             f"--accumulate {settings.accumulate}: accumulates gradients over steps, but with --inner-accumulate "
             f"{settings.inner_accumulate} the optimizer steps within each. Use --inner-accumulate all."
         )
     patch = (settings.patch, settings.patch, shape[-1])
-    settings.code = settings.code or ("vector" if settings.images == "slides" else "map")
-    pooled = settings.code == "vector"
-    encoder = encoders.make(settings.encoder, patch, latent=settings.latent, pooled=pooled, **scale)
+    options = {"latent": settings.latent, "pooled": settings.code == "vector", **_scale(settings)}
+    encoder = encoders.make(settings.encoder, patch, **options)
     if settings.backbone:
         path = Path(settings.backbone) / "model.keras"
         latent.start_from(encoder, load_model.load(path))
     cells = _cells(settings, shape, encoder.output_shape[1:-1])
-    head = latent.make_head(
-        settings.head, len(data.classes), cells, settings.latent, settings.head_width
-    )
-    model = _patchgd(settings, encoder, head, shape)
-    machine.synchronize_norm(settings, model)
-    return model, model
+    head = latent.make_head(settings.head, classes, cells, settings.latent, settings.head_width)
+    return _patchgd(settings, encoder, head, shape)
 
 
-def _scale(settings):
+def _scale(settings: PatchGDSettings) -> dict[str, Any]:
     """Return the scale of pixels, for networks that do not scale them."""
     scaled_outside = settings.encoder in encoders.NETWORKS
     return {"mean": settings.mean, "std": settings.std} if scaled_outside else {}
 
 
-def _cells(settings, shape, inside):
+def _cells(
+    settings: PatchGDSettings, shape: Shape, inside: Sequence[int]
+) -> tuple[int, int] | None:
     """Return rows and columns of Z, or None if images differ in size.
 
     Args:
@@ -254,40 +197,40 @@ def _cells(settings, shape, inside):
         shape: Shape of the images.
         inside: Rows and columns of the map of a patch, or an empty tuple.
     """
-    if None in shape:
+    extents = [extent for extent in shape[:-1] if extent is not None]
+    if len(extents) < len(shape) - 1:
         return None
     stride = settings.stride or settings.patch
     try:
-        grid = tfbig.patchgd.PatchGrid(shape[:-1], (settings.patch,) * 2, (stride,) * 2)
-        return tuple(n * m for n, m in zip(grid.cells, inside or (1, 1), strict=True))
+        grid = tfbig.patchgd.PatchGrid(tuple(extents), (settings.patch,) * 2, (stride,) * 2)
+        rows, columns = (n * m for n, m in zip(grid.cells, inside or (1, 1), strict=True))
+        return rows, columns
     except ValueError as error:
         raise SourceError(f"--patch {settings.patch}: {error}") from error
 
 
-def _series(settings, shape, classes):
+def _series(settings: PatchGDSettings, shape: Shape, classes: int) -> Any:
     """Return the networks of the paper for time series."""
     if settings.mode == "offload":
         raise SourceError("--encoder series: series fit in memory; use --mode device or patchgd.")
-    length, channels = shape
+    length, channels = (extent or 0 for extent in shape)
     if settings.mode != "patchgd":
-        plain = series.baseline(length, channels, classes)
-        return plain, plain
+        return series.baseline(length, channels, classes)
     encoder = series.encoder(settings.patch, channels)
     head = series.head(classes, length // settings.patch, encoder.output_shape[-1])
-    model = _patchgd(settings, encoder, head, shape)
-    return model, model
+    return _patchgd(settings, encoder, head, shape)
 
 
-def _patchgd(settings, encoder, head, shape):
-    every = settings.inner_accumulate == "all"
-    return tfbig.PatchGD(
+def _patchgd(settings: PatchGDSettings, encoder: Any, head: Any, shape: Shape) -> PatchGD:
+    accumulate = settings.inner_accumulate
+    return PatchGD(
         encoder,
         head,
         settings.patch,
         settings.stride,
         settings.sampling,
         settings.inner_steps,
-        None if every else settings.inner_accumulate,
+        accumulate if isinstance(accumulate, int) else None,
         sampler=settings.sampler,
         encoder_scale=settings.encoder_scale,
         filling_norm=settings.filling_norm,
@@ -298,73 +241,18 @@ def _patchgd(settings, encoder, head, shape):
     )
 
 
-def compile_both(model, twin, settings, data):
-    """Compile both models with one optimizer, so that training of the saved plain model can continue."""
-    optimizer = classifier_training.make_optimizer(settings, images.steps(data.train, settings))
-    soft = settings.augment == "a3"
-    loss = (
-        keras.losses.CategoricalCrossentropy if soft else keras.losses.SparseCategoricalCrossentropy
-    )
-    for each in dict.fromkeys((twin, model)):
-        metrics = ["accuracy", tfbig.metrics.QuadraticWeightedKappa(len(data.classes))]
-        each.compile(
-            optimizer,
-            loss(from_logits=True),
-            loss_weights=[float(settings.accumulate if settings.sum else 1)],
-            metrics=metrics[: 1 if soft else 2],
-        )
-
-
-def print_plan(model, settings, data):
-    """Print the plan of a step on the largest image, and return it with planned memory, if the model streams."""
-    if settings.mode != "offload":
-        return None, {}
-    plan, validation = (
-        model.plan((settings.batch_size, *max((i.shape for i in part.images), key=np.prod)), learns)
-        for part, learns in ((data.train, True), (data.val, False))
-    )
-    print(f"\n{plan}\n", flush=True)
-    return plan, machine.planned_bytes(plan, validation)
-
-
-def fit_and_save(model, twin, data, folder, settings, plan):
-    """Train, save the model and its learning curve, and return the measurements."""
-    if plan:
-        run_folder.write_text(folder / "plan.txt", f"{plan}\n")
-    if settings.warm_start:
-        warm_start.learn(trunk_of(twin, settings), settings, folder, _scale(settings))
-    history = fit(model, twin, data, folder, settings)
-    _, peak = run_folder.memory_bytes()
-    run_folder.save_model(folder / "model.keras", twin)
-    labels = {"loss": "loss", "accuracy": "accuracy"}
-    figures.learning_curve(folder / "learning_curve.png", history, labels, "validation images")
-    measured = {key: history[-1][key] for key in ("loss", "val_loss", "seconds_per_step")}
-    return {"epochs": len(history), **measured, "peak_bytes": peak}
-
-
-def trunk_of(twin, settings):
+def trunk_of(twin: Any, settings: PatchGDSettings) -> Any:
     """Return the encoder's network in a model."""
     return (twin.encoder if settings.mode == "patchgd" else twin).get_layer(settings.encoder)
 
 
-def fit(model, twin, data, folder, settings):
-    """Train from the last checkpoint, and return the history of all epochs."""
-    weights = classifier_training.class_weights(data) if settings.class_weights else None
-    training, validation = (
-        Epochs(
-            images.steps(part, settings),
-            partial(dataset, data, split, settings, of_split),
-            classifier_training.item_names(part.images, part.labels),
-        )
-        for part, split, of_split in ((data.train, "train", weights), (data.val, "val", None))
-    )
-    monitor = f"val_{settings.monitor}"
-    return classifier_training.fit_and_keep(
-        model, twin, settings, folder, training, validation, monitor
-    )
-
-
-def dataset(data, split, settings, weights=None, shard=ALL_BATCHES):
+def dataset(
+    data: Data,
+    split: str,
+    settings: PatchGDSettings,
+    weights: npt.NDArray[np.float32] | None = None,
+    shard: Shard = ALL_BATCHES,
+) -> tf.data.Dataset:
     """Return the images of a split; labels are shares of classes if augmentation mixes images.
 
     Args:
@@ -384,27 +272,20 @@ def dataset(data, split, settings, weights=None, shard=ALL_BATCHES):
     return batches
 
 
-def write_results(model, twin, data, folder, settings, measured):
-    """Write predictions, pictures, and last the metrics, whose presence means that the run has ended."""
+def _predicted(
+    model: Any, settings: PatchGDSettings, data: Data
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the scores of the test images, and the rows of their predictions."""
     test = data.test
     logits = model.predict(dataset(data, "test", settings).map(lambda x, *_: x), verbose=0)
     scores = evaluation.scores(test.labels, evaluation.softmax(logits), len(data.classes))
     items = [{"image": image.name} for image in test.images]
-    table = evaluation.rows(items, test.labels, scores["probabilities"], data.classes)
-    run_folder.write_csv(folder / run_folder.PREDICTIONS, table)
-    title = f"{len(test.labels)} test images"
-    figures.confusion(folder / "confusion.png", scores["confusion"], data.classes, title)
-    if settings.mode == "patchgd" and settings.encoder != "series":
-        draw_latent(model, table, test, folder)
-    numbers = {key: scores[key] for key in ("accuracy", "qwk", "auc")}
-    results = {"test_" + key: value for key, value in numbers.items()}
-    results["confusion"] = scores["confusion"].tolist()
-    results["left_out"] = [list(reason) for reason in data.failed]
-    command_line.write_metrics(folder, settings, measured | results)
-    command_line.print_results({f"test_{key}": value for key, value in numbers.items()}, folder)
+    return scores, evaluation.rows(items, test.labels, scores["probabilities"], data.classes)
 
 
-def draw_latent(model, table, test, folder):
+def draw_latent(
+    model: PatchGD, table: Sequence[Mapping[str, Any]], test: images.ImageSet, folder: Path
+) -> None:
     """Draw the latent grid of the first test images, and the attention of a head that has one."""
     for number, (row, image) in enumerate(zip(table[:MAPS], test.images, strict=False)):
         with image.lent() as handle:
@@ -416,7 +297,9 @@ def draw_latent(model, table, test, folder):
             evaluation.draw_attention(folder, f"attention_{number}", bag, attention, title)
 
 
-def attention_by_code(model, image, z):
+def attention_by_code(
+    model: PatchGD, image: Any, z: Any
+) -> tuple[sources.Patches, npt.NDArray[Any]]:
     """Return each code of Z as a patch, with its attention; by patch if maps do not tile the image."""
     patch, inside = model.patch, model.encoder.output_shape[1:-1]
     sizes = zip(image.shape[:-1], patch, inside, strict=False)

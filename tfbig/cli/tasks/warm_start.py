@@ -1,36 +1,31 @@
 """Warm start for UltraMNIST: train the trunk on single digits first, as in PatchGD (appendix D, low-memory runs)."""
 
-from argparse import Namespace
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import keras
 
 from tfbig import SourceError
 from tfbig.cli import machine
-from tfbig.cli import settings as command_line
 from tfbig.cli.data import images
+from tfbig.cli.settings.choices import WARM_START_EPOCHS
+from tfbig.cli.settings.tasks import PatchGDSettings
 from tfbig.cli.tasks import classifier_training
 from tfbig.models import encoders
 from tfbig.results import run_folder
 from tfbig.training import Checkpoints, Epochs, Loop
 
-DIGITS, EPOCHS = 20000, 4
-"""Number of single digits, and default number of epochs."""
+DIGITS = 20000
+"""Number of single digits."""
 CHECKPOINTS = "warm-start"
 """Folder of the checkpoints of the warm start, inside the run folder; a resumed run skips what is done."""
 
 
-def add_flag(add):
-    """Add the flag `--warm-start`."""
-    add(
-        "--warm-start",
-        type=command_line.count_from_zero,
-        metavar="EPOCHS",
-        help="epochs in which the trunk is first trained on single digits; 0 for none (default: "
-        f"{EPOCHS} for UltraMNIST without --backbone, which is hard to learn from the sums only; else 0)",
-    )
-
-
-def epochs(settings):
+def epochs(settings: PatchGDSettings) -> int:
     """Return the number of epochs on single digits.
 
     Args:
@@ -47,26 +42,27 @@ def epochs(settings):
         )
     if settings.warm_start is not None:
         return settings.warm_start
-    return EPOCHS if digits and not settings.backbone else 0
+    return WARM_START_EPOCHS if digits and not settings.backbone else 0
 
 
-def learn(trunk, settings, folder, scale):
+def learn(
+    trunk: Any, settings: PatchGDSettings, folder: Path, epochs: int, scale: Mapping[str, Any]
+) -> None:
     """Train the trunk on single digits.
 
     Args:
         trunk: Network of an encoder, for images or patches of any size.
         settings: Settings of the run.
         folder: Run folder.
+        epochs: Number of epochs.
         scale: Options of `encoders.make` that scale the pixels.
     """
     digits = images.single_digits(settings, DIGITS)
     shape, count = digits.images[0].shape, len(digits.labels)
-    print(
-        f"warm start: {count} single digits of {shape[0]} x {shape[1]}, {settings.warm_start} epochs"
-    )
-    options = Namespace(**vars(settings) | {"batch_size": 64, "augment": None})
+    print(f"warm start: {count} single digits of {shape[0]} x {shape[1]}, {epochs} epochs")
+    options = replace(settings, batch_size=64, augment=None)
     steps = images.steps(digits, options)
-    schedule = keras.optimizers.schedules.CosineDecay(3e-3, steps * settings.warm_start)
+    schedule = keras.optimizers.schedules.CosineDecay(3e-3, steps * epochs)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     with machine.scope():
         encoder = encoders.make(settings.encoder, shape, **scale)
@@ -76,7 +72,7 @@ def learn(trunk, settings, folder, scale):
     Loop(
         model,
         Epochs(steps, lambda shard: images.dataset(digits, options, True, shard, True)),
-        epochs=settings.warm_start,
+        epochs=epochs,
         checkpoints=kept,
         every_seconds=60 * settings.checkpoint_minutes,
         verbose=classifier_training.verbosity(settings),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,9 @@ from tfbig.sources.writing import atomic_write
 MAX_TILES: Final = 50_000_000
 """Largest accepted number of tiles; it is checked before they are read."""
 _COORDS: Final = "coords"
+_MADE_WITH: Final = ("mpp", "magnification", "level", "min_tissue")
+_PREFIX: Final = "tfbig_"
+"""Start of the names of the attributes that neither CLAM nor TRIDENT has."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Coords:
         size: Rows and columns of a tile, in pixels of the tile.
         step: Width of a pixel of the tile in pixels of level 0.
         overlap: Overlap of neighbouring tiles, in pixels of the tile.
+        made_with: What was asked for when they were made, as far as it is known: one of `mpp`, `magnification` and
+            `level`, and `min_tissue`, the smallest share of tissue in a tile.
 
     Example:
         >>> np.save("slide.npy", np.zeros((64, 96, 3), "uint8"))
@@ -50,6 +55,7 @@ class Coords:
     size: int
     step: float
     overlap: int = 0
+    made_with: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def size_at_level_0(self) -> int:
@@ -119,7 +125,8 @@ def write_coords(path: PathLike, coords: Coords, slide: Slide) -> None:
         with atomic_write(target) as part, h5py.File(part, "w") as file:
             data = file.create_dataset(_COORDS, data=np.asarray(coords.coords, np.int64))
             trident = _trident_attributes(coords, slide, target)
-            data.attrs.update(trident | _clam_attributes(coords, slide, target))
+            clam = _clam_attributes(coords, slide, target)
+            data.attrs.update(trident | clam | _tfbig_attributes(coords))
     except OSError as error:
         raise SourceError(f"{path}: cannot be written: {error}.") from error
 
@@ -171,11 +178,13 @@ def _checked(name: str, coords: npt.NDArray[Any], attributes: dict[str, Any]) ->
             step = float(attributes["patch_size_level0"]) / size
         else:  # CLAM stores one number, or one for each axis
             step = float(np.ravel(attributes["downsample"])[0])
+        step = _exact_step(attributes, size, step)
         overlap = int(attributes.get("overlap", 0))
         fits = size > 0 and 0 < step < 1e6 and 0 <= overlap < size
         if not fits or not np.all(np.abs(coords) < 2**40):  # False for NaN too
             raise ValueError(f"size {size}, step {step:g}, overlap {overlap}, or coords")
         rounded = np.rint(coords).astype(np.int64)
+        made_with = _made_with(attributes)
     except (KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
         raise SourceError(
             f"{name}: does not specify the size of its tiles, or has invalid values ({type(error).__name__}: "
@@ -184,7 +193,34 @@ def _checked(name: str, coords: npt.NDArray[Any], attributes: dict[str, Any]) ->
         ) from error
     title = attributes.get("name")
     title = title.decode() if isinstance(title, bytes) else title
-    return Coords(str(title or Path(name).stem), rounded, size, step, overlap)
+    return Coords(str(title or Path(name).stem), rounded, size, step, overlap, made_with)
+
+
+def _exact_step(attributes: Mapping[str, Any], size: int, rounded: float) -> float:
+    """Return the step of `write_coords`, which `patch_size_level0` rounds, or else the rounded one."""
+    exact = float(attributes.get(f"{_PREFIX}step", rounded))
+    return exact if round(size * exact) == round(size * rounded) else rounded
+
+
+def _made_with(attributes: Mapping[str, Any]) -> dict[str, float]:
+    """Return what was asked for; TRIDENT stores the magnification, CLAM the level."""
+    values = {
+        key: float(attributes[_PREFIX + key]) for key in _MADE_WITH if _PREFIX + key in attributes
+    }
+    if not values and "target_magnification" in attributes:
+        values = {"magnification": float(attributes["target_magnification"])}
+    elif not values and "patch_level" in attributes:
+        values = {"level": float(attributes["patch_level"])}
+    if not all(0 <= value < 1e6 for value in values.values()):
+        raise ValueError(f"made with {values}")
+    return values
+
+
+def _tfbig_attributes(coords: Coords) -> dict[str, float]:
+    """Return the attributes from which `read_coords` restores the step and what was asked for."""
+    return {
+        _PREFIX + key: value for key, value in {"step": coords.step, **coords.made_with}.items()
+    }
 
 
 def _trident_attributes(coords: Coords, slide: Slide, path: Path) -> dict[str, Any]:

@@ -278,7 +278,7 @@ class Slide(ABC):
         if self.mpp is None:
             raise SourceError(
                 f"{self.name}: does not specify its pixel size; expected OpenSlide's mpp, TIFF's resolution tags or "
-                "OME-XML. Pass mpp=0.25, or on the command line --mpp-of FILE, a CSV with columns wsi,mpp."
+                "OME-XML. Pass mpp=0.25 to open_slide."
             )
         target = UM_TIMES_POWER / magnification if magnification is not None else mpp
         assert target is not None

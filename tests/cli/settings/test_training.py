@@ -61,7 +61,7 @@ def test_resume_removes_metrics(out, monkeypatch):
         seen.append((out / "metrics.json").exists())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tfbig.cli.tasks.mil.fit", fit)
+    monkeypatch.setattr("tfbig.cli.tasks.mil.MIL.fit", fit)
     with pytest.raises(KeyboardInterrupt):
         resume(out, "--epochs", "2")
     assert seen == [False]
@@ -99,7 +99,7 @@ def test_class_names_like_flags(out):
     config["class_names"] = ["-a", "--epochs=7"]
     (out / "config.yaml").write_text(yaml.safe_dump(config))
     resumed = train.settings_of(["--out", str(out), "--resume"])
-    assert resumed.class_names == ["-a", "--epochs=7"]
+    assert resumed.class_names == ("-a", "--epochs=7")
     assert resumed.epochs == 1
 
 

@@ -1,0 +1,35 @@
+"""Names that flags offer are those of the modules that define what they mean."""
+
+from __future__ import annotations
+
+import tfbig
+from tfbig import mil, patchgd
+from tfbig.cli.data import images, published_datasets
+from tfbig.cli.settings import choices, request
+from tfbig.cli.tasks import classifier_training
+from tfbig.cli.tasks.mil import AGGREGATORS
+from tfbig.models import dtfd, encoders, gigapixel_unet, latent
+from tfbig.patchgd import patch_sampling
+from tfbig.results import report, run_folder
+
+
+def test_names() -> None:
+    assert tuple(AGGREGATORS) == choices.AGGREGATORS
+    assert tuple(classifier_training.OPTIMIZERS) == choices.OPTIMIZERS
+    assert choices.DISTILLATIONS == dtfd.DISTILLATIONS
+    assert choices.NORMS == mil.NORMS
+    assert choices.FILLINGS == patchgd.FILLINGS
+    assert (choices.SAMPLERS, choices.SCALES) == (patch_sampling.SAMPLERS, patch_sampling.SCALES)
+    assert choices.HEADS == latent.HEADS
+    assert tuple(
+        tuple(names) for names in (encoders.TRUNKS, encoders.RESNETS, encoders.NETWORKS)
+    ) == (choices.TRUNKS, choices.RESNETS, choices.NETWORKS)
+    assert list(choices.COLLECTIONS) == list(published_datasets.COLLECTIONS)
+    assert set(images.POOLS) < set(choices.IMAGES)
+
+
+def test_numbers_and_files() -> None:
+    assert choices.UNET_STRIDE == gigapixel_unet.STRIDE
+    assert choices.MAX_VIEWS == report.MAX_VIEWS
+    assert choices.CONFIG == run_folder.CONFIG
+    assert tfbig.__version__ == request.VERSION

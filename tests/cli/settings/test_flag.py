@@ -1,0 +1,92 @@
+"""Flags of settings classes: order, kinds, and what is saved."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, dataclass
+
+import pytest
+
+from tfbig.cli.settings import flag as flags
+from tfbig.cli.settings.flag import PLACE, RESULT, SESSION, TUNABLE, flag
+from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
+from tfbig.cli.settings.tasks import TASKS, MILSettings, PatchGDSettings, SegmentationSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class First:
+    SECTION = "data"
+
+    table: str = flag("a.csv", help="table", kind=PLACE, path=True)
+    rate: float = flag(0.1, help="rate", kind=TUNABLE, type=float)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Second:
+    names: tuple[str, ...] = flag((), help="names", nargs="+")
+    quiet: bool = flag(False, help="quiet", kind=SESSION)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole(First, Second):
+    SECTION = "run"
+
+    rate: float = flag(0.2, help="another rate", kind=TUNABLE, type=float)
+    last: int = flag(1, help="last", type=int)
+
+
+def test_order_and_sections() -> None:
+    sections = {"table": "data", "rate": "data", "names": "run", "quiet": "run", "last": "run"}
+    assert flags.sections_of(Whole) == sections
+    assert list(flags.sections_of(Whole)) == list(sections)
+    assert flags.flags_of(Whole)["rate"].help == "another rate"
+    assert Whole().rate == 0.2
+
+
+def test_what_is_saved(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = Whole(names=("a", "b"), quiet=True)
+    decides = {"rate": 0.2, "names": ["a", "b"], "last": 1}
+    assert flags.to_save(settings) == {"table": str(tmp_path / "a.csv"), **decides}
+    assert flags.deciding(settings) == decides
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(FrozenInstanceError):
+        MILSettings().epochs = 3  # type: ignore[misc]
+
+
+PATHS = {"data", "slides", "coords", "splits", "mpp_of", "encoder_weights", "backbone", "test_only"}
+PLACES = {
+    *("out", "scratch", "devices", "device_memory", "host_memory", "disk", "oversubscription"),
+    *("strict", "confine", "tensorboard", "checkpoint_minutes", "instances_at_once", *PATHS),
+}
+TUNABLES = {"epochs", "lr", "batch_size", "accumulate", "strategy", "sync_norm", "deterministic"}
+SESSIONS = {"config", "resume", "dry_run", "quiet", "beside"}
+
+
+@pytest.mark.parametrize("settings", TASKS.values())
+def test_kinds_of_a_training_run(settings: type) -> None:
+    declared = flags.flags_of(settings)
+    kinds = {PLACE: PLACES, TUNABLE: TUNABLES, SESSION: SESSIONS}
+    for name, each in declared.items():
+        expected = next((kind for kind, names in kinds.items() if name in names), RESULT)
+        assert each.kind == expected, name
+        assert each.path == (name in PATHS), name
+    assert declared["mode"].interchangeable == ("device", "unified", "offload")
+
+
+@pytest.mark.parametrize("settings", [TileSettings, PredictSettings])
+def test_settings_that_results_of_slides_depend_on(settings: type) -> None:
+    others = {"slides", "strict", "quiet", "dry_run", "config", "out", "mpp_of", "reader", "shard"}
+    others |= {"slide_mpp", "dask", "device_memory", "host_memory", "disk", "scratch"}
+    declared = flags.flags_of(settings)
+    assert {name for name, each in declared.items() if not each.kind.decides} == others & set(
+        declared
+    )
+
+
+def test_every_task_has_settings() -> None:
+    for name, settings in TASKS.items():
+        assert settings().task == name
+    assert SegmentationSettings().mode == "offload"
+    assert PatchGDSettings().mode == "patchgd"

@@ -1,0 +1,41 @@
+"""Files of flags as tokens of the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tfbig.cli.settings import yaml_flags
+from tfbig.cli.settings.run_settings import RunSettings
+
+
+def test_tokens(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        "batch_size: 4\nfast: true\nslow: false\nnone: null\nnames: [a, -b, --c=1]\nrate: -1\n"
+    )
+    tokens = ["--batch-size=4", "--fast", "--names", "a", " -b", " --c=1", "--rate=-1"]
+    assert yaml_flags.read_tokens(file, RunSettings) == tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "c.yaml: no such file; expected a YAML file of flags"),
+        ("a: [", "c.yaml: is not YAML: "),
+        ("a: 2024-99-99\n", "c.yaml: is not YAML: "),
+        ("- a\n", "c.yaml: holds no `flag: value` lines"),
+        ("dry-run: true\n", "c.yaml: 'dry-run' can be given on the command line only"),
+        ("dry_run: true\n", "c.yaml: 'dry_run' can be given on the command line only"),
+    ],
+)
+def test_wrong_files(
+    text: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        yaml_flags.read_tokens(tmp_path / "c.yaml", RunSettings)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,133 @@
+"""Errors of the library name flags when they come from the command line."""
+
+import re
+
+import keras
+import pytest
+from cli_runs import run_segmentation, write_cohort, write_square
+from keras import layers
+from samples import darkness
+
+import train
+from tfbig.cli.main import main
+from tfbig.sources import read_coords
+
+ARGUMENT = re.compile(r"`(device|host|disk)`|Budget\(|\b(mpp|store|scratch|devices|strip_rows)=")
+"""Arguments of Python."""
+
+
+def error_of(capsys, call):
+    """Return what a failing command prints to standard error, without lines of other kinds."""
+    try:
+        assert call() != 0
+    except SystemExit as ended:
+        assert ended.code != 0
+    return "\n".join(line for line in capsys.readouterr().err.splitlines() if ": " in line)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--device-memory", "1KB"), "Raise --device-memory to"),
+        (("--host-memory", "10KB", "--disk", "0"), "Raise --host-memory to"),
+        (("--host-memory", "10KB", "--disk", "0"), "--precision mixed_bfloat16"),
+        (("--devices", "GPU:77"), "--devices 'GPU:77': no such device"),
+    ],
+)
+def test_train(flags, message, segmentation_data, tmp_path, capsys):
+    error = error_of(capsys, lambda: run_segmentation(segmentation_data, tmp_path / "out", *flags))
+    assert message in error
+    assert not ARGUMENT.search(error)
+
+
+def test_plan(tmp_path, capsys):
+    image = keras.Input((None, None, 3))
+    x = layers.BatchNormalization()(layers.Conv2D(4, 3)(image))
+    keras.Model(image, layers.Conv2D(1, 3)(x)).save(tmp_path / "m.keras")
+    flags = ["plan", str(tmp_path / "m.keras"), "512x512", "--host-memory", "10KB", "--disk", "0"]
+    error = error_of(capsys, lambda: main(flags))
+    assert "Raise --host-memory to" in error
+    assert "or --store bfloat16" in error
+    assert not ARGUMENT.search(error)
+
+
+def test_predict(tmp_path, capsys):
+    write_square(tmp_path / "a.tif")
+    darkness(tmp_path / "m.keras")
+    flags = [str(tmp_path / "m.keras"), str(tmp_path / "a.tif"), "--out", str(tmp_path / "out")]
+    error = error_of(capsys, lambda: main(["predict", *flags, "--device-memory", "1KB"]))
+    assert "Raise --device-memory to" in error
+    assert not ARGUMENT.search(error)
+
+
+@pytest.fixture
+def unknown(tmp_path):
+    """A slide that does not say the size of its pixels, and one that says 0.5 um."""
+    folder = tmp_path / "slides"
+    folder.mkdir()
+    write_square(folder / "unknown.tif", resolutionunit="NONE")
+    write_square(folder / "a.tif")
+    return folder
+
+
+def test_missing_pixel_size(unknown, tmp_path, capsys):
+    flags = ["tile", str(unknown), "--out", str(tmp_path / "out"), "--size", "64"]
+    error = error_of(capsys, lambda: main(flags))
+    assert "Use --slide-mpp 0.25, or --mpp-of FILE, a CSV with columns wsi,mpp" in error
+    assert not ARGUMENT.search(error)
+
+
+def test_slide_mpp(unknown, tmp_path):
+    out = tmp_path / "out"
+    flags = ["tile", str(unknown), "--out", str(out), "--size", "64", "--mpp", "1"]
+    assert main([*flags, "--slide-mpp", "0.25"]) == 0
+    assert read_coords(out / "unknown.h5").step == 4.0
+    assert read_coords(out / "a.h5").step == 2.0  # the file says 0.5
+
+
+def test_mpp_of_wins(unknown, tmp_path):
+    (tmp_path / "mpp.csv").write_text("wsi,mpp\nunknown,0.2\n")
+    flags = ["tile", str(unknown), "--out", str(tmp_path / "out"), "--size", "64", "--mpp", "1"]
+    assert (
+        main(
+            [
+                *flags,
+                "--slide-mpp",
+                "0.25",
+                "--mpp-of",
+                str(tmp_path / "mpp.csv"),
+                "--tissue",
+                "none",
+            ]
+        )
+        == 0
+    )
+    assert read_coords(tmp_path / "out" / "unknown.h5").step == 5.0
+
+
+@pytest.fixture
+def silent_cohort(tmp_path):
+    """A table of slides of which two do not say the size of their pixels."""
+    table = write_cohort(tmp_path / "data")
+    for name in ("centre 0/s0", "centre 0/s9"):
+        write_square(table.parent / f"{name}.tif", side=320, resolutionunit="NONE")
+    return table
+
+
+def test_training_without_pixel_size(silent_cohort, tmp_path, capsys):
+    flags = ["--task", "mil", "--bags", "slides", "--tile", "16", "--mpp", "1", "--dry-run"]
+    assert train.main([*flags, "--data", str(silent_cohort)]) == 0
+    error = capsys.readouterr().err
+    assert "skipped s0: " in error
+    assert "Use --slide-mpp 0.25, or --mpp-of FILE" in error
+    assert train.main([*flags, "--data", str(silent_cohort), "--slide-mpp", "0.5"]) == 0
+    assert "skipped s0: " not in capsys.readouterr().err
+
+
+def test_whole_slides_without_pixel_size(silent_cohort, tmp_path, capsys):
+    flags = ["--task", "patchgd", "--images", "slides", "--mpp", "2", "--patch", "40", "--dry-run"]
+    flags += ["--encoder", "small", "--head", "smaller", "--data", str(silent_cohort)]
+    assert train.main([*flags, "--slide-mpp", "0.5"]) == 0
+    output = capsys.readouterr()
+    assert "skipped s0: " not in output.err
+    assert "of 80 x 80 x 3" in output.out

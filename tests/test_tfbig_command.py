@@ -1,0 +1,99 @@
+"""The start of `tfbig` and `train.py`: what is imported before the arguments are known, and what TensorFlow prints."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from samples import ROOT
+
+import tfbig_command
+
+HEAVY = ("tensorflow", "keras", "numpy", "skimage", "matplotlib", "tfbig.streaming")
+
+
+def started(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the checkout, without settings of TensorFlow's logs but those given."""
+    inherited = {k: v for k, v in os.environ.items() if k not in tfbig_command.QUIET}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=inherited | {"PYTHONPATH": str(ROOT)} | environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("-m", "tfbig_command", "--help"), 0),
+        (("-m", "tfbig_command", "--version"), 0),
+        (("-m", "tfbig_command", "tile", "--help"), 0),
+        (("-m", "tfbig_command", "tile", "--siz", "5"), 2),
+        (("-m", "tfbig_command", "train", "--task", "patchgd", "--epochs", "0"), 2),
+        (("-m", "tfbig_command", "evaluate", "no_such_run"), 2),
+        (("train.py", "--help"), 0),
+        (("train.py", "--task", "mil", "--model", "unknown"), 2),
+    ],
+)
+def test_nothing_heavy_is_imported_before_the_arguments_are_known(
+    arguments: tuple[str, ...], code: int
+) -> None:
+    ended = started("-X", "importtime", *arguments)
+    assert ended.returncode == code
+    modules = [line.rpartition("|")[2].strip() for line in ended.stderr.splitlines() if "|" in line]
+    assert "tfbig.cli.settings.parser" in modules
+    assert not [name for name in modules if name.startswith(HEAVY)]
+
+
+def test_version() -> None:
+    assert started("-m", "tfbig_command", "--version").stdout == "tfbig 0.1.0\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-m", "tfbig_command", "doctor"),
+        pytest.param(
+            ("-m", "tfbig_command", "plan", "MobileNet", "64x64", "--inference"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("train.py", "--task", "mil", "--num-bags", "2", "2", "2", "--dry-run"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_tensorflow_prints_nothing(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    ended = started(*arguments, XDG_CACHE_HOME=str(tmp_path))
+    assert ended.returncode == 0
+    assert ended.stderr == ""
+
+
+@pytest.mark.slow  # imports TensorFlow in a process
+def test_own_setting_of_the_logs_wins(tmp_path: Path) -> None:
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "0", "XDG_CACHE_HOME": str(tmp_path)}
+    ended = started("-m", "tfbig_command", "doctor", **environment)
+    assert "oneDNN" in ended.stderr
+
+
+def test_lines_that_are_no_logs_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ZeroDivisionError), tfbig_command.logs_held_back():
+        os.write(2, b"I0000 00:00:1.2    7 port.cc:153] oneDNN is on\n")
+        os.write(2, b"F0000 00:00:1.2    7 port.cc:153] fatal\nTraceback\n")
+        raise ZeroDivisionError
+    assert capfd.readouterr().err == "F0000 00:00:1.2    7 port.cc:153] fatal\nTraceback\n"
+
+
+def test_package_is_forgotten_if_it_was_not_executed() -> None:
+    code = (
+        "import tfbig_command, sys\n"
+        "try:\n    tfbig_command.main(['--version'])\n"
+        "except SystemExit:\n    print([name for name in sys.modules if name.startswith('tfbig')])\n"
+    )
+    assert started("-c", code).stdout.splitlines()[-1] == "['tfbig_command']"

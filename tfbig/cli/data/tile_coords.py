@@ -1,0 +1,106 @@
+"""Coordinates of `--coords`: the file of a slide, and whether it was made with the tiles that are asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfbig import SourceError
+from tfbig.sources import Coords
+from tfbig.sources.slides.slide import TOLERANCE, UM_TIMES_POWER, title_of
+
+RESOLUTIONS = ("mpp", "magnification", "level")
+
+
+def file_of(folder: str | Path, path: str | Path) -> Path:
+    """Return the file with the tiles of a slide.
+
+    Args:
+        folder: Folder of `--coords`.
+        path: Path of the slide.
+    """
+    return Path(folder) / f"{title_of(path)}.h5"
+
+
+def resolution_of(coords: Coords) -> dict[str, Any]:
+    """Return the resolution that the tiles were made with, such as `{"mpp": 0.5}`; empty if the file does not say."""
+    kinds = {"mpp": float, "magnification": float, "level": int}
+    made_with = coords.made_with
+    return {key: kind(made_with[key]) for key, kind in kinds.items() if key in made_with}
+
+
+def check(
+    file: Path, coords: Coords, resolution: Mapping[str, float], size: int | None = None
+) -> None:
+    """Check that tiles were made with the resolution and the size that are asked for.
+
+    Args:
+        file: The file of the tiles.
+        coords: The tiles.
+        resolution: The resolution that is asked for, such as `{"mpp": 0.5}`, or an empty dict.
+        size: Rows and columns of a tile that are asked for, or None.
+
+    Raises:
+        SourceError: The file says something else.
+    """
+    if size is not None and coords.size != size:
+        raise SourceError(
+            f"{file}: holds tiles of {coords.size} pixels, but tiles of {size} are asked for. Leave out --tile, or use "
+            f"tiles of tfbig tile --size {size}."
+        )
+    made_with = resolution_of(coords)
+    for name, value in resolution.items():
+        if not _agree(name, value, made_with):
+            made = " ".join(f"--{key} {number:g}" for key, number in made_with.items())
+            raise _contradiction(file, f"holds tiles that were made with {made}", name, value)
+
+
+def check_pixels(
+    file: Path, name: str, mpp: Sequence[float] | None, resolution: Mapping[str, float]
+) -> None:
+    """Check the micrometres per pixel of tiles whose file names only a pyramid level.
+
+    Args:
+        file: The file.
+        name: Name of the slide.
+        mpp: Micrometres per pixel of the tiles along rows and columns, or None if unknown.
+        resolution: As in `check`.
+
+    Raises:
+        SourceError: They are not those that are asked for.
+    """
+    target = _nominal_mpp(resolution)
+    if target is None or mpp is None:
+        return
+    actual = sum(mpp) / 2
+    if not math.isclose(actual, target, rel_tol=TOLERANCE):
+        tiles = f"holds tiles of {actual:.4g} micrometres per pixel on slide {name}"
+        raise _contradiction(file, tiles, *next(iter(resolution.items())))
+
+
+def _contradiction(file: Path, tiles: str, name: str, value: float) -> SourceError:
+    return SourceError(
+        f"{file}: {tiles}, but --{name} is {value:g}. Leave out --{name} to use these tiles, or use tiles of tfbig "
+        f"tile --{name} {value:g}."
+    )
+
+
+def _agree(name: str, value: float, made_with: Mapping[str, float]) -> bool:
+    """Return whether a resolution is that of the file; True if the file does not say it in a comparable way."""
+    if name in made_with:
+        return math.isclose(made_with[name], value, rel_tol=1e-6)
+    if not made_with or "level" in made_with:
+        return True  # the pixels of the slide tell, see `check_pixels`
+    target, made = _nominal_mpp({name: value}), _nominal_mpp(made_with)
+    if target is None or made is None:
+        return False
+    return math.isclose(target, made, rel_tol=TOLERANCE)
+
+
+def _nominal_mpp(resolution: Mapping[str, float]) -> float | None:
+    """Return the micrometres per pixel of `mpp` or `magnification`; None for a level, or nothing."""
+    if "magnification" in resolution:
+        return UM_TIMES_POWER / resolution["magnification"]
+    return resolution.get("mpp")

@@ -1,0 +1,59 @@
+"""Paths of the command line: each must exist and be of its kind before anything is read or written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tfbig.cli.settings.flag import Flag, flags_of
+from tfbig.errors import SourceError
+
+
+class FlagError(SourceError):
+    """Raised if a flag or an argument is wrong; the command ends with exit code 2."""
+
+
+def check(settings: Any) -> None:
+    """Check the paths of the settings of a command.
+
+    Args:
+        settings: Settings of the command.
+
+    Raises:
+        FlagError: A path does not exist, or is a file where a folder is expected or the reverse.
+    """
+    for name, declared in flags_of(type(settings)).items():
+        value = getattr(settings, name)
+        if not declared.exists or not value:
+            continue
+        for path in value if isinstance(value, tuple) else (value,):
+            shown = path if declared.positional else f"--{name.replace('_', '-')} {path}"
+            check_path(shown, path, _kind(name, declared, settings))
+
+
+def _kind(name: str, declared: Flag, settings: Any) -> str:
+    """Return what a path must be; `--data` of slides may also be their table."""
+    values = vars(settings)
+    slides = name == "data" and "slides" in (values.get("bags"), values.get("images"))
+    return "file or folder" if slides else declared.exists
+
+
+def check_path(shown: str, path: str | Path, kind: str) -> None:
+    """Check one path.
+
+    Args:
+        shown: The path, as an error shows it: after its flag.
+        path: The path.
+        kind: "file", "folder" or "file or folder".
+
+    Raises:
+        FlagError: As in `check`.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FlagError(
+            f"{shown}: no such {kind}. Check the path (working directory: {Path.cwd()})."
+        )
+    actual = "folder" if path.is_dir() else "file"
+    if actual not in kind:
+        raise FlagError(f"{shown}: is a {actual}; expected a {kind}. Check the path.")

@@ -1,0 +1,39 @@
+"""Names that flags offer. Modules that import TensorFlow define what they mean; a test checks that both agree."""
+
+from __future__ import annotations
+
+AGGREGATORS = ("abmil", "gated", "dtfd", "transmil", "attention", "mean", "max")
+AUGMENTATIONS = ("a3", "slide")
+BAGS = ("shapes", "digits", "pictures", "folder", "slides")
+DISTILLATIONS = ("AFS", "MaxS", "MaxMinS", "MAS")
+FILLINGS = ("published", "frozen")
+HEADS = ("published", "smaller", "larger", "abmil", "transformer")
+IMAGES = ("drawn", "digits", "folder", "pictures", "har", "slides")
+INPUT_CHANNELS = {"rgb": 3, "gray": 1, "inverted-gray": 1}
+"""Inputs of `tfbig predict`, and the channels of each."""
+NORMS = ("exact", "frozen", "per_slice")
+OPTIMIZERS = ("adam", "coupled_adam", "adamw", "demon_adamw", "lookahead_radam")
+READERS = ("tifffile", "openslide", "zarr")
+RESNETS = ("resnet18", "resnet34", "resnet50")
+SAMPLERS = ("shuffle", "replacement", "attention")
+SCALES = ("published", "unbiased")
+TRUNKS = ("small", "strided")
+NETWORKS = (*RESNETS, "mobilenetv2")
+
+COLLECTIONS = {
+    "panda": "prostate biopsies, ISUP grade 0 to 5 (Bulten et al., 2022)",
+    "camelyon16": "lymph nodes, normal or tumour (Bejnordi et al., 2017)",
+    "camelyon17": "lymph nodes of five centres, by slide (Litjens et al., 2018)",
+    "tcga-prad": "prostatectomies, ISUP grade (Zuley et al., 2016)",
+    "tcga-nsclc": "lung, adenocarcinoma or squamous cell carcinoma",
+}
+"""Public collections of slides of `tfbig dataset`, and what each is."""
+
+UNET_STRIDE = 128
+"""Rows and columns of crops for the gigapixel U-Net are multiples of this."""
+MAX_VIEWS = 8
+"""Most slides with a zoomable view in a report."""
+WARM_START_EPOCHS = 4
+"""Default number of epochs on single digits."""
+CONFIG = "config.yaml"
+"""File of the settings of a run."""

@@ -1,0 +1,153 @@
+"""Settings of the training and evaluation of classifiers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfbig.cli.settings import choices
+from tfbig.cli.settings import value_types as types
+from tfbig.cli.settings.flag import TUNABLE, flag
+
+
+def epochs_flag(default: int) -> int:
+    """Return the field of the flag `--epochs`."""
+    help_text = "number of epochs (default: %(default)s)"
+    field: int = flag(default, kind=TUNABLE, type=types.count, help=help_text)
+    return field
+
+
+def batch_size_flag(default: int, batch: str) -> int:
+    """Return the field of the flag `--batch-size`.
+
+    Args:
+        default: Default.
+        batch: What a batch contains.
+    """
+    help_text = f"{batch} (default: %(default)s)"
+    field: int = flag(default, kind=TUNABLE, type=types.count, help=help_text)
+    return field
+
+
+def channels_flag(default: float, what: str, networks: str) -> float | tuple[float, ...]:
+    """Return the field of a flag with one number, or one for each channel.
+
+    Args:
+        default: Default.
+        what: What the numbers are.
+        networks: Networks that use them.
+    """
+    help_text = f"{what} of each channel divided by 255, for {networks} (default: %(default)s)"
+    field: float | tuple[float, ...] = flag(default, type=float, nargs="+", help=help_text)
+    return field
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """Epochs, batches and the optimizer."""
+
+    SECTION = "training"
+
+    epochs: int = epochs_flag(10)
+    batch_size: int = batch_size_flag(1, "bags of a step, all of the same size")
+    accumulate: int = flag(
+        1,
+        kind=TUNABLE,
+        type=types.count,
+        help="number of steps whose gradients are averaged before the optimizer steps (default: %(default)s)",
+    )
+    sum: bool = flag(
+        False, help="sum the gradients of --accumulate steps instead of averaging them"
+    )
+    optimizer: str = flag(
+        "adam", choices=choices.OPTIMIZERS, help="optimizer (default: %(default)s)"
+    )
+    lr: float = flag(
+        1e-3, kind=TUNABLE, type=types.positive, help="learning rate (default: %(default)s)"
+    )
+    epsilon: float = flag(
+        1e-7,
+        type=types.positive,
+        help="epsilon of adam and coupled_adam (default: %(default)s)",
+    )
+    decay: float = flag(
+        0.0,
+        type=float,
+        help="weight decay; in coupled_adam an L2 penalty (default: %(default)s)",
+    )
+    clip: float | None = flag(
+        type=types.positive,
+        help="clip the global norm of the gradient to this value (default: no clipping)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSettings:
+    """Learning rate over the epochs, weights of the classes, and the epoch that is kept."""
+
+    SECTION = "training"
+
+    schedule: str = flag(
+        "cosine",
+        choices=["constant", "cosine", "exponential", "linear"],
+        help="schedule of the learning rate; changes after every epoch, with linear or --warmup after every step; "
+        "linear decreases to half (default: %(default)s)",
+    )
+    warmup: float | None = flag(
+        type=types.positive,
+        help="epochs in which the learning rate increases from 0, e.g. 2 (default: none)",
+    )
+    rate: float = flag(
+        0.955,
+        type=types.positive,
+        help="factor per epoch of --schedule exponential (default: %(default)s)",
+    )
+    demon_steps: int | None = flag(
+        type=types.count,
+        help="steps after which the momentum of demon_adamw is 0 (default: the steps of the run)",
+    )
+    like_sizes: bool = flag(
+        False,
+        help="put images or bags of similar size next to each other, so that workers of a round wait less for each "
+        "other",
+    )
+    class_weights: bool = flag(
+        False, help="weight classes by inverse frequency; weights add up to 1"
+    )
+    keep: str = flag(
+        "best",
+        choices=["last", "best", "window"],
+        help="epoch that is saved and tested: the last; the best by --monitor; or the best one in the window of "
+        "--window epochs with the best average (default: %(default)s)",
+    )
+    monitor: str = flag(
+        "loss",
+        choices=["loss", "accuracy", "qwk"],
+        help="validation metric of --keep (default: %(default)s)",
+    )
+    window: int = flag(
+        15,
+        type=types.count,
+        help="epochs in the window of --keep window (default: %(default)s)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierSettings(OptimizerSettings, ScheduleSettings):
+    """Training of a classifier."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """Evaluation of a classifier of bags."""
+
+    SECTION = "training"
+
+    eval_sample: float | None = flag(
+        type=types.positive,
+        help="instances drawn from a test bag: a number, or a share below 1 (default: all)",
+    )
+    eval_repeats: int = flag(
+        1,
+        type=types.count,
+        help="number of draws of --eval-sample; metrics are means (default: %(default)s)",
+    )

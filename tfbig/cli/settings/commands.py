@@ -1,0 +1,166 @@
+"""Commands of `tfbig`: what each does, its settings, and the module that runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfbig.cli.settings import choices
+from tfbig.cli.settings import value_types as types
+from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag
+from tfbig.cli.settings.run_settings import MemorySettings
+from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings, custom_flag
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of `tfbig`.
+
+    Attributes:
+        module: Module with `run(settings)`, which returns the exit code.
+        about: What the command does, one sentence.
+        settings: Settings class; None if it depends on `--task`.
+        on_signal: What a signal does, printed when one arrives.
+        after_signal: What holds after a signal, printed at the end.
+    """
+
+    module: str
+    about: str
+    settings: type | None = None
+    on_signal: str = "stopping after this strip; press again to quit at once"
+    after_signal: str = "finished slides are kept"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorSettings:
+    """Settings of `tfbig doctor`."""
+
+    json: bool = flag(False, kind=SESSION, help="print one JSON object")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedModel:
+    """What is planned."""
+
+    model: str = flag(
+        REQUIRED,
+        positional=True,
+        metavar="MODEL",
+        help="run folder, .keras file, or name of a network of keras.applications, e.g. ResNet50",
+    )
+    size: str = flag(
+        REQUIRED,
+        positional=True,
+        metavar="SIZE",
+        help="rows x columns, e.g. 32768x32768; a slide of that size; or tiles of a bag, e.g. 2000",
+    )
+    batch_size: int = flag(1, type=types.count, help="images or bags of a batch (default: 1)")
+    inference: bool = flag(False, help="plan a prediction instead of a training step")
+    custom: tuple[str, ...] = custom_flag()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSettings(PlannedModel, MemorySettings):
+    """Settings of `tfbig plan`."""
+
+    store: str | None = flag(
+        choices=["bfloat16", "float16"],
+        help="dtype of stored images (default: the dtype of the model)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSettings:
+    """Settings of `tfbig dataset`."""
+
+    name: str = flag(
+        REQUIRED,
+        positional=True,
+        choices=list(choices.COLLECTIONS),
+        metavar="NAME",
+        help="; ".join(f"{name}: {about}" for name, about in choices.COLLECTIONS.items()),
+    )
+    folder: str | None = flag(
+        positional=True,
+        nargs="?",
+        metavar="FOLDER",
+        help="folder of the downloaded files; without it, print which files are expected, and stop",
+    )
+    out: str | None = flag(
+        kind=PLACE,
+        metavar="DIR",
+        help="folder for slides.csv and splits_0.csv, in the format of CLAM (default: not written)",
+    )
+    folds: int | None = flag(
+        type=types.count,
+        help="write splits_0.csv, splits_1.csv, ... of k-fold cross-validation: by case, stratified by label",
+    )
+    seed: int = flag(0, type=int, help="random seed of splits that are drawn (default: 0)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportSettings:
+    """Settings of `tfbig report`."""
+
+    folder: str = flag(
+        REQUIRED,
+        exists="folder",
+        positional=True,
+        metavar="FOLDER",
+        help="results folder of train, evaluate, tile or predict",
+    )
+    max_slides: int = flag(
+        choices.MAX_VIEWS,
+        type=types.count,
+        help="most slides with a zoomable view; each takes a few megabytes (default: %(default)s)",
+    )
+
+
+def _training(about: str) -> Command:
+    """Return a command that trains or evaluates; its settings depend on `--task`."""
+    return Command(
+        "tfbig.cli.commands.train",
+        about,
+        on_signal="stopping after this strip, with a checkpoint; press again to quit at once",
+        after_signal="--resume with --out continues from here",
+    )
+
+
+COMMANDS = {
+    "train": _training(
+        "Train a network on slides, on bags of tiles, or on large images; the same as train.py."
+    ),
+    "evaluate": _training(
+        "Evaluate a trained model on labelled test data: the flags of train, over those of its run; nothing is trained."
+    ),
+    "doctor": Command(
+        "tfbig.cli.commands.doctor",
+        "Report versions, devices, memory and readers, and how to install what is missing.",
+        DoctorSettings,
+    ),
+    "plan": Command(
+        "tfbig.cli.commands.plan",
+        "Print memory, disk and time of a model for images of a given size, before anything runs.",
+        PlanSettings,
+    ),
+    "dataset": Command(
+        "tfbig.cli.commands.dataset",
+        "Check a downloaded public collection of slides, and write its table and splits.",
+        DatasetSettings,
+    ),
+    "tile": Command(
+        "tfbig.cli.commands.tile",
+        "Find tissue on slides and the tiles that hold it; write coordinates for CLAM and TRIDENT, and pictures.",
+        TileSettings,
+    ),
+    "predict": Command(
+        "tfbig.cli.commands.predict",
+        "Predict masks or classes of slides of any size: files for QuPath, pictures and a table.",
+        PredictSettings,
+    ),
+    "report": Command(
+        "tfbig.cli.commands.report",
+        "Write the report of a run again: one HTML file that opens without a network connection.",
+        ReportSettings,
+    ),
+}
+"""Commands by name, in the order of the help."""

@@ -1,0 +1,273 @@
+"""Settings of the data of a training run: slides of a table, bags and images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfbig.cli.settings import choices
+from tfbig.cli.settings import value_types as types
+from tfbig.cli.settings.flag import PLACE, RESULT, flag
+from tfbig.cli.settings.run_settings import slide_mpp_flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortSettings:
+    """Slides of a table, their splits and their resolution."""
+
+    SECTION = "data"
+
+    slides: str | None = flag(
+        exists="folder",
+        kind=PLACE,
+        path=True,
+        metavar="FOLDER",
+        help="folder of the slides of slides.csv, searched with subfolders (default: the folder of slides.csv; "
+        "paths in its column path win)",
+    )
+    class_names: tuple[str, ...] | None = flag(
+        nargs="+",
+        metavar="NAME",
+        help="class names, in order (default: the labels of the table, sorted)",
+    )
+    splits: str | None = flag(
+        exists="file",
+        kind=PLACE,
+        path=True,
+        metavar="FILE",
+        help="splits_0.csv in the format of CLAM: columns train, val, test",
+    )
+    folds: int | None = flag(
+        type=types.count,
+        help="number of folds of cross-validation, by case and stratified by label (default: no folds)",
+    )
+    fold: int = flag(
+        0,
+        type=types.count_from_zero,
+        help="index of the test fold, from 0; the next one is for validation (default: 0)",
+    )
+    mpp: float | None = flag(
+        type=types.positive,
+        help="resolution at which slides are read, in micrometres per pixel",
+    )
+    magnification: float | None = flag(
+        type=types.positive,
+        help="the resolution as a magnification, e.g. 20",
+    )
+    mpp_of: str | None = flag(
+        exists="file",
+        kind=PLACE,
+        path=True,
+        metavar="FILE",
+        help="CSV file with columns wsi,mpp: micrometres per pixel of slides without a pixel size",
+    )
+    slide_mpp: float | None = slide_mpp_flag(RESULT)
+    reader: str | None = flag(
+        choices=choices.READERS,
+        help="library that reads the slides (default: by format)",
+    )
+    confine: bool = flag(
+        False,
+        kind=PLACE,
+        help="refuse files that are outside of the folder of the table and of --slides, after following links; for "
+        "tables that you do not trust",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComposedBagSettings:
+    """What bags are made of, and how bags are composed."""
+
+    SECTION = "data"
+
+    bags: str = flag(
+        "shapes",
+        choices=choices.BAGS,
+        help="what the bags are made of. shapes: drawn tiles, a bag with a ring is positive; digits: QMNIST-bags from "
+        "the IDX files in --data; pictures: Imagenette-bags from --data/train/CLASS and --data/val/CLASS; "
+        "folder: --data/bags.csv with columns bag, label, split; slides: tiles of slides, --data is a table "
+        "with columns case_id, slide_id, label (default: %(default)s)",
+    )
+    data: str | None = flag(
+        exists="folder",
+        kind=PLACE,
+        path=True,
+        metavar="FOLDER",
+        help="folder of digits, pictures or bags; table of slides",
+    )
+    num_bags: tuple[int, int, int] = flag(
+        (150, 30, 30),
+        nargs=3,
+        type=types.count,
+        metavar=("TRAIN", "VAL", "TEST"),
+        help="number of composed bags (default: 150 30 30)",
+    )
+    instances: int = flag(
+        20, type=types.count, help="instances of a composed bag (default: %(default)s)"
+    )
+    share: float = flag(
+        0.2,
+        type=types.positive,
+        help="share of key-class instances in a positive bag (default: %(default)s)",
+    )
+    key: int = flag(
+        9,
+        type=int,
+        help="key class, from 0: a bag that contains it is positive (default: %(default)s)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileSettings:
+    """Tiles of slides as instances."""
+
+    SECTION = "data"
+
+    tile: int | None = flag(
+        type=types.count,
+        help="rows and columns of an instance, in pixels (default: that of --coords; 256 for slides, 112 for pictures, "
+        "24 for shapes)",
+    )
+    coords: str | None = flag(
+        exists="folder",
+        kind=PLACE,
+        path=True,
+        metavar="FOLDER",
+        help="folder with SLIDE.h5 of tfbig tile, CLAM or TRIDENT (default: find tiles as tfbig tile does)",
+    )
+    min_tissue: float | None = flag(
+        type=types.share,
+        help="smallest share of tissue in a tile, 0 to 1 (default: that of --coords, else 0.6)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileLevelSettings:
+    """Pyramid level of tiles."""
+
+    SECTION = "data"
+
+    level: int | None = flag(
+        type=types.count_from_zero,
+        help="resolution as a pyramid level instead, 0 is the finest (default: that of --coords, else --mpp 0.5)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceSettings:
+    """Which instances of a bag are used, and how they are changed."""
+
+    SECTION = "data"
+
+    foreground: float | None = flag(
+        type=types.positive,
+        help="drop tiles with a smaller share of pixels with grey values from 3 to 230 (default: keep all)",
+    )
+    fill: bool = flag(False, help="fill up training bags smaller than --sample with white tiles")
+    augment: bool = flag(
+        False,
+        help="random blur, colours, flips and rotations, the same for all instances of a bag",
+    )
+    sample: float | None = flag(
+        type=types.positive,
+        help="instances drawn from a training bag: a number, or a share below 1 (default: all)",
+    )
+    val_sample: float | None = flag(
+        type=types.positive, help="instances drawn from a validation bag (default: all)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BagSettings(
+    ComposedBagSettings, TileSettings, CohortSettings, TileLevelSettings, InstanceSettings
+):
+    """Bags of `--task mil`."""
+
+    SECTION = "data"
+
+    classes: int | None = flag(
+        type=types.count,
+        help="number of classes of bags.csv (default: the largest label + 1)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UltraMnistSettings:
+    """What images are, and how UltraMNIST is composed."""
+
+    SECTION = "data"
+
+    images: str = flag(
+        "drawn",
+        choices=choices.IMAGES,
+        help="what the images are. drawn: UltraMNIST of printed digits; digits: UltraMNIST from the IDX files in "
+        "--data; folder: --data/images.csv with columns image, label, and split (train, val, test) or patient, by "
+        "which images are split 70:10:20; pictures: --data/train/CLASS and --data/val/CLASS; har: --data is the "
+        "folder of UCI HAR; slides: whole slides, --data is a table with columns case_id, slide_id, label (default: "
+        "%(default)s)",
+    )
+    data: str | None = flag(
+        exists="folder",
+        kind=PLACE,
+        path=True,
+        metavar="FOLDER",
+        help="folder of digits, images or signals; table of slides",
+    )
+    num_images: tuple[int, int, int] = flag(
+        (5000, 200, 500),
+        nargs=3,
+        type=types.count,
+        metavar=("TRAIN", "VAL", "TEST"),
+        help="number of UltraMNIST images, rounded down to multiples of 10 (default: 5000 200 500)",
+    )
+    canvas: int = flag(
+        256,
+        type=types.count,
+        help="rows and columns of UltraMNIST images, in pixels (default: 256)",
+    )
+    factors: tuple[int, int] = flag(
+        (1, 1),
+        nargs=2,
+        type=types.count,
+        metavar=("LOW", "HIGH"),
+        help="smallest and largest size of UltraMNIST digits, in units of 28 pixels; half of the smallest have 14 "
+        "pixels; published: 1 9 with --canvas 512 (default: 1 1)",
+    )
+    digits: tuple[int, ...] = flag(
+        (3, 4, 5),
+        nargs="+",
+        type=types.count,
+        metavar="N",
+        help="numbers of digits in an UltraMNIST image (default: 3 4 5)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFileSettings:
+    """How image files are read and changed."""
+
+    SECTION = "data"
+
+    side: int | None = flag(
+        type=types.count,
+        help="scale images to this many rows and columns (default: no scaling)",
+    )
+    level: int = flag(
+        0,
+        type=int,
+        help="pyramid level of slides; 0 is full resolution (default: 0)",
+    )
+    classes: int | None = flag(
+        type=types.count,
+        help="number of classes of images.csv (default: the largest label + 1)",
+    )
+    augment: str | None = flag(
+        choices=choices.AUGMENTATIONS,
+        help="augmentation of training images. a3: random crops, flips, RandAugment, mixup and cutmix of Wightman "
+        "et al. (2021), A3, on images in memory; slide: random blur, colours, flips and rotations, the same for a "
+        "whole image, drawn again in every epoch and applied while reading (default: none)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSettings(UltraMnistSettings, ImageFileSettings, CohortSettings):
+    """Images of `--task patchgd`."""

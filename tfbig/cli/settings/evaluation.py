@@ -1,0 +1,67 @@
+"""Settings of `tfbig evaluate`: the flags of train, over those of the run that is evaluated."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tfbig.cli import paths
+from tfbig.cli.settings import training, yaml_flags
+from tfbig.cli.settings.choices import CONFIG
+from tfbig.cli.settings.run_settings import RunSettings
+from tfbig.cli.settings.tasks import TrainSettings
+from tfbig.errors import SourceError
+
+HELP = """usage: tfbig evaluate RUN [FLAGS]
+
+RUN is a run folder of train. FLAGS are flags of tfbig train; they win over the settings of the run. With another table,
+--data, all its slides are evaluated, or those with split "test" if it has a column split, but never slides that the run
+was trained on. Results go to --out (default: RUN/evaluation-<date>-<time>). Example:
+  tfbig evaluate runs/mine --data other/slides.csv --slides OTHER --out results"""
+DATA_SETTINGS = ("slides", "coords", "splits", "folds", "fold")
+"""Settings that belong to the data of the run, not to another --data."""
+SPLIT_FLAGS = ("--splits", "--folds", "--fold")
+
+
+def parse(argv: Sequence[str], about: str) -> TrainSettings:
+    """Return the settings of a command line `RUN FLAGS`.
+
+    Args:
+        argv: The command line.
+        about: What the command does, for its help.
+
+    Raises:
+        FlagError: There is no such folder.
+        SourceError: `RUN` is not a run folder, or a flag is only for training.
+    """
+    if not argv or argv[0].startswith("-"):
+        print(f"{about}\n\n{HELP}")
+        raise SystemExit(0 if argv[:1] in (["--help"], ["-h"]) else 2)
+    run, *flags = argv
+    paths.check_path(run, run, "folder")
+    config = Path(run) / CONFIG
+    if not config.exists():
+        raise SourceError(f"{run}: is not a run folder of train; expected one with {CONFIG}.")
+    names = [flag.partition("=")[0].replace("_", "-") for flag in flags]
+    _check_flags(names)
+    values = yaml_flags.read_yaml(config)
+    if "--data" in names:
+        values = {key: value for key, value in values.items() if key not in DATA_SETTINGS}
+    if "--out" not in names:
+        flags += ["--out", str(Path(run) / f"evaluation-{time.strftime('%Y%m%d-%H%M%S')}")]
+    tokens = yaml_flags.tokens_of(values, config, RunSettings)
+    return training.parse([*tokens, "--test-only", run, *flags], "tfbig evaluate")
+
+
+def _check_flags(names: Sequence[str]) -> None:
+    """Check that no flag is about splits.
+
+    Raises:
+        SourceError: One is.
+    """
+    splitting = [name for name in names if name in SPLIT_FLAGS]
+    if splitting:
+        raise SourceError(
+            f"{splitting[0]}: is only for training. Choose test slides with a column split in the table."
+        )

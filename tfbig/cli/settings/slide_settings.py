@@ -1,0 +1,233 @@
+"""Settings of the commands over many slides: `tile` and `predict`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfbig.cli.settings import choices
+from tfbig.cli.settings import value_types as types
+from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag
+from tfbig.cli.settings.run_settings import MemorySettings, slide_mpp_flag
+from tfbig.cli.settings.yaml_flags import config_flag
+
+
+def custom_flag() -> tuple[str, ...]:
+    """Return the field of the flag that allows custom code."""
+    field: tuple[str, ...] = flag(
+        (),
+        nargs="+",
+        metavar="MODULE",
+        help="Python modules, in the current folder or installed, that register custom layers of the model "
+        "(keras.saving.register_keras_serializable); their code is run",
+    )
+    return field
+
+
+def level_flag(default: str) -> int | None:
+    """Return the field of the flag `--level`.
+
+    Args:
+        default: Default resolution, as the help describes it.
+    """
+    field: int | None = flag(
+        type=types.count_from_zero,
+        help=f"resolution as a pyramid level instead, 0 is the finest (default: {default})",
+    )
+    return field
+
+
+def mpp_flag(what: str) -> float | None:
+    """Return the field of the flag `--mpp`.
+
+    Args:
+        what: What has this resolution.
+    """
+    help_text = f"resolution of {what} in micrometres per pixel"
+    field: float | None = flag(type=types.positive, help=help_text)
+    return field
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlideSettings:
+    """Slides of a command, and how they are processed."""
+
+    slides: tuple[str, ...] = flag(
+        REQUIRED,
+        exists="file or folder",
+        kind=PLACE,
+        positional=True,
+        nargs="+",
+        metavar="SLIDE",
+        help="slides, or folders of slides",
+    )
+    out: str = flag(
+        REQUIRED, kind=PLACE, metavar="DIR", help="folder for the results; created if needed"
+    )
+    mpp_of: str | None = flag(
+        exists="file",
+        kind=PLACE,
+        metavar="FILE",
+        help="CSV file with columns wsi,mpp: file names of slides without a pixel size, and their micrometres per "
+        "pixel at level 0",
+    )
+    slide_mpp: float | None = slide_mpp_flag(PLACE)
+    reader: str | None = flag(
+        kind=PLACE,
+        choices=choices.READERS,
+        help="library that reads the slides (default: by format)",
+    )
+    shard: str | None = flag(
+        kind=PLACE,
+        type=types.shard,
+        metavar="I/N",
+        help="process only every N-th slide, starting at the I-th (0 to N - 1), e.g. in job arrays: "
+        "$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT; all shards use the same --out",
+    )
+    dask: str | None = flag(
+        kind=PLACE,
+        metavar="ADDRESS",
+        help="process slides on the Dask cluster with this scheduler; 'local' uses the cores of this machine "
+        "(pip install 'tfbig[dask]')",
+    )
+    strict: bool = flag(False, kind=PLACE, help="stop at the first slide that fails")
+    quiet: bool = flag(False, kind=SESSION, help="no progress bars")
+    dry_run: bool = flag(False, kind=SESSION, help="print what would be done; write nothing")
+    config: str | None = config_flag(kind=SESSION)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolutionSettings:
+    """Resolution at which slides are read."""
+
+    mpp: float | None = mpp_flag("slides")
+    magnification: float | None = flag(
+        type=types.positive, help="resolution as a magnification instead, e.g. 20"
+    )
+    level: int | None = level_flag("0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileSizeSettings:
+    """Size of tiles."""
+
+    size: int = flag(
+        256,
+        type=types.count,
+        help="rows and columns of a tile, in pixels at the resolution of the tiles (default: 256)",
+    )
+    overlap: int = flag(
+        0, type=types.count_from_zero, help="pixels that neighbouring tiles share (default: 0)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileSettings(SlideSettings, TileSizeSettings, ResolutionSettings):
+    """Settings of `tfbig tile`."""
+
+    mpp: float | None = mpp_flag("tiles")
+    level: int | None = level_flag("--mpp 0.5")
+    tissue: str = flag(
+        "otsu",
+        choices=["otsu", "grey", "grey-tiles", "none"],
+        help="how tissue is found. otsu: threshold of the saturation, at 8 um per pixel; grey: grey values from 3 "
+        "to 230, at 8 um per pixel; grey-tiles: the same on the pixels of each tile, which reads the whole slide; "
+        "none: keep all tiles (default: otsu)",
+    )
+    dark: bool = flag(False, help="the background is dark, as in fluorescence")
+    min_tissue: float = flag(
+        0.6,
+        type=types.share,
+        help="smallest share of tissue in a tile, 0 to 1 (default: 0.6)",
+    )
+    min_sharpness: float | None = flag(
+        type=types.positive,
+        help="discard tiles with a smaller variance of the Laplacian of their grey values, which are out of focus; "
+        "e.g. 20 (default: keep all)",
+    )
+    max_pen: float | None = flag(
+        type=types.share,
+        help="discard tiles with a larger share of pen marks, 0 to 1, e.g. 0.05 (default: keep all)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """The model of a prediction."""
+
+    model: str = flag(
+        REQUIRED,
+        exists="file or folder",
+        positional=True,
+        metavar="MODEL",
+        help="run folder of train, or .keras file; from images to masks or classes, or from bags of tiles to classes",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSettings:
+    """Input of the network."""
+
+    input: str | None = flag(
+        choices=list(choices.INPUT_CHANNELS),
+        help="channels that the network expects; inverted-gray: white is 0 (default: of the run, else by its channels)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskSettings:
+    """Classes, and how masks are predicted."""
+
+    classes: tuple[str, ...] | None = flag(
+        nargs="+",
+        metavar="NAME",
+        help="names of the classes (default: of the run, else numbers)",
+    )
+    stride: int | None = flag(
+        type=types.count,
+        help="masks: pad rows and columns of slides to multiples of this many pixels "
+        f"(default: {choices.UNET_STRIDE} for the gigapixel U-Net of a run, else 32)",
+    )
+    threshold: float = flag(
+        0.5,
+        type=float,
+        help="masks: probability above which a pixel is of class 1, for networks with one output (default: 0.5)",
+    )
+    smallest: float = flag(
+        16,
+        type=float,
+        help="masks: ignore regions of fewer pixels in the reduced mask from which outlines are drawn "
+        "(default: 16)",
+    )
+    probabilities: bool = flag(False, help="masks: also write NAME_probabilities.ome.tif")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BagTileSettings:
+    """Tiles of a slide, and custom code."""
+
+    coords: str | None = flag(
+        exists="folder",
+        metavar="FOLDER",
+        help="bags: folder with SLIDE.h5 of tfbig tile, CLAM or TRIDENT (default: find tiles as tfbig tile does)",
+    )
+    min_tissue: float | None = flag(
+        type=types.share,
+        help="bags: smallest share of tissue in a tile, 0 to 1 (default: of the run, else 0.6)",
+    )
+    custom: tuple[str, ...] = custom_flag()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictSettings(
+    ModelSettings,
+    SlideSettings,
+    InputSettings,
+    ResolutionSettings,
+    MaskSettings,
+    BagTileSettings,
+    MemorySettings,
+):
+    """Settings of `tfbig predict`."""
+
+    mpp: float | None = mpp_flag("the network's input")
+    level: int | None = level_flag("the resolution of the run, else --level 0; bags: --mpp 0.5")

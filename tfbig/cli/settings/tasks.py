@@ -1,0 +1,340 @@
+"""Settings of each task of `--task`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tfbig.cli.settings import choices
+from tfbig.cli.settings import value_types as types
+from tfbig.cli.settings.classifier_settings import (
+    ClassifierSettings,
+    EvaluationSettings,
+    batch_size_flag,
+    channels_flag,
+    epochs_flag,
+)
+from tfbig.cli.settings.data_settings import BagSettings, ImageSettings
+from tfbig.cli.settings.flag import PLACE, TUNABLE, flag
+from tfbig.cli.settings.run_settings import (
+    UNIFIED,
+    MachineSettings,
+    RunSettings,
+    SeedSettings,
+    evaluated_run_flag,
+    mode_flag,
+    task_flag,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentationTask:
+    """Task, mode and data of `--task segmentation`."""
+
+    SECTION = "data"
+
+    task: str = task_flag("segmentation")
+    mode: str = mode_flag(
+        {
+            "offload": "strip by strip, images stored in host memory or on disk",
+            "device": "plain Keras on whole crops, same data and seed",
+            "unified": UNIFIED,
+        }
+    )
+    data: str | None = flag(
+        exists="folder",
+        kind=PLACE,
+        path=True,
+        metavar="FOLDER",
+        help="folder of slides (TIFF, SVS, NDPI, NPY, PNG); the last by name is for validation and never trained on. "
+        "The labels of a.tif are masks/a.* in the folder if that exists, else computed from the slide "
+        "(default: the slides in examples/data of a checkout)",
+    )
+    crops: int = flag(
+        100,
+        type=types.count,
+        help="number of random crops of the training slides; each epoch uses all of them, in the same order "
+        "(default: %(default)s)",
+    )
+    crop: str = flag(
+        "1024x1024",
+        type=types.crop,
+        metavar="HxW",
+        help=f"rows x columns of a crop in pixels, multiples of {choices.UNET_STRIDE}; validation uses the whole slide "
+        "(default: %(default)s)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentationTraining:
+    """Training of `--task segmentation`."""
+
+    SECTION = "training"
+
+    lr: float = flag(
+        0.01,
+        kind=TUNABLE,
+        type=types.positive,
+        help="initial learning rate of Adam; it decreases to 0 along a cosine (default: %(default)s)",
+    )
+    epochs: int = epochs_flag(3)
+    batch_size: int = batch_size_flag(1, "crops of a step")
+    test_only: str | None = evaluated_run_flag(
+        "all slides of --data, or, in the folder it was trained on, on the validation slide"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentationSettings(
+    SegmentationTask, SegmentationTraining, SeedSettings, MachineSettings, RunSettings
+):
+    """Train the gigapixel U-Net to tell tissue from background on whole slides."""
+
+    EXAMPLE = (
+        "--mode offload --data my_slides --crop 16000x64000 --device-memory 1GB "
+        "--epochs 20 --out runs/mine"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MILTask:
+    """Task and mode of `--task mil`."""
+
+    SECTION = "data"
+
+    task: str = task_flag("mil")
+    mode: str = mode_flag(
+        {
+            "accumulate": "exact gradients, accumulated over slices of --instances-at-once instances",
+            "offload": "the same; the planner chooses slices and stores within the memory limits",
+            "device": "plain Keras on whole bags, same data and seed",
+            "unified": UNIFIED,
+            "frozen": "the encoder is not trained; features are computed when they are needed",
+        }
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MILNetwork:
+    """Encoder and aggregator of `--task mil`."""
+
+    SECTION = "data"
+
+    model: str = flag(
+        "abmil", choices=choices.AGGREGATORS, help="aggregator of the bag (default: %(default)s)"
+    )
+    encoder: str = flag(
+        "small",
+        choices=["small", "lenet", *choices.RESNETS, "none"],
+        help="network of an instance; none if bags hold features (default: %(default)s)",
+    )
+    encoder_weights: str | None = flag(
+        exists="file",
+        kind=PLACE,
+        path=True,
+        metavar="FILE",
+        help="file with initial weights of the encoder (default: random)",
+    )
+    mean: float | tuple[float, ...] = channels_flag(0.0, "mean", "a ResNet")
+    std: float | tuple[float, ...] = channels_flag(1.0, "standard deviation", "a ResNet")
+    hidden: int = flag(
+        128, type=types.count, help="units of the attention layer (default: %(default)s)"
+    )
+    width: int = flag(
+        512,
+        type=types.count,
+        help="number of reduced features, of dtfd, transmil and attention (default: %(default)s)",
+    )
+    pseudo_bags: int = flag(4, type=types.count, help="pseudo-bags of dtfd (default: %(default)s)")
+    distillation: str = flag(
+        "AFS",
+        choices=choices.DISTILLATIONS,
+        help="feature distillation of dtfd (default: %(default)s)",
+    )
+    two_tiers: bool = flag(False, help="dtfd: train each tier only with its own loss")
+    norm: str = flag(
+        "exact",
+        choices=[*choices.NORMS, "none"],
+        help="BatchNormalization of the encoder in training; none removes it (default: %(default)s)",
+    )
+    published: bool = flag(
+        False,
+        help="use the published training loop of ABMIL-ACC, for comparison; --mode accumulate only",
+    )
+    instances_at_once: int = flag(
+        8,
+        kind=PLACE,
+        type=types.count,
+        help="largest number of instances of a slice; --mode accumulate and frozen only (default: %(default)s)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MILEvaluation(EvaluationSettings):
+    """Evaluation of `--task mil`."""
+
+    SECTION = "training"
+
+    test_only: str | None = evaluated_run_flag("the test bags")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MILSettings(
+    MILTask,
+    BagSettings,
+    MILNetwork,
+    ClassifierSettings,
+    MILEvaluation,
+    SeedSettings,
+    MachineSettings,
+    RunSettings,
+):
+    """Train multiple instance learning end to end: an encoder and an aggregator, on whole bags."""
+
+    EXAMPLE = (
+        "--task mil --model transmil --bags folder --data my_bags --encoder resnet18 "
+        "--mode accumulate --instances-at-once 32 --out runs/mine"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchGDTask:
+    """Task and mode of `--task patchgd`."""
+
+    SECTION = "data"
+
+    task: str = task_flag("patchgd")
+    mode: str = mode_flag(
+        {
+            "patchgd": "latent grid of patches; a share of them is trained at a time",
+            "device": "plain Keras on whole images, same trunk, head and data",
+            "offload": "the network of mode device, streamed: exact, within the memory limits",
+            "unified": UNIFIED,
+        }
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchGDNetwork:
+    """Encoder and head of `--task patchgd`."""
+
+    SECTION = "data"
+
+    encoder: str = flag(
+        "strided",
+        choices=[*choices.TRUNKS, *choices.NETWORKS, "series"],
+        help="network of a patch; series: the network of the PatchGD paper for HAR (default: %(default)s)",
+    )
+    mean: float | tuple[float, ...] = channels_flag(0.0, "mean", "a ResNet or MobileNet")
+    std: float | tuple[float, ...] = channels_flag(
+        1.0, "standard deviation", "a ResNet or MobileNet"
+    )
+    latent: int = flag(
+        64, type=types.count, help="channels of a code; published: 256 (default: %(default)s)"
+    )
+    code: str | None = flag(
+        choices=["vector", "map"],
+        help="code of a patch. vector: pooled, as published; map: output of the network without pooling (default: "
+        "map, for slides vector, because a head over all maps takes too long)",
+    )
+    head: str = flag(
+        "transformer",
+        choices=[*choices.HEADS, "series"],
+        help="network over the latent grid (default: %(default)s)",
+    )
+    head_width: int = flag(
+        64, type=types.count, help="channels of the head; published: 256 (default: %(default)s)"
+    )
+    backbone: str | None = flag(
+        exists="folder",
+        kind=PLACE,
+        path=True,
+        metavar="RUN",
+        help="run folder of --mode device; its trunk initialises the encoder (default: random)",
+    )
+    warm_start: int | None = flag(
+        type=types.count_from_zero,
+        metavar="EPOCHS",
+        help="epochs in which the trunk is first trained on single digits; 0 for none (default: "
+        f"{choices.WARM_START_EPOCHS} for UltraMNIST without --backbone, which is hard to learn from the sums only; "
+        "else 0)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchGDTraining(ClassifierSettings):
+    """Training and evaluation of `--task patchgd`."""
+
+    SECTION = "training"
+
+    epochs: int = epochs_flag(8)
+    batch_size: int = batch_size_flag(16, "images of a step, all of the same size")
+    patch: int = flag(
+        128, type=types.count, help="rows and columns of a patch, in pixels (default: 128)"
+    )
+    stride: int | None = flag(
+        type=types.count, help="pixels from one patch to the next (default: --patch)"
+    )
+    sampling: int | float = flag(
+        0.25,
+        type=types.sampling,
+        help="patches of an inner step: a share with a decimal point (0.25, 1.0), or a number (16) (default: 0.25)",
+    )
+    inner_steps: int | None = flag(
+        type=types.count,
+        help="inner steps of a step (default: until every patch was used)",
+    )
+    inner_accumulate: int | str = flag(
+        "all",
+        type=types.inner_steps,
+        help="inner steps whose gradients are averaged: a number, or all (default: all)",
+    )
+    sampler: str = flag(
+        "shuffle",
+        choices=choices.SAMPLERS,
+        help="how the patches of an inner step are drawn (default: %(default)s)",
+    )
+    encoder_scale: str = flag(
+        "published",
+        choices=choices.SCALES,
+        help="scale of the encoder's gradient (default: %(default)s)",
+    )
+    filling_norm: str = flag(
+        "published",
+        choices=choices.FILLINGS,
+        help="BatchNormalization while Z is filled (default: %(default)s)",
+    )
+    patches_at_once: int | None = flag(
+        type=types.count,
+        help="patches that the encoder processes at once, over all images of a step (default: all)",
+    )
+    test_only: str | None = evaluated_run_flag("the test images")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchGDSettings(
+    PatchGDTask,
+    ImageSettings,
+    PatchGDNetwork,
+    PatchGDTraining,
+    SeedSettings,
+    MachineSettings,
+    RunSettings,
+):
+    """Train PatchGD: large images by a latent grid of their patches, approximate, in the memory of a few patches."""
+
+    EXAMPLE = (
+        "--task patchgd --images digits --data mnist --canvas 512 --factors 1 9 --patch 128 "
+        "--encoder mobilenetv2 --out runs/mine"
+    )
+
+
+TrainSettings: TypeAlias = SegmentationSettings | MILSettings | PatchGDSettings
+"""Settings of a training run or an evaluation of any task."""
+
+TASKS: dict[str, type[SegmentationSettings] | type[MILSettings] | type[PatchGDSettings]] = {
+    "segmentation": SegmentationSettings,
+    "mil": MILSettings,
+    "patchgd": PatchGDSettings,
+}
+"""Settings class of each task; the first is the default."""

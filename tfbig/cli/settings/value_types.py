@@ -1,0 +1,96 @@
+"""Types of flags: each function parses the text of a value, or says what is wrong with it."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+
+from tfbig.cli.settings.choices import UNET_STRIDE
+from tfbig.system.budget import parse_bytes
+
+
+def count(text: str) -> int:
+    """Parse a whole number, 1 or more."""
+    number = int(text)
+    if number < 1:
+        raise ArgumentTypeError(f"'{text}' must be at least 1")
+    return number
+
+
+def count_from_zero(text: str) -> int:
+    """Parse a whole number, 0 or more."""
+    return 0 if text == "0" else count(text)
+
+
+def positive(text: str) -> float:
+    """Parse a number above 0."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ArgumentTypeError(f"'{text}' must be a positive number")
+    return number
+
+
+def above_one(text: str) -> float:
+    """Parse a number above 1."""
+    number = float(text)
+    if not 1 < number < float("inf"):
+        raise ArgumentTypeError(f"'{text}' must be above 1")
+    return number
+
+
+def share(text: str) -> float:
+    """Parse a share from 0 to 1."""
+    number = float(text)
+    if not 0 <= number <= 1:
+        raise ArgumentTypeError(f"'{text}' must be a share from 0 to 1")
+    return number
+
+
+def byte_size(text: str) -> str:
+    """Check a number of bytes such as 512MB, and return it as it is."""
+    try:
+        parse_bytes(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+    return text
+
+
+def byte_size_or_zero(text: str) -> str:
+    """Check a number of bytes, or 0, and return it as it is."""
+    return text if text == "0" else byte_size(text)
+
+
+def shard(text: str) -> str:
+    """Check a shard such as 0/8, and return it as it is."""
+    index, _, number = text.partition("/")
+    if not (index.isdecimal() and number.isdecimal() and int(index) < int(number)):
+        raise ArgumentTypeError(f"'{text}' is not I/N with I from 0 to N - 1, such as 0/8")
+    return text
+
+
+def crop(text: str) -> str:
+    """Check rows x columns of a crop for the gigapixel U-Net, and return them."""
+    try:
+        rows, columns = crop_size(text.lower())
+    except ValueError:
+        raise ArgumentTypeError(f"'{text}' is not rows x columns, e.g. 1024x2048") from None
+    if min(rows, columns) < UNET_STRIDE or rows % UNET_STRIDE or columns % UNET_STRIDE:
+        raise ArgumentTypeError(
+            f"'{text}': both must be multiples of {UNET_STRIDE}, the stride of the network"
+        )
+    return f"{rows}x{columns}"
+
+
+def crop_size(text: str) -> tuple[int, int]:
+    """Return `"1024x2048"` as `(1024, 2048)`."""
+    rows, columns = (int(side) for side in text.split("x"))
+    return rows, columns
+
+
+def sampling(text: str) -> int | float:
+    """Parse a share with a decimal point, or a number of patches."""
+    return float(text) if "." in text else count(text)
+
+
+def inner_steps(text: str) -> int | str:
+    """Parse a number of steps, or all."""
+    return text if text == "all" else count(text)

@@ -1,0 +1,77 @@
+"""Files of flags: `--config`, and the settings that a run saved."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from tfbig.cli.settings.flag import flag, flags_of
+from tfbig.cli.settings.parser import with_dashes
+
+
+def config_flag(**options: Any) -> Any:
+    """Return the field of the flag `--config`."""
+    return flag(
+        metavar="FILE",
+        help="YAML file of flags (device_memory: 512MB), such as config.yaml of a run; flags on the command line win",
+        **options,
+    )
+
+
+def exit_with(message: str) -> NoReturn:
+    """Print a message about wrong flags, and exit with 2."""
+    argparse.ArgumentParser(prog=Path(sys.argv[0]).name).error(message)
+
+
+def read_tokens(file: str | Path, settings: type) -> list[str]:
+    """Read a YAML file as tokens of the command line, so that they are checked like flags.
+
+    Args:
+        file: Path of the file.
+        settings: Settings class whose flags of one session the file must not hold.
+    """
+    return tokens_of(read_yaml(file), file, settings)
+
+
+def tokens_of(values: dict[Any, Any], file: str | Path, settings: type) -> list[str]:
+    """Return the settings of a file as tokens of the command line.
+
+    Args:
+        values: Settings by name.
+        file: Path of the file, for the error.
+        settings: See `read_tokens`.
+    """
+    sessions = {name for name, each in flags_of(settings).items() if not each.kind.saved}
+    for name in values:
+        if str(name).replace("-", "_") in sessions:
+            exit_with(f"{file}: '{name}' can be given on the command line only")
+    return [token for name, value in values.items() for token in _tokens(name, value)]
+
+
+def read_yaml(file: str | Path) -> dict[Any, Any]:
+    """Read the `flag: value` lines of a YAML file."""
+    try:
+        values = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
+    except FileNotFoundError:
+        exit_with(f"{file}: no such file; expected a YAML file of flags")
+    except OSError as error:
+        exit_with(f"{file}: cannot be read: {error.strerror}; expected a YAML file of flags")
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or an impossible date
+        exit_with(f"{file}: is not YAML: {' '.join(str(error).split())}")
+    if not isinstance(values, dict):
+        exit_with(f"{file}: holds no `flag: value` lines; expected e.g. `epochs: 6`")
+    return values
+
+
+def _tokens(name: Any, value: Any) -> list[str]:
+    """Return a line of a YAML file as tokens: `True` is a flag alone, a list its values."""
+    if value is None or value is False:
+        return []
+    token = with_dashes(f"--{name}")
+    if isinstance(value, list):  # else a value that begins with "-" would be a flag
+        return [token, *(f" {v}" if str(v).startswith("-") else str(v) for v in value)]
+    return [token] if value is True else [f"{token}={value}"]

@@ -1,0 +1,54 @@
+"""The metrics of a finished run, its report, and what is printed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tfbig.cli.settings.tasks import TrainSettings
+from tfbig.results import report, run_folder
+from tfbig.system import unified_memory
+
+_COMPARED = (
+    *("mode", "loss", "val_loss", "seconds_per_step"),
+    *("planned_bytes", "peak_bytes", "device_peak_bytes"),
+)
+"""Metrics that are compared with those of the run that `--beside` names."""
+
+
+def write_metrics(folder: Path, settings: TrainSettings, metrics: Mapping[str, Any]) -> None:
+    """Write the metrics, with those of the run that `--beside` names.
+
+    Args:
+        folder: Run folder.
+        settings: Settings of the run.
+        metrics: The metrics.
+    """
+    values, device = dict(metrics), unified_memory.peak_bytes()
+    if device is not None:
+        values["device_peak_bytes"] = device
+    if settings.beside:
+        values["beside"] = _compared(values, Path(settings.beside))
+    run_folder.write_json(folder / run_folder.METRICS, values)
+
+
+def _compared(metrics: Mapping[str, Any], run: Path) -> dict[str, Any]:
+    """Return the metrics of another run, and the difference of the losses."""
+    other = run_folder.read_json(run / run_folder.METRICS)
+    compared = {key: other[key] for key in _COMPARED if key in other}
+    if "loss" in metrics and "loss" in other:
+        compared["loss_difference"] = abs(metrics["loss"] - other["loss"])
+    return {"run": str(run.resolve()), **compared}
+
+
+def print_results(numbers: Mapping[str, float], folder: Path) -> None:
+    """Write the report of a finished run, and print the results and the path.
+
+    Args:
+        numbers: Results by name.
+        folder: Run folder.
+    """
+    page = report.write_report(folder)
+    text = "  ".join(f"{key} {value:.4f}" for key, value in numbers.items())
+    print(f"{text}\nrun folder: {folder}\nreport: {page}")

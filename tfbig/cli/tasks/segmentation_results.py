@@ -1,0 +1,137 @@
+"""Results of `--task segmentation`: predictions of whole slides, their overlap with the labels, and pictures."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tfbig
+from tfbig.cli.data.slides_and_masks import LabelledSlide
+from tfbig.cli.settings.tasks import SegmentationSettings
+from tfbig.cli.tasks import run_results
+from tfbig.cli.tasks.task import Models
+from tfbig.results import figures, run_folder, slide_viewer
+from tfbig.sources import Source
+
+STRIP_ROWS = 512
+OVERLAPS = ("dice", "iou", "precision", "sensitivity")
+
+
+def write_training(
+    models: Models,
+    settings: SegmentationSettings,
+    slide: LabelledSlide,
+    folder: Path,
+    measured: Mapping[str, Any],
+) -> None:
+    """Write the picture and the metrics of a training run.
+
+    Args:
+        models: Models of the run.
+        settings: Settings of the run.
+        slide: The slide for validation.
+        folder: Run folder.
+        measured: Numbers to save with the metrics.
+    """
+    title = f"{slide.name}: Dice {measured['val_dice']:.4f}"
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        draw(folder, "overlay", slide, _whole(models, slide, Path(scratch)), title)
+    run_results.write_metrics(folder, settings, measured)
+    results = {key: measured[key] for key in ("loss", "val_loss", "val_dice")}
+    run_results.print_results(results, folder)
+
+
+def write_evaluation(
+    models: Models,
+    settings: SegmentationSettings,
+    slides: tuple[LabelledSlide, ...],
+    folder: Path,
+) -> None:
+    """Write pictures, a table and the metrics of an evaluation.
+
+    Args:
+        models: Models of the run.
+        settings: Settings of the run.
+        slides: Slides to evaluate.
+        folder: Run folder.
+    """
+    rows = [evaluate_slide(models, slide, folder) for slide in slides]
+    run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
+    _, peak = run_folder.memory_bytes()
+    values = {key: [row[key] for row in rows if row[key] is not None] for key in OVERLAPS}
+    means = {key: float(np.mean(numbers)) for key, numbers in values.items() if numbers}
+    metrics = {"mode": settings.mode, **means, "slides": len(rows), "peak_bytes": peak}
+    run_results.write_metrics(folder, settings, metrics)
+    run_results.print_results(means, folder)
+
+
+def evaluate_slide(models: Models, slide: LabelledSlide, folder: Path) -> dict[str, Any]:
+    """Draw the prediction of a slide, and return a row with its overlap with the labels.
+
+    Args:
+        models: Models of the run.
+        slide: The slide.
+        folder: Run folder.
+    """
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        prediction = _whole(models, slide, Path(scratch))
+        row: dict[str, Any] = {"slide": slide.name, **overlaps(slide.labels, prediction)}
+        result = "no tissue" if row["dice"] is None else f"Dice {row['dice']:.4f}"
+        draw(folder, Path(slide.name).stem, slide, prediction, f"{slide.name}: {result}")
+    return row
+
+
+def _whole(models: Models, slide: LabelledSlide, scratch: Path) -> Source:
+    """Return the prediction of a slide, without its padding."""
+    rows, columns = slide.image.shape[:2]
+    prediction = predict(models, slide.padded().image, scratch / "tissue.npy")
+    return prediction.crop((0, rows), (0, columns))
+
+
+def overlaps(labels: Source, prediction: Source) -> dict[str, float | None]:
+    """Return Dice, IoU, precision and sensitivity of a probability and labels 0 and 1; None if undefined."""
+    counts = np.zeros(3, np.int64)  # pixels that are labelled, predicted, both
+    for start in range(0, labels.shape[0], STRIP_ROWS):
+        strip = start, min(start + STRIP_ROWS, labels.shape[0])
+        real, tissue = labels.read(*strip) > 0, prediction.read(*strip) > 0.5
+        counts += [real.sum(), tissue.sum(), (real & tissue).sum()]
+    labelled, predicted, both = map(float, counts)
+    shares = {
+        "dice": (2 * both, labelled + predicted),
+        "iou": (both, labelled + predicted - both),
+        "precision": (both, predicted),
+        "sensitivity": (both, labelled),
+    }
+    return {name: part / whole if whole else None for name, (part, whole) in shares.items()}
+
+
+def draw(folder: Path, name: str, slide: LabelledSlide, prediction: Source, title: str) -> None:
+    """Draw the prediction and the labels of a slide, as a picture and for the zoomable view of the report."""
+    figures.overlay(folder / f"{name}.png", slide.image, slide.labels, prediction, title)
+    gray, labels, probabilities = (
+        figures.thumbnail(source, slide_viewer.MAX_SIDE)
+        for source in (slide.image, slide.labels, prediction)
+    )
+    tissue, labelled = probabilities[..., 0] > 0.5, labels[..., 0] > 0
+    compared = tissue * np.where(labelled, 1, 2) + 3 * (labelled & ~tissue)
+    overlays = [
+        slide_viewer.class_overlay(
+            "prediction and labels", compared, ("background", "correct", "false", "missed")
+        ),
+        slide_viewer.class_overlay("prediction", tissue, ("background", "tissue"), opacity=0.0),
+    ]
+    slide_viewer.write_view(folder, name, 255 - gray, overlays, title=title)
+
+
+def predict(models: Models, image: Source, path: Path) -> Source:
+    """Return the probability of tissue as a source, streamed to a file or predicted at once."""
+    if models.model is not models.twin:
+        predicted: Source = models.model.predict_to(image, path)
+        return predicted
+    whole = image.read(0, image.shape[0])[None]  # [1, H, W, 1]
+    np.save(path, models.twin.predict_on_batch(whole)[0].astype(np.float32))
+    return tfbig.open(path)

@@ -1,0 +1,144 @@
+"""The interface of a task of `--task`: what a run of it reads, builds, plans, trains and writes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from tfbig.cli import load_model
+from tfbig.cli.settings.tasks import TrainSettings
+from tfbig.plan.plan import Plan
+
+History = list[Mapping[str, Any]]
+"""Columns of `history.csv` for each epoch."""
+
+
+class RunData(Protocol):
+    """Data of a run."""
+
+    @property
+    def failed(self) -> Sequence[tuple[str, str]]:
+        """Return `(name, reason)` of every item that was skipped."""
+
+    @property
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return rows that say which slide is in which split, if known."""
+
+    @property
+    def decided(self) -> Mapping[str, Any]:
+        """Return settings that the data decide, which are saved with the run."""
+
+
+class Models(NamedTuple):
+    """The model to train and the plain model to save, which share their variables; they may be the same."""
+
+    model: Any
+    twin: Any
+
+
+class Plans(NamedTuple):
+    """The plans of a training step and of a validation step."""
+
+    training: Plan
+    validation: Plan
+
+
+class Curve(NamedTuple):
+    """The learning curve of a run: its columns with their labels, and what it is validated on."""
+
+    labels: Mapping[str, str]
+    validated_on: str
+
+
+S = TypeVar("S", bound=TrainSettings)
+D = TypeVar("D", bound=RunData)
+
+
+class Task(ABC, Generic[S, D]):
+    """A task of `--task`; settings and data are passed to its methods, it holds neither.
+
+    Attributes:
+        measured: Columns of the history whose last values are saved with the metrics.
+    """
+
+    measured: tuple[str, ...] = ("loss", "val_loss", "seconds_per_step")
+
+    def resolved(self, settings: S) -> S:
+        """Return the settings with defaults that depend on other settings.
+
+        Args:
+            settings: Settings of the run.
+        """
+        return settings
+
+    @abstractmethod
+    def load(self, settings: S) -> D:
+        """Return the data of the run, and print what they are.
+
+        Args:
+            settings: Settings of the run.
+        """
+
+    @abstractmethod
+    def models(self, settings: S, data: D) -> Models:
+        """Return new models, compiled with one optimizer.
+
+        Args:
+            settings: Settings of the run.
+            data: Data of the run.
+        """
+
+    @abstractmethod
+    def plans(self, models: Models, settings: S, data: D) -> Plans | None:
+        """Return the plans of the largest steps, or None if the model is not streamed.
+
+        Args:
+            models: Models of the run.
+            settings: Settings of the run.
+            data: Data of the run.
+        """
+
+    @abstractmethod
+    def fit(self, models: Models, settings: S, data: D, folder: Path) -> History:
+        """Train from the last checkpoint, and return the history of all epochs.
+
+        Args:
+            models: Models of the run.
+            settings: Settings of the run.
+            data: Data of the run.
+            folder: Run folder.
+        """
+
+    @abstractmethod
+    def curve(self, settings: S) -> Curve:
+        """Return what the learning curve shows.
+
+        Args:
+            settings: Settings of the run.
+        """
+
+    @abstractmethod
+    def write_results(
+        self, models: Models, settings: S, data: D, folder: Path, measured: Mapping[str, Any]
+    ) -> None:
+        """Write predictions, pictures, and last the metrics, whose presence means that the run has ended.
+
+        Args:
+            models: Models of the run.
+            settings: Settings of the run.
+            data: Data of the run.
+            folder: Run folder.
+            measured: Numbers to save with the metrics.
+        """
+
+    def restore(self, models: Models, path: Path) -> None:
+        """Load the weights of a trained model, whose file also holds the state of the optimizer, into new models.
+
+        Args:
+            models: Models of the run.
+            path: `model.keras` of the run.
+        """
+        models.twin.optimizer.build(models.twin.trainable_variables)
+        load_model.load_weights(models.twin, path)
