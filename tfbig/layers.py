@@ -26,7 +26,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend import in_stateless_scope
 
 from tfbig.engine import keras_variables
 from tfbig.engine.program import Program
@@ -36,7 +35,7 @@ from tfbig.network.instances import Instances as Instances
 from tfbig.plan.limits import Limits
 from tfbig.plan.planner import Planner
 from tfbig.plan.prepared_graph import Options
-from tfbig.system import backend, replication, tf_errors
+from tfbig.system import backend, keras_internals, replication, tf_errors
 from tfbig.system.budget import DEFAULT_STRIPS
 
 MAX_ELEMENTS = 2**24
@@ -103,7 +102,7 @@ class Streamed(tf_errors.UnwrappedCall):
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Return the output for an image `[N, H, W, C]`, or a list of images."""
         tensors = [tf.convert_to_tensor(t) for t in keras.tree.flatten(inputs)]
-        if in_stateless_scope() or not any(t.shape.rank == 4 for t in tensors):
+        if keras_internals.in_stateless_scope() or not any(t.shape.rank == 4 for t in tensors):
             return self._plain(inputs, training)  # values replace the variables, or no image
         program = self._program(bool(training), tensors)
         if program is None:

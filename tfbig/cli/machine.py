@@ -27,7 +27,7 @@ from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.engine import machine_rates
 from tfbig.plan.plan import Plan
 from tfbig.results import run_folder
-from tfbig.system import backend, progress, signals
+from tfbig.system import backend, keras_internals, progress, signals, tensorflow_internals
 
 M = TypeVar("M", bound=MemorySettings)
 R = TypeVar("R")
@@ -150,7 +150,7 @@ def without_strategy(trained: R, build: Callable[[], R]) -> R:
 
 def synchronize_norm(settings: MachineSettings, model: Any) -> Any:
     """Set `BatchNormalization.synchronized` for every layer, as `--sync-norm` asks."""
-    for layer in model._flatten_layers(include_self=False):
+    for layer in keras_internals.inner_layers(model):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.synchronized = settings.sync_norm
     return model
@@ -218,7 +218,7 @@ def fixed_budget(settings: M) -> M:
     limits = budget(settings)
     device = settings.device_memory
     if device is None and backend.accelerator():
-        device = str(int(0.8 * backend.accelerator_bytes()))
+        device = str(int(0.8 * tensorflow_internals.accelerator_bytes()))
     return replace(
         settings,
         host_memory=settings.host_memory or str(limits.host_bytes),

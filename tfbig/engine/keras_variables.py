@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from keras.src.backend.common.stateless_scope import get_stateless_scope, in_stateless_scope
-from tensorflow.python.eager import record
 
 from tfbig.engine.program import Program
+from tfbig.system import keras_internals, tensorflow_internals
 
 
 def call(program: Program, tensors: Sequence[tf.Tensor]) -> list[Any]:
@@ -81,8 +80,10 @@ def raw(variable: Any) -> tf.Tensor:
     Inside `stateless_call` it is the value that was passed for the variable. `variable.value` would be cast inside the
     autocast scope of a mixed-precision layer, and gradients of strips would then add up in the narrow type.
     """
-    value = get_stateless_scope().get_current_value(variable) if in_stateless_scope() else None
-    return tf.convert_to_tensor(variable._value if value is None else value)
+    value = None
+    if keras_internals.in_stateless_scope():
+        value = keras_internals.get_stateless_scope().get_current_value(variable)
+    return tf.convert_to_tensor(keras_internals.tensor_of(variable) if value is None else value)
 
 
 def update(program: Program, results: dict[int, Any]) -> None:
@@ -99,4 +100,4 @@ def update(program: Program, results: dict[int, Any]) -> None:
 def _watched(program: Program, tensors: Sequence[tf.Tensor]) -> list[int]:
     """Return the input images that a gradient tape watches; no gradient is computed for the others."""
     pairs = zip(program.graph.inputs, tensors, strict=False)
-    return [i for i, t in pairs if t.dtype.is_floating and record.should_record_backprop([t])]
+    return [i for i, t in pairs if t.dtype.is_floating and tensorflow_internals.is_watched(t)]

@@ -11,12 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record
 
 from tfbig.engine.sweep_state import SweepTensors
 from tfbig.network.graph import Graph, Node
 from tfbig.plan.sweeps import Sweep
-from tfbig.system import callbacks, traces
+from tfbig.system import callbacks, tensorflow_internals, traces
 
 Structure = Any
 
@@ -113,7 +112,7 @@ class Functions:
         callbacks.hold_those_of(
             traced
         )  # the program may be dropped before the function that is being traced
-        with record.stop_recording():  # the engine computes the gradients
+        with tensorflow_internals.stop_recording():  # the engine computes the gradients
             results = traced(*flat)
         return tf.nest.pack_sequence_as(structure[0], tf.nest.flatten(results))
 

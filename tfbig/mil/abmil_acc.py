@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from tfbig.engine import read_ahead
 from tfbig.streaming import gradient_step
+from tfbig.system import keras_internals
 
 
 def gradients(model: Any, data: Any) -> gradient_step.Gradients:
@@ -39,24 +40,24 @@ def gradients(model: Any, data: Any) -> gradient_step.Gradients:
         predicted = model.aggregator(features, training=True)
         loss = model.compute_loss(x, y, predicted, sample_weight, training=True)
         scaled = model.optimizer.scale_loss(loss)
-    variables = [v._value for v in model.trainable_variables]
+    variables = keras_internals.tensors_of(model.trainable_variables)
     whole = tape.gradient(scaled, variables, unconnected_gradients="zero")
+
+    compiled_loss = keras_internals.compiled_loss(model)
 
     def slice_loss(z: tf.Tensor, start: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
         bag = tf.concat([z, features[:, :start], features[:, stop:]], axis=1)
         logits = model.aggregator(bag, training=True)
-        return model.optimizer.scale_loss(model._compile_loss(y, logits, sample_weight))
+        return model.optimizer.scale_loss(compiled_loss(y, logits, sample_weight))
 
-    encoder_variables = [v._value for v in model.encoder.trainable_variables]
+    encoder_variables = keras_internals.tensors_of(model.encoder.trainable_variables)
     encoder_gradients = slices.gradients(encoder_variables, slice_loss)
     by_variable = {v.ref(): g for v, g in zip(encoder_variables, encoder_gradients, strict=True)}
     gradients = [
         g + by_variable[v.ref()] if v.ref() in by_variable else g
         for v, g in zip(variables, whole, strict=True)
     ]
-    model._loss_tracker.update_state(
-        gradient_step.unscaled(loss), sample_weight=tf.shape(features)[0]
-    )
+    keras_internals.track_loss(model, gradient_step.unscaled(loss), tf.shape(features)[0])
     return gradients, model.compute_metrics(x, y, predicted, sample_weight)
 
 

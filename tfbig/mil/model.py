@@ -17,7 +17,7 @@ from tfbig.network.instances import Instances
 from tfbig.streaming import gradient_step
 from tfbig.streaming.model import StreamedModel
 from tfbig.streaming.program_cache import Compiled
-from tfbig.system import tf_errors
+from tfbig.system import keras_internals, tf_errors
 from tfbig.system.budget import Budget
 
 NORMS = ("exact", "frozen", "per_slice")
@@ -209,7 +209,7 @@ class MIL(StreamedModel):
     def _with_labels(self, data: Any) -> Any:
         """Copy the one label of a bag to every output of the aggregator."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        outputs = self._functional_twin._outputs_struct
+        outputs = keras_internals.output_structure(self._functional_twin)
         if isinstance(outputs, dict) and y is not None and not isinstance(y, dict):
             y = dict.fromkeys(outputs, y)
         return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
@@ -296,7 +296,7 @@ def _check_option(argument: str, value: Any, options: Sequence[str]) -> None:
 
 
 def _norms(encoder: keras.Model) -> list[Any]:
-    nested = encoder._flatten_layers(include_self=False)
+    nested = keras_internals.inner_layers(encoder)
     return [layer for layer in nested if isinstance(layer, keras.layers.BatchNormalization)]
 
 

@@ -7,12 +7,11 @@ the crossing tensors. This is the "number of stages that are Big" of Big-Layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import prod
-from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -21,6 +20,7 @@ from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry.windows import Size
 from tfbig.network import keras_reader
 from tfbig.network.instances import Instances
+from tfbig.system import keras_internals
 from tfbig.units import itemsize
 
 
@@ -121,7 +121,7 @@ def find(model: Any, upto: str | None, unsupported: str) -> Split | None:
     """
     if unsupported not in ("error", "device"):
         raise ValueError(f"unsupported={unsupported!r}: expected 'error' or 'device'.")
-    nodes = [n for n in _nodes(model) if not n.is_input]
+    nodes = [n for n in keras_internals.nodes(model) if not n.is_input]
     bags = [n.operation.name for n in nodes if isinstance(n.operation, Instances)]
     if upto is None and bags:
         upto = bags[-1]  # later layers need the features of all instances at once
@@ -146,7 +146,7 @@ def _check_bags(front: list[Any]) -> None:
     features: set[int] = set()
     for node in front:
         layer = node.operation
-        inner = layer._flatten_layers(include_self=False) if isinstance(layer, keras.Model) else []
+        inner = keras_internals.inner_layers(layer) if isinstance(layer, keras.Model) else []
         nested = any(isinstance(each, Instances) for each in inner)
         if nested or any(id(t) in features for t in node.arguments.keras_tensors):
             raise UnsupportedLayerError(
@@ -155,12 +155,6 @@ def _check_bags(front: list[Any]) -> None:
             )
         if isinstance(layer, Instances):
             features |= {id(t) for t in node.output_tensors}
-
-
-def _nodes(model: Any) -> Iterator[Any]:
-    """Yield the calls of a functional model in topological order."""
-    for depth in sorted(model._nodes_by_depth, reverse=True):
-        yield from model._nodes_by_depth[depth]
 
 
 def _calls_up_to(model: Any, nodes: list[Any], name: str) -> list[Any]:
@@ -188,7 +182,7 @@ def _calls_up_to(model: Any, nodes: list[Any], name: str) -> list[Any]:
 
 
 def _has_layer(model: keras.Model, name: str) -> bool:
-    return any(layer.name == name for layer in model._flatten_layers(include_self=False))
+    return any(layer.name == name for layer in keras_internals.inner_layers(model))
 
 
 def _streamable(model: Any, nodes: list[Any]) -> list[Any]:
@@ -201,22 +195,18 @@ def _streamable(model: Any, nodes: list[Any]) -> list[Any]:
         specs = node.arguments.keras_tensors
         if has_activity_regularizer(node.operation) or any(id(t) not in value_of for t in specs):
             continue
-        call = SimpleNamespace(
-            inputs=specs, outputs=node.output_tensors, _nodes_by_depth={0: [node]}
-        )
         try:
-            values = keras_reader.read_into(graph, call, [value_of[id(t)] for t in specs], True)
+            value_of |= keras_reader.read_node(graph, node, value_of, True)
         except UnsupportedLayerError:
             continue
-        value_of |= {id(t): v for t, v in zip(node.output_tensors, values, strict=True)}
         calls.append(node)
     return calls
 
 
 def has_activity_regularizer(layer: Any) -> bool:
     """Return whether a layer or one inside it adds a penalty of its output to the loss."""
-    inner = layer._flatten_layers() if isinstance(layer, keras.layers.Layer) else []
-    return any(getattr(each, "activity_regularizer", None) is not None for each in inner)
+    layers = [layer, *keras_internals.inner_layers(layer)]
+    return any(getattr(each, "activity_regularizer", None) is not None for each in layers)
 
 
 def _cut(model: Any, rest: list[Any], front_tensors: set[int]) -> Split:

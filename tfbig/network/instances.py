@@ -14,7 +14,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.applications.convnext import StochasticDepth
 
 from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry.windows import SAME, Axis, Interval, partition
@@ -25,6 +24,7 @@ from tfbig.network.rules.noise import SPATIAL, GlobalGenerator
 from tfbig.network.rules.normalisation import normalise
 from tfbig.network.rules.whole_values import add_seed
 from tfbig.ops import counter_random, moments
+from tfbig.system.keras_internals import StochasticDepth
 
 layers = keras.layers
 NOISE = (layers.GaussianNoise, layers.GaussianDropout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -15,6 +15,7 @@ from tfbig.errors import UnsupportedLayerError
 from tfbig.network import instances, rules, user_code
 from tfbig.network.graph import Graph
 from tfbig.network.rules.nodes import cast
+from tfbig.system import keras_internals
 
 
 def read(
@@ -115,8 +116,8 @@ def as_functional(model: keras.Model) -> Any:
             raise UnsupportedLayerError(
                 f"Sequential model '{model.name}' is not built; call model.build(input_shape) first."
             )
-        return model._functional
-    if hasattr(model, "_nodes_by_depth"):
+        return keras_internals.functional_of(model)
+    if keras_internals.has_graph(model):
         return model
     raise UnsupportedLayerError(
         f"'{model.name}' ({type(model).__name__}) is a subclassed model, whose graph is unknown; "
@@ -127,22 +128,34 @@ def as_functional(model: keras.Model) -> Any:
 def read_into(graph: Graph, functional: Any, inputs: list[int], training: bool | None) -> list[int]:
     """Add the layers of a model to a graph and return the values of its outputs."""
     value_of = {id(t): v for t, v in zip(functional.inputs, inputs, strict=True)}
-    for depth in sorted(functional._nodes_by_depth, reverse=True):
-        for node in functional._nodes_by_depth[depth]:
-            specs = node.arguments.keras_tensors
-            if node.is_input or any(id(t) not in value_of for t in specs):
-                continue
-            slots = count()
-            arguments = node.arguments.convert(
-                lambda a, slots=slots: (
-                    rules.Slot(next(slots)) if isinstance(a, keras.KerasTensor) else a
-                )
-            )
-            values = [value_of[id(t)] for t in specs]
-            outputs = node.output_tensors
-            results = read_call(graph, node.operation, values, specs, outputs, training, arguments)
-            value_of |= {id(t): v for t, v in zip(outputs, results, strict=True)}
+    for node in keras_internals.nodes(functional):
+        specs = node.arguments.keras_tensors
+        if not node.is_input and all(id(t) in value_of for t in specs):
+            value_of |= read_node(graph, node, value_of, training)
     return [value_of[id(t)] for t in functional.outputs]
+
+
+def read_node(
+    graph: Graph, node: Any, value_of: Mapping[int, int], training: bool | None
+) -> dict[int, int]:
+    """Add a call in a functional model to a graph.
+
+    Args:
+        graph: Graph to add nodes to.
+        node: The call, as `keras_internals.nodes` yields it.
+        value_of: Values by the `id` of Keras tensors, at least those of the inputs of the call.
+        training: As for `read_call`.
+
+    Returns:
+        Values by the `id` of the Keras tensors that the call returns.
+    """
+    specs, outputs, slots = node.arguments.keras_tensors, node.output_tensors, count()
+    arguments = node.arguments.convert(
+        lambda a: rules.Slot(next(slots)) if isinstance(a, keras.KerasTensor) else a
+    )
+    values = [value_of[id(t)] for t in specs]
+    results = read_call(graph, node.operation, values, specs, outputs, training, arguments)
+    return {id(t): v for t, v in zip(outputs, results, strict=True)}
 
 
 def read_call(

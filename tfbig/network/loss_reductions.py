@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfbig.errors import UnsupportedLayerError
 from tfbig.network.graph import Reduce
-from tfbig.system import traces
+from tfbig.system import keras_internals, traces
 
 XLA_NUMBERS = 2**24
 """Fewest predicted elements of an image for which XLA pays: compiling takes 0.1 s per strip shape, saves 5 ns each."""
@@ -251,7 +251,7 @@ def values_of(
     dtype = tf.as_dtype(loss.dtype)
     y_pred = y_pred if y_pred.dtype == dtype else tf.cast(y_pred, dtype)
     values = loss.call(tf.cast(y_true, dtype), y_pred)
-    mask = keras.src.backend.get_keras_mask(values)
+    mask = keras_internals.get_keras_mask(values)
     if mask is not None and getattr(loss, "ignore_class", None) is None:
         raise UnsupportedLayerError(
             f"loss '{loss.name}' ignores pixels by a Keras mask, which strips do not support; use "

@@ -18,6 +18,7 @@ from tfbig.geometry.windows import SAME
 from tfbig.network import user_code
 from tfbig.network.graph import Graph, Local, Node, Reduce
 from tfbig.network.loss_reductions import MeanLoss, Metrics, MetricsOnly, RatioSums, WeightSum
+from tfbig.system import keras_internals
 
 RATIOS = (keras.losses.Dice, keras.losses.Tversky)
 ELEMENTWISE = (
@@ -149,7 +150,7 @@ def _check(loss: keras.losses.Loss, graph: Graph, images: list[int]) -> None:
             f"loss '{loss.name}' ({type(loss).__name__}) overrides __call__, so how it sums over pixels is "
             "unknown; override `call`, which returns one value per pixel."
         )
-    axis = getattr(loss, "axis", getattr(loss, "_fn_kwargs", {}).get("axis"))
+    axis = getattr(loss, "axis", keras_internals.function_options(loss).get("axis"))
     if axis not in (None, -1, graph.spatial + 1) and not _is(loss, RATIOS):
         raise UnsupportedLayerError(
             f"loss '{loss.name}' has axis={axis}; expected the channels, axis=-1."

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfbig.errors import UnsupportedLayerError
 from tfbig.network import losses, user_code
 from tfbig.network.graph import Graph, Local, Node
+from tfbig.system import keras_internals
 
 map_structure = keras.tree.map_structure
 
@@ -313,7 +314,7 @@ def read(compiled: Any, metrics: Any, outputs: Any, targets: Any, weights: Any) 
     flat = [spec for structure in specs for spec in keras.tree.flatten(structure)]
     # Symbolic, so that Keras creates the variables of metrics after it: tf.distribute strategies require that.
     symbols = [keras.KerasTensor(spec.shape, spec.dtype.name) for spec in flat]
-    keras.src.backend.compute_output_spec(trace, *symbols)
+    keras_internals.compute_output_spec(trace, *symbols)
     return objectives[-1]
 
 
@@ -328,8 +329,7 @@ def expected(compiled: Any, outputs: Any, label: tf.TensorSpec) -> Objective:
     if compiled is None:
         loss, count = keras.losses.MeanSquaredError(), len(keras.tree.flatten(outputs))
         return Objective(tuple(Term(loss, i, i, None, None) for i in range(count)), ())
-    names = compiled.output_names
-    unbuilt = type(compiled)(compiled._user_loss, compiled._user_loss_weights, output_names=names)
+    unbuilt = keras_internals.unbuilt_copy(compiled)
     return read(unbuilt, None, outputs, map_structure(lambda _: label, outputs), None)
 
 
@@ -370,30 +370,18 @@ def _terms(
     if not keras.tree.is_nested(y_true) and not keras.tree.is_nested(y_pred):
         calls = calls[:1]  # as Keras does with a list of losses for one output
     outputs, targets, weights = positions
+    entries = keras_internals.losses_with_weights(compiled)
     return tuple(
-        Term(loss, outputs[id(p)], targets[id(y)], weights.get(id(w)), entry.loss_weights)
-        for (loss, y, p, w), entry in zip(calls, compiled._flat_losses, strict=False)
+        Term(loss, outputs[id(p)], targets[id(y)], weights.get(id(w)), loss_weight)
+        for (loss, y, p, w), (_, loss_weight) in zip(calls, entries, strict=False)
     )
 
 
 def _calls(compiled: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> list[Any]:
-    """Return the arguments of each loss, in the order of `compiled._flat_losses`."""
+    """Return the arguments of each loss, in the order of `keras_internals.losses_with_weights`."""
     calls: list[Any] = []
-    if not compiled.built:
-        user_loss = compiled._user_loss
-        compiled._user_loss = map_structure(
-            lambda loss: None if loss is None else _LossRecorder(loss, calls), user_loss
-        )
-        try:
-            compiled(y_true, y_pred, sample_weight)
-        finally:
-            compiled._user_loss = user_loss
-        entries = [e._replace(loss=e.loss.loss) for e in compiled._flat_losses]
-    else:
-        entries = compiled._flat_losses
-        compiled._flat_losses = [e._replace(loss=_LossRecorder(e.loss, calls)) for e in entries]
+    with keras_internals.replaced_losses(compiled, lambda loss: _LossRecorder(loss, calls)):
         compiled(y_true, y_pred, sample_weight)
-    compiled._flat_losses = entries
     return calls
 
 
@@ -402,18 +390,13 @@ def _scores(
 ) -> tuple[Scores, ...]:
     if not compiled.built:
         compiled.build(y_true, y_pred)
-    targets, predictions = compiled._flatten_y(y_true), compiled._flatten_y(y_pred)
-    samples = [None] if sample_weight is None else compiled._flatten_y(sample_weight)
+    flat = partial(keras_internals.flat_targets, compiled)
+    targets, predictions = flat(y_true), flat(y_pred)
+    samples = [None] if sample_weight is None else flat(sample_weight)
     samples = samples if len(samples) == len(targets) else samples[:1] * len(targets)
     outputs, labels, weights = positions
-    rows = zip(
-        compiled._flat_metrics,
-        compiled._flat_weighted_metrics,
-        targets,
-        predictions,
-        samples,
-        strict=False,
-    )
+    metrics = keras_internals.flat_metrics(compiled)
+    rows = zip(*metrics, targets, predictions, samples, strict=False)
     return tuple(
         Scores(outputs[id(p)], labels[id(y)], weights.get(id(w)), _leaves(plain), _leaves(weighted))
         for plain, weighted, y, p, w in rows
@@ -431,11 +414,11 @@ def _metric_updater(
     """Return a function that updates metrics with a strip; means of custom functions are tested first."""
     channels = [graph.values[v].channels for v in (target, prediction)]
     for metric in (*scores.plain, *scores.weighted):
-        function = getattr(metric, "_fn", None)
+        function = keras_internals.function_of(metric)
         if function is None or function.__module__.startswith("keras."):
             continue
         dtype = str(metric.dtype)
-        options = metric._fn_kwargs
+        options = keras_internals.function_options(metric)
         if not user_code.is_per_pixel(partial(function, **options), channels, graph.spatial, dtype):
             raise _not_a_mean(
                 metric, "for part of an image it returns other values than for it all"
@@ -478,8 +461,12 @@ def _update(scores: Scores, spatial: int) -> Callable[..., None]:
 
 
 def _update_mean(metric: Any, y_true: Any, y_pred: Any, weights: tf.Tensor) -> None:
-    function = getattr(metric, "_fn", None)
-    values = y_true if function is None else function(y_true, y_pred, **metric._fn_kwargs)
+    function = keras_internals.function_of(metric)
+    values = (
+        y_true
+        if function is None
+        else function(y_true, y_pred, **keras_internals.function_options(metric))
+    )
     if values.shape.rank is not None and values.shape.rank < y_true.shape.rank - 1:
         raise _not_a_mean(metric, f"shape {values.shape} for a strip")
     try:

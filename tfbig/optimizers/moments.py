@@ -8,6 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from tfbig.system import keras_internals
+
 
 class MomentOptimizer(keras.optimizers.Optimizer):
     """Base class of optimisers with moving averages of the gradient and of its square.
@@ -46,10 +48,10 @@ class MomentOptimizer(keras.optimizers.Optimizer):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update one variable and its averages; called by Keras after clipping."""
-        index = self._get_variable_index(variable)
+        index = keras_internals.variable_index(self, variable)
         m, v = self._m[index], self._v[index]
         g = ops.cast(gradient, variable.dtype)
-        if self.l2 and self._use_weight_decay(variable):
+        if self.l2 and keras_internals.decays(self, variable):
             g = ops.add(g, ops.multiply(self.l2, variable))
         self.assign_add(m, ops.multiply(ops.subtract(g, m), 1 - self._beta_1(variable.dtype)))
         self.assign_add(v, ops.multiply(ops.subtract(ops.square(g), v), 1 - self.beta_2))

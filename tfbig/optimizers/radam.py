@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from tfbig.optimizers.moments import MomentOptimizer, check_count
+from tfbig.system import keras_internals
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
@@ -144,17 +145,18 @@ class LookaheadRAdam(RAdam):
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
         """Store the slow weights before Keras applies weight decay, which precedes `update_step`."""
-        ops.cond(self._iterations == 0, self._start, lambda: None)
+        ops.cond(self.iterations == 0, self._start, lambda: None)
         super()._backend_apply_gradients(grads, trainable_variables)
 
     def _start(self) -> None:
-        for slow, variable in zip(self._slow, self._trainable_variables, strict=True):
+        variables = keras_internals.trainable_variables_of(self)
+        for slow, variable in zip(self._slow, variables, strict=True):
             self.assign(slow, variable)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update one variable with RAdam, and step back after every k-th update."""
         super().update_step(gradient, variable, learning_rate)
-        slow = self._slow[self._get_variable_index(variable)]
+        slow = self._slow[keras_internals.variable_index(self, variable)]
 
         def step_back() -> None:
             self.assign_add(slow, ops.multiply(self.alpha, ops.subtract(variable, slow)))

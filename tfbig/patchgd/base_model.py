@@ -14,7 +14,7 @@ from tfbig.patchgd import patch_sampling, slice_encoder
 from tfbig.patchgd.latent_grid import FILLINGS, check_encoder, shaped, slice_size
 from tfbig.patchgd.patch_reader import PatchReader
 from tfbig.streaming import gradient_step
-from tfbig.system import backend, replication, tf_errors
+from tfbig.system import backend, keras_internals, replication, tf_errors
 
 LARGE_BYTES = 2**30
 """Bytes from which a latent grid stays on the host if there is an accelerator."""
@@ -204,4 +204,4 @@ class TrainingStep:
         self.slice = slice_size(model.patches_at_once, batch, self.choose.size)
         self.on_host = model.on_host(self.patches)
         self.total = model.inner_steps or self.choose.num_sets
-        self.variables = [v._value for v in model.trainable_variables]
+        self.variables = keras_internals.tensors_of(model.trainable_variables)

@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfbig.system import keras_internals
+
 InnerStep = Callable[[tf.Tensor, Any], tuple[list[Any], tf.Tensor, Any]]
 """Function `(number of the inner step, state) -> (gradients, loss, new state)`."""
 
@@ -44,7 +46,7 @@ class _InnerLoop:
 
     def __init__(self, model: Any, inner: InnerStep, shapes: Any) -> None:
         self.model, self.inner, self.shapes = model, inner, shapes
-        self.variables = [v._value for v in model.trainable_variables]
+        self.variables = keras_internals.tensors_of(model.trainable_variables)
         self.has_gradient = [True] * len(self.variables)
 
     def run(self, total: tf.Tensor, state: Any) -> Any:

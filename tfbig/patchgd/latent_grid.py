@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfbig.geometry import patch_grid
 from tfbig.patchgd import patch_sampling, slice_encoder
 from tfbig.patchgd.patch_reader import PatchReader
+from tfbig.system import keras_internals
 
 FILLINGS = ("published", "frozen")
 
@@ -336,7 +337,7 @@ def slice_size(patches_at_once: int | None, batch: Any, count: Any) -> Any:
 
 def mixes_patches(encoder: keras.Model) -> bool:
     """Return whether the code of a patch in training depends on the other patches of the slice."""
-    layers = encoder._flatten_layers(include_self=False)
+    layers = keras_internals.inner_layers(encoder)
     norms = [each for each in layers if isinstance(each, keras.layers.BatchNormalization)]
     return any(norm.trainable for norm in norms)
 
@@ -361,7 +362,7 @@ def check_encoder(encoder: keras.Model) -> None:
             f"encoder '{encoder.name}' has outputs of unknown size {slice_encoder.code_shape(encoder)}; give its "
             "input the rows and columns of a patch: `keras.Input((*patch, C))`."
         )
-    for layer in encoder._flatten_layers(include_self=False):
+    for layer in keras_internals.inner_layers(encoder):
         if getattr(layer, "activity_regularizer", None) is not None:
             raise ValueError(
                 f"'{layer.name}' of encoder '{encoder.name}' has an activity_regularizer, whose loss would be lost "

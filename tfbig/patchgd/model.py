@@ -14,6 +14,7 @@ from tfbig.patchgd.base_model import PatchModel, TrainingStep
 from tfbig.patchgd.latent_grid import filled, patch_model, replaced, side_by_side
 from tfbig.patchgd.patch_reader import PatchReader
 from tfbig.streaming import gradient_step
+from tfbig.system import keras_internals
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
@@ -201,9 +202,7 @@ class PatchGD(PatchModel):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         step = _PatchGDStep(self, x, y, sample_weight)
         gradients, predicted, loss = step.run()
-        self._loss_tracker.update_state(
-            gradient_step.unscaled(loss), sample_weight=step.patches.batch
-        )
+        keras_internals.track_loss(self, gradient_step.unscaled(loss), step.patches.batch)
         return gradients, self.compute_metrics(x, y, predicted, sample_weight)
 
 

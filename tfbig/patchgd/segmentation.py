@@ -21,7 +21,7 @@ from tfbig.patchgd.base_model import PatchModel, TrainingStep
 from tfbig.patchgd.latent_grid import LatentGrid, filled, interleaved, replaced, side_by_side
 from tfbig.patchgd.patch_reader import PatchReader
 from tfbig.streaming import gradient_step
-from tfbig.system import tf_errors
+from tfbig.system import keras_internals, tf_errors
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
@@ -304,9 +304,7 @@ class PatchGDSegmentation(PatchModel):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         step = _SegmentationStep(self, x, y, sample_weight)
         gradients, compared, loss = step.run()
-        self._loss_tracker.update_state(
-            gradient_step.unscaled(loss), sample_weight=step.patches.batch
-        )
+        keras_internals.track_loss(self, gradient_step.unscaled(loss), step.patches.batch)
         labels, masks = step.compared(*compared)
         return gradients, self.compute_metrics(x, labels, masks, sample_weight)
 
@@ -318,7 +316,7 @@ class PatchGDSegmentation(PatchModel):
         labels = self._labels(y)
         y = assembled(labels.take(patches.places()), patches.cells, self.patch)
         loss = self.compute_loss(x, y, masks, sample_weight, training=False)
-        self._loss_tracker.update_state(loss, sample_weight=tf.shape(masks)[0])
+        keras_internals.track_loss(self, loss, tf.shape(masks)[0])
         return self.compute_metrics(x, y, masks, sample_weight)
 
     @tf_errors.unwrapped

@@ -13,6 +13,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfbig.system import keras_internals
+
 Gradients = tuple[list[Any], dict[str, Any]]
 """Gradients per trainable variable, None for a variable without one, and the logs.
 
@@ -34,9 +36,9 @@ def keras_gradients(model: keras.Model, data: Any) -> Gradients:
         predicted = model(x, training=True)
         loss = model.compute_loss(x, y, predicted, sample_weight, training=True)
         scaled = model.optimizer.scale_loss(loss)
-    gradients = tape.gradient(scaled, [v._value for v in model.trainable_variables])
+    gradients = tape.gradient(scaled, keras_internals.tensors_of(model.trainable_variables))
     first = next(t for t in keras.tree.flatten(x) if t is not None)
-    model._loss_tracker.update_state(unscaled(loss), sample_weight=tf.shape(first)[0])
+    keras_internals.track_loss(model, unscaled(loss), tf.shape(first)[0])
     return gradients, model.compute_metrics(x, y, predicted, sample_weight)
 
 
@@ -57,7 +59,7 @@ def with_penalty(
     with tf.GradientTape() as tape:
         total = penalty(losses(), dtype)
         scaled = model.optimizer.scale_loss(total / replicas())
-    extra = tape.gradient(scaled, [v._value for v in model.trainable_variables])
+    extra = tape.gradient(scaled, keras_internals.tensors_of(model.trainable_variables))
     pairs = ([g for g in both if g is not None] for both in zip(gradients, extra, strict=True))
     return [tf.add_n(terms) if terms else None for terms in pairs], total
 

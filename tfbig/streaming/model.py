@@ -22,7 +22,7 @@ from tfbig.streaming.loss_step import LossStep
 from tfbig.streaming.model_inputs import ModelInputs
 from tfbig.streaming.program_cache import Compiled, Programs, Settings
 from tfbig.streaming.twin_model import TwinModel
-from tfbig.system import backend, replication, tf_errors
+from tfbig.system import backend, keras_internals, replication, tf_errors
 from tfbig.system.budget import Budget
 
 STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
@@ -179,7 +179,9 @@ class StreamedModel(TwinModel):
             with tf.device(devices[0] if devices else None):
                 outputs = self._split.outputs(inputs, outputs, training)
         outputs = front_and_rest.restore_shapes(outputs, self._functional_twin.outputs)
-        return keras.tree.pack_sequence_as(self._functional_twin._outputs_struct, outputs)
+        return keras.tree.pack_sequence_as(
+            keras_internals.output_structure(self._functional_twin), outputs
+        )
 
     @_do_not_convert
     def train_step(self, data: Any) -> dict[str, Any]:
@@ -224,7 +226,7 @@ class StreamedModel(TwinModel):
 
     def _make_function(self, step_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return the function that `fit` and `evaluate` call; Keras' own under a distribution strategy."""
-        if self.run_eagerly or self._distribute_strategy is not None:
+        if self.run_eagerly or keras_internals.strategy_of(self) is not None:
             return super()._make_function(step_function)
         return tf_errors.unwrapped(self.traced(step_function))
 
@@ -291,7 +293,9 @@ class StreamedModel(TwinModel):
             trackers.build_optimizer(self)
         self._inputs_reader.check_image(shape)
         streams = self.spatial and (training or self.compiled)
-        return self._programs.plan(shape, training, self._compile_loss if streams else None)
+        return self._programs.plan(
+            shape, training, keras_internals.compiled_loss(self) if streams else None
+        )
 
     @tf_errors.unwrapped
     def predict_to(
@@ -392,8 +396,8 @@ def _program_for(
 
 def _dense(model: StreamedModel, data: Any) -> Any:
     """Return data with targets and sample weights as tensors, for losses that Keras computes."""
-    outputs = model._functional_twin._outputs_struct
-    return model._programs.labels.dense_data(data, model._compile_loss, outputs)
+    outputs = keras_internals.output_structure(model._functional_twin)
+    return model._programs.labels.dense_data(data, keras_internals.compiled_loss(model), outputs)
 
 
 def _finish(
@@ -403,7 +407,7 @@ def _finish(
     loss = step.loss(results)
     if penalty is None:
         penalty = gradient_step.penalty(model.twin.losses, loss.dtype)
-    model._loss_tracker.update_state(loss + penalty, sample_weight=step.batch)
+    keras_internals.track_loss(model, loss + penalty, step.batch)
     step.track(results)
     return model.get_metrics_result()
 

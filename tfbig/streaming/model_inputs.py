@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfbig.engine import read_ahead
+from tfbig.system import keras_internals
 
 Shape = tuple[int | None, ...]
 
@@ -63,7 +64,7 @@ class ModelInputs:
 
     def _named(self, inputs: Any) -> Any:
         """Return the entries of a dict that the model uses, in its order."""
-        specs, struct = self.functional.inputs, self.functional._inputs_struct
+        specs, struct = self.functional.inputs, keras_internals.input_structure(self.functional)
         if isinstance(inputs, dict) and isinstance(struct, dict) and set(struct) <= set(inputs):
             return {key: inputs[key] for key in struct}
         if isinstance(inputs, dict) and {t.name for t in specs} <= set(inputs):

@@ -21,7 +21,7 @@ from tfbig.plan.planner import Planner
 from tfbig.plan.prepared_graph import Options
 from tfbig.plan.split_planner import SplitPlanner
 from tfbig.streaming import labels
-from tfbig.system import backend, replication
+from tfbig.system import keras_internals, replication, tensorflow_internals
 from tfbig.system.budget import DEFAULT_STRIPS, HOST_SHARE, Budget
 from tfbig.units import ITEMSIZE
 
@@ -71,7 +71,7 @@ class Settings:
         if self.budget.device_bytes is not None:
             return self.budget.device_bytes, True
         if any("GPU" in name for name in self.devices):
-            return int(0.8 * backend.accelerator_bytes()), True
+            return int(0.8 * tensorflow_internals.accelerator_bytes()), True
         return min(DEFAULT_STRIPS, self.budget.host_bytes // self.replicas // HOST_SHARE), False
 
 
@@ -91,7 +91,8 @@ class Compiled(NamedTuple):
     @classmethod
     def by(cls, model: keras.Model) -> Compiled:
         """Return what `compile` has set on a model; nothing before it is called."""
-        loss, metrics = (getattr(model, n, None) for n in ("_compile_loss", "_compile_metrics"))
+        loss = keras_internals.compiled_loss(model)
+        metrics = keras_internals.compiled_metrics(model)
         return cls(loss, metrics, model.jit_compile is not False)
 
 
@@ -308,7 +309,7 @@ class Programs:
 
     def _trainable(self) -> tuple[bool, ...]:
         """Return `trainable` of layers and variables: users may change it, and it freezes BatchNormalization."""
-        items = (*self.model._flatten_layers(), *self.model.variables)
+        items = (self.model, *keras_internals.inner_layers(self.model), *self.model.variables)
         return tuple(item.trainable for item in items)
 
     def _dtype(self, tensor: tf.Tensor) -> str:
@@ -319,4 +320,5 @@ class Programs:
         values = [graph.values[v] for v in graph.outputs]
         unknown = [None] * (self.rank - 1)
         specs = [tf.TensorSpec([*unknown, v.channels], v.dtype) for v in values]
-        return keras.tree.pack_sequence_as(self.functional._outputs_struct, specs)
+        structure = keras_internals.output_structure(self.functional)
+        return keras.tree.pack_sequence_as(structure, specs)

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfbig.streaming.model_inputs import ModelInputs
-from tfbig.system import replication
+from tfbig.system import keras_internals, replication
 
 map_structure = keras.tree.map_structure
 
@@ -36,7 +36,8 @@ def build(model: keras.Model, reader: ModelInputs, data: Any) -> None:
         reader: Reader of its inputs.
         data: `(x, y)` or `(x, y, sample_weight)`.
     """
-    if all(t is None or t.built for t in (model._compile_loss, model._compile_metrics)):
+    compiled = (keras_internals.compiled_loss(model), keras_internals.compiled_metrics(model))
+    if all(t is None or t.built for t in compiled):
         return
     x, y, weights = (
         map_structure(reader.placeholder, item)
@@ -45,8 +46,8 @@ def build(model: keras.Model, reader: ModelInputs, data: Any) -> None:
     batch = keras.tree.flatten(x)[0].shape[0]
     outputs = map_structure(
         lambda t: keras.KerasTensor((batch, *t.shape[1:]), t.dtype),
-        reader.functional._outputs_struct,
+        keras_internals.output_structure(reader.functional),
     )
     with suppress(ValueError, TypeError, tf.errors.OpError):  # then the first step creates them
         for function in (model.compute_loss, model.compute_metrics):
-            keras.src.backend.compute_output_spec(function, x, y, outputs, weights)
+            keras_internals.compute_output_spec(function, x, y, outputs, weights)

@@ -83,11 +83,4 @@ def check_device(name: str) -> tuple[str, int]:
     return device
 
 
-def accelerator_bytes() -> int:
-    """Return the bytes that TensorFlow may allocate on the first accelerator."""
-    from tensorflow.python.client import device_lib
-
-    return max(d.memory_limit for d in device_lib.list_local_devices() if d.device_type == "GPU")
-
-
 check()

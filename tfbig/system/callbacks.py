@@ -16,6 +16,8 @@ from typing import Any, Final, final
 
 import tensorflow as tf
 
+from tfbig.system import tensorflow_internals
+
 MAX_ERRORS: Final = 64
 """Most errors that wait to be taken. Of several strips that fail at once, TensorFlow may report only one."""
 
@@ -74,8 +76,10 @@ def _tie_to_graphs(function: Any) -> None:
 
     TensorFlow only holds callbacks weakly but for a list in the outermost graph (`script_ops._internal_py_func`).
     """
-    registered = function.ag_dnc_wrapper__
-    _hold([registered])._py_funcs_used_in_graph.remove(registered)
+    registered = tensorflow_internals.registered(function)
+    graph = _hold([registered])
+    held = tensorflow_internals.callbacks_of(graph)
+    tensorflow_internals.set_callbacks(graph, [each for each in held if each is not registered])
 
 
 def hold_those_of(trace: Any) -> None:
@@ -84,17 +88,15 @@ def hold_those_of(trace: Any) -> None:
     Args:
         trace: A `tf.types.experimental.ConcreteFunction`.
     """
-    _hold(getattr(trace.graph, "_py_funcs_used_in_graph", ()))
+    _hold(tensorflow_internals.callbacks_of(trace.graph))
 
 
 def _hold(registered: Sequence[Any]) -> Any:
     """Let all graphs that are being traced hold callbacks, and return the graph outside of them."""
     graph = tf.compat.v1.get_default_graph()
     while hasattr(graph, "outer_graph"):
-        graph._py_funcs_used_in_graph = [
-            *getattr(graph, "_py_funcs_used_in_graph", ()),
-            *registered,
-        ]
+        held = tensorflow_internals.callbacks_of(graph)
+        tensorflow_internals.set_callbacks(graph, [*held, *registered])
         graph = graph.outer_graph
     return graph
 

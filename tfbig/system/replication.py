@@ -10,6 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfbig.system import keras_internals
+
 _device: ContextVar[str | None] = ContextVar("device", default=None)
 
 
@@ -101,7 +103,7 @@ def check_fit(model: Any) -> None:
     Raises:
         ValueError: The model was created in the scope of a `MultiWorkerMirroredStrategy`.
     """
-    strategy = getattr(model, "_distribute_strategy", None)
+    strategy = keras_internals.strategy_of(model)
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         raise ValueError(
             f"'{model.name}': Keras' fit and evaluate cannot run under MultiWorkerMirroredStrategy. Train with "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Final
 
-from tensorflow.python.framework.func_graph import dismantle_func_graph
+from tfbig.system import tensorflow_internals
 
 _TRACES: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
@@ -28,7 +28,7 @@ def concrete(function: Any, *arguments: Any) -> Any:
     trace = function.get_concrete_function(*arguments)
     if trace not in _TRACES:
         _TRACES.add(trace)
-        weakref.finalize(trace, _free, trace.graph).atexit = False
+        weakref.finalize(trace, tensorflow_internals.dismantle, trace.graph).atexit = False
     return trace
 
 
@@ -47,11 +47,3 @@ def call(function: Any, *arguments: Any) -> Any:
     if function.experimental_get_tracing_count() != count:
         concrete(function, *arguments)
     return results
-
-
-def _free(graph: Any) -> None:
-    """Break the reference cycles of the graph of a trace: its operations, its tensors and its callbacks."""
-    dismantle_func_graph(graph)
-    graph.inputs, graph.outputs, graph.structured_outputs = [], [], None
-    graph._py_funcs_used_in_graph = []
-    graph._function_captures = type(graph._function_captures)()

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
-from tensorflow.python.eager import context
 
 from tfbig.errors import UnifiedMemoryError
-from tfbig.system import backend
+from tfbig.system import backend, tensorflow_internals
 from tfbig.system.budget import available_bytes
 from tfbig.units import format_bytes
 
@@ -87,7 +86,7 @@ def unified_memory(oversubscription: float = 4.0) -> UnifiedMemory:
     if not cards or _is_apple_silicon():
         free = available_bytes()
         return UnifiedMemory(cards[0].name if cards else "the CPU", free, free)
-    if context.context()._initialized:
+    if tensorflow_internals.has_devices():
         raise UnifiedMemoryError(
             "unified_memory() was called too late: TensorFlow has created its devices. Call it first, before creating "
             f"any tensor or model, or listing logical devices. {INSTEAD}"
@@ -164,18 +163,18 @@ def _total_bytes() -> int:
 def _configure(fraction: float) -> None:
     """Set the configuration with which TensorFlow creates its devices."""
     config = config_pb2.ConfigProto()
-    if context.context()._config is not None:
-        config.CopyFrom(context.context()._config)
+    if tensorflow_internals.session_config() is not None:
+        config.CopyFrom(tensorflow_internals.session_config())
     config.gpu_options.per_process_gpu_memory_fraction = fraction
     config.gpu_options.experimental.use_unified_memory = True
     config.gpu_options.allow_growth = True  # otherwise all of it is allocated at once
-    context.context()._config = config
+    tensorflow_internals.set_session_config(config)
 
 
 def _verified(name: str, total: int) -> UnifiedMemory:
     """Create the devices and return the reported limit, which must exceed the memory of the GPU."""
     tf.config.list_logical_devices()  # creates the devices
-    limit = backend.accelerator_bytes()
+    limit = tensorflow_internals.accelerator_bytes()
     if limit <= total:
         raise UnifiedMemoryError(
             f"unified_memory(): TensorFlow ignored it: {name} reports a limit of {format_bytes(limit)} and has "

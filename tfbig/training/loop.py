@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from tfbig.errors import NonFiniteError, SourceError, Stopped, TfbigError, WorkerError
-from tfbig.system import signals, tf_errors
+from tfbig.system import keras_internals, signals, tf_errors
 from tfbig.training import training_state
 from tfbig.training.checkpoint_files import Checkpoints
 from tfbig.training.checkpointing import Checkpointer, Place
@@ -113,7 +113,7 @@ class Loop:
             epochs=epochs,
             steps=training.steps,
         )
-        distributed = getattr(model, "_distribute_strategy", None) is not None
+        distributed = keras_internals.strategy_of(model) is not None
         self.worker: Single | Replicas = Replicas(model) if distributed else Single(model)
         if accumulate > 1 and not self.worker.two_phase:
             raise ValueError(
@@ -367,5 +367,5 @@ class Loop:
 
 def _has_synchronized_layer(model: keras.Model) -> bool:
     """Return whether a layer shares its statistics between replicas."""
-    layers = model._flatten_layers(include_self=False)
+    layers = keras_internals.inner_layers(model)
     return any(getattr(layer, "synchronized", False) for layer in layers)

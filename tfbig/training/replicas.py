@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -27,7 +26,7 @@ import tensorflow as tf
 from tfbig.engine import traced_steps
 from tfbig.errors import WorkerError
 from tfbig.streaming import gradient_step
-from tfbig.system import replication, tf_errors, traces
+from tfbig.system import keras_internals, replication, tf_errors, traces
 from tfbig.training.gradient_sums import Sums
 from tfbig.training.single_process import Batches, as_numbers, items, traced
 
@@ -109,7 +108,7 @@ class Replicas:
                 if hasattr(self.model, "traced"):
                     self._first.inner.layout(batch)
                 else:
-                    self.model._maybe_symbolic_build(data_batch=batch)
+                    keras_internals.build_for(self.model, batch)
 
     def skip(self) -> None:
         """Discard the gradients of the last round."""
@@ -230,17 +229,17 @@ class Replicas:
             means = [None if g is None else g / tf.cast(share, g.dtype) for g in means]
             pairs = zip(means, self.model.trainable_variables, strict=True)
             self.model.optimizer.apply_gradients(pairs)
-            moving = [v._value for v in _moving(self.model)]
+            moving = keras_internals.tensors_of(_moving(self.model))
             for variable, total in zip(moving, _all_reduced(moving), strict=True):
                 variable.assign(total / self.replicas)
             # A replica without a batch drew no numbers; the first replica always has a batch.
             first = tf.cast(replication.number() == 0, tf.float64)
-            seeds = [v._value for v in _seeds(self.model)]
+            seeds = keras_internals.tensors_of(_seeds(self.model))
             drawn = _all_reduced([tf.cast(v, tf.float64) * first for v in seeds])
             for variable, number in zip(seeds, drawn, strict=True):
                 variable.assign(tf.cast(number, variable.dtype))
 
-        with _gradients_already_summed(self.model.optimizer):
+        with keras_internals.without_gradient_sums(self.model.optimizer):
             self.strategy.run(step, args=(sums, count))
 
     def _total(self, tensors: Any) -> Any:
@@ -365,7 +364,7 @@ def _number() -> tf.Tensor:
 
 def _moving(model: keras.Model) -> Iterator[Any]:
     """Yield the moving statistics of trainable layers."""
-    for layer in model._flatten_layers(include_self=False):
+    for layer in keras_internals.inner_layers(model):
         if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
             yield from (layer.moving_mean, layer.moving_variance)
 
@@ -374,14 +373,3 @@ def _seeds(model: keras.Model) -> list[Any]:
     """Return the counters of the random generators."""
     metrics = {id(v) for v in model.metrics_variables}
     return [v for v in model.variables if tf.as_dtype(v.dtype).is_integer and id(v) not in metrics]
-
-
-@contextmanager
-def _gradients_already_summed(optimizer: Any) -> Iterator[None]:
-    """Keep the optimizer from summing gradients over replicas, which was done before."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    inner._all_reduce_sum_gradients = list
-    try:
-        yield
-    finally:
-        del inner._all_reduce_sum_gradients

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfbig.system import keras_internals
 from tfbig.training.checkpoint_files import Arrays, Checkpoint, Refused
 from tfbig.training.gradient_sums import Sums
 
@@ -109,7 +110,11 @@ class Undo:
 
     def save(self, variables: Sequence[Any]) -> None:
         """Save the current values of `variables`."""
-        local = [part for v in variables for part in getattr(v._value, "values", (v._value,))]
+        local = [
+            part
+            for v in keras_internals.tensors_of(variables)
+            for part in getattr(v, "values", (v,))
+        ]
         self._pairs = [(v, tf.convert_to_tensor(v)) for v in local]
 
     def restore(self) -> None:
@@ -171,7 +176,7 @@ def _numbered(variables: Iterable[Any], kind: str = "") -> dict[str, Any]:
 
 
 def _tensor(value: Any) -> Any:
-    return value._value if hasattr(value, "_value") else value
+    return keras_internals.tensor_of(value) if isinstance(value, keras.Variable) else value
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

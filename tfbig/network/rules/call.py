@@ -9,14 +9,12 @@ from typing import Any, NoReturn
 
 import keras
 import tensorflow as tf
-from keras.src.backend import AutocastScope
-from keras.src.backend.common.global_state import get_global_attribute
-from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
 from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry.windows import Axis
 from tfbig.network.graph import Graph, Reduce, Value
 from tfbig.ops import kernels, moments
+from tfbig.system import keras_internals
 
 
 @dataclass(frozen=True)
@@ -181,8 +179,7 @@ class Call:
     @property
     def generators(self) -> list[Any]:
         """Seed generators of the layer."""
-        layers: list[Any] = getattr(self.layer, "_flatten_layers", list)()
-        return [g for layer in layers for g in layer._seed_generators]
+        return keras_internals.seed_generators(self.layer)
 
     def kernel(self, weight: tf.Tensor) -> tf.Tensor:
         """Return a kernel `[k, ..., a, b]`, transposed as the images of the graph."""
@@ -218,7 +215,10 @@ class Call:
             # As in Keras, the mode of the model overrides the `training` argument of the layer call.
             kwargs = {**kwargs, "training": self.training}
         state = list(state)
-        with AutocastScope(None), keras.StatelessScope(collect_losses=True) as scope:
+        with (
+            keras_internals.AutocastScope(None),
+            keras.StatelessScope(collect_losses=True) as scope,
+        ):
             # Passed to the scope, values would be cast: to the type of mixed precision, or without that to `floatx`.
             scope.state_mapping.update({id(variable): value for variable, value in state})
             result = function(*args, **kwargs)
@@ -243,7 +243,7 @@ class Call:
 
 def _drawn_unseeded(scope: Any, state: Sequence[tuple[Any, Any]]) -> bool:
     """Return whether the layer used Keras' global seed generator although `state` does not hold it."""
-    generator = get_global_attribute(GLOBAL_SEED_GENERATOR)
+    generator = keras_internals.existing_seed_generator()
     if generator is None or any(v is generator.state for v, _ in state):
         return False
     return scope.get_current_value(generator.state) is not None

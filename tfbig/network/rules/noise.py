@@ -7,13 +7,12 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.applications.convnext import StochasticDepth
-from keras.src.random.seed_generator import global_seed_generator
 
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.registry import rule
 from tfbig.network.rules.whole_values import add_seed, seed_state
 from tfbig.ops import counter_random
+from tfbig.system.keras_internals import StochasticDepth, global_seed_generator
 
 layers = keras.layers
 SPATIAL = (layers.SpatialDropout1D, layers.SpatialDropout2D, layers.SpatialDropout3D)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-from keras.src.ops import core, math, nn, numpy
 
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.nodes import check_broadcast, last_axis, per_pixel
 from tfbig.network.rules.pooling import maximum_of_image, mean_of_image, read_whole, sum_of_image
 from tfbig.network.rules.registry import rule
+from tfbig.system.keras_internals import OPERATIONS
 
 ELEMENTWISE = """
     Absolute Add Arccos Arccosh Arcsin Arcsinh Arctan Arctan2 Arctanh Cast Cbrt Ceil Celu Clip Copy Cos Cosh Deg2rad
@@ -32,8 +32,7 @@ CHANNELWISE = "LogSoftmax Normalize RMSNorm Softmax Sparsemax"
 
 def operations(names: str) -> list[type]:
     """Return the classes of `keras.ops` with these names."""
-    modules = (core, math, nn, numpy)
-    return [vars(m)[name] for name in names.split() for m in modules if name in vars(m)]
+    return [OPERATIONS[name] for name in names.split() if name in OPERATIONS]
 
 
 @rule(*operations(ELEMENTWISE))

@@ -6,12 +6,11 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.applications.convnext import LayerScale
-from keras.src.applications.inception_resnet_v2 import CustomScaleLayer
 
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.nodes import activation, check_broadcast, last_axis, per_pixel
 from tfbig.network.rules.registry import rule
+from tfbig.system.keras_internals import CustomScaleLayer, LayerScale
 
 layers = keras.layers
 

@@ -1,0 +1,39 @@
+"""Graphs and gradient tapes through the private names of TensorFlow."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfbig.system import tensorflow_internals
+
+
+def test_watched_tensors() -> None:
+    x = tf.constant(1.0)
+    assert not tensorflow_internals.is_watched(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        assert tensorflow_internals.is_watched(x)
+        with tensorflow_internals.stop_recording():
+            assert not tensorflow_internals.is_watched(x)
+
+
+def test_callbacks_of_a_graph() -> None:
+    trace = tf.function(lambda: tf.numpy_function(lambda: 1, [], tf.int64)).get_concrete_function()
+    assert tensorflow_internals.callbacks_of(trace.graph) == []  # the outermost graph holds it
+    tensorflow_internals.set_callbacks(trace.graph, [print])
+    assert tensorflow_internals.callbacks_of(trace.graph) == [print]
+
+
+def test_a_dismantled_graph_holds_nothing() -> None:
+    weight = tf.Variable(1.0)
+    trace = tf.function(lambda x: x * weight).get_concrete_function(tf.TensorSpec([]))
+    graph = trace.graph
+    tensorflow_internals.dismantle(graph)
+    assert not graph.inputs
+    assert not graph.outputs
+    assert not graph.captures
+
+
+def test_devices_exist_after_the_first_tensor() -> None:
+    tf.constant(1)
+    assert tensorflow_internals.has_devices()

@@ -1,0 +1,204 @@
+"""Names of Keras 3.15 that its public interface lacks.
+
+No other module uses any, and a test lists them. When Keras is upgraded, this is the module to
+compare with its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import keras
+from keras.src.applications.convnext import LayerScale as LayerScale
+from keras.src.applications.convnext import StochasticDepth as StochasticDepth
+from keras.src.applications.inception_resnet_v2 import CustomScaleLayer as CustomScaleLayer
+from keras.src.backend import AutocastScope as AutocastScope
+from keras.src.backend import compute_output_spec as compute_output_spec
+from keras.src.backend import get_keras_mask as get_keras_mask
+from keras.src.backend.common.global_state import get_global_attribute
+from keras.src.backend.common.stateless_scope import get_stateless_scope as get_stateless_scope
+from keras.src.backend.common.stateless_scope import in_stateless_scope as in_stateless_scope
+from keras.src.ops import core, math, nn, numpy
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
+from keras.src.random.seed_generator import global_seed_generator as global_seed_generator
+
+OPERATIONS: Final[dict[str, type]] = {**vars(numpy), **vars(nn), **vars(math), **vars(core)}
+"""Classes of the operations of `keras.ops` by name, among other names of their modules."""
+
+
+# ---------------------------------------------------------------------------------- models and layers
+
+
+def tensor_of(variable: Any) -> Any:
+    """Return the `tf.Variable` of a Keras variable; `variable.value` may be cast inside a layer."""
+    return variable._value
+
+
+def tensors_of(variables: Any) -> list[Any]:
+    """Return the `tf.Variable` of each Keras variable."""
+    return [variable._value for variable in variables]
+
+
+def inner_layers(layer: Any) -> list[Any]:
+    """Return the layers inside a layer or model, those inside them included; none for anything else."""
+    return list(layer._flatten_layers(include_self=False)) if isinstance(layer, keras.Layer) else []
+
+
+def seed_generators(layer: Any) -> list[Any]:
+    """Return the seed generators of a layer and of the layers inside it."""
+    layers = [layer, *inner_layers(layer)] if isinstance(layer, keras.Layer) else []
+    return [generator for each in layers for generator in each._seed_generators]
+
+
+def existing_seed_generator() -> Any:
+    """Return the global seed generator, or None if it has not been used."""
+    return get_global_attribute(GLOBAL_SEED_GENERATOR)
+
+
+def has_graph(model: keras.Model) -> bool:
+    """Return whether a model is functional."""
+    return hasattr(model, "_nodes_by_depth")
+
+
+def functional_of(sequential: keras.Sequential) -> Any:
+    """Return the functional model inside a `Sequential` model that is built."""
+    return sequential._functional
+
+
+def nodes(functional: Any) -> Iterator[Any]:
+    """Yield the calls of layers in a functional model, in topological order."""
+    for depth in sorted(functional._nodes_by_depth, reverse=True):
+        yield from functional._nodes_by_depth[depth]
+
+
+def input_structure(functional: Any) -> Any:
+    """Return the inputs of a functional model in the structure that it was created with."""
+    return functional._inputs_struct
+
+
+def output_structure(functional: Any) -> Any:
+    """Return the outputs of a functional model in the structure that it was created with."""
+    return functional._outputs_struct
+
+
+# --------------------------------------------------------------------------------- compiled models
+
+
+def compiled_loss(model: keras.Model) -> Any:
+    """Return the `CompileLoss` of a model; None without a loss, or before `compile`."""
+    return getattr(model, "_compile_loss", None)
+
+
+def compiled_metrics(model: keras.Model) -> Any:
+    """Return the `CompileMetrics` of a model; None without metrics, or before `compile`."""
+    return getattr(model, "_compile_metrics", None)
+
+
+def track_loss(model: keras.Model, loss: Any, batch: Any) -> None:
+    """Update the mean loss of an epoch with that of a batch.
+
+    Args:
+        model: The compiled model.
+        loss: Loss of the batch.
+        batch: Number of images in it.
+    """
+    model._loss_tracker.update_state(loss, sample_weight=batch)
+
+
+def strategy_of(model: Any) -> Any:
+    """Return the `tf.distribute.Strategy` in whose scope a model was created, or None."""
+    return getattr(model, "_distribute_strategy", None)
+
+
+def build_for(model: keras.Model, batch: Any) -> None:
+    """Create the variables of a compiled model for a batch `(x, y)`, without running it."""
+    model._maybe_symbolic_build(data_batch=batch)
+
+
+def losses_with_weights(compiled: Any) -> list[tuple[Any, Any]]:
+    """Return the losses of a `CompileLoss` that is built, each with its weight or None."""
+    return [(entry.loss, entry.loss_weights) for entry in compiled._flat_losses]
+
+
+def unbuilt_copy(compiled: Any) -> Any:
+    """Return a `CompileLoss` with the same losses that no data has shaped yet."""
+    losses, weights = compiled._user_loss, compiled._user_loss_weights
+    return type(compiled)(losses, weights, output_names=compiled.output_names)
+
+
+@contextmanager
+def replaced_losses(compiled: Any, replace: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace the losses of a `CompileLoss` in a `with` block, in which it may be built.
+
+    Args:
+        compiled: The `CompileLoss`.
+        replace: Function from a loss to an object with an attribute `loss`, which is set again at the end.
+    """
+    if compiled.built:
+        entries = compiled._flat_losses
+        compiled._flat_losses = [e._replace(loss=replace(e.loss)) for e in entries]
+        try:
+            yield
+        finally:
+            compiled._flat_losses = entries
+        return
+    losses = compiled._user_loss
+    compiled._user_loss = keras.tree.map_structure(
+        lambda loss: None if loss is None else replace(loss), losses
+    )
+    try:
+        yield
+    finally:
+        compiled._user_loss = losses
+    compiled._flat_losses = [e._replace(loss=e.loss.loss) for e in compiled._flat_losses]
+
+
+def flat_metrics(compiled: Any) -> tuple[list[Any], list[Any]]:
+    """Return the metrics and the weighted metrics of a `CompileMetrics` that is built, per output."""
+    return compiled._flat_metrics, compiled._flat_weighted_metrics
+
+
+def flat_targets(compiled: Any, y: Any) -> list[Any]:
+    """Return labels or predictions in the order of the metrics of a `CompileMetrics`."""
+    return list(compiled._flatten_y(y))
+
+
+def function_of(wrapper: Any) -> Callable[..., Any] | None:
+    """Return the function that a loss or metric wraps, with its keyword arguments bound; None if there is none."""
+    return getattr(wrapper, "_fn", None)
+
+
+def function_options(wrapper: Any) -> dict[str, Any]:
+    """Return the keyword arguments with which a loss or metric calls the function that it wraps."""
+    return getattr(wrapper, "_fn_kwargs", {})
+
+
+# -------------------------------------------------------------------------------------- optimizers
+
+
+def variable_index(optimizer: keras.Optimizer, variable: Any) -> int:
+    """Return the position of a variable among those of an optimizer."""
+    return int(optimizer._get_variable_index(variable))
+
+
+def trainable_variables_of(optimizer: keras.Optimizer) -> list[Any]:
+    """Return the variables that an optimizer updates."""
+    return list(optimizer._trainable_variables)
+
+
+def decays(optimizer: keras.Optimizer, variable: Any) -> bool:
+    """Return whether weight decay applies to a variable."""
+    return bool(optimizer._use_weight_decay(variable))
+
+
+@contextmanager
+def without_gradient_sums(optimizer: Any) -> Iterator[None]:
+    """Keep an optimizer from summing gradients over replicas in a `with` block."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    inner._all_reduce_sum_gradients = list
+    try:
+        yield
+    finally:
+        del inner._all_reduce_sum_gradients

@@ -1,0 +1,73 @@
+"""Names of TensorFlow 2.21 that its public interface lacks.
+
+No other module uses any, and a test lists them. When TensorFlow is upgraded, this is the module to
+compare with its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensorflow.python.client import device_lib
+from tensorflow.python.eager import context, record
+from tensorflow.python.framework.func_graph import dismantle_func_graph
+
+
+def stop_recording() -> Any:
+    """Return a context manager in which no gradient tape records."""
+    return record.stop_recording()
+
+
+def is_watched(tensor: Any) -> bool:
+    """Return whether a gradient tape would record an operation on a tensor."""
+    return bool(record.should_record_backprop([tensor]))
+
+
+def dismantle(graph: Any) -> None:
+    """Break the reference cycles of the graph of a trace: its operations, its tensors and its callbacks."""
+    dismantle_func_graph(graph)
+    graph.inputs, graph.outputs, graph.structured_outputs = [], [], None
+    graph._py_funcs_used_in_graph = []
+    graph._function_captures = type(graph._function_captures)()
+
+
+def callbacks_of(graph: Any) -> list[Any]:
+    """Return the Python functions that a graph holds for its operations; TensorFlow's table holds them weakly."""
+    return getattr(graph, "_py_funcs_used_in_graph", [])
+
+
+def set_callbacks(graph: Any, functions: Sequence[Any]) -> None:
+    """Replace the Python functions that a graph holds.
+
+    Args:
+        graph: The graph.
+        functions: Functions as `callbacks_of` returns them.
+    """
+    graph._py_funcs_used_in_graph = list(functions)
+
+
+def registered(function: Any) -> Any:
+    """Return the form of a function that `tf.numpy_function` registered."""
+    return function.ag_dnc_wrapper__
+
+
+def has_devices() -> bool:
+    """Return whether TensorFlow has created its devices, after which their configuration is fixed."""
+    return bool(context.context()._initialized)
+
+
+def session_config() -> Any:
+    """Return the `ConfigProto` with which TensorFlow creates its devices; None if it was not set."""
+    return context.context()._config
+
+
+def set_session_config(config: Any) -> None:
+    """Set the `ConfigProto` with which TensorFlow creates its devices."""
+    context.context()._config = config
+
+
+def accelerator_bytes() -> int:
+    """Return the bytes that TensorFlow may allocate on the first accelerator; creates the devices."""
+    devices: list[Any] = device_lib.list_local_devices()
+    return max(int(d.memory_limit) for d in devices if d.device_type == "GPU")
