@@ -19,6 +19,7 @@ PURE = {"", "errors", "units", "geometry", "plan", "sources", "tissue"}
 COVERED_BY = {
     "errors": "streaming/test_errors.py",
     "layers": "layers/test_interface.py",
+    "plan.canonical": "engine/test_shared_traces.py",
     "system.backend": "streaming/test_errors.py",
     "training.checkpointing": "training/test_loop.py",
     "training.rounds": "training/test_resume.py",

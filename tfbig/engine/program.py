@@ -22,11 +22,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfbig.engine import first_order, read_ahead, sweep_loop
-from tfbig.engine.shared_traces import Canonical, Functions
+from tfbig.engine.shared_traces import Functions
 from tfbig.engine.sweep_state import KINDS, StepState, Structure, SweepTensors
 from tfbig.errors import BudgetError
 from tfbig.network.graph import Graph, Node, Whole, values_with_gradient
 from tfbig.ops import autodiff
+from tfbig.plan.canonical import Canonical
 from tfbig.plan.planner import GOOD_ENOUGH, Planner
 from tfbig.plan.sweeps import Layout, Store, Sweep, foldable
 from tfbig.stores import device_store, file_pool, host_store
