@@ -11,12 +11,6 @@ from tfbig.plan.lifetimes import Moment, Timeline
 from tfbig.plan.sweeps import Layout, Store, Sweep
 from tfbig.units import format_bytes
 
-RUNTIME_BYTES = 128 * 2**20
-"""Bytes that TensorFlow uses itself: kernels built at run time, freed strips (measured: at most 115 MB)."""
-
-SWEEP_BYTES = 4 * 2**20
-"""Bytes of the TensorFlow graph of a sweep, forward and backward (measured: 4.2 MB for each of the 50 of ResNet-50)."""
-
 PAGES = 256
 """Least number of pages of a large image that is kept on the device (`tfbig.stores.device_store`).
 
@@ -114,7 +108,7 @@ class Plan:
         host_bytes: Most bytes of stored images and their gradients in host memory at any time.
         disk_bytes: Most bytes of them in the scratch file.
         limit_bytes: Device budget; None if it is not firm.
-        fixed_bytes: Bytes that do not depend on the image: TensorFlow itself, graphs, gradients of the weights.
+        fixed_bytes: Bytes besides images and strips: TensorFlow itself, traces, gradients of the weights, freed strips.
         model_bytes: Bytes of the model between steps: weights and optimizer state.
         repeated_operations: Operations, on whole images, that a forward sweep repeats from an earlier one.
         training: Whether a backward pass follows.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -16,7 +16,8 @@ from tfbig.geometry.windows import Size
 from tfbig.network.graph import Graph, Node
 from tfbig.plan import cut_search, layout_search, lifetimes
 from tfbig.plan.cost import bytes_of, operations_of
-from tfbig.plan.plan import PAGES, RUNTIME_BYTES, SWEEP_BYTES, Plan, Rates, SweepCost
+from tfbig.plan.fixed_bytes import FREED_BYTES, fixed_bytes, freed_bytes
+from tfbig.plan.plan import PAGES, Plan, Rates, SweepCost
 from tfbig.plan.strip_search import Strips, images_with_gradient
 from tfbig.plan.sweeps import Layout, Sweep, schedule
 from tfbig.system.budget import DEFAULT_STRIPS, HOST_SHARE
@@ -313,19 +314,20 @@ class Planner:
         costs, replay_costs = (tuple(map(cost, s)) for s in (layout.sweeps, layout.replays))
         first = next(i for i in self.graph.inputs if self.graph.values[i].image)
         bare = replace(layout, kept=frozenset())
+        image_bytes = self._image_bytes(batch, extents)
         plan = Plan(
             shape=(batch, *extents[first], self.graph.values[first].channels),
             layout=bare,
             costs=costs,
             replay_costs=replay_costs,
             timeline=lifetimes.timeline(self.graph, bare, self.training, self.fused),
-            image_bytes=self._image_bytes(batch, extents),
+            image_bytes=image_bytes,
             places={},
             device_bytes=max(c.device_bytes for c in (*costs, *replay_costs)),
             host_bytes=0,
             disk_bytes=0,
             limit_bytes=self.device_bytes if self.firm else None,
-            fixed_bytes=self._fixed_bytes,
+            fixed_bytes=self._fixed_bytes + self._freed_bytes(image_bytes),
             model_bytes=self.model_bytes,
             repeated_operations=self._repeated(batch, extents, layout),
             training=self.training,
@@ -480,15 +482,20 @@ class Planner:
         need = placed.host_bytes + self._other_host_bytes(placed)
         if self.firm or not self.shared:
             return need
-        other = need - placed.device_bytes
+        freed = FREED_BYTES - self._freed_bytes(placed.image_bytes)
+        other = need - placed.device_bytes + freed
         return max(need, min(other + DEFAULT_STRIPS, -(-other * HOST_SHARE // (HOST_SHARE - 1))))
+
+    def _freed_bytes(self, image_bytes: Mapping[int, int]) -> int:
+        """Return the bytes of freed strips; an upper bound that is the same for all layouts."""
+        if not self.shared:
+            return 0
+        return freed_bytes(min(self.device_bytes, sum(image_bytes.values())))
 
     @cached_property
     def _fixed_bytes(self) -> int:
-        """Bytes of a step for any image size; each weight has two gradients: the sum so far and that of one sweep."""
-        weights = sum(prod(w.shape) * itemsize(w.dtype) for w in self.graph.weights)
-        graphs = len(self.sweeps) * SWEEP_BYTES
-        return RUNTIME_BYTES + graphs + (2 * weights if self.training else 0)
+        """Bytes of a step for any image size, without freed strips."""
+        return fixed_bytes(self.graph, self.sweeps, self.training)
 
     def _cost(
         self, sweep: Sweep, batch: int, extents: dict[int, Size], device_bytes: int
