@@ -46,6 +46,15 @@ def resnet50() -> Any:
     return _ended(encoder.input, encoder.output)
 
 
+def application(name: str) -> Any:
+    """Return a network of `keras.applications` by name, for images of any size."""
+    import keras
+
+    build = getattr(keras.applications, name)
+    encoder = build(weights=None, include_top=False, pooling="avg", input_shape=(None, None, 3))
+    return _ended(encoder.input, encoder.output)
+
+
 def _ended(image: Any, vector: Any) -> Any:
     import keras
 

@@ -36,6 +36,7 @@ COVERED_BY = {
     "streaming.trackers": "streaming/test_fit.py",
     "streaming.twin_model": "streaming/test_saving.py",
     "layers": "layers/test_interface.py",
+    "plan.canonical": "engine/test_shared_traces.py",
     "system.backend": "streaming/test_errors.py",
     "training.checkpointing": "training/test_loop.py",
     "training.rounds": "training/test_resume.py",

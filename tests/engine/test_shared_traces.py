@@ -11,8 +11,8 @@ import tensorflow as tf
 from exactness import assert_same
 
 import tfbig
-from tfbig.engine.shared_traces import Canonical
 from tfbig.network import keras_reader
+from tfbig.plan.canonical import Canonical
 from tfbig.plan.sweeps import schedule
 
 layers = keras.layers

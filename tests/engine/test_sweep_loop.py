@@ -10,9 +10,9 @@ import tensorflow as tf
 from exactness import assert_same, integer_weights, integers
 
 from tfbig.engine import sweep_loop
-from tfbig.engine.shared_traces import Canonical
 from tfbig.engine.sweep_state import SweepTensors
 from tfbig.network import keras_reader
+from tfbig.plan.canonical import Canonical
 from tfbig.plan.sweeps import schedule
 
 ROWS, STRIPS = 11, 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import keras
-import numpy as np
 import pytest
 from graphs import (
     PLENTY,
@@ -18,7 +17,6 @@ from graphs import (
 )
 
 from tfbig.network.graph import Graph
-from tfbig.plan.plan import SWEEP_BYTES
 
 
 @pytest.mark.parametrize(
@@ -38,12 +36,3 @@ def test_stores_are_narrower_but_not_those_of_inputs_and_results_of_integers() -
     assert prepared.stored_dtype(source) == "float32"
     assert prepared.stored_dtype(graph.nodes[0].output) == "bfloat16"
     assert make_planner(graph).prepared.stored_dtype(graph.nodes[0].output) == "float32"
-
-
-def test_fixed_bytes_have_two_gradients_of_each_weight() -> None:
-    graph = chain_graph()
-    weights = sum(4 * int(np.prod(w.shape)) for w in graph.weights)
-    both = [make_planner(graph, training=learns).prepared for learns in (True, False)]
-    trained, predicted = (prepared.fixed_bytes for prepared in both)
-    sweeps = len(both[0].sweeps) - len(both[1].sweeps)
-    assert trained - predicted == 2 * weights + sweeps * SWEEP_BYTES

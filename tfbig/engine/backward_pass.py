@@ -13,11 +13,11 @@ import tensorflow as tf
 
 from tfbig.engine import sweep_loop
 from tfbig.engine.forward_pass import ForwardPass
-from tfbig.engine.shared_traces import Canonical
 from tfbig.engine.sweep_calls import SweepCalls
 from tfbig.engine.sweep_state import StepState, Structure, SweepTensors
 from tfbig.network.graph import Node
 from tfbig.ops import autodiff
+from tfbig.plan.canonical import Canonical
 from tfbig.plan.sweeps import Sweep, foldable
 from tfbig.stores import host_store
 

@@ -7,82 +7,14 @@ connections compute the same function of their tensors; it is traced for the fir
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
 from tfbig.engine.sweep_state import SweepTensors
-from tfbig.network.graph import Graph, Node
-from tfbig.plan.sweeps import Sweep
 from tfbig.system import callbacks, tensorflow_internals, traces
 
 Structure = Any
-
-
-class Canonical:
-    """A sweep with positions instead of value ids.
-
-    Args:
-        graph: Graph of the program.
-        sweep: A sweep of this graph.
-
-    Attributes:
-        ids: Value id by position.
-        place: Position by value id.
-        slots: Position in `Graph.weights` by position in the sweep.
-        graph: Graph of the values and nodes of the sweep only.
-        sweep: The sweep, by position.
-        key: Equal for sweeps that compute the same function.
-    """
-
-    def __init__(self, graph: Graph, sweep: Sweep) -> None:
-        self.ids = list(
-            dict.fromkeys([*sweep.reads, *(i for n in sweep.nodes for i in (*n.inputs, n.output))])
-        )
-        self.slots = list(dict.fromkeys(w for n in sweep.nodes for w in n.weights))
-        self.place = {v: p for p, v in enumerate(self.ids)}
-        nodes = [self._node(n) for n in sweep.nodes]
-        self.graph = Graph(
-            values=[replace(graph.values[v], id=p) for p, v in enumerate(self.ids)],
-            nodes=nodes,
-            inputs=[p for p, v in enumerate(self.ids) if v in graph.inputs],
-            spatial=graph.spatial,
-            at_once=graph.at_once,
-        )
-        reads, writes, observed = (
-            tuple(self.place[v] for v in values)
-            for values in (sweep.reads, sweep.writes, sweep.observed)
-        )
-        self.sweep = Sweep(sweep.index, tuple(nodes), reads, writes, observed, ())
-        values = [(v.image, v.channels, v.dtype) for v in self.graph.values]
-        links = [
-            (type(n.op).__name__, n.kind or id(n.op), n.inputs, n.output, n.weights) for n in nodes
-        ]
-        self.key = repr(
-            (
-                links,
-                values,
-                reads,
-                writes,
-                observed,
-                self.graph.inputs,
-                graph.spatial,
-                graph.at_once,
-            )
-        )
-
-    def _node(self, node: Node) -> Node:
-        return replace(
-            node,
-            inputs=tuple(self.place[i] for i in node.inputs),
-            output=self.place[node.output],
-            weights=tuple(self.slots.index(w) for w in node.weights),
-        )
-
-    def named(self, values: dict[int, Any]) -> dict[int, Any]:
-        """Return the entries for values of the sweep, by position instead of value id."""
-        return {self.place[v]: t for v, t in values.items() if v in self.place}
 
 
 class Functions:

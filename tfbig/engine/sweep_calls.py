@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfbig.engine.shared_traces import Canonical, Functions
+from tfbig.engine.shared_traces import Functions
 from tfbig.engine.step_geometry import KINDS
 from tfbig.engine.sweep_state import StepState, SweepTensors
+from tfbig.plan.canonical import Canonical
 from tfbig.plan.prepared_graph import PreparedGraph
 from tfbig.plan.sweeps import Store, Sweep
 from tfbig.stores import device_store, host_store

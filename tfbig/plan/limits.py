@@ -48,7 +48,7 @@ class Projected:
         device: Most bytes of strips, and of images kept on the device, at any time.
         host: Most bytes of stored images and their gradients in host memory at any time.
         disk: Most bytes of them in the scratch file.
-        fixed: Bytes that do not depend on the image: TensorFlow itself, graphs, gradients of the weights.
+        fixed: Bytes besides images and strips: TensorFlow itself, traces, gradients of the weights, freed strips.
         model: Bytes of the model between steps: weights and optimizer state.
     """
 

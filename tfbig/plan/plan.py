@@ -12,12 +12,6 @@ from tfbig.plan.limits import Limits, Projected
 from tfbig.plan.sweeps import Layout, Store, Sweep
 from tfbig.units import format_bytes
 
-RUNTIME_BYTES = 128 * 2**20
-"""Bytes that TensorFlow uses itself: kernels built at run time, freed strips (measured: at most 115 MB)."""
-
-SWEEP_BYTES = 4 * 2**20
-"""Bytes of the TensorFlow graph of a sweep, forward and backward (measured: 4.2 MB for each of the 50 of ResNet-50)."""
-
 PAGES = 256
 """Least number of pages of a large image that is kept on the device (`tfbig.stores.device_store`).
 

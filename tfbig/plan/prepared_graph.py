@@ -12,7 +12,8 @@ from tfbig.network.graph import Graph, Node
 from tfbig.plan.cost import bytes_of
 from tfbig.plan.cut_search import TWO_CORES
 from tfbig.plan.cut_search import choose as choose_cuts
-from tfbig.plan.plan import RUNTIME_BYTES, SWEEP_BYTES, Rates
+from tfbig.plan.fixed_bytes import fixed_bytes
+from tfbig.plan.plan import Rates
 from tfbig.plan.strip_search import images_with_gradient
 from tfbig.plan.sweeps import Layout, Sweep, schedule
 from tfbig.units import itemsize
@@ -117,10 +118,8 @@ class PreparedGraph:
 
     @cached_property
     def fixed_bytes(self) -> int:
-        """Bytes of a step for any image size; each weight has two gradients: the sum so far and that of one sweep."""
-        weights = sum(prod(w.shape) * itemsize(w.dtype) for w in self.graph.weights)
-        graphs = len(self.sweeps) * SWEEP_BYTES
-        return RUNTIME_BYTES + graphs + (2 * weights if self.options.training else 0)
+        """Bytes of a step for any image size, without freed strips."""
+        return fixed_bytes(self.graph, self.sweeps, self.options.training)
 
     def repeated_operations(self, layout: Layout, batch: int, extents: Mapping[int, Size]) -> int:
         """Return the operations of nodes that an earlier sweep has run already, except cheap nodes.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tfbig.geometry.windows import Size
 from tfbig.plan import lifetimes
+from tfbig.plan.fixed_bytes import freed_bytes
 from tfbig.plan.limits import Limits, Projected
 from tfbig.plan.plan import Plan, SweepCost
 from tfbig.plan.prepared_graph import PreparedGraph
@@ -39,6 +40,13 @@ class Problem:
     def image_bytes(self) -> dict[int, int]:
         """Bytes of every image in its store."""
         return self.prepared.image_bytes(self.batch, self.extents)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes of a step besides its images and strips; the same for all layouts."""
+        if not self.limits.shared:
+            return self.prepared.fixed_bytes
+        return self.prepared.fixed_bytes + freed_bytes(self.limits.device, self.image_bytes)
 
 
 class Pricing:
@@ -82,7 +90,7 @@ class Pricing:
             image_bytes=problem.image_bytes,
             places={},
             allowed=problem.limits,
-            projected=Projected(device, 0, 0, prepared.fixed_bytes, options.model_bytes),
+            projected=Projected(device, 0, 0, problem.fixed_bytes, options.model_bytes),
             repeated_operations=prepared.repeated_operations(
                 layout, problem.batch, problem.extents
             ),

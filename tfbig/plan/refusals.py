@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tfbig.errors import BudgetError
 from tfbig.plan import placement
+from tfbig.plan.fixed_bytes import FREED_BYTES, freed_bytes
 from tfbig.plan.plan import Plan
 from tfbig.plan.pricing import Pricing
 from tfbig.system.budget import DEFAULT_STRIPS, HOST_SHARE
@@ -85,5 +86,6 @@ def _least_host_bytes(plan: Plan) -> int:
     need = plan.projected.host + placement.other_host_bytes(plan)
     if plan.allowed.firm or not plan.allowed.shared:
         return need
-    other = need - plan.projected.device
+    freed = FREED_BYTES - freed_bytes(plan.allowed.device, plan.image_bytes)
+    other = need - plan.projected.device + freed
     return max(need, min(other + DEFAULT_STRIPS, -(-other * HOST_SHARE // (HOST_SHARE - 1))))

@@ -1,0 +1,84 @@
+"""Fixed bytes: what a trace takes, which sweeps share one, and the gradients of the weights."""
+
+from __future__ import annotations
+
+import keras
+from graphs import conv, image, read
+from keras import layers
+
+from tfbig.network import keras_reader
+from tfbig.network.graph import Graph
+from tfbig.plan.fixed_bytes import (
+    FREED_BYTES,
+    INFERENCE,
+    TRAINING,
+    TraceBytes,
+    fixed_bytes,
+    freed_bytes,
+)
+from tfbig.plan.sweeps import schedule
+
+PARTS = TraceBytes(runtime=10**6, sweep=10**3, node=1)
+
+
+def blocks(count: int, kernel: int = 3) -> Graph:
+    """Return `count` blocks of a convolution and BatchNormalization, each with 4 channels."""
+    x = start = image(4)
+    for number in range(count):
+        x = layers.BatchNormalization()(conv(4, f"conv{number}", kernel)(x))
+    return read(keras.Model(start, x))
+
+
+def test_equal_sweeps_share_their_bytes() -> None:
+    """The first sweep reads the image, the last normalises; all between are equal."""
+    few, many = blocks(4), blocks(9)
+    assert len(schedule(many)) == len(schedule(few)) + 5
+    assert PARTS.of(few, schedule(few)) == PARTS.of(many, schedule(many))
+
+
+def test_different_sweeps_have_their_own_bytes() -> None:
+    graph = blocks(2)
+    sweeps = schedule(graph)
+    nodes = sum(len(s.nodes) for s in sweeps)
+    assert PARTS.of(graph, sweeps) == 10**6 + 10**3 * len(sweeps) + nodes
+    assert PARTS.of(graph, sweeps[:1]) == 10**6 + 10**3 + len(sweeps[0].nodes)
+
+
+def test_casts_of_inputs_are_not_counted() -> None:
+    """A plan for images of another type allows the same step."""
+    start = image(4)
+    model = keras.Model(start, conv(4, "conv")(start))
+    plain, cast = (keras_reader.read(model, True, [dtype]) for dtype in ("float32", "uint8"))
+    assert len(cast.nodes) == len(plain.nodes) + 1
+    assert PARTS.of(cast, schedule(cast)) == PARTS.of(plain, schedule(plain))
+
+
+def test_gradients_of_weights() -> None:
+    """One for each weight, and two more for the largest; a kernel of 5 x 5 has 16 more taps than one of 3 x 3."""
+    small, large = blocks(2), blocks(2, kernel=5)
+    training, prediction = (
+        fixed_bytes(large, schedule(large), training)
+        - fixed_bytes(small, schedule(small), training)
+        for training in (True, False)
+    )
+    assert training == (2 + 2) * 16 * 4 * 4 * 4
+    assert prediction == 0
+
+
+def test_graph_without_weights() -> None:
+    start = image(4)
+    graph = read(keras.Model(start, layers.MaxPooling2D()(start)))
+    assert fixed_bytes(graph, schedule(graph), True) == TRAINING.of(graph, schedule(graph))
+
+
+def test_freed_strips() -> None:
+    assert freed_bytes(1000, {0: 600, 1: 600}) == 500
+    assert freed_bytes(1000, {0: 500, 1: 100}) == 300
+    assert freed_bytes(2**30, {0: 2**30}) == FREED_BYTES
+
+
+def test_backward_passes_have_traces() -> None:
+    graph = blocks(3)
+    forward = INFERENCE.of(graph, schedule(graph))
+    assert fixed_bytes(graph, schedule(graph), False) == forward
+    assert TRAINING.of(graph, schedule(graph)) > 2 * forward

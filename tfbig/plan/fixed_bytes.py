@@ -1,0 +1,99 @@
+"""Bytes of a step that do not depend on the size of its images: TensorFlow, traces, gradients of weights.
+
+The numbers are those of the fit to `python benchmarks/plan_holds.py --fixed`, see `docs/measured.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from tfbig.network.graph import Graph, Local, Node
+from tfbig.plan.canonical import Canonical
+from tfbig.plan.sweeps import Sweep
+from tfbig.units import itemsize
+
+
+@dataclass(frozen=True)
+class TraceBytes:
+    """Bytes of the TensorFlow graphs of a step, and of the kernels that they build.
+
+    A graph takes about 14 KB for each operation, in Python, in the library of functions and in the executor.
+
+    Args:
+        runtime: Bytes for any network.
+        sweep: Bytes for each traced sweep.
+        node: Bytes for each node of a traced sweep.
+    """
+
+    runtime: int
+    sweep: int
+    node: int
+
+    def of(self, graph: Graph, sweeps: Iterable[Sweep]) -> int:
+        """Return the bytes of sweeps; those that compute the same share a trace.
+
+        Nodes that only cast or scale the elements of an input are not counted: they are one or two operations, and
+        whether there is a cast depends on the data.
+
+        Args:
+            graph: Graph of the sweeps.
+            sweeps: The sweeps of a step.
+
+        Returns:
+            Number of bytes.
+        """
+        counted = [n for n in graph.nodes if not _converts_input(graph, n)]
+        lengths = {Canonical(graph, s).key: len({*s.nodes}.intersection(counted)) for s in sweeps}
+        return self.runtime + len(lengths) * self.sweep + sum(lengths.values()) * self.node
+
+
+def _converts_input(graph: Graph, node: Node) -> bool:
+    """Return whether a node changes the elements of an input one by one."""
+    pixelwise = isinstance(node.op, Local) and node.op.pixelwise
+    return pixelwise and set(node.inputs) <= set(graph.inputs)
+
+
+TRAINING = TraceBytes(runtime=32 * 2**20, sweep=17 * 2**18, node=17 * 2**17)
+"""Of a training step. The least squares fit has 22.5, 3.8 and 1.9 MiB; it is within 6 % of each network."""
+
+INFERENCE = TraceBytes(runtime=16 * 2**20, sweep=2**20, node=3 * 2**18)
+"""Of a step without a backward pass."""
+
+FREED_BYTES = 32 * 2**20
+"""Most bytes of freed strips that the heap keeps; larger tensors return to the system at once."""
+
+
+def freed_bytes(device_bytes: int, image_bytes: Mapping[int, int]) -> int:
+    """Return the bytes of freed strips that the heap keeps because smaller tensors lie between them.
+
+    The U-Net at 4096 x 8192 with 64 MB of strips peaks 38 MB above its strips, stores and fixed bytes
+    (`tests/programs/planned_memory.py unet 4096 64MB`, and the same with 256).
+
+    Args:
+        device_bytes: Most bytes of strips in host memory at any time.
+        image_bytes: Bytes of every image; the strips have no more than all of them.
+
+    Returns:
+        Number of bytes.
+    """
+    return min(device_bytes // 2, sum(image_bytes.values()) // 2, FREED_BYTES)
+
+
+def fixed_bytes(graph: Graph, sweeps: Iterable[Sweep], training: bool) -> int:
+    """Return the bytes of a step for any image size.
+
+    Args:
+        graph: Graph of the step.
+        sweeps: Its sweeps.
+        training: Whether a backward pass follows. Then every weight has a gradient, and the largest two more tensors
+            of its size: the gradient of one strip, and what the optimizer computes.
+
+    Returns:
+        Number of bytes.
+    """
+    if not training:
+        return INFERENCE.of(graph, sweeps)
+    weights = [prod(w.shape) * itemsize(w.dtype) for w in graph.weights]
+    return TRAINING.of(graph, sweeps) + sum(weights) + 2 * max(weights, default=0)
