@@ -28,6 +28,7 @@ COVERED_BY = {
     "cli.tasks.task": "cli/tasks/test_trainer.py",
     "engine.backward_pass": "engine/test_program.py",
     "engine.forward_pass": "engine/test_program.py",
+    "engine.strip_reader": "engine/test_strip_step.py",
     "engine.sweep_calls": "engine/test_program.py",
     "errors": "streaming/test_errors.py",
     "network.loss_reductions": "network/test_losses.py",
@@ -51,7 +52,7 @@ MAX_FUNCTION_LINES = 60
 """Without the docstring."""
 
 MAX_CLASS_LINES, MAX_METHODS = 250, 15
-SMALL_CLASSES = {"cli"}
+SMALL_CLASSES = {"cli", "engine", "plan", "streaming"}
 """Packages whose classes have no more lines and methods."""
 
 NAMELESS = {"utils", "util", "helpers", "helper", "manager", "misc", "common"}
@@ -174,6 +175,19 @@ def test_classes_are_small(module: str) -> None:
             methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
             assert node.end_lineno - node.lineno < MAX_CLASS_LINES, f"{module}: {node.name}"
             assert len(methods) <= MAX_METHODS, f"{module}: {node.name}"
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if package_of(m) == "plan"])
+def test_plans_are_values(module: str) -> None:
+    """No attribute changes after `__init__`."""
+    for function in ast.walk(tree(MODULES[module])):
+        if isinstance(function, ast.FunctionDef) and function.name != "__init__":
+            stored = [
+                node.attr
+                for node in ast.walk(function)
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+            ]
+            assert not stored, f"{module}: {function.name} assigns {stored}"
 
 
 LIGHT = "tfbig.cli.settings"

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from exactness import assert_same, integer_weights, integers
 
+from tfbig.engine.strip_reader import StripReader
 from tfbig.engine.strip_step import StripStep
 from tfbig.engine.sweep_state import SweepTensors
 from tfbig.network import keras_reader
@@ -46,12 +47,14 @@ def sweep() -> tuple[Canonical, SweepTensors, keras.Model]:
     return canonical, tensors, model
 
 
-def strips(canonical: Canonical, tensors: SweepTensors) -> list[StripStep]:
+def strips(canonical: Canonical, tensors: SweepTensors) -> list[tuple[StripStep, Any]]:
+    """Return the steps of all strips, and the rows that each reads."""
+    reader = StripReader(canonical.graph, canonical.sweep, tensors)
+    geometries = [reader.geometry(tf.constant(i)) for i in range(STRIPS)]
     last = tf.constant(STRIPS - 1)
-    return [
-        StripStep(canonical.graph, canonical.sweep, tensors, tf.constant(i), last)
-        for i in range(STRIPS)
-    ]
+    tiles = [reader.read(g, tf.constant(i), last)[0] for i, g in enumerate(geometries)]
+    steps = [StripStep(canonical.graph, canonical.sweep, tensors, g) for g in geometries]
+    return list(zip(steps, tiles, strict=True))
 
 
 def test_owned_rows_are_the_image(sweep: tuple[Canonical, SweepTensors, keras.Model]) -> None:
@@ -59,7 +62,7 @@ def test_owned_rows_are_the_image(sweep: tuple[Canonical, SweepTensors, keras.Mo
     (image,) = tensors.images.values()
     expected = keras.Model(model.inputs, model.layers[-2].output)(image)
     (value,) = canonical.sweep.observed
-    rows = [step.owned(step.values(step.read()[0]))[value] for step in strips(canonical, tensors)]
+    rows = [step.owned(step.values(tiles))[value] for step, tiles in strips(canonical, tensors)]
     assert len({r.shape[1] for r in rows}) > 1  # 11 rows in four strips
     assert_same(tf.concat(rows, 1), expected)
 
@@ -70,8 +73,8 @@ def test_partial_sums_merge_to_those_of_the_image(
     canonical, tensors, model = sweep
     (node,) = canonical.sweep.reductions
     partials: list[Any] = [node.op.init(tensors.batch)]
-    for step in strips(canonical, tensors):
-        partials = step.merge(step.owned(step.values(step.read()[0])), partials)
+    for step, tiles in strips(canonical, tensors):
+        partials = step.merge(step.owned(step.values(tiles)), partials)
     result = node.op.finalize(partials[0], tf.constant(ROWS * 5, tf.int64))
     (image,) = tensors.images.values()
     assert_same(tf.reshape(result[0], [2, 3]), model(image))  # maxima, and how often they occur
@@ -84,8 +87,8 @@ def test_pullback_goes_to_the_maxima(sweep: tuple[Canonical, SweepTensors, keras
     inner = keras.Model(model.inputs, model.layers[-2].output)(image)
     result = model(image)
     partials: list[Any] = [node.op.init(tensors.batch)]
-    steps = strips(canonical, tensors)
-    owned = [step.owned(step.values(step.read()[0])) for step in steps]
+    steps, read = zip(*strips(canonical, tensors), strict=True)
+    owned = [step.owned(step.values(tiles)) for step, tiles in zip(steps, read, strict=True)]
     for step, rows in zip(steps, owned, strict=True):
         partials = step.merge(rows, partials)
     tensors.wholes[node.output] = node.op.finalize(partials[0], tf.constant(ROWS * 5, tf.int64))

@@ -14,7 +14,7 @@ from graphs import (
 )
 
 from tfbig.errors import BudgetError
-from tfbig.plan.address_ranges import aligned
+from tfbig.plan.lifetimes import aligned
 from tfbig.system.budget import parse_bytes
 
 

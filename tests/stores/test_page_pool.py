@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tfbig.plan.address_ranges import ALIGNMENT, aligned
+from tfbig.plan.lifetimes import ALIGNMENT, aligned
 from tfbig.stores.page_pool import Pool, halving
 
 PAGE = mmap.PAGESIZE

@@ -1,4 +1,4 @@
-"""The computation of one strip of a sweep: read, run the nodes, reduce, and the pullback of the reductions."""
+"""The computation of one strip of a sweep: run the nodes, reduce, and the pullback of the reductions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfbig.engine import read_ahead
-from tfbig.engine.sweep_state import StripGeometry, Structure, SweepTensors
+from tfbig.engine.sweep_state import StripGeometry, Structure, SweepTensors, image_shape
 from tfbig.network.graph import Graph, Node, image_positions
 from tfbig.ops.kernels import InputRows, Strip, take_rows
 from tfbig.plan.sweeps import Sweep
-from tfbig.stores import device_store, host_store
+from tfbig.stores import device_store
 
 
 class StripStep:
@@ -21,9 +20,7 @@ class StripStep:
         graph: Graph of the sweep.
         sweep: The sweep.
         tensors: Tensors of the sweep.
-        index: Index of the strip.
-        last: Index of the last strip that runs on the same device.
-        device: Device that computes the strip; None leaves it to TensorFlow.
+        geometry: Geometry of the strip.
     """
 
     def __init__(
@@ -31,59 +28,12 @@ class StripStep:
         graph: Graph,
         sweep: Sweep,
         tensors: SweepTensors,
-        index: tf.Tensor,
-        last: tf.Tensor,
-        device: str | None = None,
+        geometry: StripGeometry,
     ) -> None:
         self.graph = graph
         self.sweep = sweep
         self.tensors = tensors
-        self.device = device
-        self.geometry = StripGeometry(sweep, tensors.table[index])
-        self._index = index
-        self._last = last
-
-    def read(self) -> tuple[dict[int, Any], dict[int, Any], dict[int, Any]]:
-        """Read the rows that the strip needs.
-
-        Returns:
-            Rows of the images that the sweep reads, owned rows of the images that it wrote, and owned rows of the
-            gradients of these, each by value.
-        """
-        geometry, tensors = self.geometry, self.tensors
-        requests = {
-            ("image", v): (tensors.images[v], geometry["start", v], geometry["stop", v])
-            for v in self.sweep.reads
-            if v not in self.graph.inputs
-        }
-        for kind, images in (("written", tensors.written), ("gradient", tensors.d_images)):
-            requests |= {
-                (kind, v): (t, geometry["own start", v], geometry["own stop", v])
-                for v, t in images.items()
-            }
-        stored = [key for key, (image, *_) in requests.items() if not device_store.is_list(image)]
-        rows = host_store.read([requests[key] for key in stored])
-        results = dict(zip(stored, map(self._staged, rows), strict=True))
-        with tf.device(self.device):
-            for key, (image, start, stop) in requests.items():
-                if key not in results:
-                    dtype = self.graph.values[key[1]].dtype
-                    results[key] = device_store.read(
-                        image, self._image_shape(key[1]), dtype, start, stop
-                    )
-            shaped = {key: self._shaped(key[1], t) for key, t in results.items()}
-        tiles, written, gradients = (
-            {v: t for (kind, v), t in shaped.items() if kind == each}
-            for each in ("image", "written", "gradient")
-        )
-        inputs = {v: self._read_input(v) for v in self.sweep.reads if v in self.graph.inputs}
-        tiles |= {v: self._staged(t) for v, t in inputs.items()}
-        return tiles, written, gradients
-
-    def _staged(self, rows: tf.Tensor) -> tf.Tensor:
-        """Return rows in memory from which a GPU can copy while it computes."""
-        is_gpu = self.device is not None and "GPU" in self.device
-        return host_store.staged(rows) if is_gpu else rows
+        self.geometry = geometry
 
     def add_to_pages(
         self, pages: dict[int, tf.Tensor], rows: dict[int, tf.Tensor], first: str
@@ -99,39 +49,11 @@ class StripStep:
             The changed images.
         """
         return {
-            v: device_store.add(image, self._image_shape(v), self.geometry[first, v], rows[v])
+            v: device_store.add(
+                image, image_shape(self.graph, self.tensors, v), self.geometry[first, v], rows[v]
+            )
             for v, image in pages.items()
         }
-
-    def _image_shape(self, value: int) -> tf.Tensor:
-        """Return the shape `[N, H, ..., C]` of a whole image."""
-        channels = self.graph.values[value].channels
-        return tf.concat([[self.tensors.batch], self.tensors.extents[value], [channels]], 0)
-
-    def _read_input(self, value: int) -> tf.Tensor:
-        """Return rows of an input of the model: a tensor, or files behind handles."""
-        image, info = self.tensors.images[value], self.graph.values[value]
-        start, stop = self.geometry["start", value], self.geometry["stop", value]
-        if image.dtype != tf.string:
-            return take_rows(image, start, stop - start)
-        ahead = self._next_rows(value)
-        rows = read_ahead.read_source(image, start, stop, tf.as_dtype(info.dtype), ahead)
-        return tf.ensure_shape(rows, self._shape(value, image.shape[0]))
-
-    def _next_rows(self, value: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return `(start, stop)` of the rows of the strip that starts when this one ends; empty after the last."""
-        index = self._index + self.graph.at_once
-        geometry = StripGeometry(self.sweep, self.tensors.table[tf.minimum(index, self._last)])
-        start, stop = geometry["start", value], geometry["stop", value]
-        return start, tf.where(index > self._last, start, stop)
-
-    def _shaped(self, value: int, rows: tf.Tensor) -> tf.Tensor:
-        """Set the static shape of rows from a store, and cast them to the dtype of the image."""
-        rows = tf.ensure_shape(rows, self._shape(value, self.tensors.count))
-        return tf.cast(rows, self.graph.values[value].dtype)
-
-    def _shape(self, value: int, count: int | None) -> list[int | None]:
-        return [count, *[None] * self.graph.spatial, self.graph.values[value].channels]
 
     def values(self, tiles: dict[int, tf.Tensor]) -> dict[int, Structure]:
         """Run the local nodes and return every image of the sweep on the strip, by value."""

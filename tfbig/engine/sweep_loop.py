@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfbig.engine.strip_reader import StripReader
 from tfbig.engine.strip_step import StripStep
 from tfbig.engine.sweep_state import Structure, SweepTensors
 from tfbig.network.graph import Graph
@@ -45,8 +46,9 @@ def forward(
     total = tf.shape(tensors.table)[0]
 
     def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> Structure:
-        step = StripStep(graph, sweep, strips.tensors, i, strips.last, strips.device)
-        tiles, *_ = step.read()
+        reader = StripReader(graph, sweep, strips.tensors, strips.device)
+        step = StripStep(graph, sweep, strips.tensors, reader.geometry(i))
+        tiles, *_ = reader.read(step.geometry, i, strips.last)
         with tf.device(strips.device):
             owned = step.owned(step.values(tiles))
             sums = step.merge(owned, sums[0]), step.add_to_pages(sums[1], owned, "own start")
@@ -110,8 +112,9 @@ def backward(
         return inner, {p: tensors.weights[p] for p in options.trained}
 
     def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> Structure:
-        step = StripStep(graph, sweep, strips.tensors, i, strips.last, strips.device)
-        tiles, written, cotangents = step.read()
+        reader = StripReader(graph, sweep, strips.tensors, strips.device)
+        step = StripStep(graph, sweep, strips.tensors, reader.geometry(i))
+        tiles, written, cotangents = reader.read(step.geometry, i, strips.last)
         with tf.device(strips.device):
             images = {v: tiles[v] for v in (*tensors.stores, *tensors.pages)}
             sources = (images, *sources_of(strips.tensors))

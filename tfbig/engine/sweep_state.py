@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.engine.step_geometry import StepGeometry
-from tfbig.network.graph import Node
+from tfbig.network.graph import Graph, Node
 from tfbig.plan.sweeps import Layout, Sweep
 
 Structure = Any
@@ -128,3 +128,15 @@ class StripGeometry:
     def __getitem__(self, key: tuple[object, ...]) -> tf.Tensor:
         """Return the number of one column, int32 scalar."""
         return self.numbers[self.columns[key]]
+
+
+def image_shape(graph: Graph, tensors: SweepTensors, value: int) -> tf.Tensor:
+    """Return the shape `[N, H, ..., C]` of a whole image.
+
+    Args:
+        graph: Graph of the sweep.
+        tensors: Tensors of the sweep.
+        value: Position of the image in the sweep.
+    """
+    channels = graph.values[value].channels
+    return tf.concat([[tensors.batch], tensors.extents[value], [channels]], 0)

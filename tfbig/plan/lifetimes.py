@@ -10,8 +10,10 @@ import numpy as np
 
 from tfbig.network.graph import Graph
 from tfbig.plan import replay_segments
-from tfbig.plan.address_ranges import aligned
 from tfbig.plan.sweeps import Layout, Store, Sweep, foldable
+
+ALIGNMENT = 64
+"""Bytes; TensorFlow copies an array that starts at any other address."""
 
 Span = tuple[int, int]
 """Positions of the first and the last moment."""
@@ -78,7 +80,7 @@ class _StoreTracker:
             self._since.setdefault(Store(kind, value), len(self.moments))
 
     def touch(self, kind: str, values: Iterable[int]) -> None:
-        self._touched += [Store(kind, v) for v in values]
+        self._touched.extend(Store(kind, v) for v in values)
 
     def touch_images(self, values: Iterable[int]) -> None:
         """Touch images in the store that a backward pass reads them from."""
@@ -97,7 +99,7 @@ class _StoreTracker:
 
     def moment(self, what: str, sweep: Sweep, external: Iterable[int]) -> None:
         self.moments.append(Moment(what, sweep.index, tuple(self._touched), tuple(external)))
-        self._touched = []
+        self._touched.clear()
 
     def finish(self) -> Timeline:
         for store in list(self._since):
@@ -170,6 +172,11 @@ def _stored(graph: Graph, sweep: Sweep) -> list[int]:
 
 def _external(graph: Graph, sweep: Sweep) -> list[int]:
     return [v for v in sweep.reads if v in graph.inputs]
+
+
+def aligned(size: int) -> int:
+    """Return the bytes that an array of `size` bytes occupies: whole alignments, and at least one."""
+    return max(-(-size // ALIGNMENT), 1) * ALIGNMENT
 
 
 def place(spans: Mapping[Store, Span], sizes: Mapping[int, int]) -> dict[Store, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import NamedTuple
 
 from tfbig.network.graph import AT_ONCE
 from tfbig.plan.lifetimes import Moment, Timeline
@@ -150,12 +151,7 @@ class Plan:
     @property
     def mapped_bytes(self) -> int:
         """Bytes of files in memory at once: rows of the current strips, of the one before and of the one after."""
-        return max((self._mapped(m) for m in self.timeline.moments), default=0)
-
-    def _mapped(self, moment: Moment) -> int:
-        share = min((AT_ONCE + 2) / self.cost_of(moment).strips, 1)
-        spilled = self.layout.spilled.intersection(moment.touched)
-        return ceil(share * sum(self.image_bytes[s.value] for s in spilled))
+        return max((_mapped_bytes(self, m) for m in self.timeline.moments), default=0)
 
     @property
     def peak_bytes(self) -> int:
@@ -171,17 +167,17 @@ class Plan:
     @property
     def operations(self) -> int:
         """Floating-point operations of a step; a backward pass counts as two forward passes and what it recomputes."""
-        return sum(self._operations(m) for m in self.timeline.moments)
+        return sum(_work(self, m).operations for m in self.timeline.moments)
 
     @property
     def moved_bytes(self) -> int:
         """Bytes read from and written to stores in a step."""
-        return sum(sum(self._moved(m)) for m in self.timeline.moments)
+        return sum(_work(self, m).moved_bytes for m in self.timeline.moments)
 
     @property
     def seconds(self) -> float:
         """Predicted seconds of a step."""
-        return sum(self._seconds(m) for m in self.timeline.moments)
+        return sum(_work(self, m).seconds for m in self.timeline.moments)
 
     @property
     def exact_operations(self) -> int:
@@ -206,28 +202,6 @@ class Plan:
         pairs = zip(self.layout.replays, self.replay_costs, strict=True)
         return next(cost for sweep, cost in pairs if sweep.index == moment.sweep)
 
-    def _operations(self, moment: Moment) -> int:
-        cost = self.cost_of(moment)
-        recomputed = cost.recomputed_operations if moment.what == "backward" else 0
-        return _PASSES[moment.what] * cost.operations + recomputed
-
-    def _moved(self, moment: Moment) -> tuple[int, int]:
-        """Return the bytes moved to and from host memory, images from outside included, and the scratch file."""
-        external = sum(self.image_bytes[v] for v in moment.external)
-        moved = {"device": 0, "host": external, "disk": 0}
-        for store in moment.touched:
-            moved[self.layout.where(store)] += self.image_bytes[store.value]
-        return moved["host"], moved["disk"]
-
-    def _seconds(self, moment: Moment) -> float:
-        # The system reads files ahead and writes them later; its work on their pages still takes time (`mapped`).
-        host, disk = self._moved(moment)
-        cost, passes = self.cost_of(moment), _PASSES[moment.what]
-        work = self._operations(moment) / self.rates.operations
-        work += passes * (cost.made_bytes / self.rates.passes + cost.starts * START_SECONDS)
-        copies = host / self.rates.copies + disk / self.rates.mapped
-        return max(work + copies, disk / self.rates.disk)
-
     def summary(self, print_fn: Callable[[str], object] = print) -> None:
         """Print the plan: a line per sweep, forward and backward, and the totals.
 
@@ -244,78 +218,124 @@ class Plan:
     def __str__(self) -> str:
         """Return the table that `summary` prints."""
         head = _row(*_HEAD)
-        lines = [f"Plan for an image of {' x '.join(map(str, self.shape))}", head, "-" * len(head)]
-        lines += [self._line(s, c) for s, c in zip(self.sweeps, self.costs, strict=True)]
-        lines += [
-            self._line(s, c) for s, c in zip(self.layout.replays, self.replay_costs, strict=True)
+        pairs = [
+            *zip(self.sweeps, self.costs, strict=True),
+            *zip(self.layout.replays, self.replay_costs, strict=True),
         ]
-        lines += ["-" * len(head), *self._totals()]
+        lines = [f"Plan for an image of {' x '.join(map(str, self.shape))}", head, "-" * len(head)]
+        lines += [_line(self, sweep, cost) for sweep, cost in pairs]
+        lines += ["-" * len(head), *_totals(self), *_replica_totals(self)]
         if self.layout.replays:
             lines.append(
                 "+ sweeps rematerialise images before the backward pass of the sweep with their number"
             )
         return "\n".join(lines)
 
-    def _line(self, sweep: Sweep, cost: SweepCost) -> str:
-        moments = [
-            m
-            for m in self.timeline.moments
-            if m.sweep == sweep.index and (m.what == "replay") == sweep.is_replay
-        ]
-        images = [s for s in self._written_stores(sweep) if s.kind != "gradient"]
-        words = dict.fromkeys(self.layout.where(s) for s in images)
-        if not sweep.is_replay and self.layout.inner & set(sweep.writes):
-            words["remat"] = None
-        host, disk = (
-            sum(self.image_bytes[s.value] for s in stores if self.layout.where(s) == place)
-            for stores, place in ((images, "host"), (self._written_stores(sweep), "disk"))
-        )
-        return _row(
-            f"+{sweep.index}" if sweep.is_replay else f"{sweep.index}",
-            layers_of(sweep),
-            f"{cost.strips} x {cost.rows}",
-            f"{cost.halo}",
-            ", ".join(words) or "-",
-            *(
-                f"{n / 2**20:.1f}"
-                for n in (cost.strip_bytes, host, disk, sum(sum(self._moved(m)) for m in moments))
-            ),
-            f"{sum(map(self._operations, moments)) / 1e9:.1f}",
-            f"{cost.operations / cost.exact_operations if cost.exact_operations else 1:.3f}",
-            f"{sum(map(self._seconds, moments)):.2f}",
-        )
 
-    def _written_stores(self, sweep: Sweep) -> list[Store]:
-        """Return the stores of the images that a sweep writes, and of their gradients."""
-        kinds = ["remat"] if sweep.is_replay else ["image", "gradient"]
-        stores = [Store(kind, v) for kind in kinds for v in sweep.writes]
-        return [s for s in stores if s in self.timeline.spans]
+class _Work(NamedTuple):
+    """Work of one moment of a step.
 
-    def _totals(self) -> list[str]:
-        projected, allowed = self.projected, self.allowed
-        disk = f", disk {format_bytes(projected.disk)}" if projected.disk else ""
-        limit = f" of {format_bytes(allowed.device)}" if allowed.firm else ""
-        return [
-            f"device {format_bytes(projected.device)}{limit}, host {format_bytes(projected.host)}{disk}, "
-            f"other {format_bytes(projected.fixed)}, model {format_bytes(projected.model)}",
-            f"{self.operations / 1e9:.1f} GFLOP a step, recompute factor {self.recompute_factor:.3f}, "
-            f"{format_bytes(self.moved_bytes)} moved, predicted {self.seconds:.1f} s",
-            *self._replica_totals(),
-        ]
+    Args:
+        operations: Floating-point operations.
+        moved_bytes: Bytes moved to and from stores.
+        seconds: Predicted seconds.
+    """
 
-    def _replica_totals(self) -> list[str]:
-        """Return a line with the bytes of all replicas on the machine, if there are several."""
-        if self.replicas == 1:
-            return []
-        host, disk, total = (
-            format_bytes(self.replicas * n)
-            for n in (self.projected.host, self.projected.disk, self.total_bytes)
-        )
-        spilled = f", disk {disk}" if self.projected.disk else ""
-        return [
-            f"each of {self.replicas} replicas on this machine: together host {host}{spilled}, with the models and "
-            f"all else {total}"
-        ]
+    operations: int
+    moved_bytes: int
+    seconds: float
+
+
+def _work(plan: Plan, moment: Moment) -> _Work:
+    cost, passes, rates = plan.cost_of(moment), _PASSES[moment.what], plan.rates
+    recomputed = cost.recomputed_operations if moment.what == "backward" else 0
+    operations = passes * cost.operations + recomputed
+    host, disk = _moved_bytes(plan, moment)
+    # The system reads files ahead and writes them later; its work on their pages still takes time (`mapped`).
+    work = operations / rates.operations
+    work += passes * (cost.made_bytes / rates.passes + cost.starts * START_SECONDS)
+    copies = host / rates.copies + disk / rates.mapped
+    return _Work(operations, host + disk, max(work + copies, disk / rates.disk))
+
+
+def _moved_bytes(plan: Plan, moment: Moment) -> tuple[int, int]:
+    """Return the bytes moved to and from host memory, images from outside included, and the scratch file."""
+    external = sum(plan.image_bytes[v] for v in moment.external)
+    moved = {"device": 0, "host": external, "disk": 0}
+    for store in moment.touched:
+        moved[plan.layout.where(store)] += plan.image_bytes[store.value]
+    return moved["host"], moved["disk"]
+
+
+def _mapped_bytes(plan: Plan, moment: Moment) -> int:
+    """Return the bytes of files in memory at a moment."""
+    share = min((AT_ONCE + 2) / plan.cost_of(moment).strips, 1)
+    spilled = plan.layout.spilled.intersection(moment.touched)
+    return ceil(share * sum(plan.image_bytes[s.value] for s in spilled))
+
+
+def _line(plan: Plan, sweep: Sweep, cost: SweepCost) -> str:
+    """Return the line of a sweep in the table of a plan."""
+    work = [
+        _work(plan, m)
+        for m in plan.timeline.moments
+        if m.sweep == sweep.index and (m.what == "replay") == sweep.is_replay
+    ]
+    stores, where = _written_stores(plan, sweep), plan.layout.where
+    images = [s for s in stores if s.kind != "gradient"]
+    words = dict.fromkeys(map(where, images))
+    if not sweep.is_replay and plan.layout.inner & set(sweep.writes):
+        words["remat"] = None
+    host, disk = (
+        sum(plan.image_bytes[s.value] for s in some if where(s) == place)
+        for some, place in ((images, "host"), (stores, "disk"))
+    )
+    moved = sum(w.moved_bytes for w in work)
+    return _row(
+        f"+{sweep.index}" if sweep.is_replay else f"{sweep.index}",
+        layers_of(sweep),
+        f"{cost.strips} x {cost.rows}",
+        f"{cost.halo}",
+        ", ".join(words) or "-",
+        *(f"{n / 2**20:.1f}" for n in (cost.strip_bytes, host, disk, moved)),
+        f"{sum(w.operations for w in work) / 1e9:.1f}",
+        f"{cost.operations / cost.exact_operations if cost.exact_operations else 1:.3f}",
+        f"{sum(w.seconds for w in work):.2f}",
+    )
+
+
+def _written_stores(plan: Plan, sweep: Sweep) -> list[Store]:
+    """Return the stores of the images that a sweep writes, and of their gradients."""
+    kinds = ["remat"] if sweep.is_replay else ["image", "gradient"]
+    stores = [Store(kind, v) for kind in kinds for v in sweep.writes]
+    return [s for s in stores if s in plan.timeline.spans]
+
+
+def _totals(plan: Plan) -> list[str]:
+    projected, allowed = plan.projected, plan.allowed
+    disk = f", disk {format_bytes(projected.disk)}" if projected.disk else ""
+    limit = f" of {format_bytes(allowed.device)}" if allowed.firm else ""
+    return [
+        f"device {format_bytes(projected.device)}{limit}, host {format_bytes(projected.host)}{disk}, "
+        f"other {format_bytes(projected.fixed)}, model {format_bytes(projected.model)}",
+        f"{plan.operations / 1e9:.1f} GFLOP a step, recompute factor {plan.recompute_factor:.3f}, "
+        f"{format_bytes(plan.moved_bytes)} moved, predicted {plan.seconds:.1f} s",
+    ]
+
+
+def _replica_totals(plan: Plan) -> list[str]:
+    """Return a line with the bytes of all replicas on the machine, if there are several."""
+    if plan.replicas == 1:
+        return []
+    host, disk, total = (
+        format_bytes(plan.replicas * n)
+        for n in (plan.projected.host, plan.projected.disk, plan.total_bytes)
+    )
+    spilled = f", disk {disk}" if plan.projected.disk else ""
+    return [
+        f"each of {plan.replicas} replicas on this machine: together host {host}{spilled}, with the models and "
+        f"all else {total}"
+    ]
 
 
 _PASSES = {"forward": 1, "backward": 2, "both": 3, "replay": 1}

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from tfbig.plan.address_ranges import Ranges, aligned
+from tfbig.plan.lifetimes import aligned
+from tfbig.stores.address_ranges import Ranges
 
 PAGE = mmap.PAGESIZE
 

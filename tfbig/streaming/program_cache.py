@@ -74,6 +74,16 @@ class Settings:
             return int(0.8 * tensorflow_internals.accelerator_bytes()), True
         return min(DEFAULT_STRIPS, self.budget.host_bytes // self.replicas // HOST_SHARE), False
 
+    def limits(self, shared: bool) -> Limits:
+        """Return the limits of one replica.
+
+        Args:
+            shared: Whether strips are in host memory too.
+        """
+        strips, firm = self.strip_bytes
+        host, disk = (n // self.replicas for n in (self.budget.host_bytes, self.budget.disk_bytes))
+        return Limits(strips, host, disk, firm, shared)
+
 
 class Compiled(NamedTuple):
     """What `compile` has set.
@@ -283,14 +293,7 @@ class Programs:
     def _planner(self, graph: Graph, training: bool) -> Planner:
         """Return the planner of a graph, with the limits of the budget."""
         kind = Planner if self.cut is None else partial(SplitPlanner, self.cut)
-        return kind(graph, self._limits(), self._options(training))
-
-    def _limits(self) -> Limits:
-        """Return the limits of the budget, of one replica."""
-        budget, replicas = self.settings.budget, self.settings.replicas
-        strips, firm = self.settings.strip_bytes
-        host, disk = budget.host_bytes // replicas, budget.disk_bytes // replicas
-        return Limits(strips, host, disk, firm, shared=not self.devices)
+        return kind(graph, self.settings.limits(shared=not self.devices), self._options(training))
 
     def _options(self, training: bool) -> Options:
         """Return what plans depend on besides the limits."""

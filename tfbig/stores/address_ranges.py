@@ -1,17 +1,9 @@
-"""Allocator of parts of one address range. Integers only, so that a plan can tell what a step will use."""
+"""Allocator of parts of one address range. Integers only."""
 
 from __future__ import annotations
 
 from bisect import bisect, insort
 from math import inf
-
-ALIGNMENT = 64
-"""Bytes; TensorFlow copies an array that starts at any other address."""
-
-
-def aligned(size: int) -> int:
-    """Return the bytes that an array of `size` bytes occupies: whole alignments, and at least one."""
-    return max(-(-size // ALIGNMENT), 1) * ALIGNMENT
 
 
 class Ranges:

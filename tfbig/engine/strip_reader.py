@@ -1,0 +1,123 @@
+"""The rows that a strip of a sweep needs, from stores, images on the device, tensors and files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfbig.engine import read_ahead
+from tfbig.engine.sweep_state import StripGeometry, SweepTensors, image_shape
+from tfbig.network.graph import Graph
+from tfbig.ops.kernels import take_rows
+from tfbig.plan.sweeps import Sweep
+from tfbig.stores import device_store, host_store
+
+
+class StripReader:
+    """Reads the rows of the strips of a sweep.
+
+    Args:
+        graph: Graph of the sweep.
+        sweep: The sweep.
+        tensors: Tensors of the sweep.
+        device: Device that computes the strips; None leaves it to TensorFlow.
+    """
+
+    def __init__(
+        self, graph: Graph, sweep: Sweep, tensors: SweepTensors, device: str | None = None
+    ) -> None:
+        self.graph = graph
+        self.sweep = sweep
+        self.tensors = tensors
+        self.device = device
+
+    def geometry(self, index: tf.Tensor) -> StripGeometry:
+        """Return the geometry of a strip.
+
+        Args:
+            index: Index of the strip.
+        """
+        return StripGeometry(self.sweep, self.tensors.table[index])
+
+    def read(
+        self, geometry: StripGeometry, index: tf.Tensor, last: tf.Tensor
+    ) -> tuple[dict[int, Any], dict[int, Any], dict[int, Any]]:
+        """Read the rows that a strip needs, and let the files of the next one be read ahead.
+
+        Args:
+            geometry: Geometry of the strip.
+            index: Index of the strip.
+            last: Index of the last strip that runs on the same device.
+
+        Returns:
+            Rows of the images that the sweep reads, owned rows of the images that it wrote, and owned rows of the
+            gradients of these, each by value.
+        """
+        tensors = self.tensors
+        requests = {
+            ("image", v): (tensors.images[v], geometry["start", v], geometry["stop", v])
+            for v in self.sweep.reads
+            if v not in self.graph.inputs
+        }
+        for kind, images in (("written", tensors.written), ("gradient", tensors.d_images)):
+            requests |= {
+                (kind, v): (t, geometry["own start", v], geometry["own stop", v])
+                for v, t in images.items()
+            }
+        stored = [key for key, (image, *_) in requests.items() if not device_store.is_list(image)]
+        rows = host_store.read([requests[key] for key in stored])
+        results = dict(zip(stored, map(self._staged, rows), strict=True))
+        with tf.device(self.device):
+            for key, (image, start, stop) in requests.items():
+                if key not in results:
+                    dtype = self.graph.values[key[1]].dtype
+                    results[key] = device_store.read(
+                        image, image_shape(self.graph, tensors, key[1]), dtype, start, stop
+                    )
+            shaped = {key: self._shaped(key[1], t) for key, t in results.items()}
+        tiles, written, gradients = (
+            {v: t for (kind, v), t in shaped.items() if kind == each}
+            for each in ("image", "written", "gradient")
+        )
+        inputs = {
+            v: self._read_input(v, geometry, index, last)
+            for v in self.sweep.reads
+            if v in self.graph.inputs
+        }
+        tiles |= {v: self._staged(t) for v, t in inputs.items()}
+        return tiles, written, gradients
+
+    def _staged(self, rows: tf.Tensor) -> tf.Tensor:
+        """Return rows in memory from which a GPU can copy while it computes."""
+        is_gpu = self.device is not None and "GPU" in self.device
+        return host_store.staged(rows) if is_gpu else rows
+
+    def _read_input(
+        self, value: int, geometry: StripGeometry, index: tf.Tensor, last: tf.Tensor
+    ) -> tf.Tensor:
+        """Return rows of an input of the model: a tensor, or files behind handles, which read the next rows ahead."""
+        image, info = self.tensors.images[value], self.graph.values[value]
+        start, stop = geometry["start", value], geometry["stop", value]
+        if image.dtype != tf.string:
+            return take_rows(image, start, stop - start)
+        ahead = self._next_rows(value, index, last)
+        rows = read_ahead.read_source(image, start, stop, tf.as_dtype(info.dtype), ahead)
+        return tf.ensure_shape(rows, self._shape(value, image.shape[0]))
+
+    def _next_rows(
+        self, value: int, index: tf.Tensor, last: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return `(start, stop)` of the rows of the strip that starts when this one ends; empty after the last."""
+        following = index + self.graph.at_once
+        geometry = self.geometry(tf.minimum(following, last))
+        start, stop = geometry["start", value], geometry["stop", value]
+        return start, tf.where(following > last, start, stop)
+
+    def _shaped(self, value: int, rows: tf.Tensor) -> tf.Tensor:
+        """Set the static shape of rows from a store, and cast them to the dtype of the image."""
+        rows = tf.ensure_shape(rows, self._shape(value, self.tensors.count))
+        return tf.cast(rows, self.graph.values[value].dtype)
+
+    def _shape(self, value: int, count: int | None) -> list[int | None]:
+        return [count, *[None] * self.graph.spatial, self.graph.values[value].channels]
