@@ -10,7 +10,9 @@ from typing import Any
 import keras
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
+import tfbig
 from benchmarks import models_let_go
 from tfbig.engine.program import Program
 from tfbig.plan.plan import Plan
@@ -43,10 +45,45 @@ def left(references: list[weakref.ref[Any]]) -> list[str]:
     return [type(r()).__name__ for r in references if r() is not None]
 
 
-def test_model_is_collected_after_a_step(created: list[weakref.ref[Any]]) -> None:
-    models_let_go.streamed_round()
+def eager_round() -> None:
+    """Compute a gradient of a streamed model outside of `fit`, eagerly and in a function."""
+    model = tfbig.stream(models_let_go.network(whole=True), strip_rows=8)
+
+    def gradients(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x, training=True))
+        return tape.gradient(loss, model.trainable_variables)
+
+    image = tf.zeros((1, 16, 16, 3))
+    gradients(image)
+    tf.function(gradients)(image)
+
+
+ROUNDS = [
+    models_let_go.streamed_round,
+    models_let_go.mil_round,
+    models_let_go.patchgd_round,
+    eager_round,
+]
+
+
+@pytest.mark.parametrize("run_round", ROUNDS)
+def test_model_is_collected_after_a_step(
+    run_round: Callable[[], None], created: list[weakref.ref[Any]]
+) -> None:
+    run_round()
     assert len(created) > 2
     assert left(created) == []
+
+
+@pytest.mark.parametrize("run_round", ROUNDS)
+def test_gradients_are_freed_with_their_graph(run_round: Callable[[], None]) -> None:
+    registry = ops.gradient_registry
+    left([])
+    before = set(registry.list())
+    run_round()
+    left([])
+    assert set(registry.list()) <= before
 
 
 def test_callbacks_are_not_held_by_the_global_graph() -> None:

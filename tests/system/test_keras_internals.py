@@ -38,10 +38,11 @@ OF_KERAS = {
 }
 
 OF_TENSORFLOW = {
-    *("_config", "_function_captures", "_initialized", "_py_funcs_used_in_graph"),
+    *("_config", "_function_captures", "_initialized", "_py_funcs_used_in_graph", "_registry"),
     "tensorflow.python.client.device_lib",
     "tensorflow.python.eager.context",
     "tensorflow.python.eager.record",
+    "tensorflow.python.framework.ops",
     "tensorflow.python.framework.func_graph.dismantle_func_graph",
 }
 

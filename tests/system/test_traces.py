@@ -107,3 +107,25 @@ def test_dataset_keeps_its_callbacks() -> None:
     iterator = iter(dataset())
     collect()
     assert [int(x) for x in iterator] == [0, 2, 4, 6]
+
+
+def test_custom_gradient_in_a_loop_inside_a_function_is_the_same() -> None:
+    """TensorFlow looks the gradient up by its name when it differentiates the loop."""
+
+    @traces.custom_gradient
+    def doubled_gradient(x: tf.Tensor) -> Any:
+        return x * x, lambda dy: 4 * x * dy
+
+    @tf.function(autograph=False)
+    def looped(x: tf.Tensor) -> tf.Tensor:
+        return tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, doubled_gradient(y)), [0, x])[
+            1
+        ]
+
+    x = tf.constant(3.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = looped(x)
+    assert float(y) == 81
+    assert float(tape.gradient(y, x)) == 4 * 4 * 27  # each of two squarings has twice its gradient
+    assert float(doubled_gradient(x)) == 9

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfbig.system import callbacks
+from tfbig.system import callbacks, traces
 
 
 def first_order_only(gradients: list[Any]) -> list[Any]:
@@ -17,7 +17,7 @@ def first_order_only(gradients: list[Any]) -> list[Any]:
         gradients: Tensors, or None.
     """
 
-    @tf.custom_gradient
+    @traces.custom_gradient
     def marked(*tensors: tf.Tensor) -> Any:
         def refuse(*cotangents: tf.Tensor) -> list[tf.Tensor]:
             return [

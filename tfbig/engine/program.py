@@ -151,7 +151,7 @@ class Program:
         keys = list(inputs)
         structure: list[Structure] = []
 
-        @tf.custom_gradient
+        @traces.custom_gradient
         def call(*arguments: tf.Tensor) -> Any:
             tensors = dict(zip(keys, arguments[: len(keys)], strict=True))
             state = self._start(tensors, list(arguments[len(keys) :]), watched)

@@ -19,6 +19,7 @@ import tensorflow as tf
 from tfbig.geometry.windows import Interval, Transposed, Window
 from tfbig.network.graph import Graph, Local, Node, Reduce
 from tfbig.ops import kernels
+from tfbig.system import traces
 
 MIN_STRIDE = 4
 MAX_CHANNELS = 256
@@ -228,7 +229,7 @@ def thin_convolution(
     rows = strip.inputs[0]
     x = kernels.pad(x, (rows.before, rows.after), windows[1].pads(0))
 
-    @tf.custom_gradient
+    @traces.custom_gradient
     def run(x: tf.Tensor, kernel: tf.Tensor) -> Any:
         def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             dx = tf.nn.conv2d_transpose(dy, kernel, tf.shape(x), 1, "VALID")

@@ -18,6 +18,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfbig.system import traces
+
 
 @tf.autograph.experimental.do_not_convert
 def blockwise_attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, block: int = 1024) -> tf.Tensor:
@@ -44,14 +46,14 @@ def blockwise_attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, block: int = 1
     q, k, v = (tf.convert_to_tensor(x) for x in (q, k, v))
     _check(q, k, v, block)
 
-    @tf.custom_gradient
+    @traces.custom_gradient
     def attend(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> Any:
         # Keep the loops in here off an eager tape, which would hold every block.
         q3, k3, v3 = (_merged(tf.stop_gradient(x)) for x in (q, k, v))
         y, lse = _forward(q3, k3, v3, block)
         y = tf.cast(y, q.dtype)
 
-        @tf.custom_gradient
+        @traces.custom_gradient
         def gradient(dy: tf.Tensor, *_: tf.Tensor) -> Any:
             gradients = _backward(q3, k3, v3, y, lse, _merged(tf.stop_gradient(dy)), block)
             shaped = [

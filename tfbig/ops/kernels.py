@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.geometry.windows import Resize, Transposed, Window
+from tfbig.system import traces
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def take_rows(
     """
     rows = tf.shape(x)[1] if rows is None else rows
 
-    @tf.custom_gradient
+    @traces.custom_gradient
     def take(x: tf.Tensor) -> Any:
         def gradient(dy: tf.Tensor) -> tf.Tensor:
             return pad(dy, (start, rows - start - size), *[(0, 0)] * (dy.shape.rank - 3))
@@ -260,7 +261,7 @@ def max_pool(x: tf.Tensor, axes: Sequence[Window], strip: Strip) -> tf.Tensor:
     x = padded(x, axes, strip, x.dtype.min)
     sizes, strides = [a.kernel for a in axes], [a.stride for a in axes]
 
-    @tf.custom_gradient
+    @traces.custom_gradient
     def pool(x: tf.Tensor) -> Any:
         return tf.nn.max_pool(x, sizes, strides, "VALID"), lambda dy: _max_pool_gradient(
             x, dy, sizes, strides

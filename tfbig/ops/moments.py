@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfbig.system import traces
+
 
 class Moments(NamedTuple):
     """Count (int64 scalar), mean, and sum of squared deviations from the mean (float64)."""
@@ -162,7 +164,7 @@ def _sum_over_replicas(x: tf.Tensor, items: tf.Tensor) -> tf.Tensor:
     """Return the sum over replicas, whose gradients are weighted by `items`."""
     sums = tf.distribute.ReduceOp.SUM
 
-    @tf.custom_gradient
+    @traces.custom_gradient
     def summed(x: tf.Tensor) -> Any:
         context = tf.distribute.get_replica_context()
 

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfbig.streaming import gradient_step
 from tfbig.system import keras_internals
 
 InnerStep = Callable[[tf.Tensor, Any], tuple[list[Any], tf.Tensor, Any]]
@@ -61,8 +62,7 @@ class _InnerLoop:
         def step_optimizer(step: tf.Tensor, losses: tf.Tensor, state: Any) -> Any:
             last = tf.minimum(step + model.accumulate, total)
             means, losses, state = self._means(step, last, losses, state)
-            pairs = zip(self._none_if_missing(means), model.trainable_variables, strict=True)
-            model.optimizer.apply_gradients(pairs)
+            gradient_step.apply_gradients(model, self._none_if_missing(means))
             return last, losses, state
 
         _, losses, state = tf.while_loop(

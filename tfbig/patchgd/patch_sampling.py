@@ -15,6 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfbig.system import traces
+
 SAMPLERS = ("shuffle", "replacement", "attention")
 SCALES = ("published", "unbiased")
 
@@ -178,7 +180,7 @@ def weighted(codes: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
                [4., 4., 4.]], dtype=float32)
     """
 
-    @tf.custom_gradient
+    @traces.custom_gradient
     def same(codes: tf.Tensor) -> Any:
         ones = [1] * (codes.shape.rank - 2)
         factors = tf.reshape(weights, tf.concat([tf.shape(weights), ones], 0))

@@ -21,6 +21,7 @@ import keras
 import tensorflow as tf
 
 from tfbig.geometry.windows import partition
+from tfbig.system import traces
 
 HOST = "/CPU:0"
 Take = Callable[[tf.Tensor], tf.Tensor]
@@ -179,7 +180,7 @@ class _PatchSlices:
     def recomputed(self, weights: list[tf.Tensor], state: list[tf.Tensor]) -> Any:
         """Return `(codes, *state after them)`, differentiable with respect to `weights`."""
 
-        @tf.custom_gradient
+        @traces.custom_gradient
         def run(*weights: tf.Tensor) -> Any:
             # Without a gradient, so that no tape stores the loop.
             constants = [tf.stop_gradient(w) for w in weights]

@@ -6,7 +6,7 @@ up before the optimizer steps; and a batch that fails, or is stopped, leaves the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -82,5 +82,21 @@ def replicas() -> int:
 def train_step(model: keras.Model, data: Any) -> dict[str, Any]:
     """Run both halves, a complete `train_step`, and return the logs."""
     gradients, logs = gradient_function(model)(data)
-    model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    apply_gradients(model, gradients)
     return logs
+
+
+def apply_gradients(model: keras.Model, gradients: Sequence[Any]) -> None:
+    """Run the second half: update the weights.
+
+    Args:
+        model: The compiled model.
+        gradients: Gradient per trainable variable, None for a variable without one.
+    """
+    pairs = zip(gradients, model.trainable_variables, strict=True)
+    if replicas() > 1:
+        model.optimizer.apply_gradients(pairs)
+        return
+    # The sum over one replica is a `tf.custom_gradient`, whose trace TensorFlow holds forever.
+    with keras_internals.without_gradient_sums(model.optimizer):
+        model.optimizer.apply_gradients(pairs)

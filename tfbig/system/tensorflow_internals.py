@@ -6,11 +6,12 @@ compare with its source.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorflow.python.client import device_lib
 from tensorflow.python.eager import context, record
+from tensorflow.python.framework import ops
 from tensorflow.python.framework.func_graph import dismantle_func_graph
 
 
@@ -22,6 +23,31 @@ def stop_recording() -> Any:
 def is_watched(tensor: Any) -> bool:
     """Return whether a gradient tape would record an operation on a tensor."""
     return bool(record.should_record_backprop([tensor]))
+
+
+def gradient_name(operation: Any) -> str:
+    """Return the name under which the gradient of an operation is registered.
+
+    Args:
+        operation: An `IdentityN` that `tf.custom_gradient` has added to a graph.
+    """
+    return str(operation.get_attr("_gradient_op_type").decode())
+
+
+def registered_gradient(name: str) -> Callable[..., Any]:
+    """Return the function that is registered as a gradient."""
+    gradient: Callable[..., Any] = ops.gradient_registry.lookup(name)
+    return gradient
+
+
+def register_gradient(name: str, function: Callable[..., Any]) -> None:
+    """Replace the function that is registered as a gradient."""
+    ops.gradient_registry._registry[name]["type"] = function
+
+
+def unregister_gradient(name: str) -> None:
+    """Remove a gradient, which TensorFlow never does."""
+    ops.gradient_registry._registry.pop(name, None)
 
 
 def dismantle(graph: Any) -> None:

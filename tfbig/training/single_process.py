@@ -129,8 +129,7 @@ class Single:
         self._sums = sums
 
     def _apply_gradients(self, gradients: Gradients) -> None:
-        pairs = zip(gradients, self.model.trainable_variables, strict=True)
-        self.model.optimizer.apply_gradients(pairs)
+        gradient_step.apply_gradients(self.model, gradients)
 
 
 def items(batch: Any) -> int:

@@ -13,6 +13,7 @@ from tfbig.network.rules.call import Call
 from tfbig.network.rules.nodes import last_axis, per_pixel
 from tfbig.network.rules.registry import rule
 from tfbig.ops import moments
+from tfbig.system import traces
 
 layers = keras.layers
 
@@ -161,7 +162,7 @@ def _of_rank(t: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(t, tf.concat([[1] * missing, tf.shape(t)], 0)) if missing else t
 
 
-@tf.custom_gradient
+@traces.custom_gradient
 def _scaled(x: tf.Tensor, inv: tf.Tensor, shift: tf.Tensor) -> Any:
     """Return `x * inv + shift`; the gradients of `inv` and `shift` are summed as moments are."""
     slope, offset = tf.cast(inv, x.dtype), tf.cast(shift, x.dtype)
@@ -173,7 +174,7 @@ def _scaled(x: tf.Tensor, inv: tf.Tensor, shift: tf.Tensor) -> Any:
     return x * slope + offset, gradient
 
 
-@tf.custom_gradient
+@traces.custom_gradient
 def _scaled_narrow(x: tf.Tensor, inv: tf.Tensor, shift: tf.Tensor) -> Any:
     """Return the result of `_scaled` for images of a narrow dtype, without wide copies of them."""
 
