@@ -106,7 +106,7 @@ class ComposedBagSettings:
     )
     share: float = flag(
         0.2,
-        type=types.positive,
+        type=types.share,
         help="share of key-class instances in a positive bag (default: %(default)s)",
     )
     key: int = flag(
@@ -159,7 +159,7 @@ class InstanceSettings:
     SECTION = "data"
 
     foreground: float | None = flag(
-        type=types.positive,
+        type=types.share,
         help="drop tiles with a smaller share of pixels with grey values from 3 to 230 (default: keep all)",
     )
     fill: bool = flag(False, help="fill up training bags smaller than --sample with white tiles")
