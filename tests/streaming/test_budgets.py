@@ -125,7 +125,6 @@ def test_store_of_the_width_of_images_is_exact() -> None:
     ("device", "strip_rows", "blocks"),
     [
         ("700KB", None, ONE),
-        ("40MB", 9, ONE),
         *(
             pytest.param(size, rows, BLOCKS, marks=pytest.mark.slow)
             for size, rows in (("700KB", None), ("40MB", 9), ("1.2MB", None), ("40MB", None))

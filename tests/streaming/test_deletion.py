@@ -68,21 +68,16 @@ ROUNDS = [
 
 
 @pytest.mark.parametrize("run_round", ROUNDS)
-def test_model_is_collected_after_a_step(
+def test_models_and_gradients_are_freed(
     run_round: Callable[[], None], created: list[weakref.ref[Any]]
 ) -> None:
-    run_round()
-    assert len(created) > 2
-    assert left(created) == []
-
-
-@pytest.mark.parametrize("run_round", ROUNDS)
-def test_gradients_are_freed_with_their_graph(run_round: Callable[[], None]) -> None:
+    """Neither the objects of a model nor the gradients of its graph outlive it."""
     registry = ops.gradient_registry
     left([])
     before = set(registry.list())
     run_round()
-    left([])
+    assert len(created) > 2
+    assert left(created) == []
     assert set(registry.list()) <= before
 
 

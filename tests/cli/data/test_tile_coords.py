@@ -107,7 +107,7 @@ def test_coords_equal_the_tiles_of_training(table, coords):
     "kind",
     [
         "tissue",
-        "coords with overlap",
+        pytest.param("coords with overlap", marks=pytest.mark.slow),
         pytest.param("coords", marks=pytest.mark.slow),
         pytest.param("foreground", marks=pytest.mark.slow),
     ],
