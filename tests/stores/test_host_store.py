@@ -5,6 +5,7 @@ Stores are shared with NumPy only in a graph; eager calls would copy them.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import tensorflow as tf
 from tfbig.errors import BudgetError
 from tfbig.stores import file_pool, host_store
 from tfbig.stores.host_store import NewStore
+from tfbig.stores.page_pool import POOL
+from tfbig.system import callbacks
 
 
 def numbers(*shape: int) -> np.ndarray:
@@ -48,6 +51,26 @@ def test_allocate(tmp_path: Path) -> None:
     assert pool.used_bytes == 128  # 80 bytes, in whole alignments
     assert pool.peak_bytes == 4096 + 128
     assert host_store.allocate(shapes, places, []) == []
+
+
+def test_allocate_waits_for_a_store_that_is_freed_late() -> None:
+    """The thread that frees a store may be late; the next one takes its place all the same."""
+    earlier = [POOL.array((1, 8, 8, 4), np.float32)]
+    place = earlier[0].ctypes.data - POOL.address
+    late = threading.Timer(0.005, earlier.clear)
+
+    def finish_earlier_step() -> np.ndarray:
+        late.start()
+        return np.array([place])
+
+    def address() -> tf.Tensor:
+        places = callbacks.numpy_function(finish_earlier_step, [], tf.int64)
+        request = [NewStore(0, tf.float32)]
+        stores = host_store.allocate(tf.constant([[1, 8, 8, 4]], tf.int64), places, request)
+        return callbacks.numpy_function(lambda s: np.int64(s.ctypes.data), stores, tf.int64)
+
+    assert int(in_graph(address)) - POOL.address == place
+    late.join()
 
 
 def test_copy_does_not_share_memory() -> None:

@@ -40,7 +40,7 @@ class Ranges:
             MemoryError: If no part below `limit` is large enough.
         """
         start = wish
-        if start is None or start + size > limit or not self._is_free(start, size):
+        if start is None or start + size > limit or not self.is_free(start, size):
             start = self._best_start(size)
         if start + size > limit:
             raise MemoryError(
@@ -55,7 +55,16 @@ class Ranges:
                 insort(self._gaps, part)
         return start
 
-    def _is_free(self, start: int, size: int) -> bool:
+    def is_free(self, start: int, size: int) -> bool:
+        """Return whether nothing in a part is in use.
+
+        Args:
+            start: Start of the part.
+            size: Length of the part.
+
+        Returns:
+            Whether `take` with this wish would return this start.
+        """
         tail = self._tail_start()
         stop = start + size
         return start >= tail or any(a <= start and stop <= b for a, b in self._gaps)

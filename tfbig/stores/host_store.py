@@ -12,6 +12,8 @@ TensorFlow would end an iteration before the next begins, so that only one strip
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,11 +25,14 @@ import tensorflow as tf
 
 from tfbig.errors import BudgetError
 from tfbig.stores import file_pool
-from tfbig.stores.page_pool import POOL
+from tfbig.stores.page_pool import POOL, Pool
 from tfbig.system import callbacks
 from tfbig.system.budget import available_bytes
 from tfbig.system.progress import METER
 from tfbig.units import format_bytes
+
+FREED_WITHIN = 0.02
+"""Most seconds to wait for the place of an earlier store. A place in use for longer belongs to another step."""
 
 
 class NewStore(NamedTuple):
@@ -65,10 +70,23 @@ def allocate(shapes: tf.Tensor, places: tf.Tensor, requests: list[NewStore]) -> 
         for value, dtype, folder in requests:
             pool = POOL if folder is None else file_pool.pool(folder)
             place = int(places[value]) if places[value] >= 0 else None
+            if place is not None:
+                _wait_until_free(pool, place, math.prod(map(int, shapes[value])) * dtype.size)
             arrays.append(pool.array(tuple(shapes[value]), dtype.as_numpy_dtype, place))
         return arrays
 
     return callbacks.numpy_function(make, tables, [r.dtype for r in requests])
+
+
+def _wait_until_free(pool: Pool, start: int, size: int) -> None:
+    """Wait for a thread of TensorFlow that has computed the last use of an earlier store, but has not freed it yet.
+
+    Without it, the new store takes another place, and a step needs more memory than planned.
+    """
+    deadline = time.monotonic() + FREED_WITHIN
+    while not pool.is_free(start, size) and time.monotonic() < deadline:
+        time.sleep(1e-4)
+        tf.constant(0)  # a call of TensorFlow frees the arrays of deleted tensors
 
 
 def check(need: int) -> None:

@@ -76,6 +76,20 @@ class Pool:
         """Bytes up to the highest address that was ever in use."""
         return self._ranges.top
 
+    def is_free(self, start: int, size: int) -> bool:
+        """Return whether no array uses a part of the range.
+
+        Args:
+            start: First byte of the part.
+            size: Bytes of the part.
+
+        Returns:
+            Whether `take` with this wish would return this start.
+        """
+        with self._lock:
+            self._settle()
+            return self._ranges.is_free(start, aligned(size))
+
     def array(self, shape: tuple[int, ...], dtype: Any, wish: int | None = None) -> np.ndarray:
         """Return an uninitialised array.
 
