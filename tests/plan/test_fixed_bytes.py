@@ -15,6 +15,7 @@ from tfbig.plan.fixed_bytes import (
     TraceBytes,
     fixed_bytes,
     freed_bytes,
+    replay_bytes,
 )
 from tfbig.plan.sweeps import schedule
 
@@ -69,6 +70,14 @@ def test_graph_without_weights() -> None:
     start = image(4)
     graph = read(keras.Model(start, layers.MaxPooling2D()(start)))
     assert fixed_bytes(graph, schedule(graph), True) == TRAINING.of(graph, schedule(graph))
+
+
+def test_replays_have_the_traces_of_a_forward_pass() -> None:
+    graph = blocks(4)
+    first, second, *_ = schedule(graph)
+    expected = 2 * INFERENCE.sweep + (len(first.nodes) + len(second.nodes)) * INFERENCE.node
+    assert replay_bytes([first, second]) == expected
+    assert replay_bytes([]) == 0
 
 
 def test_freed_strips() -> None:

@@ -5,7 +5,7 @@ The numbers are those of the fit to `python benchmarks/plan_holds.py --fixed`, s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -65,6 +65,19 @@ FREED_BYTES = 32 * 2**20
 """Most bytes of freed strips that the heap keeps; larger tensors return to the system at once."""
 
 
+def replay_bytes(replays: Sequence[Sweep]) -> int:
+    """Return the bytes of the traces of replays: each repeats a part of the forward pass, and has no backward pass.
+
+    Args:
+        replays: The replays of a layout. They are counted as if none shared a trace.
+
+    Returns:
+        Number of bytes.
+    """
+    nodes = sum(len(replay.nodes) for replay in replays)
+    return len(replays) * INFERENCE.sweep + nodes * INFERENCE.node
+
+
 def freed_bytes(device_bytes: int, image_bytes: Mapping[int, int]) -> int:
     """Return the bytes of freed strips that the heap keeps because smaller tensors lie between them.
 
@@ -82,7 +95,7 @@ def freed_bytes(device_bytes: int, image_bytes: Mapping[int, int]) -> int:
 
 
 def fixed_bytes(graph: Graph, sweeps: Iterable[Sweep], training: bool) -> int:
-    """Return the bytes of a step for any image size.
+    """Return the bytes of a step without replays, for any image size.
 
     Args:
         graph: Graph of the step.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tfbig.geometry.windows import Size
 from tfbig.plan import lifetimes
-from tfbig.plan.fixed_bytes import freed_bytes
+from tfbig.plan.fixed_bytes import freed_bytes, replay_bytes
 from tfbig.plan.limits import Limits, Projected
 from tfbig.plan.plan import Plan, SweepCost
 from tfbig.plan.prepared_graph import PreparedGraph
@@ -43,7 +43,7 @@ class Problem:
 
     @property
     def fixed_bytes(self) -> int:
-        """Bytes of a step besides its images and strips; the same for all layouts."""
+        """Bytes of a step besides its images and strips, in the layout that stores every image."""
         if not self.limits.shared:
             return self.prepared.fixed_bytes
         return self.prepared.fixed_bytes + freed_bytes(self.limits.device, self.image_bytes)
@@ -81,6 +81,7 @@ class Pricing:
         graph, options = prepared.graph, prepared.options
         bare = replace(layout, kept=frozenset())
         device = max(c.strip_bytes for c in (*costs, *replay_costs))
+        fixed = problem.fixed_bytes + replay_bytes(layout.replays)
         return Plan(
             shape=(*problem.shape, graph.values[prepared.first_image].channels),
             layout=bare,
@@ -90,7 +91,7 @@ class Pricing:
             image_bytes=problem.image_bytes,
             places={},
             allowed=problem.limits,
-            projected=Projected(device, 0, 0, problem.fixed_bytes, options.model_bytes),
+            projected=Projected(device, 0, 0, fixed, options.model_bytes),
             repeated_operations=prepared.repeated_operations(
                 layout, problem.batch, problem.extents
             ),
