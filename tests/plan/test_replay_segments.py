@@ -18,7 +18,7 @@ def test_replay() -> None:
     assert replay is not None
     assert replay.writes == (*images[1], *images[2])  # the third is read by sweep 4
     assert replay.reads == images[0]
-    assert replay.reductions == []
+    assert replay.reductions == ()
     assert replay.index == 3
     assert replay_segments.replay(graph, sweeps, (2, 2)) is None
 

@@ -20,6 +20,11 @@ Size = tuple[int, ...]
 """Spatial size of an image: rows, columns, ..."""
 
 
+def clip(number: Number, low: Number, high: Number) -> Number:
+    """Return `np.clip(number, low, high)` of integers, in half the time: planning calls it a million times."""
+    return np.minimum(np.maximum(number, low), high)
+
+
 class Interval(NamedTuple):
     """Half-open interval of rows, `start <= row < stop`."""
 
@@ -33,8 +38,8 @@ class Interval(NamedTuple):
 
     def clip(self, extent: int) -> Interval:
         """Return the intersection with `[0, extent)`; its size is never negative."""
-        start = np.clip(self.start, 0, extent)
-        return Interval(start, np.clip(self.stop, start, extent))
+        start = clip(self.start, 0, extent)
+        return Interval(start, clip(self.stop, start, extent))
 
     def hull(self, other: Interval) -> Interval:
         """Return the smallest interval that contains both."""
@@ -156,8 +161,8 @@ class Transposed:
         first = -(-(rows.start + before - self.span + 1) // self.stride)
         last = (rows.stop - 1 + before) // self.stride
         # Output rows that no input row reaches still need one input row to start from.
-        first = np.clip(first, 0, size - 1)
-        last = np.clip(last, first, size - 1)
+        first = clip(first, 0, size - 1)
+        last = clip(last, first, size - 1)
         return Interval(first, last + 1)
 
 
@@ -186,7 +191,7 @@ class Resize:
         # One row more than exact arithmetic needs: TensorFlow computes the centre in float32.
         start = centre(rows.start) - self.taps
         stop = centre(rows.stop - 1) + self.taps + 2
-        return Interval(np.maximum(start, 0), np.clip(stop, 1, size))
+        return Interval(np.maximum(start, 0), clip(stop, 1, size))
 
 
 @dataclass(frozen=True)

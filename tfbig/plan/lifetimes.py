@@ -84,8 +84,8 @@ class _StoreTracker:
 
     def touch_images(self, values: Iterable[int]) -> None:
         """Touch images in the store that a backward pass reads them from."""
-        for value in values:
-            self.touch("remat" if value in self.inner else "image", [value])
+        inner = self.inner
+        self._touched.extend(Store("remat" if v in inner else "image", v) for v in values)
 
     def drop(self, kind: str, values: Iterable[int]) -> None:
         for store in (Store(kind, v) for v in values):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from tfbig.geometry.windows import Size
 from tfbig.plan import lifetimes
@@ -36,12 +37,12 @@ class Problem:
         """`[N, rows, ...]` of the first input, without channels."""
         return self.batch, *self.extents[self.prepared.first_image]
 
-    @property
+    @cached_property
     def image_bytes(self) -> dict[int, int]:
         """Bytes of every image in its store."""
         return self.prepared.image_bytes(self.batch, self.extents)
 
-    @property
+    @cached_property
     def fixed_bytes(self) -> int:
         """Bytes of a step besides its images and strips, in the layout that stores every image."""
         if not self.limits.shared:

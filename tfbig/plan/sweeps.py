@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfbig.geometry.windows import Interval, partition
+from tfbig.geometry.windows import Interval, clip, partition
 from tfbig.network.graph import Graph, Local, Node, Reduce, Whole, axes_of, image_positions
 
 REMAT_DEPTH = 4
@@ -71,15 +71,15 @@ class Sweep:
         """
         return replace(self, nodes=tuple(n for n in self.nodes if n not in nodes))
 
-    @property
-    def reductions(self) -> list[Node]:
+    @cached_property
+    def reductions(self) -> tuple[Node, ...]:
         """Reduce nodes."""
-        return [n for n in self.nodes if isinstance(n.op, Reduce)]
+        return tuple(n for n in self.nodes if isinstance(n.op, Reduce))
 
-    @property
-    def locals(self) -> list[Node]:
+    @cached_property
+    def locals(self) -> tuple[Node, ...]:
         """Local nodes."""
-        return [n for n in self.nodes if isinstance(n.op, Local)]
+        return tuple(n for n in self.nodes if isinstance(n.op, Local))
 
     @cached_property
     def images(self) -> tuple[int, ...]:
@@ -153,8 +153,8 @@ class Sweep:
                 inside = window.clip(rows[source])
                 geometry["start", node.output, p], geometry["stop", node.output, p] = inside
                 most = np.maximum(window.size, 0)
-                geometry["before", node.output, p] = np.clip(inside.start - window.start, 0, most)
-                geometry["after", node.output, p] = np.clip(window.stop - inside.stop, 0, most)
+                geometry["before", node.output, p] = clip(inside.start - window.start, 0, most)
+                geometry["after", node.output, p] = clip(window.stop - inside.stop, 0, most)
                 need[source] = need[source].hull(inside) if source in need else inside
         for value in self.images:
             geometry["start", value], geometry["stop", value] = need[value]
