@@ -29,6 +29,7 @@ setup(
         "scikit-image",
         "scipy",
         "shapely>=2.1",
+        "rasterio>=1.4",
         "tqdm",
         "matplotlib",
         "PyYAML",

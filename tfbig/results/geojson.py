@@ -12,7 +12,6 @@ import numpy.typing as npt
 import shapely
 
 from tfbig.errors import SourceError
-from tfbig.sources import Source
 from tfbig.sources.files import PathLike
 from tfbig.sources.writing import atomic_write
 
@@ -21,12 +20,6 @@ COLOURS: Final = (
     *((230, 159, 0), (86, 180, 233), (240, 228, 66), (110, 110, 110)),
 )
 """Colours of classes, in turn: the palette for colour-blind readers of Okabe and Ito."""
-SIDE: Final = 4096
-"""Longer side of the reduced image from which outlines are computed."""
-SMOOTHING: Final = 0.75
-"""Maximum distance in pixels of an outline from the edges of pixels: steps of one pixel become slopes."""
-
-Labels = npt.NDArray[Any]
 
 
 def hex_of(colour: Any) -> str:
@@ -34,74 +27,21 @@ def hex_of(colour: Any) -> str:
     return "#" + bytes(int(part) for part in colour).hex()
 
 
-def small_labels(labels: Source, side: int = SIDE) -> tuple[Labels, int]:
-    """Reduce labels to the most frequent class of each block of pixels, the lower class in a tie.
-
-    Args:
-        labels: Class numbers `[H, W, 1]` of an integer dtype; read once, strip by strip.
-        side: Maximum of the longer side of the result.
-
-    Returns:
-        Class numbers `[h, w]`, and the side of a block in pixels.
-
-    Raises:
-        SourceError: The labels have several channels, are not integers, or cannot be read.
-    """
-    if labels.shape[2] != 1 or labels.dtype.kind not in "bui":
-        raise SourceError(
-            f"{labels.name}: has {labels.shape[2]} channels of {labels.dtype}; expected one channel of integer class "
-            "numbers."
-        )
-    factor = max(math.ceil(max(labels.shape[:2]) / side), 1)
-    height = max(1024 // factor, 1) * factor
-    starts = range(0, labels.shape[0], height)
-    strips = (labels.read(i, min(i + height, labels.shape[0]))[..., 0] for i in starts)
-    return np.concatenate([_majority(strip, factor) for strip in strips]), factor
-
-
-def regions(
-    labels: Labels, step: float = 1.0, smallest: float = 0.0
-) -> dict[int, shapely.MultiPolygon]:
-    """Return outlines of classes: along the edges of pixels, then smoothed by `SMOOTHING`.
-
-    Args:
-        labels: Class numbers `[h, w]`, integers; 0 is background.
-        step: Side of a pixel of `labels` in pixels of the slide.
-        smallest: Minimum area of a polygon in pixels of `labels`; smaller ones are dropped.
-
-    Returns:
-        A valid multipolygon for each class that occurs, in pixels of the slide: x and y.
-    """
-    outlines = {}
-    for number in np.unique(labels):
-        if number:
-            parts = shapely.get_parts(_outline(labels == number))
-            kept = [part for part in parts if part.area >= max(smallest, 1)]
-            if kept:
-                whole = shapely.MultiPolygon(kept).simplify(SMOOTHING, preserve_topology=True)
-                valid = shapely.transform(shapely.make_valid(whole), lambda xy: xy * step)
-                parts = shapely.get_parts(shapely.get_parts(valid))
-                outlines[int(number)] = shapely.MultiPolygon(
-                    [part for part in parts if part.geom_type == "Polygon"]
-                )
-    return outlines
-
-
 def region_features(
-    shapes: Mapping[int, shapely.MultiPolygon], names: Sequence[str]
+    polygons: Mapping[int, Iterable[shapely.Polygon]], names: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """Yield one GeoJSON feature for each polygon of each class.
 
     Args:
-        shapes: Outlines from `regions`.
+        polygons: Outlines by class, see `tfbig.results.outlines.regions`.
         names: Names of the classes, by number.
 
     Yields:
         GeoJSON features.
     """
-    for number, shape in shapes.items():
-        for part in shape.geoms:
-            yield _feature(part, "annotation", number, names)
+    for number, parts in polygons.items():
+        for polygon in parts:
+            yield _feature(polygon, "annotation", number, names)
 
 
 def tile_features(
@@ -178,33 +118,3 @@ def _feature(
         properties["measurements"] = finite
     geometry = json.loads(shapely.to_geojson(shape))
     return {"type": "Feature", "geometry": geometry, "properties": properties}
-
-
-def _outline(mask: npt.NDArray[np.bool_]) -> Any:
-    """Return the union of the pixels of a mask, computed from runs along rows."""
-    edges = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
-    rows, first = np.nonzero(edges == 1)
-    _, last = np.nonzero(edges == -1)
-    return shapely.union_all(shapely.box(first, rows, last, rows + 1))
-
-
-def _majority(rows: Labels, factor: int) -> Labels:
-    """Return the most frequent class of each block of `[r, W]`."""
-    if factor == 1:
-        return rows.copy()
-    height, width = rows.shape
-    best = np.zeros((-(-height // factor), -(-width // factor)), rows.dtype)
-    most = np.zeros(best.shape, np.int64)
-    # With few classes, trying all numbers is faster than finding those that occur.
-    few = rows.dtype.itemsize == 1 and rows.max() < 16
-    for number in range(int(rows.max()) + 1) if few else np.unique(rows):
-        same = rows == number
-        whole = height // factor * factor
-        down = [same[:whole].reshape(-1, factor, width).sum(1, dtype=np.uint32)]
-        if whole < height:
-            down.append(same[whole:].sum(0, dtype=np.uint32)[None])
-        across = np.arange(0, width, factor)
-        counts = np.add.reduceat(np.concatenate(down), across, axis=1)
-        wins = counts > most
-        best[wins], most[wins] = number, counts[wins]
-    return best

@@ -11,6 +11,7 @@ from PIL import Image
 from samples import darkness
 
 from tfbig.cli.main import main
+from tfbig.results import outlines
 from tfbig.sources import open_slide
 
 
@@ -95,3 +96,16 @@ def test_failed_slide_leaves_no_file(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert main(["predict", *flags]) == 0
     assert len(predictions(tmp_path / "out")) == 1
+
+
+def test_noise_is_said_to_have_too_many_regions(tmp_path, capsys, monkeypatch):
+    """Of a speckled mask, the largest regions have outlines, and the number of others is printed."""
+    monkeypatch.setattr(outlines, "MOST_REGIONS", 5)
+    noise = np.random.default_rng(0).integers(0, 2, (96, 96, 1), np.uint8) * 255
+    tifffile.imwrite(tmp_path / "a.tif", np.repeat(noise, 3, 2), photometric="rgb")
+    model, out = tmp_path / "m.keras", tmp_path / "out"
+    darkness(model)
+    flags = ("--smallest", "1", "--out", str(out), "--quiet")
+    assert main(["predict", str(model), str(tmp_path / "a.tif"), *flags]) == 0
+    assert "a.tif: outlines of the 5 largest regions and holes; " in capsys.readouterr().out
+    assert len(json.loads((out / "a.geojson").read_text())["features"]) == 5

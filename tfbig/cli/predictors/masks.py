@@ -18,7 +18,7 @@ from tfbig.cli.predictors import results
 from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings.choices import UNET_STRIDE
 from tfbig.cli.settings.slide_settings import PredictSettings
-from tfbig.results import figures, geojson, slide_viewer
+from tfbig.results import figures, geojson, outlines, slide_viewer
 from tfbig.sources.slides.slide import Slide, title_of
 from tfbig.system import progress
 
@@ -75,7 +75,7 @@ class Masks:
     ) -> tuple[npt.NDArray[Any], int]:
         """Write the results of a slide, last its mask; return the share of each class, and the number of regions."""
         labels = sources.Channels(prediction, 0, 1)
-        small, factor = geojson.small_labels(labels)
+        small, factor = outlines.small_labels(labels)
         count = self._write_regions(path, slide, small, factor * slide.shape[0] / source.shape[0])
         overlay = slide_viewer.class_overlay("prediction", small, self.classes)
         slide_batch.write_view(self.settings, path, slide, [overlay])
@@ -89,8 +89,13 @@ class Masks:
     ) -> int:
         """Write outlines and a picture, and return the number of regions."""
         name = title_of(path)
-        shapes = geojson.regions(small, step, self.settings.smallest)
-        features = geojson.region_features(shapes, self.classes)
+        regions = outlines.regions(small, step, self.settings.smallest)
+        if regions.left_out or regions.filled:
+            print(
+                f"{path.name}: outlines of the {outlines.MOST_REGIONS} largest regions and holes; "
+                f"{regions.left_out} more regions are left out, {regions.filled} more holes are filled"
+            )
+        features = geojson.region_features(regions.polygons, self.classes)
         count = geojson.write_geojson(self.folder / f"{name}.geojson", features)
         figures.regions(self.folder / f"{name}.png", slide, small, self.classes, name)
         return count
