@@ -27,7 +27,7 @@ from keras import layers
 from tfbig.geometry.windows import SAME, Interval, Resize, Transposed, Window
 from tfbig.network.graph import Graph, Local, Reduce, Whole, axes_of, image_positions
 from tfbig.plan.cost import sweep_limit
-from tfbig.plan.sweeps import REMAT_DEPTH, Layout, Store, Sweep, nodes_between, schedule
+from tfbig.plan.sweeps import REMAT_DEPTH, Layout, NodeIndex, Store, Sweep, schedule
 
 
 def listing(graph: Graph, sweeps: list[Sweep]) -> str:
@@ -278,10 +278,10 @@ def test_nodes_between() -> None:
     graph = read(chain())
     names = {v.name: v.id for v in graph.values}
     stored, target = names["conv1/convolution"], names["bn1/normalise"]
-    nodes, reads = nodes_between(graph, {target}, lambda v: v == stored)
+    nodes, reads = NodeIndex(graph).between({target}, lambda v: v == stored)
     assert [n.output for n in nodes] == [target]
     assert reads == {stored}
-    nodes, reads = nodes_between(graph, {target}, lambda v: False)
+    nodes, reads = NodeIndex(graph).between({target}, lambda v: False)
     assert {n.output for n in nodes} == {target, stored}
     assert reads == set(graph.inputs)
 

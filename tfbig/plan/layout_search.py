@@ -13,9 +13,9 @@ from tfbig.plan.sweeps import (
     REMAT_DEPTH,
     SHORT_DEPTH,
     Layout,
+    NodeIndex,
     Store,
     Sweep,
-    nodes_between,
     schedule,
 )
 
@@ -93,17 +93,18 @@ def _remats(
     makers = [n for n in graph.nodes if isinstance(n.op, Local) and n.output in choices]
     makers.sort(key=lambda n: (-stored[n.output], effort(n)))
     chosen: set[int] = set()
+    index = NodeIndex(graph)
     for node in makers:
         trial = chosen | {node.output}
-        if all(_is_independent(graph, value, written, trial) for value in trial):
+        if all(_is_independent(index, value, written, trial) for value in trial):
             chosen = trial
             if len(chosen) & (len(chosen) - 1) == 0:
                 yield frozenset(chosen)
 
 
-def _is_independent(graph: Graph, value: int, written: set[int], remat: set[int]) -> bool:
+def _is_independent(index: NodeIndex, value: int, written: set[int], remat: set[int]) -> bool:
     """Return whether an image is computed from stored images without another rematerialised one."""
-    nodes, _ = nodes_between(graph, {value}, lambda v: v in written - remat)
+    nodes, _ = index.between({value}, lambda v: v in written - remat)
     return all(n.output == value or n.output not in remat for n in nodes)
 
 

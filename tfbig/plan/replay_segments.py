@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tfbig.network.graph import Graph
-from tfbig.plan.sweeps import Sweep, in_order, nodes_between
+from tfbig.plan.sweeps import NodeIndex, Sweep
 
 Segment = tuple[int, int]
 """Indices of the first and the last sweep."""
@@ -49,10 +49,11 @@ def replay(graph: Graph, sweeps: Sequence[Sweep], segment: Segment) -> Sweep | N
     if not inner:
         return None
     stored = {v for s in sweeps[: last + 1] for v in s.writes} - set(inner)
-    nodes, reads = nodes_between(graph, set(inner), lambda v: v in stored)
+    index = NodeIndex(graph)
+    nodes, reads = index.between(set(inner), lambda v: v in stored)
     return Sweep(
         last,
-        in_order(graph, nodes),
+        index.in_order(nodes),
         tuple(sorted(reads)),
         tuple(inner),
         tuple(inner),

@@ -8,7 +8,7 @@ cheap to rematerialise from other stored images, or memory is scarce.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -184,8 +184,27 @@ def schedule(
     """
     levels = _levels(graph, cuts)
     stored = _stored(graph, levels, cuts, depth, remat)
-    last = max(levels.values(), default=0)
-    return [_sweep(graph, p, levels, stored) for p in range(last + 1)]
+    nodes, last = NodeIndex(graph), max(levels.values(), default=0)
+    reductions = _by_level((n for n in graph.nodes if isinstance(n.op, Reduce)), levels)
+    wholes = _by_level((n for n in graph.nodes if isinstance(n.op, Whole)), levels)
+    writes: dict[int, list[int]] = {}
+    for value in sorted(stored):
+        writes.setdefault(levels[value], []).append(value)
+
+    def sweep(index: int) -> Sweep:
+        reduced, written = reductions.get(index, []), writes.get(index, [])
+        targets = {*written, *(i for n in reduced for i in n.inputs)}
+        local, reads = nodes.between(targets, lambda v: v in stored and levels[v] < index)
+        return Sweep(
+            index,
+            nodes.in_order([*reduced, *local]),
+            tuple(sorted(reads)),
+            tuple(written),
+            tuple(sorted(targets)),
+            tuple(wholes.get(index, [])),
+        )
+
+    return [sweep(index) for index in range(last + 1)]
 
 
 def _levels(graph: Graph, cuts: frozenset[int]) -> dict[int, int]:
@@ -214,13 +233,14 @@ def _stored(
     images = {v.id for v in graph.values if v.image}
     stored = {v for v in (*graph.outputs, *cuts) if v in images and v not in graph.inputs}
     depth = dict.fromkeys(graph.inputs, 0)
+    last_read = _last_read(graph, levels)
     for node in graph.nodes:
         value = node.output
         if value not in images:
             continue
         above = [depth[i] for i in node.inputs if i in images]
         cheap = isinstance(node.op, Local) and node.op.cheap and max(above) < most
-        crosses = any(levels[n.output] > levels[value] for n in graph.consumers(value))
+        crosses = last_read.get(value, -1) > levels[value]
         if value in remat and value not in stored:
             depth[value] = max(above)
         elif value in stored or (crosses and not cheap):
@@ -229,6 +249,15 @@ def _stored(
         else:
             depth[value] = max(above) + 1 if cheap else most
     return stored
+
+
+def _last_read(graph: Graph, levels: dict[int, int]) -> dict[int, int]:
+    """Return the index of the last sweep that reads each value."""
+    last: dict[int, int] = {}
+    for node in graph.nodes:
+        for value in node.inputs:
+            last[value] = max(last.get(value, -1), levels[node.output])
+    return last
 
 
 def foldable(sweep: Sweep) -> list[Node]:
@@ -245,62 +274,60 @@ def foldable(sweep: Sweep) -> list[Node]:
     return [n for n in sweep.reductions if len(n.inputs) == 1 and n.inputs[0] in sweep.writes]
 
 
-def nodes_between(
-    graph: Graph, targets: set[int], has: Callable[[int], bool]
-) -> tuple[list[Node], set[int]]:
-    """Find the nodes that compute images from existing ones.
-
-    Args:
-        graph: The graph of the images.
-        targets: Images to compute.
-        has: Function that tells whether an image exists; inputs of the graph always do.
-
-    Returns:
-        The nodes in no particular order, and the existing images that they read.
-    """
-    nodes: list[Node] = []
-    reads: set[int] = set()
-    waiting, seen = sorted(targets), set(targets)
-    while waiting:
-        value = waiting.pop()
-        node = graph.producer(value)
-        if node is None or has(value):
-            reads.add(value)
-            continue
-        nodes.append(node)
-        fresh = {node.inputs[p] for p in image_positions(node)} - seen
-        seen |= fresh
-        waiting += sorted(fresh)
-    return nodes, reads
-
-
-def in_order(graph: Graph, nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Return nodes in the order of the graph.
+class NodeIndex:
+    """The nodes of a graph by their outputs, for searches in graphs of hundreds of nodes.
 
     Args:
         graph: The graph.
-        nodes: Some of its nodes.
-
-    Returns:
-        The nodes, sorted.
     """
-    order = {id(n): position for position, n in enumerate(graph.nodes)}
-    return tuple(sorted(nodes, key=lambda n: order[id(n)]))
+
+    def __init__(self, graph: Graph) -> None:
+        self._producers = {n.output: n for n in graph.nodes}
+        self._order = {value: position for position, value in enumerate(self._producers)}
+
+    def between(self, targets: set[int], has: Callable[[int], bool]) -> tuple[list[Node], set[int]]:
+        """Find the nodes that compute images from existing ones.
+
+        Args:
+            targets: Images to compute.
+            has: Function that tells whether an image exists; inputs of the graph always do.
+
+        Returns:
+            The nodes in no particular order, and the existing images that they read.
+        """
+        nodes: list[Node] = []
+        reads: set[int] = set()
+        waiting, seen = sorted(targets), set(targets)
+        while waiting:
+            value = waiting.pop()
+            node = self._producers.get(value)
+            if node is None or has(value):
+                reads.add(value)
+                continue
+            nodes.append(node)
+            fresh = {node.inputs[p] for p in image_positions(node)} - seen
+            seen |= fresh
+            waiting += sorted(fresh)
+        return nodes, reads
+
+    def in_order(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
+        """Return some nodes in the order of the graph.
+
+        Args:
+            nodes: The nodes.
+
+        Returns:
+            The nodes, sorted.
+        """
+        return tuple(sorted(nodes, key=lambda n: self._order[n.output]))
 
 
-def _sweep(graph: Graph, index: int, levels: dict[int, int], stored: set[int]) -> Sweep:
-    writes = [v for v in sorted(stored) if levels[v] == index]
-    reductions = [n for n in graph.nodes if isinstance(n.op, Reduce) and levels[n.output] == index]
-    targets = {*writes, *(i for n in reductions for i in n.inputs)}
-    local, reads = nodes_between(graph, targets, lambda v: v in stored and levels[v] < index)
-    return Sweep(
-        index,
-        in_order(graph, [*reductions, *local]),
-        tuple(sorted(reads)),
-        tuple(writes),
-        tuple(sorted(targets)),
-        tuple(n for n in graph.nodes if isinstance(n.op, Whole) and levels[n.output] == index),
-    )
+def _by_level(nodes: Iterable[Node], levels: dict[int, int]) -> dict[int, list[Node]]:
+    """Return the nodes of each sweep."""
+    groups: dict[int, list[Node]] = {}
+    for node in nodes:
+        groups.setdefault(levels[node.output], []).append(node)
+    return groups
 
 
 @dataclass(frozen=True)
