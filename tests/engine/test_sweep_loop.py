@@ -14,6 +14,7 @@ from tfbig.engine.sweep_state import SweepTensors
 from tfbig.network import keras_reader
 from tfbig.plan.canonical import Canonical
 from tfbig.plan.sweeps import schedule
+from tfbig.stores import host_store
 
 ROWS, STRIPS = 11, 4
 DEVICES = [(None,), ("/CPU:0",), ("/CPU:0", "/CPU:0", "/CPU:0")]
@@ -89,3 +90,29 @@ def test_backward_sums_gradients_of_weights(model: keras.Model, devices: Any) ->
             return [tf.identity(d_weights[p]) for p in (0, 1)]
 
     assert_same(run(), expected, 1e-6)
+
+
+@pytest.mark.parametrize("devices", DEVICES)
+def test_fold_adds_gradients_of_statistics(devices: Any) -> None:
+    """The gradient of the sum of an image is added to what its store holds, two rows at a time."""
+    start = keras.Input((None, None, 2))
+    model = keras.Model(start, keras.layers.GlobalAveragePooling2D()(start))
+    image = tf.constant(integers((1, ROWS, 4, 2)))
+    before = tf.constant(integers((1, ROWS, 4, 2)))
+    cotangent = tf.constant([[4.0, -8.0]])
+
+    @tf.function(autograph=False)
+    def run() -> Any:
+        canonical, tensors = sweep_of(model, image)
+        (value,), (node,) = tensors.images, canonical.sweep.reductions
+        _, (partials, _) = sweep_loop.forward(canonical.graph, canonical.sweep, tensors, devices)
+        total, *others = node.op.finalize(partials[0], tf.constant(ROWS * 4, tf.int64))
+        tensors.wholes = {node.output: (total, *others)}
+        d_total = tf.reshape(cotangent, tf.shape(total))
+        tensors.d_wholes = {node.output: (d_total, *map(tf.zeros_like, others))}
+        tensors.stores = {value: host_store.copy(before)}
+        done = sweep_loop.fold(canonical.graph, canonical.sweep, tensors, devices, 2 * 4 * 2 * 4)
+        (gradient,) = host_store.after([tensors.stores[value]], host_store.finish(done))
+        return tf.identity(gradient)
+
+    assert_same(run(), before + cotangent)

@@ -129,6 +129,25 @@ def test_estimate(device: int) -> None:
     assert strips.about(5000) == 1000
 
 
+def test_estimate_without_halo_is_exact() -> None:
+    """The bytes of strips of a convolution of one row are in proportion to their rows."""
+    graph = single_convolution(kernel=1)
+    (sweep,) = schedule(graph)
+    extents = {0: (4096, 8), 1: (4096, 8)}
+    whole = Strips(graph, sweep, 1, extents, PLENTY, False, frozenset())._working_set(64) * 64
+    for count in (64, 128, 512):
+        strips = Strips(graph, sweep, 1, extents, whole // count, False, frozenset())
+        assert strips.about(16) == count
+
+
+def test_last_strip_may_be_the_largest() -> None:
+    """Ten rows in four strips are 2, 3, 2 and 3 rows."""
+    graph = single_convolution(kernel=1)
+    (sweep,) = schedule(graph)
+    strips = Strips(graph, sweep, 1, {0: (10, 8), 1: (10, 8)}, PLENTY, False, frozenset())
+    assert strips._tallest(4) == {0: 3, 1: 3}
+
+
 def test_fewest_strips() -> None:
     """The bytes of the smallest number of strips that fits are known: one byte less needs more strips."""
     graph = single_convolution()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import mmap
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -276,3 +277,9 @@ def test_trim_spares_pages_in_use() -> None:
     assert not reused[first : first + whole].any()
     assert (reused[:first] == 2).all()
     assert (reused[first + whole :] == 2).all()
+
+
+def test_default_range_is_twice_the_memory() -> None:
+    """A gap that is too small for the next image must not end a step: addresses cost nothing."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert Pool()._reserved == 2 * memory
