@@ -13,6 +13,7 @@ from resource_limits import cheap
 
 import tfbig
 from tfbig import sources
+from tfbig.sources.bags import hdf5
 
 
 def forged(path: Path, **options: Any) -> Path:
@@ -59,3 +60,49 @@ def test_links_and_external_data(kind: str, tmp_path: Path) -> None:
     for read in (sources.read_coords, sources.open_bag):
         with pytest.raises(tfbig.SourceError, match=r"not followed|not read"):
             read(path)
+
+
+@pytest.mark.parametrize("read", [sources.open_bag, sources.read_coords])
+def test_chunks_far_larger_than_their_data(read: Callable[..., Any], tmp_path: Path) -> None:
+    """A chunk is decompressed whole, so a small file could take any memory."""
+    path = tmp_path / "chunks.h5"
+    with h5py.File(path, "w") as file:
+        options = {"maxshape": (None, None), "chunks": (2**22, 16), "compression": "gzip"}
+        file.create_dataset("features", data=np.zeros((3, 4), np.float32), **options)
+        data = file.create_dataset("coords", data=np.zeros((3, 2), np.int64), **options)
+        data.attrs.update({"patch_size": 256, "patch_level": 0})
+    assert path.stat().st_size < 2**20
+    with cheap(), pytest.raises(tfbig.SourceError, match=r"chunks\.h5: .* is stored in chunks of"):
+        read(path)
+
+
+@pytest.mark.parametrize("kind", [KeyError, RuntimeError, ValueError, MemoryError, OSError])
+def test_exceptions_of_h5py_become_errors_that_name_the_file(
+    kind: type[Exception], tmp_path: Path
+) -> None:
+    h5py.File(tmp_path / "bag.h5", "w").close()
+    with (
+        pytest.raises(tfbig.SourceError, match=r"bag\.h5: is not a readable HDF5 file: .*damaged"),
+        hdf5.opened(str(tmp_path / "bag.h5")),
+    ):
+        raise kind("damaged")
+
+
+def test_bytes_of_a_bag_that_changed(tmp_path: Path) -> None:
+    """Whatever byte of the headers is overwritten, reading gives arrays or SourceError."""
+    good, bad = tmp_path / "good.h5", tmp_path / "bad.h5"
+    with h5py.File(good, "w") as file:
+        file["features"] = np.arange(12, dtype=np.float32).reshape(3, 4)
+        file["coords"] = np.arange(6).reshape(3, 2)
+        file["coords"].attrs.update({"patch_size": 256, "patch_level": 0})
+    content = good.read_bytes()
+    refused = 0
+    for place in range(0, len(content), 13):
+        bad.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
+        for read in (sources.read_coords, sources.open_bag):
+            try:
+                read(bad)
+            except tfbig.SourceError as error:
+                refused += 1
+                assert "bad.h5" in str(error)
+    assert refused > 20

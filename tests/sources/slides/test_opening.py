@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import imagecodecs
 import numpy as np
 import pytest
 import tifffile
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 from slide_files import PANCREAS, SMALL_SVS, image, read_all
 
 from tfbig import sources
@@ -67,6 +68,53 @@ def test_jpeg_pictures(tmp_path: Path) -> None:
     Image.fromarray(image(12, 17, 3)).save(tmp_path / "a.jpg")
     expected = np.asarray(Image.open(tmp_path / "a.jpg"))
     np.testing.assert_array_equal(read_all(sources.open(tmp_path / "a.jpg")), expected)
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4])
+def test_pictures_of_16_bits(tmp_path: Path, channels: int) -> None:
+    """Pillow would reduce them to 8 bits; alpha is dropped."""
+    array = image(12, 17, channels).astype(np.uint16) * 257 + 3
+    (tmp_path / "a.png").write_bytes(imagecodecs.png_encode(array))
+    source = sources.open(tmp_path / "a.png")
+    expected = array[..., : 1 if channels == 2 else 3]
+    np.testing.assert_array_equal(read_all(source), expected)
+    assert opening.shape_of_file(tmp_path / "a.png") == (expected.shape, np.uint16)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("name", ["a.jpg", "a.png"])
+def test_pictures_are_turned_as_their_exif_data_say(
+    tmp_path: Path, name: str, orientation: int
+) -> None:
+    exif = Image.Exif()
+    exif[274] = orientation
+    Image.fromarray(image(12, 17, 3)).save(tmp_path / name, exif=exif)
+    stored = np.asarray(Image.open(tmp_path / name))
+    turns = {
+        1: stored,
+        2: stored[:, ::-1],
+        3: stored[::-1, ::-1],
+        4: stored[::-1],
+        5: stored.transpose(1, 0, 2),
+        6: stored.transpose(1, 0, 2)[:, ::-1],
+        7: stored.transpose(1, 0, 2)[::-1, ::-1],
+        8: stored.transpose(1, 0, 2)[::-1],
+    }
+    np.testing.assert_array_equal(read_all(sources.open(tmp_path / name)), turns[orientation])
+    assert opening.shape_of_file(tmp_path / name)[0] == turns[orientation].shape
+
+
+def test_postscript_called_png_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ghostscript(*_: object, **__: object) -> None:
+        raise AssertionError("Ghostscript was started")
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", ghostscript)
+    Image.fromarray(image(12, 17, 3)).save(tmp_path / "a.eps")
+    (tmp_path / "a.eps").rename(tmp_path / "a.png")
+    with pytest.raises(SourceError, match=r"a\.png: cannot be decoded as a picture"):
+        sources.open(tmp_path / "a.png")
+    with pytest.raises(SourceError, match=r"a\.png: cannot be decoded as a picture"):
+        opening.shape_of_file(tmp_path / "a.png")
 
 
 def test_damaged_pictures(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_decodes_only_segments_of_rows(tiffs: dict[str, Path]) -> None:
 
 
 def test_cache_size(tiffs: dict[str, Path]) -> None:
-    band_bytes = 16 * 101 * 3
+    band_bytes = 16 * 128 * 3
     source = TiffSource(tiffs["deflate_tiles"], cache_bytes=3 * band_bytes)
     read_all(source)
     assert sum(band.nbytes for band in source._cached.values()) <= source.cache_bytes

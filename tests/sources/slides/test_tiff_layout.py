@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def test_tiles(tiffs: dict[str, Path]) -> None:
     assert pyramid.levels == ((67, 101),)
     assert (layout.shape, layout.samples, layout.planes) == ((67, 101, 3), 3, 1)
     assert (layout.num_bands, layout.num_across) == (5, 4)
-    assert layout.band_bytes == 16 * 101 * 3
+    assert layout.band_bytes == 16 * 128 * 3
     assert layout.rows_at is None
     assert layout.corner(0) == (0, 0, 0)
     assert layout.corner(6) == (0, 16, 64)
@@ -76,7 +77,8 @@ def test_levels(tmp_path: Path) -> None:
         ("minisblack", ["unassalpha"], 2, 1),
         ("minisblack", ["assocalpha"], 2, 1),
         ("minisblack", ["unspecified"] * 4, 5, 5),  # a multispectral image keeps all its bands
-        ("rgb", ["unspecified"], 4, 3),  # what some writers call their alpha
+        ("rgb", ["unspecified"], 4, 4),  # near infrared
+        ("rgb", ["unassalpha"], 4, 3),
         ("rgb", ["unspecified", "unassalpha"], 5, 4),
     ],
 )
@@ -178,6 +180,77 @@ def test_missing_offsets(tiled: Path, tiffs: dict[str, Path], tmp_path: Path) ->
     set_tag(strips, 257, 68)
     with pytest.raises(SourceError, match=r"lists 67 offsets and 67 sizes for 68 tiles"):
         TiffSource(strips)
+
+
+def set_type(path: Path, tag: int, kind: int) -> None:
+    """Change the type of the numbers of a tag of the first page."""
+    with tifffile.TiffFile(path) as tiff:
+        place = tiff.pages.first.tags[tag].offset + 2
+    content = bytearray(path.read_bytes())
+    content[place : place + 2] = struct.pack("<H", kind)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("tag", [324, 325])
+@pytest.mark.parametrize("kind", [11, 9])
+def test_offsets_that_are_fractions_or_negative(tiled: Path, tag: int, kind: int) -> None:
+    """The bytes of whole numbers, read as numbers of type FLOAT, and negative ones of type SLONG."""
+    if kind == 9:
+        with tifffile.TiffFile(tiled) as tiff:
+            place = tiff.pages.first.tags[tag].valueoffset
+        content = bytearray(tiled.read_bytes())
+        content[place : place + 4] = struct.pack("<i", -8)
+        tiled.write_bytes(content)
+    set_type(tiled, tag, kind)
+    with pytest.raises(SourceError, match=tiled.name):
+        read_all(TiffSource(tiled))
+
+
+def test_more_alpha_than_channels(tmp_path: Path) -> None:
+    path = tmp_path / "alpha.tif"
+    options = {"photometric": "minisblack", "extrasamples": ["unassalpha"]}
+    tifffile.imwrite(path, image(33, 40, 2), planarconfig="contig", **options)
+    set_tag(path, 277, 1)  # SamplesPerPixel
+    with pytest.raises(SourceError, match=r"declares 33 x 40 pixels with 0 channels"):
+        TiffSource(path)
+
+
+def test_tile_larger_than_the_image(tmp_path: Path) -> None:
+    path = tmp_path / "tile.tif"
+    tifffile.imwrite(path, image(64, 64), tile=(64, 64), compression="deflate")
+    set_tag(path, 322, 2**16)
+    set_tag(path, 323, 2**16)
+    with pytest.raises(SourceError, match=r"tiles of 65536 x 65536, .*: one must be decoded at"):
+        TiffSource(path)
+
+
+@pytest.mark.parametrize("orientation", [3, 6])
+def test_rotated_image(tmp_path: Path, orientation: int) -> None:
+    path = tmp_path / "turned.tif"
+    tifffile.imwrite(path, image(20, 30), extratags=[(274, "H", 1, orientation, True)])
+    with pytest.raises(SourceError, match=r"turned\.tif: is stored rotated or mirrored"):
+        TiffSource(path)
+
+
+def test_reduced_copy_first(tmp_path: Path) -> None:
+    path = tmp_path / "reduced.tif"
+    with tifffile.TiffWriter(path) as file:
+        file.write(image(20, 30), subfiletype=1)
+        file.write(image(40, 60))
+    with pytest.raises(SourceError, match=r"first page, 20 x 30, is a reduced copy of page 1, 40"):
+        TiffSource(path)
+    tifffile.imwrite(path, image(20, 30), subfiletype=1)  # nothing larger is in the file
+    assert TiffSource(path).shape == (20, 30, 1)
+
+
+@pytest.mark.parametrize("axis", ["SizeZ", "SizeC", "SizeT"])
+def test_stack_of_more_images_than_bytes(tmp_path: Path, axis: str) -> None:
+    path = tmp_path / "stack.ome.tif"
+    tifffile.imwrite(path, image(20, 30), ome=True, metadata={"axes": "YX"})
+    text = tifffile.tiffcomment(path).replace(f'{axis}="1"', f'{axis}="{10**9}"')
+    tifffile.tiffcomment(path, text)
+    with pytest.raises(SourceError, match=r"stack\.ome\.tif: its OME-XML declares 1000000000 im"):
+        TiffSource(path)
 
 
 def test_one_bit_and_complex_samples(tmp_path: Path) -> None:

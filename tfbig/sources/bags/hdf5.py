@@ -5,6 +5,7 @@ Their declared size is compared with the stored size before they are read, and l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -16,6 +17,8 @@ from tfbig.units import format_bytes
 
 MAX_RATIO: Final = 2000
 """Largest accepted ratio of decompressed to stored bytes; deflate reaches 1032."""
+MAX_CHUNK_RATIO: Final = 4
+"""Largest accepted ratio of the bytes of a chunk to those of the dataset; a chunk is decompressed whole."""
 _UNCHECKED_BYTES: Final = 2**24
 """Datasets up to this size are not checked."""
 
@@ -36,9 +39,9 @@ def opened(name: str) -> Iterator[h5py.File]:
     try:
         with h5py.File(name, "r") as file:
             yield file
-    except OSError as error:
-        if isinstance(error, SourceError):
-            raise
+    except SourceError:
+        raise
+    except Exception as error:  # h5py's exceptions, KeyError, RuntimeError, ValueError, ...
         raise SourceError(f"{name}: is not a readable HDF5 file: {error}.") from error
 
 
@@ -75,5 +78,11 @@ def dataset(file: h5py.File, key: str) -> h5py.Dataset:
         raise SourceError(
             f"{name}: '{key}' {data.shape} declares {format_bytes(data.nbytes)}, but only "
             f"{format_bytes(stored)} are stored. The file is damaged or forged; write it again."
+        )
+    chunk_bytes = math.prod(data.chunks or ()) * data.dtype.itemsize
+    if chunk_bytes > max(MAX_CHUNK_RATIO * data.nbytes, _UNCHECKED_BYTES):
+        raise SourceError(
+            f"{name}: '{key}' {data.shape} is stored in chunks of {data.chunks}, {format_bytes(chunk_bytes)} for "
+            f"{format_bytes(data.nbytes)} of data. The file is damaged or forged; write it again."
         )
     return data

@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import Any, Final, final
 
+import imagecodecs
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageFile, ImageOps
 
 from tfbig.errors import SourceError
 from tfbig.sources.arrays import ArraySource, from_array, from_memmap, map_npy
@@ -31,6 +32,17 @@ _TIFFFILE_FORMATS: Final = frozenset({None, "generic-tiff", "aperio"})
 """Formats, by OpenSlide's names, whose TIFF pages hold the image unchanged."""
 _CHANNELS: Final = {"L": 1, "LA": 1, "RGB": 3, "RGBA": 3, "P": 3, "CMYK": 3}
 """Channels of a decoded 8-bit picture, by the mode of the file."""
+_FORMATS: Final = {
+    ".png": ["PNG"],
+    ".jpg": ["JPEG", "MPO"],
+    ".jpeg": ["JPEG", "MPO"],
+    ".bmp": ["BMP", "DIB"],
+}
+"""Formats that Pillow may open, by suffix: it starts Ghostscript for PostScript, whatever the suffix."""
+_WIDE_PNG: Final = frozenset({"LA;16B", "RGB;16B", "RGBA;16B"})
+"""Pillow's names of PNG files with 16 bits a sample and several channels, which it reduces to 8 bits."""
+_ORIENTATION: Final = 274
+"""Number of the EXIF tag; 5 to 8 exchange rows and columns."""
 _PICTURE_MODES: Final = frozenset({"1", "L", "LA", "RGB", "RGBA"})
 
 
@@ -117,9 +129,11 @@ def shape_of_file(path: PathLike, level: int = 0) -> tuple[tuple[int, ...], np.d
     """
     if Path(path).suffix.lower() in PICTURE_SUFFIXES and level == 0:
         try:
-            with Image.open(path) as picture:
-                if picture.mode in _CHANNELS:
-                    size = (picture.height, picture.width, _CHANNELS[picture.mode])
+            with _picture(path) as picture:
+                if picture.mode in _CHANNELS and not _has_16_bits(picture):
+                    sides = picture.height, picture.width
+                    turned = picture.getexif().get(_ORIENTATION, 1) > 4
+                    size = (*(sides[::-1] if turned else sides), _CHANNELS[picture.mode])
                     return size, np.dtype(np.uint8)
         except Exception:  # `open` below raises an error with the reason
             pass
@@ -192,11 +206,13 @@ def _open_by_tifffile(path: str) -> Slide:
 
 
 def _open_picture(path: str) -> ArraySource:
-    """Decode a PNG, JPEG or BMP file; palettes and CMYK are converted to RGB, alpha is dropped."""
+    """Decode a PNG, JPEG or BMP file, and turn it as its EXIF data say.
+
+    Palettes and CMYK are converted to RGB, alpha is dropped.
+    """
     try:
-        with Image.open(path) as picture:
-            keep_mode = picture.mode in _PICTURE_MODES or picture.mode.startswith("I")
-            array = np.asarray(picture if keep_mode else picture.convert("RGB"))
+        with _picture(path) as picture:
+            array = _decoded(picture)
     except Exception as error:  # each format raises its own exceptions
         raise SourceError(
             f"{path}: cannot be decoded as a picture ({error}). Pictures are read whole; convert "
@@ -205,3 +221,22 @@ def _open_picture(path: str) -> ArraySource:
     if array.ndim == 3 and array.shape[2] in (2, 4):
         array = np.ascontiguousarray(array[..., :-1])
     return ArraySource(array, path)
+
+
+def _picture(path: PathLike) -> ImageFile.ImageFile:
+    """Open a picture in the format of its suffix, and decode nothing yet."""
+    return Image.open(path, formats=_FORMATS[Path(path).suffix.lower()])
+
+
+def _has_16_bits(picture: ImageFile.ImageFile) -> bool:
+    """Return whether a picture has 16 bits a sample and several channels."""
+    return any(tile.args in _WIDE_PNG for tile in picture.tile)
+
+
+def _decoded(picture: ImageFile.ImageFile) -> npt.NDArray[Any]:
+    """Return the pixels of a picture, `[H, W]` or `[H, W, C]`."""
+    if _has_16_bits(picture):
+        return np.asarray(imagecodecs.png_decode(Path(os.fsdecode(picture.filename)).read_bytes()))
+    ImageOps.exif_transpose(picture, in_place=True)
+    keep_mode = picture.mode in _PICTURE_MODES or picture.mode.startswith("I")
+    return np.asarray(picture if keep_mode else picture.convert("RGB"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -70,8 +72,9 @@ class TiffLayout:
 
     @property
     def band_bytes(self) -> int:
-        """Size of a decoded band in bytes."""
-        return self.segment_shape[0] * self.shape[1] * self.shape[2] * self.stored.itemsize
+        """Size of a decoded band in bytes; its last segment is decoded whole."""
+        columns = self.num_across * self.segment_shape[1]
+        return self.segment_shape[0] * columns * self.shape[2] * self.stored.itemsize
 
     def corner(self, segment: int) -> tuple[int, int, int]:
         """Return the plane, first row and first column of a segment.
@@ -132,7 +135,9 @@ def read_layout(file: File, level: int) -> tuple[TiffPyramid, TiffLayout]:
     """
     try:
         with tifffile.TiffFile(file.path, _multifile=False) as tiff:  # never opens another file
+            _check_stack(file, tiff.pages.first)
             levels = _levels(file.path, tiff)
+            _check_first_page(file.path, tiff, levels[0].keyframe)
             page = _page(file.path, levels, level)
             _check_decodable(file.path, page)
             layout = _layout(file.path, page)
@@ -161,6 +166,37 @@ def _levels(path: str, tiff: tifffile.TiffFile) -> list[tifffile.TiffPageSeries]
             "file; an RGB image must be written with photometric='rgb'."
         )
     return list(series.levels)
+
+
+def _check_stack(file: File, page: tifffile.TiffPage) -> None:
+    """Raise SourceError for OME-XML of more images than the file has bytes: tifffile would list all of them."""
+    description = page.description if page.is_ome else ""
+    for pixels in re.findall(r"<(?:\w+:)?Pixels\s[^>]*>", description):
+        sizes = [int(size) for size in re.findall(r'\bSize[ZCT]\s*=\s*["\'](\d+)', pixels)]
+        if math.prod(sizes) > file.num_bytes:
+            raise SourceError(
+                f"{file.path}: its OME-XML declares {math.prod(sizes)} images, but the file has {file.num_bytes} "
+                "bytes. It is damaged or forged; write it again."
+            )
+
+
+def _check_first_page(path: str, tiff: tifffile.TiffFile, first: tifffile.TiffPage) -> None:
+    """Raise SourceError for an image that is stored rotated or mirrored, or after a reduced copy."""
+    orientation = first.tags.valueof(274, 1)
+    if orientation != 1:
+        raise SourceError(
+            f"{path}: is stored rotated or mirrored (Orientation {_name(orientation)}); expected the first row at the "
+            "top and the first column at the left. Write it again without the tag 'Orientation'."
+        )
+    if first.is_reduced:
+        pages = [page.keyframe for page in tiff.pages if page.keyframe is not None]
+        largest = max(pages, key=lambda page: page.imagelength * page.imagewidth)
+        if largest.imagelength * largest.imagewidth > first.imagelength * first.imagewidth:
+            raise SourceError(
+                f"{path}: its first page, {first.imagelength} x {first.imagewidth}, is a reduced copy of page "
+                f"{largest.index}, {largest.imagelength} x {largest.imagewidth}; expected the image first. Write the "
+                "pages again in decreasing size."
+            )
 
 
 def _page(path: str, levels: list[tifffile.TiffPageSeries], level: int) -> tifffile.TiffPage:
@@ -211,15 +247,21 @@ def _layout(path: str, page: tifffile.TiffPage) -> TiffLayout:
     else:
         kind, height, width = "strips", min(page.rowsperstrip, rows), columns
     samples = planes * contiguous
+    shape = (rows, columns, _num_colours(page, samples))
+    if min(*shape, height, width) < 1:
+        raise SourceError(
+            f"{path}: declares {shape[0]} x {shape[1]} pixels with {shape[2]} channels in {kind} of {height} x "
+            f"{width}. The file is damaged; write or copy it again."
+        )
     return TiffLayout(
-        shape=(rows, columns, _num_colours(page, samples)),
+        shape=shape,
         samples=samples,
         stored=np.dtype(page.dtype).newbyteorder(page.parent.byteorder),
         nodata=page.nodata,
         planes=planes,
         segment_shape=(height, width),
-        offsets=tuple(page.dataoffsets),
-        counts=tuple(page.databytecounts),
+        offsets=tuple(map(operator.index, page.dataoffsets)),  # refuses numbers with a fraction
+        counts=tuple(map(operator.index, page.databytecounts)),
         decode=_decoder(page),
         declared_size=_DECLARED_SIZE.get(int(page.compression), _no_declared_size),
         rows_at=page.dataoffsets[0] if page.is_final and planes == 1 else None,
@@ -228,9 +270,10 @@ def _layout(path: str, page: tifffile.TiffPage) -> TiffLayout:
 
 
 def _num_colours(page: tifffile.TiffPage, samples: int) -> int:
-    """Return the number of samples before the first alpha sample (1 is associated, 2 is unassociated alpha)."""
-    if page.photometric == 2 and samples == 4:
-        return 3
+    """Return the number of samples before the first alpha sample (1 is associated, 2 is unassociated alpha).
+
+    A sample of unspecified meaning is a band like others, such as near infrared.
+    """
     from_alpha = itertools.dropwhile(lambda kind: kind not in (1, 2), page.extrasamples)
     return samples - len(list(from_alpha))
 
@@ -256,6 +299,10 @@ def _check_segments(file: File, layout: TiffLayout) -> None:
         num_samples = layout.shape[0] * layout.shape[1] * layout.samples
         file.check_length(layout.rows_at + num_samples * layout.stored.itemsize)
         return
+    if min(min(numbers, default=0) for numbers in (layout.offsets, layout.counts)) < 0:
+        raise SourceError(
+            f"{file.path}: has tiles or strips at negative places. The file is damaged; write or copy it again."
+        )
     num_segments = layout.num_bands * layout.num_across * layout.planes
     if min(len(layout.offsets), len(layout.counts)) < num_segments:
         raise SourceError(
