@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from resource_limits import cheap
 from slide_files import image, noise, read_all
 
 from tfbig import sources
@@ -72,7 +73,34 @@ def test_scaled_reads_only_its_window() -> None:
     Scaled(RecordingSource((4000, 4000), np.uint8, "seen"), (1000, 500)).read_window(
         (500, 510), (0, 5)
     )
-    assert windows == [(1992, 2048, 0, 56)]
+    assert windows == [(1997, 2043, 0, 45)]
+
+
+@pytest.mark.parametrize("block_bytes", [1, 3000, 9000])
+@pytest.mark.parametrize("shape", [(20, 31), (37, 53), (9, 80), (64, 5)])
+def test_scaled_in_blocks(
+    shape: tuple[int, int], block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = image(37, 53, 3)
+    expected = np.asarray(Image.fromarray(array).resize(shape[::-1], Image.Resampling.BILINEAR))
+    monkeypatch.setattr(views, "_BLOCK_BYTES", block_bytes)
+    actual = read_all(Scaled(sources.open(array), shape))
+    assert abs(actual.astype(int) - expected).max() <= 1
+
+
+def test_memory_of_a_scaled_image() -> None:
+    """The whole image would take 1.2 GB."""
+
+    class White(Source):
+        def _read_window(self, start: int, stop: int, left: int, right: int) -> np.ndarray:
+            return np.full((stop - start, right - left, 3), 255, np.uint8)
+
+        def _read(self, start: int, stop: int) -> np.ndarray:
+            raise AssertionError
+
+    with cheap(30, 150):
+        small = Scaled(White((20_000, 20_000, 3), np.uint8, "white"), (100, 100)).read(0, 100)
+    np.testing.assert_array_equal(small, 255)
 
 
 def test_scaled_invalid_arguments() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from tfbig.errors import SourceError
 from tfbig.mil.bag_dataset import BagSet
 from tfbig.sources import ArrayBag, Bag, PictureBag, Resized, Subset
-from tfbig.sources.slides.opening import PICTURE_SUFFIXES
+from tfbig.sources.slides.pictures import PICTURE_SUFFIXES
 
 SHAPES = ("disc", "cross", "bar", "ring")
 

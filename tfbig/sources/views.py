@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,10 @@ from tfbig.sources.resolution import Mpp
 from tfbig.sources.source import RowArray, Source, View
 
 _LUMA_BLOCK: Final = 2**16  # pixels whose 32-bit sums stay in a core's cache
+_BLOCK_BYTES: Final = 2**25
+"""Bytes of an image that are scaled at once."""
+_LOWEST_BAND: Final = 8
+"""Fewest rows of a scaled band of full width; if fewer fit, square blocks read fewer rows twice."""
 
 
 @final
@@ -187,24 +191,42 @@ class Scaled(View):
         self.mpp = scaled_mpp(source.mpp, self._scale)
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
-        ranges = (start, stop), (left, right)
-        axes = zip(ranges, self.shape, self._inner.shape, self._scale, strict=False)
-        rows, columns = (_axis_ranges(*axis) for axis in axes)
-        part = self._inner.read_window(rows.source, columns.source)
-        size = (columns.output[1] - columns.output[0], rows.output[1] - rows.output[0])
-        corners = [
-            axis.output[end] * axis.scale - axis.source[0]
-            for end in (0, 1)
-            for axis in (columns, rows)
-        ]
-        box = (corners[0], corners[1], corners[2], corners[3])
+        out = np.empty((stop - start, right - left, self.shape[2]), self.dtype)
+        height, width = self._block_shape(right - left)
+        for top in range(start, stop, height):
+            for side in range(left, right, width):
+                rows, columns = (top, min(top + height, stop)), (side, min(side + width, right))
+                target = slice(top - start, rows[1] - start), slice(side - left, columns[1] - left)
+                out[target] = self._block(rows, columns)
+        return out
+
+    def _block_shape(self, num_columns: int) -> tuple[int, int]:
+        """Return rows and columns of the result that are computed at once, bands if these are not too low."""
+        bytes_per_pixel = self.shape[2] * self._scale[0] * self._scale[1]
+        rows = int(_BLOCK_BYTES / (bytes_per_pixel * num_columns))
+        if rows >= _LOWEST_BAND:
+            return rows, num_columns
+        side = max(math.isqrt(int(_BLOCK_BYTES / bytes_per_pixel)), 1)
+        return side, side
+
+    def _block(self, rows: tuple[int, int], columns: tuple[int, int]) -> RowArray:
+        """Return a rectangle of the result, computed at once."""
+        axes = zip((rows, columns), self._inner.shape, self._scale, strict=False)
+        (above, below), (before, after) = (_source_range(*axis) for axis in axes)
+        part = self._inner.read_window((above, below), (before, after))
+        size = columns[1] - columns[0], rows[1] - rows[0]
+        down, across = self._scale
+        box = (
+            columns[0] * across - before,
+            rows[0] * down - above,
+            min(columns[1] * across - before, part.shape[1]),  # Pillow refuses what rounding adds
+            min(rows[1] * down - above, part.shape[0]),
+        )
         channels = [
             np.asarray(Image.fromarray(part[..., c]).resize(size, Image.Resampling.BILINEAR, box))
             for c in range(part.shape[2])
         ]
-        resized = np.stack(channels, axis=-1)
-        top, side = rows.output[0], columns.output[0]
-        return np.ascontiguousarray(resized[start - top : stop - top, left - side : right - side])
+        return np.stack(channels, axis=-1)
 
 
 @final
@@ -240,22 +262,11 @@ class Channels(View):
         return np.ascontiguousarray(rows[..., self._part])
 
 
-class _AxisRanges(NamedTuple):
-    """Pixels to compute along one axis, including a margin that is cut off, and pixels to read for them."""
-
-    output: tuple[int, int]
-    source: tuple[int, int]
-    scale: float
-
-
-def _axis_ranges(
-    window: tuple[int, int], output_extent: int, source_extent: int, scale: float
-) -> _AxisRanges:
-    """Return the ranges for a window, for a filter that reaches one pixel of the coarser image to each side."""
-    margin = math.ceil(1 / min(scale, 1.0)) + 1
-    first, last = max(window[0] - margin, 0), min(window[1] + margin, output_extent)
-    begin, end = math.floor(first * scale), math.ceil(last * scale)
-    return _AxisRanges((first, last), (max(begin, 0), min(end, source_extent)), scale)
+def _source_range(window: tuple[int, int], extent: int, scale: float) -> tuple[int, int]:
+    """Return the pixels to read along one axis: the filter reaches one pixel of the coarser image to each side."""
+    margin = max(scale, 1.0) + 1
+    first, last = (window[0] + 0.5) * scale - margin, (window[1] - 0.5) * scale + margin
+    return max(math.floor(first), 0), min(math.ceil(last), extent)
 
 
 def scaled_mpp(mpp: Mpp | None, steps: tuple[float, float]) -> Mpp | None:

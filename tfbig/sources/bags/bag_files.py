@@ -18,7 +18,8 @@ from tfbig.sources.arrays import file_offset, is_mapped, map_npy
 from tfbig.sources.bags import hdf5
 from tfbig.sources.bags.bag import Array, ArrayBag, Bag, Indices, resize
 from tfbig.sources.files import File, PathLike
-from tfbig.sources.slides.opening import PICTURE_SUFFIXES, open
+from tfbig.sources.slides.opening import open
+from tfbig.sources.slides.pictures import PICTURE_SUFFIXES
 from tfbig.sources.source import RowArray
 
 

@@ -6,16 +6,15 @@ import os
 from pathlib import Path
 from typing import Any, Final, final
 
-import imagecodecs
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageFile, ImageOps
 
 from tfbig.errors import SourceError
-from tfbig.sources.arrays import ArraySource, from_array, from_memmap, map_npy
+from tfbig.sources.arrays import from_array, from_memmap, map_npy
 from tfbig.sources.files import File, PathLike
 from tfbig.sources.resolution import Resolution
 from tfbig.sources.slides.openslide import VendorSlide, vendor_of
+from tfbig.sources.slides.pictures import PICTURE_SUFFIXES, read_picture, shape_of_picture
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.slides.tiff import TiffSource
 from tfbig.sources.slides.zarr import ZarrSlide
@@ -25,25 +24,10 @@ _TIFF_SUFFIXES: Final = frozenset(
     {".tif", ".tiff", ".btf", ".tf8", ".svs", ".ndpi", ".scn", ".bif", ".qptiff"}
 )
 _VENDOR_SUFFIXES: Final = frozenset({".mrxs", ".vms", ".vmu", ".czi", ".dcm", ".svslide"})
-PICTURE_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
 SLIDE_SUFFIXES: Final = _TIFF_SUFFIXES | _VENDOR_SUFFIXES | PICTURE_SUFFIXES | {".npy", ".zarr"}
 """Suffixes of the files, and for zarr of the folders, that `open_slide` reads."""
 _TIFFFILE_FORMATS: Final = frozenset({None, "generic-tiff", "aperio"})
 """Formats, by OpenSlide's names, whose TIFF pages hold the image unchanged."""
-_CHANNELS: Final = {"L": 1, "LA": 1, "RGB": 3, "RGBA": 3, "P": 3, "CMYK": 3}
-"""Channels of a decoded 8-bit picture, by the mode of the file."""
-_FORMATS: Final = {
-    ".png": ["PNG"],
-    ".jpg": ["JPEG", "MPO"],
-    ".jpeg": ["JPEG", "MPO"],
-    ".bmp": ["BMP", "DIB"],
-}
-"""Formats that Pillow may open, by suffix: it starts Ghostscript for PostScript, whatever the suffix."""
-_WIDE_PNG: Final = frozenset({"LA;16B", "RGB;16B", "RGBA;16B"})
-"""Pillow's names of PNG files with 16 bits a sample and several channels, which it reduces to 8 bits."""
-_ORIENTATION: Final = 274
-"""Number of the EXIF tag; 5 to 8 exchange rows and columns."""
-_PICTURE_MODES: Final = frozenset({"1", "L", "LA", "RGB", "RGBA"})
 
 
 def open(image: PathLike | npt.NDArray[Any] | Source, level: int = 0) -> Source:
@@ -128,15 +112,9 @@ def shape_of_file(path: PathLike, level: int = 0) -> tuple[tuple[int, ...], np.d
         SourceError: The file cannot be opened, as in `open`.
     """
     if Path(path).suffix.lower() in PICTURE_SUFFIXES and level == 0:
-        try:
-            with _picture(path) as picture:
-                if picture.mode in _CHANNELS and not _has_16_bits(picture):
-                    sides = picture.height, picture.width
-                    turned = picture.getexif().get(_ORIENTATION, 1) > 4
-                    size = (*(sides[::-1] if turned else sides), _CHANNELS[picture.mode])
-                    return size, np.dtype(np.uint8)
-        except Exception:  # `open` below raises an error with the reason
-            pass
+        shape = shape_of_picture(path)
+        if shape is not None:
+            return shape, np.dtype(np.uint8)
     source = open(path, level)
     source.close()
     return source.shape, source.dtype
@@ -178,7 +156,7 @@ def _open_with_reader(path: str, reader: str | None) -> Slide:
     if suffix == ".npy":
         return SourceSlide(from_memmap(map_npy(file)), "numpy")
     if suffix in PICTURE_SUFFIXES:
-        return SourceSlide(_open_picture(path), "pillow")
+        return SourceSlide(read_picture(path), "pillow")
     if suffix in _TIFF_SUFFIXES | _VENDOR_SUFFIXES:
         return _open_scanned(path, suffix)
     suffixes = ", ".join(sorted(SLIDE_SUFFIXES))
@@ -203,40 +181,3 @@ def _open_scanned(path: str, suffix: str) -> Slide:
 
 def _open_by_tifffile(path: str) -> Slide:
     return SourceSlide(TiffSource(path), "tifffile")
-
-
-def _open_picture(path: str) -> ArraySource:
-    """Decode a PNG, JPEG or BMP file, and turn it as its EXIF data say.
-
-    Palettes and CMYK are converted to RGB, alpha is dropped.
-    """
-    try:
-        with _picture(path) as picture:
-            array = _decoded(picture)
-    except Exception as error:  # each format raises its own exceptions
-        raise SourceError(
-            f"{path}: cannot be decoded as a picture ({error}). Pictures are read whole; convert "
-            "a large one to a tiled TIFF."
-        ) from error
-    if array.ndim == 3 and array.shape[2] in (2, 4):
-        array = np.ascontiguousarray(array[..., :-1])
-    return ArraySource(array, path)
-
-
-def _picture(path: PathLike) -> ImageFile.ImageFile:
-    """Open a picture in the format of its suffix, and decode nothing yet."""
-    return Image.open(path, formats=_FORMATS[Path(path).suffix.lower()])
-
-
-def _has_16_bits(picture: ImageFile.ImageFile) -> bool:
-    """Return whether a picture has 16 bits a sample and several channels."""
-    return any(tile.args in _WIDE_PNG for tile in picture.tile)
-
-
-def _decoded(picture: ImageFile.ImageFile) -> npt.NDArray[Any]:
-    """Return the pixels of a picture, `[H, W]` or `[H, W, C]`."""
-    if _has_16_bits(picture):
-        return np.asarray(imagecodecs.png_decode(Path(os.fsdecode(picture.filename)).read_bytes()))
-    ImageOps.exif_transpose(picture, in_place=True)
-    keep_mode = picture.mode in _PICTURE_MODES or picture.mode.startswith("I")
-    return np.asarray(picture if keep_mode else picture.convert("RGB"))
