@@ -13,6 +13,7 @@ from tfbig.errors import SourceError
 from tfbig.sources.files import PathLike, optional
 from tfbig.sources.resolution import Resolution
 from tfbig.sources.slides.slide import Slide
+from tfbig.sources.slides.zarr_chunks import check_array, check_chunk, chunks_of_window
 from tfbig.sources.source import RowArray, Source
 
 zarr, _import_error = optional("zarr")
@@ -63,15 +64,21 @@ class _ZarrSource(Source):
                 "and others of size 1."
             )
         super().__init__((sizes["y"], sizes["x"], sizes.get("c", 1)), array.dtype, name)
+        check_array(array, name)
         self._array, self._axes = array, axes
+        self._checked: set[tuple[int, ...]] = set()
 
     def _read(self, start: int, stop: int) -> RowArray:
         return self._read_window(start, stop, 0, self.shape[1])
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         slices = {"y": slice(start, stop), "x": slice(left, right), "c": slice(None)}
+        places = tuple(slices.get(axis, 0) for axis in self._axes)
         try:
-            window = np.asarray(self._array[tuple(slices.get(axis, 0) for axis in self._axes)])
+            self._check_chunks(places)
+            window = np.asarray(self._array[places])
+        except SourceError:
+            raise
         except Exception as error:  # each codec and store raises its own exceptions
             raise SourceError(
                 f"{self.name}: rows {start}:{stop}, columns {left}:{right} cannot be read ({error}). A chunk is "
@@ -81,6 +88,12 @@ class _ZarrSource(Source):
         order = [axes.index(axis) for axis in "yxc" if axis in axes]
         rows = window.transpose(order).reshape(stop - start, right - left, self.shape[2])
         return np.ascontiguousarray(rows, self.dtype)
+
+    def _check_chunks(self, places: tuple[slice | int, ...]) -> None:
+        """Raise SourceError if a chunk of a window, which was not checked before, decodes to too many bytes."""
+        for chunk in set(chunks_of_window(self._array, places)) - self._checked:
+            check_chunk(self._array, chunk, self.name)
+            self._checked.add(chunk)
 
 
 def _open_levels(name: str) -> tuple[list[Any], str, Resolution]:

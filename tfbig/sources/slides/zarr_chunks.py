@@ -1,0 +1,188 @@
+"""Decoded size of the chunks of a zarr array, found before zarr decodes them.
+
+zarr decompresses a chunk to whatever size its bytes have or declare, far more than the array holds by mistake or on
+purpose.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import itertools
+import lzma
+import math
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import imagecodecs
+import numpy as np
+
+from tfbig.errors import SourceError
+from tfbig.units import format_bytes
+
+MAX_CHUNK_BYTES: Final = 2**28
+"""Largest accepted size of a decoded chunk; zarr decodes about ten at a time."""
+_SLACK: Final = 2**16
+"""Bytes by which a decoded chunk may exceed its array: some codecs add checksums."""
+_FILTERS: Final = frozenset(
+    {
+        *("adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3"),
+        *("astype", "cast_value", "scale_offset", "fixedscaleoffset", "quantize", "bitround"),
+        *("delta", "packbits", "shuffle", "transpose"),
+    }
+)
+"""Filters that change numbers or add checksums; 'pickle' would run code of the file."""
+_CHECKSUM: Final = "crc32c"
+_CHECKSUM_BYTES: Final = 4
+_PIECE: Final = 2**20
+_NO_CHUNK: Final = 2**64 - 1
+
+
+def check_array(array: Any, name: str) -> None:
+    """Raise SourceError for codecs that are not known to be safe, and for chunks that are too large.
+
+    Args:
+        array: The zarr array.
+        name: Name for error messages.
+
+    Raises:
+        SourceError: A codec is unknown, or a chunk takes too much memory.
+    """
+    unknown = {_name(codec) for codec in array.filters} - _FILTERS
+    compressors = [_name(codec) for codec in array.compressors if _name(codec) != _CHECKSUM]
+    unknown |= set(compressors) - _DECODED_BYTES.keys()
+    if unknown or len(compressors) > 1:
+        stored = ", ".join(sorted(unknown) or compressors)
+        raise SourceError(
+            f"{name}: its chunks are stored with {stored}, which is not decoded here; expected one of "
+            f"{', '.join(sorted(_DECODED_BYTES))}. Write it again with one of these."
+        )
+    size = math.prod(array.shards or array.chunks) * array.dtype.itemsize
+    if size > MAX_CHUNK_BYTES:
+        raise SourceError(
+            f"{name}: is stored in chunks of {array.shards or array.chunks}, {format_bytes(size)}, each of which is "
+            f"decoded at once; {format_bytes(MAX_CHUNK_BYTES)} are allowed. Write it again in smaller chunks."
+        )
+
+
+def check_chunk(array: Any, place: tuple[int, ...], name: str) -> None:
+    """Raise SourceError if a chunk in a folder decodes to more than the array declares.
+
+    Args:
+        array: The zarr array, in a folder.
+        place: Number of the chunk, or of the shard, along each axis.
+        name: Name for error messages.
+
+    Raises:
+        SourceError: The chunk, or a chunk in the shard, decodes to too many bytes.
+        Exception: The chunk is damaged; each library raises its own.
+    """
+    names = [_name(codec) for codec in array.compressors]
+    compressors = [each for each in names if each != _CHECKSUM]
+    file = Path(array.store.root) / array.path / array.metadata.encode_chunk_key(place)
+    if not compressors or not file.is_file():
+        return
+    expected = math.prod(array.chunks) * array.dtype.itemsize
+    limit = (
+        8 * expected + _SLACK if array.filters else expected + _SLACK
+    )  # filters may store wider numbers
+    for stored in _chunks(array, file.read_bytes()):
+        data = stored[:-_CHECKSUM_BYTES] if names[-1] == _CHECKSUM else stored
+        size = _DECODED_BYTES[compressors[0]](data, limit)
+        if size > limit:
+            raise SourceError(
+                f"{name}: the chunk {file.name} decodes to more than {format_bytes(expected)}, the size of a chunk. "
+                "The array is damaged or forged; write it again."
+            )
+
+
+def chunks_of_window(array: Any, window: tuple[slice | int, ...]) -> Iterator[tuple[int, ...]]:
+    """Yield the numbers along each axis of the chunks, or shards, that a window reads.
+
+    Args:
+        array: The zarr array.
+        window: A slice or a place along each axis.
+    """
+    ranges = []
+    for part, extent, size in zip(window, array.shape, array.shards or array.chunks, strict=True):
+        start, stop = (part, part + 1) if isinstance(part, int) else part.indices(extent)[:2]
+        ranges.append(range(start // size, (stop - 1) // size + 1))
+    yield from itertools.product(*ranges)
+
+
+def _name(codec: Any) -> str:
+    """Return the name of a codec of either version of zarr, such as 'zlib'."""
+    name = getattr(codec, "codec_id", None) or codec.to_dict()["name"]
+    return str(name).removeprefix("numcodecs.")
+
+
+def _chunks(array: Any, data: bytes) -> list[bytes]:
+    """Return the stored chunks of a file: one, or those that the index of a shard lists."""
+    if array.shards is None:
+        return [data]
+    ratios = zip(array.shards, array.chunks, strict=True)
+    index_bytes = 16 * math.prod(shard // chunk for shard, chunk in ratios)
+    at_end = array.metadata.codecs[0].index_location.value == "end"
+    first = max(len(data) - index_bytes - _CHECKSUM_BYTES, 0) if at_end else 0
+    index = np.frombuffer(data[first : first + index_bytes], "<u8").reshape(-1, 2).tolist()
+    return [data[at : at + length] for at, length in index if at != _NO_CHUNK]
+
+
+def _blosc(data: bytes, limit: int) -> int:
+    """Return the decoded size in the header of Blosc 1, which its library enforces."""
+    return int(struct.unpack("<I", data[4:8])[0])
+
+
+def _lz4(data: bytes, limit: int) -> int:
+    """Return the decoded size that numcodecs writes before the data."""
+    return int(struct.unpack("<I", data[:4])[0])
+
+
+def _zstd(data: bytes, limit: int) -> int:
+    """Return the decoded size in the header of a frame (RFC 8878, 3.1.1.1), or else count it."""
+    descriptor = data[4]
+    flag, single = descriptor >> 6, descriptor >> 5 & 1
+    length = (single, 2, 4, 8)[flag]
+    first = 6 - single + (0, 1, 2, 4)[descriptor & 3]
+    if not length:
+        return _count_zstd(data, limit)
+    return int.from_bytes(data[first : first + length], "little") + (256 if length == 2 else 0)
+
+
+def _count_zstd(data: bytes, limit: int) -> int:
+    return len(imagecodecs.zstd_decode(data, out=limit))  # raises if it has more bytes
+
+
+def _counted(open_stream: Callable[[io.BytesIO], Any]) -> Callable[[bytes, int], int]:
+    """Return a function that decompresses a stream in pieces, up to the limit, and counts the bytes."""
+
+    def count(data: bytes, limit: int) -> int:
+        total = 0
+        stream = open_stream(io.BytesIO(data))
+        while total <= limit and (piece := stream.read(_PIECE)):
+            total += len(piece)
+        return total
+
+    return count
+
+
+def _zlib(data: bytes, limit: int) -> int:
+    """Return the decoded size, or more than the limit."""
+    stream = zlib.decompressobj()
+    return len(stream.decompress(data, limit + 1))
+
+
+_DECODED_BYTES: Final[Mapping[str, Callable[[bytes, int], int]]] = {
+    "blosc": _blosc,
+    "bz2": _counted(bz2.BZ2File),
+    "gzip": _counted(lambda data: gzip.GzipFile(fileobj=data)),
+    "lz4": _lz4,
+    "lzma": _counted(lzma.LZMAFile),
+    "zlib": _zlib,
+    "zstd": _zstd,
+}
+"""Function by codec that returns the decoded size, at most a little over the limit."""
