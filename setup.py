@@ -32,6 +32,7 @@ setup(
         "rasterio>=1.4",
         "tqdm",
         "matplotlib",
+        "jinja2",
         "PyYAML",
         "safetensors",
     ],

@@ -132,7 +132,8 @@ def test_slide_becomes_unreadable(data, tmp_path, at_tick, capsys):
     assert_whole(out)
 
 
-@pytest.mark.parametrize("when", ["open", pytest.param("stale", marks=slow)])
+@slow
+@pytest.mark.parametrize("when", ["open", "stale"])
 def test_slide_deleted_while_read(when, data, segmentation_run, tmp_path, at_tick, monkeypatch):
     """An open file can be read to its end, but a file server reports a stale file handle."""
     path = data / "b.tif"
@@ -193,6 +194,7 @@ def test_strict(data, segmentation_run, tmp_path, at_tick, capsys):
     assert_as_undisturbed(out, segmentation_run)
 
 
+@slow
 def test_nan_loss(data, tmp_path, capsys):
     out = tmp_path / "out"
     assert run(data, out, "--lr", "1e30") == 1

@@ -102,6 +102,7 @@ def test_size_without_a_plan_fails_before_its_step() -> None:
         big.fit(ragged([large]), shuffle=False, verbose=0)
 
 
+@pytest.mark.slow
 def test_handles_of_many_sizes(tmp_path: Path) -> None:
     """Only the file holds the size of an image; two layouts are traced, and train as the plain model does."""
     start = keras.Input((None, None, 1))

@@ -1,6 +1,8 @@
 """Reports: their contents, the tiles of slides in them, and the page in a headless browser."""
 
 import base64
+import contextlib
+import html
 import io
 import json
 import re
@@ -94,7 +96,7 @@ def test_report_contains_the_run_and_no_external_links(run):
 
 def test_tiles_of_a_view_form_the_image(run):
     first, second = views_of(report.write_report(run).read_text())
-    assert (first["title"], first["mpp"], second["mpp"]) == (SLIDE, 2.5, None)
+    assert (first["title"], first["width_um"], second["width_um"]) == (SLIDE, 2500, None)
     image = first["image"]
     assert [(len(level), len(level[0])) for level in image["levels"]] == [(1, 1), (2, 2)]
     whole = np.vstack([np.hstack([decoded(u) for u in row]) for row in image["levels"][-1]])
@@ -121,13 +123,71 @@ def test_run_with_settings_only(tmp_path):
     assert "<script>" not in page
 
 
-def test_refuses_other_folders_and_damaged_files(tmp_path, run):
-    with pytest.raises(SourceError, match="is not a run folder"):
-        report.write_report(tmp_path)
-    (run / "metrics.json").write_text("{")
-    with pytest.raises(SourceError, match=r"cannot be reported: a file in it is damaged"):
+ATTACK = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title='taken'\">"
+
+
+@pytest.fixture
+def hostile_run(run):
+    """Run folder whose files hold markup wherever text is allowed."""
+    metrics = json.loads((run / "metrics.json").read_text())
+    metrics |= {ATTACK: 1.0, "mode": ATTACK, "epochs": ATTACK, "left_out": [[ATTACK, ATTACK]]}
+    metrics["beside"] = {"run": ATTACK, "mode": ATTACK, ATTACK: 1.0, f"{ATTACK}_bytes": 3}
+    run_folder.write_json(run / "metrics.json", metrics)
+    run_folder.write_yaml(run / "config.yaml", {ATTACK: ATTACK, "list": [ATTACK]})
+    run_folder.write_json(run / "versions.json", {"tfbig": ATTACK, "time": ATTACK, ATTACK: ATTACK})
+    row = {ATTACK: ATTACK, "label": ATTACK, "predicted": 1, f"probability_{ATTACK}": 0.4}
+    run_folder.write_csv(run / "predictions.csv", [row | {"probability_b": 1}])
+    run_folder.write_csv(run / "failed.csv", [{"name": ATTACK, "reason": ATTACK}])
+    (run / "plan.txt").write_text(ATTACK)
+    shutil.copy(run / "overlay.png", run / "<img src=x onerror=alert(1)>.png")
+    view = json.loads((run / "views" / "one.json").read_text())
+    view["title"] = view["overlays"][0]["name"] = view["overlays"][1]["legend"][0][1] = ATTACK
+    (run / "views" / "one.json").write_text(json.dumps(view))
+    return run
+
+
+def test_markup_in_a_run_folder_is_escaped(hostile_run):
+    page = report.write_report(hostile_run).read_text()
+    assert page.count("<script") == 3  # the views, OpenSeadragon, and that of the page
+    assert "<img src=x" not in page
+    policy = html.unescape(page)
+    assert "default-src 'none'" in policy and "script-src 'sha256-" in policy
+
+
+@pytest.mark.parametrize("name", ["../secret.jpg", "/etc/passwd", "a/b.jpg", 3, None])
+def test_views_name_files_of_their_folder_only(run, name):
+    (run / "secret.jpg").write_bytes((run / "views" / "two.jpg").read_bytes())
+    for layer in ("slide", "overlay"):
+        view = json.loads((run / "views" / "one.json").read_text())
+        (view if layer == "slide" else view["overlays"][0])["file"] = name
+        changed = run / "views" / "three.json"
+        changed.write_text(json.dumps(view))
+        with pytest.raises(
+            SourceError, match=r"three\.json: is damaged \(ValueError: file .* not in"
+        ):
+            report.write_report(run)
+
+
+@pytest.mark.parametrize("name", ["plan.txt", "overlay.png", "metrics.json", "views/two.jpg"])
+def test_links_to_other_folders_are_not_followed(run, name, tmp_path):
+    shutil.move(run / name, tmp_path / "secret")
+    (run / name).symlink_to(tmp_path / "secret")
+    with pytest.raises(
+        SourceError, match=rf"{name}: leads to .*secret; expected a file in the run"
+    ):
         report.write_report(run)
-    assert not (run / report.NAME).exists()
+    (run / name).unlink()
+    (run / name).symlink_to(run / "config.yaml")  # not a file of another folder
+    with contextlib.suppress(SourceError):  # but not a picture
+        report.write_report(run)
+
+
+def test_colours_of_a_legend_are_colours(run):
+    view = json.loads((run / "views" / "one.json").read_text())
+    view["overlays"][0]["legend"][0][0] = "url(https://example.org)"
+    (run / "views" / "one.json").write_text(json.dumps(view))
+    with pytest.raises(SourceError, match=r"one\.json: is damaged \(ValueError: colour 'url"):
+        report.write_report(run)
 
 
 @pytest.fixture
@@ -219,3 +279,18 @@ def test_report_in_a_browser(run, browser):
     wait_for(browser, "tfbig.viewer.world.getItemCount() == 1")
     wait_until(lambda: not browser.find_element("id", "scale").is_displayed())
     assert browser.get_log("browser") == []
+
+
+def test_hostile_report_in_a_browser(hostile_run, browser):
+    """No text of the run folder runs, and the browser has nothing to refuse."""
+    browser.get(report.write_report(hostile_run).as_uri())
+    wait_for(browser, "tfbig.viewer.world.getItemCount() == 3")
+    assert browser.title == hostile_run.name
+    assert len(browser.find_elements("tag name", "script")) == 3
+    assert browser.get_log("browser") == []
+    attempt = (
+        "const s = document.createElement('script'); s.textContent = \"document.title = 'x'\"; "
+    )
+    browser.execute_script(attempt + "document.body.append(s)")
+    assert browser.title == hostile_run.name  # the policy of the page refuses other scripts
+    assert "Content Security Policy" in browser.get_log("browser")[0]["message"]

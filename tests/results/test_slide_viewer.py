@@ -47,11 +47,7 @@ def test_round_trip_of_a_view(tmp_path):
     slide_viewer.write_view(tmp_path, "b", np.zeros((4, 6, 1), np.uint8), mpp=0.5)
     slide_viewer.write_view(tmp_path, "a", np.zeros((4, 6, 3), np.uint8), [overlay], title="A")
     first, second = slide_viewer.read_views(tmp_path)
-    assert (first["title"], first["mpp"], second["title"], second["mpp"]) == ("A", None, "b", 0.5)
-    (layer,) = first["overlays"]
-    assert (layer["name"], layer["share"], layer["legend"]) == (
-        "mask",
-        1.5,
-        [["#009e73", "tissue"]],
-    )
-    assert first["file"].is_file() and layer["file"].is_file()
+    assert (first.title, first.mpp, second.title, second.mpp) == ("A", None, "b", 0.5)
+    (layer,) = first.overlays
+    assert (layer.name, layer.share, layer.legend) == ("mask", 1.5, (("#009e73", "tissue"),))
+    assert first.file.is_file() and layer.file.is_file()

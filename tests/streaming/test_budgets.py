@@ -169,7 +169,7 @@ def test_dynamic_batch_size_keeps_nothing_on_device(float64: None) -> None:
 @pytest.mark.parametrize(
     ("device", "blocks"),
     [
-        ("1.4MB", ((8, 1), (8, 1))),
+        pytest.param("1.4MB", ((8, 1), (8, 1)), marks=pytest.mark.slow),
         pytest.param("1.8MB", ((8, 1), (8, 1), (8, 1)), marks=pytest.mark.slow),
         pytest.param("1.8MB", BLOCKS, marks=pytest.mark.slow),
     ],

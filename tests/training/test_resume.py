@@ -106,6 +106,7 @@ def assert_equal(results, expected):
             np.testing.assert_array_equal(results[part][name], array, err_msg=name, strict=True)
 
 
+@pytest.mark.slow
 def test_killed_run_resumes(tmp_path):
     """The run is killed two batches after a checkpoint in the middle of an epoch and of accumulated batches."""
     flags = [*RUNS["mil"], *ALWAYS, "--num-bags", "12", "4", "4", "--epochs", "3"]

@@ -27,6 +27,7 @@ import yaml
 
 from tfbig.errors import SourceError
 from tfbig.sources.writing import atomic_write
+from tfbig.system.yaml_files import load_yaml
 
 CHECKPOINTS = "checkpoints"
 CONFIG = "config.yaml"
@@ -72,6 +73,24 @@ def read_json(path: str | Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
+        raise SourceError(f"{path}: is damaged ({error}). Restore or remove it.") from error
+    if not isinstance(values, dict):
+        raise SourceError(f"{path}: is damaged; expected names and values. Restore or remove it.")
+    return values
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """Read a YAML file of names and values.
+
+    Args:
+        path: YAML file.
+
+    Raises:
+        SourceError: The file does not contain names and values, or has aliases.
+    """
+    try:
+        values = load_yaml(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError) as error:  # ValueError: not UTF-8, or an impossible date
         raise SourceError(f"{path}: is damaged ({error}). Restore or remove it.") from error
     if not isinstance(values, dict):
         raise SourceError(f"{path}: is damaged; expected names and values. Restore or remove it.")

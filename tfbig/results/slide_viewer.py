@@ -7,7 +7,8 @@ describes them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from matplotlib import colormaps
 from PIL import Image
 
+from tfbig.errors import SourceError
 from tfbig.results.geojson import COLOURS, hex_of
 from tfbig.sources.writing import atomic_write
 
@@ -136,22 +138,87 @@ def write_view(
         part.write_text(json.dumps(view, indent=2) + "\n", encoding="utf-8")
 
 
-def read_views(folder: str | Path) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Layer:
+    """Overlay of a view, in a file.
+
+    Attributes:
+        name: Title.
+        file: Path of the image.
+        legend: Pairs of a colour (`#009e73`) and its meaning.
+        share: Width as a share of the width of the slide.
+        opacity: Initial opacity, 0 to 1.
+    """
+
+    name: str
+    file: Path
+    legend: tuple[tuple[str, str], ...]
+    share: float
+    opacity: float
+
+
+@dataclass(frozen=True)
+class View:
+    """A slide with overlays, in files.
+
+    Attributes:
+        title: Title of the slide.
+        file: Path of its thumbnail.
+        mpp: Width of a pixel of the thumbnail in micrometres, or None.
+        overlays: The overlays, in their order.
+    """
+
+    title: str
+    file: Path
+    mpp: float | None
+    overlays: tuple[Layer, ...]
+
+
+def read_views(folder: str | Path) -> list[View]:
     """Read what `write_view` wrote.
 
     Args:
         folder: Run folder.
 
     Returns:
-        A dictionary for each slide, by name, with `title`, `file`, `mpp` and `overlays`; files are paths.
+        The views, by the names of their files.
+
+    Raises:
+        SourceError: A file is damaged, or names files outside the folder `views`.
     """
-    views = []
-    for path in sorted((Path(folder) / FOLDER).glob("*.json")):
+    return [_read_view(path) for path in sorted((Path(folder) / FOLDER).glob("*.json"))]
+
+
+def _read_view(path: Path) -> View:
+    try:
         facts = json.loads(path.read_text(encoding="utf-8"))
-        for layer in (facts, *facts["overlays"]):
-            layer["file"] = path.parent / layer["file"]
-        views.append(facts)
-    return views
+        mpp = facts["mpp"]
+        return View(
+            title=str(facts["title"]),
+            file=_file_beside(path, facts["file"]),
+            mpp=None if mpp is None else float(mpp),
+            overlays=tuple(_layer(path, layer) for layer in facts["overlays"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SourceError(
+            f"{path}: is damaged ({type(error).__name__}: {error}). Remove it, and run the command again."
+        ) from error
+
+
+def _layer(path: Path, facts: Mapping[str, Any]) -> Layer:
+    legend = tuple((str(colour), str(text)) for colour, text in facts["legend"])
+    for colour, _ in legend:
+        if not re.fullmatch("#[0-9a-f]{6}", colour):
+            raise ValueError(f"colour {colour!r}")
+    share, opacity = float(facts["share"]), float(facts["opacity"])
+    return Layer(str(facts["name"]), _file_beside(path, facts["file"]), legend, share, opacity)
+
+
+def _file_beside(path: Path, name: Any) -> Path:
+    """Return the path of a file in the same folder."""
+    if not isinstance(name, str) or Path(name).name != name:
+        raise ValueError(f"file {name!r} is not in the folder {path.parent.name}")
+    return path.with_name(name)
 
 
 def pyramid(image: Pixels, smallest: int) -> Iterator[Pixels]:

@@ -67,6 +67,7 @@ def test_errors(tmp_path, capsys):
     assert "tfbig evaluate RUN" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_from_another_directory(cohort_table, tiles, other_table, tmp_path, monkeypatch):
     """Relative paths of a run hold in another directory; its tiles are not used for other slides."""
     monkeypatch.chdir(cohort_table.parent.parent)

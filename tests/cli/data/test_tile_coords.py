@@ -106,7 +106,7 @@ def test_coords_equal_the_tiles_of_training(table, coords):
 @pytest.mark.parametrize(
     "kind",
     [
-        "tissue",
+        pytest.param("tissue", marks=pytest.mark.slow),
         pytest.param("coords with overlap", marks=pytest.mark.slow),
         pytest.param("coords", marks=pytest.mark.slow),
         pytest.param("foreground", marks=pytest.mark.slow),

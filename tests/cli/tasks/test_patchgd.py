@@ -54,7 +54,8 @@ def test_run_folder(flags, more, tmp_path):
     assert sum(sizes) == loaded.count_params() > 1000
 
 
-@pytest.mark.parametrize("mode", ["patchgd", pytest.param("offload", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["patchgd", "offload"])
 def test_whole_slides(mode, whole_slides_run):
     """Slides are read by handle, in patches or streamed, with augmentation."""
     run = whole_slides_run(mode)

@@ -10,10 +10,8 @@ from cli_runs import run_patchgd
 from tfbig.cli.tasks import patchgd, warm_start
 
 
-@pytest.mark.parametrize(
-    "mode",
-    ["patchgd", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("device", "offload"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["patchgd", "device", "offload"])
 def test_warm_start(mode, tmp_path, capsys, monkeypatch):
     """The saved trunk is the one trained on digits; a resumed run does not train it again."""
     monkeypatch.setattr(warm_start, "DIGITS", 320)

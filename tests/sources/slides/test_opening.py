@@ -14,6 +14,7 @@ from tfbig import sources
 from tfbig.errors import SourceError
 from tfbig.sources import ArraySource, OnDisk, TiffSource, open_slide
 from tfbig.sources.slides import opening
+from tfbig.sources.slides.tiff_layout import UndecodableError
 
 
 def test_open_by_type(tiffs: dict[str, Path]) -> None:
@@ -69,9 +70,18 @@ def test_unknown_reader(tmp_path: Path) -> None:
 
 def test_openslide_reads_svs_that_tifffile_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: str) -> Any:
-        raise SourceError(f"{path}: refused")
+        raise UndecodableError(f"{path}: refused")
 
     monkeypatch.setattr(opening, "_open_by_tifffile", refuse)
     assert open_slide(SMALL_SVS).reader == "OpenSlide (aperio)"
     with pytest.raises(SourceError, match="refused"):
         open_slide(PANCREAS)
+
+
+def test_openslide_is_not_tried_on_damaged_svs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> Any:
+        raise SourceError(f"{path}: is damaged")
+
+    monkeypatch.setattr(opening, "_open_by_tifffile", refuse)
+    with pytest.raises(SourceError, match="is damaged"):
+        open_slide(SMALL_SVS)

@@ -141,5 +141,7 @@ def test_filters(tmp_path: Path) -> None:
 def test_chunks_that_are_too_large(tmp_path: Path) -> None:
     side = 20_000
     zarr.create_array(tmp_path / "a.zarr", shape=(side, side), dtype="u1", chunks=(side, side))
-    with pytest.raises(SourceError, match=r"stored in chunks of \(20000, 20000\), 381\.5 MiB, .* 256"):
+    with pytest.raises(
+        SourceError, match=r"stored in chunks of \(20000, 20000\), 381\.5 MiB, .* 256"
+    ):
         open_slide(tmp_path / "a.zarr")

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import keras
 import numpy as np
 import numpy.typing as npt
-import yaml
 
 from tfbig import SourceError, sources
 from tfbig.cli import load_model, slide_batch
@@ -39,9 +38,9 @@ def load_run(path: str | Path, custom: Sequence[str] = ()) -> tuple[Any, Config]
     if not folder.is_dir():
         return load_model.load(folder, custom), {}
     try:
-        config = yaml.safe_load((folder / run_folder.CONFIG).read_text(encoding="utf-8"))
+        config = run_folder.read_yaml(folder / run_folder.CONFIG)
         config["task"]
-    except (OSError, TypeError, KeyError, ValueError, yaml.YAMLError) as error:
+    except (OSError, KeyError, SourceError) as error:
         raise SourceError(
             f"{folder}: is not a run folder of train ({error}); expected one with {run_folder.CONFIG} and model.keras."
         ) from error

@@ -31,7 +31,7 @@ COLLECTIONS = {
 
 UNET_STRIDE = 128
 """Rows and columns of crops for the gigapixel U-Net are multiples of this."""
-MAX_VIEWS = 8
+MAX_VIEWS = 100
 """Most slides with a zoomable view in a report."""
 WARM_START_EPOCHS = 4
 """Default number of epochs on single digits."""

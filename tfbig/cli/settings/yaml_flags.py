@@ -11,6 +11,7 @@ import yaml
 
 from tfbig.cli.settings.flag import flag, flags_of
 from tfbig.cli.settings.parser import with_dashes
+from tfbig.system.yaml_files import load_yaml
 
 
 def config_flag(**options: Any) -> Any:
@@ -55,7 +56,7 @@ def tokens_of(values: dict[Any, Any], file: str | Path, settings: type) -> list[
 def read_yaml(file: str | Path) -> dict[Any, Any]:
     """Read the `flag: value` lines of a YAML file."""
     try:
-        values = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
+        values = load_yaml(Path(file).read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
         exit_with(f"{file}: no such file; expected a YAML file of flags")
     except OSError as error:

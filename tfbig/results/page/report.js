@@ -75,9 +75,9 @@
   function drawScale() {
     const scale = element("scale");
     const wide = viewer.viewport.getContainerSize().x * viewer.viewport.getZoom(true);
-    scale.hidden = !view.mpp;
-    if (!view.mpp || !wide) return;
-    const um = (view.mpp * view.image.width) / wide; // of a pixel of the screen
+    scale.hidden = !view.width_um;
+    if (!view.width_um || !wide) return;
+    const um = view.width_um / wide; // of a pixel of the screen
     const power = 10 ** Math.floor(Math.log10(120 * um));
     const length = [5, 2, 1].map((n) => n * power).find((n) => n <= 120 * um);
     scale.querySelector("i").style.width = length / um + "px";

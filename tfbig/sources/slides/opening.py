@@ -17,6 +17,7 @@ from tfbig.sources.slides.openslide import VendorSlide, vendor_of
 from tfbig.sources.slides.pictures import PICTURE_SUFFIXES, read_picture, shape_of_picture
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.slides.tiff import TiffSource
+from tfbig.sources.slides.tiff_layout import UndecodableError
 from tfbig.sources.slides.zarr import ZarrSlide
 from tfbig.sources.source import Source
 
@@ -173,7 +174,7 @@ def _open_scanned(path: str, suffix: str) -> Slide:
         return VendorSlide(path)
     try:
         return _open_by_tifffile(path)
-    except SourceError:
+    except UndecodableError:
         if vendor != "aperio":
             raise
         return VendorSlide(path)

@@ -25,6 +25,10 @@ _MAX_BAND_BYTES: Final = 2**30
 _YCBCR_DECODED_TO_RGB: Final = frozenset({6, 7, 33007, 34892})  # the JPEG family
 
 
+class UndecodableError(SourceError):
+    """Raised for intact TIFF files whose colours or compression are not decoded here, but maybe by another reader."""
+
+
 @dataclass(frozen=True)
 class TiffLayout:
     """Location of the samples of one page, and how its segments (tiles or strips) are decoded.
@@ -211,10 +215,10 @@ def _page(path: str, levels: list[tifffile.TiffPageSeries], level: int) -> tifff
 
 
 def _check_decodable(path: str, page: tifffile.TiffPage) -> None:
-    """Raise SourceError for colours and compressions that fail to decode, or do not decode to RGB."""
+    """Raise UndecodableError for colours and compressions that fail to decode, or do not decode to RGB."""
     decoded_to_rgb = page.compression in _YCBCR_DECODED_TO_RGB
     if page.photometric not in (1, 2) and not (page.photometric == 6 and decoded_to_rgb):
-        raise SourceError(
+        raise UndecodableError(
             f"{path}: its colours are stored as {_name(page.photometric)}; expected gray (0 is "
             "black), RGB, or YCbCr in JPEG. Convert it to RGB."
         )
@@ -223,7 +227,7 @@ def _check_decodable(path: str, page: tifffile.TiffPage) -> None:
             raise KeyError("JPEG 2000 in YCbCr is not converted to RGB")
         tifffile.TIFF.DECOMPRESSORS[page.compression]
     except KeyError as error:
-        raise SourceError(
+        raise UndecodableError(
             f"{path}: is compressed with {_name(page.compression)}, which cannot be decoded here "
             f"({error.args[0]}). Install the imagecodecs package, or convert the file to a tiled "
             "TIFF with JPEG, deflate or zstd compression."
