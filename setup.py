@@ -27,6 +27,7 @@ setup(
         "h5py",
         "pillow",
         "scikit-image",
+        "scikit-learn",
         "scipy",
         "shapely>=2.1",
         "rasterio>=1.4",
@@ -43,7 +44,6 @@ setup(
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "dev": [
             *("pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"),
-            "scikit-learn",  # what metrics are compared with
             "selenium",  # opens reports in a browser
             "zarr>=3",
             "tensorboard>=2.20",

@@ -73,3 +73,16 @@ def test_samples_and_orders() -> None:
             assert label[name.encode()] == y
             size = tfbig.sources.resolve(name).shape[0]
             assert f"count={round(size / 2)}&" in query
+
+
+def test_arrays_and_paths_are_bags(tmp_path: Path) -> None:
+    arrays = [np.full((n, 4, 4, 3), n, np.uint8) for n in (2, 5)]
+    np.save(tmp_path / "a.npy", arrays[1])
+    read = list(mil.dataset([arrays[0], tmp_path / "a.npy"], [0, 1], dense=True))
+    for (x, y), array, label in zip(read, arrays, (0, 1), strict=True):
+        np.testing.assert_array_equal(x[0], array)
+        assert int(y[0]) == label
+    handles = [handle for handle, _ in mil.dataset(arrays, [0, 1])]  # nobody else keeps the bags
+    assert len(handles) == 2
+    with pytest.raises(SourceError):
+        mil.dataset([np.zeros((2, 4, 4, 3), "uint8"), np.zeros((2, 5, 4, 3), "uint8")], [0, 1])

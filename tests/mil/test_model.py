@@ -13,6 +13,7 @@ from exactness import FLOAT64, assert_same
 from keras import layers
 from mil_models import LABELS, SIDE, bags, both, encoder, entropy, small_encoder, train
 
+import tfbig
 from tfbig import mil
 from tfbig.models.pooling import ABMIL, MeanPooling
 from tfbig.models.transmil import TransMIL
@@ -250,3 +251,15 @@ def test_small_bags() -> None:
         pairs = zip(models, inputs, strict=True)
         streamed, plain = (model.train_on_batch(each, label[None])[0] for model, each in pairs)
         assert streamed == pytest.approx(plain, rel=1e-4)
+
+
+def test_subclassed_encoder_is_refused() -> None:
+    class Encoder(keras.Model):
+        def call(self, x: Any) -> Any:
+            return x
+
+    with pytest.raises(
+        tfbig.UnsupportedLayerError,
+        match=r"\(Encoder\) is a subclassed model; expected a functional",
+    ):
+        mil.MIL(Encoder(), ABMIL(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -205,3 +206,13 @@ def test_attention_of_maps() -> None:
     before = model.head.get_weights()
     model.train_on_batch(x, LABELS)  # sampled by attention to patches
     assert any((a != b).any() for a, b in zip(before, model.head.get_weights(), strict=True))
+
+
+def test_export(tmp_path: Path) -> None:
+    encoder = keras.Sequential([keras.Input((4, 4, 2)), layers.Flatten(), layers.Dense(3)])
+    head = keras.Sequential([keras.Input((3, 3, 3)), layers.Flatten(), layers.Dense(2)])
+    model = PatchGD(encoder, head, 4, image_shape=(12, 12, 2))
+    model.export(tmp_path / "served", verbose=False)
+    served = tf.saved_model.load(tmp_path / "served")
+    x = np.random.default_rng(0).random((2, 12, 12, 2), np.float32)
+    np.testing.assert_allclose(served.serve(x), model(x), atol=1e-6)

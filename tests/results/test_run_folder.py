@@ -1,5 +1,6 @@
 """Run folders: creation, tables, damaged files, and the history of a recorder."""
 
+import csv
 import os
 
 import pytest
@@ -32,6 +33,24 @@ def test_read_json(tmp_path):
 def test_text_with_file_names_that_are_not_utf8(tmp_path):
     run_folder.write_text(tmp_path / "a.txt", os.fsdecode(b"slide-\xff.tif"))
     assert (tmp_path / "a.txt").read_text() == r"slide-\udcff.tif"
+
+
+FORMULAS = ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\tx", "'=x", "''-y", "=1"]
+TEXTS = ["a=b", "-1.5", "+3", "-inf", "'quoted'", "", "a-b"]
+
+
+def test_texts_that_spreadsheets_compute(tmp_path):
+    rows = [{"slide": text, "=column": -0.5} for text in FORMULAS + TEXTS]
+    run_folder.write_csv(tmp_path / "a.csv", rows)
+    with open(tmp_path / "a.csv", newline="") as file:
+        header, *stored = csv.reader(file)
+    assert header == ["slide", "'=column"]
+    assert [row[0] for row in stored] == [*(f"'{text}" for text in FORMULAS), *TEXTS]
+    assert {row[1] for row in stored} == {"-0.5"}
+    assert [row["slide"] for row in run_folder.read_rows(tmp_path / "a.csv")] == FORMULAS + TEXTS
+    run_folder.replace_row(tmp_path / "a.csv", "slide", FORMULAS[0], None)
+    remaining = [row["slide"] for row in run_folder.read_rows(tmp_path / "a.csv")]
+    assert remaining == FORMULAS[1:] + TEXTS
 
 
 def test_replace_row(tmp_path):

@@ -30,16 +30,34 @@ def test_class_overlay():
     assert overlay.legend[:2] == (("#009e73", "b"), ("#d55e00", "c"))
 
 
+def test_colours_of_a_class_overlay():
+    overlay = slide_viewer.class_overlay(
+        "tissue", np.array([[0, 1]]), ("", "tissue"), colours=COLOURS[1:]
+    )
+    assert overlay.image[0, 1].tolist() == [*COLOURS[1], 255]
+    assert overlay.legend == (("#d55e00", "tissue"),)
+
+
 def test_value_overlay():
-    values = np.array([[0.0, 0.1], [0.4, np.nan]], np.float32)
-    overlay = slide_viewer.value_overlay("attention", values)
+    values = np.array([[0.0, 0.1], [0.4, np.nan], [0.8, 0.5]], np.float32)
+    overlay = slide_viewer.value_overlay("attention", values, 1.5, most=0.4)
     light = overlay.image[..., :3].sum(-1)
-    assert light[0, 0] < light[0, 1] < light[1, 0]
+    assert (
+        light[0, 0] > light[0, 1] > light[1, 0] == light[2, 0] == light[2, 1]
+    )  # the highest are dark
     opacity = overlay.image[..., 3]
     assert opacity[0, 0] == round(0.3 * 255) < opacity[0, 1] < opacity[1, 0] == 255
     assert opacity[1, 1] == 0
-    assert [text for _, text in overlay.legend] == ["0", "0.394 or more"]  # the 99th percentile
-    assert slide_viewer.value_overlay("none", np.zeros((2, 2))).legend[1][1] == "0 or more"
+    assert [text for _, text in overlay.legend] == ["0", "0.1", "0.2", "0.3", "0.4 or more"]
+    assert overlay.share == 1.5
+
+
+def test_attention_has_the_same_colours_for_slides_of_any_size():
+    small, large = np.full((1, 2), 1 / 2), np.full((1, 200), 1 / 200)
+    small[0, 0], large[0, 0] = 4 / 2, 4 / 200
+    first, second = (slide_viewer.attention_overlay(a, a.size) for a in (small, large))
+    assert first.image[0, :2].tolist() == second.image[0, :2].tolist()
+    assert first.legend == second.legend
 
 
 def test_round_trip_of_a_view(tmp_path):

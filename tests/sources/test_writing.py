@@ -12,6 +12,7 @@ from slide_files import image
 
 from tfbig import sources
 from tfbig.errors import BudgetError, SourceError
+from tfbig.sources.writing import atomic_write
 
 
 @pytest.mark.parametrize("shape", [(30, 7), (30, 7, 3)])
@@ -125,3 +126,16 @@ def test_disk_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, "pwrite", full)
         file.write(0, image(2, 2))
     assert os.listdir(tmp_path) == []
+
+
+def test_links_with_the_temporary_name_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("untouched")
+    (tmp_path / ".part-a.txt").symlink_to(tmp_path / "secret")
+    with atomic_write(tmp_path / "a.txt") as part:
+        part.write_text("new")
+    assert (tmp_path / "secret").read_text() == "untouched"
+    assert (tmp_path / "a.txt").read_text() == "new"
+    os.mkfifo(tmp_path / ".part-a.txt")  # opening it would wait for a reader
+    with atomic_write(tmp_path / "a.txt") as part:
+        part.write_text("newer")
+    assert sorted(os.listdir(tmp_path)) == ["a.txt", "secret"]

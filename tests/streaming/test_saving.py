@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from exactness import FLOAT64, assert_same
 from streamed_pairs import (
     both,
@@ -71,3 +72,14 @@ def test_save_load_and_continue_training(tmp_path: Any) -> None:
     assert logs[0] == logs[1]
     assert_same(again.get_weights(), big.get_weights())
     assert_same(again.predict(x, verbose=0), big.predict(x, verbose=0))
+
+
+def test_export(tmp_path: Path) -> None:
+    """The exported model is the plain one, which accepts images of any size."""
+    image = keras.Input((None, None, 3))
+    plain = keras.Model(image, keras.layers.Conv2D(4, 3, strides=2)(image))
+    big = tfbig.stream(plain, strip_rows=4)
+    big.export(tmp_path / "served", verbose=False)
+    served = tf.saved_model.load(tmp_path / "served")
+    x = np.random.default_rng(0).random((1, 21, 16, 3), np.float32)
+    np.testing.assert_allclose(served.serve(x), big(x), atol=1e-6)

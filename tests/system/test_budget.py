@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_default_budget() -> None:
     assert 0 < budget.host_bytes <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def test_sizes_are_parsed_on_access() -> None:
+def test_sizes_are_parsed() -> None:
     budget = Budget(device="2GB", host="3GiB")
     assert (budget.device_bytes, budget.host_bytes) == (2 * 10**9, 3 * 2**30)
     assert Budget(7, 9) == Budget(device=7, host=9)
@@ -105,9 +106,11 @@ def test_round_trip_of_config() -> None:
 
 
 @pytest.mark.parametrize("field", ["device", "host", "disk"])
-def test_refuses_invalid_budget_on_access(field: str) -> None:
-    with pytest.raises(ValueError, match=r"^expected a size .* received 'much'\.$"):
-        getattr(Budget(**{field: "much"}), f"{field}_bytes")
+@pytest.mark.parametrize("size", ["8 gigs", "much", -1, True])
+def test_refuses_invalid_sizes(field: str, size: Any) -> None:
+    message = f"^Budget\\({field}={size!r}\\): expected a size .* received {size!r}\\.$"
+    with pytest.raises(ValueError, match=message):
+        Budget(**{field: size})
 
 
 def test_available_memory_without_linux(monkeypatch: pytest.MonkeyPatch) -> None:

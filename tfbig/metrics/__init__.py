@@ -1,6 +1,6 @@
 """Metrics from counts (Dice, confusion matrix, quadratic weighted kappa), and areas under the ROC curve."""
 
 from tfbig.metrics.counts import ConfusionMatrix, Dice, QuadraticWeightedKappa
-from tfbig.metrics.roc import auc, macro_auc
+from tfbig.metrics.roc import auc, auc_interval, macro_auc
 
-__all__ = ["ConfusionMatrix", "Dice", "QuadraticWeightedKappa", "auc", "macro_auc"]
+__all__ = ["ConfusionMatrix", "Dice", "QuadraticWeightedKappa", "auc", "auc_interval", "macro_auc"]

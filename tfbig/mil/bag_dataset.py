@@ -138,7 +138,7 @@ def _foreground_shares(tiles: np.ndarray, low: int, high: int) -> np.ndarray:
 
 
 def dataset(
-    bags: Sequence[Bag],
+    bags: Sequence[Any],
     labels: Any,
     batch_size: int = 1,
     *,
@@ -153,7 +153,8 @@ def dataset(
     """Return a dataset of bags and labels for `fit`, `evaluate` and `predict`.
 
     Args:
-        bags: Bags with instances of one shape and dtype. Keep a reference to them as long as the dataset is used.
+        bags: Bags with instances of one shape and dtype, or what `tfbig.sources.open_bag` opens: arrays `[n, ...]` and
+            paths.
         labels: One label per bag.
         batch_size: Bags in a batch; above 1, the bags of a batch must have equal numbers of instances.
         sample: Instances drawn from each bag, anew in every epoch (within-bag sampling): a number, or a share below 1.
@@ -176,7 +177,7 @@ def dataset(
         SourceError: The instances of two bags differ in shape or dtype.
 
     Example:
-        >>> bags = [tfbig.sources.open_bag(np.zeros((n, 8, 8, 3), "uint8")) for n in (5, 3)]
+        >>> bags = [np.zeros((n, 8, 8, 3), "uint8") for n in (5, 3)]
         >>> data = tfbig.mil.dataset(bags, labels=[0, 1], sample=4, dense=True)
         >>> [(tuple(x.shape), int(y[0])) for x, y in data]
         [((1, 4, 8, 8, 3), 0), ((1, 3, 8, 8, 3), 1)]
@@ -186,6 +187,7 @@ def dataset(
         raise ValueError(f"{len(labels)} labels for {len(bags)} bags; expected one label per bag.")
     if sample is not None and not (0 < sample < 1 or (sample >= 1 and sample == int(sample))):
         raise ValueError(f"sample={sample}: expected a number of instances, or a share below 1.")
+    bags = [bag if isinstance(bag, Bag) else sources.open_bag(bag) for bag in bags]
     for bag in bags:
         _check_instances(bag, bags[0])
     data = epochs.dataset(

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfbig import sources
 from tfbig.engine import keras_variables, traced_steps
+from tfbig.errors import UnsupportedLayerError
 from tfbig.mil import abmil_acc
 from tfbig.network import front_and_rest
 from tfbig.network.instances import Instances
@@ -44,6 +45,7 @@ def bag_model(
 
     Raises:
         ValueError: The shape of an instance is not fully known.
+        UnsupportedLayerError: The encoder is a subclassed model, whose input is not known.
 
     Example:
         >>> encoder = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(4)])
@@ -51,6 +53,11 @@ def bag_model(
         >>> model(np.zeros((1, 5, 8, 8, 1), "float32")).shape  # one bag of five tiles
         TensorShape([1, 2])
     """
+    if not getattr(encoder, "inputs", None):
+        raise UnsupportedLayerError(
+            f"encoder '{encoder.name}' ({type(encoder).__name__}) is a subclassed model; expected a functional or "
+            "Sequential keras.Model with keras.Input. Build it as keras.Model(inputs, outputs)."
+        )
     shape = tuple(instance_shape or encoder.inputs[0].shape[1:])
     if None in shape:
         raise ValueError(

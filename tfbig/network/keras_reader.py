@@ -48,7 +48,8 @@ def read(
         image = len(tensor.shape) == graph.spatial + 2
         if image and tensor.shape[-1] is None:
             raise UnsupportedLayerError(
-                f"input '{tensor.name}' of '{model.name}' has no known channels; give keras.Input a known C."
+                f"input '{tensor.name}' of '{model.name}' has no known channels on its last axis, where they must be; "
+                "give keras.Input a known C, and build the model with data_format='channels_last'."
             )
         dtype = (
             input_dtypes[position]

@@ -165,6 +165,16 @@ class PatchGD(PatchModel):
         )
         return self.head(self.shaped(codes, patches), training=training)
 
+    def export(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Export the plain model, `twin`, which has the same weights and outputs, for serving.
+
+        Args:
+            filepath: As in `keras.Model.export`.
+            *args: As in `keras.Model.export`.
+            **kwargs: As in `keras.Model.export`.
+        """
+        self.twin.export(filepath, *args, **kwargs)
+
     def attention(self, images: Any) -> tf.Tensor:
         """Return the weight of each patch in inference, `[N, n]`; the head needs a method `attention(Z)`.
 

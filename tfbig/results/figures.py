@@ -91,7 +91,7 @@ def overlay(
     right.set_title("green: found, blue: missed, orange: false")
     for axes in (left, right):
         axes.set_axis_off()
-    _save(figure, path)
+    save(figure, path)
 
 
 def learning_curve(
@@ -119,7 +119,7 @@ def learning_curve(
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
         axes.legend()
-    _save(figure, path)
+    save(figure, path)
 
 
 def attention_map(
@@ -164,7 +164,7 @@ def attention_map(
             frame = Rectangle((left, top), side - 1, side - 1, fill=False, lw=1.2)
             frame.set_edgecolor((RIGHT[0] / 255, RIGHT[1] / 255, RIGHT[2] / 255))
             axes.add_patch(frame)
-    _save(figure, path)
+    save(figure, path)
 
 
 def instances(
@@ -236,7 +236,7 @@ def latent_grid(path: str | Path, image: Source, z: npt.NDArray[Any], title: str
     second.set_title(f"latent grid, {rows} x {columns} codes of {width}")
     for axes in (first, second):
         axes.set_axis_off()
-    _save(figure, path)
+    save(figure, path)
 
 
 def _places(bag: Bag, max_side: int) -> tuple[npt.NDArray[Any], int]:
@@ -305,7 +305,7 @@ def tiles(
     axes.add_collection(edges)
     axes.set_axis_off()
     axes.set_title(title)
-    _save(figure, path)
+    save(figure, path)
 
 
 def regions(
@@ -348,7 +348,7 @@ def regions(
     right.legend(handles=handles, loc="upper right")
     for axes in (left, right):
         axes.set_axis_off()
-    _save(figure, path)
+    save(figure, path)
 
 
 def slide_overlay(
@@ -382,7 +382,7 @@ def slide_overlay(
         axes.set_axis_off()
         axes.set_xlim(-0.5, columns - 0.5)
         axes.set_ylim(rows - 0.5, -0.5)
-    _save(figure, path)
+    save(figure, path)
 
 
 def confusion(path: str | Path, counts: npt.ArrayLike, names: Sequence[str], title: str) -> None:
@@ -406,7 +406,7 @@ def confusion(path: str | Path, counts: npt.ArrayLike, names: Sequence[str], tit
     axes.set_xlabel("predicted")
     axes.set_ylabel("true")
     axes.set_title(title)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _thumbnail(slide: Slide, max_side: int) -> npt.NDArray[Any]:
@@ -423,7 +423,13 @@ def _figure_size(shape: tuple[int, ...], wide: bool) -> tuple[float, float]:
     return 10.0, 2 * each if wide else each
 
 
-def _save(figure: Figure, path: str | Path) -> None:
+def save(figure: Figure, path: str | Path) -> None:
+    """Write a figure as a PNG file, atomically.
+
+    Args:
+        figure: The figure.
+        path: PNG file to write.
+    """
     with atomic_write(path) as part, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # missing for names in other scripts
         figure.savefig(part, dpi=120)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ COLOURS: Final = (
     *((230, 159, 0), (86, 180, 233), (240, 228, 66), (110, 110, 110)),
 )
 """Colours of classes, in turn: the palette for colour-blind readers of Okabe and Ito."""
+_NAMESPACE: Final = uuid.UUID("6d1f0b0e-5c58-4c0f-9d0c-6f1c2d0a7b41")
+"""Namespace of the ids of features: equal features have equal ids."""
 
 
 def hex_of(colour: Any) -> str:
@@ -107,7 +110,7 @@ def _feature(
     names: Sequence[str],
     measurements: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Return a feature as QuPath writes it, with the type of object in the properties."""
+    """Return a feature as QuPath writes it, with an id, and the type of object in the properties."""
     colour = COLOURS[(number - 1) % len(COLOURS)]
     properties: dict[str, Any] = {
         "objectType": kind,
@@ -117,4 +120,6 @@ def _feature(
         finite = {key: value for key, value in measurements.items() if math.isfinite(value)}
         properties["measurements"] = finite
     geometry = json.loads(shapely.to_geojson(shape))
-    return {"type": "Feature", "geometry": geometry, "properties": properties}
+    feature = {"type": "Feature", "geometry": geometry, "properties": properties}
+    identity = uuid.uuid5(_NAMESPACE, json.dumps(feature, sort_keys=True))
+    return {"type": "Feature", "id": str(identity), **feature}

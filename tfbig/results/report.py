@@ -8,7 +8,6 @@ scripts but its own and loads nothing (Content-Security-Policy). OpenSeadragon (
 from __future__ import annotations
 
 import base64
-import csv
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -21,7 +20,7 @@ import yaml
 from markupsafe import Markup
 
 from tfbig.errors import SourceError
-from tfbig.results import embedded_views, run_folder, slide_viewer
+from tfbig.results import classification, embedded_views, run_folder, slide_viewer
 from tfbig.units import format_bytes
 
 NAME: Final = "report.html"
@@ -33,6 +32,11 @@ _SCRIPTS: Final = ("openseadragon.min.js", "report.js")
 _POLICY: Final = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src 'unsafe-inline'; "
     "script-src "
+)
+_ABOUT_CLASSES: Final = (
+    "Each class against all others. The interval of the AUC has a confidence of 95 % (DeLong). Sensitivity, "
+    "specificity, precision and F1 are at the threshold, which has the largest sum of sensitivity and specificity on "
+    "the validation data, or is 0.5 where there are none."
 )
 _READ: Final = ("*.yaml", "*.json", "*.csv", "*.png", "*.txt", f"{slide_viewer.FOLDER}/*")
 """Files of a run folder that are read."""
@@ -107,8 +111,9 @@ def _sections(
     config: Sequence[Path],
     max_views: int,
 ) -> Iterator[Section]:
-    predictions = _rows(place / run_folder.PREDICTIONS)
+    predictions = run_folder.read_rows(place / run_folder.PREDICTIONS)
     yield from _results(metrics, predictions)
+    yield from _classes(place)
     yield from _slides(slide_viewer.read_views(place), max_views)
     yield from _curves(place)
     yield from _memory(metrics)
@@ -119,7 +124,7 @@ def _sections(
     yield from _figures(place)
     if predictions:
         yield _table("Predictions", predictions)
-    failed = _rows(place / run_folder.FAILED) + [
+    failed = run_folder.read_rows(place / run_folder.FAILED) + [
         {"name": name, "reason": reason} for name, reason in metrics.get("left_out", ())
     ]
     if failed:
@@ -158,6 +163,16 @@ def _results(
         ]
         names = names if len(names) == len(counts) else [*map(str, range(len(counts)))]
         yield _confusion(counts, names)
+
+
+def _classes(place: Path) -> Iterator[Section]:
+    """Yield the table of the classes, and their curves."""
+    rows = run_folder.read_rows(place / classification.TABLE)
+    if rows:
+        yield _table("Classes", rows) | {"note": _ABOUT_CLASSES}
+    curves = place / classification.CURVES
+    if curves.exists():
+        yield {"title": "Curves", "kind": "figures", "rows": [_figure(curves)]}
 
 
 def _confusion(counts: Any, names: Sequence[str]) -> Section:
@@ -235,7 +250,7 @@ def _full_precision(key: str, value: Any) -> dict[str, Any]:
 def _figures(place: Path) -> Iterator[Section]:
     """Yield the figures that have no other section."""
     viewed = {view.file.stem for view in slide_viewer.read_views(place)}
-    elsewhere = {"learning_curve", "confusion"} | viewed
+    elsewhere = {"learning_curve", "confusion", Path(classification.CURVES).stem} | viewed
     figures = [path for path in sorted(place.glob("*.png")) if path.stem not in elsewhere]
     if figures:
         left = len(figures) - MAX_FIGURES
@@ -291,10 +306,3 @@ def _plain(text: str) -> dict[str, Any]:
 def _asset(name: str) -> Markup:
     """Return a file of the package, which is inserted as it is."""
     return Markup(files("tfbig.results").joinpath("page", name).read_text(encoding="utf-8"))
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    if not path.exists():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))

@@ -11,6 +11,7 @@ import fcntl
 import io
 import json
 import platform
+import re
 import resource
 import statistics
 import sys
@@ -36,6 +37,9 @@ METRICS = "metrics.json"
 PREDICTIONS = "predictions.csv"
 FAILED = "failed.csv"
 VERSIONS = "versions.json"
+_FORMULA = re.compile("'*[=+\\-@\t\r]")
+"""Start of a text that spreadsheets compute (https://owasp.org/www-community/attacks/CSV_Injection), or of one that has
+an apostrophe against that."""
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -118,9 +122,9 @@ def identity(folder: str | Path) -> str:
 def write_csv(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write `rows` with one header line; all rows have the keys of the first."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_escaped, rows[0]))
+    writer.writerows([_escaped(row[key]) for key in rows[0]] for row in rows)
     write_text(path, text.getvalue())
 
 
@@ -138,7 +142,15 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
     try:
         with open(path, encoding="utf-8", newline="") as file:
             table = csv.DictReader(file)
-            names, rows = table.fieldnames or (), list(table)
+            names = [_unescaped(name) for name in table.fieldnames or ()]
+            table.fieldnames = names
+            rows = [
+                {
+                    key: _unescaped(value) if isinstance(value, str) else value
+                    for key, value in row.items()
+                }
+                for row in table
+            ]
     except (UnicodeDecodeError, csv.Error) as error:
         raise SourceError(f"{path}: is damaged ({error}). Restore or remove it.") from error
     if "\0" in "".join(names):
@@ -148,6 +160,26 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
             f"{path}: is damaged: a line has another number of columns than the first. Restore or remove it."
         )
     return rows
+
+
+def _escaped(value: Any) -> Any:
+    """Return a cell with an apostrophe before a text that a spreadsheet would compute."""
+    if isinstance(value, str) and _FORMULA.match(value) and not _is_number(value):
+        return f"'{value}"
+    return value
+
+
+def _unescaped(text: str) -> str:
+    """Return the text that `_escaped` changed."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def read_csv(path: str | Path) -> list[dict[str, float]]:

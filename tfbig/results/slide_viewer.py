@@ -30,7 +30,11 @@ SMOOTH_SIDE: Final = 1024
 
 LOWEST_OPACITY: Final = 0.3
 """Opacity of the smallest value."""
-TINY: Final = 1e-30
+ATTENTION: Final = "attention, times the mean"
+MOST_ATTENTION: Final = 8.0
+"""Attention, relative to the mean, from which on the colour is the same."""
+_HEAT: Final = colormaps["YlOrRd"]
+"""Sequential, and unlike the stains: high values stand out on haematoxylin and eosin."""
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -60,6 +64,7 @@ def class_overlay(
     names: Sequence[str],
     share: float = 1.0,
     opacity: float = 0.5,
+    colours: Sequence[tuple[int, int, int]] = COLOURS,
 ) -> Overlay:
     """Return an overlay that colours classes; 0, the background, is transparent.
 
@@ -69,39 +74,57 @@ def class_overlay(
         names: Names of the classes, by number.
         share: Width as a share of the width of the slide.
         opacity: Initial opacity, 0 to 1.
+        colours: Colours of the classes from 1 on, in turn.
 
     Returns:
         The overlay.
     """
-    colours = np.zeros((max(len(names), int(labels.max(initial=0)) + 1), 4), np.uint8)
+    table = np.zeros((max(len(names), int(labels.max(initial=0)) + 1), 4), np.uint8)
     foreground = range(1, len(names))
     for number in foreground:
-        colours[number] = (*COLOURS[(number - 1) % len(COLOURS)], 255)
-    legend = tuple((hex_of(colours[number, :3]), names[number]) for number in foreground)
-    return Overlay(name, colours[labels.astype(np.int64)], legend, share, opacity)
+        table[number] = (*colours[(number - 1) % len(colours)], 255)
+    legend = tuple((hex_of(table[number, :3]), names[number]) for number in foreground)
+    return Overlay(name, table[labels.astype(np.int64)], legend, share, opacity)
 
 
-def value_overlay(name: str, values: npt.NDArray[Any], share: float = 1.0) -> Overlay:
-    """Return an overlay that colours values from dark and translucent to bright and opaque.
+def value_overlay(name: str, values: npt.NDArray[Any], share: float, most: float) -> Overlay:
+    """Return an overlay that colours values from pale and translucent to dark red and opaque.
 
     Args:
         name: Title of the overlay.
-        values: Values `[h, w]`; the top 1 % share one colour, NaN is transparent.
+        values: Values `[h, w]`, at least 0; NaN is transparent.
         share: Width as a share of the width of the slide.
+        most: Value from which on the colour is the same.
 
     Returns:
         The overlay.
     """
     finite = np.isfinite(values)
-    most = float(np.percentile(values[finite], 99)) if finite.any() else 0.0
-    shares = np.clip(np.where(finite, values, 0) / max(most, TINY), 0, 1)
-    image = np.rint(colormaps["inferno"](shares) * 255).astype(np.uint8)
+    shares = np.clip(np.where(finite, values, 0) / most, 0, 1)
+    image = np.rint(_HEAT(shares) * 255).astype(np.uint8)
     image[..., 3] = np.where(
         finite, np.rint(255 * (LOWEST_OPACITY + (1 - LOWEST_OPACITY) * shares)), 0
     )
-    ends = np.rint(np.array(colormaps["inferno"]([0.0, 1.0]))[:, :3] * 255)
-    legend = tuple(zip(map(hex_of, ends), ("0", f"{most:.3g} or more"), strict=True))
-    return Overlay(name, image, legend, share, opacity=0.7)
+    steps = np.linspace(0, 1, 5)
+    colours = np.rint(np.array(_HEAT(steps))[:, :3] * 255)
+    texts = [f"{most * step:.3g}" for step in steps]
+    texts[-1] += " or more"
+    legend = tuple(zip(map(hex_of, colours), texts, strict=True))
+    return Overlay(name, image, legend, share, opacity=0.8)
+
+
+def attention_overlay(painted: npt.NDArray[Any], num_tiles: int, share: float = 1.0) -> Overlay:
+    """Return an overlay of attention relative to the mean of all tiles, with the same colours for all slides.
+
+    Args:
+        painted: Attention `[h, w]`, which adds up to 1 over the tiles; NaN where there is no tile.
+        num_tiles: Number of tiles.
+        share: Width as a share of the width of the slide.
+
+    Returns:
+        The overlay.
+    """
+    return value_overlay(ATTENTION, painted * num_tiles, share, MOST_ATTENTION)
 
 
 def write_view(

@@ -27,16 +27,23 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
         path: The file to write. An existing file is replaced, or kept if the block raises.
 
     Yields:
-        The temporary path `.part-NAME`, with the same suffix. It is deleted if the block raises.
+        The temporary path `.part-NAME`, with the same suffix. It is deleted if the block raises. What has this name
+            before, of a process that was killed or a link to another file, is deleted first.
     """
     path = Path(path)
     part = path.with_name(f".part-{path.name}")
+    _delete(part)
     try:
         yield part
         part.replace(path)
     finally:
-        if part.is_file():
-            part.unlink()
+        _delete(part)
+
+
+def _delete(part: Path) -> None:
+    """Delete a file, or a link itself."""
+    if part.is_symlink() or (part.exists() and not part.is_dir()):
+        part.unlink()
 
 
 @final

@@ -42,6 +42,18 @@ class TwinModel(tf_errors.Unwrapped, keras.Model):
     def _resolve_auto_jit_compile(self) -> None:
         """Leave `compile(jit_compile="auto")` as it is; False would turn off XLA for losses too."""
 
+    def export(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Export the plain model, which has the same weights and outputs, for serving.
+
+        Strips are read by Python code, which a SavedModel cannot contain.
+
+        Args:
+            filepath: As in `keras.Model.export`.
+            *args: As in `keras.Model.export`.
+            **kwargs: As in `keras.Model.export`.
+        """
+        self.twin.export(filepath, *args, **kwargs)
+
     def build(self, input_shape: Any = None) -> None:
         """Do nothing: the plain model is built."""
         self.built = True

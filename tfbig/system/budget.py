@@ -54,8 +54,7 @@ def parse_bytes(size: int | float | str) -> int:
 class Budget:
     """Memory limits of a streamed model.
 
-    Sizes are a number of bytes or text such as `"8GB"` (8 * 10**9) or `"8GiB"` (8 * 2**30). They are parsed when they
-    are used.
+    Sizes are a number of bytes or text such as `"8GB"` (8 * 10**9) or `"8GiB"` (8 * 2**30).
 
     Args:
         device: Limit for the strips of a sweep, on each accelerator or, without one, in host memory. Default: 80 % of
@@ -67,7 +66,7 @@ class Budget:
         scratch: Directory of the spill file. Default: the directory for temporary files.
 
     Raises:
-        ValueError: On use, a size cannot be parsed.
+        ValueError: A size cannot be parsed.
 
     Example:
         >>> budget = tfbig.Budget(device="2GB", host="3GiB", disk=0)
@@ -84,6 +83,17 @@ class Budget:
     disk: int | str | None = None
     scratch: str | None = None
 
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        for name in ("device", "host", "disk"):
+            size = getattr(self, name)
+            if size is None or (name == "disk" and _is_zero(size)):
+                continue
+            try:
+                parse_bytes(size)
+            except ValueError as error:
+                raise ValueError(f"Budget({name}={size!r}): {error}") from None
+
     @property
     def device_bytes(self) -> int | None:
         """Limit for strips in bytes; None if it depends on the accelerator."""
@@ -98,7 +108,7 @@ class Budget:
     def disk_bytes(self) -> int:
         """Limit for the spill file in bytes; 0 if nothing is spilled."""
         if self.disk is not None:
-            return 0 if str(self.disk).strip() == "0" else parse_bytes(self.disk)
+            return 0 if _is_zero(self.disk) else parse_bytes(self.disk)
         if not os.path.isdir(self.folder) or in_memory(self.folder):
             return 0
         return int(0.9 * shutil.disk_usage(self.folder).free)
@@ -111,6 +121,10 @@ class Budget:
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of this budget."""
         return asdict(self)
+
+
+def _is_zero(size: int | str) -> bool:
+    return str(size).strip() == "0"
 
 
 def in_memory(folder: str) -> bool:

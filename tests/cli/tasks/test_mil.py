@@ -10,6 +10,7 @@ from tfbig.models import encoders
 FILES = {
     *("checkpoints", "config.yaml", "history.csv", "kept.weights.h5", "learning_curve.png"),
     *("metrics.json", "model.keras", "plan.txt", "predictions.csv", "confusion.png"),
+    *("classes.csv", "curves.png"),
     *("attention_0.png", "attention_1.png", "rates.json", "report.html", "versions.json", "views"),
 }
 slow = pytest.mark.slow

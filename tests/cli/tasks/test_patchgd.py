@@ -17,6 +17,7 @@ from tfbig.models import encoders, latent
 FILES = {
     *("checkpoints", "config.yaml", "history.csv", "kept.weights.h5", "learning_curve.png"),
     *("metrics.json", "model.keras", "predictions.csv", "confusion.png"),
+    *("classes.csv", "curves.png"),
     *("rates.json", "report.html", "versions.json"),
 }
 LATENT = {f"latent_{i}.png" for i in range(4)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -131,3 +132,25 @@ def test_invalid_arguments(tmp_path: Path) -> None:
             ValueError, match=rf"compression='{compression}' for .* expected one of deflate"
         ):
             write_ome_tiff(tmp_path / "a.ome.tif", source(array), compression=compression)
+
+
+@pytest.mark.parametrize(
+    ("channels", "names"),
+    [(1, ["class"]), (3, ["H&E"]), (3, ["glass", "stroma", "tumour"]), (4, ["a", "b", "c", "d"])],
+)
+def test_names_of_channels_and_creator(tmp_path: Path, channels: int, names: list[str]) -> None:
+    path = tmp_path / "a.ome.tif"
+    array = image(70, 50, channels)
+    write_ome_tiff(path, source(array), channel_names=names)
+    with tifffile.TiffFile(path) as tiff:
+        root = ElementTree.fromstring(tiff.ome_metadata)
+    assert root.attrib["Creator"].startswith("tfbig ")
+    assert [e.attrib["Name"] for e in root.iter() if e.tag.endswith("}Channel")] == [
+        ", ".join(names)
+    ]
+    np.testing.assert_array_equal(open_slide(path).read((0, 70), (0, 50)), array)
+
+
+def test_wrong_number_of_names(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"received 2 channel names, \['a', 'b'\]; expected 3"):
+        write_ome_tiff(tmp_path / "a.ome.tif", source(image(5, 5, 3)), channel_names=["a", "b"])

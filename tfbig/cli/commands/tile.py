@@ -14,6 +14,7 @@ from tfbig import SourceError
 from tfbig.cli import slide_batch
 from tfbig.cli.settings.slide_settings import TileSettings
 from tfbig.results import figures, heatmap, slide_viewer
+from tfbig.results.geojson import COLOURS
 from tfbig.sources import Coords, write_coords
 from tfbig.sources.slides.slide import Slide, title_of
 from tfbig.system import progress
@@ -91,7 +92,10 @@ def _overlays(coords: Coords, tissue: Tissue | None, slide: Slide) -> list[slide
     tiles = slide_viewer.class_overlay("tiles", np.isfinite(painted), ("", "tile"), share=share)
     if tissue is None:
         return [tiles]
-    return [tiles, slide_viewer.class_overlay("tissue", tissue.mask, ("", "tissue"), opacity=0.0)]
+    outline = slide_viewer.class_overlay(
+        "tissue", tissue.mask, ("", "tissue"), opacity=0.0, colours=COLOURS[1:]
+    )
+    return [tiles, outline]
 
 
 def _keep(settings: TileSettings) -> Callable[[Tiles], npt.NDArray[np.bool_]] | None:

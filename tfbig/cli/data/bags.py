@@ -197,7 +197,7 @@ def _slides(settings: MILSettings) -> Data:
     if settings.coords:
         decided |= _measured(settings, data.train.bags[0])
         _check_pixels(data, settings.coords, coords, _resolution(settings))
-    return replace(data, decided=decided)
+    return replace(data, decided=decided, placed_on=opener.placed_on)
 
 
 def _check_pixels(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from tfbig import SourceError, sources
 from tfbig.cli import messages
@@ -137,6 +140,7 @@ class Opener:
         self.look = self.look if values else {"level": level}
         self.reader, self.slide_mpp = settings.reader, settings.slide_mpp
         self.sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
+        self._tiled: dict[str, tuple[Path, sources.Coords]] = {}
 
     def image(self, path: Path) -> sources.OnDisk:
         """Return the slide as an image."""
@@ -160,7 +164,15 @@ class Opener:
         finally:
             slide.close()
         bag.name = title_of(path)
+        self._tiled[bag.name] = path, coords
         return bag
+
+    def placed_on(self, bag: sources.Bag) -> splits.Placed | None:
+        """Return a function that opens the slide of a bag of `tiles`, and its tiles; None for other bags."""
+        if bag.name not in self._tiled:
+            return None
+        path, coords = self._tiled[bag.name]
+        return partial(self.slide, path), replace(coords, coords=np.asarray(bag.coords))
 
     def _options(self, path: Path) -> dict[str, Any]:
         return {"pixel": self._pixel(path), "reader": self.reader}

@@ -14,10 +14,13 @@ import numpy as np
 
 from tfbig import SourceError
 from tfbig.results import run_folder
+from tfbig.sources import Bag, Coords, Slide
 
 SPLITS = ("train", "val", "test")
 Row: TypeAlias = dict[str, Any]
 """A row of a table."""
+Placed: TypeAlias = tuple[Callable[[], Slide], Coords]
+"""Function that opens the slide of a bag, and the tiles of the bag."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Data:
         classes: Names of the classes.
         table: Rows that say which slide is in which split, if known.
         decided: Settings that the data decide, which are saved with the run.
+        placed_on: Function from a bag to a function that opens its slide, and its tiles; None for other bags.
     """
 
     train: Any
@@ -39,6 +43,7 @@ class Data:
     classes: tuple[str, ...]
     table: tuple[Row, ...] = ()
     decided: Mapping[str, Any] = field(default_factory=dict)
+    placed_on: Callable[[Bag], Placed | None] = lambda bag: None
 
     @classmethod
     def of(cls, sets: Sequence[Any], classes: tuple[str, ...], **others: Any) -> Data:

@@ -108,11 +108,23 @@ class Masks:
         georeference = slide.georeference and slide.georeference.scaled(*_steps(slide, source))
         if self.settings.probabilities:
             file = self.folder / f"{name}_probabilities.ome.tif"
-            sources.write_ome_tiff(file, sources.Channels(prediction, 1), georeference=georeference)
+            shares = sources.Channels(prediction, 1)
+            names = self.classes if shares.shape[2] == len(self.classes) else self.classes[1:]
+            sources.write_ome_tiff(
+                file,
+                shares,
+                channel_names=list(names),
+                georeference=georeference,
+            )
         mask, labels = self.folder / f"{name}.ome.tif", sources.Channels(prediction, 0, 1)
         with progress.reporting(f"writing {mask.name}") as ticked:
             sources.write_ome_tiff(
-                mask, labels, labels=True, georeference=georeference, ticked=ticked
+                mask,
+                labels,
+                labels=True,
+                channel_names=["class"],
+                georeference=georeference,
+                ticked=ticked,
             )
 
     def _converted(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

@@ -188,10 +188,15 @@ def write_attention(
     features = geojson.tile_features(coords.coords, coords.size_at_level_0, classes, names, numbers)
     geojson.write_geojson(folder / f"{name}.geojson", features)
     painted, share = heatmap.paint(coords, attention, slide)
-    overlay = slide_viewer.value_overlay("attention", painted, share)
+    overlay = slide_viewer.attention_overlay(painted, len(attention), share)
     figures.slide_overlay(folder / f"{name}.png", slide, overlay, title)
     slide_batch.write_view(settings, path, slide, [overlay])
     source = heatmap.as_source(painted, coords, slide)
     step = heatmap.pixel_size(coords)
     georeference = slide.georeference and slide.georeference.scaled(step, step)
-    sources.write_ome_tiff(folder / f"{name}_attention.ome.tif", source, georeference=georeference)
+    sources.write_ome_tiff(
+        folder / f"{name}_attention.ome.tif",
+        source,
+        channel_names=["attention"],
+        georeference=georeference,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.cli.tasks import run_results
 from tfbig.metrics import roc
-from tfbig.results import figures, run_folder, slide_viewer
+from tfbig.results import classification, figures, heatmap, run_folder, slide_viewer
+from tfbig.sources import Coords, Slide
 
 Explain = Callable[[Any], Mapping[str, Any]]
 """Function from a bag to logits, attention and scores, see `tfbig.mil.MIL.explain`."""
 MAPS = 4
-"""Largest number of bags whose attention is drawn."""
+"""Largest number of bags without a slide whose attention is drawn."""
 
 
 def write_results(
@@ -40,13 +42,17 @@ def write_results(
         measured: Numbers to save with the metrics.
     """
     repeats = [
-        _evaluate_once(explain, data, settings, seed) for seed in range(settings.eval_repeats)
+        _evaluate_once(explain, data.test, data.classes, settings, seed)
+        for seed in range(settings.eval_repeats)
     ]
     run_folder.write_csv(folder / run_folder.PREDICTIONS, _rows(repeats, data))
     counts = np.sum([r["confusion"] for r in repeats], axis=0)
     title = f"{len(data.test.bags)} test bags" + (f" x {len(repeats)}" if len(repeats) > 1 else "")
     figures.confusion(folder / "confusion.png", counts, data.classes, title)
-    _draw_maps(explain, data, folder)
+    probabilities = np.mean([r["probabilities"] for r in repeats], axis=0)
+    validation = _validation(explain, data, settings)
+    classification.write(folder, data.test.labels, probabilities, data.classes, validation)
+    _draw_maps(explain, data, folder, repeats[0])
     means, deviations = _means_and_deviations(repeats)
     results = {"confusion": counts.tolist(), "left_out": [list(reason) for reason in data.failed]}
     if len(repeats) > 1:
@@ -66,23 +72,37 @@ def _means_and_deviations(
     )
 
 
+def _validation(
+    explain: Explain, data: Data, settings: MILSettings
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+    """Return labels and probabilities of the validation bags, unless these are the test bags."""
+    if data.val is data.test:
+        return None
+    return data.val.labels, _evaluate_once(explain, data.val, data.classes, settings, 0)[
+        "probabilities"
+    ]
+
+
 def _evaluate_once(
-    explain: Explain, data: Data, settings: MILSettings, seed: int
+    explain: Explain, part: mil.BagSet, classes: Sequence[str], settings: MILSettings, seed: int
 ) -> dict[str, Any]:
-    """Evaluate the test bags once, on all instances or on a sample."""
-    test = data.test
-    probabilities, instance_aucs = [], []
-    for number, bag in enumerate(test.bags):
+    """Evaluate the bags of a split once, on all instances or on a sample."""
+    probabilities, instance_aucs, attention = [], [], []
+    for number, bag in enumerate(part.bags):
         size = mil.sample_size(bag, settings.eval_sample)
         drawn = bag.sample(size, settings.seed + 1000 * seed + number)
         explanation = explain(drawn)
         logits = explanation["logits"]
         probabilities.append(softmax(logits["bag"] if isinstance(logits, dict) else logits))
+        attention.append(explanation["attention"] if drawn.shape == bag.shape else None)
         if drawn.labels is not None and 0 < drawn.labels.sum() < len(drawn.labels):
             instance_aucs.append(roc.auc(drawn.labels, explanation["attention"]))
-    explanation = scores(test.labels, np.stack(probabilities), len(data.classes))
     instance_auc = float(np.mean(instance_aucs)) if instance_aucs else float("nan")
-    return explanation | {"instance_auc": instance_auc}
+    return {
+        **scores(part.labels, np.stack(probabilities), len(classes)),
+        "instance_auc": instance_auc,
+        "attention": attention,
+    }
 
 
 def scores(
@@ -150,19 +170,48 @@ def rows(
     ]
 
 
-def _draw_maps(explain: Explain, data: Data, folder: Path) -> None:
-    """Draw the attention of the first test bags of the last class, at most `MAPS`."""
+def _draw_maps(explain: Explain, data: Data, folder: Path, evaluated: Mapping[str, Any]) -> None:
+    """Draw the attention of all test slides; of other bags the first of the last class, at most `MAPS`."""
     test, last = data.test, len(data.classes) - 1
-    chosen = [bag for bag, y in zip(test.bags, test.labels, strict=True) if y == last]
-    for number, bag in enumerate((chosen or list(test.bags))[:MAPS]):
-        title = f"{bag.name}, {data.classes[last]}" if chosen else bag.name
-        draw_attention(folder, f"attention_{number}", bag, explain(bag)["attention"], title)
+    first = [number for number, label in enumerate(test.labels) if label == last]
+    others = (first or list(range(len(test.bags))))[:MAPS]
+    drawn = [n for n, bag in enumerate(test.bags) if data.placed_on(bag) or n in others]
+    for place, number in enumerate(drawn):
+        bag, attention = test.bags[number], evaluated["attention"][number]
+        attention = explain(bag)["attention"] if attention is None else attention
+        probabilities = evaluated["probabilities"][number]
+        predicted = (
+            f"predicted {data.classes[int(probabilities.argmax())]} {probabilities.max():.1%}"
+        )
+        title = f"{bag.name}: {data.classes[int(test.labels[number])]}, {predicted}"
+        if (placed := data.placed_on(bag)) is None:
+            draw_attention(folder, f"attention_{place}", bag, attention, title)
+        else:
+            _draw_on_slide(folder, f"attention_{place}", *placed, attention, title)
+
+
+def _draw_on_slide(
+    folder: Path,
+    name: str,
+    open_slide: Callable[[], Slide],
+    coords: Coords,
+    attention: npt.NDArray[Any],
+    title: str,
+) -> None:
+    """Draw attention over the whole slide, as a picture and for the zoomable view."""
+    with closing(open_slide()) as slide:
+        painted, share = heatmap.paint(coords, attention, slide)
+        overlay = slide_viewer.attention_overlay(painted, len(attention), share)
+        figures.slide_overlay(folder / f"{name}.png", slide, overlay, title)
+        image = slide.thumbnail(slide_viewer.MAX_SIDE)
+        mpp = slide.mpp and slide.mpp[1] * slide.shape[1] / image.shape[1]
+        slide_viewer.write_view(folder, name, image, [overlay], title=title, mpp=mpp)
 
 
 def draw_attention(
     folder: Path, name: str, bag: Any, attention: npt.NDArray[Any], title: str
 ) -> None:
-    """Draw attention as a picture, and for the zoomable view of the report.
+    """Draw attention over the instances of a bag, as a picture and for the zoomable view of the report.
 
     Args:
         folder: Run folder.
@@ -173,5 +222,6 @@ def draw_attention(
     """
     figures.attention_map(folder / f"{name}.png", bag, attention, title)
     canvas, places, side = figures.instances(bag, slide_viewer.MAX_SIDE)
-    heat = slide_viewer.value_overlay("attention", figures.paint_instances(places, side, attention))
-    slide_viewer.write_view(folder, name, canvas, [heat], title=title)
+    painted = figures.paint_instances(places, side, attention)
+    overlay = slide_viewer.attention_overlay(painted, len(attention))
+    slide_viewer.write_view(folder, name, canvas, [overlay], title=title)

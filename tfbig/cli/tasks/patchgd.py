@@ -24,7 +24,7 @@ from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.models import encoders, latent, series
 from tfbig.patchgd import PatchGD
-from tfbig.results import figures, run_folder
+from tfbig.results import classification, figures, run_folder
 from tfbig.training import Epochs
 
 Shape = tuple[int | None, ...]
@@ -106,8 +106,15 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
         measured: Mapping[str, Any],
     ) -> None:
         """Write predictions, pictures, and last the metrics."""
-        scores, table = _predicted(models.model, settings, data)
+        scores, table = _predicted(models.model, settings, data, "test")
         run_folder.write_csv(folder / run_folder.PREDICTIONS, table)
+        validation = None
+        if data.val is not data.test:
+            on_validation, _ = _predicted(models.model, settings, data, "val")
+            validation = data.val.labels, on_validation["probabilities"]
+        classification.write(
+            folder, data.test.labels, scores["probabilities"], data.classes, validation
+        )
         title = f"{len(data.test.labels)} test images"
         figures.confusion(folder / "confusion.png", scores["confusion"], data.classes, title)
         if settings.mode == "patchgd" and settings.encoder != "series":
@@ -273,14 +280,14 @@ def dataset(
 
 
 def _predicted(
-    model: Any, settings: PatchGDSettings, data: Data
+    model: Any, settings: PatchGDSettings, data: Data, split: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the scores of the test images, and the rows of their predictions."""
-    test = data.test
-    logits = model.predict(dataset(data, "test", settings).map(lambda x, *_: x), verbose=0)
-    scores = evaluation.scores(test.labels, evaluation.softmax(logits), len(data.classes))
-    items = [{"image": image.name} for image in test.images]
-    return scores, evaluation.rows(items, test.labels, scores["probabilities"], data.classes)
+    """Return the scores of the images of a split, and the rows of their predictions."""
+    part = getattr(data, split)
+    logits = model.predict(dataset(data, split, settings).map(lambda x, *_: x), verbose=0)
+    scores = evaluation.scores(part.labels, evaluation.softmax(logits), len(data.classes))
+    items = [{"image": image.name} for image in part.images]
+    return scores, evaluation.rows(items, part.labels, scores["probabilities"], data.classes)
 
 
 def draw_latent(

@@ -31,7 +31,9 @@ def _linear(
     """Add a linear layer with its bias and activation; with `windows` None it is per pixel."""
     layer = call.layer
     if getattr(layer, "lora_enabled", False) or getattr(layer, "quantization_mode", None):
-        call.refuse("has LoRA or quantised weights, which cannot run strip by strip.")
+        call.refuse(
+            "has LoRA or quantised weights, which cannot run strip by strip. Use the plain model, or build it without."
+        )
     bias = [layer.bias] if layer.use_bias else []
 
     def run(x: list[tf.Tensor], w: list[tf.Tensor], strip: Any) -> tf.Tensor:

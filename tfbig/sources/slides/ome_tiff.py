@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,6 +36,7 @@ def write_ome_tiff(
     *,
     labels: bool = False,
     compression: str = "deflate",
+    channel_names: Sequence[str] | None = None,
     georeference: Georeference | None = None,
     ticked: Progress | None = None,
 ) -> None:
@@ -51,11 +53,14 @@ def write_ome_tiff(
         labels: Whether the samples are class numbers, which must not be averaged.
         compression: "deflate", "zstd", "lzw", "jpeg" or "none". JPEG is lossy, and requires uint8 with one or three
             channels.
+        channel_names: Names of the channels, which viewers show. Three channels of uint8 with three names are planes.
+            OME-XML has one name for all planes of an image: theirs, with commas between.
         georeference: Georeference of the pixels; the file is then a GeoTIFF too.
         ticked: Called with the number of strips of level 0 that are written and the number of all strips.
 
     Raises:
-        ValueError: The suffix or the compression is not supported, or JPEG not for this dtype or number of channels.
+        ValueError: The suffix or the compression is not supported, or JPEG not for this dtype or number of channels,
+            or there is another number of names than of channels.
         SourceError: The image cannot be read, or the file cannot be written.
 
     Example:
@@ -71,7 +76,7 @@ def write_ome_tiff(
         raise ValueError(
             f"{path}: expected a name that ends in .ome.tif, by which programs recognise OME-TIFF."
         )
-    storage = _Storage(image, compression, georeference)
+    storage = _Storage(image, compression, channel_names, georeference)
     try:
         with (
             TemporaryDirectory(prefix=".part-", dir=target.parent) as folder,
@@ -87,15 +92,30 @@ def write_ome_tiff(
 class _Storage:
     """Options of the file: whether samples are gray, RGB or separate planes, and how they are compressed."""
 
-    def __init__(self, image: Source, compression: str, georeference: Georeference | None) -> None:
+    def __init__(
+        self,
+        image: Source,
+        compression: str,
+        channel_names: Sequence[str] | None,
+        georeference: Georeference | None,
+    ) -> None:
         byte = image.dtype == np.uint8
-        self.rgb = byte and image.shape[2] == 3
+        self.rgb = byte and image.shape[2] == 3 and len(channel_names or [""]) == 1
         self.planar = image.shape[2] > 1 and not self.rgb
         if compression not in COMPRESSIONS or (compression == "jpeg" and (not byte or self.planar)):
             raise ValueError(
                 f"{image.name}: compression='{compression}' for {image.shape[2]} channels of {image.dtype}; expected "
                 f"one of {', '.join(COMPRESSIONS)}, jpeg only for uint8 with one or three channels."
             )
+        count = 1 if self.rgb else image.shape[2]
+        if channel_names is not None and len(channel_names) != count:
+            raise ValueError(
+                f"{image.name}: received {len(channel_names)} channel names, {list(channel_names)}; expected {count}."
+            )
+        self.metadata: dict[str, Any] = {"Creator": f"tfbig {version('tfbig')}"}
+        if channel_names is not None:
+            # planes of one page are one channel of OME-XML with several samples
+            self.metadata["Channel"] = {"Name": ", ".join(channel_names)}
         self.options: dict[str, Any] = {
             "dtype": image.dtype,
             "tile": (TILE, TILE),
@@ -153,7 +173,7 @@ class _Levels:
 
 def _write(path: Path, levels: _Levels, storage: _Storage, ticked: Progress | None) -> None:
     mpp = levels.image.mpp
-    metadata: dict[str, Any] = {"axes": storage.axes}
+    metadata: dict[str, Any] = {"axes": storage.axes, **storage.metadata}
     if mpp is not None:
         for axis, size in zip("YX", mpp, strict=True):
             metadata |= {f"PhysicalSize{axis}": size, f"PhysicalSize{axis}Unit": "\u00b5m"}

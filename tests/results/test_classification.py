@@ -1,0 +1,69 @@
+"""Tables and curves of classifiers, compared with counting by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfbig.results import classification, run_folder
+
+POSITIVE = np.array([1, 1, 1, 0, 0, 0, 0, 1], bool)
+SCORES = np.array([0.9, 0.8, 0.3, 0.7, 0.2, 0.1, 0.4, 0.6])
+
+
+def test_numbers_of_a_class() -> None:
+    values = classification.evaluated(POSITIVE, SCORES, 0.5)
+    assert values["samples"] == 4
+    assert values["auc"] == pytest.approx(13 / 16)
+    assert values["auc_low"] < 13 / 16 < values["auc_high"] == 1
+    assert values["sensitivity"] == values["specificity"] == values["precision"] == 0.75
+    assert values["f1"] == 0.75
+    assert values["brier"] == pytest.approx(np.mean((SCORES - POSITIVE) ** 2))
+    ranks = 1 + 1 + 3 / 4 + 4 / 6  # precision where each positive is found
+    assert values["average_precision"] == pytest.approx(ranks / 4)
+    assert classification.evaluated(POSITIVE, SCORES, 0.25)["sensitivity"] == 1
+
+
+def test_class_without_samples() -> None:
+    values = classification.evaluated(np.zeros(3, bool), np.array([0.1, 0.2, 0.9]), 0.95)
+    assert {name for name, value in values.items() if value == ""} == {
+        *("auc", "auc_low", "auc_high", "average_precision", "sensitivity", "precision", "f1")
+    }
+    assert values["specificity"] == 1
+
+
+def test_threshold() -> None:
+    assert classification.best_threshold(POSITIVE, SCORES) in (
+        pytest.approx(0.75),  # sensitivity 1/2, specificity 1
+        pytest.approx(0.5),  # 3/4, 3/4
+    )
+    separated = np.array([0.1, 0.2, 0.3, 0.35]), np.array([False, False, True, True])
+    assert classification.best_threshold(separated[1], separated[0]) == pytest.approx(0.25)
+    assert classification.best_threshold(np.ones(4, bool), separated[0]) == 0.5
+    assert classification.best_threshold(separated[1], 1 - separated[0]) == 0.5
+
+
+def test_files(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 60)
+    odds = np.eye(3)[labels] + rng.random((60, 3))
+    probabilities = odds / odds.sum(1, keepdims=True)
+    validation = labels[:30], probabilities[:30]
+    names = ("=a", "b", "c")
+    classification.write(tmp_path, labels[30:], probabilities[30:], names, validation)
+    rows = run_folder.read_rows(tmp_path / "classes.csv")
+    assert [row["class"] for row in rows] == [*names]
+    assert [int(row["samples"]) for row in rows] == np.bincount(labels[30:], minlength=3).tolist()
+    assert all(float(row["threshold"]) != 0.5 for row in rows)
+    with Image.open(tmp_path / "curves.png") as image:
+        assert min(image.size) > 300
+    classification.write(tmp_path, labels, probabilities, names)
+    assert {r["threshold"] for r in run_folder.read_rows(tmp_path / "classes.csv")} == {"0.5"}
+
+
+def test_one_class_has_no_curves(tmp_path: Path) -> None:
+    classification.write(tmp_path, np.zeros(3, int), np.full((3, 2), 0.5), ("a", "b"))
+    assert (tmp_path / "curves.png").exists()

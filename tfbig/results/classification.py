@@ -1,0 +1,172 @@
+"""Tables and curves of a classifier: what is read in a lab, class by class against all others, with scikit-learn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+from sklearn import calibration
+from sklearn import metrics as sklearn_metrics
+
+from tfbig.metrics import roc
+from tfbig.results import figures, run_folder
+from tfbig.results.geojson import COLOURS, hex_of
+
+TABLE: Final = "classes.csv"
+CURVES: Final = "curves.png"
+LEVEL: Final = 0.95
+"""Level of confidence intervals."""
+DEFAULT_THRESHOLD: Final = 0.5
+_BINS: Final = 10
+
+Numbers = npt.NDArray[Any]
+
+
+def write(
+    folder: str | Path,
+    labels: Numbers,
+    probabilities: Numbers,
+    classes: Sequence[str],
+    validation: tuple[Numbers, Numbers] | None = None,
+) -> None:
+    """Write `classes.csv` and `curves.png` into a run folder.
+
+    Args:
+        folder: Run folder.
+        labels: True classes `[n]`.
+        probabilities: Probabilities `[n, classes]`.
+        classes: Names of the classes.
+        validation: Labels and probabilities of other samples, which choose the thresholds.
+    """
+    numbers = [
+        {"class": name, **evaluated(labels == k, probabilities[:, k], _threshold(validation, k))}
+        for k, name in enumerate(classes)
+    ]
+    run_folder.write_csv(Path(folder) / TABLE, numbers)
+    draw_curves(Path(folder) / CURVES, labels, probabilities, classes)
+
+
+def evaluated(positive: Numbers, scores: Numbers, threshold: float) -> dict[str, Any]:
+    """Evaluate the probabilities of a class.
+
+    Args:
+        positive: Whether each sample has the class, `[n]`.
+        scores: Probability of the class, `[n]`.
+        threshold: Samples with at least this probability are assigned to the class.
+
+    Returns:
+        Numbers by name; empty strings for those that are not defined.
+    """
+    chosen = scores >= threshold
+    true = int((chosen & positive).sum())
+    low, high = roc.auc_interval(positive, scores, LEVEL)
+    both = bool(positive.any() and not positive.all())
+    precision = (
+        float(sklearn_metrics.average_precision_score(positive, scores)) if both else math.nan
+    )
+    values = {
+        "samples": int(positive.sum()),
+        "auc": roc.auc(positive, scores),
+        "auc_low": low,
+        "auc_high": high,
+        "average_precision": precision,
+        "threshold": threshold,
+        "sensitivity": _ratio(true, positive.sum()),
+        "specificity": _ratio((~chosen & ~positive).sum(), (~positive).sum()),
+        "precision": _ratio(true, chosen.sum()),
+        "f1": _ratio(2 * true, positive.sum() + chosen.sum()),
+        "brier": float(np.mean((scores - positive) ** 2)),
+    }
+    return {name: "" if math.isnan(value) else value for name, value in values.items()}
+
+
+def best_threshold(positive: Numbers, scores: Numbers) -> float:
+    """Return the threshold with the largest sum of sensitivity and specificity (Youden, 1950).
+
+    Args:
+        positive: Whether each sample has the class, `[n]`.
+        scores: Probability of the class, `[n]`.
+
+    Returns:
+        A probability between two scores; 0.5 if all samples or none have the class, or the scores say nothing.
+    """
+    if positive.all() or not positive.any():
+        return DEFAULT_THRESHOLD
+    wrong, right, thresholds = sklearn_metrics.roc_curve(positive, scores, drop_intermediate=False)
+    place = int(np.argmax(right - wrong))
+    if right[place] <= wrong[place]:
+        return DEFAULT_THRESHOLD
+    below = thresholds[place + 1] if place + 1 < len(thresholds) else 0.0
+    return float((thresholds[place] + below) / 2)
+
+
+def draw_curves(
+    path: str | Path, labels: Numbers, probabilities: Numbers, classes: Sequence[str]
+) -> None:
+    """Draw ROC, precision-recall and calibration curves of each class; of two classes those of the second.
+
+    Args:
+        path: PNG file to write.
+        labels: True classes `[n]`.
+        probabilities: Probabilities `[n, classes]`.
+        classes: Names of the classes.
+    """
+    figure = Figure(figsize=(13, 4.4), layout="constrained")
+    receiver, recall, calibrated = figure.subplots(1, 3)
+    shown = range(1, 2) if len(classes) == 2 else range(len(classes))
+    for number in shown:
+        positive, scores = labels == number, probabilities[:, number]
+        if positive.all() or not positive.any():
+            continue
+        style = {
+            "color": hex_of(COLOURS[number % len(COLOURS)]),
+            "label": _caption(classes[number], positive, scores),
+        }
+        wrong, right, _ = sklearn_metrics.roc_curve(positive, scores)
+        receiver.plot(wrong, right, **style)
+        precision, found, _ = sklearn_metrics.precision_recall_curve(positive, scores)
+        recall.step(found, precision, where="post", **style)
+        observed, predicted = calibration.calibration_curve(
+            positive, np.clip(scores, 0, 1), n_bins=_BINS
+        )
+        calibrated.plot(predicted, observed, "o-", **style)
+    for axes, titles in (
+        (receiver, ("ROC", "1 - specificity", "sensitivity")),
+        (recall, ("precision and recall", "recall", "precision")),
+        (calibrated, ("calibration", "predicted probability", "observed share")),
+    ):
+        axes.set(
+            title=titles[0],
+            xlabel=titles[1],
+            ylabel=titles[2],
+            xlim=(-0.02, 1.02),
+            ylim=(-0.02, 1.02),
+        )
+        axes.grid(alpha=0.3)
+    for axes in (receiver, calibrated):
+        axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--")
+    if receiver.get_legend_handles_labels()[0]:
+        receiver.legend(loc="lower right", fontsize="small")
+    figures.save(figure, path)
+
+
+def _caption(name: str, positive: Numbers, scores: Numbers) -> str:
+    low, high = roc.auc_interval(positive, scores, LEVEL)
+    interval = "" if math.isnan(low) else f" ({low:.2f} to {high:.2f})"
+    return f"{name}: AUC {roc.auc(positive, scores):.3f}{interval}"
+
+
+def _threshold(validation: tuple[Numbers, Numbers] | None, number: int) -> float:
+    if validation is None:
+        return DEFAULT_THRESHOLD
+    labels, probabilities = validation
+    return best_threshold(labels == number, probabilities[:, number])
+
+
+def _ratio(count: Any, total: Any) -> float:
+    return float(count / total) if total else math.nan
