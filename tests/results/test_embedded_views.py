@@ -47,7 +47,7 @@ def test_small_image_is_unchanged(tmp_path: Path) -> None:
 
 
 def test_images_are_made_smaller(tmp_path: Path) -> None:
-    heat = slide_viewer.value_overlay("heat", noise(1500, 1750)[..., 0].astype(np.float32), 1, 255)
+    heat = slide_viewer.attention_overlay(noise(1500, 1750)[..., 0] / 1000, 8)
     for number in range(2):
         slide_viewer.write_view(tmp_path, str(number), noise(3000, 3500), [heat, heat], mpp=2.0)
     for view in embedded(tmp_path):

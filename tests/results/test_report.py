@@ -49,7 +49,7 @@ def run(tmp_path):
     heat = np.arange(6, dtype=np.float32).reshape(2, 3)
     overlays = [
         slide_viewer.class_overlay("mask", labels, ("ground", "tissue")),
-        slide_viewer.value_overlay("attention", heat, 1.2, most=5),
+        slide_viewer.attention_overlay(heat, 6, 1.2),
     ]
     slide_viewer.write_view(
         folder, "one", gradient_image(600, 1000), overlays, title=SLIDE, mpp=2.5

@@ -1,9 +1,10 @@
 """Overlays of slides, image pyramids, and the files of a view."""
 
 import numpy as np
+import pytest
 
 from tfbig.results import slide_viewer
-from tfbig.results.geojson import COLOURS
+from tfbig.results.geojson import COLOURS, hex_of
 
 
 def test_pyramid_averages_and_rounds_sides_up():
@@ -38,17 +39,18 @@ def test_colours_of_a_class_overlay():
     assert overlay.legend == (("#d55e00", "tissue"),)
 
 
-def test_value_overlay():
-    values = np.array([[0.0, 0.1], [0.4, np.nan], [0.8, 0.5]], np.float32)
-    overlay = slide_viewer.value_overlay("attention", values, 1.5, most=0.4)
-    light = overlay.image[..., :3].sum(-1)
-    assert (
-        light[0, 0] > light[0, 1] > light[1, 0] == light[2, 0] == light[2, 1]
-    )  # the highest are dark
-    opacity = overlay.image[..., 3]
-    assert opacity[0, 0] == round(0.3 * 255) < opacity[0, 1] < opacity[1, 0] == 255
-    assert opacity[1, 1] == 0
-    assert [text for _, text in overlay.legend] == ["0", "0.1", "0.2", "0.3", "0.4 or more"]
+def test_attention_overlay():
+    """Eight tiles whose mean is 1/8, and one place without a tile."""
+    times = np.array([[0.0, 0.125, 0.5], [1.0, 2.0, 8.0], [20.0, np.nan, 1.0]])
+    overlay = slide_viewer.attention_overlay(times / 8, 8, 1.5)
+    light = overlay.image[..., :3].astype(int).sum(-1).ravel()
+    assert light[0] == light[1] > light[2] > light[3] > light[4] > light[5] == light[6]
+    opacity = overlay.image[..., 3].ravel()
+    assert opacity[[0, 1, 5, 6, 7]].tolist() == [round(0.3 * 255)] * 2 + [255, 255, 0]
+    assert opacity[3] == pytest.approx(0.65 * 255, abs=1)  # the mean is in the middle
+    texts = [text for _, text in overlay.legend]
+    assert texts == ["0.125 or less", "0.5", "1", "2", "8 or more"]
+    assert overlay.legend[2][0] == hex_of(overlay.image[1, 0, :3])
     assert overlay.share == 1.5
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
+from mpl_toolkits.axes_grid1.anchored_artists import AnchoredSizeBar
 
 from tfbig.results.geojson import COLOURS, hex_of
-from tfbig.results.slide_viewer import Overlay
+from tfbig.results.slide_viewer import Overlay, attention_overlay
 from tfbig.sources import Bag, Coords, Slide, Source, Tiles
 from tfbig.sources.bags.bag import resize
 from tfbig.sources.writing import atomic_write
@@ -24,6 +28,8 @@ from tfbig.tissue.masks import Tissue
 RIGHT, FALSE, MISSED = COLOURS[:3]
 
 _STRIP_ROWS = 512
+_CHARACTERS = 9
+"""Characters of a title in an inch."""
 
 
 def thumbnail(source: Source, max_side: int = 1200) -> npt.NDArray[Any]:
@@ -132,7 +138,7 @@ def attention_map(
     Args:
         path: PNG file to write.
         bag: Tiles `[n, H, W, C]`, uint8, or features `[n, d]`, which are drawn grey.
-        attention: Attention of the instances `[n]`, drawn relative to the largest.
+        attention: Attention of the instances `[n]`, which adds up to 1.
         title: Title of the figure.
         max_side: Maximum number of rows and columns of the image of the bag.
 
@@ -146,17 +152,15 @@ def attention_map(
         )
     canvas, places, side = instances(bag, max_side)
     rows, columns = canvas.shape[:2]
-    share = np.asarray(attention, np.float32) / max(float(np.max(attention)), 1e-30)
-    heat = np.nan_to_num(paint_instances(places, side, share))
+    over = attention_overlay(paint_instances(places, side, attention), count)
     wide = columns > 1.3 * rows
     figure = Figure(figsize=_figure_size((rows, columns), wide), layout="constrained")
     first, second = figure.subplots(*((2, 1) if wide else (1, 2)))
+    _add_title(figure, title)
     first.imshow(canvas)
-    first.set_title(title)
     second.imshow(canvas)
-    image = second.imshow(heat, cmap="inferno", vmin=0, vmax=1, alpha=0.65)
-    second.set_title(f"attention, largest {float(np.max(attention)):.3g} of 1")
-    figure.colorbar(image, ax=second, shrink=0.6)
+    second.imshow(over.image, interpolation="nearest")
+    _add_legend(figure, over)
     keys = places[np.asarray(bag.labels, bool)] if bag.labels is not None else ()
     for axes in (first, second):
         axes.set_axis_off()
@@ -230,8 +234,8 @@ def latent_grid(path: str | Path, image: Source, z: npt.NDArray[Any], title: str
     wide = small.shape[1] > 1.3 * small.shape[0]
     figure = Figure(figsize=_figure_size(small.shape[:2], wide), layout="constrained")
     first, second = figure.subplots(*((2, 1) if wide else (1, 2)))
+    _add_title(figure, title)
     first.imshow(small)
-    first.set_title(title)
     second.imshow(colours, interpolation="nearest")
     second.set_title(f"latent grid, {rows} x {columns} codes of {width}")
     for axes in (first, second):
@@ -304,7 +308,8 @@ def tiles(
     edges = PolyCollection(squares, facecolors="none", edgecolors=hex_of(FALSE), linewidths=0.6)
     axes.add_collection(edges)
     axes.set_axis_off()
-    axes.set_title(title)
+    _add_title(figure, title)
+    _add_scale_bar(axes, slide, columns)
     save(figure, path)
 
 
@@ -336,8 +341,9 @@ def regions(
     wide = columns > 1.3 * rows
     figure = Figure(figsize=_figure_size((rows, columns), wide), layout="constrained")
     left, right = figure.subplots(*((2, 1) if wide else (1, 2)))
+    _add_title(figure, title)
     left.imshow(small)
-    left.set_title(title)
+    _add_scale_bar(left, slide, columns)
     right.imshow(tinted.astype(np.uint8))
     share = np.bincount(labels.ravel(), minlength=len(names)) / labels.size
     handles = [
@@ -368,16 +374,15 @@ def slide_overlay(
     wide = columns > 1.3 * rows
     figure = Figure(figsize=_figure_size((rows, columns), wide), layout="constrained")
     left, right = figure.subplots(*((2, 1) if wide else (1, 2)))
+    _add_title(figure, title)
     left.imshow(small)
-    left.set_title(title)
+    _add_scale_bar(left, slide, columns)
     right.imshow(small)
     width = over.share * columns
     height = width * over.image.shape[0] / over.image.shape[1]
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
     right.imshow(over.image, extent=extent, interpolation="nearest")
-    handles = [Patch(color=colour, label=text) for colour, text in over.legend]
-    right.set_title(over.name)
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    _add_legend(figure, over)
     for axes in (left, right):
         axes.set_axis_off()
         axes.set_xlim(-0.5, columns - 0.5)
@@ -413,6 +418,41 @@ def _thumbnail(slide: Slide, max_side: int) -> npt.NDArray[Any]:
     """Return a thumbnail as an RGB image `[h, w, 3]`, uint8."""
     small = slide.thumbnail(max_side)
     return np.repeat(small, 3, axis=2) if small.shape[2] == 1 else small[..., :3]
+
+
+def _add_title(figure: Figure, title: str) -> None:
+    """Write a title over all images of a figure, in several lines if it is long."""
+    figure.suptitle(
+        textwrap.fill(title, int(figure.get_figwidth() * _CHARACTERS)), fontsize="medium"
+    )
+
+
+def _add_legend(figure: Figure, over: Overlay) -> None:
+    """Write the legend of an overlay under all images of a figure."""
+    handles = [Patch(color=colour, label=text) for colour, text in over.legend]
+    figure.legend(handles=handles, title=over.name, loc="outside lower center", ncols=len(handles))
+
+
+def _add_scale_bar(axes: Axes, slide: Slide, columns: int) -> None:
+    """Draw a bar of a round length in the lower left corner, if the pixel size of the slide is known.
+
+    Args:
+        axes: Axes that show the whole slide.
+        slide: The slide.
+        columns: Columns of the shown image.
+    """
+    if slide.mpp is None:
+        return
+    um = slide.mpp[1] * slide.shape[1] / columns  # of a pixel of the image
+    most = 0.2 * columns * um
+    power = 10 ** math.floor(math.log10(most))
+    length = max(n * power for n in (1, 2, 5) if n * power <= most)
+    text = f"{length / 1000:g} mm" if length >= 1000 else f"{length:g} \N{MICRO SIGN}m"
+    bar = AnchoredSizeBar(
+        axes.transData, length / um, text, "lower left", size_vertical=0.004 * columns
+    )
+    bar.patch.set(alpha=0.75, edgecolor="none")
+    axes.add_artist(bar)
 
 
 def _figure_size(shape: tuple[int, ...], wide: bool) -> tuple[float, float]:

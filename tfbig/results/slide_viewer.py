@@ -7,6 +7,7 @@ describes them.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,9 +31,8 @@ SMOOTH_SIDE: Final = 1024
 
 LOWEST_OPACITY: Final = 0.3
 """Opacity of the smallest value."""
-ATTENTION: Final = "attention, times the mean"
-MOST_ATTENTION: Final = 8.0
-"""Attention, relative to the mean, from which on the colour is the same."""
+ATTENTION_TICKS: Final = (0.125, 0.5, 1, 2, 8)
+"""Attention, relative to the mean of a slide, in the legend; colours end with the first and the last."""
 _HEAT: Final = colormaps["YlOrRd"]
 """Sequential, and unlike the stains: high values stand out on haematoxylin and eosin."""
 
@@ -87,34 +87,10 @@ def class_overlay(
     return Overlay(name, table[labels.astype(np.int64)], legend, share, opacity)
 
 
-def value_overlay(name: str, values: npt.NDArray[Any], share: float, most: float) -> Overlay:
-    """Return an overlay that colours values from pale and translucent to dark red and opaque.
-
-    Args:
-        name: Title of the overlay.
-        values: Values `[h, w]`, at least 0; NaN is transparent.
-        share: Width as a share of the width of the slide.
-        most: Value from which on the colour is the same.
-
-    Returns:
-        The overlay.
-    """
-    finite = np.isfinite(values)
-    shares = np.clip(np.where(finite, values, 0) / most, 0, 1)
-    image = np.rint(_HEAT(shares) * 255).astype(np.uint8)
-    image[..., 3] = np.where(
-        finite, np.rint(255 * (LOWEST_OPACITY + (1 - LOWEST_OPACITY) * shares)), 0
-    )
-    steps = np.linspace(0, 1, 5)
-    colours = np.rint(np.array(_HEAT(steps))[:, :3] * 255)
-    texts = [f"{most * step:.3g}" for step in steps]
-    texts[-1] += " or more"
-    legend = tuple(zip(map(hex_of, colours), texts, strict=True))
-    return Overlay(name, image, legend, share, opacity=0.8)
-
-
 def attention_overlay(painted: npt.NDArray[Any], num_tiles: int, share: float = 1.0) -> Overlay:
     """Return an overlay of attention relative to the mean of all tiles, with the same colours for all slides.
+
+    Colours are logarithmic, from pale and translucent to dark red and opaque.
 
     Args:
         painted: Attention `[h, w]`, which adds up to 1 over the tiles; NaN where there is no tile.
@@ -124,7 +100,19 @@ def attention_overlay(painted: npt.NDArray[Any], num_tiles: int, share: float = 
     Returns:
         The overlay.
     """
-    return value_overlay(ATTENTION, painted * num_tiles, share, MOST_ATTENTION)
+    finite = np.isfinite(painted)
+    least, most = (math.log2(ATTENTION_TICKS[place]) for place in (0, -1))
+    times = np.where(finite, painted, 0) * num_tiles
+    places = (np.log2(np.maximum(times, ATTENTION_TICKS[0])) - least) / (most - least)
+    image = np.rint(_HEAT(np.clip(places, 0, 1)) * 255).astype(np.uint8)
+    opacity = LOWEST_OPACITY + (1 - LOWEST_OPACITY) * np.clip(places, 0, 1)
+    image[..., 3] = np.where(finite, np.rint(255 * opacity), 0)
+    ticks = (np.log2(ATTENTION_TICKS) - least) / (most - least)
+    colours = map(hex_of, np.rint(np.array(_HEAT(ticks))[:, :3] * 255))
+    texts = [f"{tick:g}" for tick in ATTENTION_TICKS]
+    texts[0], texts[-1] = f"{texts[0]} or less", f"{texts[-1]} or more"
+    legend = tuple(zip(colours, texts, strict=True))
+    return Overlay("attention, times the mean", image, legend, share, opacity=0.8)
 
 
 def write_view(
