@@ -47,9 +47,9 @@ def test_small_image_is_unchanged(tmp_path: Path) -> None:
 
 
 def test_images_are_made_smaller(tmp_path: Path) -> None:
-    heat = slide_viewer.attention_overlay(noise(1500, 1750)[..., 0] / 1000, 8)
+    heat = slide_viewer.attention_overlay(noise(750, 875)[..., 0] / 1000, 8)
     for number in range(2):
-        slide_viewer.write_view(tmp_path, str(number), noise(3000, 3500), [heat, heat], mpp=2.0)
+        slide_viewer.write_view(tmp_path, str(number), noise(1500, 1750), [heat, heat], mpp=4.0)
     for view in embedded(tmp_path):
         assert 0.3 * embedded_views.VIEW_BYTES < size(view) <= embedded_views.VIEW_BYTES
         assert view["width_um"] == 7000

@@ -94,7 +94,7 @@ def test_rematerialise_in_every_sweep(float64: None) -> None:
 @pytest.mark.parametrize(
     ("store", "bound", "blocks"),
     [
-        ("bfloat16", 2**-9, ONE),
+        pytest.param("bfloat16", 2**-9, ONE, marks=pytest.mark.slow),
         pytest.param("bfloat16", 2**-9, BLOCKS, marks=pytest.mark.slow),
         pytest.param("float32", 2**-24, BLOCKS, marks=pytest.mark.slow),
     ],

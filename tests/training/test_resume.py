@@ -160,7 +160,16 @@ def assert_rest(whole, rest, seen):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("flags", [[], ["--augment", "a3"], ["--mode", "device"]])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [],
+        *(
+            pytest.param(flags, marks=pytest.mark.slow)
+            for flags in (["--augment", "a3"], ["--mode", "device"])
+        ),
+    ],
+)
 def test_remaining_batches_of_images(flags):
     data = ["--task", "patchgd", "--num-images", "13", "4", "4", "--canvas", "64", *flags]
     settings = train.settings_of([*data, "--batch-size", "2"])

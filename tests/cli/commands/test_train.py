@@ -31,6 +31,7 @@ def test_dry_run(data, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_modes_agree(data, tmp_path):
     offload, device = tmp_path / "offload", tmp_path / "device"
     assert run_segmentation(data, offload, "--mode", "offload", "--device-memory", "1MB") == 0

@@ -39,7 +39,8 @@ def test_folder_of_images(side, tmp_path, capsys):
     assert np.shape(metrics(tmp_path / "out")["confusion"]) == (2, 2)
 
 
-@pytest.mark.parametrize("mode", ["device", pytest.param("patchgd", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["device", "patchgd"])
 def test_class_folders_with_mixing(mode, tmp_path):
     for split, count in (("train", 10), ("val", 3)):
         for name in ("cat", "dog"):

@@ -135,6 +135,7 @@ def test_predict_uses_the_tiles_of_training(table, coords, tmp_path, seen, kind)
         np.testing.assert_array_equal(used[1], bag.read(0, bag.shape[0]))
 
 
+@pytest.mark.slow
 def test_whole_slides_record_what_was_asked_for(table, tmp_path):
     flags = ["--task", "patchgd", "--images", "slides", "--data", str(table), "--mpp", "2"]
     flags += ["--patch", "40", "--latent", "8", "--head-width", "8", "--encoder", "small"]

@@ -45,7 +45,8 @@ def test_network_of_classes(outputs, activation, tmp_path):
     assert row["predicted"] == str(np.argmax(expected))
 
 
-@pytest.mark.parametrize("mode", ["patchgd", pytest.param("offload", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["patchgd", "offload"])
 def test_run_on_whole_slides(mode, whole_slides_run, tmp_path):
     """Predictions equal those of the run itself; a head with attention also gives a map."""
     run, out = whole_slides_run(mode).folder, tmp_path / "out"
