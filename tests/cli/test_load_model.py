@@ -5,6 +5,7 @@ import json
 import sys
 import zipfile
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tfbig import SourceError
 from tfbig.cli import load_model
 from tfbig.cli.main import main
+from tfbig.models.resnet import resnet18
 
 
 def model():
@@ -167,5 +169,12 @@ def test_folder_and_missing_part(path, tmp_path):
 def test_weights_of_another_network(path):
     image = keras.Input((None, None, 3))
     other = keras.Model(image, keras.layers.Dense(7)(keras.layers.Dense(2)(image)))
-    with pytest.raises(SourceError, match=r"model\.keras: its weights cannot be loaded"):
+    with pytest.raises(SourceError, match=r"model\.keras: its weights cannot be loaded") as refused:
         load_model.load_weights(other, path)
+    assert len(str(refused.value)) < 600  # without a list of all layers
+
+
+def test_weights_of_a_network_with_other_containers(tmp_path):
+    h5py.File(tmp_path / "a.weights.h5", "w").create_group("x")
+    with pytest.raises(SourceError, match=r"a\.weights\.h5: its weights cannot be loaded"):
+        load_model.load_weights(resnet18(), tmp_path / "a.weights.h5")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -96,11 +97,16 @@ def load_weights(model: Any, path: str | Path) -> None:
     if file.suffix == ".keras" and (damage := _damage(file)):
         raise SourceError(f"{path}: is damaged: {damage}. Copy or save the file again.")
     try:
-        model.load_weights(file)
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "error", "Skipping nested container"
+            )  # layers would keep random weights
+            model.load_weights(file)
     except Exception as error:  # errors of zip, HDF5, JSON and Keras
+        reason = " ".join(str(error).partition("List of objects")[0].split())
         raise SourceError(
-            f"{path}: its weights cannot be loaded ({type(error).__name__}: {' '.join(str(error).split())}). The file "
-            "is damaged, or belongs to another network. Use weights of the same network."
+            f"{path}: its weights cannot be loaded ({type(error).__name__}: {reason}). The file is damaged, or belongs "
+            "to another network. Use weights of the same network."
         ) from error
 
 
