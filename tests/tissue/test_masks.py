@@ -9,6 +9,7 @@ import pytest
 import tifffile
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from resource_limits import cheap
 from samples import ROOT
 from scipy import ndimage
 from skimage import filters, measure, morphology
@@ -200,7 +201,7 @@ def test_real_slide(level: int, factor: int) -> None:
     assert (gray.read(0, gray.shape[0])[..., 0] == actual).mean() > 0.98
 
 
-@pytest.mark.parametrize("method", ["otsu", "grey"])
+@pytest.mark.parametrize("method", masks.METHODS)
 def test_find_tissue(tmp_path: Path, method: str) -> None:
     slide = write_slide(
         tmp_path / "a.tif", resolution=(5000, 5000), resolutionunit="CENTIMETER"
@@ -226,7 +227,7 @@ def test_find_tissue_on_real_slides(path: Path, low: float, high: float) -> None
     slide = open_slide(path)
     actual = find_tissue(slide, dark=path is NDPI)
     assert low < actual.share < high
-    small = slide.scaled(masks._factor(slide))
+    small = slide.scaled(masks.small_step(slide))
     values = masks.gray(small.read(0, small.shape[0]))
     inside, outside = values[actual.mask].mean(), values[~actual.mask].mean()
     assert inside > 3 * outside if path is NDPI else inside < outside - 30
@@ -250,7 +251,9 @@ def test_small_objects_and_holes(tmp_path: Path) -> None:
 def test_find_tissue_invalid_arguments(tmp_path: Path) -> None:
     slide = write_slide(tmp_path / "a.tif")
     for options in ({"method": "hue"}, {"method": "grey", "dark": True}):
-        with pytest.raises(ValueError, match=r"received method .*expected 'otsu', or 'grey'"):
+        with pytest.raises(
+            ValueError, match=r"received method .*expected 'colour' or 'otsu', or 'grey'"
+        ):
             find_tissue(slide, **options)
     tifffile.imwrite(tmp_path / "b.tif", np.zeros((30, 30), np.uint16))
     with pytest.raises(SourceError, match=r"b\.tif: has 1 channels of uint16; find_tissue expects"):
@@ -275,3 +278,60 @@ def test_shares() -> None:
     padded = np.pad(whole, 64)
     expected = [padded[y + 64 : y + 104, x + 64 : x + 104].mean() for x, y in coords]
     np.testing.assert_allclose(actual.shares(coords, 40), expected, atol=1e-12)
+
+
+SLOW = [
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("esophagus_eosinophilic", "gastritis_lymphocytic")
+]
+
+
+@pytest.mark.parametrize(("contrast", "least"), [(0.5, 0.93), (0.3, 0.7)])
+@pytest.mark.parametrize("name", ["pancreas_pdac_1", *SLOW])
+def test_pale_half_of_a_slide(name: str, contrast: float, least: float, tmp_path: Path) -> None:
+    """Pale tissue is found beside stained tissue; Otsu's threshold leaves up to all of it out."""
+    slide = open_slide(ROOT / "examples" / "data" / f"{name}.tif")
+    small = slide.scaled(masks.small_step(slide))
+    image = small.read(0, small.shape[0]).astype(float)
+    right = np.s_[:, image.shape[1] // 2 :]
+    image[right] = 243 + contrast * (image[right] - 243)  # the grey value of the glass of all three
+    np.save(tmp_path / "pale.npy", np.rint(image).astype(np.uint8))
+    pale = open_slide(tmp_path / "pale.npy", mpp=masks.MPP)
+    stained, found = find_tissue(slide), find_tissue(pale)
+    expected = stained.mask[right]
+    by_otsu = find_tissue(pale, "otsu").mask[right]
+    assert (found.mask[right] & expected).sum() > least * expected.sum()
+    assert (by_otsu & expected).sum() < 0.82 * expected.sum()
+    assert stained.agreement > found.agreement
+    if contrast < 0.5:
+        assert found.agreement < 0.9
+
+
+def test_shadows_dust_and_tinted_glass(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    base = np.full((400, 300, 3), (244, 240, 232), float) + rng.normal(0, 1.5, (400, 300, 3))
+    base[:40] *= 0.6  # the shadow of the edge of a cover slip
+    base[100:110, 20:30] *= 0.3  # dust
+    base[200:300, 100:200] *= (0.95, 0.88, 0.96)  # pale eosin
+    np.save(tmp_path / "a.npy", base.clip(0, 255).astype(np.uint8))
+    actual = find_tissue(open_slide(tmp_path / "a.npy", mpp=8))
+    expected = np.zeros((400, 300), bool)
+    expected[200:300, 100:200] = True
+    assert (actual.mask != expected).mean() < 0.005
+
+
+def test_slide_covered_by_tissue(tmp_path: Path) -> None:
+    base = np.full((100, 100, 3), (150, 80, 160), np.uint8)
+    np.save(tmp_path / "a.npy", base)
+    assert find_tissue(open_slide(tmp_path / "a.npy")).share == 1
+    np.save(tmp_path / "b.npy", np.full((100, 100, 3), 243, np.uint8))
+    assert find_tissue(open_slide(tmp_path / "b.npy")).share == 0
+
+
+def test_memory_of_a_large_image(tmp_path: Path) -> None:
+    """6000 x 6000 pixels at 8 um are a slide of 48 mm."""
+    rng = np.random.default_rng(0)
+    tiles = rng.integers(200, 256, (600, 600, 3), np.uint8)
+    np.save(tmp_path / "a.npy", np.tile(tiles, (5, 5, 1)))
+    with cheap(60, 700):
+        find_tissue(open_slide(tmp_path / "a.npy", mpp=8))

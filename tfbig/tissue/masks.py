@@ -10,6 +10,7 @@ upsampling to the original resolution, re-thresholding values above 0 to 255, an
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,7 +24,17 @@ from tfbig.sources import ArraySource, Slide, Source, Upsampled
 
 __all__ = ["Tissue", "find_tissue", "tissue_mask"]
 
-METHODS: Final = ("otsu", "grey")
+METHODS: Final = ("colour", "otsu", "grey")
+COLOUR: Final = 5.0
+"""Distance in a and b of CIELAB from the colour of glass from which on a pixel is tissue: JPEG tiles differ by 4."""
+NOISE: Final = 4.0
+"""The same distance as a multiple of the median distance of glass, on slides with more noise."""
+SEED: Final = 1.6
+"""Distance that at least one pixel of a region has, as a multiple of the other."""
+GLASS: Final = 0.8
+"""Smallest grey value of glass, as a share of the brightest pixels (their 99th percentile)."""
+NEUTRAL: Final = 10.0
+"""Largest distance of the colour of glass from grey, in a and b of CIELAB."""
 GREY: Final = (3, 230)
 """Range of the grey values of tissue, both ends excluded, from the Big-Layers papers (section 4)."""
 MPP: Final = 8.0
@@ -105,10 +116,13 @@ class Tissue:
     Args:
         mask: Boolean `[h, w]` over the whole slide.
         shape: Rows and columns of the slide at level 0.
+        agreement: Dice coefficient of the masks of the methods "colour" and "otsu". Where it is low, tissue is pale, or
+            something else on the slide is coloured.
     """
 
     mask: Mask
     shape: tuple[int, int]
+    agreement: float = 1.0
 
     @property
     def share(self) -> float:
@@ -141,7 +155,7 @@ class Tissue:
 
 def find_tissue(
     slide: Slide,
-    method: str = "otsu",
+    method: str = "colour",
     *,
     dark: bool = False,
     smallest: float = 64.0,
@@ -151,11 +165,11 @@ def find_tissue(
 
     Args:
         slide: The slide, uint8 with one or three channels.
-        method: "otsu": tissue is more saturated (HSV) than Otsu's threshold (1979), as CAMELYON is tiled (Zhang et
-            al., 2022), and on one channel darker; "grey": tissue has a grey value above 3 and below 230, as PANDA is
-            tiled.
+        method: "colour": tissue differs in colour from the glass of the slide, however pale it is; grey shadows and
+            dust do not; "otsu": tissue is more saturated (HSV) than Otsu's threshold (1979), as CAMELYON is tiled
+            (Zhang et al., 2022); "grey": tissue has a grey value above 3 and below 230, as PANDA is tiled.
         dark: Whether the background is dark, as in fluorescence: tissue is then brighter than Otsu's threshold of the
-            grey values.
+            grey values. So is tissue on one channel darker.
         smallest: Regions of fewer pixels of that image are removed as dirt.
         holes: Holes of fewer pixels of that image are filled.
 
@@ -178,20 +192,36 @@ def find_tissue(
     """
     if method not in METHODS or (dark and method == "grey"):
         raise ValueError(
-            f"received method '{method}', dark={dark}; expected 'otsu', or 'grey' with dark=False."
+            f"received method '{method}', dark={dark}; expected 'colour' or 'otsu', or 'grey' with dark=False."
         )
     if slide.dtype != np.uint8 or slide.shape[2] not in (1, 3):
         raise SourceError(
             f"{slide.name}: has {slide.shape[2]} channels of {slide.dtype}; find_tissue expects 1 or 3 channels "
             "of uint8. Convert it first, or tile without a mask (--tissue none)."
         )
-    small = slide.scaled(_factor(slide))
+    small = slide.scaled(small_step(slide))
     image = small.read(0, small.shape[0])
-    mask = _otsu_mask(image, dark, slide.name) if method == "otsu" else in_grey_range(image)
-    cleaned = morphology.remove_small_objects(mask, max_size=math.ceil(smallest) - 1)
-    cleaned = morphology.remove_small_holes(cleaned, max_size=math.ceil(holes) - 1)
     rows, columns = slide.shape[:2]
-    return Tissue(cleaned, (rows, columns))
+    if method == "grey":
+        return Tissue(_without_small(in_grey_range(image), smallest, holes), (rows, columns))
+    otsu = _without_small(_otsu_mask(image, dark, slide.name), smallest, holes)
+    if dark or image.shape[2] == 1:
+        return Tissue(otsu, (rows, columns))
+    colour = _without_small(_colour_mask(image), smallest, holes)
+    mask = colour if method == "colour" else otsu
+    return Tissue(mask, (rows, columns), _dice(colour, otsu))
+
+
+def _without_small(mask: Mask, smallest: float, holes: float) -> Mask:
+    """Return a mask without small regions and holes."""
+    cleaned = morphology.remove_small_objects(mask, max_size=math.ceil(smallest) - 1)
+    filled: Mask = morphology.remove_small_holes(cleaned, max_size=math.ceil(holes) - 1)
+    return filled
+
+
+def _dice(first: Mask, second: Mask) -> float:
+    total = int(first.sum()) + int(second.sum())
+    return 2 * int((first & second).sum()) / total if total else 1.0
 
 
 def _check(source: Source, factor: int, sizes: tuple[int, int, int]) -> None:
@@ -257,8 +287,12 @@ def _disk(radius: int) -> Mask:
     return inside
 
 
-def _factor(slide: Slide) -> float:
-    """Return the width of a pixel of the small image in pixels of level 0."""
+def small_step(slide: Slide) -> float:
+    """Return the width of a pixel of the image that a mask is computed from, in pixels of level 0.
+
+    Args:
+        slide: The slide.
+    """
     if slide.mpp is not None:
         return max(2 * MPP / sum(slide.mpp), 1.0)
     return max(max(slide.shape[:2]) / SIDE, 1.0)
@@ -274,9 +308,65 @@ def _otsu_mask(image: npt.NDArray[Any], dark: bool, name: str) -> Mask:
     if dark or image.shape[2] == 1:
         grey = ndimage.median_filter(gray(image), 3)
         return np.asarray(grey > _otsu(grey) if dark else grey < _otsu(grey), bool)
-    padding = image.max(2) <= GREY[0]  # black padding that scanners add
-    saturation = ndimage.median_filter(np.rint(color.rgb2hsv(image)[..., 1] * 255), 3)
+    padding = _padding(image)
+    saturation = ndimage.median_filter(_by_strips(image, _saturation), 3)
     return np.asarray((saturation > _otsu(saturation[~padding])) & ~padding, bool)
+
+
+def _colour_mask(image: npt.NDArray[Any]) -> Mask:
+    """Return the pixels of an RGB image `[H, W, 3]` that differ in colour from glass, `[H, W]`.
+
+    Regions in which no pixel differs clearly are left out.
+    """
+    smooth = ndimage.median_filter(image, (3, 3, 1))
+    padding = _padding(image)
+    colours = _by_strips(smooth, _ab)
+    glass = _glass(smooth, colours, padding)
+    colour = np.median(colours[glass], axis=0) if glass.any() else 0.0
+    distance = np.hypot(*np.moveaxis(colours - colour, -1, 0))
+    noise = float(np.median(distance[glass])) if glass.any() else 0.0
+    distance[padding] = 0
+    least = max(COLOUR, NOISE * noise)
+    mask: Mask = filters.apply_hysteresis_threshold(distance, least, SEED * least)  # type: ignore[no-untyped-call]
+    return mask
+
+
+def _glass(image: npt.NDArray[Any], colours: npt.NDArray[Any], padding: Mask) -> Mask:
+    """Return where glass is: at the most frequent grey value of bright pixels without much colour.
+
+    There may be none, if tissue covers all of the image.
+    """
+    values = np.rint(_by_strips(image, gray)).astype(np.uint8)
+    bright = values >= GLASS * np.percentile(values, 99)
+    candidates = bright & ~padding & (np.hypot(colours[..., 0], colours[..., 1]) < NEUTRAL)
+    level = np.bincount(values[candidates], minlength=1).argmax()
+    return np.asarray(candidates & (values == level), bool)
+
+
+def _padding(image: npt.NDArray[Any]) -> Mask:
+    """Return the black padding that scanners add."""
+    return np.asarray(image.max(2) <= GREY[0], bool)
+
+
+def _by_strips(
+    image: npt.NDArray[Any], function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+) -> npt.NDArray[np.float32]:
+    """Return a function of each pixel, strip by strip: conversions of colours need many times the bytes of an image."""
+    starts = range(0, len(image), _STRIP_ROWS)
+    strips = [function(image[i : i + _STRIP_ROWS]).astype(np.float32) for i in starts]
+    return np.concatenate(strips)
+
+
+def _saturation(image: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the saturation of an RGB image, 0 to 255."""
+    saturation: npt.NDArray[Any] = np.rint(color.rgb2hsv(image)[..., 1] * 255)
+    return saturation
+
+
+def _ab(image: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a and b of an RGB image in CIELAB, `[H, W, 2]`."""
+    colours: npt.NDArray[Any] = color.rgb2lab(image)[..., 1:]
+    return colours
 
 
 def _otsu(values: npt.NDArray[Any]) -> float:

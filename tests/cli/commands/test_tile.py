@@ -1,5 +1,8 @@
 """`tfbig tile`: tiles, files, flags."""
 
+import json
+
+import numpy as np
 import pytest
 import yaml
 from cli_runs import write_square
@@ -17,9 +20,10 @@ def test_folder(slides, tmp_path, capsys):
     flags = ("--out", str(out), "--size", "64", "--min-tissue", "1.0")
     assert main(["tile", str(slides), *flags]) == 0
     output = capsys.readouterr().out
-    assert "a.tif: 16 tiles of 64 x 64 pixels, 1 x the pixels of level 0, 24.8% tissue" in output
+    assert "a.tif: 16 tiles of 64 x 64 pixels, 1 x the pixels of level 0, 29.8% tissue" in output
     names = {p.name for p in out.iterdir()}
-    assert names == {"a.h5", "a.png", "b.h5", "b.png", "tile.yaml", ".lock", *REPORT}
+    of_slides = {f"{name}.{suffix}" for name in "ab" for suffix in ("h5", "png", "geojson")}
+    assert names == {*of_slides, "tile.yaml", ".lock", *REPORT}
     coords = read_coords(out / "a.h5")
     assert len(coords.coords) == 16
     assert (coords.coords.min(), coords.coords.max()) == (192, 384)
@@ -74,3 +78,36 @@ def test_wrong_flags(slides, tmp_path, flags):
     with pytest.raises(SystemExit) as ended:
         main(["tile", str(slides), "--out", str(tmp_path / "out"), *flags])
     assert ended.value.code == 2
+
+
+def test_corrected_outlines(slides, tmp_path, capsys):
+    """The outlines of a run can be changed and used instead of a method."""
+    flags = ("--size", "64", "--min-tissue", "1.0")
+    assert main(["tile", str(slides), "--out", str(tmp_path / "found"), *flags]) == 0
+    for path in (tmp_path / "found").glob("*.geojson"):
+        content = json.loads(path.read_text())
+        (feature,) = content["features"]
+        (outline,) = feature["geometry"]["coordinates"]
+        assert feature["properties"]["classification"]["name"] == "Tissue"
+        middle = np.mean(outline, axis=0)[1]
+        feature["geometry"]["coordinates"] = [[[x, min(y, middle)] for x, y in outline]]
+        path.write_text(json.dumps(content))
+    capsys.readouterr()
+    again = ("--out", str(tmp_path / "again"), "--tissue", str(tmp_path / "found"))
+    assert main(["tile", str(slides), *again, *flags]) == 0
+    assert "a.tif: 4 tiles" in capsys.readouterr().out
+    (tmp_path / "found" / "b.geojson").unlink()
+    more = ("--out", str(tmp_path / "more"), "--tissue", str(tmp_path / "found"))
+    assert main(["tile", str(slides), *more, *flags]) == 3
+    assert "b.geojson: is not a GeoJSON file" in capsys.readouterr().err
+
+
+def test_uncertain_tissue_is_reported(tmp_path, capsys):
+    base = np.full((800, 400, 3), 243, np.uint8)
+    base[100:300, 100:300] = (150, 80, 160)
+    base[500:700, 100:300] = (238, 222, 236)  # pale
+    np.save(tmp_path / "a.npy", base)
+    flags = ("--size", "64", "--slide-mpp", "8", "--mpp", "8", "--out", str(tmp_path / "out"))
+    assert main(["tile", str(tmp_path / "a.npy"), *flags]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "(uncertain: --tissue colour and otsu agree by 67% only; look at the picture" in output

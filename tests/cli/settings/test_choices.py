@@ -11,6 +11,7 @@ from tfbig.cli.tasks.mil import AGGREGATORS
 from tfbig.models import dtfd, encoders, gigapixel_unet, latent
 from tfbig.patchgd import patch_sampling
 from tfbig.results import report, run_folder
+from tfbig.tissue import masks
 
 
 def test_names() -> None:
@@ -21,6 +22,7 @@ def test_names() -> None:
     assert choices.FILLINGS == patchgd.FILLINGS
     assert (choices.SAMPLERS, choices.SCALES) == (patch_sampling.SAMPLERS, patch_sampling.SCALES)
     assert choices.HEADS == latent.HEADS
+    assert set(masks.METHODS) < set(choices.TISSUE)
     assert tuple(
         tuple(names) for names in (encoders.TRUNKS, encoders.RESNETS, encoders.NETWORKS)
     ) == (choices.TRUNKS, choices.RESNETS, choices.NETWORKS)

@@ -13,14 +13,17 @@ import numpy.typing as npt
 from tfbig import SourceError
 from tfbig.cli import slide_batch
 from tfbig.cli.settings.slide_settings import TileSettings
-from tfbig.results import figures, heatmap, slide_viewer
+from tfbig.results import figures, geojson, heatmap, outlines, slide_viewer
 from tfbig.results.geojson import COLOURS
 from tfbig.sources import Coords, write_coords
 from tfbig.sources.slides.slide import Slide, title_of
 from tfbig.system import progress
 from tfbig.tissue import tiling
-from tfbig.tissue.masks import Tissue, find_tissue
+from tfbig.tissue.drawn import read_tissue
+from tfbig.tissue.masks import METHODS, Tissue, find_tissue
 
+LEAST_AGREEMENT = 0.9
+"""Dice coefficient of two methods below which their tissue is called uncertain."""
 Tiles: TypeAlias = npt.NDArray[Any]
 """Pixels of tiles, `[n, rows, columns, channels]`."""
 
@@ -57,9 +60,7 @@ def work(settings: TileSettings) -> slide_batch.Work[TileSettings]:
 def _tile(path: Path, slide: Slide, settings: TileSettings) -> str:
     if settings.dry_run:
         return f"{slide.describe()}: would be tiled at {slide.at(**slide_batch.resolution(settings)).shape}"
-    tissue = None
-    if settings.tissue in ("otsu", "grey"):
-        tissue = find_tissue(slide, settings.tissue, dark=settings.dark)
+    tissue = _tissue(path, slide, settings)
     with progress.reporting(path.name, "tile") as ticked:
         coords = tiling.tile(
             slide,
@@ -75,10 +76,39 @@ def _tile(path: Path, slide: Slide, settings: TileSettings) -> str:
     count = len(coords.coords)
     figures.tiles(folder / f"{name}.png", slide, coords, f"{name}: {count} tiles", tissue)
     slide_batch.write_view(settings, path, slide, _overlays(coords, tissue, slide))
+    if tissue is not None:
+        _write_outlines(folder / f"{name}.geojson", tissue)
     write_coords(folder / f"{name}.h5", replace(coords, made_with=_made_with(settings)), slide)
-    share = "" if tissue is None else f", {tissue.share:.1%} tissue"
+    share = "" if tissue is None else f", {tissue.share:.1%} tissue{_warning(tissue)}"
     size = f"{coords.size} x {coords.size} pixels, {coords.step:.4g} x the pixels of level 0"
     return f"{path.name}: {count} tiles of {size}{share}"
+
+
+def _tissue(path: Path, slide: Slide, settings: TileSettings) -> Tissue | None:
+    """Return the tissue as the flags ask for it, or None if tiles are not selected by it."""
+    if settings.tissue in ("none", "grey-tiles"):
+        return None
+    if settings.tissue in METHODS:
+        return find_tissue(slide, settings.tissue, dark=settings.dark)
+    file = Path(settings.tissue)
+    return read_tissue(file / f"{title_of(path)}.geojson" if file.is_dir() else file, slide)
+
+
+def _write_outlines(path: Path, tissue: Tissue) -> None:
+    """Write the outlines of tissue, which can be corrected in QuPath and read again."""
+    step = tissue.shape[1] / tissue.mask.shape[1]
+    polygons = outlines.regions(tissue.mask.astype(np.uint8), step).polygons
+    geojson.write_geojson(path, geojson.region_features(polygons, ("", "Tissue")))
+
+
+def _warning(tissue: Tissue) -> str:
+    """Return a warning if two methods find different tissue."""
+    if tissue.agreement >= LEAST_AGREEMENT:
+        return ""
+    return (
+        f" (uncertain: --tissue colour and otsu agree by {tissue.agreement:.0%} only; look at the picture, and correct "
+        "the outlines if they are wrong)"
+    )
 
 
 def _made_with(settings: TileSettings) -> dict[str, float]:

@@ -31,6 +31,8 @@ COLLECTIONS = {
 
 UNET_STRIDE = 128
 """Rows and columns of crops for the gigapixel U-Net are multiples of this."""
+TISSUE = ("colour", "otsu", "grey", "grey-tiles", "none")
+"""Ways to find tissue."""
 MAX_VIEWS = 100
 """Most slides with a zoomable view in a report."""
 WARM_START_EPOCHS = 4

@@ -127,11 +127,13 @@ class TileSettings(SlideSettings, TileSizeSettings, ResolutionSettings):
     mpp: float | None = mpp_flag("tiles")
     level: int | None = level_flag("--mpp 0.5")
     tissue: str = flag(
-        "otsu",
-        choices=["otsu", "grey", "grey-tiles", "none"],
-        help="how tissue is found. otsu: threshold of the saturation, at 8 um per pixel; grey: grey values from 3 "
-        "to 230, at 8 um per pixel; grey-tiles: the same on the pixels of each tile, which reads the whole slide; "
-        "none: keep all tiles (default: otsu)",
+        "colour",
+        type=types.tissue,
+        metavar="METHOD",
+        help="how tissue is found. colour: other colour than the glass, at 8 um per pixel; otsu: threshold of the "
+        "saturation, at 8 um per pixel; grey: grey values from 3 to 230, at 8 um per pixel; grey-tiles: the same on "
+        "the pixels of each tile, which reads the whole slide; none: keep all tiles; or a GeoJSON file of outlines, or "
+        "a folder with SLIDE.geojson, such as one that this command wrote (default: colour)",
     )
     dark: bool = flag(False, help="the background is dark, as in fluorescence")
     min_tissue: float = flag(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from pathlib import Path
 
+from tfbig.cli.settings import choices
 from tfbig.cli.settings.choices import UNET_STRIDE
 from tfbig.system.budget import parse_bytes
 
@@ -57,6 +59,15 @@ def byte_size(text: str) -> str:
 def byte_size_or_zero(text: str) -> str:
     """Check a number of bytes, or 0, and return it as it is."""
     return text if text == "0" else byte_size(text)
+
+
+def tissue(text: str) -> str:
+    """Return a way to find tissue, or the path of outlines."""
+    if text not in choices.TISSUE and not Path(text).exists():
+        raise ArgumentTypeError(
+            f"'{text}' is neither one of {', '.join(choices.TISSUE)} nor a GeoJSON file or a folder of them"
+        )
+    return text
 
 
 def shard(text: str) -> str:

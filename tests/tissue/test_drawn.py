@@ -1,0 +1,94 @@
+"""Tissue outlined by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import shapely
+from samples import ROOT
+
+from tfbig.errors import SourceError
+from tfbig.results import geojson, outlines
+from tfbig.sources import Slide, open_slide
+from tfbig.tissue import find_tissue, read_tissue
+
+SQUARE = {"type": "Polygon", "coordinates": [[[0, 0], [40, 0], [40, 50], [0, 50], [0, 0]]]}
+HOLED = {
+    "type": "MultiPolygon",
+    "coordinates": [[*SQUARE["coordinates"], [[10, 10], [20, 10], [20, 20], [10, 20], [10, 10]]]],
+}
+
+
+@pytest.fixture
+def slide(tmp_path: Path) -> Slide:
+    np.save(tmp_path / "slide.npy", np.zeros((100, 80, 3), np.uint8))
+    return open_slide(tmp_path / "slide.npy")
+
+
+def written(path: Path, content: Any) -> Path:
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize("wrap", ["geometry", "feature", "list", "collection"])
+def test_files(slide: Slide, tmp_path: Path, wrap: str) -> None:
+    feature = {"type": "Feature", "geometry": HOLED, "properties": {}}
+    point = {"type": "Feature", "geometry": {"type": "Point", "coordinates": [1, 2]}}
+    content: dict[str, Any] = {
+        "geometry": HOLED,
+        "feature": feature,
+        "list": [point, feature],
+        "collection": {"type": "FeatureCollection", "features": [feature, point]},
+    }
+    tissue = read_tissue(written(tmp_path / "a.geojson", content[wrap]), slide)
+    expected = np.zeros((100, 80), bool)
+    expected[:50, :40] = True
+    expected[10:20, 10:20] = False
+    np.testing.assert_array_equal(tissue.mask, expected)
+    assert tissue.shape == (100, 80)
+
+
+def test_round_trip_of_a_real_slide(tmp_path: Path) -> None:
+    real = open_slide(ROOT / "examples" / "data" / "pancreas_pdac_1.tif")
+    tissue = find_tissue(real)
+    polygons = outlines.regions(tissue.mask.astype(np.uint8), 4184 / tissue.mask.shape[1]).polygons
+    geojson.write_geojson(tmp_path / "a.geojson", geojson.region_features(polygons, ("", "Tissue")))
+    again = read_tissue(tmp_path / "a.geojson", real)
+    both = (again.mask & tissue.mask).sum()
+    assert 2 * both / (again.mask.sum() + tissue.mask.sum()) > 0.99
+
+
+def test_polygon_that_crosses_itself(slide: Slide, tmp_path: Path) -> None:
+    bow = shapely.Polygon([(0, 0), (40, 40), (40, 0), (0, 40)])
+    content = json.loads(shapely.to_geojson(bow))
+    assert read_tissue(written(tmp_path / "a.geojson", content), slide).share == pytest.approx(
+        0.1, rel=0.1
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"is not a GeoJSON file \(JSONDecodeError"),
+        ("3", "is not a GeoJSON file"),
+        ('{"type": "Polygon"}', "is not a GeoJSON file"),
+        ('{"features": [{"geometry": null}]}', "is not a GeoJSON file"),
+        ('{"features": []}', "has no polygons; expected the outlines of tissue. Draw"),
+        ("[" * 100_000, r"is not a GeoJSON file \(RecursionError"),
+        (json.dumps({"type": "Point", "coordinates": [1, 2]}), "has no polygons"),
+    ],
+)
+def test_other_files(slide: Slide, tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "a.geojson").write_text(content)
+    with pytest.raises(SourceError, match=rf"a\.geojson: {message}"):
+        read_tissue(tmp_path / "a.geojson", slide)
+
+
+def test_outlines_of_another_slide(slide: Slide, tmp_path: Path) -> None:
+    far = json.loads(shapely.to_geojson(shapely.box(1000, 1000, 2000, 2000)))
+    with pytest.raises(SourceError, match=r"a\.geojson: none of its 1 polygons is on .*slide\.npy"):
+        read_tissue(written(tmp_path / "a.geojson", far), slide)

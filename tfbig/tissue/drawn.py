@@ -1,0 +1,84 @@
+"""Tissue outlined by hand, in GeoJSON as QuPath and `tfbig tile` write it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import shapely
+from affine import Affine
+from rasterio import features
+
+from tfbig.errors import SourceError
+from tfbig.sources import Slide
+from tfbig.sources.files import PathLike
+from tfbig.tissue.masks import Tissue, small_step
+
+
+def read_tissue(path: PathLike, slide: Slide) -> Tissue:
+    """Read the tissue of a slide from outlines.
+
+    Args:
+        path: GeoJSON file: a FeatureCollection, a list of features or one feature, with polygons in pixels of level 0.
+        slide: The slide.
+
+    Returns:
+        A mask of the pixels, at the size that `find_tissue` uses, whose centre is in a polygon.
+
+    Raises:
+        SourceError: The file is not GeoJSON, has no polygon, or its polygons are not on the slide.
+
+    Example:
+        >>> np.save("slide.npy", np.zeros((100, 80, 3), "uint8"))
+        >>> import json
+        >>> square = {"type": "Polygon", "coordinates": [[[0, 0], [40, 0], [40, 50], [0, 50], [0, 0]]]}
+        >>> with open("slide.geojson", "w") as file:
+        ...     json.dump({"type": "Feature", "geometry": square, "properties": {}}, file)
+        >>> tfbig.tissue.read_tissue("slide.geojson", tfbig.open_slide("slide.npy")).share
+        0.25
+    """
+    polygons = _polygons(Path(path))
+    rows, columns = slide.shape[:2]
+    if not any(polygon.intersects(shapely.box(0, 0, columns, rows)) for polygon in polygons):
+        raise SourceError(
+            f"{path}: none of its {len(polygons)} polygons is on {slide.name}, {rows} x {columns}; expected "
+            "coordinates in pixels of level 0. Use the outlines of this slide."
+        )
+    height, width = slide.scaled(small_step(slide)).shape[:2]
+    to_slide = Affine.scale(columns / width, rows / height)
+    mask = features.rasterize(polygons, (height, width), transform=to_slide)
+    return Tissue(mask > 0, (rows, columns))
+
+
+def _polygons(path: Path) -> list[shapely.Geometry]:
+    """Return the polygons and multipolygons of a file."""
+    try:
+        shapes = [shapely.from_geojson(json.dumps(each)) for each in _geometries(path)]
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        RecursionError,
+        shapely.GEOSException,
+    ) as error:
+        raise SourceError(
+            f"{path}: is not a GeoJSON file ({type(error).__name__}: {error}). Export the annotations again."
+        ) from error
+    polygons = [shape for shape in shapes if shape.geom_type in ("Polygon", "MultiPolygon")]
+    if not polygons:
+        raise SourceError(
+            f"{path}: has no polygons; expected the outlines of tissue. Draw at least one, and export it as GeoJSON."
+        )
+    return [shapely.make_valid(polygon) for polygon in polygons]
+
+
+def _geometries(path: Path) -> Iterator[Any]:
+    """Yield the geometries of a FeatureCollection, a list of features, a feature, or a geometry."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(content, dict):
+        content = content.get("features", [content])
+    for feature in content:
+        yield feature.get("geometry", feature)
