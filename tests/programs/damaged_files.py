@@ -15,15 +15,24 @@ import numpy as np
 
 from tfbig import SourceError
 from tfbig.cli.settings import yaml_flags
-from tfbig.sources import open_slide, read_coords, read_mpp_table
+from tfbig.sources import ArraySource, open_bag, open_slide, read_coords, read_mpp_table
+from tfbig.sources.slides.opening import SourceSlide
+from tfbig.tissue import read_tissue
+
+BLANK = SourceSlide(ArraySource(np.zeros((100, 100, 3), np.uint8), "blank"), "numpy")
+"""Slide of the outlines."""
 
 
 def outcome(path: Path) -> str:
     """Return 'read', 'refused', or what went wrong with a file."""
     try:
         if path.suffix == ".h5":
+            if "features" in path.name:
+                assert open_bag(path).read(0, 1).shape[0] == 1
             coords = read_coords(path)
             assert coords.coords.shape[1] == 2 and coords.size > 0
+        elif path.suffix == ".geojson":
+            assert read_tissue(path, BLANK).mask.any()
         elif path.suffix == ".csv":
             assert all(mpp > 0 for mpp in read_mpp_table(path).values())
         elif path.suffix == ".yaml":

@@ -49,6 +49,10 @@ def read_tissue(path: PathLike, slide: Slide) -> Tissue:
     height, width = slide.scaled(small_step(slide)).shape[:2]
     to_slide = Affine.scale(columns / width, rows / height)
     mask = features.rasterize(polygons, (height, width), transform=to_slide)
+    if not mask.any():
+        raise SourceError(
+            f"{path}: its polygons are smaller than a pixel of the mask. Draw larger ones."
+        )
     return Tissue(mask > 0, (rows, columns))
 
 
@@ -56,14 +60,7 @@ def _polygons(path: Path) -> list[shapely.Geometry]:
     """Return the polygons and multipolygons of a file."""
     try:
         shapes = [shapely.from_geojson(json.dumps(each)) for each in _geometries(path)]
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        RecursionError,
-        shapely.GEOSException,
-    ) as error:
+    except Exception as error:  # whatever the document holds
         raise SourceError(
             f"{path}: is not a GeoJSON file ({type(error).__name__}: {error}). Export the annotations again."
         ) from error

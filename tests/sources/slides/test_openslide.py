@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -72,45 +70,3 @@ def test_transparent_pixels() -> None:
     pixels[0, :, 0] = [9, 90, 100]
     actual = openslide._opaque(pixels, (255, 200, 10))
     np.testing.assert_array_equal(actual[0], [[255, 200, 10], [90, 0, 0], [224, 160, 8]])
-
-
-@pytest.fixture
-def new_trials() -> Iterator[None]:
-    """Forget which files were tried, before and after a test."""
-    openslide._try_in_another_process.cache_clear()
-    yield
-    openslide._try_in_another_process.cache_clear()
-
-
-def test_file_on_which_openslide_aborts(new_trials: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    message = "GLib-ERROR **: failed to allocate 17179869184 bytes"
-    program = f"import os, sys; print({message!r}, file=sys.stderr, flush=True); os.abort()"
-    monkeypatch.setattr(openslide, "_TRIAL", program)
-    with pytest.raises(
-        SourceError,
-        match=rf"{NDPI.name}: OpenSlide ends its process with SIGABRT on it \(GLib-ERROR",
-    ):
-        open_slide(NDPI)
-
-
-def test_file_on_which_openslide_hangs(new_trials: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openslide, "_TRIAL", "import time; time.sleep(60)")
-    monkeypatch.setattr(openslide, "_TRIAL_SECONDS", 0.2)
-    with pytest.raises(SourceError, match=rf"{NDPI.name}: OpenSlide has not decoded three pixels"):
-        open_slide(NDPI)
-
-
-def test_file_is_tried_once(new_trials: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    programs = []
-    run = openslide.subprocess.run
-
-    def run_and_note(command: list[str], **options: Any) -> Any:
-        programs.append(command)
-        trial = run(command, **options)
-        assert (trial.returncode, trial.stderr) == (0, b"")
-        return trial
-
-    monkeypatch.setattr(openslide.subprocess, "run", run_and_note)
-    for _ in range(3):
-        open_slide(NDPI).close()
-    assert len(programs) == 1

@@ -13,6 +13,7 @@ from typing import Any, Final
 import h5py
 
 from tfbig.errors import SourceError
+from tfbig.sources import trial
 from tfbig.units import format_bytes
 
 MAX_RATIO: Final = 2000
@@ -36,6 +37,7 @@ def opened(name: str) -> Iterator[h5py.File]:
     Raises:
         SourceError: The file cannot be opened, or reading in the block failed.
     """
+    trial.check("hdf5", name)
     try:
         with h5py.File(name, "r") as file:
             yield file

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from itertools import product
 from typing import Any, Final, final
 
 import numpy as np
 
 from tfbig.errors import SourceError
+from tfbig.sources import trial
 from tfbig.sources.files import File, PathLike, optional
 from tfbig.sources.resolution import resolution_from_openslide
 from tfbig.sources.slides.slide import Slide
@@ -25,20 +22,6 @@ openslide, _import_error = optional("openslide")
 CACHE_BYTES: Final = 256 * 2**20
 """Size of OpenSlide's cache of decoded tiles, shared by all slides."""
 _BLOCK: Final = 1024
-_TRIAL_SECONDS: Final = 300
-_TRIAL_BYTES: Final = 2**32
-_TRIAL: Final = f"""
-import resource, sys, openslide
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-resource.setrlimit(resource.RLIMIT_AS, ({_TRIAL_BYTES}, {_TRIAL_BYTES}))
-slide = openslide.OpenSlide(sys.argv[1])
-columns, rows = slide.dimensions
-for level in range(slide.level_count):
-    for share in (0, 0.5, 1):
-        corner = int((columns - 1) * share), int((rows - 1) * share)
-        slide.read_region(corner, level, (1, 1))
-"""
-"""Program that opens a slide and decodes three pixels of each level."""
 _shared_cache: list[Any] = []
 _cache_lock = threading.Lock()
 
@@ -78,8 +61,7 @@ class VendorSlide(Slide):
         File(path)  # raises if it does not exist
         name = os.fspath(path)
         if openslide is not None:
-            status = os.stat(name)
-            _try_in_another_process(name, status.st_size, status.st_mtime_ns)
+            trial.check("openslide", name)
         self._handle = _Handle(name)
         slide = self._handle.slide()
         levels = [(rows, columns) for columns, rows in slide.level_dimensions]
@@ -177,29 +159,6 @@ class _VendorLevel(Source):
     def close(self) -> None:
         """Close the slide."""
         self._slide.close()
-
-
-@lru_cache(maxsize=4096)
-def _try_in_another_process(name: str, size: int, time_ns: int) -> None:
-    """Raise SourceError for a file on which OpenSlide ends the whole process: GLib aborts if memory is refused.
-
-    Size and time of the file are arguments so that a file is tried again when it has changed. Errors of OpenSlide are
-    left to this process.
-    """
-    command = [sys.executable, "-c", _TRIAL, name]
-    try:
-        trial = subprocess.run(command, capture_output=True, check=False, timeout=_TRIAL_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise SourceError(
-            f"{name}: OpenSlide has not decoded three pixels of each level in {_TRIAL_SECONDS} s. The file is damaged, "
-            "or its disk is not responding; copy it again."
-        ) from None
-    if trial.returncode < 0:
-        reason = trial.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
-        raise SourceError(
-            f"{name}: OpenSlide ends its process with {signal.Signals(-trial.returncode).name} on it ({reason[0]}; "
-            f"{size} bytes). The file is damaged; copy it again."
-        )
 
 
 def _open(name: str) -> Any:

@@ -251,6 +251,12 @@ def _layout(path: str, page: tifffile.TiffPage) -> TiffLayout:
     else:
         kind, height, width = "strips", min(page.rowsperstrip, rows), columns
     samples = planes * contiguous
+    bits = page.tags.get(258)
+    if bits is not None and bits.count not in (1, samples):
+        raise SourceError(
+            f"{path}: declares {samples} samples a pixel, but the bits of {bits.count}. The file is damaged; write or "
+            "copy it again."
+        )
     shape = (rows, columns, _num_colours(page, samples))
     if min(*shape, height, width) < 1:
         raise SourceError(

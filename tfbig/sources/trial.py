@@ -1,0 +1,110 @@
+"""Another process that opens a file first: on some damaged files, C libraries end the process that they are in."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Final
+
+from tfbig.errors import SourceError
+from tfbig.sources.files import PathLike
+
+SECONDS: Final = 300
+"""Longest time of a trial: disks in a network may be slow."""
+PROGRAM: Final = Path(__file__).with_name("trial_program.py")
+
+
+def check(kind: str, path: PathLike) -> None:
+    """Raise SourceError if a library ends its process on a file, or does not return.
+
+    A file is tried once, and again when it has changed. Errors that the library raises are left to this process.
+
+    Args:
+        kind: "hdf5" or "openslide".
+        path: The file.
+
+    Raises:
+        SourceError: The process ended, or took more than `SECONDS`; or there is no such file.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be opened: {error.strerror}. Check the path.") from error
+    _check(kind, os.fspath(path), status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=2**14)
+def _check(kind: str, name: str, size: int, time_ns: int) -> None:
+    reason = _PROCESS.attempt(kind, name)
+    if reason:
+        raise SourceError(
+            f"{name}: {reason} ({size} bytes). The file is damaged; copy or write it again."
+        )
+
+
+class _Process:
+    """The other process, started when it is first needed, and again after a file has ended it or after a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[str] | None = None
+        self._errors: IO[str] | None = None
+        self._parent = 0
+
+    def attempt(self, kind: str, name: str) -> str:
+        """Open a file in the process, and return what is wrong; an empty string if nothing is."""
+        with self._lock:
+            child = self._started()
+            assert child.stdin is not None and child.stdout is not None
+            child.stdin.write(json.dumps([kind, name]) + "\n")
+            child.stdin.flush()
+            if not select.select([child.stdout], [], [], SECONDS)[0]:
+                self.stop()
+                return f"the library has not opened it in {SECONDS} s"
+            if child.stdout.readline():
+                return ""
+            reason = self._end(child.wait())
+            self.stop()
+            return reason
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._child is not None and self._errors is not None and self._parent == os.getpid():
+            self._child.kill()
+            with suppress(BrokenPipeError):
+                self._child.__exit__(None, None, None)  # closes the pipes, and waits
+            self._errors.close()
+        self._child = self._errors = None
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._child is None or self._parent != os.getpid():
+            self._parent = os.getpid()
+            self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+            command = [sys.executable, str(PROGRAM)]
+            pipe = subprocess.PIPE
+            self._child = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True
+            )
+        return self._child
+
+    def _end(self, code: int) -> str:
+        """Return how the process ended."""
+        assert self._errors is not None
+        self._errors.seek(0)
+        last = (self._errors.read().strip().splitlines() or ["no message"])[-1]
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return f"the library ends its process with {how} on it ({last})"
+
+
+_PROCESS: Final = _Process()
+atexit.register(_PROCESS.stop)
