@@ -51,9 +51,12 @@ def test_files(tmp_path: Path) -> None:
     labels = rng.integers(0, 3, 60)
     odds = np.eye(3)[labels] + rng.random((60, 3))
     probabilities = odds / odds.sum(1, keepdims=True)
-    validation = labels[:30], probabilities[:30]
+    thresholds = classification.best_thresholds(labels[:30], probabilities[:30])
     names = ("=a", "b", "c")
-    classification.write(tmp_path, labels[30:], probabilities[30:], names, validation)
+    assert classification.thresholds_of_run(tmp_path, names) is None
+    classification.write(tmp_path, labels[30:], probabilities[30:], names, thresholds)
+    assert classification.thresholds_of_run(tmp_path, names) == thresholds
+    assert classification.thresholds_of_run(tmp_path, ("a", "b", "c")) is None
     rows = run_folder.read_rows(tmp_path / "classes.csv")
     assert [row["class"] for row in rows] == [*names]
     assert [int(row["samples"]) for row in rows] == np.bincount(labels[30:], minlength=3).tolist()

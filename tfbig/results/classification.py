@@ -32,7 +32,7 @@ def write(
     labels: Numbers,
     probabilities: Numbers,
     classes: Sequence[str],
-    validation: tuple[Numbers, Numbers] | None = None,
+    thresholds: Sequence[float] | None = None,
 ) -> None:
     """Write `classes.csv` and `curves.png` into a run folder.
 
@@ -41,10 +41,11 @@ def write(
         labels: True classes `[n]`.
         probabilities: Probabilities `[n, classes]`.
         classes: Names of the classes.
-        validation: Labels and probabilities of other samples, which choose the thresholds.
+        thresholds: Threshold of each class; by default 0.5.
     """
+    thresholds = thresholds or [DEFAULT_THRESHOLD] * len(classes)
     numbers = [
-        {"class": name, **evaluated(labels == k, probabilities[:, k], _threshold(validation, k))}
+        {"class": name, **evaluated(labels == k, probabilities[:, k], thresholds[k])}
         for k, name in enumerate(classes)
     ]
     run_folder.write_csv(Path(folder) / TABLE, numbers)
@@ -83,6 +84,29 @@ def evaluated(positive: Numbers, scores: Numbers, threshold: float) -> dict[str,
         "brier": float(np.mean((scores - positive) ** 2)),
     }
     return {name: "" if math.isnan(value) else value for name, value in values.items()}
+
+
+def best_thresholds(labels: Numbers, probabilities: Numbers) -> list[float]:
+    """Return the best threshold of each class.
+
+    Args:
+        labels: True classes of validation samples, `[n]`.
+        probabilities: Probabilities `[n, classes]`.
+    """
+    return [best_threshold(labels == k, p) for k, p in enumerate(probabilities.T)]
+
+
+def thresholds_of_run(folder: str | Path, classes: Sequence[str]) -> list[float] | None:
+    """Return the thresholds in `classes.csv` of a run; None if it has none, or other classes.
+
+    Args:
+        folder: Run folder.
+        classes: Names of the classes.
+    """
+    rows = run_folder.read_rows(Path(folder) / TABLE)
+    if [row.get("class") for row in rows] != [*classes]:
+        return None
+    return [float(row["threshold"]) for row in rows]
 
 
 def best_threshold(positive: Numbers, scores: Numbers) -> float:
@@ -159,13 +183,6 @@ def _caption(name: str, positive: Numbers, scores: Numbers) -> str:
     low, high = roc.auc_interval(positive, scores, LEVEL)
     interval = "" if math.isnan(low) else f" ({low:.2f} to {high:.2f})"
     return f"{name}: AUC {roc.auc(positive, scores):.3f}{interval}"
-
-
-def _threshold(validation: tuple[Numbers, Numbers] | None, number: int) -> float:
-    if validation is None:
-        return DEFAULT_THRESHOLD
-    labels, probabilities = validation
-    return best_threshold(labels == number, probabilities[:, number])
 
 
 def _ratio(count: Any, total: Any) -> float:

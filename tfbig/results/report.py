@@ -36,7 +36,7 @@ _POLICY: Final = (
 _ABOUT_CLASSES: Final = (
     "Each class against all others. The interval of the AUC has a confidence of 95 % (DeLong). Sensitivity, "
     "specificity, precision and F1 are at the threshold, which has the largest sum of sensitivity and specificity on "
-    "the validation data, or is 0.5 where there are none."
+    "the validation data, or is 0.5 where these do not decide."
 )
 _READ: Final = ("*.yaml", "*.json", "*.csv", "*.png", "*.txt", f"{slide_viewer.FOLDER}/*")
 """Files of a run folder that are read."""

@@ -91,7 +91,7 @@ def test_table_of_one_class(slide_bags_run, other_table, tmp_path, capsys):
     run = slide_bags_run.folder
     assert main(["evaluate", str(run), "--data", str(other_table), "--out", str(tmp_path)]) == 0
     output = capsys.readouterr().out
-    assert "test: 3 bags of 32 to 32 instances (0 purple, 3 red)" in output
+    assert "test: 3 bags of 36 to 36 instances (0 purple, 3 red)" in output
     assert "train" not in output
     assert np.shape(metrics(tmp_path)["confusion"]) == (2, 2)
     assert [row["label"] for row in predictions(tmp_path)] == ["red", "red", "red"]

@@ -1,5 +1,7 @@
 """Splits by case, folds, files of CLAM, and `--confine`."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tifffile
@@ -128,3 +130,14 @@ def test_confine_images_and_bags(name, column, flags, tmp_path, capsys):
     assert train.main(command) == 0
     assert train.main([*command, "--confine"]) == 1
     assert "secret.npy: lies outside of" in capsys.readouterr().err
+
+
+def test_class_without_training_items_is_a_warning(capsys):
+    part = [SimpleNamespace(labels=np.array(labels)) for labels in ([0, 0], [1], [0, 1])]
+    data = splits.Data.of(part, ("benign", "tumour"))
+    splits.print_counts(data, "bags", lambda part: "of 3 instances")
+    out, err = capsys.readouterr()
+    assert "train: 2 bags of 3 instances (2 benign, 0 tumour)" in out
+    assert err == (
+        "warning: none of the bags to train on has the class tumour, which cannot be learned\n"
+    )

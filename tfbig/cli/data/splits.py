@@ -317,3 +317,9 @@ def print_counts(data: Data, items: str, describe: Callable[[Any], str]) -> None
         counts = np.bincount(part.labels, minlength=len(data.classes))
         kinds = ", ".join(f"{n} {name}" for n, name in zip(counts, data.classes, strict=True))
         print(f"{split}: {len(part.labels)} {items} {describe(part)} ({kinds})")
+        missing = [name for n, name in zip(counts, data.classes, strict=True) if not n]
+        if split == "train" and missing:
+            print(
+                f"warning: none of the {items} to train on has the class {', '.join(missing)}, which cannot be learned",
+                file=sys.stderr,
+            )

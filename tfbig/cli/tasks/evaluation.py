@@ -50,8 +50,8 @@ def write_results(
     title = f"{len(data.test.bags)} test bags" + (f" x {len(repeats)}" if len(repeats) > 1 else "")
     figures.confusion(folder / "confusion.png", counts, data.classes, title)
     probabilities = np.mean([r["probabilities"] for r in repeats], axis=0)
-    validation = _validation(explain, data, settings)
-    classification.write(folder, data.test.labels, probabilities, data.classes, validation)
+    thresholds = _thresholds(explain, data, settings)
+    classification.write(folder, data.test.labels, probabilities, data.classes, thresholds)
     _draw_maps(explain, data, folder, repeats[0])
     means, deviations = _means_and_deviations(repeats)
     results = {"confusion": counts.tolist(), "left_out": [list(reason) for reason in data.failed]}
@@ -72,15 +72,12 @@ def _means_and_deviations(
     )
 
 
-def _validation(
-    explain: Explain, data: Data, settings: MILSettings
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-    """Return labels and probabilities of the validation bags, unless these are the test bags."""
-    if data.val is data.test:
-        return None
-    return data.val.labels, _evaluate_once(explain, data.val, data.classes, settings, 0)[
-        "probabilities"
-    ]
+def _thresholds(explain: Explain, data: Data, settings: MILSettings) -> list[float] | None:
+    """Return the threshold of each class: of the evaluated run, or chosen on the validation bags."""
+    if settings.test_only:
+        return classification.thresholds_of_run(settings.test_only, data.classes)
+    results = _evaluate_once(explain, data.val, data.classes, settings, 0)
+    return classification.best_thresholds(data.val.labels, results["probabilities"])
 
 
 def _evaluate_once(

@@ -108,12 +108,9 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
         """Write predictions, pictures, and last the metrics."""
         scores, table = _predicted(models.model, settings, data, "test")
         run_folder.write_csv(folder / run_folder.PREDICTIONS, table)
-        validation = None
-        if data.val is not data.test:
-            on_validation, _ = _predicted(models.model, settings, data, "val")
-            validation = data.val.labels, on_validation["probabilities"]
+        thresholds = _thresholds(models.model, settings, data)
         classification.write(
-            folder, data.test.labels, scores["probabilities"], data.classes, validation
+            folder, data.test.labels, scores["probabilities"], data.classes, thresholds
         )
         title = f"{len(data.test.labels)} test images"
         figures.confusion(folder / "confusion.png", scores["confusion"], data.classes, title)
@@ -277,6 +274,14 @@ def dataset(
     if weights is not None:
         return batches.map(lambda x, y: (x, y, tf.gather(weights, y)))
     return batches
+
+
+def _thresholds(model: Any, settings: PatchGDSettings, data: Data) -> list[float] | None:
+    """Return the threshold of each class: of the evaluated run, or chosen on the validation images."""
+    if settings.test_only:
+        return classification.thresholds_of_run(settings.test_only, data.classes)
+    scores, _ = _predicted(model, settings, data, "val")
+    return classification.best_thresholds(data.val.labels, scores["probabilities"])
 
 
 def _predicted(
