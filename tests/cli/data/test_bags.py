@@ -24,7 +24,7 @@ def test_tiles_of_slides(slide_bags_run):
     """Slides that cannot be read are named and skipped."""
     run = slide_bags_run
     assert run.code == 3
-    assert "train: 2 bags of 32 to 32 instances (1 purple, 1 red)" in run.out
+    assert "train: 2 bags of 35 to 35 instances (1 purple, 1 red)" in run.out
     assert "skipped s1: " in run.err
     assert "skipped s10: no such slide" in run.err
     assert sorted(name for name, _ in metrics(run.folder)["left_out"]) == ["s1", "s10"]
