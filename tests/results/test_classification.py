@@ -36,10 +36,8 @@ def test_class_without_samples() -> None:
 
 
 def test_threshold() -> None:
-    assert classification.best_threshold(POSITIVE, SCORES) in (
-        pytest.approx(0.75),  # sensitivity 1/2, specificity 1
-        pytest.approx(0.5),  # 3/4, 3/4
-    )
+    # sensitivity 1/2 and specificity 1; 3/4 and 3/4 at 0.5 have the same sum
+    assert classification.best_threshold(POSITIVE, SCORES) == pytest.approx(0.75)
     separated = np.array([0.1, 0.2, 0.3, 0.35]), np.array([False, False, True, True])
     assert classification.best_threshold(separated[1], separated[0]) == pytest.approx(0.25)
     assert classification.best_threshold(np.ones(4, bool), separated[0]) == 0.5
@@ -67,6 +65,14 @@ def test_files(tmp_path: Path) -> None:
     assert {r["threshold"] for r in run_folder.read_rows(tmp_path / "classes.csv")} == {"0.5"}
 
 
-def test_one_class_has_no_curves(tmp_path: Path) -> None:
-    classification.write(tmp_path, np.zeros(3, int), np.full((3, 2), 0.5), ("a", "b"))
-    assert (tmp_path / "curves.png").exists()
+def test_samples_of_one_class_have_no_curves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    monkeypatch.setattr(classification.figures, "save", lambda figure, path: drawn.append(figure))
+    for labels, lines in ((np.zeros(3, int), [0, 0, 0]), (np.array([0, 1, 1]), [1, 1, 1])):
+        probabilities = np.array([[0.7, 0.3], [0.4, 0.6], [0.1, 0.9]])
+        classification.draw_curves(tmp_path / "a.png", labels, probabilities, ("a", "b"))
+        diagonals = [1, 0, 1]
+        counts = [len(axes.lines) - d for axes, d in zip(drawn[-1].axes, diagonals, strict=True)]
+        assert counts == lines

@@ -15,7 +15,7 @@ def test_run_on_bags(slide_bags_run, tmp_path, capsys):
     folder = slide_bags_run.data.parent / "centre 1"
     assert main(["predict", run, str(folder), "--out", str(out)]) == 3
     output = capsys.readouterr()
-    assert "32 tiles, attention up to" in output.out
+    assert "35 tiles, attention up to" in output.out
     assert "s1.tif" in output.err
     names = {
         f"{slide}{end}"
