@@ -26,7 +26,7 @@ def test_run_on_bags(slide_bags_run, tmp_path, capsys):
     common |= {"report.html", "versions.json", "views"}
     assert {p.name for p in out.iterdir()} == names | common
     first, _ = predictions(out)
-    assert (first["slide"], first["tiles"], first["mpp_rows"]) == ("s4.tif", "32", "1.0")
+    assert (first["slide"], first["tiles"], first["mpp_rows"]) == ("s4.tif", "35", "1.0")
     assert float(first["probability_purple"]) + float(first["probability_red"]) == pytest.approx(1)
     tiles = json.loads((out / "s4.geojson").read_text())["features"]
     assert {f["properties"]["objectType"] for f in tiles} == {"detection"}
