@@ -18,7 +18,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfbig.engine import backward_pass, first_order, read_ahead, step_geometry, sweep_loop
+from tfbig.engine import (
+    backward_pass,
+    first_order,
+    read_ahead,
+    step_geometry,
+    step_progress,
+    sweep_loop,
+)
 from tfbig.engine.backward_pass import BackwardPass
 from tfbig.engine.forward_pass import ForwardPass
 from tfbig.engine.layout_choice import LayoutChoice
@@ -27,7 +34,7 @@ from tfbig.engine.sweep_state import StepState, Structure
 from tfbig.network.graph import Graph, Whole, values_with_gradient
 from tfbig.ops import autodiff
 from tfbig.plan.planner import Planner
-from tfbig.system import progress, traces
+from tfbig.system import traces
 
 
 class Program:
@@ -158,16 +165,16 @@ class Program:
             for sweep in state.sweeps:
                 self._forward.run(sweep, state)
             structure[:] = self._results_of(state).values()
-            progress.end(state.done)
+            step_progress.end(state.done)
 
             def gradient(*cotangents: tf.Tensor) -> list[Any]:
                 # A copy of the state: under an eager tape this is traced twice.
                 back = replace(state, d_images={}, d_wholes={}, d_weights={})
                 with self._calls.on_host():
                     backward_pass.seed(back, self._results, structure, cotangents)
-                    progress.begin(back.done)
+                    step_progress.begin(back.done)
                     self._backward.run_all(back.sweeps, self._before, back)
-                    progress.end(back.done)
+                    step_progress.end(back.done)
                 d_values = back.d_wholes | back.d_images
                 floats = {key for key, t in inputs.items() if autodiff.is_float(t)}
                 d_inputs = [d_values.get(key) if key in floats else None for key in keys]
@@ -184,7 +191,7 @@ class Program:
         state = self._start(inputs, weights, sinks=sinks)
         for sweep in state.sweeps:
             self._forward.run(sweep, state)
-        progress.end(state.done)
+        step_progress.end(state.done)
         return self._results_of(state)
 
     def _run_loss(
@@ -203,7 +210,7 @@ class Program:
         else:
             state.d_wholes[loss] = tf.cast(scale, state.wholes[loss].dtype)
         self._backward.run_all(sweeps, self._before, state)
-        progress.end(state.done)
+        step_progress.end(state.done)
         return self._results_of(state), state.weight_gradients
 
     def _start(
@@ -214,6 +221,7 @@ class Program:
         sinks: dict[int, tf.Tensor] | None = None,
     ) -> StepState:
         """Return the state before the first sweep, with the geometry of all sweeps."""
+        step_progress.begin_trace()
         images, trained = self._images(inputs), self._trained
         layout = self.layouts.while_tracing(images)
         geometry = step_geometry.trace(self.planner, self.folder, images, layout)
@@ -233,7 +241,7 @@ class Program:
             sinks=sinks or {},
         )
         state.run_wholes(self._before)
-        progress.begin(geometry.batch)
+        step_progress.begin(geometry.batch)
         return state
 
     def _results_of(self, state: StepState) -> dict[int, Structure]:

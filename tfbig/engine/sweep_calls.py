@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfbig.engine import step_progress
 from tfbig.engine.shared_traces import Functions
 from tfbig.engine.step_geometry import KINDS
 from tfbig.engine.sweep_state import StepState, SweepTensors
@@ -52,6 +53,7 @@ class SweepCalls:
             label: Name of the sweep in progress messages.
             table: Geometry of its strips.
         """
+        step_progress.tracing(label)
         if sweep not in self._canonical:
             self._canonical[sweep] = Canonical(self.graph, sweep)
         canonical, geometry = self._canonical[sweep], state.geometry

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -35,6 +36,7 @@ def choose(
     device_bytes: int = DEFAULT_STRIPS,
     training: bool = True,
     side: int = 4096,
+    report: Callable[[int, int], None] = lambda done, count: None,
 ) -> frozenset[int]:
     """Choose the images that are worth storing although no barrier asks for it.
 
@@ -48,6 +50,7 @@ def choose(
         device_bytes: Most bytes of strips; the halo is a larger share of small strips.
         training: Whether a backward pass follows.
         side: Rows and columns of the reference image; up to 63 fewer are used if the model rejects this size.
+        report: Called for each candidate with the number of the sweep, from 1, and the number of sweeps.
 
     Returns:
         The cut points.
@@ -56,11 +59,12 @@ def choose(
     if extents is None:
         return frozenset()
     cuts: frozenset[int] = frozenset()
-    for sweep in schedule(graph):
+    sweeps = schedule(graph)
+    for number, sweep in enumerate(sweeps, 1):
         candidates = _candidates(graph, sweep)
         if candidates:
             case = _Case(_subgraph(graph, sweep), extents, device_bytes, training, rates)
-            cuts |= _cuts(case, candidates)
+            cuts |= _cuts(case, candidates, partial(report, number, len(sweeps)))
     return cuts
 
 
@@ -194,12 +198,14 @@ def _representatives(count: int) -> np.ndarray:
     return np.concatenate([[0], near, [count - 1]])[:count]
 
 
-def _cuts(case: _Case, candidates: frozenset[int]) -> frozenset[int]:
+def _cuts(case: _Case, candidates: frozenset[int], report: Callable[[], None]) -> frozenset[int]:
     cuts: frozenset[int] = frozenset()
     best = case.seconds(cuts)
     while True:
-        trials = [(case.seconds(cuts | {v}), v) for v in candidates - cuts]
-        seconds, value = min(trials, default=(best, -1))
+        seconds, value = best, -1
+        for candidate in candidates - cuts:
+            report()
+            seconds, value = min((seconds, value), (case.seconds(cuts | {candidate}), candidate))
         if seconds >= best:
             return cuts
         best, cuts = seconds, cuts | {value}

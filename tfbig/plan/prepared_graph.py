@@ -16,6 +16,7 @@ from tfbig.plan.fixed_bytes import fixed_bytes
 from tfbig.plan.plan import Rates
 from tfbig.plan.strip_search import images_with_gradient
 from tfbig.plan.sweeps import Layout, Sweep, schedule
+from tfbig.system import progress
 from tfbig.units import itemsize
 
 
@@ -70,14 +71,17 @@ class PreparedGraph:
         self.rates = options.rates.times(options.devices)
         # If the user sets the size of the slices of a bag, only one slice may be in memory: nothing is cut.
         slices = options.strip_rows is not None and bool(graph.instance_shapes)
-        self.cuts = (
-            frozenset[int]()
-            if slices
-            else choose_cuts(graph, self.rates, device_bytes, options.training)
-        )
+        self.cuts = frozenset[int]() if slices else self._cuts(device_bytes)
         self.sweeps = schedule(graph, self.cuts)
         self.with_gradient = images_with_gradient(graph)
         self.fused = options.training and _is_fusible(graph, self.sweeps[-1])
+
+    def _cuts(self, device_bytes: int) -> frozenset[int]:
+        """Return the cut points for strips of these bytes."""
+        with progress.reporting(f"planning {self.options.name}", "sweep") as report:
+            return choose_cuts(
+                self.graph, self.rates, device_bytes, self.options.training, report=report
+            )
 
     @property
     def straight(self) -> Layout:

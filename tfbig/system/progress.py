@@ -1,6 +1,6 @@
-"""Progress of a long step on standard error: the current sweep and strip.
+"""Progress of long work on standard error: what is planned or traced, or the current sweep and strip.
 
-A step that ends within `QUIET_SECONDS` prints nothing. `tfbig.system.progress.show(False)` turns printing off.
+Work that ends within `QUIET_SECONDS` prints nothing. `tfbig.system.progress.show(False)` turns printing off.
 """
 
 from __future__ import annotations
@@ -9,11 +9,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import tensorflow as tf
-
-from tfbig.system import callbacks, signals
+from tfbig.system import signals
 
 QUIET_SECONDS = 4.0
 EVERY_SECONDS = 0.5
@@ -55,18 +52,29 @@ class Meter:
         Raises:
             Stopped: The work was requested to stop.
         """
+        self.report(f"{what}, {unit} {index + 1}/{count}")
+
+    def report(self, what: str) -> None:
+        """Report the work in progress.
+
+        Args:
+            what: Name of the work.
+
+        Raises:
+            Stopped: The work was requested to stop.
+        """
         signals.check()
         now = self.clock()
         if now - self.began > QUIET_SECONDS and now - self.printed > EVERY_SECONDS:
             self.printed, self.open = now, True
-            self._print(f"\r{what}, {unit} {index + 1}/{count}, {now - self.began:.0f} s ")
+            self._print(f"\r{what}, {now - self.began:.0f} s ")
 
     def begin(self) -> None:
-        """Start timing a step."""
+        """Start timing the work."""
         self.began = self.clock()
 
     def end(self) -> None:
-        """Clear the line at the end of a step."""
+        """Clear the line at the end of the work."""
         if self.open:
             self._print("\r" + " " * 60 + "\r")
         self.open = False
@@ -96,17 +104,3 @@ def reporting(what: str, unit: str = "strip") -> Iterator[Callable[[int, int], N
         yield lambda done, count: METER.tick(what, done - 1, count, unit)
     finally:
         METER.end()
-
-
-def _call(function: Callable[..., Any], *arguments: Any) -> tf.Operation:
-    return callbacks.numpy_function(function, list(arguments), [])
-
-
-def begin(after: tf.Tensor) -> None:
-    """Mark the start of a step in a graph, once `after` is computed."""
-    _call(lambda _: METER.begin(), after)
-
-
-def end(after: tf.Tensor) -> None:
-    """Mark the end of a step in a graph, once `after` is computed."""
-    _call(lambda _: METER.end(), after)
