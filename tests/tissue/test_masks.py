@@ -13,12 +13,12 @@ from resource_limits import cheap
 from samples import ROOT
 from scipy import ndimage
 from skimage import filters, measure, morphology
-from slide_files import NDPI, PANCREAS
+from slide_files import NDPI, PANCREAS, SMALL_SVS
 from tissue_slides import write_slide
 
 from tfbig.errors import SourceError
 from tfbig.sources import ArraySource, Grayscale, Source, TiffSource, open_slide
-from tfbig.tissue import masks
+from tfbig.tissue import masks, read_tissue
 from tfbig.tissue.masks import Tissue, find_tissue, tissue_mask
 
 
@@ -305,6 +305,20 @@ def test_pale_half_of_a_slide(name: str, contrast: float, least: float, tmp_path
     assert stained.agreement > found.agreement
     if contrast < 0.5:
         assert found.agreement < 0.9
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*sorted((ROOT / "examples" / "data").glob("*.tif")), SMALL_SVS],
+    ids=lambda path: path.stem,
+)
+def test_agrees_with_outlines_drawn_by_hand(path: Path) -> None:
+    slide = open_slide(path)
+    outlines = ROOT / "tests" / "files" / "outlines" / f"{path.stem}.geojson"
+    drawn, found = read_tissue(outlines, slide).mask, find_tissue(slide).mask
+    dice = 2 * (drawn & found).sum() / (drawn.sum() + found.sum())
+    assert dice > 0.93
+    assert (drawn & found).sum() > 0.96 * drawn.sum()
 
 
 def test_shadows_dust_and_tinted_glass(tmp_path: Path) -> None:
