@@ -20,6 +20,10 @@ _FLAGS = (
 _PRECISION = r" or --precision mixed_\1"
 _STORES = {"plan": r" or --store \1", "train": _PRECISION, "evaluate": _PRECISION}
 """What stands for `store=`, by command; a prediction has the precision of its model."""
+LEAST_AGREEMENT = 0.9
+"""Agreement of two methods from which on the tissue of a slide counts as certain."""
+LOOK = "make tiles with tfbig tile, look at its pictures, and use them with --coords"
+"""Advice on uncertain tissue for commands that make their tiles themselves."""
 
 
 def in_flags(error: Exception, command: str) -> str:
@@ -33,3 +37,15 @@ def in_flags(error: Exception, command: str) -> str:
     for pattern, flag in (*_FLAGS, (r" or store='(\w+)'", _STORES.get(command, ""))):
         text = re.sub(pattern, flag, text)
     return text
+
+
+def uncertain_tissue(agreement: float, advice: str) -> str:
+    """Return a warning if two methods find different tissue on a slide, else an empty text.
+
+    Args:
+        agreement: `Tissue.agreement`.
+        advice: What to do.
+    """
+    if agreement >= LEAST_AGREEMENT:
+        return ""
+    return f"(uncertain: --tissue colour and otsu agree by {agreement:.0%} only; {advice})"

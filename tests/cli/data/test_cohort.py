@@ -1,5 +1,6 @@
 """Slides of a table: labels, files, splits and resolution."""
 
+import numpy as np
 import pytest
 from cli_runs import cohort_settings, write_cohort_slide, write_table
 
@@ -28,6 +29,16 @@ def test_paths_and_numeric_labels(cohort_data, tmp_path):
     assert slides.rows[1]["path"] == cohort_data.parent / "centre 0" / "s9.tif"
     assert slides.rows[2]["path"].name == "s2.tif"
     assert {row["split"] for row in slides.rows} >= {"train", "test"}
+
+
+def test_uncertain_tissue_is_reported(tmp_path, capsys):
+    base = np.full((800, 400, 3), 243, np.uint8)
+    base[100:300, 100:300] = (150, 80, 160)
+    base[500:700, 100:300] = (238, 222, 236)  # pale
+    np.save(tmp_path / "a.npy", base)
+    slides = cohort.Opener(cohort_settings(tmp_path, slide_mpp=8.0, mpp=8.0))
+    slides.tiles(tmp_path / "a.npy", (64, 0.5))
+    assert "a: tissue (uncertain: --tissue colour and otsu agree by 67%" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig import SourceError
-from tfbig.cli import slide_batch
+from tfbig.cli import messages, slide_batch
 from tfbig.cli.settings.slide_settings import TileSettings
 from tfbig.results import figures, geojson, heatmap, outlines, slide_viewer
 from tfbig.results.geojson import COLOURS
@@ -22,8 +22,6 @@ from tfbig.tissue import tiling
 from tfbig.tissue.drawn import read_tissue
 from tfbig.tissue.masks import METHODS, Tissue, find_tissue
 
-LEAST_AGREEMENT = 0.9
-"""Dice coefficient of two methods below which their tissue is called uncertain."""
 Tiles: TypeAlias = npt.NDArray[Any]
 """Pixels of tiles, `[n, rows, columns, channels]`."""
 
@@ -79,7 +77,7 @@ def _tile(path: Path, slide: Slide, settings: TileSettings) -> str:
     if tissue is not None:
         _write_outlines(folder / f"{name}.geojson", tissue)
     write_coords(folder / f"{name}.h5", replace(coords, made_with=_made_with(settings)), slide)
-    share = "" if tissue is None else f", {tissue.share:.1%} tissue{_warning(tissue)}"
+    share = "" if tissue is None else f", {tissue.share:.1%} tissue {_warning(tissue)}".rstrip()
     size = f"{coords.size} x {coords.size} pixels, {coords.step:.4g} x the pixels of level 0"
     return f"{path.name}: {count} tiles of {size}{share}"
 
@@ -102,13 +100,8 @@ def _write_outlines(path: Path, tissue: Tissue) -> None:
 
 
 def _warning(tissue: Tissue) -> str:
-    """Return a warning if two methods find different tissue."""
-    if tissue.agreement >= LEAST_AGREEMENT:
-        return ""
-    return (
-        f" (uncertain: --tissue colour and otsu agree by {tissue.agreement:.0%} only; look at the picture, and correct "
-        "the outlines if they are wrong)"
-    )
+    advice = "look at the picture, and correct the outlines if they are wrong"
+    return messages.uncertain_tissue(tissue.agreement, advice)
 
 
 def _made_with(settings: TileSettings) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -157,6 +158,8 @@ class Opener:
             if not isinstance(coords, sources.Coords):
                 size, share = coords
                 tissue = find_tissue(slide)
+                if warning := messages.uncertain_tissue(tissue.agreement, messages.LOOK):
+                    print(f"{title_of(path)}: tissue {warning}", file=sys.stderr)
                 step = slide.step(**self.look)
                 coords = tiling.tile(slide, size, step=step, tissue=tissue, smallest_share=share)
             image = sources.OnDisk(path, step=coords.step, **self._options(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tfbig import SourceError, mil, sources
-from tfbig.cli import machine, slide_batch
+from tfbig.cli import machine, messages, slide_batch
 from tfbig.cli.data import bags, cohort, splits, tile_coords
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.results import Config
@@ -93,11 +94,14 @@ class Bags:
             return self._checked(tile_coords.file_of(settings.coords, path), slide)
         if (file := self.coords_of_run.get(path.resolve())) is not None:
             return sources.read_coords(file)
+        tissue = find_tissue(slide)
+        if warning := messages.uncertain_tissue(tissue.agreement, messages.LOOK):
+            print(f"{path.name}: tissue {warning}", file=sys.stderr)
         return tiling.tile(
             slide,
             self.size,
             step=slide.step(**slide_batch.resolution(settings)),
-            tissue=find_tissue(slide),
+            tissue=tissue,
             smallest_share=settings.min_tissue or 0.0,
         )
 
