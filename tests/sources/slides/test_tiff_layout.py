@@ -220,7 +220,17 @@ def test_tile_larger_than_the_image(tmp_path: Path) -> None:
     tifffile.imwrite(path, image(64, 64), tile=(64, 64), compression="deflate")
     set_tag(path, 322, 2**16)
     set_tag(path, 323, 2**16)
-    with pytest.raises(SourceError, match=r"tiles of 65536 x 65536, .*: one must be decoded at"):
+    with pytest.raises(SourceError, match=r"65536 x 65536, .*: one must be decoded at"):
+        TiffSource(path)
+
+
+def test_row_of_large_tiles(tmp_path: Path) -> None:
+    path = tmp_path / "row.tif"
+    tifffile.imwrite(path, image(64, 128), tile=(64, 64), compression="deflate")
+    set_tag(path, 322, 2**15)
+    set_tag(path, 323, 2**15)
+    set_tag(path, 256, 2**16)
+    with pytest.raises(SourceError, match=r"32768 x 32768, .*: a row of 2 must be decoded at once"):
         TiffSource(path)
 
 
@@ -268,3 +278,11 @@ def test_real_svs_that_is_not_tiff() -> None:
         pytest.skip(f"{path.relative_to(ROOT)} is not here")
     with pytest.raises(SourceError, match=r"broken_not_a_tiff\.svs: cannot be read as TIFF"):
         sources.open(path)
+
+
+@pytest.mark.parametrize("header", [b"II*\0\x08\0\0\0", b"II+\0\x08\0\0\0\x10\0\0\0\0\0\0\0"])
+def test_file_whose_first_page_was_not_written(tmp_path: Path, header: bytes) -> None:
+    path = tmp_path / "begun.tif"
+    path.write_bytes(header)
+    with pytest.raises(SourceError, match=r"begun\.tif: is a TIFF file without a complete image"):
+        TiffSource(path)

@@ -139,6 +139,8 @@ def read_layout(file: File, level: int) -> tuple[TiffPyramid, TiffLayout]:
     """
     try:
         with tifffile.TiffFile(file.path, _multifile=False) as tiff:  # never opens another file
+            if not len(tiff.pages):
+                raise SourceError(f"{file.path}: {_NO_IMAGE}")
             _check_stack(file, tiff.pages.first)
             levels = _levels(file.path, tiff)
             _check_first_page(file.path, tiff, levels[0].keyframe)
@@ -160,8 +162,8 @@ def read_layout(file: File, level: int) -> tuple[TiffPyramid, TiffLayout]:
 
 
 def _levels(path: str, tiff: tifffile.TiffFile) -> list[tifffile.TiffPageSeries]:
-    if not tiff.series:
-        raise SourceError(f"{path}: is a TIFF file without an image. Write or copy it again.")
+    if not tiff.series or not tiff.series[0].axes:
+        raise SourceError(f"{path}: {_NO_IMAGE}")
     series = tiff.series[0]
     if series.axes not in ("YX", "YXS", "SYX"):
         raise SourceError(
@@ -298,6 +300,8 @@ def _no_declared_size(data: bytearray) -> None:
     """Return None, for compressions whose data do not declare a size."""
 
 
+_NO_IMAGE: Final = "is a TIFF file without a complete image. Write or copy it again."
+
 _DECLARED_SIZE: Final = dict.fromkeys((6, 7, 33007, 34892), decoded_size.jpeg_size) | dict.fromkeys(
     (33003, 33004, 33005, 34712), decoded_size.jpeg2000_size
 )
@@ -322,8 +326,9 @@ def _check_segments(file: File, layout: TiffLayout) -> None:
     ends = (at + count for at, count in zip(layout.offsets, layout.counts, strict=False) if count)
     file.check_length(max(ends, default=0))
     if layout.band_bytes > _MAX_BAND_BYTES:
+        band = "one" if layout.num_across == 1 else f"a row of {layout.num_across}"
         raise SourceError(
-            f"{file.path}: {layout.facts}: one must be decoded at once and takes "
+            f"{file.path}: {layout.facts}: {band} must be decoded at once and takes "
             f"{format_bytes(layout.band_bytes)}; {format_bytes(_MAX_BAND_BYTES)} are allowed. Convert "
-            "the file to tiles, for example with tifffile.imwrite(..., tile=(512, 512))."
+            "the file to smaller tiles, for example with tifffile.imwrite(..., tile=(512, 512))."
         )
