@@ -58,7 +58,7 @@ def test_layout_of_another_size_that_keeps_too_much() -> None:
 
 
 def test_device_names_shared_bytes() -> None:
-    """Where strips are in host memory, the message lists them."""
+    """The message lists strips if they are in host memory."""
     graph = chain_graph()
     with pytest.raises(BudgetError, match=r"\(images .*, strips .*, other .*\), but 1 B are"):
         make_planner(graph, PLENTY, 1, shared=True).plan(1, squares(graph, 64))

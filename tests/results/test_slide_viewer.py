@@ -5,6 +5,7 @@ import pytest
 
 from tfbig.results import slide_viewer
 from tfbig.results.geojson import COLOURS, hex_of
+from tfbig.sources import open_slide
 
 
 def test_pyramid_averages_and_rounds_sides_up():
@@ -71,3 +72,11 @@ def test_round_trip_of_a_view(tmp_path):
     (layer,) = first.overlays
     assert (layer.name, layer.share, layer.legend) == ("mask", 1.5, (("#009e73", "tissue"),))
     assert first.file.is_file() and layer.file.is_file()
+
+
+def test_view_of_a_slide_has_the_pixel_size_of_its_thumbnail(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((100, 2 * slide_viewer.MAX_SIDE, 1), np.uint8))
+    slide = open_slide(tmp_path / "a.npy", mpp=0.25)
+    slide_viewer.write_slide_view(tmp_path, "a", slide, title="A")
+    (view,) = slide_viewer.read_views(tmp_path)
+    assert (view.title, view.mpp) == ("A", 0.5)

@@ -42,7 +42,7 @@ class Work(Generic[S]):
 
 
 class Outcome(NamedTuple):
-    """What came of a slide: a line to print, or the reason why it failed, and the time."""
+    """Outcome of the work on a slide: a line to print, or the reason why it failed, and the time."""
 
     line: str | None
     reason: str | None
@@ -237,9 +237,7 @@ def write_view(
     overlays: Sequence[slide_viewer.Overlay],
 ) -> None:
     """Write a slide with overlays for the zoomable view of the report."""
-    image = slide.thumbnail(slide_viewer.MAX_SIDE)
-    mpp = slide.mpp and slide.mpp[1] * slide.shape[1] / image.shape[1]
-    slide_viewer.write_view(settings.out, title_of(path), image, overlays, title=path.name, mpp=mpp)
+    slide_viewer.write_slide_view(settings.out, title_of(path), slide, overlays, title=path.name)
 
 
 def _mpp(path: Path, sizes: Mapping[str, float]) -> float | None:

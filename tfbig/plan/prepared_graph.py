@@ -22,7 +22,7 @@ from tfbig.units import itemsize
 
 @dataclass(frozen=True)
 class Options:
-    """What a plan depends on, in addition to the graph, the limits and the sizes of the images.
+    """Options of a plan, in addition to the graph, the limits and the sizes of the images.
 
     Args:
         strip_rows: Height of a strip, in rows of the first input. Default: chosen by the budget.

@@ -21,6 +21,7 @@ from PIL import Image
 
 from tfbig.errors import SourceError
 from tfbig.results.geojson import COLOURS, hex_of
+from tfbig.sources.slides.slide import Slide
 from tfbig.sources.writing import atomic_write
 
 FOLDER: Final = "views"
@@ -147,6 +148,23 @@ def write_view(
     view = {"title": title or name, "file": f"{name}.jpg", "mpp": mpp, "overlays": layers}
     with atomic_write(place / f"{name}.json") as part:
         part.write_text(json.dumps(view, indent=2) + "\n", encoding="utf-8")
+
+
+def write_slide_view(
+    folder: str | Path, name: str, slide: Slide, overlays: Sequence[Overlay] = (), *, title: str
+) -> None:
+    """Write the thumbnail of a slide and overlays into `folder/views`.
+
+    Args:
+        folder: Run folder.
+        name: Name of the files.
+        slide: The slide.
+        overlays: Overlays of the slide.
+        title: Title of the slide.
+    """
+    image = slide.thumbnail(MAX_SIDE)
+    mpp = slide.mpp and slide.mpp[1] * slide.shape[1] / image.shape[1]
+    write_view(folder, name, image, overlays, title=title, mpp=mpp)
 
 
 @dataclass(frozen=True)

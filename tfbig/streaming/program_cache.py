@@ -86,7 +86,7 @@ class Settings:
 
 
 class Compiled(NamedTuple):
-    """What `compile` has set.
+    """Loss and metrics that `compile` has set.
 
     Args:
         loss: Loss of Keras, or None.

@@ -99,7 +99,7 @@ def test_failed_slide_leaves_no_file(tmp_path, monkeypatch):
 
 
 def test_noise_is_said_to_have_too_many_regions(tmp_path, capsys, monkeypatch):
-    """Of a speckled mask, the largest regions have outlines, and the number of others is printed."""
+    """The largest regions of a speckled mask have outlines; the number of the others is printed."""
     monkeypatch.setattr(outlines, "MOST_REGIONS", 5)
     light = np.random.default_rng(0).random((24, 24, 1)) < 0.8
     tifffile.imwrite(tmp_path / "a.tif", np.kron(light, np.full((8, 8, 3), 255, np.uint8)))

@@ -82,7 +82,7 @@ def test_strict(tmp_path: Path) -> None:
 
 
 def test_evaluation(tmp_path: Path) -> None:
-    """What the data decide is saved; the model of the run is loaded, and nothing is trained."""
+    """Settings that the data decide are saved; the model of the run is loaded, and nothing is trained."""
     task, out = Noting(), tmp_path / "out"
     assert trainer.run(task, MILSettings(out=str(out), test_only="run")) == 3
     assert task.calls == [*BEFORE, (str(Path("run") / "model.keras"), None), ("write_results", 7)]

@@ -75,7 +75,7 @@ class CohortSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ComposedBagSettings:
-    """What bags are made of, and how bags are composed."""
+    """Items of bags, and the rules that compose bags of them."""
 
     SECTION = "data"
 
@@ -154,7 +154,7 @@ class TileLevelSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceSettings:
-    """Which instances of a bag are used, and how they are changed."""
+    """Selection and augmentation of the instances of a bag."""
 
     SECTION = "data"
 
@@ -192,7 +192,7 @@ class BagSettings(
 
 @dataclass(frozen=True, kw_only=True)
 class UltraMnistSettings:
-    """What images are, and how UltraMNIST is composed."""
+    """Kind of the images, and composition of UltraMNIST."""
 
     SECTION = "data"
 
@@ -243,7 +243,7 @@ class UltraMnistSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFileSettings:
-    """How image files are read and changed."""
+    """Reading and augmentation of image files."""
 
     SECTION = "data"
 

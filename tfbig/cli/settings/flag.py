@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Kind:
-    """What a flag is.
+    """Kind of a flag: whether it is saved, and whether it may change on resume.
 
     Attributes:
         saved: Whether `config.yaml` of a run holds it.

@@ -200,9 +200,7 @@ def _draw_on_slide(
         painted, share = heatmap.paint(coords, attention, slide)
         overlay = slide_viewer.attention_overlay(painted, len(attention), share)
         figures.slide_overlay(folder / f"{name}.png", slide, overlay, title)
-        image = slide.thumbnail(slide_viewer.MAX_SIDE)
-        mpp = slide.mpp and slide.mpp[1] * slide.shape[1] / image.shape[1]
-        slide_viewer.write_view(folder, name, image, [overlay], title=title, mpp=mpp)
+        slide_viewer.write_slide_view(folder, name, slide, [overlay], title=title)
 
 
 def draw_attention(
