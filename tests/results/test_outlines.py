@@ -58,7 +58,7 @@ def test_outlines_are_smooth_and_small_regions_are_dropped() -> None:
 
 
 def test_largest_regions_and_holes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest regions have outlines if there are more than the limit; small holes belong to the region around them."""
+    """Above the limit, the largest regions have outlines; small holes belong to the region around them."""
     monkeypatch.setattr(outlines, "MOST_REGIONS", 2)
     labels = np.zeros((20, 60), np.uint8)
     labels[2:18, 2:20] = 1
