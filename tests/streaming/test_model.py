@@ -285,10 +285,10 @@ def test_two_strips_run_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:
             second.set()
         return read(*rows)
 
-    def waiting(label: str, index: int, count: int) -> None:
+    def waiting(label: str, index: int, *rest: int | str) -> None:
         if label.startswith("forward 2/") and index == 0:
             met.append(second.wait(timeout=120))
-        tick(label, index, count)
+        tick(label, index, *rest)
 
     monkeypatch.setattr(host_store, "_read", seen)
     monkeypatch.setattr(host_store.METER, "tick", waiting)
