@@ -57,6 +57,21 @@ def test_pictures(tmp_path: Path) -> None:
         generate.pictures(tmp_path / "golf", (8, 8))
 
 
+@pytest.mark.parametrize("first", ["L", "RGB", "I;16"])
+def test_pictures_of_other_modes(tmp_path: Path, first: str) -> None:
+    """The first picture is no pattern for the others, and one of 16 bits is named before bags are made."""
+    modes = {"a": first, "b": "CMYK", "c": "I;16" if first == "I;16" else "LA"}
+    for name, mode in modes.items():
+        (tmp_path / name).mkdir()
+        suffix = "jpg" if mode == "CMYK" else "png"
+        Image.new(mode, (9, 8)).save(tmp_path / name / f"0.{suffix}")
+    if first == "I;16":
+        with pytest.raises(SourceError, match=r"a/0\.png: has 1 channels of uint16; expected"):
+            generate.pictures(tmp_path, (8, 8))
+        return
+    assert generate.pictures(tmp_path, (8, 8))[0].read(0, 3).shape == (3, 8, 8, 3)
+
+
 def test_shapes() -> None:
     """All classes have ink, and a seed draws the same tiles again."""
     bag, classes = generate.shapes(400, 24)

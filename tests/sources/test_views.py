@@ -27,6 +27,9 @@ def window_sources(tmp_path: Path) -> dict[str, Source]:
         "npy": sources.open(tmp_path / "a.npy"),
         "big endian": sources.open(tmp_path / "big.npy"),
         "gray": Grayscale(sources.open(array), invert=True),
+        "rgb": sources.RGB(sources.open(array)),
+        "rgb of gray": sources.RGB(sources.open(array[..., :1])),
+        "rgb of black and white": sources.RGB(sources.open(array[..., :1] > 99)),
         "padded": Padded(sources.open(array), 16, value=7),
         "upsampled": Upsampled(small, 5, (37, 53)),
         "crop": sources.open(array).crop((3, 30), (5, 44)),
@@ -43,6 +46,18 @@ def test_windows_equal_rows(tmp_path: Path, window: tuple[int, int, int, int]) -
         assert actual.flags.c_contiguous
         expected = read_all(source)[start:stop, left:right]
         np.testing.assert_array_equal(actual, expected, err_msg=name)
+
+
+def test_rgb() -> None:
+    array = image(6, 7, 3)
+    np.testing.assert_array_equal(read_all(sources.RGB(sources.open(array))), array)
+    gray = read_all(sources.RGB(sources.open(array[..., 0])))
+    np.testing.assert_array_equal(gray, np.asarray(Image.fromarray(array[..., 0]).convert("RGB")))
+    black_and_white = read_all(sources.RGB(sources.open(array[..., 0] > 99)))
+    np.testing.assert_array_equal(black_and_white, 255 * np.stack([array[..., 0] > 99] * 3, -1))
+    for other in (array.astype("u2"), array[..., :2], array.astype("f4")):
+        with pytest.raises(SourceError, match=r"array: has [23] channels of .* 8 bits \(uint8\)"):
+            sources.RGB(sources.open(other))
 
 
 @pytest.mark.parametrize("shape", [(20, 31), (37, 53), (9, 80), (90, 100), (64, 5)])

@@ -13,7 +13,7 @@ import numpy as np
 
 from tfbig.errors import SourceError
 from tfbig.mil.bag_dataset import BagSet
-from tfbig.sources import ArrayBag, Bag, PictureBag, Resized, Subset
+from tfbig.sources import RGB, ArrayBag, Bag, OnDisk, PictureBag, Resized, Subset
 from tfbig.sources.slides.pictures import PICTURE_SUFFIXES
 
 SHAPES = ("disc", "cross", "bar", "ring")
@@ -76,18 +76,19 @@ def compose(
 
 
 def pictures(folder: str | Path, size: tuple[int, int]) -> tuple[Bag, np.ndarray, tuple[str, ...]]:
-    """Open a folder with one folder of pictures per class, such as Imagenette.
+    """Open a folder with one folder of pictures per class, such as Imagenette, in RGB.
 
     Args:
         folder: Folder with `CLASS/*.jpg` and other picture files.
         size: `(rows, columns)` to which each picture is resized.
 
     Returns:
-        The pool `[m, rows, columns, C]`, the class of each picture `[m]`, and the names of the classes in alphabetical
+        The pool `[m, rows, columns, 3]`, the class of each picture `[m]`, and the names of the classes in alphabetical
         order.
 
     Raises:
-        SourceError: There are fewer than two classes with pictures.
+        SourceError: There are fewer than two classes with pictures, or the header of a picture is damaged or says that
+            it has more than 8 bits a sample.
     """
     root = Path(folder)
     folders = sorted(p for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
@@ -99,6 +100,8 @@ def pictures(folder: str | Path, size: tuple[int, int]) -> tuple[Bag, np.ndarray
         )
     classes = np.repeat(np.arange(len(by_class)), [len(paths) for paths in by_class.values()])
     paths = [path for group in by_class.values() for path in group]
+    for path in paths:  # bags are composed of all of them
+        RGB(OnDisk(path))
     return PictureBag(paths, str(folder), size), classes, tuple(by_class)
 
 

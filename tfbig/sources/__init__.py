@@ -1,7 +1,7 @@
 """Images and bags that are read in parts and never held whole.
 
 A `Source` is an image `[H, W, C]` that is read by bands of rows or rectangles; `open` returns one for a path or an
-array. `Source.crop`, `Grayscale`, `Padded`, `Scaled` and `Upsampled` transform a source as it is read. A
+array. `Source.crop`, `Grayscale`, `RGB`, `Padded`, `Scaled` and `Upsampled` transform a source as it is read. A
 `Slide` is a pyramid of images with the size of their pixels; `open_slide` chooses its reader, and `Slide.at` returns
 the source of one resolution. A `Bag` has instances `[n, ...]`, read by slices; `open_bag` returns one,
 and `Patches` and `Tiles` are bags of an image.
@@ -23,10 +23,11 @@ from tfbig.sources.slides.opening import SLIDE_SUFFIXES, open, open_slide
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.slides.tiff import TiffSource
 from tfbig.sources.source import Readable, Source
-from tfbig.sources.views import Channels, Grayscale, Padded, Scaled, Upsampled
+from tfbig.sources.views import RGB, Channels, Grayscale, Padded, Scaled, Upsampled
 from tfbig.sources.writing import NpyWriter, write_npy
 
 __all__ = [
+    "RGB",
     "SLIDE_SUFFIXES",
     "ArrayBag",
     "ArraySource",

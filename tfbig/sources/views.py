@@ -12,7 +12,7 @@ from PIL import Image
 from tfbig.errors import SourceError
 from tfbig.sources.arrays import from_array
 from tfbig.sources.resolution import Mpp
-from tfbig.sources.source import RowArray, Source, View
+from tfbig.sources.source import Readable, RowArray, Source, View
 
 _LUMA_BLOCK: Final = 2**16  # pixels whose 32-bit sums stay in a core's cache
 _BLOCK_BYTES: Final = 2**25
@@ -56,6 +56,53 @@ class Grayscale(View):
         rows = self._inner.read_window((start, stop), (left, right))
         gray = rows if rows.shape[2] == 1 else _luma(rows)
         return np.invert(gray) if self._invert else gray  # ~g == 255 - g
+
+
+@final
+class RGB(View):
+    """An image of 8 bits in red, green and blue: gray is repeated, black and white become 0 and 255, RGB is unchanged.
+
+    Args:
+        source: Image `[H, W, 1]` or `[H, W, 3]`, uint8 or bool.
+
+    Raises:
+        SourceError: The source has another dtype or number of channels.
+
+    Example:
+        >>> gray = tfbig.open(np.array([[0, 7]], "uint8"))
+        >>> tfbig.sources.RGB(gray).read(0, 1).tolist()
+        [[[0, 0, 0], [7, 7, 7]]]
+    """
+
+    def __init__(self, source: Source) -> None:
+        if not can_be_rgb(source):
+            raise SourceError(
+                f"{source.name}: has {source.shape[2]} channels of {source.dtype}; expected 1 or 3 channels of 8 bits "
+                "(uint8). Convert it, with the range of values that you want to see, or remove it."
+            )
+        super().__init__(source, (*source.shape[:2], 3), np.uint8, source.name)
+
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
+        return as_rgb(self._inner.read_window((start, stop), (left, right)))
+
+
+def can_be_rgb(source: Readable) -> bool:
+    """Return whether an image `[H, W, C]`, or tiles `[n, H, W, C]`, are gray or RGB of 8 bits, or black and white.
+
+    Args:
+        source: The image or the tiles.
+    """
+    return source.dtype in (np.uint8, np.bool_) and source.shape[-1] in (1, 3)
+
+
+def as_rgb(pixels: RowArray) -> RowArray:
+    """Return pixels `[..., 1 or 3]`, uint8 or bool, as `[..., 3]`, uint8.
+
+    Args:
+        pixels: The pixels.
+    """
+    levels = pixels * np.uint8(255) if pixels.dtype == np.bool_ else pixels
+    return levels if levels.shape[-1] == 3 else np.repeat(levels, 3, axis=-1)
 
 
 def _luma(rows: RowArray) -> RowArray:

@@ -39,6 +39,44 @@ def test_folder_of_images(side, tmp_path, capsys):
     assert np.shape(metrics(tmp_path / "out")["confusion"]) == (2, 2)
 
 
+MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")
+
+
+@pytest.mark.parametrize("first", [*MODES, "I;16"])
+@pytest.mark.parametrize("last", ["RGB", "L", "I;16"])
+def test_images_of_every_mode(first, last, tmp_path):
+    """All of 8 bits become RGB, whichever is the first of its split; those of 16 bits are named."""
+    places = [split for split in splits.SPLITS for _ in range(3)]
+    lines = ["image,label,split"]
+    for number, split in enumerate(places):
+        mode = {0: first, 1: "RGB", 2: last}[number % 3]
+        name = f"{number}.jpg" if mode == "CMYK" else f"{number}.png"
+        Image.new(mode, (50, 40)).save(tmp_path / name)
+        lines.append(f"{name},{number % 2},{split}")
+    (tmp_path / "images.csv").write_text("\n".join(lines))
+    flags = ["--images", "folder", "--data", str(tmp_path)]
+    data = images.load(train.settings_of([*PATCHGD, *flags]))
+    deep = (first, last).count("I;16")
+    assert [len(getattr(data, split).images) for split in splits.SPLITS] == [3 - deep] * 3
+    assert len(data.failed) == 3 * deep
+    assert all(
+        "of uint16; expected 1 or 3 channels of 8 bits" in reason for _, reason in data.failed
+    )
+    opened = [image for split in splits.SPLITS for image in getattr(data, split).images]
+    assert {image.read(0, 40).shape for image in opened} == {(40, 50, 3)}
+
+
+def test_only_images_of_16_bits(tmp_path, capsys):
+    rows = "".join(f"{n}.png,{n},{split}\n" for split in splits.SPLITS for n in range(2))
+    for number in range(2):
+        Image.new("I;16", (50, 40)).save(tmp_path / f"{number}.png")
+    (tmp_path / "images.csv").write_text(f"image,label,split\n{rows}")
+    assert run_patchgd(tmp_path / "out", "--images", "folder", "--data", str(tmp_path)) == 1
+    error = capsys.readouterr().err
+    assert "none of 2 images can be used" in error
+    assert "0.png: has 1 channels of uint16" in error
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["device", "patchgd"])
 def test_class_folders_with_mixing(mode, tmp_path):

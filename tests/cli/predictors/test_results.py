@@ -24,6 +24,8 @@ def test_network_input():
     image = ArraySource(np.full((4, 4, 3), 200, np.uint8))
     gray = results.network_input(image, Namespace(input="inverted-gray"))
     np.testing.assert_array_equal(gray.read(0, 4), np.full((4, 4, 1), 55, np.uint8))
+    rgb = results.network_input(gray, Namespace(input="rgb"))
+    np.testing.assert_array_equal(rgb.read(0, 4), np.full((4, 4, 3), 55, np.uint8))
     two = ArraySource(np.zeros((4, 4, 2), np.uint8))
     with pytest.raises(SourceError, match="has 2 channels; the network expects rgb"):
         results.network_input(two, Namespace(input="rgb"))

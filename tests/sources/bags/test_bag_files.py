@@ -36,10 +36,39 @@ def test_picture_sizes(tmp_path: Path) -> None:
     Image.fromarray(tiles((6, 6, 3))).save(tmp_path / "1.png")
     paths = [tmp_path / "0.png", tmp_path / "1.png"]
     assert PictureBag(paths, "bag", size=(7, 8)).read(0, 2).shape == (2, 7, 8, 3)
-    with pytest.raises(
-        SourceError, match=r"1.png: is \(6, 6, 3\) uint8; expected \(5, 4, 3\) uint8, as"
-    ):
+    with pytest.raises(SourceError, match=r"1.png: is 6 x 6; expected 5 x 4, as the first"):
         PictureBag(paths, "bag").read(0, 2)
+
+
+MODES = ("1", "L", "LA", "P", "RGBA", "CMYK")
+
+
+@pytest.mark.parametrize("place", [0, 1, None])
+@pytest.mark.parametrize("mode", MODES)
+def test_pictures_are_rgb(tmp_path: Path, mode: str, place: int | None) -> None:
+    """A picture of another mode is first, last or alone."""
+    other = Image.fromarray(tiles()[0]).convert(mode)
+    paths = [tmp_path / "0.jpg", tmp_path / "1.jpg"] if mode == "CMYK" else []
+    paths = paths or [tmp_path / "0.png", tmp_path / "1.png"]
+    for number, path in enumerate(paths):
+        picture = other if place in (number, None) else Image.fromarray(tiles()[1])
+        picture.save(path)
+    bag = PictureBag(paths, "bag")
+    assert (bag.shape, bag.dtype) == ((2, 5, 4, 3), np.uint8)
+    for path, pixels in zip(paths, bag.read(0, 2), strict=True):
+        stored = Image.open(path)
+        stored = stored.convert("L") if stored.mode == "LA" else stored
+        np.testing.assert_array_equal(pixels, np.asarray(stored.convert("RGB")))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_pictures_of_16_bits_are_refused(tmp_path: Path, place: int) -> None:
+    for number in range(2):
+        array = tiles()[number] if number != place else tiles()[number, ..., 0].astype("u2")
+        Image.fromarray(array).save(tmp_path / f"{number}.png")
+    message = rf"{place}\.png: has 1 channels of uint16; expected 1 or 3 channels of 8 bits"
+    with pytest.raises(SourceError, match=message):
+        open_bag(tmp_path).read(0, 2)
 
 
 def write(path: Path, **datasets: Any) -> Path:

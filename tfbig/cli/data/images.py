@@ -252,13 +252,8 @@ def _slides(settings: PatchGDSettings) -> Data:
     slides = cohort.read(settings)
     opener = cohort.Opener(settings)
 
-    first: list[Any] = []
-
     def image(path: Path) -> Any:
-        source = _scaled(opener.image(path), settings)
-        first.append(source) if not first else None
-        _check_same_type(source, first[0], path)
-        return source
+        return _scaled(sources.RGB(opener.image(path)), settings)
 
     def opened(rows: Sequence[Row]) -> ImageSet:
         images, labels, failed = cohort.open_rows(rows, image)
@@ -326,14 +321,13 @@ def _series(series: npt.NDArray[Any], labels: npt.NDArray[Any]) -> ImageSet:
 def _open_images(
     paths: Sequence[Path], labels: Sequence[int], num_classes: int, settings: PatchGDSettings
 ) -> ImageSet:
-    """Open the images that can be used; channels and dtype must be those of the first."""
+    """Open the images that can be used, in RGB; the others are listed with the reason."""
     images: list[Any] = []
     classes: list[int] = []
     failed: list[tuple[str, str]] = []
     for path, label in zip(paths, labels, strict=True):
         try:
-            image = _scaled(sources.OnDisk(path, settings.level), settings)
-            _check_same_type(image, images[0] if images else image, path)
+            image = _scaled(sources.RGB(sources.OnDisk(path, settings.level)), settings)
             if label >= num_classes:
                 raise SourceError(f"{path}: label {label} is not one of {num_classes} classes.")
         except SourceError as error:
@@ -344,14 +338,6 @@ def _open_images(
     if not images:
         raise SourceError(f"none of {len(paths)} images can be used. The first: {failed[0][1]}")
     return ImageSet(tuple(images), np.array(classes, np.int64), tuple(failed))
-
-
-def _check_same_type(image: Any, first: Any, path: Path) -> None:
-    if (image.shape[-1], image.dtype) != (first.shape[-1], first.dtype):
-        raise SourceError(
-            f"{path}: has {image.shape[-1]} channels of {image.dtype}; expected "
-            f"{first.shape[-1]} of {first.dtype}, as the first image. Convert it, or remove it."
-        )
 
 
 def _scaled(image: Any, settings: PatchGDSettings) -> Any:

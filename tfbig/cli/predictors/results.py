@@ -107,13 +107,12 @@ def resolution_of_run(config: Config) -> dict[str, Any]:
 
 def network_input(source: Source, settings: PredictSettings) -> Source:
     """Return the image as the network expects it: RGB, gray or inverted gray."""
-    channels = (3,) if settings.input == "rgb" else (1, 3)
-    if source.shape[2] not in channels:
+    if source.shape[2] not in (1, 3):
         raise SourceError(
             f"{source.name}: has {source.shape[2]} channels; the network expects {settings.input}. Convert the slide."
         )
     if settings.input == "rgb":
-        return source
+        return sources.RGB(source)
     return sources.Grayscale(source, invert=settings.input == "inverted-gray")
 
 

@@ -21,6 +21,7 @@ from tfbig.sources.files import File, PathLike
 from tfbig.sources.slides.opening import open
 from tfbig.sources.slides.pictures import PICTURE_SUFFIXES
 from tfbig.sources.source import RowArray
+from tfbig.sources.views import RGB
 
 
 @final
@@ -107,7 +108,7 @@ class FeatureBag(Bag):
 
 @final
 class PictureBag(Bag):
-    """A bag whose instances are picture files.
+    """A bag whose instances are picture files of 8 bits, in RGB: gray pictures are repeated in three channels.
 
     Args:
         paths: Picture files, in the order of the instances.
@@ -118,7 +119,8 @@ class PictureBag(Bag):
         labels: Labels of the instances `[n]`, as in `Bag`.
 
     Raises:
-        SourceError: There are no paths; when it is read, a picture is damaged or has another size.
+        SourceError: There are no paths, or the first picture is damaged or has more than 8 bits a sample; when it is
+            read, another one is, or has another size.
 
     Example:
         >>> from PIL import Image
@@ -139,9 +141,9 @@ class PictureBag(Bag):
     ) -> None:
         if not paths:
             raise SourceError(f"{name}: has no pictures; expected at least one.")
-        first = open(paths[0])
-        shape = (*(size or first.shape[:2]), first.shape[2])
-        super().__init__((len(paths), *shape), first.dtype, name, coords, labels)
+        first = RGB(open(paths[0]))
+        shape = (*(size or first.shape[:2]), 3)
+        super().__init__((len(paths), *shape), np.uint8, name, coords, labels)
         self._paths = list(paths)
         self._resizes = size is not None
 
@@ -152,15 +154,15 @@ class PictureBag(Bag):
         return np.stack([self._picture(self._paths[i]) for i in places])
 
     def _picture(self, path: PathLike) -> RowArray:
-        source = open(path)
+        source = RGB(open(path))
         picture = source.read(0, source.shape[0])
         shape = self.shape[1:]
         if self._resizes:
             picture = resize(picture, (shape[0], shape[1]))
-        if picture.shape != shape or picture.dtype != self.dtype:
+        if picture.shape != shape:
             raise SourceError(
-                f"{source.name}: is {picture.shape} {picture.dtype}; expected {shape} {self.dtype}, as the first "
-                f"picture of '{self.name}'. Convert the pictures to one size and dtype, or pass a size."
+                f"{source.name}: is {picture.shape[0]} x {picture.shape[1]}; expected {shape[0]} x {shape[1]}, as the "
+                f"first picture of '{self.name}'. Convert the pictures to one size, or pass a size."
             )
         return picture
 
