@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 from keras import layers
 
-from tfbig.models.resnet import resnet18, resnet34, resnet50
+from tfbig.models.resnet import resnet18, resnet26, resnet34, resnet50
 
 Builder: TypeAlias = Callable[..., keras.Model]
 """Function from the shape of a tile, and options, to an encoder."""
 
-RESNETS: dict[str, Builder] = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
+RESNETS: dict[str, Builder] = {
+    "resnet18": resnet18,
+    "resnet34": resnet34,
+    "resnet50": resnet50,
+    "resnet18_gn": partial(resnet18, name="resnet18_gn", norm="group"),
+    "resnet50_gn": partial(resnet50, name="resnet50_gn", norm="group"),
+    "resnet26": resnet26,
+}
+"""ResNets; `_gn` has GroupNormalization of 32 groups."""
+TILE_CHANNELS = ("resnet26",)
+"""Networks whose first convolution has the channels of the tile, as in the code of ABMIL-ACC; else it has three."""
 
 
 def small(shape: Sequence[int | None], widths: Sequence[int] = (16, 32, 64)) -> keras.Model:
@@ -112,10 +123,10 @@ def scaled(
     mean: float | Sequence[float] = 0.0,
     std: float | Sequence[float] = 1.0,
 ) -> keras.Model:
-    """Put a network of three channels behind `(x / 255 - mean) / std`; a tile of one channel is repeated three times.
+    """Put a network behind `(x / 255 - mean) / std`; a tile of one channel is repeated for a network of three.
 
     Args:
-        net: Keras model that expects `[N, H, W, 3]`.
+        net: Keras model that expects `[N, H, W, 3]`, or `[N, H, W, 1]`.
         shape: `(H, W, C)` of a tile, with C 1 or 3.
         mean: Mean of the channels divided by 255, one number or one per channel.
         std: Standard deviation of the channels divided by 255, one number or one per channel.
@@ -123,9 +134,10 @@ def scaled(
     Returns:
         A plain `keras.Model` from values 0 to 255, `[N, H, W, C]`, to what `net` returns.
     """
-    means, stds = (np.broadcast_to(n, 3).tolist() for n in (mean, std))
+    channels = net.input_shape[-1]
+    means, stds = (np.broadcast_to(n, channels).tolist() for n in (mean, std))
     tile = keras.Input(shape)
-    x = layers.Concatenate()([tile] * 3) if shape[-1] == 1 else tile
+    x = layers.Concatenate()([tile] * channels) if shape[-1] == 1 < channels else tile
     scale, shift = [1 / (255 * s) for s in stds], [-m / s for m, s in zip(means, stds, strict=True)]
     x = layers.Rescaling(scale, shift)(x)
     return keras.Model(tile, net(x), name=net.name)
@@ -214,7 +226,8 @@ def make(
         encoder = builders[name](shape)
     else:
         options = {"include_top": False, "pooling": "avg" if pooled else None}
-        encoder = scaled(NETWORKS[name]((*shape[:2], 3), **options), shape, mean, std)
+        seen = tuple(shape) if name in TILE_CHANNELS else (*shape[:2], 3)
+        encoder = scaled(NETWORKS[name](seen, **options), shape, mean, std)
     encoder = encoder if norm else without_norm(encoder)
     if latent is None:
         return encoder

@@ -1,4 +1,4 @@
-"""ResNet-18, 34 and 50 as torchvision defines them, and a reader for torchvision's weights."""
+"""ResNets as torchvision and timm define them, and a reader for their weights."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from safetensors.numpy import load_file
 EPSILON = 1e-5
 MOMENTUM = 0.9  # torch counts from the other end: 0.1
 WIDTHS = (64, 128, 256, 512)
+GROUPS = 32
 NOT_WEIGHTS = ("num_batches_tracked",)  # torch counts batches; neither library uses the number
 
-Block: TypeAlias = Callable[[keras.KerasTensor, int, int, str], keras.KerasTensor]
-"""Function `(x, width, stride, name) -> x` that adds one residual block."""
+Norm: TypeAlias = Callable[[keras.KerasTensor, str], keras.KerasTensor]
+"""Function `(x, name) -> x` that adds a normalisation."""
+Block: TypeAlias = Callable[[keras.KerasTensor, int, int, str, Norm], keras.KerasTensor]
+"""Function `(x, width, stride, name, norm) -> x` that adds one residual block."""
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 """Arrays of a file by torchvision's key."""
 Variables: TypeAlias = dict[str, tuple[keras.Variable, tuple[int, ...]]]
@@ -32,9 +35,12 @@ def resnet18(
     classes: int = 1000,
     pooling: str | None = None,
     name: str = "resnet18",
+    norm: str = "batch",
 ) -> keras.Model:
     """Build ResNet-18, 11689512 parameters with its top. See `resnet` for the arguments and the result."""
-    return resnet(_basic_block, (2, 2, 2, 2), input_shape, include_top, classes, pooling, name)
+    return resnet(
+        _basic_block, (2, 2, 2, 2), input_shape, include_top, classes, pooling, name, norm
+    )
 
 
 def resnet34(
@@ -43,9 +49,12 @@ def resnet34(
     classes: int = 1000,
     pooling: str | None = None,
     name: str = "resnet34",
+    norm: str = "batch",
 ) -> keras.Model:
     """Build ResNet-34, 21797672 parameters with its top. See `resnet` for the arguments and the result."""
-    return resnet(_basic_block, (3, 4, 6, 3), input_shape, include_top, classes, pooling, name)
+    return resnet(
+        _basic_block, (3, 4, 6, 3), input_shape, include_top, classes, pooling, name, norm
+    )
 
 
 def resnet50(
@@ -54,13 +63,29 @@ def resnet50(
     classes: int = 1000,
     pooling: str | None = None,
     name: str = "resnet50",
+    norm: str = "batch",
 ) -> keras.Model:
     """Build ResNet-50, 25557032 parameters with its top. See `resnet` for the arguments and the result.
 
     `keras.applications.ResNet50` is another network: it strides in the first 1x1 convolution of a
     block, where torchvision strides in the 3x3, and its convolutions have biases.
     """
-    return resnet(_bottleneck, (3, 4, 6, 3), input_shape, include_top, classes, pooling, name)
+    return resnet(_bottleneck, (3, 4, 6, 3), input_shape, include_top, classes, pooling, name, norm)
+
+
+def resnet26(
+    input_shape: Sequence[int | None] = (None, None, 3),
+    include_top: bool = True,
+    classes: int = 1000,
+    pooling: str | None = None,
+    name: str = "resnet26",
+    norm: str = "batch",
+) -> keras.Model:
+    """Build ResNet-26 of timm, two bottleneck blocks a stage. See `resnet` for the arguments and the result.
+
+    15995176 parameters with its top. The code of ABMIL-ACC has it as the encoder of QMNIST-bags.
+    """
+    return resnet(_bottleneck, (2, 2, 2, 2), input_shape, include_top, classes, pooling, name, norm)
 
 
 def resnet(
@@ -71,6 +96,7 @@ def resnet(
     classes: int,
     pooling: str | None,
     name: str,
+    norm: str = "batch",
 ) -> keras.Model:
     """Build a residual network (He et al., "Deep residual learning", CVPR 2016) in torchvision's form.
 
@@ -83,13 +109,15 @@ def resnet(
     torchvision's Linear draws its biases at random.
 
     Args:
-        block: Function `(x, width, stride, name) -> x` that adds one residual block.
+        block: Function `(x, width, stride, name, norm) -> x` that adds one residual block.
         depths: Number of blocks of each of the four stages.
         input_shape: `(H, W, 3)`; `None` for any height or width.
         include_top: Whether to end in average pooling and a dense layer without activation.
         classes: Outputs of that layer.
         pooling: Without the top: `"avg"`, `"max"`, or None for the feature map `[N, H/32, W/32, C]`.
         name: Name of the model.
+        norm: "batch" for BatchNormalization, or "group" for GroupNormalization with 32 groups (Wu and He, "Group
+            normalization", ECCV 2018), which has as many trainable parameters.
 
     Returns:
         A plain functional `keras.Model`. Its input `[N, H, W, 3]` is RGB as torchvision normalises it,
@@ -97,13 +125,16 @@ def resnet(
         `[N, classes]`; without the top features `[N, C]`, or the feature map if `pooling` is None.
 
     Raises:
-        ValueError: `pooling` is none of these.
+        ValueError: `pooling` or `norm` is none of these.
     """
     if pooling not in (None, "avg", "max"):
         raise ValueError(f"pooling={pooling!r} of {name}: expected None, 'avg' or 'max'.")
+    if norm not in NORMS:
+        raise ValueError(f"norm={norm!r} of {name}: expected 'batch' or 'group'.")
+    normalise = NORMS[norm]
     image = keras.Input(input_shape, name="image")
     x = _convolution(image, 64, 7, 2, "conv1")  # [N, H/2, W/2, 64]
-    x = _relu(_normalise(x, "bn1"), "relu")
+    x = _relu(normalise(x, "bn1"), "relu")
     # Padding with zeros is safe: after ReLU no value is below them. If a whole window is zero the
     # padding ties with it, and takes a gradient that ReLU would have stopped anyway.
     x = keras.layers.ZeroPadding2D(1, name="maxpool.pad")(x)
@@ -111,7 +142,7 @@ def resnet(
     for stage, (width, depth) in enumerate(zip(WIDTHS, depths, strict=True), 1):
         for i in range(depth):
             stride = 2 if i == 0 and stage > 1 else 1
-            x = block(x, width, stride, f"layer{stage}.{i}")
+            x = block(x, width, stride, f"layer{stage}.{i}", normalise)
     x = _linear(_pool(x, "avg"), classes, "fc") if include_top else _pool(x, pooling)
     return keras.Model(image, x, name=name)
 
@@ -169,31 +200,35 @@ def _check_key(
         )
 
 
-def _basic_block(x: keras.KerasTensor, width: int, stride: int, name: str) -> keras.KerasTensor:
+def _basic_block(
+    x: keras.KerasTensor, width: int, stride: int, name: str, norm: Norm
+) -> keras.KerasTensor:
     """Add two 3x3 convolutions, `[N, H, W, C] -> [N, H / stride, W / stride, width]`."""
     y = _convolution(x, width, 3, stride, f"{name}.conv1")
-    y = _relu(_normalise(y, f"{name}.bn1"), f"{name}.relu1")
+    y = _relu(norm(y, f"{name}.bn1"), f"{name}.relu1")
     y = _convolution(y, width, 3, 1, f"{name}.conv2")
-    return _add_shortcut(x, _normalise(y, f"{name}.bn2"), stride, name)
+    return _add_shortcut(x, norm(y, f"{name}.bn2"), stride, name, norm)
 
 
-def _bottleneck(x: keras.KerasTensor, width: int, stride: int, name: str) -> keras.KerasTensor:
+def _bottleneck(
+    x: keras.KerasTensor, width: int, stride: int, name: str, norm: Norm
+) -> keras.KerasTensor:
     """Add 1x1, 3x3 and 1x1 convolutions: `[N, H, W, C] -> [N, H / stride, W / stride, 4 * width]`."""
     y = _convolution(x, width, 1, 1, f"{name}.conv1")
-    y = _relu(_normalise(y, f"{name}.bn1"), f"{name}.relu1")
+    y = _relu(norm(y, f"{name}.bn1"), f"{name}.relu1")
     y = _convolution(y, width, 3, stride, f"{name}.conv2")
-    y = _relu(_normalise(y, f"{name}.bn2"), f"{name}.relu2")
+    y = _relu(norm(y, f"{name}.bn2"), f"{name}.relu2")
     y = _convolution(y, 4 * width, 1, 1, f"{name}.conv3")
-    return _add_shortcut(x, _normalise(y, f"{name}.bn3"), stride, name)
+    return _add_shortcut(x, norm(y, f"{name}.bn3"), stride, name, norm)
 
 
 def _add_shortcut(
-    x: keras.KerasTensor, y: keras.KerasTensor, stride: int, name: str
+    x: keras.KerasTensor, y: keras.KerasTensor, stride: int, name: str, norm: Norm
 ) -> keras.KerasTensor:
     """Add the shortcut x to y `[N, H, W, C]`, projected if its shape differs, then ReLU."""
     if stride > 1 or x.shape[-1] != y.shape[-1]:
         x = _convolution(x, y.shape[-1], 1, stride, f"{name}.downsample.0")
-        x = _normalise(x, f"{name}.downsample.1")
+        x = norm(x, f"{name}.downsample.1")
     return _relu(keras.layers.Add(name=f"{name}.add")([y, x]), f"{name}.relu")
 
 
@@ -222,8 +257,16 @@ def _pool(x: keras.KerasTensor, pooling: str | None) -> keras.KerasTensor:
     return x
 
 
-def _normalise(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
+def _batch_norm(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
     return keras.layers.BatchNormalization(momentum=MOMENTUM, epsilon=EPSILON, name=name)(x)
+
+
+def _group_norm(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
+    return keras.layers.GroupNormalization(GROUPS, epsilon=EPSILON, name=name)(x)
+
+
+NORMS: dict[str, Norm] = {"batch": _batch_norm, "group": _group_norm}
+"""Normalisations by name; layers keep torchvision's names, such as `bn1`."""
 
 
 def _relu(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
@@ -252,9 +295,10 @@ def _variables(model: keras.Model) -> Variables:
             # From [out, in].
             variables[f"{layer.name}.weight"] = layer.kernel, (1, 0)
             variables[f"{layer.name}.bias"] = layer.bias, (0,)
-        elif isinstance(layer, keras.layers.BatchNormalization):
+        elif isinstance(layer, (keras.layers.BatchNormalization, keras.layers.GroupNormalization)):
             variables[f"{layer.name}.weight"] = layer.gamma, (0,)
             variables[f"{layer.name}.bias"] = layer.beta, (0,)
+        if isinstance(layer, keras.layers.BatchNormalization):
             variables[f"{layer.name}.running_mean"] = layer.moving_mean, (0,)
             variables[f"{layer.name}.running_var"] = layer.moving_variance, (0,)
     return variables

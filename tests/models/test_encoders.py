@@ -1,5 +1,6 @@
 """Encoders of tiles and patches by name."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -10,6 +11,7 @@ from tfbig.models import encoders
     ("name", "parameters"),
     [
         ("resnet50", 23_508_032 + 2048 * 256 + 256),
+        ("resnet50_gn", 23_508_032 + 2048 * 256 + 256),
         ("mobilenetv2", 2_223_872 + 1280 * 256 + 256),
     ],
 )
@@ -37,3 +39,23 @@ def test_without_norm():
     assert not any("batch_normalization" in name for name in names)
     assert sum("conv2d" in name for name in names) == 5
     assert model(np.zeros((1, 64, 64, 1))).shape == (1, 4)
+
+
+def test_encoder_of_abmil_acc():
+    """ResNet of bottlenecks 2, 2, 2, 2 whose first convolution has one channel: 2048 features of gray tiles."""
+    gray, colour = (encoders.make("resnet26", (84, 84, channels)) for channels in (1, 3))
+    kernels = [net.get_layer("resnet26").get_layer("conv1").kernel.shape for net in (gray, colour)]
+    assert kernels == [(7, 7, 1, 64), (7, 7, 3, 64)]
+    assert gray.output_shape == (None, 2048)
+    count = sum(int(np.prod(w.shape)) for w in gray.trainable_weights)
+    assert count == 15_995_176 - 2048 * 1000 - 1000 - 2 * 7 * 7 * 64
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_scaled_tiles(channels):
+    """Tiles from 0 to 255 are scaled, and a gray tile is repeated for a network of three channels."""
+    mean, std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
+    net = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.Identity()])
+    x = np.random.default_rng(0).integers(0, 256, (2, 4, 4, channels)).astype("float32")
+    seen = encoders.scaled(net, (4, 4, channels), mean, std)(x)
+    np.testing.assert_allclose(seen, (x / 255 - mean) / std, atol=1e-6)

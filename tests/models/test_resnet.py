@@ -12,12 +12,17 @@ from keras import layers
 from safetensors.numpy import save_file
 
 import tfbig
-from tfbig.models.resnet import load_torchvision, resnet18, resnet34, resnet50
+from tfbig.models.resnet import load_torchvision, resnet18, resnet26, resnet34, resnet50
 
-BUILDERS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
+BUILDERS = {"resnet18": resnet18, "resnet26": resnet26, "resnet34": resnet34, "resnet50": resnet50}
 DEPTHS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3), "resnet50": (3, 4, 6, 3)}
-PARAMETERS = {"resnet18": 11689512, "resnet34": 21797672, "resnet50": 25557032}
-"""Trainable parameters in torchvision's documentation."""
+PARAMETERS = {
+    "resnet18": 11689512,
+    "resnet26": 15995176,
+    "resnet34": 21797672,
+    "resnet50": 25557032,
+}
+"""Trainable parameters in the documentations of torchvision and timm."""
 
 every_network = pytest.mark.parametrize("name", list(BUILDERS))
 
@@ -132,6 +137,33 @@ def network():
 def test_parameters(name):
     count = sum(w.shape.num_elements() for w in built(name).trainable_weights)
     assert count == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_group_normalisation(name):
+    """As many trainable parameters, and none that only count; 32 groups in every layer."""
+    model = BUILDERS[name](norm="group")
+    norms = [layer for layer in model.layers if isinstance(layer, layers.GroupNormalization)]
+    assert sum(w.shape.num_elements() for w in model.weights) == PARAMETERS[name]
+    assert len(norms) == sum(isinstance(n, layers.BatchNormalization) for n in built(name).layers)
+    assert {norm.groups for norm in norms} == {32}
+
+
+def test_group_normalisation_is_that_of_torch(float64, tmp_path):
+    """Torch normalises the channels of a group over the whole image, and then scales each channel."""
+    _, state = reference("resnet18", images(1, 32, 32), 4)
+    state = {k: a for k, a in state.items() if "running" not in k and "num_batches" not in k}
+    save_file(state, tmp_path / "w.safetensors")
+    model = resnet18((40, 32, 3), classes=4, norm="group")
+    load_torchvision(model, tmp_path / "w.safetensors")
+    outputs = [model.get_layer(layer).output for layer in ("conv1", "bn1")]
+    x, y = keras.Model(model.input, outputs)(images(2, 40, 32))
+    groups = x.numpy().reshape(2, 20, 16, 32, 2)
+    axes = (1, 2, 4)
+    centred = groups - groups.mean(axes, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(axes, keepdims=True) + 1e-5)
+    expected = expected.reshape(x.shape) * state["bn1.weight"] + state["bn1.bias"]
+    assert_same(y.numpy(), expected, FLOAT64)
 
 
 @pytest.mark.parametrize(
@@ -326,3 +358,8 @@ def test_invalid_pooling():
         ValueError, match=r"pooling='mean' of resnet34: expected None, 'avg' or 'max'"
     ):
         resnet34(pooling="mean")
+
+
+def test_invalid_norm():
+    with pytest.raises(ValueError, match=r"norm='layer' of resnet34: expected 'batch' or 'group'"):
+        resnet34(norm="layer")
