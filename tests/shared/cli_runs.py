@@ -53,6 +53,7 @@ COHORT = {
     **dict.fromkeys(["slides", "splits", "folds", "magnification", "mpp_of", "reader"]),
     **dict.fromkeys(["class_names", "test_only", "confine", "mpp", "slide_mpp"]),
     "fold": 0,
+    "shares": (70, 10, 20),
     "seed": 0,
 }
 """Settings of `tfbig.cli.data.cohort`."""

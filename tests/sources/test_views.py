@@ -48,6 +48,19 @@ def test_windows_equal_rows(tmp_path: Path, window: tuple[int, int, int, int]) -
         np.testing.assert_array_equal(actual, expected, err_msg=name)
 
 
+@pytest.mark.parametrize("shape", [(60, 90), (90, 60), (20, 20), (19, 200)])
+def test_center_cropped(shape: tuple[int, int]) -> None:
+    """The shorter side has 38 / 0.95 = 40 pixels, and the middle 38 x 38 of them remain."""
+    array = image(*shape, 3)
+    rows, columns = (round(n * 40 / min(shape)) for n in shape)
+    scaled = Image.fromarray(array).resize((columns, rows), Image.Resampling.BILINEAR)
+    top, left = (rows - 38) // 2, (columns - 38) // 2
+    square = sources.CenterCropped(sources.open(array), 38)
+    expected = np.asarray(scaled)[top : top + 38, left : left + 38]
+    assert abs(read_all(square).astype(int) - expected).max() <= 1
+    assert square.whole.shape == array.shape
+
+
 def test_rgb() -> None:
     array = image(6, 7, 3)
     np.testing.assert_array_equal(read_all(sources.RGB(sources.open(array))), array)

@@ -23,7 +23,7 @@ from tfbig.sources.slides.opening import SLIDE_SUFFIXES, open, open_slide
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.slides.tiff import TiffSource
 from tfbig.sources.source import Readable, Source
-from tfbig.sources.views import RGB, Channels, Grayscale, Padded, Scaled, Upsampled
+from tfbig.sources.views import RGB, CenterCropped, Channels, Grayscale, Padded, Scaled, Upsampled
 from tfbig.sources.writing import NpyWriter, write_npy
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Augmented",
     "AugmentedImage",
     "Bag",
+    "CenterCropped",
     "Channels",
     "Coords",
     "FeatureBag",

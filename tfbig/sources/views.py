@@ -277,6 +277,45 @@ class Scaled(View):
 
 
 @final
+class CenterCropped(View):
+    """The square in the middle of an image that is scaled with its aspect kept.
+
+    The evaluation of ImageNet, as in Wightman et al., "ResNet strikes back" (2021).
+
+    Args:
+        source: Image of uint8.
+        side: Rows and columns of the square.
+        share: Side of the square, as a share of the shorter side of the image.
+
+    Attributes:
+        whole: The image, before it is scaled.
+
+    Raises:
+        SourceError: The source has another dtype, or `side` is below 1.
+
+    Example:
+        >>> image = tfbig.open(np.zeros((300, 600, 3), "uint8"))
+        >>> tfbig.sources.CenterCropped(image, 190).shape
+        (190, 190, 3)
+    """
+
+    def __init__(self, source: Source, side: int, share: float = 0.95) -> None:
+        rows, columns = source.shape[:2]
+        factor = side / share / min(rows, columns)
+        scaled = Scaled(
+            source, (max(round(rows * factor), side), max(round(columns * factor), side))
+        )
+        top, left = ((n - side) // 2 for n in scaled.shape[:2])
+        square = scaled.crop((top, top + side), (left, left + side))
+        name = f"{side} x {side} in the middle of {source.name}"
+        super().__init__(square, square.shape, square.dtype, name)
+        self.whole = source
+
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
+        return self._inner.read_window((start, stop), (left, right))
+
+
+@final
 class Channels(View):
     """Consecutive channels of an image.
 

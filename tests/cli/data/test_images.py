@@ -66,6 +66,44 @@ def test_images_of_every_mode(first, last, tmp_path):
     assert {image.read(0, 40).shape for image in opened} == {(40, 50, 3)}
 
 
+def test_augmentation_and_aspect_of_a3(tmp_path):
+    """Crops come from whole images, and differ between epochs; the middle of test images is used."""
+    for split in ("train", "val"):
+        for number, name in enumerate(("cat", "dog")):
+            (tmp_path / split / name).mkdir(parents=True)
+            for i in range(6):
+                pixels = np.full((40, 80, 3), 40 * i + number, np.uint8)
+                pixels[:, :20] = 255  # outside of the middle
+                Image.fromarray(pixels).save(tmp_path / split / name / f"{i}.png")
+    flags = ["--images", "pictures", "--data", str(tmp_path), "--side", "38", "--keep-aspect"]
+    options = train.settings_of([*PATCHGD, *flags, "--augment", "a3", "--batch-size", "4"])
+    data = images.load(options)
+    assert not any((image.read(0, 38) == 255).any() for image in data.test.images)
+    first, second, again = (
+        [
+            (x.numpy(), y.numpy())
+            for x, y in images.dataset(data.train, options, True, shard, True, 2)
+        ]
+        for shard in (Shard(0), Shard(1), Shard(1))
+    )
+    assert first[0][0].shape == (4, 38, 38, 3)
+    assert not np.array_equal(first[0][0], second[0][0])
+    for (x, y), (same_x, same_y) in zip(second, again, strict=True):
+        np.testing.assert_array_equal(x, same_x)
+        np.testing.assert_array_equal(y, same_y)
+        np.testing.assert_allclose(y.sum(1), 1, atol=1e-6)
+
+
+def test_shares_of_splits(tmp_path):
+    rows = "".join(f"{n}.png,{n % 2}\n" for n in range(50))
+    for number in range(50):
+        Image.new("L", (20, 20)).save(tmp_path / f"{number}.png")
+    (tmp_path / "images.csv").write_text(f"image,label\n{rows}")
+    flags = ["--images", "folder", "--data", str(tmp_path), "--shares", "72", "8", "20"]
+    data = images.load(train.settings_of([*PATCHGD, *flags]))
+    assert [len(getattr(data, split).labels) for split in splits.SPLITS] == [36, 4, 10]
+
+
 def test_only_images_of_16_bits(tmp_path, capsys):
     rows = "".join(f"{n}.png,{n},{split}\n" for split in splits.SPLITS for n in range(2))
     for number in range(2):

@@ -55,6 +55,17 @@ def test_run_folder(flags, more, tmp_path):
     assert sum(sizes) == loaded.count_params() > 1000
 
 
+@pytest.mark.parametrize("flags", [(), pytest.param(("--mode", "device"), marks=pytest.mark.slow)])
+def test_binary_cross_entropy(flags, tmp_path):
+    """The loss begins near log 2, that of one class, and not near log 10."""
+    flags = ("--loss", "binary_cross_entropy", "--class-weights", "--epochs", "1", *flags)
+    assert run_patchgd(tmp_path / "out", *flags) == 0
+    (row,) = history(tmp_path / "out")
+    assert 0.2 < row["val_loss"] < 1.2
+    assert 0 <= row["val_accuracy"] <= 1
+    assert metrics(tmp_path / "out")["test_accuracy"] <= 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["patchgd", "offload"])
 def test_whole_slides(mode, whole_slides_run):
@@ -127,6 +138,8 @@ def test_attention_by_code(size, stride, codes):
         (("--patch", "65"), "smaller than a patch"),
         (("--factors", "1", "9"), "do not fit an image of 64"),
         (("--schedule", "constant", "--warmup", "1"), "--warmup needs"),
+        (("--augment", "a3", "--monitor", "qwk"), "--monitor qwk: kappa needs one class"),
+        (("--augment", "a3", "--class-weights"), "--class-weights: --augment a3 mixes"),
     ],
 )
 def test_errors(flags, message, tmp_path, capsys):

@@ -321,7 +321,7 @@ def _split(rows: list[Row], settings: CohortSettings) -> list[Row]:
         return splits.fold_rows(rows, settings.folds, settings.fold, settings.seed)
     if "split" in rows[0]:
         return rows
-    return splits.split_rows(rows, seed=settings.seed)
+    return splits.split_rows(rows, settings.shares, settings.seed)
 
 
 def _rows_of_splits(rows: Sequence[Row], path: Path) -> list[Row]:

@@ -21,6 +21,7 @@ from tfbig.data import epochs
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.datasets.digits import drawn_digits, read_digits
 from tfbig.datasets.ultramnist import ultramnist
+from tfbig.sources import a3
 from tfbig.system import callbacks
 
 SIGNALS = [f"{kind}_{axis}" for kind in ("total_acc", "body_acc", "body_gyro") for axis in "xyz"]
@@ -50,8 +51,10 @@ def load(settings: PatchGDSettings) -> Data:
         "har": _har,
         "slides": _slides,
     }
-    if settings.augment == "slide" and settings.images == "har":
-        raise SourceError("--augment slide is for images, not for signals. Remove it.")
+    if settings.augment and settings.images == "har":
+        raise SourceError(
+            f"--augment {settings.augment} is for images, not for signals. Remove it."
+        )
     return loaders[settings.images](settings)
 
 
@@ -99,22 +102,25 @@ def dataset(
         classes: Number of classes, if augmentation mixes labels.
     """
     mixes = learns and settings.augment == "a3"
+    number, name = tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string)
     data = epochs.dataset(
-        partial(_item, part, learns and settings.augment == "slide"),
+        partial(_seeded if mixes else _item, part, learns and settings.augment == "slide"),
         len(part.images),
         settings.batch_size,
-        (tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)),
+        (name, number, number) if mixes else (name, number),
         seed=settings.seed,
         shuffle=learns,
         sizes=[float(np.prod(i.shape)) for i in part.images] if settings.like_sizes else None,
         shard=replace(shard, first=0) if mixes else shard,  # mixing draws numbers batch after batch
     )
-    if dense:
+    if mixes:
+        data = data.map(partial(_augmented, part.images[0].shape))
+    elif dense:
         data = data.map(partial(_opened, part.images[0], settings.batch_size > 1))
     data = data.batch(settings.batch_size)
     if mixes:
         drawn = np.random.default_rng([settings.seed, shard.epoch, 1, shard.own.start])
-        data = data.map(_a3(part.images[0].shape, classes, int(drawn.integers(2**31))))
+        data = data.map(_mixed(classes, int(drawn.integers(2**31))))
         data = data.skip(shard.first // shard.replicas * len(shard.own))
     return data.prefetch(1) if dense else data
 
@@ -123,6 +129,11 @@ def _item(part: ImageSet, changes: bool, number: int, drawn: Any) -> tuple[Any, 
     """Return the handle and the label of an image, which is changed by a random number if asked for."""
     image = part.images[number]
     return image.changed_handle(drawn) if changes else image.handle, part.labels[number]
+
+
+def _seeded(part: ImageSet, changes: bool, number: int, drawn: Any) -> tuple[Any, Any, Any]:
+    """Return the handle and the label of an image, and the random number that augments it."""
+    return part.images[number].handle, part.labels[number], drawn
 
 
 def _opened(first: Any, same_size: bool, handle: Any, label: Any) -> tuple[Any, Any]:
@@ -139,27 +150,29 @@ def _read(handle: Any, shape: Sequence[int | None], dtype: Any) -> Any:
     return tf.ensure_shape(callbacks.numpy_function(read, [handle], tf.as_dtype(dtype)), shape)
 
 
-def _a3(shape: tuple[int, ...], classes: int, seed: int) -> Callable[[Any, Any], Any]:
-    """Augment batches as "ResNet strikes back", A3: RandAugment of strength 6, mixup 0.1 or cutmix 1.0."""
-    layers = keras.layers
-    transforms = [
-        layers.RandomCrop(*shape[:2], seed=seed),
-        layers.RandomFlip("horizontal", seed=seed),
-        layers.RandAugment((0, 255), num_ops=2, factor=0.6, seed=seed),
-    ]
-    larger = layers.Resizing(shape[0] * 8 // 7, shape[1] * 8 // 7)
-    mixed = [layers.MixUp(0.1, seed=seed), layers.CutMix(1.0, seed=seed)]
+def _augmented(shape: tuple[int, ...], handle: Any, label: Any, seed: Any) -> tuple[Any, Any]:
+    """Return an image of `shape` as a tensor, augmented as in A3 from the whole image, and its label."""
 
-    def changed(x: Any, y: Any) -> tuple[Any, Any]:
-        x = larger(tf.cast(x, tf.float32))
-        for layer in transforms:
-            x = layer(x, training=True)
-        both = {"images": x, "labels": tf.one_hot(y, classes)}
+    def read(name: bytes, seed: int) -> Any:
+        image: Any = sources.resolve(name.decode())
+        whole = image.whole if isinstance(image, sources.CenterCropped) else image
+        return a3.augment(whole, (shape[0], shape[1]), int(seed))
+
+    image = callbacks.numpy_function(read, [handle, seed], tf.uint8)
+    return tf.ensure_shape(image, shape), label
+
+
+def _mixed(classes: int, seed: int) -> Callable[[Any, Any], Any]:
+    """Mix the images of a batch as in A3: by mixup 0.1 or by cutmix 1.0, each with probability 1/2."""
+    mixup, cutmix = keras.layers.MixUp(0.1, seed=seed), keras.layers.CutMix(1.0, seed=seed)
+
+    def mixed(x: Any, y: Any) -> tuple[Any, Any]:
+        batch = {"images": tf.cast(x, tf.float32), "labels": tf.one_hot(y, classes)}
         either = tf.random.uniform([], seed=seed) < 0.5
-        both = tf.cond(either, lambda: mixed[0](both), lambda: mixed[1](both))
-        return both["images"], both["labels"]
+        batch = tf.cond(either, lambda: mixup(batch), lambda: cutmix(batch))
+        return batch["images"], batch["labels"]
 
-    return changed
+    return mixed
 
 
 def _printed_digits(settings: PatchGDSettings) -> list[Any]:
@@ -232,7 +245,7 @@ def _folder(settings: PatchGDSettings) -> Data:
     table = folder / "images.csv"
     rows = splits.read_table(table, ("image", "label"))
     if "split" not in rows[0]:
-        rows = splits.split_rows(rows, seed=settings.seed)
+        rows = splits.split_rows(rows, settings.shares, settings.seed)
     if settings.confine:
         splits.check_inside((folder / row["image"] for row in rows), (folder,))
     num_classes = settings.classes or max(int(row["label"]) for row in rows) + 1
@@ -343,6 +356,8 @@ def _open_images(
 def _scaled(image: Any, settings: PatchGDSettings) -> Any:
     if not settings.side or image.shape[:2] == (settings.side, settings.side):
         return image
+    if settings.keep_aspect:
+        return sources.CenterCropped(image, settings.side)
     return sources.Scaled(image, (settings.side, settings.side))
 
 

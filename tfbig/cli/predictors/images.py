@@ -60,8 +60,7 @@ class Images:
         """Predict a slide, write the results and return a line to print."""
         settings = self.settings
         source = results.network_input(slide.at(**slide_batch.resolution(settings)), settings)
-        side = self.config.get("side")
-        source = sources.Scaled(source, (side, side)) if side else source
+        source = self._of_side(source)
         if settings.dry_run:
             return (
                 f"{slide.describe()}: would be read at {source.shape[0]} x {source.shape[1]} pixels"
@@ -78,6 +77,15 @@ class Images:
             slide_batch.write_view(settings, path, slide, [])
         results.write_row(self.folder, row)
         return f"{path.name}: {source.shape[0]} x {source.shape[1]}, {prediction}"
+
+    def _of_side(self, source: sources.Source) -> sources.Source:
+        """Return the image, scaled to `--side` of the run as its images were."""
+        side = self.config.get("side")
+        if not side:
+            return source
+        if self.config.get("keep_aspect"):
+            return sources.CenterCropped(source, side)
+        return sources.Scaled(source, (side, side))
 
     def _write_attention(
         self, path: Path, slide: Slide, source: sources.Source, title: str

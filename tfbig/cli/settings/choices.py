@@ -11,6 +11,7 @@ HEADS = ("published", "smaller", "larger", "abmil", "transformer")
 IMAGES = ("drawn", "digits", "folder", "pictures", "har", "slides")
 INPUT_CHANNELS = {"rgb": 3, "gray": 1, "inverted-gray": 1}
 """Inputs of `tfbig predict`, and the channels of each."""
+LOSSES = ("cross_entropy", "binary_cross_entropy")
 NORMS = ("exact", "frozen", "per_slice")
 OPTIMIZERS = ("adam", "coupled_adam", "adamw", "demon_adamw", "lookahead_radam")
 READERS = ("tifffile", "openslide", "zarr")

@@ -45,6 +45,13 @@ class CohortSettings:
         type=types.count_from_zero,
         help="index of the test fold, from 0; the next one is for validation (default: 0)",
     )
+    shares: tuple[int, int, int] = flag(
+        (70, 10, 20),
+        nargs=3,
+        type=types.count,
+        metavar=("TRAIN", "VAL", "TEST"),
+        help="shares of the splits, if neither the table nor another flag splits it (default: 70 10 20)",
+    )
     mpp: float | None = flag(
         type=types.positive,
         help="resolution at which slides are read, in micrometres per pixel",
@@ -201,7 +208,7 @@ class UltraMnistSettings:
         choices=choices.IMAGES,
         help="what the images are. drawn: UltraMNIST of printed digits; digits: UltraMNIST from the IDX files in "
         "--data; folder: --data/images.csv with columns image, label, and split (train, val, test) or patient, by "
-        "which images are split 70:10:20; pictures: --data/train/CLASS and --data/val/CLASS; har: --data is the "
+        "which images are split, see --shares; pictures: --data/train/CLASS and --data/val/CLASS; har: --data is the "
         "folder of UCI HAR; slides: whole slides, --data is a table with columns case_id, slide_id, label (default: "
         "%(default)s)",
     )
@@ -251,6 +258,11 @@ class ImageFileSettings:
         type=types.count,
         help="scale images to this many rows and columns (default: no scaling)",
     )
+    keep_aspect: bool = flag(
+        False,
+        help="keep the aspect of images that --side scales: the shorter side gets --side / 0.95 pixels, and the "
+        "middle is used",
+    )
     level: int = flag(
         0,
         type=int,
@@ -262,9 +274,9 @@ class ImageFileSettings:
     )
     augment: str | None = flag(
         choices=choices.AUGMENTATIONS,
-        help="augmentation of training images. a3: random crops, flips, RandAugment, mixup and cutmix of Wightman "
-        "et al. (2021), A3, on images in memory; slide: random blur, colours, flips and rotations, the same for a "
-        "whole image, drawn again in every epoch and applied while reading (default: none)",
+        help="augmentation of training images. a3: crops of random size, flips, RandAugment, mixup and cutmix of "
+        "Wightman et al. (2021), A3, on images in memory; slide: random blur, colours, flips and rotations, the same "
+        "for a whole image, drawn again in every epoch and applied while reading (default: none)",
     )
 
 

@@ -269,6 +269,12 @@ class PatchGDTraining(ClassifierSettings):
 
     epochs: int = epochs_flag(8)
     batch_size: int = batch_size_flag(16, "images of a step, all of the same size")
+    loss: str = flag(
+        "cross_entropy",
+        choices=choices.LOSSES,
+        help="loss; binary_cross_entropy learns every class as a yes or no of its own, while probabilities are those "
+        "of a softmax with either (default: %(default)s)",
+    )
     patch: int = flag(
         128, type=types.count, help="rows and columns of a patch, in pixels (default: 128)"
     )

@@ -37,7 +37,12 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
     """`--task patchgd`."""
 
     def resolved(self, settings: PatchGDSettings) -> PatchGDSettings:
-        """Return the settings with the epochs of the warm start and the code of a patch."""
+        """Return the settings with the epochs of the warm start and the code of a patch.
+
+        Raises:
+            SourceError: Flags contradict each other.
+        """
+        _check_labels(settings)
         return replace(settings, warm_start=warm_start.epochs(settings), code=_code(settings))
 
     def load(self, settings: PatchGDSettings) -> Data:
@@ -52,17 +57,20 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
         models = make_models(settings, data)
         steps = images.steps(data.train, settings)
         optimizer = classifier_training.make_optimizer(settings, steps)
-        soft, count = settings.augment == "a3", len(data.classes)
-        losses = keras.losses
-        loss = losses.CategoricalCrossentropy if soft else losses.SparseCategoricalCrossentropy
+        count, losses = len(data.classes), keras.losses
+        loss = losses.SparseCategoricalCrossentropy(from_logits=True)
+        if settings.loss == "binary_cross_entropy":
+            loss = losses.BinaryCrossentropy(from_logits=True)
+        elif _has_shares(settings):
+            loss = losses.CategoricalCrossentropy(from_logits=True)
 
         def metrics() -> list[Any]:
-            return ["accuracy", tfbig.metrics.QuadraticWeightedKappa(count)][: 1 if soft else 2]
+            if _has_shares(settings):
+                return [keras.metrics.CategoricalAccuracy(name="accuracy")]
+            return ["accuracy", tfbig.metrics.QuadraticWeightedKappa(count)]
 
         weights = [classifier_training.loss_weight(settings)]
-        return classifier_training.compile_both(
-            models, optimizer, loss(from_logits=True), weights, metrics
-        )
+        return classifier_training.compile_both(models, optimizer, loss, weights, metrics)
 
     def plans(self, models: Models, settings: PatchGDSettings, data: Data) -> Plans | None:
         """Return the plans of the largest images."""
@@ -123,6 +131,28 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
         }
         run_results.write_metrics(folder, settings, {**measured, **numbers, **others})
         run_results.print_results(numbers, folder)
+
+
+def _has_shares(settings: PatchGDSettings) -> bool:
+    """Return whether labels are shares of classes `[classes]`, and not numbers."""
+    return settings.augment == "a3" or settings.loss == "binary_cross_entropy"
+
+
+def _check_labels(settings: PatchGDSettings) -> None:
+    """Check that labels of this kind fit the other flags.
+
+    Raises:
+        SourceError: They do not.
+    """
+    if settings.monitor == "qwk" and _has_shares(settings):
+        raise SourceError(
+            "--monitor qwk: kappa needs one class for each image, and --augment a3 and --loss binary_cross_entropy "
+            "have shares of classes. Use --monitor loss or accuracy."
+        )
+    if settings.class_weights and settings.augment == "a3":
+        raise SourceError(
+            "--class-weights: --augment a3 mixes images of several classes. Remove one of them."
+        )
 
 
 def _code(settings: PatchGDSettings) -> str | None:
@@ -257,7 +287,7 @@ def dataset(
     weights: npt.NDArray[np.float32] | None = None,
     shard: Shard = ALL_BATCHES,
 ) -> tf.data.Dataset:
-    """Return the images of a split; labels are shares of classes if augmentation mixes images.
+    """Return the images of a split; labels are numbers, or shares of classes.
 
     Args:
         data: Data of the run.
@@ -269,11 +299,13 @@ def dataset(
     learns, count = split == "train", len(data.classes)
     dense = machine.is_plain(settings) or settings.augment == "a3"
     batches = images.dataset(getattr(data, split), settings, learns, shard, dense, count)
-    if settings.augment == "a3" and not learns:
-        return batches.map(lambda x, y: (x, tf.one_hot(y, count)))
-    if weights is not None:
-        return batches.map(lambda x, y: (x, y, tf.gather(weights, y)))
-    return batches
+    mixed = settings.augment == "a3" and learns
+
+    def labelled(x: Any, y: Any) -> tuple[Any, ...]:
+        weight = () if weights is None else (tf.gather(weights, y),)
+        return (x, tf.one_hot(y, count) if _has_shares(settings) else y, *weight)
+
+    return batches if mixed else batches.map(labelled)
 
 
 def _thresholds(model: Any, settings: PatchGDSettings, data: Data) -> list[float] | None:
