@@ -63,14 +63,26 @@ def prepare(settings: T) -> T:
         print(tfbig.unified_memory(settings.oversubscription))
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
-    _set_strategy(_strategy_of(settings))
+    begin(settings)
     try:
         backend.devices_of(settings.devices)
     except ValueError as error:
         raise SourceError(f"--devices: {error}") from error
+    return fixed_budget(settings) if settings.deterministic else settings
+
+
+def begin(settings: TrainSettings) -> None:
+    """Set what each run of a process needs: its strategy, and the machine rates of the run that it continues.
+
+    Args:
+        settings: Settings of the run.
+
+    Raises:
+        SourceError: Another flag contradicts `--strategy`, or the cluster does not exist.
+    """
+    _set_strategy(_strategy_of(settings))
     if settings.resume:
         _use_rates(Path(settings.out or "") / RATES)
-    return fixed_budget(settings) if settings.deterministic else settings
 
 
 _strategy: Any = None
@@ -92,6 +104,11 @@ def _strategy_of(settings: TrainSettings) -> Any:
         raise SourceError(
             f"--devices needs --strategy none; with --strategy {settings.strategy} each replica has its own device. "
             "Leave it out."
+        )
+    if settings.strategy == "multiworker" and settings.seeds:
+        raise SourceError(
+            "--seeds needs one process, but --strategy multiworker has several. Leave --seeds out, and start a run for "
+            "each --seed."
         )
     if settings.strategy == "multiworker" and not settings.out:
         raise SourceError(

@@ -38,6 +38,10 @@ _ABOUT_CLASSES: Final = (
     "specificity, precision and F1 are at the threshold, which has the largest sum of sensitivity and specificity on "
     "the validation data, or is 0.5 where these do not decide."
 )
+_ABOUT_SEEDS: Final = (
+    "The results above are means. The standard deviation is that of a sample (n - 1). The folder of each seed has its "
+    "own report."
+)
 _READ: Final = ("*.yaml", "*.json", "*.csv", "*.png", "*.txt", f"{slide_viewer.FOLDER}/*")
 """Files of a run folder that are read."""
 
@@ -113,6 +117,7 @@ def _sections(
 ) -> Iterator[Section]:
     predictions = run_folder.read_rows(place / run_folder.PREDICTIONS)
     yield from _results(metrics, predictions)
+    yield from _seeds(place)
     yield from _classes(place)
     yield from _slides(slide_viewer.read_views(place), max_views)
     yield from _curves(place)
@@ -163,6 +168,13 @@ def _results(
         ]
         names = names if len(names) == len(counts) else [*map(str, range(len(counts)))]
         yield _confusion(counts, names)
+
+
+def _seeds(place: Path) -> Iterator[Section]:
+    """Yield the table of runs with several seeds."""
+    rows = run_folder.read_rows(place / run_folder.SEEDS)
+    if rows:
+        yield _table("Seeds", rows) | {"note": _ABOUT_SEEDS}
 
 
 def _classes(place: Path) -> Iterator[Section]:

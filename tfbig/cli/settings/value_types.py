@@ -23,6 +23,14 @@ def count_from_zero(text: str) -> int:
     return 0 if text == "0" else count(text)
 
 
+def two_or_more(text: str) -> int:
+    """Parse a whole number, 2 or more."""
+    number = count(text)
+    if number < 2:
+        raise ArgumentTypeError(f"'{text}' must be at least 2")
+    return number
+
+
 def positive(text: str) -> float:
     """Parse a number above 0."""
     number = float(text)

@@ -1,0 +1,217 @@
+"""Runs of several seeds: folders, means and deviations, and what happens if one fails or is stopped."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cli_runs
+import numpy as np
+import pytest
+import yaml
+from cli_runs import history, metrics, rows_of
+
+import train
+from tfbig import NonFiniteError, SourceError, Stopped
+from tfbig.cli.main import main
+from tfbig.cli.settings import training
+from tfbig.cli.settings.tasks import MILSettings, TrainSettings
+from tfbig.cli.tasks import seeds
+from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
+from tfbig.results import run_folder
+
+SERIES = [*cli_runs.MIL, "--seeds", "2"]
+
+
+@dataclass(frozen=True)
+class NoData:
+    failed: tuple[tuple[str, str], ...] = ()
+    table: tuple[Mapping[str, Any], ...] = ()
+    decided: Mapping[str, Any] = field(default_factory=lambda: {"tile": 7})
+
+
+@dataclass
+class Fake(Task[MILSettings, NoData]):
+    """A task whose runs end with the metric that a function of their seed returns, or with what it raises."""
+
+    accuracy: Callable[[int], float]
+    loads: Callable[[], NoData] = NoData
+    trained: list[int] = field(default_factory=list)
+
+    def load(self, settings: MILSettings) -> NoData:
+        return self.loads()
+
+    def models(self, settings: MILSettings, data: NoData) -> Models:
+        return Models(None, None)
+
+    def plans(self, models: Models, settings: MILSettings, data: NoData) -> Plans | None:
+        return None
+
+    def fit(self, models: Models, settings: MILSettings, data: NoData, folder: Path) -> History:
+        raise AssertionError("settings with test_only train nothing")
+
+    def curve(self, settings: MILSettings) -> Curve:
+        raise AssertionError("settings with test_only train nothing")
+
+    def restore(self, models: Models, path: Path) -> None:
+        assert path.parent.name.startswith("seed-")
+
+    def write_results(
+        self, models: Models, settings: MILSettings, data: NoData, folder: Path, measured: Any
+    ) -> None:
+        self.trained.append(settings.seed)
+        accuracy = self.accuracy(settings.seed)
+        run_folder.write_json(folder / "metrics.json", {"test_accuracy": accuracy, "epochs": 2})
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> TrainSettings:
+    """Settings of an evaluation of three runs, the cheapest way through the trainer."""
+    for seed in range(3):
+        folder = tmp_path / "runs" / f"seed-{seed}"
+        folder.mkdir(parents=True)
+        run_folder.write_json(folder / "metrics.json", {})
+    run_folder.write_yaml(tmp_path / "runs" / "config.yaml", {"seed": 0, "seeds": 3})
+    return training.parse(
+        ["--task", "mil", "--out", str(tmp_path / "out"), "--test-only", str(tmp_path / "runs")]
+    )
+
+
+def raising(error: Exception, *failing: int) -> Callable[[int], float]:
+    """Return a function that raises for some seeds."""
+
+    def accuracy(seed: int) -> float:
+        if seed in failing:
+            raise error
+        return 0.5 + 0.1 * seed
+
+    return accuracy
+
+
+def test_means_and_deviations() -> None:
+    runs: dict[int, dict[str, Any]] = {
+        seed: {"mode": "offload", "epochs": 3, "auc": value, "odd": odd}
+        for seed, value, odd in ((4, 0.1, 0.2), (5, 0.4, float("nan")), (6, 0.4, 0.5))
+    }
+    del runs[6]["mode"]
+    (row,) = seeds.table(runs)
+    values = [0.1, 0.4, 0.4]
+    assert [row[name] for name in ("metric", "seed 4", "seed 5", "seed 6")] == ["auc", *values]
+    assert row["mean"] == pytest.approx(np.mean(values))
+    assert row["standard deviation"] == pytest.approx(np.std(values, ddof=1))
+
+
+def test_a_diverged_seed_is_left_out(
+    settings: TrainSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = Fake(raising(NonFiniteError("the loss is NaN"), 1))
+    several = seeds.seeds_of(settings)
+    assert several == range(3)
+    assert seeds.run(task, settings, several) == 1
+    assert task.trained == [0, 1, 2]
+    printed = capsys.readouterr()
+    assert "seed 1: the loss is NaN" in printed.err
+    assert "test_accuracy  0.5000  0.7000  0.6000" in printed.out
+    out = Path(settings.out or "")
+    assert metrics(out)["seeds"] == [0, 2]
+    assert metrics(out)["standard_deviation"] == {"test_accuracy": pytest.approx(0.1 * 2**0.5)}
+
+
+def test_only_diverged_seeds(settings: TrainSettings) -> None:
+    task = Fake(raising(NonFiniteError("the loss is NaN"), 0, 2))
+    with pytest.raises(SourceError, match="1 of 3 seeds finished; expected two or more"):
+        seeds.run(task, settings, range(3))
+
+
+def test_other_errors_end_the_command_and_it_resumes(settings: TrainSettings) -> None:
+    with pytest.raises(SourceError, match="the disk is full"):
+        seeds.run(Fake(raising(SourceError("the disk is full"), 1)), settings, range(3))
+    resumed = training.parse(["--resume", "--out", settings.out or ""])
+    stopped = Fake(raising(Stopped("stopped by SIGTERM"), 1))
+    with pytest.raises(Stopped, match="stopped by SIGTERM"):
+        seeds.run(stopped, resumed, range(3))
+    assert stopped.trained == [1]  # the first seed has finished before
+    healthy = Fake(raising(Stopped("never")))
+    assert seeds.run(healthy, resumed, range(3)) == 0
+    assert healthy.trained == [1, 2]
+    assert [row["mean"] for row in rows_of(Path(settings.out or "") / "seeds.csv")] == ["0.6"]
+
+
+def test_a_folder_in_which_nothing_began_is_free(settings: TrainSettings) -> None:
+    def missing() -> NoData:
+        raise SourceError("no such table")
+
+    with pytest.raises(SourceError, match="no such table"):
+        seeds.run(Fake(raising(Stopped("never")), missing), settings, range(3))
+    assert seeds.run(Fake(raising(Stopped("never"))), settings, range(3)) == 0
+
+
+def test_runs_that_did_not_finish_are_not_evaluated(settings: TrainSettings) -> None:
+    (Path(settings.test_only or "") / "seed-1" / "metrics.json").unlink()
+    task = Fake(raising(Stopped("never")))
+    assert seeds.run(task, settings, range(3)) == 1
+    assert task.trained == [0, 2]
+
+
+def test_several_processes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main([*SERIES, "--strategy", "multiworker", "--out", str(tmp_path / "out")]) == 1
+    assert "--seeds needs one process" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        train.main([*cli_runs.MIL, "--seeds", "1"])
+    assert "must be at least 2" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of two trained seeds."""
+    folder = tmp_path_factory.mktemp("series") / "out"
+    with cli_runs.like_a_test():
+        assert train.main([*SERIES, "--out", str(folder)]) == 0
+    return folder
+
+
+def test_training(series: Path, mil_run: Any) -> None:
+    """Each seed trains as in a run of its own, and their metrics are in a table and a report."""
+    runs = [series / "seed-0", series / "seed-1"]
+    assert history(runs[0]) == history(mil_run.folder)
+    assert history(runs[1]) != history(runs[0])
+    assert [yaml.safe_load((run / "config.yaml").read_text())["seed"] for run in runs] == [0, 1]
+    assert yaml.safe_load((series / "config.yaml").read_text())["seeds"] == 2
+    rows = {row["metric"]: row for row in rows_of(series / "seeds.csv")}
+    assert {"loss", "val_loss", "test_accuracy", "seconds_per_step"} <= set(rows)
+    values = [metrics(run)["test_auc"] for run in runs]
+    assert float(rows["test_auc"]["mean"]) == statistics.mean(values) == metrics(series)["test_auc"]
+    assert float(rows["test_auc"]["standard deviation"]) == statistics.stdev(values)
+    page = (series / "report.html").read_text()
+    assert "<h2>Seeds</h2>" in page
+    assert "standard deviation" in page
+
+
+def test_resume(series: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A finished seed is not trained again, unless settings change."""
+    out = Path(shutil.copytree(series, tmp_path / "out"))
+    before = (out / "seed-0" / "metrics.json").stat().st_mtime_ns
+    (out / "seed-1" / "metrics.json").unlink()
+    assert train.main(["--resume", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert f"seed 0: {out / 'seed-0'} has finished" in printed
+    assert "all epochs are already done" in printed
+    assert (out / "seed-0" / "metrics.json").stat().st_mtime_ns == before
+    assert train.main(["--resume", "--out", str(out), "--epochs", "2"]) == 0
+    assert [len(history(out / f"seed-{seed}")) for seed in range(2)] == [2, 2]
+
+
+def test_evaluation(series: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert main(["evaluate", str(series), "--out", str(out)]) == 0
+    for name in ("test_accuracy", "test_auc"):
+        assert metrics(out)[name] == metrics(series)[name]
+        deviations = [metrics(folder)["standard_deviation"] for folder in (out, series)]
+        assert deviations[0][name] == deviations[1][name]
+    assert main(["predict", str(series), str(tmp_path), "--out", str(tmp_path / "no")]) == 1
+    one = f"Name one of them, such as {series / 'seed-0'}."
+    assert one in capsys.readouterr().err
