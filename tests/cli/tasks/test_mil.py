@@ -5,6 +5,11 @@ import numpy as np
 import pytest
 from cli_runs import history, metrics, predictions, run_mil
 
+from tfbig import mil as bags
+from tfbig import sources
+from tfbig.cli.data.splits import Data
+from tfbig.cli.settings.tasks import MILSettings
+from tfbig.cli.tasks import mil
 from tfbig.models import encoders
 
 FILES = {
@@ -92,3 +97,22 @@ def test_encoder_without_norm():
     assert without.output_shape == plain.output_shape
     assert without.count_params() == plain.count_params() - 4 * 4800
     assert isinstance(without, keras.Model)
+
+
+def test_weights_of_bags():
+    """Classes weigh inversely to their frequency, bags as their number of tiles; `fit` gets both with the labels."""
+    sizes, labels = (2, 4, 6, 12), np.array([0, 0, 0, 1])
+    tiles = tuple(sources.open_bag(np.zeros((n, 8, 8, 3), np.uint8)) for n in sizes)
+    data = Data.of([bags.BagSet(tiles, labels)] * 3, ("no", "yes"))
+    classes, shares = np.array([0.25, 0.25, 0.25, 0.75]), np.array(sizes) / 6
+    assert mil.bag_weights(MILSettings(), data) is None
+    for settings, expected in (
+        (MILSettings(class_weights=True), classes),
+        (MILSettings(tile_weights=True), shares),
+        (MILSettings(tile_weights=True, class_weights=True, sample=2), classes * shares),
+    ):
+        weights = mil.bag_weights(settings, data)
+        np.testing.assert_allclose(weights, expected, rtol=1e-6)
+        batches = list(mil.dataset(data.train, settings, settings.sample, False, weights))
+        np.testing.assert_array_equal([int(y[0]) for _, y, _ in batches], labels)
+        np.testing.assert_array_equal([w.numpy()[0] for _, _, w in batches], weights)

@@ -170,6 +170,18 @@ class MILNetwork:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MILTraining(ClassifierSettings):
+    """Training of `--task mil`."""
+
+    SECTION = "training"
+
+    tile_weights: bool = flag(
+        False,
+        help="weight training bags by their number of tiles, divided by its mean; multiplies --class-weights",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class MILEvaluation(EvaluationSettings):
     """Evaluation of `--task mil`."""
 
@@ -183,7 +195,7 @@ class MILSettings(
     MILTask,
     BagSettings,
     MILNetwork,
-    ClassifierSettings,
+    MILTraining,
     MILEvaluation,
     SeedSettings,
     MachineSettings,

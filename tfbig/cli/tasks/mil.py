@@ -84,7 +84,7 @@ class MIL(Task[MILSettings, Data]):
 
     def fit(self, models: Models, settings: MILSettings, data: Data, folder: Path) -> History:
         """Train from the last checkpoint, and return the history of all epochs."""
-        weights = classifier_training.class_weights(settings, data)
+        weights = bag_weights(settings, data)
         prefix = "" if settings.monitor == "loss" else _bag_prefix(settings)
         training = Epochs(
             steps_per_epoch(settings, data),
@@ -176,6 +176,27 @@ def largest(part: mil.BagSet, sample: float | None) -> int:
     return max(mil.sample_size(bag, sample) for bag in part.bags)
 
 
+def bag_weights(settings: MILSettings, data: Data) -> npt.NDArray[np.float32] | None:
+    """Return the weight of each training bag: that of its class, times its share of the mean number of tiles.
+
+    Args:
+        settings: Settings of the run.
+        data: Data of the run.
+
+    Returns:
+        Weights `[n]`, or None if neither `--class-weights` nor `--tile-weights` is set.
+    """
+    of_class = classifier_training.class_weights(settings, data)
+    if of_class is None and not settings.tile_weights:
+        return None
+    part = data.train
+    weights = np.ones(len(part.bags)) if of_class is None else of_class[part.labels]
+    tiles = np.array([bag.shape[0] for bag in part.bags])
+    return np.asarray(
+        weights * tiles / tiles.mean() if settings.tile_weights else weights, np.float32
+    )
+
+
 def dataset(
     part: mil.BagSet,
     settings: MILSettings,
@@ -184,26 +205,27 @@ def dataset(
     weights: npt.NDArray[np.float32] | None = None,
     shard: Shard = ALL_BATCHES,
 ) -> tf.data.Dataset:
-    """Return the bags of a split, weighted if classes have weights.
+    """Return the bags of a split, weighted if they have weights.
 
     Args:
         part: A `BagSet`.
         settings: Settings of the run.
         sample: Instances to draw from a bag, or None for all.
         learns: Whether bags are shuffled and augmented.
-        weights: Weights of the classes, or None.
+        weights: Weight of each bag, or None.
         shard: Batches of this worker, and the epoch to start with.
     """
     dense = machine.is_plain(settings) or settings.encoder == "none"
     both = dense and settings.model == "dtfd"  # plain Keras needs a label for each output
 
     def labelled(x: Any, y: Any) -> tuple[Any, ...]:
-        target = {"bag": y, "pseudo": y} if both else y
-        return (x, target) if weights is None else (x, target, tf.gather(weights, y))
+        weight = () if weights is None else (tf.cast(y[:, 1], tf.float32),)
+        y = y if weights is None else tf.cast(y[:, 0], tf.int64)
+        return x, {"bag": y, "pseudo": y} if both else y, *weight
 
     return mil.dataset(
         part.bags,
-        part.labels,
+        part.labels if weights is None else np.stack([part.labels, weights], 1),
         settings.batch_size if learns else 1,
         sample=sample,
         shuffle=learns,
