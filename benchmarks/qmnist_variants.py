@@ -1,6 +1,6 @@
 """Compare accumulation with sampling on QMNIST-bags: accuracy and instance AUC (the second figure of ABMIL-ACC).
 
-    python benchmarks/qmnist_variants.py --data FOLDER_OF_IDX_FILES --runs FOLDER [--seeds 3 --epochs 12]
+    python benchmarks/qmnist_variants.py --data FOLDER_OF_IDX_FILES --runs FOLDER [--seeds 3 --epochs 10]
 
 ABMIL-ACC trains on whole bags, 3, 25, 50 or 100 % of a bag at once; ABMIL-SAMPL trains on 3, 25 or 50 % of a bag, drawn
 anew each epoch. Each is tested on whole bags, and on 3 and 25 % of a bag, ten times. Every seed has new bags and
@@ -58,6 +58,12 @@ def train(arguments, name):
     return out
 
 
+def tests(run, asked):
+    """Return the figures of all seeds by way to test: those that are asked for, and those in the folder."""
+    ways = [name for name in TESTED if name in asked or (run / f"test-{name}").exists()]
+    return {name: spread(test(run, name)) for name in ways}
+
+
 def test(run, name):
     """Return the metrics of all seeds, tested one way."""
     from tfbig.cli.main import main
@@ -84,8 +90,9 @@ def draw(results, path):
     figure = Figure(figsize=(10, 6), layout="constrained")
     for axes, (key, label) in zip(figure.subplots(2, 1, sharex=True), FIGURES.items(), strict=True):
         for number, tested in enumerate(TESTED):
-            values = [results[name][tested][key] for name in results]
-            places = [place + 0.25 * (number - 1) for place in range(len(values))]
+            there = [place for place, name in enumerate(results) if tested in results[name]]
+            values = [list(results.values())[place][tested][key] for place in there]
+            places = [place + 0.25 * (number - 1) for place in there]
             heights, errors = ([value[part] for value in values] for part in ("mean", "std"))
             axes.bar(places, heights, 0.25, yerr=errors, capsize=2, label=f"tested on {tested}")
         axes.set(ylabel=label, ylim=(0.4, 1.05))
@@ -102,12 +109,13 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--trained", nargs="+", choices=list(TRAINED), default=list(TRAINED))
+    parser.add_argument("--tested", nargs="+", choices=list(TESTED), default=list(TESTED))
     parser.add_argument("--out", default=str(HERE / "qmnist_variants.png"))
     arguments = parser.parse_args()
     results = {}
     for name in arguments.trained:
         run = train(arguments, name)
-        results[name] = {tested: spread(test(run, tested)) for tested in TESTED}
+        results[name] = tests(run, arguments.tested)
         print(name, json.dumps(results[name]), file=sys.stderr, flush=True)
     shown = {name: results[name] for name in sorted(results, key=_order)}
     draw(shown, arguments.out)
