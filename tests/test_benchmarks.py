@@ -7,11 +7,12 @@ import json
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from samples import ROOT
 
-from benchmarks import compare, profile, run
+from benchmarks import compare, mil_loss, profile, qmnist_variants, run, scaling
 
 
 def printed(script: str, *words: str) -> list[dict]:
@@ -86,6 +87,51 @@ def test_command_line_of_a_case(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         if flag.startswith("--"):
             values = arguments[flag.removeprefix("--").replace("-", "_")]
             assert value in map(str, values if isinstance(values, list) else [values])
+
+
+@pytest.mark.parametrize("of", ["mean", "fastest"])
+def test_fit_of_the_scaling_study(of: str) -> None:
+    """Times of a power law give its exponent, and the factor of twice the median area."""
+    sides = range(1024, 2049, 256)
+    law = {side: 2e-7 * side ** (2 * 1.05) for side in sides}
+    seconds = {side: [law[side] * factor for factor in (1.0, 1.1, 1.2)] for side in sides}
+    line = scaling.fit(
+        {"model": "resnet18", "stages": "4", "seconds": seconds, "peak_bytes": 1}, of
+    )
+    assert line["b"] == pytest.approx(1.05, abs=2e-3)
+    assert line["doubling"] == pytest.approx(2**1.05, abs=2e-3)
+    assert line["r2"] == pytest.approx(1, abs=1e-4)
+    assert line["fastest"] == pytest.approx(list(law.values()), abs=1e-3)
+    assert line["seconds"] == pytest.approx([1.1 * value for value in law.values()], abs=1e-3)
+    assert line["deviations"] == pytest.approx([0.1 * value for value in law.values()], abs=1e-3)
+
+
+def test_drawn_lines_of_mil_loss(tmp_path: Path) -> None:
+    """The last line of each learning rate is drawn, in the order of the rates."""
+    case = {"losses": {"whole bags": [1.0], "a quarter at once": [1.0]}, "differences": {}}
+    pairs = {"losses": case["losses"], "differences": mil_loss.differences(case["losses"])}
+    lines = [
+        {"case": "mil_loss", "size": [8], "learning_rate": rate, "commit": commit}
+        | {"cases": {"without": pairs}}
+        for rate, commit in ((1e-6, "old"), (5e-5, "one"), (1e-6, "new"), (2.0, "another"))
+    ]
+    results = tmp_path / "results.jsonl"
+    results.write_text("\n".join(map(json.dumps, [*lines, lines[0] | {"case": "another"}])))
+    drawn = mil_loss.drawn_lines(results, [8])
+    assert [(rate, line["commit"]) for rate, line in drawn.items()] == [
+        (5e-5, "one"),
+        (1e-6, "new"),
+    ]
+    mil_loss.draw(drawn, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_drawing_of_qmnist_variants(tmp_path: Path) -> None:
+    """Ways to train are drawn that were not tested in all ways."""
+    spread = {key: {"mean": 0.9, "std": 0.1} for key in qmnist_variants.FIGURES}
+    results = {"ABMIL-ACC-100%": {"100%": spread, "3%": spread}, "ABMIL-ACC-3%": {"100%": spread}}
+    qmnist_variants.draw(results, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_unknown_arguments_are_refused() -> None:
