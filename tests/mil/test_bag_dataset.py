@@ -75,6 +75,16 @@ def test_samples_and_orders() -> None:
             assert f"count={round(size / 2)}&" in query
 
 
+def test_augmentation_of_a_bag_or_of_each_instance() -> None:
+    """Equal tiles stay equal within a bag, or differ; both change in every epoch."""
+    tile = np.random.default_rng(0).integers(0, 256, (1, SIDE, SIDE, 3), np.uint8)
+    for options, num_tiles in (({"augment": True}, 1), ({"augment_each": True}, 3)):
+        data = mil.dataset([np.repeat(tile, 3, 0)], [1], dense=True, **options)
+        epochs = [x.numpy()[0] for _ in range(2) for x, _ in data]
+        assert [len({each.tobytes() for each in epoch}) for epoch in epochs] == [num_tiles] * 2
+        assert (epochs[0] != epochs[1]).any()
+
+
 def test_arrays_and_paths_are_bags(tmp_path: Path) -> None:
     arrays = [np.full((n, 4, 4, 3), n, np.uint8) for n in (2, 5)]
     np.save(tmp_path / "a.npy", arrays[1])

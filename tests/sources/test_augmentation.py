@@ -10,7 +10,7 @@ import pytest
 from bag_samples import tiles
 
 from tfbig import SourceError, sources
-from tfbig.sources import ArrayBag, Augmentation, Augmented, resolve
+from tfbig.sources import ArrayBag, Augmentation, Augmented, AugmentedEach, resolve
 
 
 def test_default_changes_nothing() -> None:
@@ -57,9 +57,30 @@ def test_bag_has_one_augmentation_per_seed() -> None:
     bag.release()
 
 
+def test_each_tile_has_its_own_augmentation() -> None:
+    """It depends on the seed and on the place of the tile, not on what is read with it."""
+    same = np.repeat(tiles((1, 6, 6, 3)), 4, axis=0)
+    bag = ArrayBag(same)
+    first, again, other = (
+        resolve(bag.drawn_handle(4, seed, each=True)).read(0, 4) for seed in (1, 1, 2)
+    )
+    assert len({tile.tobytes() for tile in first}) == 4
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+    changed = AugmentedEach(bag, 1)
+    np.testing.assert_array_equal(changed.read(2, 4), first[2:])
+    np.testing.assert_array_equal(changed.take([3, 1]), first[[3, 1]])
+    np.testing.assert_array_equal(first[3], Augmentation.draw((1, 3))(same[3]))
+    bag.release()
+
+
 def test_features() -> None:
+    for augment in (lambda bag: Augmented(bag, Augmentation()), lambda bag: AugmentedEach(bag, 1)):
+        for shape in ((3, 7), (3, 6, 6, 2)):
+            with pytest.raises(SourceError, match="augmentation expects square tiles"):
+                augment(ArrayBag(np.ones(shape, np.uint8)))
     with pytest.raises(SourceError, match="augmentation expects square tiles"):
-        Augmented(ArrayBag(np.ones((3, 7))), Augmentation())
+        AugmentedEach(ArrayBag(np.ones((3, 6, 7, 3), np.uint8)), 1)
 
 
 @pytest.mark.parametrize("shape", [(70, 70, 3), (70, 70, 1), (61, 83, 3)])

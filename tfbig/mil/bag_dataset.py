@@ -145,6 +145,7 @@ def dataset(
     sample: int | float | None = None,
     shuffle: bool = False,
     augment: bool = False,
+    augment_each: bool = False,
     seed: int = 0,
     shard: Shard = ALL_BATCHES,
     like_sizes: bool = False,
@@ -162,6 +163,7 @@ def dataset(
         shuffle: Whether to shuffle the bags in every epoch.
         augment: Whether to blur, colour, flip and turn tiles, all tiles of a bag in the same way, anew in every epoch;
             see `tfbig.sources.Augmentation`.
+        augment_each: Whether to augment as with `augment`, but each tile in its own way.
         seed: Seed of the samples, orders and augmentations.
         shard: The batches of this worker, and the epoch to start from when training resumes.
         like_sizes: Whether shuffled bags that follow each other have similar numbers of instances, see
@@ -191,7 +193,7 @@ def dataset(
     for bag in bags:
         _check_instances(bag, bags[0])
     data = epochs.dataset(
-        lambda i, drawn: (_handle(bags[i], sample, drawn, augment), labels[i]),
+        lambda i, drawn: (_handle(bags[i], sample, drawn, augment, augment_each), labels[i]),
         len(bags),
         batch_size,
         (tf.TensorSpec([], tf.string), tf.TensorSpec(labels.shape[1:], labels.dtype)),
@@ -230,10 +232,12 @@ def sample_size(bag: Bag, sample: int | float | None) -> int:
     return min(max(round(sample * size), 1) if sample < 1 else int(sample), size)
 
 
-def _handle(bag: Bag, sample: int | float | None, seed: int, augment: bool) -> str:
+def _handle(
+    bag: Bag, sample: int | float | None, seed: int, augment: bool, augment_each: bool
+) -> str:
     size = sample_size(bag, sample)
-    whole = size == bag.shape[0] and not augment
-    return bag.handle if whole else bag.drawn_handle(size, seed, augment)
+    whole = size == bag.shape[0] and not augment and not augment_each
+    return bag.handle if whole else bag.drawn_handle(size, seed, augment, augment_each)
 
 
 def _dense(handle: tf.Tensor, shape: list[int | None], dtype: tf.DType) -> tf.Tensor:

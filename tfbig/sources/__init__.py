@@ -10,7 +10,7 @@ A dataset refers to a source by its `handle`, a short string: `resolve(handle).r
 """
 
 from tfbig.sources.arrays import ArraySource, RawSource
-from tfbig.sources.augmentation import Augmentation, Augmented, AugmentedImage
+from tfbig.sources.augmentation import Augmentation, Augmented, AugmentedEach, AugmentedImage
 from tfbig.sources.bags.bag import ArrayBag, Bag, Filled, Resized, Subset
 from tfbig.sources.bags.bag_files import FeatureBag, NpyBag, PictureBag, open_bag
 from tfbig.sources.bags.patches import Patches
@@ -33,6 +33,7 @@ __all__ = [
     "ArraySource",
     "Augmentation",
     "Augmented",
+    "AugmentedEach",
     "AugmentedImage",
     "Bag",
     "CenterCropped",

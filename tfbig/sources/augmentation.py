@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, final
 from weakref import WeakKeyDictionary
@@ -60,14 +61,14 @@ class Augmentation:
     quarter_turns: int = 0
 
     @classmethod
-    def draw(cls, seed: int) -> Augmentation:
+    def draw(cls, seed: int | tuple[int, int]) -> Augmentation:
         """Draw random parameters as in Big-Layers, appendix and code.
 
         sigma 0.1 to 2; factors 0.5 to 1.5; hue up to 0.3 of the circle either way; flips of either axis with
         probability 1/2; rotation by -90, 0 or 90 degrees.
 
         Args:
-            seed: Seed; the same seed draws the same parameters.
+            seed: Seed of one or two numbers; the same seed draws the same parameters.
         """
         rng = np.random.default_rng(seed)
         return cls(
@@ -134,13 +135,8 @@ class Augmented(Bag):
     """
 
     def __init__(self, bag: Bag, change: Augmentation) -> None:
-        shape = bag.shape
-        fits = len(shape) == 4 and bag.dtype == np.uint8 and shape[3] in (1, 3)
-        if not fits or (change.quarter_turns % 2 and shape[1] != shape[2]):
-            raise SourceError(
-                f"{bag.name}: is {shape} {bag.dtype}; augmentation expects square tiles [n, H, H, 1 or 3] of uint8."
-            )
-        super().__init__(shape, bag.dtype, bag.name, bag.coords, bag.labels)
+        _check_tiles(bag, change.quarter_turns)
+        super().__init__(bag.shape, bag.dtype, bag.name, bag.coords, bag.labels)
         self._inner, self._change = bag, change
 
     def _read(self, start: int, stop: int) -> RowArray:
@@ -152,6 +148,57 @@ class Augmented(Bag):
     def close(self) -> None:
         """Close the bag that is augmented."""
         self._inner.close()
+
+
+@final
+class AugmentedEach(Bag):
+    """A bag whose tiles are augmented as they are read, each by parameters of its own.
+
+    The parameters of a tile are drawn from the seed and the place of the tile, so they do not depend on which tiles are
+    read together.
+
+    Args:
+        bag: Square tiles `[n, H, H, C]`, uint8, C 1 or 3.
+        seed: Seed of all parameters.
+
+    Raises:
+        SourceError: The bag has another shape or dtype.
+
+    Example:
+        >>> bag = tfbig.sources.ArrayBag(np.full((2, 8, 8, 3), 120, "uint8"))
+        >>> tiles = tfbig.sources.AugmentedEach(bag, seed=1).read(0, 2)
+        >>> bool((tiles[0] == tiles[1]).all())
+        False
+    """
+
+    def __init__(self, bag: Bag, seed: int) -> None:
+        _check_tiles(bag, 1)
+        super().__init__(bag.shape, bag.dtype, bag.name, bag.coords, bag.labels)
+        self._inner, self._seed = bag, seed
+
+    def _read(self, start: int, stop: int) -> RowArray:
+        return self._augmented(range(start, stop), self._inner.read(start, stop))
+
+    def _take(self, places: Indices) -> RowArray:
+        return self._augmented(places, self._inner.take(places))
+
+    def _augmented(self, places: Iterable[int], tiles: RowArray) -> RowArray:
+        pairs = zip(places, tiles, strict=True)
+        return np.stack([Augmentation.draw((self._seed, int(n)))(tile) for n, tile in pairs])
+
+    def close(self) -> None:
+        """Close the bag that is augmented."""
+        self._inner.close()
+
+
+def _check_tiles(bag: Bag, quarter_turns: int) -> None:
+    """Raise SourceError for bags that cannot be augmented: they are no tiles, or not square but turned."""
+    shape = bag.shape
+    fits = len(shape) == 4 and bag.dtype == np.uint8 and shape[3] in (1, 3)
+    if not fits or (quarter_turns % 2 and shape[1] != shape[2]):
+        raise SourceError(
+            f"{bag.name}: is {shape} {bag.dtype}; augmentation expects square tiles [n, H, H, 1 or 3] of uint8."
+        )
 
 
 @final

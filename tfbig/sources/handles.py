@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, final
 
 from tfbig.errors import SourceError
-from tfbig.sources.augmentation import Augmentation, Augmented, AugmentedImage
+from tfbig.sources.augmentation import Augmentation, Augmented, AugmentedEach, AugmentedImage
 from tfbig.sources.bags.bag import Bag
 from tfbig.sources.files import PathLike, cannot_open
 from tfbig.sources.slides.opening import open, open_slide, shape_of_file
@@ -181,9 +181,11 @@ def _resolve_registered(handle: str) -> Readable:
     numbers = [int(part.partition("=")[2]) for part in query.split("&")]
     if isinstance(readable, Source):
         return AugmentedImage(readable, Augmentation.draw(*numbers))
-    count, seed, augmented = numbers
+    count, seed, augmented, each = numbers
     assert isinstance(readable, Bag)  # only bags return such handles
     sample = readable.sample(count, seed)
+    if each:
+        return AugmentedEach(sample, seed)
     return Augmented(sample, Augmentation.draw(seed)) if augmented else sample
 
 

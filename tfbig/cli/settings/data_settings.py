@@ -174,6 +174,9 @@ class InstanceSettings:
         False,
         help="random blur, colours, flips and rotations, the same for all instances of a bag",
     )
+    augment_each: bool = flag(
+        False, help="the same, but different for each instance; instead of --augment"
+    )
     sample: float | None = flag(
         type=types.positive,
         help="instances drawn from a training bag: a number, or a share below 1 (default: all)",

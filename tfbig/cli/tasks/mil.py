@@ -230,6 +230,7 @@ def dataset(
         sample=sample,
         shuffle=learns,
         augment=learns and settings.augment,
+        augment_each=learns and settings.augment_each,
         seed=settings.seed,
         shard=shard,
         like_sizes=settings.like_sizes,

@@ -106,7 +106,9 @@ class Bag(Readable):
         drawn = np.random.default_rng(seed).choice(self.shape[0], count, replace=False)
         return Subset(self, np.sort(drawn))
 
-    def drawn_handle(self, count: int, seed: int, augmented: bool = False) -> str:
+    def drawn_handle(
+        self, count: int, seed: int, augmented: bool = False, each: bool = False
+    ) -> str:
         """Return a handle of `sample(count, seed)`.
 
         The sample is drawn as it is read; no sampled bag has to be kept.
@@ -115,8 +117,11 @@ class Bag(Readable):
             count: Number of instances.
             seed: Seed of the sample and of the augmentation.
             augmented: Whether to augment the instances by `Augmentation.draw(seed)`.
+            each: Whether to augment each instance by parameters of its own, see `AugmentedEach`.
         """
-        return f"{self.handle}?count={count}&seed={seed}&augmented={int(augmented)}"
+        return (
+            f"{self.handle}?count={count}&seed={seed}&augmented={int(augmented)}&each={int(each)}"
+        )
 
 
 @final
