@@ -13,7 +13,8 @@ RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda p: p.stem)
 def test_recipe(recipe):
     options = train.settings_of(["--config", str(recipe), "--seed", "2"])
-    assert options.task == ("patchgd" if recipe.stem.startswith("patchgd") else "mil")
+    tasks = ("patchgd-segmentation", "patchgd")
+    assert options.task == next((task for task in tasks if recipe.stem.startswith(task)), "mil")
     assert options.seed == 2
     written = yaml.safe_load(recipe.read_text())
     for name, value in written.items():

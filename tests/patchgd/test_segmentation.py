@@ -79,6 +79,15 @@ def test_all_patches_equal_plain_training(
     assert_same(model.predict(x, verbose=0), plain.predict(x, verbose=0), FLOAT64)
 
 
+@pytest.mark.parametrize("fill_mask", [True, False])
+def test_eager_steps_with_context(fill_mask: bool) -> None:
+    """The decoder is never called without patches, which Conv2DTranspose refuses in float32."""
+    x, y = data(2)
+    model = make(1, sampling=4, fill_mask=fill_mask)
+    model.compile("sgd", "binary_crossentropy", run_eagerly=True)
+    assert model.train_on_batch(x, y) > 0
+
+
 def test_loss_of_the_whole_mask(float64: None) -> None:
     """Dice is not a sum over pixels; the filled mask has all of them."""
     x, y = data()

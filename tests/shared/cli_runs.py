@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import pytest
 import tifffile
+from PIL import Image
 
 import train
 from tfbig.engine import machine_rates
@@ -48,6 +49,12 @@ PATCHGD = [
     *("--warm-start", "0"),
 ]
 """A small run of `--task patchgd` on drawn digits, without `--out`."""
+
+MASKED = [
+    *("--task", "patchgd-segmentation", "--patch", "32", "--latent", "8", "--decoder-width", "16"),
+    *("--epochs", "1"),
+]
+"""A small run of `--task patchgd-segmentation`, without `--data` and `--out`."""
 
 COHORT = {
     **dict.fromkeys(["slides", "splits", "folds", "magnification", "mpp_of", "reader"]),
@@ -127,6 +134,20 @@ def write_rectangle(path: Path) -> np.ndarray:
     resolution = {"resolution": (20000, 20000), "resolutionunit": "CENTIMETER"}
     tifffile.imwrite(path, image, photometric="rgb", tile=(64, 64), **resolution)
     return image
+
+
+def write_masked_images(folder: Path, count: int) -> None:
+    """Write images of 48 x 48 with a bright square each, and its mask in the folder `masks`."""
+    (folder / "masks").mkdir(parents=True)
+    rng = np.random.default_rng(count)
+    for number in range(count):
+        image = rng.integers(0, 90, (48, 48, 3)).astype(np.uint8)
+        top, left = rng.integers(0, 24, 2)
+        mask = np.zeros((48, 48), np.uint8)
+        mask[top : top + 24, left : left + 24] = 255
+        image[mask > 0] += 130
+        Image.fromarray(image).save(folder / f"{number}.png")
+        Image.fromarray(mask).save(folder / "masks" / f"{number}.png")
 
 
 def write_cohort_slide(path: Path, colour: tuple[int, int, int], side: int = 320) -> None:

@@ -374,7 +374,7 @@ class _SegmentationStep(TrainingStep):
         model = self.model
         codes = filled(model, self.patches, self.slice, self.seed, self.on_host)
         all_places = self.patches.places()
-        places, masks = all_places[:, :0], self._masks(codes, all_places[:, :0])
+        places, masks = all_places[:, :0], self._no_masks()
         if model.fill_mask:
             training = model.filling_norm == "published"
             places = all_places
@@ -416,6 +416,11 @@ class _SegmentationStep(TrainingStep):
             loss = model.compute_loss(self.x, labels, predicted, self.sample_weight, training=True)
             scaled = model.optimizer.scale_loss(loss)
         return tape.gradient(scaled, self.variables), loss, (codes, places, masks)
+
+    def _no_masks(self) -> tf.Tensor:
+        """Return no patches of the mask of each image; a decoder need not accept an empty batch."""
+        output = self.model._mask.cropped.outputs[0]
+        return tf.zeros([self.patches.batch, 0, *output.shape[1:]], output.dtype)
 
     def _windows(self, codes: tf.Tensor) -> Windows:
         z = self.model.shaped(codes, self.patches)

@@ -9,7 +9,7 @@ import train
 from tfbig.cli.main import main
 
 COMMANDS = ("doctor", "plan", "dataset", "tile", "predict", "report", "evaluate")
-TASKS = ("segmentation", "mil", "patchgd")
+TASKS = ("segmentation", "mil", "patchgd", "patchgd-segmentation")
 HELP = {
     "tfbig": (main, ["--help"]),
     **{name: (main, [name, "--help"]) for name in COMMANDS},

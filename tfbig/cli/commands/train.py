@@ -12,6 +12,7 @@ from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.cli.tasks import seeds, trainer
 from tfbig.cli.tasks.mil import MIL
 from tfbig.cli.tasks.patchgd import PatchGDTask
+from tfbig.cli.tasks.patchgd_segmentation import PatchGDSegmentationTask
 from tfbig.cli.tasks.segmentation import Segmentation
 from tfbig.cli.tasks.task import Task
 from tfbig.results import run_folder
@@ -22,6 +23,7 @@ TASKS: dict[str, Task[Any, Any]] = {
     "segmentation": Segmentation(),
     "mil": MIL(),
     "patchgd": PatchGDTask(),
+    "patchgd-segmentation": PatchGDSegmentationTask(),
 }
 
 

@@ -56,7 +56,11 @@ class MaskSource(sources.Source):
         self._source = source
 
     def _read(self, start: int, stop: int) -> npt.NDArray[Any]:
-        return (self._source.read(start, stop) > 0).astype(np.uint8)
+        return self._read_window(start, stop, 0, self.shape[1])
+
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> npt.NDArray[Any]:
+        window = self._source.read_window((start, stop), (left, right))
+        return (window > 0).astype(np.uint8)
 
 
 class Brighter(sources.Source):

@@ -72,16 +72,15 @@ class Data:
         return list(dict.fromkeys(f for split in SPLITS for f in getattr(self, split).failed))
 
 
-def read_table(path: Path, columns: Sequence[str], names: bool = False) -> list[Row]:
-    """Return the rows of a CSV file; `label` is a class 0, 1, ...
+def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
+    """Return the rows of a CSV file.
 
     Args:
         path: Path of the file.
-        columns: Columns that it must have.
-        names: Whether labels may be names.
+        columns: Columns that it must have, without empty cells.
 
     Raises:
-        SourceError: The file is missing, lacks a column, or has an invalid label.
+        SourceError: The file is missing, lacks a column, or has an empty cell in one.
     """
     if not path.exists():
         raise SourceError(
@@ -92,12 +91,26 @@ def read_table(path: Path, columns: Sequence[str], names: bool = False) -> list[
     if missing:
         raise SourceError(f"{path}: has no rows with column '{missing[0]}'; expected {columns}.")
     for number, row in enumerate(rows, start=2):
-        if empty := [name for name in columns if not (row[name] or "").strip() and name != "label"]:
+        if empty := [name for name in columns if not (row[name] or "").strip()]:
             raise SourceError(
                 f"{path}: line {number}: has no {empty[0]}. Add one, or remove the line."
             )
-        if not (row["label"] or "").strip():
-            raise SourceError(f"{path}: line {number}: has no label. Add one, or remove the line.")
+    return rows
+
+
+def read_table(path: Path, columns: Sequence[str], names: bool = False) -> list[Row]:
+    """Return the rows of a CSV file; `label` is a class 0, 1, ...
+
+    Args:
+        path: Path of the file.
+        columns: Columns that it must have, with `label`.
+        names: Whether labels may be names.
+
+    Raises:
+        SourceError: The file is missing, lacks a column, or has an invalid label.
+    """
+    rows = read_rows(path, columns)
+    for number, row in enumerate(rows, start=2):
         if not names and not row["label"].isdigit():
             raise SourceError(
                 f"{path}: line {number}: label '{row['label']}' is not a class 0, 1, ..."

@@ -15,6 +15,7 @@ from tfbig.cli.predictors.images import Images
 from tfbig.cli.predictors.masks import Masks
 from tfbig.cli.predictors.results import load_run
 from tfbig.cli.settings.slide_settings import PredictSettings
+from tfbig.patchgd import PatchGDSegmentation
 
 Predictor: TypeAlias = Bags | Images | Masks
 
@@ -31,6 +32,8 @@ def make(settings: PredictSettings) -> Predictor:
     plain, config = load_run(settings.model, settings.custom)
     if isinstance(plain, PatchGD):
         return Images(settings, plain, config)
+    if isinstance(plain, PatchGDSegmentation):
+        return Masks(settings, plain, config)
     (image, *_), (output, *_) = plain.inputs, plain.outputs
     kinds: dict[tuple[int, int], type[Bags] | type[Images] | type[Masks]] = {
         (4, 4): Masks,

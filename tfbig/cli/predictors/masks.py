@@ -14,17 +14,22 @@ import numpy.typing as npt
 import tfbig
 from tfbig import sources
 from tfbig.cli import machine, slide_batch
+from tfbig.cli.data.masked_images import CLASSES, smaller
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings.choices import UNET_STRIDE
 from tfbig.cli.settings.slide_settings import PredictSettings
+from tfbig.patchgd import PatchGDSegmentation
 from tfbig.results import figures, geojson, outlines, slide_viewer
 from tfbig.sources.slides.slide import Slide, title_of
 from tfbig.system import progress
 
+NAMES = {"segmentation": ("background", "tissue"), "patchgd-segmentation": CLASSES}
+"""Names of the classes of each task."""
+
 
 class Masks:
-    """Predictor for networks from images to masks, streamed.
+    """Predictor for networks from images to masks, streamed or by patches.
 
     Args:
         settings: Settings of the command.
@@ -37,10 +42,15 @@ class Masks:
 
     def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
         self.folder = Path(settings.out)
+        self.by_patches = isinstance(plain, PatchGDSegmentation)
         is_run = config.get("task") == "segmentation"
-        channels, self.outputs = plain.inputs[0].shape[-1], plain.outputs[0].shape[-1]
-        names = ["background", "tissue"] if is_run else None
+        first, last = (plain.encoder, plain.decoder) if self.by_patches else (plain, plain)
+        channels, self.outputs = first.inputs[0].shape[-1], last.outputs[0].shape[-1]
+        names = NAMES.get(config.get("task", ""))
         self.stride = settings.stride or (UNET_STRIDE if is_run else 32)
+        if self.by_patches:
+            self.stride = plain.patch[0]
+        self.downscale = config.get("downscale", 1)
         self.classes = results.classes_of(settings, max(self.outputs, 2), names)
         settings = replace(
             settings,
@@ -49,7 +59,7 @@ class Masks:
             classes=self.classes,
         )
         self.settings = slide_batch.with_resolution(settings, level=0)
-        self.model = tfbig.stream(plain, machine.budget(settings))
+        self.model = plain if self.by_patches else tfbig.stream(plain, machine.budget(settings))
 
     def finished(self, path: Path) -> bool:
         """Return whether the slide is done; its mask is written last."""
@@ -58,6 +68,7 @@ class Masks:
     def predict(self, path: Path, slide: Slide) -> str:
         """Predict a slide, write the results and return a line to print."""
         source = slide.at(**slide_batch.resolution(self.settings))
+        source = smaller(source, self.downscale) if self.downscale > 1 else source
         rows, columns = source.shape[:2]
         if self.settings.dry_run:
             return f"{slide.describe()}: would be read at {rows} x {columns} pixels"

@@ -12,6 +12,7 @@ IMAGES = ("drawn", "digits", "folder", "pictures", "har", "slides")
 INPUT_CHANNELS = {"rgb": 3, "gray": 1, "inverted-gray": 1}
 """Inputs of `tfbig predict`, and the channels of each."""
 LOSSES = ("cross_entropy", "binary_cross_entropy")
+MASK_LOSSES = ("binary_cross_entropy", "dice")
 NORMS = ("exact", "frozen", "per_slice")
 OPTIMIZERS = ("adam", "coupled_adam", "adamw", "demon_adamw", "lookahead_radam")
 READERS = ("tifffile", "openslide", "zarr")

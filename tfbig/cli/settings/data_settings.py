@@ -10,6 +10,18 @@ from tfbig.cli.settings.flag import PLACE, RESULT, flag
 from tfbig.cli.settings.run_settings import slide_mpp_flag
 
 
+def shares_flag() -> tuple[int, int, int]:
+    """Return the field of the flag `--shares`."""
+    field: tuple[int, int, int] = flag(
+        (70, 10, 20),
+        nargs=3,
+        type=types.count,
+        metavar=("TRAIN", "VAL", "TEST"),
+        help="shares of the splits, if neither the table nor another flag splits it (default: 70 10 20)",
+    )
+    return field
+
+
 @dataclass(frozen=True, kw_only=True)
 class CohortSettings:
     """Slides of a table, their splits and their resolution."""
@@ -45,13 +57,7 @@ class CohortSettings:
         type=types.count_from_zero,
         help="index of the test fold, from 0; the next one is for validation (default: 0)",
     )
-    shares: tuple[int, int, int] = flag(
-        (70, 10, 20),
-        nargs=3,
-        type=types.count,
-        metavar=("TRAIN", "VAL", "TEST"),
-        help="shares of the splits, if neither the table nor another flag splits it (default: 70 10 20)",
-    )
+    shares: tuple[int, int, int] = shares_flag()
     mpp: float | None = flag(
         type=types.positive,
         help="resolution at which slides are read, in micrometres per pixel",

@@ -9,13 +9,14 @@ from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.flag import PLACE, RESULT, SESSION, TUNABLE, Kind, flag
 from tfbig.cli.settings.yaml_flags import config_flag
 
+TASK_NAMES = ("segmentation", "mil", "patchgd", "patchgd-segmentation")
 UNIFIED = "as device, with memory shared by host and accelerator (see --oversubscription)"
 """Help text of `--mode unified`."""
 EXACT_MODES = ("device", "unified", "offload")
 """Modes with the same results; a run may change from one to another."""
 
 
-def task_flag(name: str, tasks: tuple[str, ...] = ("segmentation", "mil", "patchgd")) -> str:
+def task_flag(name: str, tasks: tuple[str, ...] = TASK_NAMES) -> str:
     """Return the field of the flag `--task`."""
     help_text = f"what to train (default: {tasks[0]})"
     field: str = flag(name, choices=list(tasks), help=help_text)

@@ -16,6 +16,8 @@ from tfbig.cli.settings.classifier_settings import (
 )
 from tfbig.cli.settings.data_settings import BagSettings, ImageSettings
 from tfbig.cli.settings.flag import PLACE, TUNABLE, flag
+from tfbig.cli.settings.patch_settings import PatchSettings
+from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.cli.settings.run_settings import (
     UNIFIED,
     MachineSettings,
@@ -274,7 +276,7 @@ class PatchGDNetwork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchGDTraining(ClassifierSettings):
+class PatchGDTraining(ClassifierSettings, PatchSettings):
     """Training and evaluation of `--task patchgd`."""
 
     SECTION = "training"
@@ -287,44 +289,13 @@ class PatchGDTraining(ClassifierSettings):
         help="loss; binary_cross_entropy learns every class as a yes or no of its own, while probabilities are those "
         "of a softmax with either (default: %(default)s)",
     )
-    patch: int = flag(
-        128, type=types.count, help="rows and columns of a patch, in pixels (default: 128)"
-    )
     stride: int | None = flag(
         type=types.count, help="pixels from one patch to the next (default: --patch)"
-    )
-    sampling: int | float = flag(
-        0.25,
-        type=types.sampling,
-        help="patches of an inner step: a share with a decimal point (0.25, 1.0), or a number (16) (default: 0.25)",
-    )
-    inner_steps: int | None = flag(
-        type=types.count,
-        help="inner steps of a step (default: until every patch was used)",
-    )
-    inner_accumulate: int | str = flag(
-        "all",
-        type=types.inner_steps,
-        help="inner steps whose gradients are averaged: a number, or all (default: all)",
     )
     sampler: str = flag(
         "shuffle",
         choices=choices.SAMPLERS,
         help="how the patches of an inner step are drawn (default: %(default)s)",
-    )
-    encoder_scale: str = flag(
-        "published",
-        choices=choices.SCALES,
-        help="scale of the encoder's gradient (default: %(default)s)",
-    )
-    filling_norm: str = flag(
-        "published",
-        choices=choices.FILLINGS,
-        help="BatchNormalization while Z is filled (default: %(default)s)",
-    )
-    patches_at_once: int | None = flag(
-        type=types.count,
-        help="patches that the encoder processes at once, over all images of a step (default: all)",
     )
     test_only: str | None = evaluated_run_flag("the test images")
 
@@ -347,12 +318,21 @@ class PatchGDSettings(
     )
 
 
-TrainSettings: TypeAlias = SegmentationSettings | MILSettings | PatchGDSettings
+TrainSettings: TypeAlias = (
+    SegmentationSettings | MILSettings | PatchGDSettings | PatchGDSegmentationSettings
+)
 """Settings of a training run or an evaluation of any task."""
 
-TASKS: dict[str, type[SegmentationSettings] | type[MILSettings] | type[PatchGDSettings]] = {
+TASKS: dict[
+    str,
+    type[SegmentationSettings]
+    | type[MILSettings]
+    | type[PatchGDSettings]
+    | type[PatchGDSegmentationSettings],
+] = {
     "segmentation": SegmentationSettings,
     "mil": MILSettings,
     "patchgd": PatchGDSettings,
+    "patchgd-segmentation": PatchGDSegmentationSettings,
 }
 """Settings class of each task; the first is the default."""

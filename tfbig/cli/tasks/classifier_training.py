@@ -18,6 +18,7 @@ from tfbig.cli import machine
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.classifier_settings import ClassifierSettings
 from tfbig.cli.settings.flag import deciding
+from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings, TrainSettings
 from tfbig.cli.tasks.task import History, Models
 from tfbig.results import run_folder
@@ -103,7 +104,7 @@ def loss_weight(settings: ClassifierSettings) -> float:
 
 def fit_and_keep(
     models: Models,
-    settings: MILSettings | PatchGDSettings,
+    settings: MILSettings | PatchGDSettings | PatchGDSegmentationSettings,
     folder: Path,
     epochs: Epochs,
     validation: Epochs,

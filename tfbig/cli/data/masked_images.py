@@ -1,0 +1,225 @@
+"""Images with masks for `--task patchgd-segmentation`: of a table, or of a folder with `masks`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tfbig import sources
+from tfbig.cli.data import splits
+from tfbig.cli.data.slides_and_masks import MaskSource
+from tfbig.cli.data.splits import SPLITS, Data, Row
+from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
+from tfbig.cli.settings.yaml_flags import read_yaml
+from tfbig.data import epochs
+from tfbig.data.worker_shards import ALL_BATCHES, Shard
+from tfbig.errors import SourceError
+from tfbig.results import run_folder
+
+TABLE = "images.csv"
+MASKS = "masks"
+CLASSES = ("background", "object")
+
+
+@dataclass(frozen=True)
+class MaskedImage:
+    """An image and its mask.
+
+    Attributes:
+        name: Path of the file, relative to the folder of the data.
+        image: `[H, W, 3]`, uint8.
+        labels: `[H, W, 1]`, uint8: 1 is the object.
+    """
+
+    name: str
+    image: sources.Source
+    labels: sources.Source
+
+    def padded(self, multiple: int) -> MaskedImage:
+        """Return it with black background below and to the right, up to a multiple of a number.
+
+        Args:
+            multiple: Rows and columns of a patch.
+        """
+        return MaskedImage(
+            self.name, sources.Padded(self.image, multiple), sources.Padded(self.labels, multiple)
+        )
+
+
+@dataclass(frozen=True)
+class MaskedSet:
+    """Images of a split.
+
+    Attributes:
+        images: Images with masks.
+        failed: `(name, reason)` of the others.
+    """
+
+    images: tuple[MaskedImage, ...]
+    failed: tuple[tuple[str, str], ...] = ()
+
+
+def load(settings: PatchGDSegmentationSettings) -> Data:
+    """Return the images of `--data` by split; in an evaluation those for testing alone.
+
+    Args:
+        settings: Settings of the run.
+
+    Raises:
+        SourceError: There is no folder, the table is wrong, or a split has no image that can be used.
+    """
+    if settings.data is None:
+        raise SourceError("--data FOLDER is missing: the folder of the images and their masks.")
+    folder = Path(settings.data)
+    rows = _split(_rows(folder), settings)
+    if settings.confine:
+        splits.check_inside(
+            (folder / row[key] for row in rows for key in ("image", "mask")), (folder,)
+        )
+    names = ("test",) if settings.test_only else SPLITS
+    parts = [splits.of_split(rows, split, folder / TABLE) for split in names]
+    sets = [_opened(folder, part, settings.downscale) for part in parts]
+    if settings.test_only:
+        return Data.of(sets * 3, CLASSES)
+    saved = ({"image": row["image"], "mask": row["mask"], "split": row["split"]} for row in rows)
+    return Data.of(sets, CLASSES, table=tuple(saved))
+
+
+def print_counts(data: Data) -> None:
+    """Print the number of images of every split, and their sizes."""
+    for split in SPLITS if data.train is not data.test else ("test",):
+        images = getattr(data, split).images
+        sizes = sorted({image.image.shape[:2] for image in images})
+        words = " to ".join(dict.fromkeys(f"{n} x {m}" for n, m in (sizes[0], sizes[-1])))
+        print(f"{split}: {len(images)} images of {words}")
+
+
+def steps(part: MaskedSet, settings: PatchGDSegmentationSettings) -> int:
+    """Return the number of batches of all images; the last may be smaller.
+
+    Args:
+        part: Images of a split.
+        settings: Settings of the run.
+    """
+    return -(-len(part.images) // settings.batch_size)
+
+
+def dataset(
+    part: MaskedSet,
+    settings: PatchGDSegmentationSettings,
+    learns: bool = False,
+    shard: Shard = ALL_BATCHES,
+) -> tf.data.Dataset:
+    """Return the batches of an epoch, handles of padded images and of their masks.
+
+    Args:
+        part: Images of a split; they must exist as long as the dataset.
+        settings: Settings of the run.
+        learns: Whether images are shuffled, differently in every epoch.
+        shard: Batches of this worker, and the epoch to start with.
+    """
+    padded = [image.padded(settings.patch) for image in part.images]
+    sizes = [float(image.image.shape[0] * image.image.shape[1]) for image in padded]
+    handle = tf.TensorSpec([], tf.string)
+    return epochs.dataset(
+        partial(_item, padded),
+        len(padded),
+        settings.batch_size,
+        (handle, handle),
+        seed=settings.seed,
+        shuffle=learns,
+        sizes=sizes if settings.like_sizes else None,
+        shard=shard,
+    ).batch(settings.batch_size)
+
+
+def _item(padded: Sequence[MaskedImage], number: int, drawn: Any) -> tuple[str, str]:
+    """Return the handles of an image and its mask."""
+    return padded[number].image.handle, padded[number].labels.handle
+
+
+def _rows(folder: Path) -> list[Row]:
+    """Return the rows of the table, or of the images that have a mask."""
+    if (folder / TABLE).exists():
+        return splits.read_rows(folder / TABLE, ("image", "mask"))
+    masks = {file.stem: file for file in _images(folder / MASKS)}
+    files = [file for file in _images(folder) if file.stem in masks]
+    if not files:
+        raise SourceError(
+            f"{folder}: has neither {TABLE} nor images with {MASKS}/NAME.* beside them. Check --data."
+        )
+    return [{"image": file.name, "mask": f"{MASKS}/{masks[file.stem].name}"} for file in files]
+
+
+def _images(folder: Path) -> list[Path]:
+    """Return the images of a folder by name; there are none if it does not exist."""
+    files = folder.iterdir() if folder.is_dir() else ()
+    return sorted(file for file in files if file.suffix.lower() in sources.SLIDE_SUFFIXES)
+
+
+def _split(rows: list[Row], settings: PatchGDSegmentationSettings) -> list[Row]:
+    """Return the rows with a split; in an evaluation of another folder without splits all are for testing."""
+    if "split" in rows[0]:
+        return rows
+    if settings.test_only and _other_folder(settings):
+        return [row | {"split": "test"} for row in rows]
+    labelled = [{"label": "0"} | row for row in rows]
+    return splits.split_rows(labelled, settings.shares, settings.seed)
+
+
+def _other_folder(settings: PatchGDSegmentationSettings) -> bool:
+    """Return whether an evaluated run was trained on another folder."""
+    config: Mapping[str, Any] = read_yaml(Path(settings.test_only or "") / run_folder.CONFIG)
+    return Path(config["data"]).resolve() != Path(settings.data or "").resolve()
+
+
+def _opened(folder: Path, rows: Sequence[Row], downscale: int) -> MaskedSet:
+    """Open the images that can be used.
+
+    Raises:
+        SourceError: None of them can.
+    """
+    images, failed = [], []
+    for row in rows:
+        try:
+            images.append(_open(folder, row, downscale))
+        except SourceError as error:
+            failed.append((row["image"], str(error)))
+    if not images:
+        raise SourceError(f"none of {len(rows)} images can be used. The first: {failed[0][1]}")
+    return MaskedSet(tuple(images), tuple(failed))
+
+
+def _open(folder: Path, row: Row, downscale: int) -> MaskedImage:
+    """Open an image and its mask, both `downscale` times smaller.
+
+    Raises:
+        SourceError: One cannot be opened, or they differ in size.
+    """
+    image = sources.RGB(sources.OnDisk(folder / row["image"]))
+    mask = sources.OnDisk(folder / row["mask"])
+    if mask.shape != (*image.shape[:2], 1):
+        raise SourceError(
+            f"{mask.name}: is {mask.shape[0]} x {mask.shape[1]} pixels of {mask.shape[2]} channels; expected "
+            f"{image.shape[0]} x {image.shape[1]} of 1, the size of {image.name}. Save the mask at that size."
+        )
+    both: list[sources.Source] = [image, MaskSource(mask)]
+    if downscale > 1:
+        both = [smaller(source, downscale) for source in both]
+    return MaskedImage(row["image"], *both)
+
+
+def smaller(source: sources.Source, downscale: int) -> sources.Source:
+    """Return an image that is some times smaller; a pixel of a mask is 1 if half of it or more is.
+
+    Args:
+        source: The image or mask.
+        downscale: Factor of both sides.
+    """
+    rows, columns = (max(round(n / downscale), 1) for n in source.shape[:2])
+    return sources.Scaled(source, (rows, columns))

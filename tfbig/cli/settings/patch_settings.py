@@ -1,0 +1,48 @@
+"""Settings of patches and inner steps, for both tasks of PatchGD."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfbig.cli.settings import choices
+from tfbig.cli.settings import value_types as types
+from tfbig.cli.settings.flag import flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchSettings:
+    """Patches, and the inner steps of a training step."""
+
+    SECTION = "training"
+
+    patch: int = flag(
+        128, type=types.count, help="rows and columns of a patch, in pixels (default: 128)"
+    )
+    sampling: int | float = flag(
+        0.25,
+        type=types.sampling,
+        help="patches of an inner step: a share with a decimal point (0.25, 1.0), or a number (16) (default: 0.25)",
+    )
+    inner_steps: int | None = flag(
+        type=types.count,
+        help="inner steps of a step (default: until every patch was used)",
+    )
+    inner_accumulate: int | str = flag(
+        "all",
+        type=types.inner_steps,
+        help="inner steps whose gradients are averaged: a number, or all (default: all)",
+    )
+    encoder_scale: str = flag(
+        "published",
+        choices=choices.SCALES,
+        help="scale of the encoder's gradient (default: %(default)s)",
+    )
+    filling_norm: str = flag(
+        "published",
+        choices=choices.FILLINGS,
+        help="BatchNormalization while Z is filled (default: %(default)s)",
+    )
+    patches_at_once: int | None = flag(
+        type=types.count,
+        help="patches that the encoder processes at once, over all images of a step (default: all)",
+    )

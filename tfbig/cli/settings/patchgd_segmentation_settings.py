@@ -1,0 +1,143 @@
+"""Settings of `--task patchgd-segmentation`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfbig.cli.settings import choices
+from tfbig.cli.settings import value_types as types
+from tfbig.cli.settings.classifier_settings import (
+    ClassifierSettings,
+    batch_size_flag,
+    channels_flag,
+    epochs_flag,
+)
+from tfbig.cli.settings.data_settings import shares_flag
+from tfbig.cli.settings.flag import PLACE, flag
+from tfbig.cli.settings.patch_settings import PatchSettings
+from tfbig.cli.settings.run_settings import (
+    MachineSettings,
+    RunSettings,
+    SeedSettings,
+    evaluated_run_flag,
+    mode_flag,
+    task_flag,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchGDSegmentationTask:
+    """Task, mode and data of `--task patchgd-segmentation`."""
+
+    SECTION = "data"
+
+    task: str = task_flag("patchgd-segmentation")
+    mode: str = mode_flag(
+        {
+            "patchgd": "latent grid of patches; a share of them is encoded and decoded with a gradient at a time, with "
+            "--sampling 1.0 all of them"
+        }
+    )
+    data: str | None = flag(
+        exists="folder",
+        kind=PLACE,
+        path=True,
+        metavar="FOLDER",
+        help="folder of images (TIFF, SVS, NDPI, NPY, PNG, JPEG) with masks/NAME.* of the same size for NAME.*, where "
+        "values other than 0 are the object; or with a table images.csv: columns image, mask, and split (train, val, "
+        "test) or patient",
+    )
+    shares: tuple[int, int, int] = shares_flag()
+    confine: bool = flag(
+        False,
+        kind=PLACE,
+        help="refuse files of images.csv that are outside of --data, after following links",
+    )
+    downscale: int = flag(
+        1,
+        type=types.count,
+        help="read images and masks this many times smaller, for a first run whose model is the --backbone of another "
+        "(default: %(default)s)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchGDSegmentationNetwork:
+    """Encoder and decoder of `--task patchgd-segmentation`."""
+
+    SECTION = "data"
+
+    encoder: str = flag(
+        "small",
+        choices=[*choices.TRUNKS, *choices.NETWORKS],
+        help="network of a patch, without pooling (default: %(default)s)",
+    )
+    mean: float | tuple[float, ...] = channels_flag(0.0, "mean", "a ResNet or MobileNet")
+    std: float | tuple[float, ...] = channels_flag(
+        1.0, "standard deviation", "a ResNet or MobileNet"
+    )
+    latent: int = flag(64, type=types.count, help="channels of a code (default: %(default)s)")
+    decoder_width: int = flag(
+        64,
+        type=types.count,
+        help="channels of the first layer of the decoder; each doubling of the resolution halves them, down to 8 "
+        "(default: %(default)s)",
+    )
+    context: int = flag(
+        0,
+        type=types.count_from_zero,
+        help="number of adjacent patches on each side whose codes the decoder sees too (default: %(default)s)",
+    )
+    backbone: str | None = flag(
+        exists="folder",
+        kind=PLACE,
+        path=True,
+        metavar="RUN",
+        help="run folder of this task, such as one with --downscale; its encoder and decoder initialise those of this "
+        "run (default: random)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchGDSegmentationTraining(ClassifierSettings, PatchSettings):
+    """Training and evaluation of `--task patchgd-segmentation`."""
+
+    SECTION = "training"
+
+    epochs: int = epochs_flag(10)
+    batch_size: int = batch_size_flag(1, "images of a step, all of the same size")
+    monitor: str = flag(
+        "loss",
+        choices=["loss", "dice"],
+        help="validation metric of --keep (default: %(default)s)",
+    )
+    loss: str = flag(
+        "binary_cross_entropy",
+        choices=choices.MASK_LOSSES,
+        help="loss (default: %(default)s)",
+    )
+    skip_mask_filling: bool = flag(
+        False,
+        help="compute the loss of an inner step on its patches alone, instead of filling the mask before the inner "
+        "steps: nothing as large as the image is held in memory; not for --loss dice",
+    )
+    test_only: str | None = evaluated_run_flag(
+        "the test images, or on all images of another folder without splits"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchGDSegmentationSettings(
+    PatchGDSegmentationTask,
+    PatchGDSegmentationNetwork,
+    PatchGDSegmentationTraining,
+    SeedSettings,
+    MachineSettings,
+    RunSettings,
+):
+    """Train PatchGD for masks: an encoder fills a latent grid, a decoder the mask, in the memory of a few patches."""
+
+    EXAMPLE = (
+        "--task patchgd-segmentation --data my_images --patch 128 --sampling 0.25 --backbone runs/small "
+        "--out runs/mine"
+    )

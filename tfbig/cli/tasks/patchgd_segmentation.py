@@ -1,0 +1,243 @@
+"""Train PatchGD for masks: an encoder fills a latent grid, a decoder the mask, in the memory of a few patches."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+import tfbig
+from tfbig import SourceError, sources
+from tfbig.cli import load_model, machine
+from tfbig.cli.data import masked_images
+from tfbig.cli.data.masked_images import MaskedImage
+from tfbig.cli.data.splits import Data
+from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
+from tfbig.cli.tasks import classifier_training, run_results, segmentation_results
+from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
+from tfbig.models import encoders
+from tfbig.models.patch_decoder import patch_decoder
+from tfbig.patchgd import PatchGDSegmentation
+from tfbig.results import figures, run_folder, slide_viewer
+from tfbig.sources import Source
+from tfbig.training import Epochs
+
+PICTURES = 12
+"""Largest number of test images that are drawn."""
+COMPARED = ("background", "correct", "false", "missed")
+
+
+class PatchGDSegmentationTask(Task[PatchGDSegmentationSettings, Data]):
+    """`--task patchgd-segmentation`."""
+
+    measured = ("loss", "val_loss", "dice", "val_dice", "seconds_per_step")
+
+    def resolved(self, settings: PatchGDSegmentationSettings) -> PatchGDSegmentationSettings:
+        """Return the settings, after checking that they fit each other.
+
+        Raises:
+            SourceError: They do not.
+        """
+        if settings.loss == "dice" and settings.skip_mask_filling:
+            raise SourceError(
+                "--loss dice: is a loss of the whole mask, which --skip-mask-filling leaves out. Remove one of them."
+            )
+        if settings.accumulate > 1 and settings.inner_accumulate != "all":
+            raise SourceError(
+                f"--accumulate {settings.accumulate}: needs --inner-accumulate all, because the optimizer steps within "
+                "each step otherwise."
+            )
+        if settings.class_weights:
+            raise SourceError("--class-weights: masks have no class weights. Use --loss dice.")
+        return settings
+
+    def load(self, settings: PatchGDSegmentationSettings) -> Data:
+        """Return the images, and print what they are."""
+        data = masked_images.load(settings)
+        print(f"mode {settings.mode}, encoder {settings.encoder}, precision {settings.precision}")
+        masked_images.print_counts(data)
+        return data
+
+    def models(self, settings: PatchGDSegmentationSettings, data: Data) -> Models:
+        """Return a new model twice, compiled, and initialised by `--backbone`."""
+        keras.config.set_dtype_policy(settings.precision)
+        keras.utils.set_random_seed(settings.seed)
+        model = machine.synchronize_norm(settings, make_model(settings))
+        if settings.backbone and not settings.test_only:
+            start_from(model, Path(settings.backbone))
+        optimizer = classifier_training.make_optimizer(
+            settings, masked_images.steps(data.train, settings)
+        )
+        losses = {"binary_cross_entropy": "binary_crossentropy", "dice": keras.losses.Dice()}
+        weights = [classifier_training.loss_weight(settings)]
+        return classifier_training.compile_both(
+            Models(model, model),
+            optimizer,
+            losses[settings.loss],
+            weights,
+            lambda: [tfbig.metrics.Dice()],
+        )
+
+    def plans(
+        self, models: Models, settings: PatchGDSegmentationSettings, data: Data
+    ) -> Plans | None:
+        """Return None: the model is not streamed."""
+        return None
+
+    def fit(
+        self, models: Models, settings: PatchGDSegmentationSettings, data: Data, folder: Path
+    ) -> History:
+        """Train from the last checkpoint, and return the history of all epochs."""
+        training, validation = (
+            Epochs(
+                masked_images.steps(part, settings),
+                partial(masked_images.dataset, part, settings, learns),
+                [f"{each.name} {each.image.shape}" for each in part.images],
+            )
+            for part, learns in ((data.train, True), (data.val, False))
+        )
+        monitor = f"val_{settings.monitor}"
+        return classifier_training.fit_and_keep(
+            models, settings, folder, training, validation, monitor
+        )
+
+    def curve(self, settings: PatchGDSegmentationSettings) -> Curve:
+        """Return what the learning curve shows."""
+        return Curve({"loss": "loss", "dice": "Dice"}, "validation images")
+
+    def write_results(
+        self,
+        models: Models,
+        settings: PatchGDSegmentationSettings,
+        data: Data,
+        folder: Path,
+        measured: Mapping[str, Any],
+    ) -> None:
+        """Write a table, pictures of the first test images, and last the metrics."""
+        rows = [
+            _evaluated(models.model, settings, image, folder, number)
+            for number, image in enumerate(data.test.images)
+        ]
+        run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
+        values = {
+            key: [row[key] for row in rows if row[key] is not None]
+            for key in segmentation_results.OVERLAPS
+        }
+        means = {f"test_{key}": float(np.mean(n)) for key, n in values.items() if n}
+        deviations = {f"test_{key}_std": float(np.std(n)) for key, n in values.items() if n}
+        others = {"images": len(rows), "left_out": [list(reason) for reason in data.failed]}
+        run_results.write_metrics(folder, settings, {**measured, **means, **deviations, **others})
+        run_results.print_results(means, folder)
+
+
+def make_model(settings: PatchGDSegmentationSettings) -> PatchGDSegmentation:
+    """Return a new model: a network without pooling, and a decoder that doubles its map until it is a patch.
+
+    Args:
+        settings: Settings of the run.
+
+    Raises:
+        SourceError: `--patch` does not fit the network.
+    """
+    patch = settings.patch
+    shape, scale = (patch, patch, 3), (settings.mean, settings.std)
+    encoder = encoders.make(settings.encoder, shape, *scale, latent=settings.latent, pooled=False)
+    cells = encoder.output_shape[1]
+    doublings = (patch // cells).bit_length() - 1 if cells else 0
+    if not cells or cells << doublings != patch:
+        raise SourceError(
+            f"--patch {patch}: --encoder {settings.encoder} makes a map of {cells} x {cells} codes of it; expected the "
+            "patch halved some times without remainder. Use a multiple of 64."
+        )
+    window = (1 + 2 * settings.context) * cells
+    decoder = patch_decoder((window, window, settings.latent), doublings, settings.decoder_width)
+    accumulate = settings.inner_accumulate
+    return PatchGDSegmentation(
+        encoder,
+        decoder,
+        patch,
+        settings.sampling,
+        settings.inner_steps,
+        accumulate if isinstance(accumulate, int) else None,
+        context=settings.context,
+        scale=settings.encoder_scale,
+        filling_norm=settings.filling_norm,
+        fill_mask=not settings.skip_mask_filling,
+        patches_at_once=settings.patches_at_once,
+        seed=settings.seed,
+    )
+
+
+def start_from(model: PatchGDSegmentation, run: Path) -> None:
+    """Copy the encoder and the decoder of another run, such as one on smaller images (appendix E).
+
+    Args:
+        model: The model to change.
+        run: Run folder.
+
+    Raises:
+        SourceError: It is no run of this task, or its networks have other sizes.
+    """
+    trained = load_model.load(run / "model.keras")
+    if not isinstance(trained, PatchGDSegmentation):
+        raise SourceError(
+            f"--backbone {run}: is no run of --task patchgd-segmentation. Train one, such as with --downscale 4."
+        )
+    for part in ("encoder", "decoder"):
+        try:
+            getattr(model, part).set_weights(getattr(trained, part).get_weights())
+        except ValueError as error:
+            raise SourceError(
+                f"--backbone {run}: its {part} has other sizes ({error}). Use the same --encoder, --latent and "
+                "--decoder-width."
+            ) from error
+
+
+def _evaluated(
+    model: PatchGDSegmentation,
+    settings: PatchGDSegmentationSettings,
+    image: MaskedImage,
+    folder: Path,
+    number: int,
+) -> dict[str, Any]:
+    """Predict an image, draw it if it is one of the first, and return a row with its overlap with the mask."""
+    rows, columns = image.image.shape[:2]
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        padded = image.padded(settings.patch).image
+        whole = model.predict_to(padded, f"{scratch}/mask.npy")
+        prediction = whole.crop((0, rows), (0, columns))
+        row = {
+            "image": image.name,
+            **segmentation_results.overlaps(image.labels, prediction),
+        }
+        if number < PICTURES:
+            result = "nothing" if row["dice"] is None else f"Dice {row['dice']:.4f}"
+            draw(folder, f"mask_{number}", image, prediction, f"{image.name}: {result}")
+    return row
+
+
+def draw(folder: Path, name: str, image: MaskedImage, prediction: Source, title: str) -> None:
+    """Draw the prediction and the mask of an image, as a picture and for the zoomable view of the report.
+
+    Args:
+        folder: Run folder.
+        name: Name of the files.
+        image: The image.
+        prediction: Probability of the object, `[H, W, 1]`.
+        title: Title of the pictures.
+    """
+    gray = sources.Grayscale(image.image, invert=True)
+    figures.overlay(folder / f"{name}.png", gray, image.labels, prediction, title)
+    pixels, labels, probabilities = (
+        figures.thumbnail(source, slide_viewer.MAX_SIDE)
+        for source in (image.image, image.labels, prediction)
+    )
+    found, labelled = probabilities[..., 0] > 0.5, labels[..., 0] > 0
+    compared = found * np.where(labelled, 1, 2) + 3 * (labelled & ~found)
+    overlays = [slide_viewer.class_overlay("prediction and mask", compared, COMPARED)]
+    slide_viewer.write_view(folder, name, pixels, overlays, title=title)
