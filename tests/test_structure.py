@@ -22,6 +22,8 @@ COVERED_BY = {
         for name in ("classifier_settings", "commands", "data_settings", "run_settings")
     },
     "cli.settings.evaluation": "cli/commands/test_evaluate.py",
+    "cli.settings.patch_settings": "cli/settings/test_request.py",
+    "cli.settings.patchgd_segmentation_settings": "cli/settings/test_request.py",
     "cli.settings.slide_settings": "cli/settings/test_request.py",
     "cli.settings.tasks": "cli/settings/test_flag.py",
     "cli.tasks.segmentation": "cli/commands/test_train.py",
