@@ -6,6 +6,7 @@ import shutil
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +216,19 @@ def test_evaluation(series: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["predict", str(series), str(tmp_path), "--out", str(tmp_path / "no")]) == 1
     one = f"Name one of them, such as {series / 'seed-0'}."
     assert one in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["segmentation", "patchgd"])
+def test_other_tasks(task: str, data: Path, tmp_path: Path) -> None:
+    out, flags = tmp_path / "out", ["--seeds", "2", "--epochs", "1"]
+    run = cli_runs.run_patchgd if task == "patchgd" else partial(cli_runs.run_segmentation, data)
+    assert run(out, *flags) == 0
+    first = 4 if task == "segmentation" else 0
+    figure = "val_dice" if task == "segmentation" else "test_auc"
+    values = [metrics(out / f"seed-{seed}")[figure] for seed in (first, first + 1)]
+    assert metrics(out)[figure] == statistics.mean(values)
+    assert main(["evaluate", str(out), "--out", str(tmp_path / "again")]) == 0
+    again = metrics(tmp_path / "again")["standard_deviation"]
+    evaluated = "dice" if task == "segmentation" else figure
+    assert again[evaluated] == pytest.approx(metrics(out)["standard_deviation"][figure], abs=1e-6)
