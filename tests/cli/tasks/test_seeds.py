@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,14 @@ def test_a_folder_in_which_nothing_began_is_free(settings: TrainSettings) -> Non
     with pytest.raises(SourceError, match="no such table"):
         seeds.run(Fake(raising(Stopped("never")), missing), settings, range(3))
     assert seeds.run(Fake(raising(Stopped("never"))), settings, range(3)) == 0
+
+
+def test_dry_run(settings: TrainSettings, tmp_path: Path) -> None:
+    """The first seed is planned; nothing is written."""
+    task = Fake(raising(Stopped("never")))
+    assert seeds.run(task, replace(settings, dry_run=True), range(3)) == 0
+    assert task.trained == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_runs_that_did_not_finish_are_not_evaluated(settings: TrainSettings) -> None:

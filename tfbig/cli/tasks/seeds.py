@@ -56,7 +56,7 @@ def run(task: Task[Any, Any], settings: TrainSettings, seeds: range) -> int:
         SourceError: Fewer than two runs have finished.
     """
     if settings.dry_run:
-        return trainer.run(task, replace(settings, seed=seeds[0], seeds=None))
+        return trainer.run(task, _of_seed(settings, Path(settings.out or ""), seeds[0]))
     settings = replace(settings, seeds=len(seeds))
     folder = open_run.open_run(settings)
     runs = [_of_seed(settings, folder, seed) for seed in seeds]
