@@ -22,7 +22,7 @@ from skimage import color, filters, morphology
 from tfbig.errors import SourceError
 from tfbig.sources import ArraySource, Slide, Source, Upsampled
 
-__all__ = ["Tissue", "find_tissue", "tissue_mask"]
+__all__ = ["BlockMeans", "Tissue", "find_tissue", "tissue_mask"]
 
 METHODS: Final = ("colour", "otsu", "grey")
 COLOUR: Final = 5.0
@@ -51,7 +51,7 @@ Mask = npt.NDArray[np.bool_]
 def tissue_mask(
     source: Source,
     factor: int = 8,
-    white: float = 230,
+    white: int = 230,
     *,
     median: int = 3,
     erosion: int = 2,
@@ -91,7 +91,7 @@ def tissue_mask(
         ValueError: `factor` is below 1, or a size is negative.
 
     Memory:
-        At most about `H W (4 C / factor + 8) / factor**2` bytes plus one strip of 512 rows while
+        At most about `H W (4 C / factor + 9) / factor**2` bytes plus one strip of 512 rows while
         it runs; `H W / factor**2` bytes afterwards.
 
     Example:
@@ -103,10 +103,50 @@ def tissue_mask(
         [0, 0, 1, 1, 1, 1, 1, 1]
     """
     _check(source, factor, (median, erosion, dilation))
-    small = _cleaned(_dark_blocks(source, factor, white), median, erosion, dilation)
-    labels = ArraySource(small.astype(np.uint8), name=f"tissue of {source.name}")
-    rows, columns = source.shape[:2]
-    return Upsampled(labels, factor, (rows, columns))
+    return BlockMeans.of(source, factor).labels(white, median, erosion, dilation)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockMeans:
+    """Means of the blocks of a slide, from which `tissue_mask` computes labels for any threshold.
+
+    Args:
+        name: Name of the slide.
+        shape: Rows and columns of the slide.
+        factor: Side of a block in pixels.
+        means: Mean of each block and its channels, rounded up, which compares with a whole number as the mean itself
+            does, `[ceil(H / factor), ceil(W / factor)]`, uint8.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    factor: int
+    means: npt.NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, source: Source, factor: int = 8) -> BlockMeans:
+        """Read a slide once, in strips.
+
+        Args:
+            source: See `tissue_mask`.
+            factor: See `tissue_mask`.
+        """
+        return cls(source.name, source.shape[:2], factor, _block_means(source, factor))
+
+    def labels(
+        self, white: int = 230, median: int = 3, erosion: int = 2, dilation: int = 4
+    ) -> Source:
+        """Return the labels of the slide.
+
+        Args:
+            white: See `tissue_mask`.
+            median: See `tissue_mask`.
+            erosion: See `tissue_mask`.
+            dilation: See `tissue_mask`.
+        """
+        dark = (self.means > 0) & (self.means <= white)
+        small = _cleaned(dark, median, erosion, dilation).astype(np.uint8)
+        return Upsampled(ArraySource(small, name=f"tissue of {self.name}"), self.factor, self.shape)
 
 
 @dataclass(frozen=True)
@@ -237,17 +277,17 @@ def _check(source: Source, factor: int, sizes: tuple[int, int, int]) -> None:
         )
 
 
-def _dark_blocks(source: Source, factor: int, white: float) -> Mask:
-    """Return whether the mean of each block is above 0 and at most `white`, `[ceil(H / factor), ...]`."""
+def _block_means(source: Source, factor: int) -> npt.NDArray[np.uint8]:
+    """Return the mean of each block, rounded up, `[ceil(H / factor), ceil(W / factor)]`."""
     num_rows, num_columns, _ = source.shape
-    mask = np.zeros((math.ceil(num_rows / factor), math.ceil(num_columns / factor)), bool)
+    means = np.zeros((math.ceil(num_rows / factor), math.ceil(num_columns / factor)), np.uint8)
     strip_rows = max(1, _STRIP_ROWS // factor) * factor
     for start in range(0, num_rows, strip_rows):
         rows = source.read(start, min(start + strip_rows, num_rows))
         sums, counts = _block_sums(rows, factor)
         first = start // factor
-        mask[first : first + len(sums)] = (sums > 0) & (sums <= white * counts)
-    return mask
+        means[first : first + len(sums)] = -(-sums.astype(np.int64) // counts)
+    return means
 
 
 def _block_sums(rows: npt.NDArray[Any], factor: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -271,13 +311,21 @@ def _block_sizes(extent: int, factor: int) -> npt.NDArray[np.int64]:
 
 def _cleaned(mask: Mask, median: int, erosion: int, dilation: int) -> Mask:
     """Apply median, erosion, dilation and hole filling; borders of the image are neutral."""
-    majority = ndimage.median_filter(mask.view(np.uint8), 2 * median + 1, mode="nearest") > 0
+    majority = _majority(mask, 2 * median + 1)
     if erosion:
         majority = ndimage.binary_erosion(majority, _disk(erosion), border_value=1)
     if dilation:
         majority = ndimage.binary_dilation(majority, _disk(dilation))
     filled: Mask = ndimage.binary_fill_holes(majority)
     return filled
+
+
+def _majority(mask: Mask, size: int) -> Mask:
+    """Return the median filter of a mask over squares of odd size, which is a count."""
+    counts = mask.astype(np.int32)
+    for axis in (0, 1):
+        counts = ndimage.correlate1d(counts, np.ones(size, np.int32), axis, mode="nearest")
+    return np.asarray(2 * counts > size * size, bool)
 
 
 def _disk(radius: int) -> Mask:

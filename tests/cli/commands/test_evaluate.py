@@ -27,7 +27,7 @@ def test_segmentation(segmentation_run, tmp_path, capsys):
     assert main(["evaluate", str(run), "--out", str(tmp_path / "again")]) == 0
     assert [row["slide"] for row in predictions(tmp_path / "again")] == ["c.tif"]
     assert f"evaluating {run} on c.tif" in capsys.readouterr().out
-    dice = metrics(tmp_path / "again")["dice"]
+    dice = metrics(tmp_path / "again")["test_dice"]
     assert dice == pytest.approx(metrics(run)["val_dice"], abs=1e-6)
     assert (tmp_path / "again" / "report.html").exists()
 
@@ -40,7 +40,7 @@ def test_segmentation_of_other_slides(segmentation_run, tmp_path):
     assert main(["evaluate", str(run), "--data", str(tmp_path / "others"), "--out", str(out)]) == 0
     rows = predictions(out)
     assert [row["slide"] for row in rows] == ["other 0.tif", "other 1.tif"]
-    assert metrics(out)["iou"] == pytest.approx(np.mean([float(row["iou"]) for row in rows]))
+    assert metrics(out)["test_iou"] == pytest.approx(np.mean([float(row["iou"]) for row in rows]))
     assert {"other 0.png", "other 1.png", "versions.json"} <= {p.name for p in out.iterdir()}
 
 

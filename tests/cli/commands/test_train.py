@@ -10,14 +10,15 @@ from cli_runs import history, metrics, run_segmentation
 import train
 
 FILES = {
+    "c.png",
     "checkpoints",
     "config.yaml",
     "history.csv",
     "learning_curve.png",
     "metrics.json",
     "model.keras",
-    "overlay.png",
     "plan.txt",
+    "predictions.csv",
     "rates.json",
     "report.html",
     "versions.json",
@@ -39,7 +40,7 @@ def test_modes_agree(data, tmp_path):
     for folder in (offload, device):
         assert {p.name for p in folder.iterdir()} == FILES
         assert yaml.safe_load((folder / "config.yaml").read_text())["seed"] == 4
-        assert (folder / "overlay.png").read_bytes().startswith(b"\x89PNG")
+        assert (folder / "c.png").read_bytes().startswith(b"\x89PNG")
         assert [r["epoch"] for r in history(folder)] in ([0, 1], [1, 2])
     a, b = metrics(offload), metrics(device)
     for key in ("loss", "val_loss"):

@@ -6,7 +6,10 @@ import tifffile
 from cli_runs import run_segmentation
 from samples import tissue, write_slide
 
+from tfbig.cli.data import slides_and_masks
 from tfbig.cli.main import main
+from tfbig.sources import ArraySource
+from tfbig.tissue import tissue_mask
 
 
 @pytest.mark.parametrize(
@@ -63,3 +66,56 @@ def test_unreadable_slide_is_skipped(tmp_path, capsys):
         (tmp_path / "slides" / f"{number}.tif").write_bytes(b"")
     assert main(["train", *flags, "--out", str(tmp_path / "one")]) == 1
     assert "holds 1 slides" in capsys.readouterr().err
+
+
+def faint(seed):
+    """Return a slide with patches of gray levels from 200 to 245."""
+    levels = np.random.default_rng(seed).integers(200, 246, (8, 12))
+    return np.kron(levels, np.ones((64, 64)))[..., None].repeat(3, 2).astype(np.uint8)
+
+
+@pytest.mark.parametrize("offset", [-7, 5])
+def test_labels_of_a_darker_slide(tmp_path, offset):
+    """Labels change with the brightness as if the slide had been darker when it was labelled."""
+    image = faint(3)
+    np.save(tmp_path / "a.npy", image)
+    np.save(
+        tmp_path / "b.npy", image - np.uint8(offset) if offset > 0 else image + np.uint8(-offset)
+    )
+    changed = slides_and_masks.open_slide(tmp_path / "a.npy").darker(offset)
+    expected = slides_and_masks.open_slide(tmp_path / "b.npy")
+    rows = 0, image.shape[0]
+    np.testing.assert_array_equal(changed.image.read(*rows), expected.image.read(*rows))
+    np.testing.assert_array_equal(changed.labels.read(*rows), expected.labels.read(*rows))
+    real = tissue_mask(ArraySource(image)).read(*rows)
+    assert (changed.labels.read(*rows) != real).any()
+
+
+def test_mask_of_a_darker_slide(tmp_path):
+    """Labels that somebody drew do not depend on the brightness."""
+    np.save(tmp_path / "a.npy", faint(1))
+    np.save(tmp_path / "mask.npy", np.random.default_rng(0).integers(0, 2, (512, 768, 1), np.uint8))
+    slide = slides_and_masks.open_slide(tmp_path / "a.npy", tmp_path / "mask.npy")
+    assert slide.darker(4).labels is slide.labels
+
+
+def test_drawn(tmp_path):
+    """Crops depend on the seeds only; whole slides come once each, padded."""
+    slides = []
+    for number in range(3):
+        np.save(tmp_path / f"{number}.npy", faint(number)[: 300 + number])
+        slides.append(slides_and_masks.open_slide(tmp_path / f"{number}.npy"))
+
+    def read(crops):
+        return [(c.image.read(0, 128).tobytes(), c.labels.read(0, 128).tobytes()) for c in crops]
+
+    first, again, other = (
+        slides_and_masks.draw(slides, (128, 256), 7, seed, brightness=10)
+        for seed in ([1, 0], [1, 0], [1, 1])
+    )
+    assert [crop.name for crop in first] == [f"{n % 3}.npy" for n in range(7)]
+    assert read(first) == read(again)
+    assert not {*read(first)} & {*read(other)}
+    whole = slides_and_masks.draw(slides, None, 3, [1, 0])
+    assert {crop.name for crop in whole} == {"0.npy", "1.npy", "2.npy"}
+    assert {crop.image.shape for crop in whole} == {(384, 768, 1)}

@@ -42,6 +42,19 @@ def test_order_and_sections() -> None:
     assert Whole().rate == 0.2
 
 
+def test_another_default() -> None:
+    """A flag that is declared again keeps its help, kind and type, but for what is given."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Other(First):
+        rate: float = flags.redeclared(First, "rate", 0.3, choices=[0.3])
+
+    first, other = (flags.flags_of(each)["rate"] for each in (First, Other))
+    assert (Other().rate, other.help, other.kind) == (0.3, first.help, first.kind)
+    assert other.options == {"type": float, "choices": [0.3]}
+    assert flags.flags_of(First)["rate"].options == {"type": float}
+
+
 def test_what_is_saved(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = Whole(names=("a", "b"), quiet=True)

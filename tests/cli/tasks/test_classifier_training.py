@@ -19,6 +19,10 @@ def test_scheduled_rate():
     assert rates == pytest.approx([0, 5e-4, 1e-3, 7.5e-4, 5e-4])
     cosine = replace(options, schedule="cosine")
     assert classifier_training.scheduled_rate(cosine, 51) == pytest.approx(5e-4)
+    by_step = replace(options, schedule="step-cosine", warmup=None)
+    assert classifier_training.scheduled_rate(by_step, 25) == pytest.approx(
+        float(keras.optimizers.schedules.CosineDecay(1e-3, 400)(100))
+    )
     callback = classifier_training.PerStep(lambda epochs: epochs, 4)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")

@@ -15,7 +15,7 @@ from tfbig import SourceError, sources
 from tfbig.cli import messages
 from tfbig.cli.data import splits
 from tfbig.cli.data.splits import Row
-from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
+from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings, SegmentationSettings
 from tfbig.errors import TfbigError
 from tfbig.results import run_folder
 from tfbig.sources.slides.slide import title_of
@@ -28,6 +28,8 @@ RESULTS = ("tile.yaml", "predict.yaml", run_folder.CONFIG)
 """Files that mark a folder of results, whose images are not slides."""
 CohortSettings: TypeAlias = MILSettings | PatchGDSettings
 """Settings of a run on slides of a table."""
+TableSettings: TypeAlias = CohortSettings | SegmentationSettings
+"""Settings of a run whose table of slides may have no labels."""
 UNREADABLE = (TfbigError, OSError, ValueError, MemoryError)
 
 
@@ -92,22 +94,34 @@ def read(settings: CohortSettings) -> Cohort:
     table = Path(settings.data)
     table = table / TABLE if table.is_dir() else table
     rows = splits.read_table(table, COLUMNS, names=True)
-    _check_unique(rows, table)
     classes = tuple(settings.class_names or _classes([row["label"] for row in rows], table))
+    rows = [row | {"label": _class_number(row, classes, table)} for row in rows]
+    return Cohort(tuple(with_splits(with_paths(rows, table, settings), settings)), classes)
+
+
+def with_paths(rows: Sequence[Row], table: Path, settings: TableSettings) -> list[Row]:
+    """Return the rows of a table with the `path` of each slide, which is None if the file is missing.
+
+    Args:
+        rows: Rows with `slide_id`, and optional `path`.
+        table: Path of the table.
+        settings: Settings of the run.
+
+    Raises:
+        SourceError: A slide has two lines or two files, none has a file, or with `--confine` one is elsewhere.
+    """
+    _check_unique(rows, table)
     folder = Path(settings.slides or table.parent)
     files = _Files(folder)
-    rows = [
-        row | {"label": _class_number(row, classes, table), "path": _path(row, table, files)}
-        for row in rows
-    ]
+    placed = [row | {"path": _path(row, table, files)} for row in rows]
     if settings.confine:
-        splits.check_inside((row["path"] for row in rows if row["path"]), (folder, table.parent))
-    if all(row["path"] is None for row in rows):
+        splits.check_inside((row["path"] for row in placed if row["path"]), (folder, table.parent))
+    if all(row["path"] is None for row in placed):
         raise SourceError(
             f"{folder}: holds none of the {len(rows)} slides of {table}; the first is {rows[0]['slide_id']}. "
             "Check --slides."
         )
-    return Cohort(tuple(_split(rows, settings)), classes)
+    return placed
 
 
 def load(
@@ -301,11 +315,15 @@ class _Files:
         return paths[0] if paths else None
 
 
-def _split(rows: list[Row], settings: CohortSettings) -> list[Row]:
+def with_splits(rows: list[Row], settings: TableSettings) -> list[Row]:
     """Return the rows with their split; slides that a file of splits does not name are dropped.
 
     In an evaluation, slides of the run keep their split; others are for testing, unless their column says
     otherwise.
+
+    Args:
+        rows: Rows with `slide_id`, `label` and `path`, and optional `split` and `case_id`.
+        settings: Settings of the run.
     """
     if settings.test_only:
         split_of_path = _splits_of_run(Path(settings.test_only))
@@ -344,5 +362,5 @@ def _splits_of_run(run: Path) -> dict[Path, str]:
     table = run / TABLE
     if not table.exists():
         return {}
-    rows = splits.read_table(table, COLUMNS, names=True)
+    rows = splits.read_rows(table, ("slide_id", "split"))
     return {Path(row["path"]): row["split"] for row in rows if row["path"]}

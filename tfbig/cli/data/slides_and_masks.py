@@ -1,9 +1,10 @@
-"""Slides with tissue masks, and random crops of them, read strip by strip."""
+"""Slides with tissue masks, and crops of them, whole or at random places, read strip by strip."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from tfbig import sources
 from tfbig.errors import SourceError
 from tfbig.models.gigapixel_unet import STRIDE
 from tfbig.system import callbacks
-from tfbig.tissue.masks import tissue_mask
+from tfbig.tissue.masks import BlockMeans
 
-BRIGHTNESS = 10  # largest change of brightness of a crop, in gray levels
+WHITE = 230
+"""Largest mean gray level of tissue."""
+BRIGHTNESS = 10
+"""Largest change of brightness of a crop, in gray levels."""
 SUFFIXES = (".tif", ".tiff", ".svs", ".ndpi", ".scn", ".bif", ".btf", ".npy", ".png", ".jpg")
 
 
@@ -29,17 +33,31 @@ class LabelledSlide:
         name: Name of the file.
         image: Inverted gray, `[H, W, 1]` uint8: the white background is 0.
         labels: `[H, W, 1]` uint8: 1 is tissue.
+        means: Means of the slide, if the labels are computed from it.
     """
 
     name: str
     image: sources.Source
     labels: sources.Source
+    means: BlockMeans | None = None
 
     def crop(self, rows: tuple[int, int], columns: tuple[int, int]) -> LabelledSlide:
         """Return the same rectangle of image and labels; nothing is read."""
         return LabelledSlide(
             self.name, self.image.crop(rows, columns), self.labels.crop(rows, columns)
         )
+
+    def darker(self, offset: int) -> LabelledSlide:
+        """Return the slide with every gray level `offset` darker, and with the labels of that slide.
+
+        Labels that are computed from the slide change with it: a network that learns one label for several gray levels
+        learns no threshold. Labels of a mask do not change.
+
+        Args:
+            offset: Gray levels; negative for a brighter slide.
+        """
+        labels = self.labels if self.means is None else _labels(self.means, WHITE + offset)
+        return replace(self, image=Darker(self.image, offset), labels=labels)
 
     def padded(self) -> LabelledSlide:
         """Return it with background below and to the right, up to a multiple of the network's stride."""
@@ -63,8 +81,8 @@ class MaskSource(sources.Source):
         return (window > 0).astype(np.uint8)
 
 
-class Brighter(sources.Source):
-    """An image with `offset` added to every pixel, clipped to 0 to 255."""
+class Darker(sources.Source):
+    """An inverted image with `offset` added to every pixel, clipped to 0 to 255."""
 
     def __init__(self, source: sources.Source, offset: int) -> None:
         super().__init__(source.shape, np.uint8, f"{source.name} {offset:+d}")
@@ -93,8 +111,44 @@ def open_slide(path: str | Path, mask: str | Path | None = None) -> LabelledSlid
             f"{path}: is {_size(source)} pixels; expected at least {STRIDE} x {STRIDE}, the stride "
             "of the network. Remove the slide, or provide it at a higher resolution."
         )
-    labels = tissue_mask(source) if mask is None else _open_mask(mask, path, source)
-    return LabelledSlide(Path(path).name, sources.Grayscale(source, invert=True), labels)
+    image, means = sources.Grayscale(source, invert=True), None
+    if mask is None:
+        means = BlockMeans.of(source)
+    labels = _labels(means, WHITE) if means else _open_mask(mask, path, source)
+    return LabelledSlide(Path(path).name, image, labels, means)
+
+
+def mask_of(path: Path) -> Path | None:
+    """Return the mask of a slide `name.tif` in a folder: `masks/name.*`, or None.
+
+    Args:
+        path: Path of the slide.
+    """
+    masks = {file.stem: file for file in _images(path.parent / "masks")}
+    return masks.get(path.stem)
+
+
+def open_all(
+    files: Iterable[tuple[str, Path | None, Path | None]],
+) -> tuple[list[LabelledSlide], list[tuple[str, str]]]:
+    """Open slides with their labels; slides that cannot be used are skipped.
+
+    Args:
+        files: `(name, slide, mask)`; the slide is None if it is missing, the mask if labels are to be computed.
+
+    Returns:
+        `(slides, failed)`; `failed` lists `(name, reason)`.
+    """
+    slides: list[LabelledSlide] = []
+    failed: list[tuple[str, str]] = []
+    for name, path, mask in files:
+        try:
+            if path is None:
+                raise SourceError("no such slide. Check --slides.")
+            slides.append(open_slide(path, mask))
+        except (SourceError, OSError, ValueError, MemoryError) as error:
+            failed.append((name, str(error)))
+    return slides, failed
 
 
 def open_slides(
@@ -114,15 +168,7 @@ def open_slides(
     Raises:
         SourceError: There are fewer usable slides than `least`.
     """
-    files = _images(folder)
-    masks = {file.stem: file for file in _images(Path(folder) / "masks")}
-    slides: list[LabelledSlide] = []
-    failed: list[tuple[str, str]] = []
-    for file in files:
-        try:
-            slides.append(open_slide(file, masks.get(file.stem)))
-        except (SourceError, OSError, ValueError, MemoryError) as error:
-            failed.append((file.name, str(error)))
+    slides, failed = open_all((file.name, file, mask_of(file)) for file in _images(folder))
     if len(slides) < least:
         kept = ", the last of which, by name, is for validation" if least > 1 else ""
         reason = f" {failed[0][1]}" if failed else ""
@@ -133,19 +179,12 @@ def open_slides(
     return slides, failed
 
 
-def random_crops(
-    slides: Sequence[LabelledSlide], size: tuple[int, int], count: int, seed: int
-) -> list[LabelledSlide]:
-    """Return crops at random places and of random brightness, from each slide in turn.
-
-    The background of one slide is as dark as faint tissue of another; a network without such examples memorises the
-    brightness of the background.
+def check_crop(slides: Sequence[LabelledSlide], size: tuple[int, int]) -> None:
+    """Check that crops fit into slides.
 
     Args:
         slides: Slides to crop.
         size: `(rows, columns)` of a crop.
-        count: Number of crops of all slides.
-        seed: Random seed; same seed, same crops.
 
     Raises:
         SourceError: A slide is smaller than the crop.
@@ -158,10 +197,32 @@ def random_crops(
             )
             raise SourceError(
                 f"{slide.name}: is {_size(slide.image)} pixels, smaller than a crop of "
-                f"{size[0]} x {size[1]}. Use --crop {fits}, or remove the slide."
+                f"{size[0]} x {size[1]}. Use --crop {fits} or whole, or remove the slide."
             )
+
+
+def draw(
+    slides: Sequence[LabelledSlide],
+    size: tuple[int, int] | None,
+    count: int,
+    seed: Sequence[int],
+    brightness: int = 0,
+) -> list[LabelledSlide]:
+    """Return crops at random places and of random brightness, from each slide in turn.
+
+    The background of one slide is as dark as faint tissue of another; a network without such examples memorises the
+    brightness of the background.
+
+    Args:
+        slides: Slides to crop.
+        size: `(rows, columns)` of a crop; None for whole slides, in random order.
+        count: Number of crops of all slides.
+        seed: Random seeds; same seeds, same crops.
+        brightness: Largest change of brightness, in gray levels.
+    """
     rng = np.random.default_rng(seed)
-    return [_random_crop(slides[i % len(slides)], size, rng) for i in range(count)]
+    order = np.arange(count) if size else rng.permutation(count)
+    return [_drawn(slides[i % len(slides)], size, brightness, rng) for i in order]
 
 
 def dataset(
@@ -202,16 +263,24 @@ def _size(source: sources.Source) -> str:
     return f"{source.shape[0]} x {source.shape[1]}"
 
 
-def _random_crop(
-    slide: LabelledSlide, size: tuple[int, int], rng: np.random.Generator
+@lru_cache(maxsize=256)
+def _labels(means: BlockMeans, white: int) -> sources.Source:
+    """Return the labels at a threshold; slides in memory take at most 21 of them in an epoch."""
+    return means.labels(white)
+
+
+def _drawn(
+    slide: LabelledSlide, size: tuple[int, int] | None, brightness: int, rng: np.random.Generator
 ) -> LabelledSlide:
+    offset = int(rng.integers(-brightness, brightness + 1))
+    changed = slide.darker(offset) if offset else slide
+    if size is None:
+        return changed.padded()
     firsts = [
         int(rng.integers(whole - part + 1))
         for whole, part in zip(slide.image.shape, size, strict=False)
     ]
-    crop = slide.crop(*((first, first + part) for first, part in zip(firsts, size, strict=True)))
-    offset = int(rng.integers(-BRIGHTNESS, BRIGHTNESS + 1))
-    return LabelledSlide(crop.name, Brighter(crop.image, offset), crop.labels)
+    return changed.crop(*((first, first + part) for first, part in zip(firsts, size, strict=True)))
 
 
 def _dense(handle: Any) -> Any:

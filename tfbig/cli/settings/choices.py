@@ -4,6 +4,7 @@ from __future__ import annotations
 
 AGGREGATORS = ("abmil", "gated", "dtfd", "transmil", "attention", "mean", "max")
 AUGMENTATIONS = ("a3", "slide")
+SLIDE_AUGMENTATIONS = ("none", "brightness")
 BAGS = ("shapes", "digits", "pictures", "folder", "slides")
 DISTILLATIONS = ("AFS", "MaxS", "MaxMinS", "MAS")
 FILLINGS = ("published", "frozen")
@@ -17,6 +18,7 @@ NORMS = ("exact", "frozen", "per_slice")
 OPTIMIZERS = ("adam", "coupled_adam", "adamw", "demon_adamw", "lookahead_radam")
 READERS = ("tifffile", "openslide", "zarr")
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet18_gn", "resnet50_gn", "resnet26")
+SCHEDULES = ("constant", "cosine", "step-cosine", "exponential", "linear")
 SAMPLERS = ("shuffle", "replacement", "attention")
 SCALES = ("published", "unbiased")
 TRUNKS = ("small", "strided")
@@ -33,6 +35,8 @@ COLLECTIONS = {
 
 UNET_STRIDE = 128
 """Rows and columns of crops for the gigapixel U-Net are multiples of this."""
+WHOLE = "whole"
+"""Crop of whole slides."""
 TISSUE = ("colour", "otsu", "grey", "grey-tiles", "none")
 """Ways to find tissue."""
 MAX_VIEWS = 100

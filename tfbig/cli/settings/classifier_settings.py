@@ -1,4 +1,4 @@
-"""Settings of the training and evaluation of classifiers."""
+"""Settings of the training and evaluation of all tasks, and of classifiers."""
 
 from __future__ import annotations
 
@@ -69,28 +69,33 @@ class OptimizerSettings:
         type=types.positive,
         help="epsilon of adam and coupled_adam (default: %(default)s)",
     )
+    beta_1: float = flag(
+        0.9,
+        type=types.share,
+        help="decay of the average of the gradient, of all optimizers (default: %(default)s)",
+    )
     decay: float = flag(
         0.0,
         type=float,
         help="weight decay; in coupled_adam an L2 penalty (default: %(default)s)",
     )
     clip: float | None = flag(
-        type=types.positive,
-        help="clip the global norm of the gradient to this value (default: no clipping)",
+        type=types.from_zero,
+        help="clip the global norm of the gradient to this value; 0 for no clipping (default: no clipping)",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleSettings:
-    """Learning rate over the epochs, weights of the classes, and the epoch that is kept."""
+    """Learning rate over the epochs."""
 
     SECTION = "training"
 
     schedule: str = flag(
         "cosine",
-        choices=["constant", "cosine", "exponential", "linear"],
-        help="schedule of the learning rate; changes after every epoch, with linear or --warmup after every step; "
-        "linear decreases to half (default: %(default)s)",
+        choices=choices.SCHEDULES,
+        help="schedule of the learning rate; changes after every epoch, with step-cosine, linear or --warmup after "
+        "every step; a cosine decreases to 0, linear to half (default: %(default)s)",
     )
     warmup: float | None = flag(
         type=types.positive,
@@ -105,6 +110,14 @@ class ScheduleSettings:
         type=types.count,
         help="steps after which the momentum of demon_adamw is 0 (default: the steps of the run)",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemSettings:
+    """Order of the images or bags, and weights of the classes."""
+
+    SECTION = "training"
+
     like_sizes: bool = flag(
         False,
         help="put images or bags of similar size next to each other, so that workers of a round wait less for each "
@@ -113,6 +126,14 @@ class ScheduleSettings:
     class_weights: bool = flag(
         False, help="weight classes by inverse frequency; weights add up to 1"
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepSettings:
+    """The epoch that is kept."""
+
+    SECTION = "training"
+
     keep: str = flag(
         "best",
         choices=["last", "best", "window"],
@@ -132,7 +153,7 @@ class ScheduleSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifierSettings(OptimizerSettings, ScheduleSettings):
+class ClassifierSettings(OptimizerSettings, ScheduleSettings, ItemSettings, KeepSettings):
     """Training of a classifier."""
 
 

@@ -23,8 +23,8 @@ def shares_flag() -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CohortSettings:
-    """Slides of a table, their splits and their resolution."""
+class SplitSettings:
+    """Slides of a table, and their splits."""
 
     SECTION = "data"
 
@@ -35,11 +35,6 @@ class CohortSettings:
         metavar="FOLDER",
         help="folder of the slides of slides.csv, searched with subfolders (default: the folder of slides.csv; "
         "paths in its column path win)",
-    )
-    class_names: tuple[str, ...] | None = flag(
-        nargs="+",
-        metavar="NAME",
-        help="class names, in order (default: the labels of the table, sorted)",
     )
     splits: str | None = flag(
         exists="file",
@@ -58,6 +53,25 @@ class CohortSettings:
         help="index of the test fold, from 0; the next one is for validation (default: 0)",
     )
     shares: tuple[int, int, int] = shares_flag()
+    confine: bool = flag(
+        False,
+        kind=PLACE,
+        help="refuse files that are outside of the folder of the table and of --slides, after following links; for "
+        "tables that you do not trust",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortSettings(SplitSettings):
+    """Slides of a table, their splits, classes and resolution."""
+
+    SECTION = "data"
+
+    class_names: tuple[str, ...] | None = flag(
+        nargs="+",
+        metavar="NAME",
+        help="class names, in order (default: the labels of the table, sorted)",
+    )
     mpp: float | None = flag(
         type=types.positive,
         help="resolution at which slides are read, in micrometres per pixel",
@@ -77,12 +91,6 @@ class CohortSettings:
     reader: str | None = flag(
         choices=choices.READERS,
         help="library that reads the slides (default: by format)",
-    )
-    confine: bool = flag(
-        False,
-        kind=PLACE,
-        help="refuse files that are outside of the folder of the table and of --slides, after following links; for "
-        "tables that you do not trust",
     )
 
 

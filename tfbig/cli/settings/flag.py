@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,24 @@ def flag(
     """
     declared = Flag(help, kind, path, exists, positional, interchangeable, options)
     return field(default=default, metadata={"flag": declared})
+
+
+def redeclared(
+    settings: type, name: str, default: Any, help: str | None = None, **options: Any
+) -> Any:
+    """Return the field of a flag of another settings class with another default.
+
+    Args:
+        settings: Class that declares the flag.
+        name: Name of its field.
+        default: Default.
+        help: Help text, if it differs.
+        **options: Arguments of `argparse` that differ, see `Flag`.
+    """
+    declared: Flag = flags_of(settings)[name]
+    options = {**declared.options, **options}
+    other = replace(declared, help=help or declared.help, options=options)
+    return field(default=default, metadata={"flag": other})
 
 
 def sections_of(settings: type) -> dict[str, str]:

@@ -10,12 +10,15 @@ from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.classifier_settings import (
     ClassifierSettings,
     EvaluationSettings,
+    KeepSettings,
+    OptimizerSettings,
+    ScheduleSettings,
     batch_size_flag,
     channels_flag,
     epochs_flag,
 )
-from tfbig.cli.settings.data_settings import BagSettings, ImageSettings
-from tfbig.cli.settings.flag import PLACE, TUNABLE, flag
+from tfbig.cli.settings.data_settings import BagSettings, ImageSettings, SplitSettings
+from tfbig.cli.settings.flag import PLACE, flag, redeclared
 from tfbig.cli.settings.patch_settings import PatchSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.cli.settings.run_settings import (
@@ -48,47 +51,66 @@ class SegmentationTask:
         kind=PLACE,
         path=True,
         metavar="FOLDER",
-        help="folder of slides (TIFF, SVS, NDPI, NPY, PNG); the last by name is for validation and never trained on. "
-        "The labels of a.tif are masks/a.* in the folder if that exists, else computed from the slide "
-        "(default: the slides in examples/data of a checkout)",
+        help="folder of slides (TIFF, SVS, NDPI, NPY, PNG), of which the last by name is for validation; or folder "
+        "with a table slides.csv: columns slide_id, split (train, val, test), and optional path and mask. Labels of "
+        "a.tif are its mask, else masks/a.* in the folder if that exists, else computed from the slide (default: the "
+        "slides in examples/data of a checkout)",
     )
     crops: int = flag(
         100,
         type=types.count,
-        help="number of random crops of the training slides; each epoch uses all of them, in the same order "
-        "(default: %(default)s)",
+        help="number of crops of the training slides in an epoch, from each slide in turn, at random places that are "
+        "drawn again in every epoch (default: %(default)s)",
     )
     crop: str = flag(
         "1024x1024",
         type=types.crop,
         metavar="HxW",
-        help=f"rows x columns of a crop in pixels, multiples of {choices.UNET_STRIDE}; validation uses the whole slide "
-        "(default: %(default)s)",
+        help=f"rows x columns of a crop in pixels, multiples of {choices.UNET_STRIDE}, or whole: each training "
+        "slide whole, once in an epoch; validation and test use whole slides (default: %(default)s)",
+    )
+    augment: str = flag(
+        "brightness",
+        choices=choices.SLIDE_AUGMENTATIONS,
+        help="augmentation of training images. brightness: up to 10 gray levels, drawn again in every epoch; labels "
+        "that are computed from the slide are computed again (default: %(default)s)",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentationTraining:
+class SegmentationTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
     """Training of `--task segmentation`."""
 
     SECTION = "training"
 
-    lr: float = flag(
-        0.01,
-        kind=TUNABLE,
-        type=types.positive,
-        help="initial learning rate of Adam; it decreases to 0 along a cosine (default: %(default)s)",
-    )
     epochs: int = epochs_flag(3)
     batch_size: int = batch_size_flag(1, "crops of a step")
+    lr: float = redeclared(OptimizerSettings, "lr", 0.01)
+    epsilon: float = redeclared(OptimizerSettings, "epsilon", 1e-3)
+    beta_1: float = redeclared(OptimizerSettings, "beta_1", 0.8)
+    clip: float | None = redeclared(
+        OptimizerSettings,
+        "clip",
+        0.3,
+        help="clip the global norm of the gradient to this value; 0 for no clipping (default: %(default)s)",
+    )
+    schedule: str = redeclared(ScheduleSettings, "schedule", "step-cosine")
+    keep: str = redeclared(KeepSettings, "keep", "last")
+    monitor: str = redeclared(KeepSettings, "monitor", "loss", choices=["loss", "dice"])
     test_only: str | None = evaluated_run_flag(
-        "all slides of --data, or, in the folder it was trained on, on the validation slide"
+        "the slides of --data: those of the table with split test; without a table all, or, in the folder it was "
+        "trained on, the validation slide"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentationSettings(
-    SegmentationTask, SegmentationTraining, SeedSettings, MachineSettings, RunSettings
+    SegmentationTask,
+    SplitSettings,
+    SegmentationTraining,
+    SeedSettings,
+    MachineSettings,
+    RunSettings,
 ):
     """Train the gigapixel U-Net to tell tissue from background on whole slides."""
 

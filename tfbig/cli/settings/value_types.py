@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 
 from tfbig.cli.settings import choices
-from tfbig.cli.settings.choices import UNET_STRIDE
+from tfbig.cli.settings.choices import UNET_STRIDE, WHOLE
 from tfbig.system.budget import parse_bytes
 
 
@@ -55,6 +55,14 @@ def share(text: str) -> float:
     return number
 
 
+def from_zero(text: str) -> float:
+    """Parse a number that is not negative."""
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise ArgumentTypeError(f"'{text}' must be 0 or more")
+    return number
+
+
 def byte_size(text: str) -> str:
     """Check a number of bytes such as 512MB, and return it as it is."""
     try:
@@ -87,11 +95,15 @@ def shard(text: str) -> str:
 
 
 def crop(text: str) -> str:
-    """Check rows x columns of a crop for the gigapixel U-Net, and return them."""
+    """Check rows x columns of a crop for the gigapixel U-Net, or whole, and return them."""
+    if text == WHOLE:
+        return text
     try:
         rows, columns = crop_size(text.lower())
     except ValueError:
-        raise ArgumentTypeError(f"'{text}' is not rows x columns, e.g. 1024x2048") from None
+        raise ArgumentTypeError(
+            f"'{text}' is not rows x columns, e.g. 1024x2048, or whole"
+        ) from None
     if min(rows, columns) < UNET_STRIDE or rows % UNET_STRIDE or columns % UNET_STRIDE:
         raise ArgumentTypeError(
             f"'{text}': both must be multiples of {UNET_STRIDE}, the stride of the network"

@@ -1,4 +1,4 @@
-"""Training of classifiers: optimizer, learning rate, and the epoch that is kept."""
+"""Training of all tasks: optimizer, learning rate, and the epoch that is kept."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from tfbig.cli import machine
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.classifier_settings import ClassifierSettings
 from tfbig.cli.settings.flag import deciding
-from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
-from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings, TrainSettings
+from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.cli.tasks.task import History, Models
 from tfbig.results import run_folder
 from tfbig.training import Checkpoints, Epochs, Loop
 from tfbig.training.best_window import BestWindow
 
-OPTIMIZERS: dict[str, Callable[[ClassifierSettings, int, Mapping[str, Any]], Any]] = {
+OPTIMIZERS: dict[str, Callable[[TrainSettings, int, Mapping[str, Any]], Any]] = {
     "adam": lambda s, steps, o: keras.optimizers.Adam(s.lr, epsilon=s.epsilon, **o),
     "coupled_adam": lambda s, steps, o: optimizers.CoupledAdam(
         s.lr, l2=s.decay, epsilon=s.epsilon, **o
@@ -64,7 +63,7 @@ class FailureLog:
         run_folder.replace_row(self.folder / run_folder.FAILED, "slide", slide, row)
 
 
-def make_optimizer(settings: ClassifierSettings, batches: int) -> Any:
+def make_optimizer(settings: TrainSettings, batches: int) -> Any:
     """Return the optimizer that `--optimizer` names.
 
     Args:
@@ -72,7 +71,7 @@ def make_optimizer(settings: ClassifierSettings, batches: int) -> Any:
         batches: Batches of an epoch. DEMON's momentum is 0 after the steps of all epochs.
     """
     steps = -(-batches // settings.accumulate) * settings.epochs
-    options = {"global_clipnorm": settings.clip}
+    options = {"global_clipnorm": settings.clip or None, "beta_1": settings.beta_1}
     return OPTIMIZERS[settings.optimizer](settings, settings.demon_steps or steps, options)
 
 
@@ -104,7 +103,7 @@ def loss_weight(settings: ClassifierSettings) -> float:
 
 def fit_and_keep(
     models: Models,
-    settings: MILSettings | PatchGDSettings | PatchGDSegmentationSettings,
+    settings: TrainSettings,
     folder: Path,
     epochs: Epochs,
     validation: Epochs,
@@ -231,7 +230,7 @@ def logging(settings: TrainSettings, folder: Path) -> list[keras.callbacks.Callb
     return [keras.callbacks.TensorBoard(folder / "tensorboard", write_graph=False)]
 
 
-def scheduled_rate(settings: ClassifierSettings, epochs: float) -> float:
+def scheduled_rate(settings: TrainSettings, epochs: float) -> float:
     """Return the learning rate after some epochs: from 0 to the peak in `--warmup`, then linear to half, or a cosine.
 
     The published linear decay ends at half of the peak after all epochs; its first step has a rate of 0.
@@ -240,17 +239,17 @@ def scheduled_rate(settings: ClassifierSettings, epochs: float) -> float:
     if epochs < warmup:
         return settings.lr * epochs / warmup
     share = (epochs - warmup) / max(settings.epochs - warmup, 1e-9)
-    if settings.schedule == "cosine":
+    if settings.schedule != "linear":
         return settings.lr * (1 + math.cos(math.pi * share)) / 2
     return settings.lr * (1 - share / 2)
 
 
-def _schedule(settings: ClassifierSettings, steps: int) -> keras.callbacks.Callback:
+def _schedule(settings: TrainSettings, steps: int) -> keras.callbacks.Callback:
     """Return the callback that sets the learning rate of an epoch, or of a step."""
-    if settings.schedule == "linear" or settings.warmup:
-        if settings.schedule not in ("linear", "cosine"):
+    if settings.schedule in ("linear", "step-cosine") or settings.warmup:
+        if settings.schedule not in ("linear", "cosine", "step-cosine"):
             raise SourceError(
-                f"--warmup needs --schedule linear or cosine, not {settings.schedule}. Change one of them."
+                f"--warmup needs --schedule linear, cosine or step-cosine, not {settings.schedule}. Change one of them."
             )
         return PerStep(lambda epochs: scheduled_rate(settings, epochs), steps)
     rates = {
@@ -264,7 +263,7 @@ def _schedule(settings: ClassifierSettings, steps: int) -> keras.callbacks.Callb
 
 
 def _keep_callbacks(
-    settings: ClassifierSettings, folder: Path, monitor: str
+    settings: TrainSettings, folder: Path, monitor: str
 ) -> list[keras.callbacks.Callback]:
     """Return the callback that saves the weights of the epoch that `--keep` selects."""
     if settings.keep == "last":

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 import tfbig
 from tfbig.cli import machine, paths
-from tfbig.cli.data import slides_and_masks
+from tfbig.cli.data import slide_splits, slides_and_masks
+from tfbig.cli.data.slide_splits import SlideSplits
 from tfbig.cli.data.slides_and_masks import LabelledSlide
+from tfbig.cli.settings.choices import WHOLE
 from tfbig.cli.settings.tasks import SegmentationSettings
 from tfbig.cli.settings.value_types import crop_size
-from tfbig.cli.settings.yaml_flags import read_yaml
 from tfbig.cli.tasks import classifier_training, segmentation_results
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
+from tfbig.data.worker_shards import Shard
 from tfbig.metrics import Dice
 from tfbig.models.gigapixel_unet import gigapixel_unet
-from tfbig.results import run_folder
 from tfbig.training import Epochs
 
 LOSS = "binary_crossentropy"
@@ -29,21 +32,30 @@ EXAMPLE_DATA = Path(__file__).parents[3] / "examples" / "data"
 
 @dataclass(frozen=True)
 class SegmentationData:
-    """Crops to train on, and whole slides.
+    """Slides of a run.
 
     Attributes:
-        crops: Crops of the training slides; none in an evaluation.
-        whole: The slide for validation, or the slides of an evaluation.
-        failed: `(name, reason)` of slides that were skipped.
-        table: Not used.
+        slides: Slides by split.
         decided: Not used.
     """
 
-    crops: tuple[LabelledSlide, ...]
-    whole: tuple[LabelledSlide, ...]
-    failed: tuple[tuple[str, str], ...]
-    table: tuple[Mapping[str, Any], ...] = ()
+    slides: SlideSplits
     decided: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> Sequence[tuple[str, str]]:
+        """Return `(name, reason)` of slides that were skipped."""
+        return self.slides.failed
+
+    @property
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return rows that say which slide is in which split; none without a table."""
+        return self.slides.table
+
+    @property
+    def unseen(self) -> tuple[LabelledSlide, ...]:
+        """Return the slides of the results: those to test on, or if there are none, those for validation."""
+        return self.slides.test or self.slides.val
 
 
 class Segmentation(Task[SegmentationSettings, SegmentationData]):
@@ -66,15 +78,22 @@ class Segmentation(Task[SegmentationSettings, SegmentationData]):
         return replace(settings, data=settings.data or str(EXAMPLE_DATA))
 
     def load(self, settings: SegmentationSettings) -> SegmentationData:
-        """Return crops and slides, and print what they are."""
-        return _test_slides(settings) if settings.test_only else _training_slides(settings)
+        """Return the slides, and print what they are."""
+        slides = slide_splits.load(settings)
+        if settings.test_only:
+            print(f"evaluating {settings.test_only} on {_names(slides.test)}", flush=True)
+        else:
+            _check_training(settings, slides)
+            _print_slides(settings, slides)
+        return SegmentationData(slides)
 
     def models(self, settings: SegmentationSettings, data: SegmentationData) -> Models:
         """Return new models; the plain one is compiled without metrics, so that any Keras can load it."""
         models = make_both(settings)
-        optimizer = make_optimizer(settings)
-        models.twin.compile(optimizer, LOSS)
-        models.model.compile(optimizer, LOSS, metrics=[Dice()])
+        optimizer = classifier_training.make_optimizer(settings, _steps(settings, data.slides))
+        weights = [classifier_training.loss_weight(settings)]
+        models.twin.compile(optimizer, LOSS, loss_weights=weights)
+        models.model.compile(optimizer, LOSS, loss_weights=weights, metrics=[Dice()])
         return models
 
     def plans(
@@ -83,9 +102,12 @@ class Segmentation(Task[SegmentationSettings, SegmentationData]):
         """Return the plans of a step; plain Keras is a plan of one strip."""
         if settings.test_only:
             return None
-        shape = (settings.batch_size, *crop_size(settings.crop), 1)
-        whole = (1, *data.whole[0].padded().image.shape)
-        return Plans(plan_of(models, shape), plan_of(models, whole, training=False))
+        size = _size(settings)
+        training = (*size, 1) if size else largest(data.slides.train)
+        return Plans(
+            plan_of(models, (settings.batch_size, *training)),
+            plan_of(models, (1, *largest(data.slides.val)), training=False),
+        )
 
     def fit(
         self,
@@ -95,12 +117,15 @@ class Segmentation(Task[SegmentationSettings, SegmentationData]):
         folder: Path,
     ) -> History:
         """Train from the last checkpoint, and return the history of all epochs."""
-        epochs, validation = _epochs(settings, data)
-        return classifier_training.fit(models.model, settings, folder, epochs, validation)
+        epochs, validation = _epochs(settings, data.slides)
+        monitor = f"val_{settings.monitor}"
+        return classifier_training.fit_and_keep(
+            models, settings, folder, epochs, validation, monitor
+        )
 
     def curve(self, settings: SegmentationSettings) -> Curve:
         """Return what the learning curve shows."""
-        return Curve({"loss": "binary cross-entropy", "dice": "Dice"}, "unseen slide")
+        return Curve({"loss": "binary cross-entropy", "dice": "Dice"}, "validation slides")
 
     def write_results(
         self,
@@ -111,35 +136,64 @@ class Segmentation(Task[SegmentationSettings, SegmentationData]):
         measured: Mapping[str, Any],
     ) -> None:
         """Write pictures, and last the metrics."""
-        if settings.test_only:
-            segmentation_results.write_evaluation(models, settings, data.whole, folder)
-        else:
-            slide = data.whole[0]
-            segmentation_results.write_training(models, settings, slide, folder, measured)
+        segmentation_results.write(models, settings, data.unseen, folder, measured)
 
 
-def _training_slides(settings: SegmentationSettings) -> SegmentationData:
-    """Return crops of all slides but the last, and that one."""
-    (*training, held_out), failed = slides_and_masks.open_slides(settings.data or "", least=2)
-    size = crop_size(settings.crop)
-    crops = slides_and_masks.random_crops(training, size, settings.crops, settings.seed)
-    names = ", ".join(slide.name for slide in training)
-    rows, columns = held_out.image.shape[:2]
+def _names(slides: Sequence[LabelledSlide]) -> str:
+    """Return the names of slides, or the first and their number."""
+    names = [slide.name for slide in slides]
+    return ", ".join(names) if len(names) <= 10 else f"{names[0]} and {len(names) - 1} others"
+
+
+def _check_training(settings: SegmentationSettings, slides: SlideSplits) -> None:
+    """Check that the crops fit.
+
+    Raises:
+        SourceError: A slide is smaller than a crop.
+        FlagError: Whole slides, which differ in size, are to be batched.
+    """
+    size = _size(settings)
+    if size:
+        slides_and_masks.check_crop(slides.train, size)
+    elif settings.batch_size > 1:
+        raise paths.FlagError(
+            f"--batch-size {settings.batch_size}: whole slides differ in size. Use --batch-size 1, and --accumulate to "
+            "average gradients."
+        )
+
+
+def _print_slides(settings: SegmentationSettings, slides: SlideSplits) -> None:
+    """Print what is trained, validated and tested on."""
     print(f"mode {settings.mode}, precision {settings.precision}, seed {settings.seed}")
-    print(f"training on {settings.crops} crops of {settings.crop} from {names}")
-    print(f"validating on all of {held_out.name}, {rows}x{columns}, which is not trained on")
-    return SegmentationData(tuple(crops), (held_out,), tuple(failed))
+    crops = f"{settings.crops} crops of {settings.crop} from " if _size(settings) else "all of "
+    print(f"training on {crops}{_names(slides.train)}")
+    print(f"validating on all of {_names(slides.val)}, not trained on")
+    if slides.test:
+        print(f"testing on all of {_names(slides.test)}, not trained on")
 
 
-def _test_slides(settings: SegmentationSettings) -> SegmentationData:
-    """Return the slides of an evaluation: of the folder that the run was trained on, the last."""
-    config = read_yaml(Path(settings.test_only or "") / run_folder.CONFIG)
-    slides, failed = slides_and_masks.open_slides(settings.data or "")
-    if Path(config["data"]).resolve() == Path(settings.data or "").resolve():
-        slides = slides[-1:]
-    names = ", ".join(slide.name for slide in slides)
-    print(f"evaluating {settings.test_only} on {names}", flush=True)
-    return SegmentationData((), tuple(slides), tuple(failed))
+def _size(settings: SegmentationSettings) -> tuple[int, int] | None:
+    """Return rows and columns of a crop, or None for whole slides."""
+    return None if settings.crop == WHOLE else crop_size(settings.crop)
+
+
+def _items(settings: SegmentationSettings, slides: SlideSplits) -> int:
+    """Return the number of crops or whole slides of an epoch."""
+    return settings.crops if _size(settings) else len(slides.train)
+
+
+def _steps(settings: SegmentationSettings, slides: SlideSplits) -> int:
+    """Return the number of batches of an epoch; the last may be smaller."""
+    return -(-_items(settings, slides) // settings.batch_size)
+
+
+def largest(slides: Sequence[LabelledSlide]) -> tuple[int, ...]:
+    """Return the shape of the largest slide, with its padding.
+
+    Args:
+        slides: The slides.
+    """
+    return max((slide.padded().image.shape for slide in slides), key=np.prod)
 
 
 def make_both(settings: SegmentationSettings) -> Models:
@@ -153,23 +207,6 @@ def make_both(settings: SegmentationSettings) -> Models:
 def _stream(twin: Any, settings: SegmentationSettings) -> Any:
     """Return the model streamed strip by strip, with the same variables."""
     return tfbig.stream(twin, machine.budget(settings), devices=settings.devices)
-
-
-def make_optimizer(settings: SegmentationSettings) -> keras.optimizers.Optimizer:
-    """Return Adam with damped steps: with Keras' defaults, rounding errors grow 1000 times in a few hundred steps.
-
-    Damped, both modes end a run with the same loss, and no step undoes what was learned. The learning rate decreases
-    to 0 along a cosine.
-    """
-    schedule = keras.optimizers.schedules.CosineDecay(
-        settings.lr, _steps_per_epoch(settings) * settings.epochs
-    )
-    return keras.optimizers.Adam(schedule, beta_1=0.8, epsilon=1e-3, global_clipnorm=0.3)
-
-
-def _steps_per_epoch(settings: SegmentationSettings) -> int:
-    """Return the number of batches of all crops; the last may be smaller."""
-    return -(-settings.crops // settings.batch_size)
 
 
 def plan_of(models: Models, shape: tuple[int, ...], training: bool = True) -> Any:
@@ -187,16 +224,26 @@ def plan_of(models: Models, shape: tuple[int, ...], training: bool = True) -> An
     return model.plan(shape, training)
 
 
-def _epochs(settings: SegmentationSettings, data: SegmentationData) -> tuple[Epochs, Epochs]:
-    """Return the crops to train on, and the slide for validation."""
-    dense, crops, whole = machine.is_plain(settings), data.crops, [data.whole[0].padded()]
+def _epochs(settings: SegmentationSettings, slides: SlideSplits) -> tuple[Epochs, Epochs]:
+    """Return the crops to train on, drawn again in every epoch, and the slides for validation."""
+    dense, whole = machine.is_plain(settings), [slide.padded() for slide in slides.val]
+    count, size = _items(settings, slides), _size(settings)
+    brightness = slides_and_masks.BRIGHTNESS if settings.augment == "brightness" else 0
 
-    def batches(shard: Any) -> Any:
-        chosen = [crops[i] for i in shard.items(len(crops), settings.batch_size)]
+    @lru_cache(maxsize=2)  # a dataset does not hold its crops
+    def drawn(epoch: int) -> list[LabelledSlide]:
+        return slides_and_masks.draw(slides.train, size, count, [settings.seed, epoch], brightness)
+
+    def batches(shard: Shard) -> Any:
+        items = shard.items(count, settings.batch_size)
+        chosen = [drawn(shard.epoch)[i] for i in items]
         return slides_and_masks.dataset(chosen, settings.batch_size, dense)
 
-    def validation(shard: Any) -> Any:
-        return slides_and_masks.dataset([whole[i] for i in shard.items(1, 1)], 1, dense)
+    def validation(shard: Shard) -> Any:
+        return slides_and_masks.dataset([whole[i] for i in shard.items(len(whole), 1)], 1, dense)
 
-    names = [f"{crop.name} {crop.image.shape} {Path(crop.labels.name).name}" for crop in crops]
-    return Epochs(_steps_per_epoch(settings), batches, names), Epochs(1, validation)
+    names = [f"{s.name} {s.image.shape} {Path(s.labels.name).name}" for s in slides.train]
+    return (
+        Epochs(_steps(settings, slides), batches, names),
+        Epochs(len(whole), validation),
+    )

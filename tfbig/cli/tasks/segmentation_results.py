@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,52 +21,44 @@ STRIP_ROWS = 512
 OVERLAPS = ("dice", "iou", "precision", "sensitivity")
 
 
-def write_training(
+def write(
     models: Models,
     settings: SegmentationSettings,
-    slide: LabelledSlide,
+    slides: Sequence[LabelledSlide],
     folder: Path,
     measured: Mapping[str, Any],
 ) -> None:
-    """Write the picture and the metrics of a training run.
+    """Write a picture of each slide, a table, and last the metrics, with means and deviations over the slides.
 
     Args:
         models: Models of the run.
         settings: Settings of the run.
-        slide: The slide for validation.
+        slides: Slides for testing, or for validation.
         folder: Run folder.
         measured: Numbers to save with the metrics.
     """
-    title = f"{slide.name}: Dice {measured['val_dice']:.4f}"
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        draw(folder, "overlay", slide, _whole(models, slide, Path(scratch)), title)
-    run_results.write_metrics(folder, settings, measured)
-    results = {key: measured[key] for key in ("loss", "val_loss", "val_dice")}
-    run_results.print_results(results, folder)
-
-
-def write_evaluation(
-    models: Models,
-    settings: SegmentationSettings,
-    slides: tuple[LabelledSlide, ...],
-    folder: Path,
-) -> None:
-    """Write pictures, a table and the metrics of an evaluation.
-
-    Args:
-        models: Models of the run.
-        settings: Settings of the run.
-        slides: Slides to evaluate.
-        folder: Run folder.
-    """
     rows = [evaluate_slide(models, slide, folder) for slide in slides]
     run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
-    _, peak = run_folder.memory_bytes()
-    values = {key: [row[key] for row in rows if row[key] is not None] for key in OVERLAPS}
-    means = {key: float(np.mean(numbers)) for key, numbers in values.items() if numbers}
-    metrics = {"mode": settings.mode, **means, "slides": len(rows), "peak_bytes": peak}
+    results = over_slides(rows)
+    peak = {} if "peak_bytes" in measured else {"peak_bytes": run_folder.memory_bytes()[1]}
+    metrics = {**measured, **results, "slides": len(rows), **peak}
     run_results.write_metrics(folder, settings, metrics)
-    run_results.print_results(means, folder)
+    curve = {key: measured[key] for key in ("loss", "val_loss") if key in measured}
+    run_results.print_results(curve | results, folder)
+
+
+def over_slides(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean and the standard deviation of each overlap over the slides on which it is defined.
+
+    Args:
+        rows: Rows of the slides.
+    """
+    values = {key: [row[key] for row in rows if row[key] is not None] for key in OVERLAPS}
+    defined = {key: numbers for key, numbers in values.items() if numbers}
+    means = {f"test_{key}": float(np.mean(numbers)) for key, numbers in defined.items()}
+    if len(rows) == 1:
+        return means
+    return means | {f"test_{key}_std": float(np.std(n)) for key, n in defined.items()}
 
 
 def evaluate_slide(models: Models, slide: LabelledSlide, folder: Path) -> dict[str, Any]:

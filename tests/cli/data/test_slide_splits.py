@@ -1,0 +1,135 @@
+"""Slides of `--task segmentation` by split: tables, and what is wrong with them."""
+
+import numpy as np
+import pytest
+from cli_runs import failures, metrics, predictions, rows_of, run_segmentation, write_table
+from samples import write_slide
+
+from tfbig.cli.main import main
+
+ROWS = [
+    {"slide_id": "a", "split": "train"},
+    {"slide_id": "b", "split": "train"},
+    {"slide_id": "c", "split": "val"},
+    {"slide_id": "d", "split": "val"},
+    {"slide_id": "e", "split": "test"},
+    {"slide_id": "f", "split": "test"},
+    {"slide_id": "g", "split": "test"},
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder of seven slides; a test writes their table."""
+    for row in ROWS:
+        write_slide(tmp_path / "data" / f"{row['slide_id']}.tif", ord(row["slide_id"]))
+    return tmp_path / "data"
+
+
+def refused(folder, rows, capsys, *flags):
+    """Return the one line with which a run on a table ends."""
+    write_table(folder / "slides.csv", rows)
+    assert run_segmentation(folder, folder.parent / "out", *flags) == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert not (folder.parent / "out").exists()
+    return line
+
+
+def test_table(folder, tmp_path, capsys):
+    """Slides are trained on whole, the best epoch is kept, all test slides count; an evaluation uses them only."""
+    rows = [row | {"mask": ""} for row in ROWS[:-1]]
+    rows.append({"slide_id": "missing", "split": "test", "mask": ""})
+    masks = tmp_path / "masks"
+    masks.mkdir()
+    np.save(masks / "of_f.npy", np.ones((256, 384, 1), np.uint8))
+    rows[5]["mask"] = str(masks / "of_f.npy")
+    write_table(folder / "slides.csv", rows)
+    out = tmp_path / "out"
+    chosen = ["--crop", "whole", "--keep", "best", "--monitor", "dice", "--optimizer", "adamw"]
+    chosen += ["--decay", "0.001", "--schedule", "constant", "--augment", "none", "--clip", "0"]
+    assert run_segmentation(folder, out, *chosen) == 3  # one is missing
+    printed = capsys.readouterr().out
+    assert "training on all of a.tif, b.tif" in printed
+    assert "validating on all of c.tif, d.tif" in printed
+    assert [row["slide"] for row in failures(out)] == ["missing"]
+    assert [row["slide"] for row in predictions(out)] == ["e.tif", "f.tif"]
+    saved = rows_of(out / "slides.csv")
+    assert [(row["slide_id"], row["split"]) for row in saved[:6]] == [
+        (row["slide_id"], row["split"]) for row in rows[:6]
+    ]
+    assert saved[5]["mask"] == rows[5]["mask"]
+    dice = [float(row["dice"]) for row in predictions(out)]
+    assert metrics(out)["test_dice"] == pytest.approx(np.mean(dice))
+    assert metrics(out)["test_dice_std"] == pytest.approx(np.std(dice))
+    assert {"e.png", "f.png"} <= {path.name for path in out.iterdir()}
+    page = (out / "report.html").read_text()
+    assert "e.tif" in page
+
+    again = tmp_path / "again"
+    assert main(["evaluate", str(out), "--out", str(again)]) == 3
+    assert predictions(again) == predictions(out)
+
+
+def test_evaluation_of_another_table(segmentation_run, folder, tmp_path):
+    """Without a column split all slides of the table are tested, but none that the run was trained on."""
+    write_table(folder / "slides.csv", [{"slide_id": name} for name in "ab"])
+    out = tmp_path / "out"
+    assert (
+        main(["evaluate", str(segmentation_run.folder), "--data", str(folder), "--out", str(out)])
+        == 0
+    )
+    assert [row["slide"] for row in predictions(out)] == ["a.tif", "b.tif"]
+
+
+def test_without_splits(folder, tmp_path, capsys):
+    """Slides without a split are split by patient."""
+    rows = [{"slide_id": row["slide_id"], "patient": f"p{n // 2}"} for n, row in enumerate(ROWS)]
+    write_table(folder / "slides.csv", rows)
+    assert run_segmentation(folder, tmp_path / "out", "--folds", "3", "--dry-run") == 0
+    assert "testing on all of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("number", "change", "message"),
+    [
+        (2, {"split": "validation"}, "line 4: split 'validation' of slide c is not one of train"),
+        (2, {"split": ""}, "line 4: split '' of slide c is not one of train, val, test"),
+        (3, {"slide_id": "a"}, "slide a is in lines 2 and 5"),
+        (3, {"slide_id": ""}, "line 5: has no slide_id"),
+        (1, {"mask": "none.png"}, "line 3: no such mask none.png of slide b"),
+    ],
+)
+def test_wrong_line(folder, capsys, number, change, message):
+    rows = [{"mask": "", **row} for row in ROWS]
+    rows[number] |= change
+    line = refused(folder, rows, capsys)
+    assert str(folder / "slides.csv") in line
+    assert message in line
+
+
+def test_split_without_slides(folder, capsys):
+    without = [row for row in ROWS if row["split"] != "val"]
+    assert "has no rows with split 'val'" in refused(folder, without, capsys)
+    for name in "cd":
+        (folder / f"{name}.tif").write_bytes(b"no slide")
+    assert "no slide of split 'val' can be used" in refused(folder, ROWS, capsys)
+
+
+def test_column_is_missing(folder, capsys):
+    rows = [{"slide": row["slide_id"], "split": row["split"]} for row in ROWS]
+    assert "has no rows with column 'slide_id'" in refused(folder, rows, capsys)
+
+
+def test_mask_outside_of_the_folder(folder, tmp_path, capsys):
+    np.save(tmp_path / "mask.npy", np.ones((256, 384, 1), np.uint8))
+    rows = [row | {"mask": ""} for row in ROWS]
+    rows[0]["mask"] = "../mask.npy"
+    assert "--confine is set" in refused(folder, rows, capsys, "--confine")
+
+
+def test_flags_without_a_table(folder, tmp_path, capsys):
+    assert run_segmentation(folder, tmp_path / "out", "--folds", "3") == 2
+    assert "--folds needs the table" in capsys.readouterr().err
+    flags = ["--crop", "whole", "--batch-size", "2"]
+    assert run_segmentation(folder, tmp_path / "out", *flags) == 2
+    assert "whole slides differ in size" in capsys.readouterr().err
