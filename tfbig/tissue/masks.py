@@ -131,7 +131,8 @@ class BlockMeans:
             source: See `tissue_mask`.
             factor: See `tissue_mask`.
         """
-        return cls(source.name, source.shape[:2], factor, _block_means(source, factor))
+        rows, columns = source.shape[:2]
+        return cls(source.name, (rows, columns), factor, _block_means(source, factor))
 
     def labels(
         self, white: int = 230, median: int = 3, erosion: int = 2, dilation: int = 4

@@ -111,11 +111,11 @@ def open_slide(path: str | Path, mask: str | Path | None = None) -> LabelledSlid
             f"{path}: is {_size(source)} pixels; expected at least {STRIDE} x {STRIDE}, the stride "
             "of the network. Remove the slide, or provide it at a higher resolution."
         )
-    image, means = sources.Grayscale(source, invert=True), None
-    if mask is None:
-        means = BlockMeans.of(source)
-    labels = _labels(means, WHITE) if means else _open_mask(mask, path, source)
-    return LabelledSlide(Path(path).name, image, labels, means)
+    name, image = Path(path).name, sources.Grayscale(source, invert=True)
+    if mask is not None:
+        return LabelledSlide(name, image, _open_mask(mask, path, source))
+    means = BlockMeans.of(source)
+    return LabelledSlide(name, image, _labels(means, WHITE), means)
 
 
 def mask_of(path: Path) -> Path | None:

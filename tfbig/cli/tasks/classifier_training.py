@@ -96,7 +96,7 @@ def compile_both(
     return models
 
 
-def loss_weight(settings: ClassifierSettings) -> float:
+def loss_weight(settings: TrainSettings) -> float:
     """Return the weight of the loss that makes an average of gradients a sum, as `--sum` asks."""
     return float(settings.accumulate if settings.sum else 1)
 
