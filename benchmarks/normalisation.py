@@ -2,17 +2,17 @@
 
     python benchmarks/normalisation.py --data FOLDER [--side 32 --epochs 6 --seeds 0]
 
-Table 1 of PatchGD's appendix F (ResNet-50 on PANDA at 2048 x 2048 in 48 GB), scaled to two cores: ResNet-18 with the head of
-the paper, on the pictures of `FOLDER/CLASS/*` scaled to `--side`, a fifth of them for testing. The batches are those of the
-table, as if the memory were the same:
+Table 1 of PatchGD's appendix F (ResNet-50 on PANDA at 2048 x 2048 in 48 GB), scaled to two cores: ResNet-18 with the
+head of the paper, on the pictures of `FOLDER/CLASS/*` scaled to `--side`, a fifth of them for testing. The batches are
+those of the table, as if the memory were the same:
 
     batch       BatchNormalization, batches of 6
     group       GroupNormalization of 32 groups, batches of 6
     accumulate  BatchNormalization, batches of 5, the gradients of 11 averaged
-    patchgd     BatchNormalization, batches of 56, patches of half the side, one of four at a time, their gradients averaged
+    patchgd     BatchNormalization, batches of 56, patches of half the side, one of four at a time, gradients averaged
 
-Adam, from 0 to 1e-3 in an epoch and to 0 along a cosine; every method sees the same number of images. Prints one JSON line
-for each method and seed, with the accuracy on the test pictures after the last epoch.
+Adam, from 0 to 1e-3 in an epoch and to 0 along a cosine; every method sees the same number of images. Prints one JSON
+line for each method and seed, with the accuracy on the test pictures after the last epoch.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from cli_runs import (
 )
 
 import tfbig
-from tfbig.cli.tasks import patchgd
+from tfbig.cli.main import main
+from tfbig.cli.tasks import patchgd, warm_start
 from tfbig.models import encoders, latent
 
 FILES = {
@@ -93,6 +94,29 @@ def test_resume_and_test_only(tmp_path):
     assert len(whole) == 3
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--inner-sampling", "2", "--warm-start", "1"),
+        pytest.param(("--code", "vector", "--head", "abmil"), marks=pytest.mark.slow),
+    ],
+)
+def test_hierarchy(flags, tmp_path, monkeypatch):
+    """A patch of 32 has a latent grid of its own, of patches of 16; a saved run is evaluated as it was."""
+    monkeypatch.setattr(warm_start, "DIGITS", 128)
+    flags = ("--patch", "32", "--inner-patch", "16", "--epochs", "1", *flags)
+    assert run_patchgd(tmp_path / "out", *flags) == 0
+    loaded = keras.models.load_model(tmp_path / "out" / "model.keras", compile=False)
+    grid = loaded.encoder.get_layer(patchgd.INNER_GRID)
+    assert (grid.patch, loaded.patch, loaded.encoder.output_shape) == (
+        (16, 16),
+        (32, 32),
+        (None, 8),
+    )
+    assert main(["evaluate", str(tmp_path / "out"), "--out", str(tmp_path / "again")]) == 0
+    assert metrics(tmp_path / "again")["test_auc"] == metrics(tmp_path / "out")["test_auc"]
+
+
 @pytest.mark.slow
 def test_backbone(tmp_path, capsys):
     assert run_patchgd(tmp_path / "plain", "--mode", "device", "--epochs", "1") == 0
@@ -136,6 +160,9 @@ def test_attention_by_code(size, stride, codes):
         ),
         (("--encoder", "series", "--mode", "offload"), "--encoder series: series fit in memory"),
         (("--patch", "65"), "smaller than a patch"),
+        (("--patch", "4"), "a patch of 4 x 4 pixels is too small for --encoder small"),
+        (("--inner-patch", "5"), "--inner-patch 5: does not tile a patch of 16"),
+        (("--inner-patch", "8", "--mode", "device"), "--inner-patch: only --mode patchgd"),
         (("--factors", "1", "9"), "do not fit an image of 64"),
         (("--schedule", "constant", "--warmup", "1"), "--warmup needs"),
         (("--augment", "a3", "--monitor", "qwk"), "--monitor qwk: kappa needs one class"),

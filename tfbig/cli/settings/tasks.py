@@ -314,6 +314,15 @@ class PatchGDTraining(ClassifierSettings, PatchSettings):
     stride: int | None = flag(
         type=types.count, help="pixels from one patch to the next (default: --patch)"
     )
+    inner_patch: int | None = flag(
+        type=types.count,
+        help="rows and columns of patches inside each patch, for a hierarchy: a patch has a latent grid of its own, "
+        "and its code, by another --head, is what the latent grid of the image holds (default: no hierarchy)",
+    )
+    inner_sampling: int | float | None = flag(
+        type=types.sampling,
+        help="inner patches of a patch that are trained at a time, as --sampling (default: all, which is exact)",
+    )
     sampler: str = flag(
         "shuffle",
         choices=choices.SAMPLERS,

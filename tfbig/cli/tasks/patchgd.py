@@ -29,6 +29,8 @@ from tfbig.training import Epochs
 
 Shape = tuple[int | None, ...]
 """Extents and channels of images; None where they differ."""
+INNER_GRID = "inner_grid"
+"""Name of the latent grid of a patch, in a hierarchy."""
 MAPS = 4
 """Largest number of test images whose latent grid is drawn."""
 
@@ -43,6 +45,10 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
             SourceError: Flags contradict each other.
         """
         _check_labels(settings)
+        if settings.inner_patch and (settings.mode != "patchgd" or settings.encoder == "series"):
+            raise SourceError(
+                "--inner-patch: only --mode patchgd has a hierarchy, and of images, not of series. Remove it."
+            )
         return replace(settings, warm_start=warm_start.epochs(settings), code=_code(settings))
 
     def load(self, settings: PatchGDSettings) -> Data:
@@ -204,15 +210,63 @@ def _by_patches(settings: PatchGDSettings, shape: Shape, classes: int) -> PatchG
             f"--accumulate {settings.accumulate}: accumulates gradients over steps, but with --inner-accumulate "
             f"{settings.inner_accumulate} the optimizer steps within each. Use --inner-accumulate all."
         )
-    patch = (settings.patch, settings.patch, shape[-1])
+    side = settings.inner_patch or settings.patch
+    _check_inner_patch(settings)
+    patch = (side, side, shape[-1])
     options = {"latent": settings.latent, "pooled": settings.code == "vector", **_scale(settings)}
-    encoder = encoders.make(settings.encoder, patch, **options)
+    try:
+        encoder = encoders.make(settings.encoder, patch, **options)
+    except ValueError as error:
+        raise SourceError(
+            f"a patch of {side} x {side} pixels is too small for --encoder {settings.encoder}. Use a larger --patch, "
+            "or --inner-patch."
+        ) from error
     if settings.backbone:
         path = Path(settings.backbone) / "model.keras"
         latent.start_from(encoder, load_model.load(path))
+    if settings.inner_patch:
+        encoder = _of_inner_patches(settings, encoder, settings.inner_patch)
     cells = _cells(settings, shape, encoder.output_shape[1:-1])
     head = latent.make_head(settings.head, classes, cells, settings.latent, settings.head_width)
     return _patchgd(settings, encoder, head, shape)
+
+
+def _check_inner_patch(settings: PatchGDSettings) -> None:
+    """Check that inner patches tile a patch.
+
+    Raises:
+        SourceError: They do not.
+    """
+    patch, inner_patch = settings.patch, settings.inner_patch
+    if inner_patch and (patch % inner_patch or patch == inner_patch):
+        raise SourceError(
+            f"--inner-patch {inner_patch}: does not tile a patch of {patch} pixels. Use a divisor of --patch."
+        )
+
+
+def _of_inner_patches(settings: PatchGDSettings, encoder: Any, inner_patch: int) -> Any:
+    """Return an encoder of patches by a latent grid of inner patches and a head: a hierarchy (appendix B).
+
+    Args:
+        settings: Settings of the run.
+        encoder: Encoder of an inner patch.
+        inner_patch: Rows and columns of an inner patch.
+    """
+    patch = settings.patch
+    image = keras.Input((patch, patch, encoder.input_shape[-1]))
+    grid = tfbig.patchgd.LatentGrid(
+        encoder,
+        inner_patch,
+        sampling=settings.inner_sampling,
+        encoder_scale=settings.encoder_scale,
+        filling_norm=settings.filling_norm,
+        seed=settings.seed,
+        name=INNER_GRID,
+    )
+    z = tfbig.patchgd.SideBySide(2, name="inner_map")(grid(image))
+    cells, width = tuple(z.shape[1:3]), settings.head_width
+    head = latent.make_head(settings.head, settings.latent, cells, settings.latent, width)
+    return keras.Model(image, head(z), name=f"grid_of_{encoder.name}")
 
 
 def _scale(settings: PatchGDSettings) -> dict[str, Any]:
@@ -276,8 +330,11 @@ def _patchgd(settings: PatchGDSettings, encoder: Any, head: Any, shape: Shape) -
 
 
 def trunk_of(twin: Any, settings: PatchGDSettings) -> Any:
-    """Return the encoder's network in a model."""
-    return (twin.encoder if settings.mode == "patchgd" else twin).get_layer(settings.encoder)
+    """Return the encoder's network in a model; of a hierarchy, that of the inner patches."""
+    encoder = twin.encoder if settings.mode == "patchgd" else twin
+    if settings.mode == "patchgd" and settings.inner_patch:
+        encoder = encoder.get_layer(INNER_GRID).encoder
+    return encoder.get_layer(settings.encoder)
 
 
 def dataset(
