@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import shapely
 
-from tfbig import SourceError
+from tfbig import SourceError, Stopped
 from tfbig.results import geojson
+from tfbig.system import signals
 
 
 def test_file_for_qupath(tmp_path: Path) -> None:
@@ -58,3 +59,11 @@ def test_failed_write_leaves_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     with pytest.raises(SourceError, match=r"none/a\.geojson: cannot be written"):
         geojson.write_geojson(tmp_path / "none" / "a.geojson", [])
+
+
+def test_signal_ends_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    features = geojson.region_features({1: [shapely.box(0, 0, 1, 1)]}, ["background", "tumour"])
+    monkeypatch.setattr(signals, "_requested", 15)
+    with pytest.raises(Stopped, match="SIGTERM"):
+        geojson.write_geojson(tmp_path / "a.geojson", features)
+    assert not list(tmp_path.iterdir())

@@ -8,9 +8,10 @@ import shapely
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbig import SourceError
+from tfbig import SourceError, Stopped
 from tfbig.results import outlines
 from tfbig.sources import ArraySource
+from tfbig.system import signals
 
 
 def test_outlines_follow_pixels_and_holes() -> None:
@@ -115,3 +116,10 @@ def test_small_labels_are_the_most_frequent() -> None:
     for wrong in (labels.astype(np.float32), np.repeat(labels, 2, 2)):
         with pytest.raises(SourceError, match=r"array: has .* expected one channel of integer"):
             outlines.small_labels(ArraySource(wrong))
+
+
+def test_signal_ends_the_outlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = np.indices((9, 9)).sum(0) % 2
+    monkeypatch.setattr(signals, "_requested", 15)
+    with pytest.raises(Stopped, match="SIGTERM"):
+        outlines.regions(labels)

@@ -15,6 +15,7 @@ import shapely
 from tfbig.errors import SourceError
 from tfbig.sources.files import PathLike
 from tfbig.sources.writing import atomic_write
+from tfbig.system import signals
 
 COLOURS: Final = (
     *((0, 158, 115), (213, 94, 0), (0, 114, 178), (204, 121, 167)),
@@ -86,12 +87,14 @@ def write_geojson(path: PathLike, features: Iterable[Mapping[str, Any]]) -> int:
 
     Raises:
         SourceError: The file cannot be written.
+        Stopped: The process was requested to stop, by a signal.
     """
     count = 0
     try:
         with atomic_write(path) as part, part.open("w", encoding="utf-8") as file:
             file.write('{"type": "FeatureCollection", "features": [')
             for feature in features:
+                signals.check()
                 text = json.dumps(feature, allow_nan=False, separators=(",", ":"))
                 file.write((",\n" if count else "\n") + text)
                 count += 1

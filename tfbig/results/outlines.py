@@ -14,6 +14,7 @@ from skimage import measure
 
 from tfbig.errors import SourceError
 from tfbig.sources import Source
+from tfbig.system import progress
 
 SIDE: Final = 4096
 """Longer side of the reduced image from which outlines are computed."""
@@ -78,13 +79,19 @@ def regions(labels: Labels, step: float = 1.0, smallest: float = 0.0) -> Regions
 
     Returns:
         The outlines.
+
+    Raises:
+        Stopped: The process was requested to stop, by a signal.
     """
     parts, left_out = _largest(measure.label(labels, background=0, connectivity=1), smallest)
     filled = _fill_small_holes(parts)
     polygons: dict[int, list[shapely.Polygon]] = {}
-    for polygon, row, column in _polygons(parts):
-        outline = shapely.transform(_smooth(polygon), lambda xy: xy * step)
-        polygons.setdefault(int(labels[row, column]), []).extend(outline.geoms)
+    count = len(np.unique(parts[parts > 0]))
+    with progress.reporting("outlining", "region") as ticked:
+        for index, (polygon, row, column) in enumerate(_polygons(parts), 1):
+            ticked(index, count)
+            outline = shapely.transform(_smooth(polygon), lambda xy: xy * step)
+            polygons.setdefault(int(labels[row, column]), []).extend(outline.geoms)
     return Regions(dict(sorted(polygons.items())), left_out, filled)
 
 
