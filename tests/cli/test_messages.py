@@ -131,3 +131,17 @@ def test_whole_slides_without_pixel_size(silent_cohort, tmp_path, capsys):
     output = capsys.readouterr()
     assert "skipped s0: " not in output.err
     assert "of 80 x 80 x 3" in output.out
+
+
+def test_slide_smaller_than_a_tile(tmp_path, capsys):
+    write_square(tmp_path / "a.tif", 128)
+    flags = ["tile", str(tmp_path / "a.tif"), "--out", str(tmp_path / "out"), "--level", "0"]
+    error = error_of(capsys, lambda: main([*flags, "--size", "256"]))
+    assert "smaller than a patch of (256, 256). Use smaller patches, or leave the slide out." in error
+
+
+def test_slides_without_a_table(tmp_path, capsys):
+    flags = ["--task", "mil", "--bags", "slides", "--out", str(tmp_path / "out")]
+    assert train.main(flags) == 2
+    assert "train.py: slides need --data FILE, a table" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 
 from tfbig.cli import messages, paths
@@ -32,7 +34,14 @@ def main(
         return _fail(name, error)
     if before_running is not None:
         before_running()
+    _silence_readers()
     return _run(requested, name)
+
+
+def _silence_readers() -> None:
+    """Turn off logs and warnings of tifffile and Pillow on damaged and large files: tfbig's errors say what is wrong."""
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", "Image size .* exceeds limit")
 
 
 def _run(requested: request.Request, name: str) -> int:

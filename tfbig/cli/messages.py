@@ -15,6 +15,7 @@ _FLAGS = (
     (r"`host`( of the Budget)?", "--host-memory"),
     (r"`disk`", "--disk"),
     (r"--devices: devices=", "--devices "),
+    (r", pad the image \(tfbig\.sources\.Padded\), or exclude it", ", or leave the slide out"),
 )
 """Patterns of what the library calls its arguments, and what they are in the command line."""
 _PRECISION = r" or --precision mixed_\1"

@@ -145,3 +145,10 @@ def test_chunks_that_are_too_large(tmp_path: Path) -> None:
         SourceError, match=r"stored in chunks of \(20000, 20000\), 381\.5 MiB, .* 256"
     ):
         open_slide(tmp_path / "a.zarr")
+
+
+def test_far_too_many_tiny_chunks(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"dtype": "u1", "chunks": (1, 1), "zarr_format": 2}
+    zarr.create_array(tmp_path / "a.zarr", shape=(10**6, 10**6), **options)
+    with cheap(), pytest.raises(SourceError, match=r"1000000000000 chunks of \(1, 1\), 1 B, which"):
+        open_slide(tmp_path / "a.zarr").thumbnail(64)

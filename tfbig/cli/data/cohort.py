@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tfbig import SourceError, sources
-from tfbig.cli import messages
+from tfbig.cli import messages, paths
 from tfbig.cli.data import splits
 from tfbig.cli.data.splits import Row
 from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings, SegmentationSettings
@@ -85,10 +85,11 @@ def read(settings: CohortSettings) -> Cohort:
         settings: Settings of the run.
 
     Raises:
+        FlagError: There is no `--data`.
         SourceError: The table is missing, lacks a column, or none of its slides has a file.
     """
     if settings.data is None:
-        raise SourceError(
+        raise paths.FlagError(
             "slides need --data FILE, a table with columns case_id, slide_id, label, such as tfbig dataset writes."
         )
     table = Path(settings.data)

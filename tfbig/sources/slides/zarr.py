@@ -18,6 +18,8 @@ from tfbig.sources.source import RowArray, Source
 
 zarr, _import_error = optional("zarr")
 
+_MAX_CHECKED = 2**18
+"""Number of chunks that are remembered as checked, some 50 MB."""
 _UM_PER_UNIT = {"micrometer": 1.0, "nanometer": 1e-3, "millimeter": 1e3, "meter": 1e6}
 
 
@@ -91,6 +93,8 @@ class _ZarrSource(Source):
 
     def _check_chunks(self, places: tuple[slice | int, ...]) -> None:
         """Raise SourceError if a chunk of a window, which was not checked before, decodes to too many bytes."""
+        if len(self._checked) > _MAX_CHECKED:
+            self._checked.clear()
         for chunk in set(chunks_of_window(self._array, places)) - self._checked:
             check_chunk(self._array, chunk, self.name)
             self._checked.add(chunk)

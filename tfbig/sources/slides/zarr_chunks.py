@@ -26,6 +26,9 @@ from tfbig.units import format_bytes
 
 MAX_CHUNK_BYTES: Final = 2**28
 """Largest accepted size of a decoded chunk; zarr decodes about ten at a time."""
+MIN_CHUNK_BYTES: Final = 2**12
+"""Smallest accepted size of a decoded chunk, if there are more than `MAX_SMALL_CHUNKS`: each takes zarr some 0.1 ms."""
+MAX_SMALL_CHUNKS: Final = 10**6
 _SLACK: Final = 2**16
 """Bytes by which a decoded chunk may exceed its array: some codecs add checksums."""
 _FILTERS: Final = frozenset(
@@ -43,14 +46,14 @@ _NO_CHUNK: Final = 2**64 - 1
 
 
 def check_array(array: Any, name: str) -> None:
-    """Raise SourceError for codecs that are not known to be safe, and for chunks that are too large.
+    """Raise SourceError for codecs that are not known to be safe, and for chunks of an unsuitable size.
 
     Args:
         array: The zarr array.
         name: Name for error messages.
 
     Raises:
-        SourceError: A codec is unknown, or a chunk takes too much memory.
+        SourceError: A codec is unknown, a chunk takes too much memory, or chunks are tiny and far too many.
     """
     unknown = {_name(codec) for codec in array.filters} - _FILTERS
     compressors = [_name(codec) for codec in array.compressors if _name(codec) != _CHECKSUM]
@@ -66,6 +69,14 @@ def check_array(array: Any, name: str) -> None:
         raise SourceError(
             f"{name}: is stored in chunks of {array.shards or array.chunks}, {format_bytes(size)}, each of which is "
             f"decoded at once; {format_bytes(MAX_CHUNK_BYTES)} are allowed. Write it again in smaller chunks."
+        )
+    count = math.prod(
+        -(-n // m) for n, m in zip(array.shape, array.shards or array.chunks, strict=True)
+    )
+    if size < MIN_CHUNK_BYTES and count > MAX_SMALL_CHUNKS:
+        raise SourceError(
+            f"{name}: is stored in {count} chunks of {array.shards or array.chunks}, {format_bytes(size)}, which would "
+            f"take hours to read. Write it again in chunks of at least {format_bytes(MIN_CHUNK_BYTES)}."
         )
 
 
