@@ -18,7 +18,7 @@ def test_no_command_and_version(capsys):
 
 
 def test_only_errors_of_tfbig_are_printed(tmp_path, capfd, monkeypatch):
-    """tifffile logs damage, and Pillow warns of large pictures, in their own words."""
+    """The libraries tifffile and Pillow log damage and warn of large pictures, in their own words."""
     (tmp_path / "a.tif").write_bytes(b"II*\0 no slide")
     Image.fromarray(np.full((800, 800), 240, np.uint8)).save(tmp_path / "b.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 600_000)

@@ -137,7 +137,9 @@ def test_slide_smaller_than_a_tile(tmp_path, capsys):
     write_square(tmp_path / "a.tif", 128)
     flags = ["tile", str(tmp_path / "a.tif"), "--out", str(tmp_path / "out"), "--level", "0"]
     error = error_of(capsys, lambda: main([*flags, "--size", "256"]))
-    assert "smaller than a patch of (256, 256). Use smaller patches, or leave the slide out." in error
+    assert (
+        "smaller than a patch of (256, 256). Use smaller patches, or leave the slide out." in error
+    )
 
 
 def test_slides_without_a_table(tmp_path, capsys):

@@ -181,6 +181,27 @@ def test_links_to_other_folders_are_not_followed(run, name, tmp_path):
     assert report.write_report(run).exists()
 
 
+@pytest.mark.parametrize(
+    "text", ['{"loss": 1' + "0" * 400 + "}", "[" * 10**5, '{"confusion": "x"}', '{"left_out": 5}']
+)
+def test_damaged_metrics(run, text):
+    (run / "metrics.json").write_text(text)
+    with pytest.raises(SourceError, match=r"my run.* is damaged \("):
+        report.write_report(run)
+
+
+def test_memory_of_zero_bytes(run):
+    (run / "metrics.json").write_text('{"planned_bytes": 0, "peak_bytes": 0}')
+    assert "Memory of the process" in report.write_report(run).read_text()
+
+
+def test_errors_name_a_damaged_file_once(run):
+    (run / "config.yaml").write_text("a: [")
+    with pytest.raises(SourceError, match=r"^.*my run/config\.yaml: is damaged \(while") as raised:
+        report.write_report(run)
+    assert str(raised.value).count("my run") == 1
+
+
 def test_colours_of_a_legend_are_colours(run):
     view = json.loads((run / "views" / "one.json").read_text())
     view["overlays"][0]["legend"][0][0] = "url(https://example.org)"

@@ -110,7 +110,7 @@ def load_weights(model: Any, path: str | Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return what Keras says after a page of configuration."""
+    """Return the cause of an error of Keras, without the configuration of the layer around it; empty if it has none."""
     text = " ".join(str(error).split()).partition("Full object config")[0]
     return text.rpartition("Exception encountered: ")[2].strip()
 

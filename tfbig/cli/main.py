@@ -39,7 +39,7 @@ def main(
 
 
 def _silence_readers() -> None:
-    """Turn off logs and warnings of tifffile and Pillow on damaged and large files: tfbig's errors say what is wrong."""
+    """Turn off logs and warnings of tifffile and Pillow on damaged and large files, which tfbig's errors describe."""
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")
 

@@ -58,7 +58,7 @@ def auc_interval(labels: Any, scores: Any, level: float = 0.95) -> tuple[float, 
         variance = var(v) / len(v) + var(w) / len(w)
         interval = auc -+ z(level) * sqrt(variance), within 0 and 1
 
-    It is too narrow for few samples, and has no width if the scores separate the classes.
+    It is too narrow for few samples, and is not defined if the scores separate the classes, where the variance is 0.
 
     Args:
         labels: Labels `[n]`, as in `auc`.
@@ -66,7 +66,7 @@ def auc_interval(labels: Any, scores: Any, level: float = 0.95) -> tuple[float, 
         level: Confidence level, between 0 and 1.
 
     Returns:
-        The lower and the upper end; NaN if a class has fewer than two samples.
+        The lower and the upper end; NaN if a class has fewer than two samples or the scores separate the classes.
 
     Raises:
         ValueError: As in `auc`, or the level is not between 0 and 1.
@@ -85,6 +85,8 @@ def auc_interval(labels: Any, scores: Any, level: float = 0.95) -> tuple[float, 
         return float("nan"), float("nan")
     shares = _share_below(negative, positive), 1 - _share_below(positive, negative)
     variance = sum(values.var(ddof=1) / len(values) for values in shares)
+    if variance == 0:
+        return float("nan"), float("nan")
     reach = float(norm.ppf((1 + level) / 2) * np.sqrt(variance))
     return max(area - reach, 0.0), min(area + reach, 1.0)
 

@@ -34,7 +34,8 @@ _POLICY: Final = (
     "script-src "
 )
 _ABOUT_CLASSES: Final = (
-    "Each class against all others. The interval of the AUC has a confidence of 95 % (DeLong). Sensitivity, "
+    "Each class against all others. The interval of the AUC has a confidence of 95 % (DeLong); it is not defined for "
+    "an AUC of 0 or 1 or for fewer than two samples. Sensitivity, "
     "specificity, precision and F1 are at the threshold, which has the largest sum of sensitivity and specificity on "
     "the validation data, or is 0.5 where these do not decide."
 )
@@ -42,6 +43,11 @@ _ABOUT_SEEDS: Final = (
     "The results above are means. The standard deviation is that of a sample (n - 1). The folder of each seed has its "
     "own report."
 )
+_DAMAGED: Final = (
+    *(OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
+    yaml.YAMLError,
+)
+"""Errors of files with other contents than those that tfbig writes."""
 _READ: Final = ("*.yaml", "*.json", "*.csv", "*.png", "*.txt", f"{slide_viewer.FOLDER}/*")
 """Files of a run folder that are read."""
 
@@ -74,7 +80,9 @@ def write_report(folder: str | Path, max_views: int = MAX_VIEWS) -> Path:
     _check_files(place)
     try:
         page = _page(place, config, max_views)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+    except SourceError:
+        raise
+    except _DAMAGED as error:
         raise SourceError(
             f"{place}: cannot be reported: a file in it is damaged ({type(error).__name__}: {error})."
         ) from error
@@ -218,7 +226,7 @@ def _memory(metrics: Mapping[str, Any]) -> Iterator[Section]:
     counts = {name: metrics[key] for key, name in names.items() if key in metrics}
     if not counts:
         return
-    most, planned = max(counts.values()), counts.get("planned", float("inf"))
+    most, planned = max(1, *counts.values()), counts.get("planned", float("inf"))
     bars = [
         {
             "name": name,

@@ -265,7 +265,7 @@ def _schedule(settings: TrainSettings, steps: int) -> keras.callbacks.Callback:
 def _keep_callbacks(
     settings: TrainSettings, folder: Path, monitor: str
 ) -> list[keras.callbacks.Callback]:
-    """Return the callback that saves the weights of the epoch that `--keep` selects."""
+    """Return the callback that saves the weights of the epoch that `--keep` selects; none for the last epoch."""
     if settings.keep == "last":
         return []
     window = settings.window if settings.keep == "window" else 1

@@ -192,7 +192,8 @@ def _check_first_page(path: str, tiff: tifffile.TiffFile, first: tifffile.TiffPa
     if orientation != 1:
         raise SourceError(
             f"{path}: is stored rotated or mirrored (Orientation {_name(orientation)}); expected the first row at the "
-            "top and the first column at the left. Rotate or flip its pixels, and write it again without the tag 'Orientation'."
+            "top and the first column at the left. Rotate or flip its pixels, and write it again without the tag "
+            "'Orientation'."
         )
     if first.is_reduced:
         pages = [page.keyframe for page in tiff.pages if page.keyframe is not None]
