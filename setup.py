@@ -41,6 +41,7 @@ setup(
         "zarr": ["zarr>=3"],
         "log": ["tensorboard>=2.20"],
         "dask": ["distributed"],
+        "hub": ["huggingface_hub"],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "dev": [
             *("pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"),
@@ -48,6 +49,10 @@ setup(
             "zarr>=3",
             "tensorboard>=2.20",
             "distributed",
+            *(
+                "torchvision",
+                "timm",
+            ),  # networks whose weights are read; timm brings huggingface_hub
         ],
     },
 )

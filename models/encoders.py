@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from keras import layers
 
+from tfbig.models.mobilenet import mobilenetv2
 from tfbig.models.resnet import resnet18, resnet26, resnet34, resnet50
 
 Builder: TypeAlias = Callable[..., keras.Model]
@@ -141,29 +142,6 @@ def scaled(
     scale, shift = [1 / (255 * s) for s in stds], [-m / s for m, s in zip(means, stds, strict=True)]
     x = layers.Rescaling(scale, shift)(x)
     return keras.Model(tile, net(x), name=net.name)
-
-
-def mobilenetv2(
-    input_shape: Sequence[int | None], include_top: bool = False, pooling: str | None = None
-) -> keras.Model:
-    """Build MobileNetV2 of Keras without its top, with moving averages as fast as torch's (momentum 0.9, not 0.999).
-
-    Args:
-        input_shape: `(H, W, 3)`.
-        include_top: Whether to add the classifier.
-        pooling: "avg", "max" or None, as in `keras.applications`.
-
-    Returns:
-        A plain `keras.Model` with random weights. Without its top it returns features `[N, 1280]` of `[N, H, W, 3]`,
-        or the feature map `[N, H / 32, W / 32, 1280]` if `pooling` is None.
-    """
-    net = keras.applications.MobileNetV2(
-        input_shape, include_top=include_top, pooling=pooling, weights=None, name="mobilenetv2"
-    )
-    for layer in net.layers:
-        if isinstance(layer, layers.BatchNormalization):
-            layer.momentum = 0.9
-    return net
 
 
 TRUNKS: dict[str, Builder] = {"small": small_trunk, "strided": strided_trunk}

@@ -244,26 +244,6 @@ def baseline(
     return keras.Model(trunk.input, head(z), name=f"plain_{name}")
 
 
-def start_from(encoder: keras.Model, trained: keras.Model) -> None:
-    """Copy the trunk of a trained baseline into an encoder of patches (appendix D, low memory).
-
-    Args:
-        encoder: Encoder of `encoders.make(name, ..., latent=...)`.
-        trained: Model of `baseline(name, ...)`.
-
-    Raises:
-        ValueError: The two have different trunks.
-    """
-    name = encoder.name.removesuffix("_code")
-    try:
-        encoder.get_layer(name).set_weights(trained.get_layer(name).get_weights())
-    except ValueError as error:
-        raise ValueError(
-            f"'{trained.name}': has no trunk '{name}' with the sizes of the encoder ({error}). Train one with the "
-            "same --encoder."
-        ) from error
-
-
 def positions(cells: Sequence[int | tf.Tensor], width: int) -> tf.Tensor:
     """Return sines and cosines of positions.
 

@@ -16,14 +16,14 @@ FLAGS = [
     (BAGS, "--coords", "folder"),
     (BAGS, "--splits", "file"),
     (BAGS, "--mpp-of", "file"),
-    (MIL, "--encoder-weights", "file"),
+    (MIL, "--encoder-weights", "file or folder"),
     (MIL, "--test-only", "folder"),
     (MIL, "--beside", "folder"),
     (WHOLE_SLIDES, "--data", "file or folder"),
     (WHOLE_SLIDES, "--slides", "folder"),
     (WHOLE_SLIDES, "--splits", "file"),
     (WHOLE_SLIDES, "--mpp-of", "file"),
-    (WHOLE_SLIDES, "--backbone", "folder"),
+    (WHOLE_SLIDES, "--encoder-weights", "file or folder"),
 ]
 """Path flags of train, with the task that has them."""
 

@@ -12,7 +12,8 @@ from keras import layers
 from safetensors.numpy import save_file
 
 import tfbig
-from tfbig.models.resnet import load_torchvision, resnet18, resnet26, resnet34, resnet50
+from tfbig.models import pretrained
+from tfbig.models.resnet import resnet18, resnet26, resnet34, resnet50
 
 BUILDERS = {"resnet18": resnet18, "resnet26": resnet26, "resnet34": resnet34, "resnet50": resnet50}
 DEPTHS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3), "resnet50": (3, 4, 6, 3)}
@@ -155,7 +156,7 @@ def test_group_normalisation_is_that_of_torch(float64, tmp_path):
     state = {k: a for k, a in state.items() if "running" not in k and "num_batches" not in k}
     save_file(state, tmp_path / "w.safetensors")
     model = resnet18((40, 32, 3), classes=4, norm="group")
-    load_torchvision(model, tmp_path / "w.safetensors")
+    pretrained.load(model, tmp_path / "w.safetensors")
     outputs = [model.get_layer(layer).output for layer in ("conv1", "bn1")]
     x, y = keras.Model(model.input, outputs)(images(2, 40, 32))
     groups = x.numpy().reshape(2, 20, 16, 32, 2)
@@ -188,7 +189,7 @@ def test_logits_match_numpy(name, size, float64, tmp_path):
     expected, state = reference(name, x)
     save_file(state, tmp_path / "weights.safetensors")
     model = BUILDERS[name]()
-    load_torchvision(model, tmp_path / "weights.safetensors")
+    pretrained.load(model, tmp_path / "weights.safetensors")
     assert_same(model(x, training=False), expected, FLOAT64)
 
 
@@ -196,7 +197,7 @@ def test_logits_match_numpy(name, size, float64, tmp_path):
 def test_dtypes_of_files(kind, state, network, tmp_path):
     state = {k: a.astype(kind) for k, a in state.items()}
     save_file(state, str(tmp_path / "w.safetensors"))
-    load_torchvision(network, tmp_path / "w.safetensors")
+    pretrained.load(network, tmp_path / "w.safetensors")
     expected = state["layer3.1.conv2.weight"].astype("float32")  # [out, in, rows, columns]
     kernel = network.get_layer("layer3.1.conv2").kernel.numpy()  # [rows, columns, in, out]
     assert_same(kernel[2, 1, 7, 200], expected[200, 7, 2, 1])
@@ -209,7 +210,7 @@ def test_npz_files(state, network, tmp_path):
     weights = []
     for path in (tmp_path / "w.npz", str(tmp_path / "w.safetensors")):
         network.set_weights([np.zeros(w.shape) for w in network.weights])
-        load_torchvision(network, path)
+        pretrained.load(network, path)
         weights.append(network.get_weights())
     assert_same(*weights)
 
@@ -222,7 +223,7 @@ def test_without_its_top(float64, tmp_path):
     outputs = {}
     for pooling in (None, "avg", "max"):
         model = resnet18((71, 45, 3), include_top=False, pooling=pooling)
-        load_torchvision(model, tmp_path / "w.npz")
+        pretrained.load(model, tmp_path / "w.npz")
         outputs[pooling] = model.predict(x, verbose=0)
     assert outputs[None].shape == (2, 3, 2, 512)
     assert_same(outputs["avg"], outputs[None].mean((1, 2)), FLOAT64)
@@ -232,12 +233,12 @@ def test_without_its_top(float64, tmp_path):
 
 def test_streamed_and_nested_networks(state, network, tmp_path):
     np.savez(tmp_path / "w.npz", **state)
-    load_torchvision(network, tmp_path / "w.npz")
+    pretrained.load(network, tmp_path / "w.npz")
     image = keras.Input((None, None, 3), dtype="uint8")
     scaled = layers.Rescaling([1 / 58.4, 1 / 57.1, 1 / 57.4], [-2.1, -2.0, -1.8])(image)
     inner = resnet18(classes=4)
     streamed = tfbig.stream(keras.Model(image, inner(scaled)))
-    load_torchvision(streamed, tmp_path / "w.npz")
+    pretrained.load(streamed, tmp_path / "w.npz")
     assert_same(inner.get_weights(), network.get_weights())
 
 
@@ -326,7 +327,7 @@ def test_weights_of_another_network(change, message, state, network, tmp_path):
     before = network.get_weights()
     np.savez(tmp_path / "w.npz", **change(state))
     with pytest.raises(ValueError, match=message):
-        load_torchvision(network, tmp_path / "w.npz")
+        pretrained.load(network, tmp_path / "w.npz")
     assert_same(network.get_weights(), before)
 
 
@@ -350,13 +351,11 @@ def test_unreadable_files(name, kind, message, network, tmp_path):
     for damaged in ("noise.npz", "noise.safetensors", "w.pth"):
         (tmp_path / damaged).write_bytes(b"\x01noise" * 10)
     with pytest.raises(kind, match=message):
-        load_torchvision(network, tmp_path / name)
+        pretrained.load(network, tmp_path / name)
 
 
 def test_invalid_pooling():
-    with pytest.raises(
-        ValueError, match=r"pooling='mean' of resnet34: expected None, 'avg' or 'max'"
-    ):
+    with pytest.raises(ValueError, match=r"pooling='mean': expected None, 'avg' or 'max'"):
         resnet34(pooling="mean")
 
 

@@ -24,7 +24,7 @@ def check(settings: Any) -> None:
     """
     for name, declared in flags_of(type(settings)).items():
         value = getattr(settings, name)
-        if not declared.exists or not value:
+        if not declared.exists or not value or value in declared.words:
             continue
         for path in value if isinstance(value, tuple) else (value,):
             shown = path if declared.positional else f"--{name.replace('_', '-')} {path}"

@@ -43,5 +43,7 @@ MAX_VIEWS = 100
 """Most slides with a zoomable view in a report."""
 WARM_START_EPOCHS = 4
 """Default number of epochs on single digits."""
+IMAGENET = "imagenet"
+"""Value of `--encoder-weights` for published weights."""
 CONFIG = "config.yaml"
 """File of the settings of a run."""

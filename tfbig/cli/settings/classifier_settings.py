@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.flag import TUNABLE, flag
+from tfbig.cli.settings.flag import PLACE, TUNABLE, flag
 
 
 def epochs_flag(default: int) -> int:
@@ -28,16 +28,34 @@ def batch_size_flag(default: int, batch: str) -> int:
     return field
 
 
-def channels_flag(default: float, what: str, networks: str) -> float | tuple[float, ...]:
+def channels_flag(default: float, what: str, networks: str) -> float | tuple[float, ...] | None:
     """Return the field of a flag with one number, or one for each channel.
 
     Args:
-        default: Default.
+        default: Number without `--encoder-weights`.
         what: What the numbers are.
         networks: Networks that use them.
     """
-    help_text = f"{what} of each channel divided by 255, for {networks} (default: %(default)s)"
-    field: float | tuple[float, ...] = flag(default, type=float, nargs="+", help=help_text)
+    help_text = (
+        f"{what} of each channel divided by 255, for {networks} (default: {default}; of --encoder-weights imagenet or "
+        "RUN, theirs; a FILE needs it)"
+    )
+    field: float | tuple[float, ...] | None = flag(type=float, nargs="+", help=help_text)
+    return field
+
+
+def encoder_weights_flag() -> str | None:
+    """Return the field of the flag `--encoder-weights`."""
+    field: str | None = flag(
+        exists="file or folder",
+        kind=PLACE,
+        path=True,
+        words=(choices.IMAGENET,),
+        metavar="imagenet|FILE|RUN",
+        help="initial weights of the encoder: imagenet, published ones, fetched once; a FILE with the names of "
+        "torchvision or timm (.safetensors, .npz, .h5, .pth), or of tfbig (.weights.h5, .keras); or the folder of a "
+        "RUN with the same encoder (default: random)",
+    )
     return field
 
 

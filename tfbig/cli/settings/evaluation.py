@@ -49,6 +49,7 @@ def parse(argv: Sequence[str], about: str) -> TrainSettings:
     values = yaml_flags.read_yaml(config)
     if values.get("seeds"):  # the first run has the settings that its data decided
         values = yaml_flags.read_yaml(seed_folder(run, values["seed"]) / CONFIG)
+    values.pop("encoder_weights", None)  # the run has weights of its own
     if "--data" in names:
         values = {key: value for key, value in values.items() if key not in DATA_SETTINGS}
     if "--out" not in names:

@@ -48,6 +48,7 @@ class Flag:
         exists: What the value must be on disk: "file", "folder", "file or folder", or "" if it is no path that is read.
         positional: Whether it has no name on the command line.
         interchangeable: Values with the same results; a resumed run may change from one to another.
+        words: Values that are no paths, of a flag whose value is else a path.
         options: Arguments of `argparse`: `type`, `choices`, `nargs`, `metavar`.
     """
 
@@ -57,6 +58,7 @@ class Flag:
     exists: str
     positional: bool
     interchangeable: tuple[str, ...]
+    words: tuple[str, ...]
     options: Mapping[str, Any]
 
 
@@ -69,6 +71,7 @@ def flag(
     exists: str = "",
     positional: bool = False,
     interchangeable: tuple[str, ...] = (),
+    words: tuple[str, ...] = (),
     **options: Any,
 ) -> Any:
     """Return the field of a flag; without options and with default False, it is a switch.
@@ -81,9 +84,10 @@ def flag(
         exists: See `Flag`.
         positional: See `Flag`.
         interchangeable: See `Flag`.
+        words: See `Flag`.
         **options: See `Flag`.
     """
-    declared = Flag(help, kind, path, exists, positional, interchangeable, options)
+    declared = Flag(help, kind, path, exists, positional, interchangeable, words, options)
     return field(default=default, metadata={"flag": declared})
 
 
@@ -143,7 +147,7 @@ def to_save(settings: Any) -> dict[str, Any]:
 
 def saved_value(declared: Flag, value: Any) -> Any:
     """Return a value as YAML holds it."""
-    if declared.path and value:
+    if declared.path and value and value not in declared.words:
         return str(Path(value).resolve())
     return list(value) if isinstance(value, tuple) else value
 

@@ -15,6 +15,7 @@ from tfbig.cli.settings.classifier_settings import (
     ScheduleSettings,
     batch_size_flag,
     channels_flag,
+    encoder_weights_flag,
     epochs_flag,
 )
 from tfbig.cli.settings.data_settings import BagSettings, ImageSettings, SplitSettings
@@ -152,15 +153,9 @@ class MILNetwork:
         choices=["small", "lenet", *choices.RESNETS, "none"],
         help="network of an instance; none if bags hold features (default: %(default)s)",
     )
-    encoder_weights: str | None = flag(
-        exists="file",
-        kind=PLACE,
-        path=True,
-        metavar="FILE",
-        help="file with initial weights of the encoder (default: random)",
-    )
-    mean: float | tuple[float, ...] = channels_flag(0.0, "mean", "a ResNet")
-    std: float | tuple[float, ...] = channels_flag(1.0, "standard deviation", "a ResNet")
+    encoder_weights: str | None = encoder_weights_flag()
+    mean: float | tuple[float, ...] | None = channels_flag(0.0, "mean", "a ResNet")
+    std: float | tuple[float, ...] | None = channels_flag(1.0, "standard deviation", "a ResNet")
     hidden: int = flag(
         128, type=types.count, help="units of the attention layer (default: %(default)s)"
     )
@@ -261,8 +256,9 @@ class PatchGDNetwork:
         choices=[*choices.TRUNKS, *choices.NETWORKS, "series"],
         help="network of a patch; series: the network of the PatchGD paper for HAR (default: %(default)s)",
     )
-    mean: float | tuple[float, ...] = channels_flag(0.0, "mean", "a ResNet or MobileNet")
-    std: float | tuple[float, ...] = channels_flag(
+    encoder_weights: str | None = encoder_weights_flag()
+    mean: float | tuple[float, ...] | None = channels_flag(0.0, "mean", "a ResNet or MobileNet")
+    std: float | tuple[float, ...] | None = channels_flag(
         1.0, "standard deviation", "a ResNet or MobileNet"
     )
     latent: int = flag(
@@ -281,19 +277,12 @@ class PatchGDNetwork:
     head_width: int = flag(
         64, type=types.count, help="channels of the head; published: 256 (default: %(default)s)"
     )
-    backbone: str | None = flag(
-        exists="folder",
-        kind=PLACE,
-        path=True,
-        metavar="RUN",
-        help="run folder of --mode device; its trunk initialises the encoder (default: random)",
-    )
     warm_start: int | None = flag(
         type=types.count_from_zero,
         metavar="EPOCHS",
         help="epochs in which the trunk is first trained on single digits; 0 for none (default: "
-        f"{choices.WARM_START_EPOCHS} for UltraMNIST without --backbone, which is hard to learn from the sums only; "
-        "else 0)",
+        f"{choices.WARM_START_EPOCHS} for UltraMNIST without --encoder-weights, which is hard to learn from the sums "
+        "only; else 0)",
     )
 
 

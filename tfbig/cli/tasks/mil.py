@@ -14,11 +14,11 @@ import tensorflow as tf
 
 import tfbig
 from tfbig import mil
-from tfbig.cli import load_model, machine
+from tfbig.cli import machine
 from tfbig.cli.data import bags
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.tasks import MILSettings
-from tfbig.cli.tasks import classifier_training, evaluation
+from tfbig.cli.tasks import classifier_training, encoder_weights, evaluation
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.models import encoders
@@ -50,6 +50,10 @@ AGGREGATORS: dict[str, Callable[[MILSettings, int], Any]] = {
 
 class MIL(Task[MILSettings, Data]):
     """`--task mil`."""
+
+    def resolved(self, settings: MILSettings) -> MILSettings:
+        """Return the settings with the scale of pixels that the encoder expects."""
+        return encoder_weights.with_scale(settings)
 
     def load(self, settings: MILSettings) -> Data:
         """Return the bags, and print what they are."""
@@ -128,9 +132,9 @@ def make_models(settings: MILSettings, data: Data) -> Models:
         twin = keras.Model(bag, aggregator(bag), name=settings.model)
         return Models(twin, twin)
     has_norm = settings.norm != "none"
-    encoder = encoders.make(settings.encoder, shape, settings.mean, settings.std, has_norm)
-    if settings.encoder_weights:
-        load_model.load_weights(encoder, settings.encoder_weights)
+    scale: dict[str, Any] = {"mean": settings.mean, "std": settings.std}
+    encoder = encoders.make(settings.encoder, shape, **scale, norm=has_norm)
+    encoder_weights.load(encoder, settings)
     encoder.trainable = settings.mode != "frozen"
     model = mil.MIL(
         encoder,

@@ -15,11 +15,17 @@ import tensorflow as tf
 
 import tfbig
 from tfbig import SourceError, sources
-from tfbig.cli import load_model, machine
+from tfbig.cli import machine
 from tfbig.cli.data import images
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.tasks import PatchGDSettings
-from tfbig.cli.tasks import classifier_training, evaluation, run_results, warm_start
+from tfbig.cli.tasks import (
+    classifier_training,
+    encoder_weights,
+    evaluation,
+    run_results,
+    warm_start,
+)
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.models import encoders, latent, series
@@ -39,7 +45,7 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
     """`--task patchgd`."""
 
     def resolved(self, settings: PatchGDSettings) -> PatchGDSettings:
-        """Return the settings with the epochs of the warm start and the code of a patch.
+        """Return the settings with the epochs of the warm start, the code of a patch and the scale of pixels.
 
         Raises:
             SourceError: Flags contradict each other.
@@ -49,6 +55,7 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
             raise SourceError(
                 "--inner-patch: only --mode patchgd has a hierarchy, and of images, not of series. Remove it."
             )
+        settings = encoder_weights.with_scale(settings)
         return replace(settings, warm_start=warm_start.epochs(settings), code=_code(settings))
 
     def load(self, settings: PatchGDSettings) -> Data:
@@ -191,6 +198,7 @@ def _baseline(settings: PatchGDSettings, shape: Shape, classes: int) -> Models:
     """Return the network of whole images, which is streamed in mode offload."""
     options = {"latent": settings.latent, "width": settings.head_width, **_scale(settings)}
     plain = latent.baseline(settings.encoder, shape, classes, settings.head, **options)
+    encoder_weights.load(plain, settings)
     machine.synchronize_norm(settings, plain)
     if machine.is_plain(settings):
         return Models(plain, plain)
@@ -203,7 +211,7 @@ def _by_patches(settings: PatchGDSettings, shape: Shape, classes: int) -> PatchG
     """Return the PatchGD model of an encoder and a head.
 
     Raises:
-        SourceError: Flags contradict each other, or `--backbone` cannot be used.
+        SourceError: Flags contradict each other, or `--encoder-weights` cannot be used.
     """
     if settings.accumulate > 1 and settings.inner_accumulate != "all":
         raise SourceError(
@@ -221,9 +229,7 @@ def _by_patches(settings: PatchGDSettings, shape: Shape, classes: int) -> PatchG
             f"a patch of {side} x {side} pixels is too small for --encoder {settings.encoder}. Use a larger --patch, "
             "or --inner-patch."
         ) from error
-    if settings.backbone:
-        path = Path(settings.backbone) / "model.keras"
-        latent.start_from(encoder, load_model.load(path))
+    encoder_weights.load(encoder, settings)
     if settings.inner_patch:
         encoder = _of_inner_patches(settings, encoder, settings.inner_patch)
     cells = _cells(settings, shape, encoder.output_shape[1:-1])

@@ -38,11 +38,11 @@ def epochs(settings: PatchGDSettings) -> int:
     if settings.warm_start and not digits:
         raise SourceError(
             f"--warm-start {settings.warm_start}: needs the single digits of UltraMNIST; for --images "
-            f"{settings.images} use --backbone RUN."
+            f"{settings.images} use --encoder-weights RUN."
         )
     if settings.warm_start is not None:
         return settings.warm_start
-    return WARM_START_EPOCHS if digits and not settings.backbone else 0
+    return WARM_START_EPOCHS if digits and not settings.encoder_weights else 0
 
 
 def learn(

@@ -1,0 +1,156 @@
+"""Initial weights of an encoder, as `--encoder-weights` asks, and the scale of pixels that belongs to them."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tfbig import SourceError
+from tfbig.cli import load_model, paths
+from tfbig.cli.settings.choices import IMAGENET
+from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
+from tfbig.cli.settings.yaml_flags import read_yaml
+from tfbig.models import encoders, pretrained
+from tfbig.results import run_folder
+
+MODEL = "model.keras"
+KERAS_FILE = ".keras"
+WITHOUT_WEIGHTS = ("none", "series")
+"""Values of `--encoder` that name no network with weights of its own."""
+
+S = TypeVar("S", MILSettings, PatchGDSettings)
+
+
+def with_scale(settings: S) -> S:
+    """Return the settings with the mean and standard deviation of the channels that the encoder expects.
+
+    Without `--mean` and `--std` these are 0 and 1, or those that the weights of `--encoder-weights` were trained with.
+
+    Args:
+        settings: Settings of the run.
+
+    Raises:
+        FlagError: There is no encoder, or the weights are those of a file, which does not say what they were trained
+            with.
+    """
+    weights = settings.encoder_weights
+    if weights is not None and settings.encoder in WITHOUT_WEIGHTS:
+        raise paths.FlagError(
+            f"--encoder-weights {weights}: --encoder {settings.encoder} has no weights to start from. Leave it out."
+        )
+    if settings.mean is not None and settings.std is not None:
+        return settings
+    if weights is None or settings.encoder not in encoders.NETWORKS:
+        mean, std = settings.mean, settings.std
+        return replace(
+            settings, mean=0.0 if mean is None else mean, std=1.0 if std is None else std
+        )
+    if settings.mean is not None or settings.std is not None:
+        given, other = ("mean", "std") if settings.std is None else ("std", "mean")
+        raise paths.FlagError(
+            f"--{given} needs --{other} with --encoder-weights. Give both, or none of them."
+        )
+    mean, std = _known_scale(weights)
+    print(f"--mean {_shown(mean)} --std {_shown(std)}: those of --encoder-weights {weights}")
+    return replace(settings, mean=mean, std=std)
+
+
+def _known_scale(weights: str) -> tuple[Any, Any]:
+    """Return the mean and standard deviation that weights were trained with."""
+    if weights == IMAGENET:
+        return pretrained.IMAGENET_MEAN, pretrained.IMAGENET_STD
+    config = Path(weights) / run_folder.CONFIG
+    saved = read_yaml(config) if config.is_file() else {}
+    if not {"mean", "std"} <= saved.keys():
+        raise paths.FlagError(
+            f"--encoder-weights {weights}: does not say how its images were scaled. Give --mean and --std: "
+            f"--mean {_shown(pretrained.IMAGENET_MEAN)} --std {_shown(pretrained.IMAGENET_STD)} for most weights of "
+            "torchvision and timm, --mean 0 --std 1 for pixels that were divided by 255 only."
+        )
+    mean, std = (tuple(n) if isinstance(n, list) else n for n in (saved["mean"], saved["std"]))
+    return mean, std
+
+
+def _shown(numbers: Any) -> str:
+    """Return numbers as a flag holds them."""
+    return " ".join(map(str, numbers if isinstance(numbers, tuple) else (numbers,)))
+
+
+def load(encoder: Any, settings: MILSettings | PatchGDSettings) -> None:
+    """Load the weights of `--encoder-weights` into an encoder, and print what was loaded.
+
+    A resumed run and an evaluation do not need them, since they load those of their run.
+
+    Args:
+        encoder: Encoder, or a model that has it inside.
+        settings: Settings of the run.
+
+    Raises:
+        SourceError: The weights cannot be fetched or read, or belong to another network.
+    """
+    weights = settings.encoder_weights
+    if weights is None or settings.test_only or _has_checkpoint(settings):
+        return
+    network = pretrained.find(encoder, settings.encoder)
+    assert network is not None
+    path = Path(_fetched(settings.encoder) if weights == IMAGENET else weights)
+    try:
+        if path.is_dir() or path.suffix == KERAS_FILE:
+            loaded = pretrained.copy(network, _trained(path, settings.encoder))
+        else:
+            loaded = pretrained.load(network, path)
+    except (ValueError, FileNotFoundError) as error:
+        text = str(error)
+        shown = text if str(path) in text else f"{path}: {text}"
+        raise SourceError(f"--encoder-weights {shown}") from error
+    print(f"encoder weights {weights}: {loaded}")
+
+
+def _has_checkpoint(settings: MILSettings | PatchGDSettings) -> bool:
+    """Return whether the run continues from a checkpoint."""
+    folder = Path(settings.out or "") / run_folder.CHECKPOINTS
+    return settings.resume and any(folder.rglob("step-*"))
+
+
+def _trained(path: Path, name: str) -> Any:
+    """Return the encoder of this name in the model of a file or a run folder."""
+    model = load_model.load(path / MODEL if path.is_dir() else path)
+    found = pretrained.find(model, name)
+    if found is None:
+        raise SourceError(
+            f"--encoder-weights {path}: its model has no encoder '{name}'. Use a run with --encoder {name}."
+        )
+    return found
+
+
+def _fetched(name: str) -> str:
+    """Return the file of the published weights of a network, which is fetched once.
+
+    Raises:
+        SourceError: There are none, or they cannot be fetched.
+    """
+    if name not in pretrained.IMAGENET:
+        raise SourceError(
+            f"--encoder-weights imagenet: there are no published weights of --encoder {name}, but of "
+            f"{', '.join(pretrained.IMAGENET)}."
+        )
+    repository, file = pretrained.IMAGENET[name], "model.safetensors"
+    try:
+        hub = importlib.import_module("huggingface_hub")
+    except ImportError as error:
+        raise SourceError(
+            "--encoder-weights imagenet: needs huggingface_hub to fetch the weights. Run pip install 'tfbig[hub]', or "
+            "give a file with torchvision's weights."
+        ) from error
+    try:
+        path: str = hub.hf_hub_download(repository, file)
+    except Exception as error:  # errors of networks, and of the client
+        reason = " ".join(str(error).split())
+        raise SourceError(
+            f"--encoder-weights imagenet: {file} of {repository} cannot be fetched ({type(error).__name__}: {reason}). "
+            f"On a machine with a network, run: hf download {repository} {file}; copy the file here, and give its path "
+            f"with --mean {_shown(pretrained.IMAGENET_MEAN)} --std {_shown(pretrained.IMAGENET_STD)}."
+        ) from error
+    return path
