@@ -27,7 +27,9 @@ IMAGENET = {
 
 NOT_WEIGHTS = ("num_batches_tracked",)
 """Endings of keys that no network uses: torch counts batches."""
-CLASSIFIERS = ("fc.", "classifier.", "head.", "layers/dense/", "optimizer/")
+OUTSIDE = "../"
+"""What is put before the names of layers outside the network, such as those of its code."""
+CLASSIFIERS = ("fc.", "classifier.", "head.", "layers/dense/", OUTSIDE)
 """Beginnings of keys that a network without its top does not use."""
 KINDS = {
     keras.layers.Conv2D: "conv2d",
@@ -197,7 +199,11 @@ def _unwrapped(arrays: Arrays, expected: Mapping[str, Any]) -> Arrays:
     first = next(iter(expected))
     wrapped = (WRAPPED * depth for depth in range(4))
     prefix = next((prefix for prefix in wrapped if prefix + first in arrays), "")
-    return {key.removeprefix(prefix): array for key, array in arrays.items()}
+
+    def name(key: str) -> str:
+        return key.removeprefix(prefix) if key.startswith(prefix) else f"{OUTSIDE}{key}"
+
+    return {name(key): array for key, array in arrays.items()}
 
 
 def _check_key(

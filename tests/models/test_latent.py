@@ -129,22 +129,6 @@ def test_baseline_streams():
     np.testing.assert_allclose(streamed(x), model(x), atol=1e-5)
 
 
-def test_start_from():
-    """An encoder gets the trunk of a trained baseline; a trunk of another network is an error."""
-    encoder = encoders.make("small", (16, 16, 1), latent=8)
-    trained = latent.baseline("small", (64, 64, 1), 5, latent=8, width=8)
-    latent.start_from(encoder, trained)
-    for a, b in zip(
-        encoder.get_layer("small").get_weights(),
-        trained.get_layer("small").get_weights(),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(a, b)
-    other = latent.baseline("strided", (64, 64, 1), 5, latent=8, width=8)
-    with pytest.raises(ValueError, match="'plain_strided': has no trunk 'small'"):
-        latent.start_from(encoder, other)
-
-
 @pytest.mark.parametrize("kind", latent.HEADS)
 @pytest.mark.parametrize("eager", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_training_with_patchgd(kind, eager):

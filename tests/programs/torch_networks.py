@@ -1,10 +1,14 @@
 """Write networks of torchvision and timm with random weights, and their features of one image, to a folder.
 
-A process of its own: torch and TensorFlow cannot be loaded into one.
+A process of its own, because TensorFlow and torch crash in one process. With no names it writes
+which weights timm publishes.
+
+Usage: python torch_networks.py FOLDER [NAME ...]
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -22,6 +26,7 @@ NETWORKS = {
     "mobilenetv2_timm": "timm mobilenetv2_100",
 }
 """Library and name of each network."""
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def make(library: str, name: str) -> torch.nn.Module:
@@ -43,29 +48,39 @@ def make(library: str, name: str) -> torch.nn.Module:
 
 
 def features(net: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Return what goes into the last linear layer."""
+    """Return what goes into the last linear layer, computed in float64."""
     (*_, last) = (m for m in net.modules() if isinstance(m, torch.nn.Linear))
     seen: list[torch.Tensor] = []
     last.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
     with torch.no_grad():
-        net(x)
+        net.double()(x)
     return seen[0]
 
 
-def main(folder: Path, *names: str) -> None:
-    """Write `name.safetensors`, `name.pth` and `name.npz` (`x` from 0 to 255, `[N, H, W, 3]`, and features)."""
-    for name in names:
-        torch.manual_seed(0)
-        net = make(*NETWORKS[name].split())
-        x = torch.randint(0, 256, (2, 3, 71, 64)).float()
-        mean, std = (
-            torch.tensor(n)[:, None, None] for n in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-        )
-        numbers = {"x": x.permute(0, 2, 3, 1), "features": features(net, (x / 255 - mean) / std)}
-        np.savez(folder / f"{name}.npz", **{key: n.numpy() for key, n in numbers.items()})
-        save_file(net.state_dict(), folder / f"{name}.safetensors")
-        torch.save(net.state_dict(), folder / f"{name}.pth")
+def write_network(folder: Path, name: str) -> None:
+    """Write `name.safetensors`, `name.pth`, and `name.npz`: `x` from 0 to 255, `[N, H, W, 3]`, and its features."""
+    torch.manual_seed(0)
+    net = make(*NETWORKS[name].split())
+    save_file(net.state_dict(), folder / f"{name}.safetensors")
+    torch.save(net.state_dict(), folder / f"{name}.pth")
+    x = torch.randint(0, 256, (2, 3, 71, 64)).double()
+    mean, std = (torch.tensor(n, dtype=x.dtype)[:, None, None] for n in (MEAN, STD))
+    numbers = {"x": x.permute(0, 2, 3, 1), "features": features(net, (x / 255 - mean) / std)}
+    np.savez(folder / f"{name}.npz", **{key: n.numpy() for key, n in numbers.items()})
+
+
+def write_published(folder: Path) -> None:
+    """Write `published.json`: repository, mean and standard deviation of all published weights of timm."""
+    import timm
+
+    configs = map(timm.get_pretrained_cfg, timm.list_pretrained())
+    published = {c.hf_hub_id: [c.mean, c.std] for c in configs if c is not None and c.hf_hub_id}
+    (folder / "published.json").write_text(json.dumps(published))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    out, *names = sys.argv[1:]
+    for each in names:
+        write_network(Path(out), each)
+    if not names:
+        write_published(Path(out))

@@ -118,11 +118,10 @@ def test_hierarchy(flags, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_backbone(tmp_path, capsys):
+def test_start_from_a_baseline(tmp_path):
     assert run_patchgd(tmp_path / "plain", "--mode", "device", "--epochs", "1") == 0
-    assert (
-        run_patchgd(tmp_path / "out", "--backbone", str(tmp_path / "plain"), "--lr", "1e-12") == 0
-    )
+    flags = ("--encoder-weights", str(tmp_path / "plain"), "--lr", "1e-12")
+    assert run_patchgd(tmp_path / "out", *flags) == 0
     plain, trained = (
         keras.models.load_model(tmp_path / name / "model.keras", compile=False)
         for name in ("plain", "out")

@@ -145,7 +145,7 @@ def _fetched(name: str) -> str:
             "give a file with torchvision's weights."
         ) from error
     try:
-        path: str = hub.hf_hub_download(repository, file)
+        path: str = hub.hf_hub_download(repository, file, token=False)
     except Exception as error:  # errors of networks, and of the client
         reason = " ".join(str(error).split())
         raise SourceError(

@@ -1,0 +1,191 @@
+"""Files of weights: what is read, and what is refused."""
+
+import io
+import pickle
+import zipfile
+from collections import OrderedDict
+
+import h5py
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tfbig.models import weight_files
+
+STATE = {"a.weight": np.arange(6, dtype="float32").reshape(2, 3), "a.bias": np.ones(2, "float32")}
+
+
+class Named:
+    """Object that is pickled as a global name, such as a class of torch that is not installed."""
+
+    def __init__(self, module, name):
+        self.module, self.name = module, name
+
+    def __call__(self):
+        """Only what can be called is pickled as a function."""
+
+
+class TorchPickler(pickle._Pickler):
+    """Writer of pickles as `torch.save` writes them, without torch."""
+
+    def persistent_id(self, item):
+        return item if isinstance(item, tuple) and item[:1] == ("storage",) else None
+
+    def save_named(self, item):
+        self.write(pickle.GLOBAL + f"{item.module}\n{item.name}\n".encode())
+
+
+TorchPickler.dispatch = pickle._Pickler.dispatch | {Named: TorchPickler.save_named}
+
+
+class Call:
+    """Object that is pickled as a call of a function."""
+
+    def __init__(self, module, name, *arguments):
+        self.call = Named(module, name), arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+def tensor(array, key, shape=None, strides=None, offset=0, kind="FloatStorage"):
+    storage = ("storage", Named("torch", kind), key, "cpu", array.size)
+    strides = strides or tuple(s // array.itemsize for s in array.strides)
+    return Call(
+        "torch._utils",
+        "_rebuild_tensor_v2",
+        storage,
+        offset,
+        shape or array.shape,
+        strides,
+        False,
+        OrderedDict(),
+    )
+
+
+def write(path, content, storages, compression=zipfile.ZIP_STORED):
+    pickled = io.BytesIO()
+    TorchPickler(pickled, 2).dump(content)
+    with zipfile.ZipFile(path, "w", compression) as file:
+        file.writestr("w/data.pkl", pickled.getvalue())
+        for key, array in storages.items():
+            file.writestr(f"w/data/{key}", array.tobytes())
+    return path
+
+
+def test_files_of_arrays(tmp_path):
+    save_file(STATE, tmp_path / "w.safetensors")
+    np.savez(tmp_path / "w.npz", **STATE)
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        for key, array in STATE.items():
+            file[key] = array
+        file["words"] = "not an array of numbers"
+    for name in ("w.safetensors", "w.npz", "w.h5"):
+        arrays = weight_files.read(tmp_path / name)
+        assert arrays.keys() == STATE.keys()
+        for key, array in STATE.items():
+            np.testing.assert_array_equal(arrays[key], array)
+
+
+@pytest.mark.parametrize("wrapper", [None, "state_dict", "model"])
+def test_files_of_torch(wrapper, tmp_path):
+    a, b = STATE.values()
+    state = OrderedDict(zip(STATE, (tensor(a, "0"), tensor(b, "1")), strict=True))
+    content = {wrapper: state, "epoch": 3} if wrapper else state
+    arrays = weight_files.read(write(tmp_path / "w.pth", content, {"0": a, "1": b}))
+    assert arrays.keys() == STATE.keys()
+    for key, array in STATE.items():
+        np.testing.assert_array_equal(arrays[key], array)
+
+
+def test_views_of_a_storage(tmp_path):
+    """A transposed part of a storage of bfloat16, which torch stores by offset and strides."""
+    numbers = np.arange(12, dtype=weight_files.STORAGES["BFloat16Storage"])
+    view = tensor(numbers, "0", (2, 3), (1, 4), 1, "BFloat16Storage")
+    arrays = weight_files.read(write(tmp_path / "w.bin", {"w": view}, {"0": numbers}))
+    np.testing.assert_array_equal(arrays["w"], numbers.reshape(3, 4).T[1:3])
+
+
+REFUSED = {
+    "a function": (Call("os", "system", "true"), "holds os.system; files of torch can run code"),
+    "a builtin": (
+        Call("builtins", "eval", "1"),
+        "holds builtins.eval; files of torch can run code",
+    ),
+    "a network": (
+        {"model": Call("torchvision.models.resnet", "ResNet")},
+        "holds torchvision.models.resnet.ResNet; files of torch can run code",
+    ),
+    "a list": ([1, 2], "holds a list, not a dictionary of tensors"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_anything_but_tensors(what, tmp_path):
+    content, message = REFUSED[what]
+    path = write(tmp_path / "w.pth", content, {})
+    with pytest.raises(ValueError, match=rf"w.pth: {message}.*Where torch is installed, write"):
+        weight_files.read(path)
+
+
+NUMBERS = np.zeros(6, "float32")
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        tensor(NUMBERS, "0", (7,), (1,)),
+        tensor(NUMBERS, "0", (2, 3), (4, 1)),
+        tensor(NUMBERS, "0", (6,), (1,), 1),
+        tensor(NUMBERS, "0", (6,), (-1,), 5),
+        tensor(NUMBERS, "0", (6,), (1,), -1),
+        tensor(NUMBERS, "0", (-6,), (1,)),
+    ],
+)
+def test_tensors_that_reach_out_of_their_storage(view, tmp_path):
+    path = write(tmp_path / "w.pth", {"w": view}, {"0": NUMBERS})
+    with pytest.raises(ValueError, match="reaches out of its 6 numbers"):
+        weight_files.read(path)
+
+
+def test_damaged_archives_of_torch(tmp_path):
+    content = {"w": tensor(NUMBERS, "0")}
+    short = write(tmp_path / "short.pth", content, {"0": NUMBERS[:5]})
+    lacking = write(tmp_path / "lacking.pth", content, {})
+    packed = write(tmp_path / "packed.pth", content, {"0": NUMBERS}, zipfile.ZIP_DEFLATED)
+    for path, message in (
+        (short, "has 5 numbers instead of 6"),
+        (lacking, "There is no item named"),
+        (packed, "not an archive that torch.save wrote"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            weight_files.read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("none.npz", FileNotFoundError, "none.npz: the file does not exist"),
+        (
+            "w.onnx",
+            ValueError,
+            r"w.onnx: expected a file of weights: .safetensors, .npz, .*save_file\(",
+        ),
+        (
+            "noise.pth",
+            ValueError,
+            r"noise.pth: is not a zip archive, .* Where torch is installed, write",
+        ),
+        ("noise.safetensors", ValueError, "is not a .safetensors file of arrays, or is damaged"),
+        ("noise.npz", ValueError, "noise.npz: is not a .npz file of arrays, or is damaged"),
+        ("noise.h5", ValueError, "noise.h5: is not a .h5 file of arrays, or is damaged"),
+        ("cut.npz", ValueError, "cut.npz: is not a .npz file of arrays, or is damaged"),
+    ],
+)
+def test_unreadable_files(name, kind, message, tmp_path):
+    np.savez(tmp_path / "whole.npz", a=np.zeros(100))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:200])
+    for damaged in ("noise.npz", "noise.safetensors", "noise.pth", "noise.h5", "w.onnx"):
+        (tmp_path / damaged).write_bytes(b"\x01noise" * 10)
+    with pytest.raises(kind, match=message):
+        weight_files.read(tmp_path / name)
