@@ -15,6 +15,17 @@ STAGES = (
 )
 """Expansion, channels, number of blocks, and stride of the first block of each stage."""
 
+DEPTHWISE_FIRST = {"conv_dw": "0.0", "bn1": "0.1", "conv_pw": "1", "bn2": "2"}
+EXPANDED = {
+    "conv_pw": "0.0",
+    "bn1": "0.1",
+    "conv_dw": "1.0",
+    "bn2": "1.1",
+    "conv_pwl": "2",
+    "bn3": "3",
+}
+"""Modules of a block by timm's name, and torchvision's: without and with expansion."""
+
 A = TypeVar("A")
 
 
@@ -107,15 +118,10 @@ def _timm_names() -> Iterator[tuple[str, str]]:
     yield from (("conv_stem", "features.0.0"), ("bn1", "features.0.1"))
     number = 0
     for stage, (expansion, _, count, _) in enumerate(STAGES):
-        parts = ("conv_dw", "bn1", "conv_pw", "bn2")
-        if expansion > 1:
-            parts = ("conv_pw", "bn1", "conv_dw", "bn2", "conv_pwl", "bn3")
-        places = (
-            ("0.0", "0.1", "1.0", "1.1", "2", "3") if expansion > 1 else ("0.0", "0.1", "1", "2")
-        )
+        parts = DEPTHWISE_FIRST if expansion == 1 else EXPANDED
         for i in range(count):
             number += 1
-            for part, place in zip(parts, places, strict=True):
+            for part, place in parts.items():
                 yield f"blocks.{stage}.{i}.{part}", f"features.{number}.conv.{place}"
     yield from (("conv_head", "features.18.0"), ("bn2", "features.18.1"))
     yield "classifier", "classifier.1"

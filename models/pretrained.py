@@ -134,7 +134,7 @@ def find(model: Any, name: str) -> keras.Model | None:
     """
     if isinstance(model, keras.Model) and model.name == name:
         return model
-    inside = (getattr(model, name, None) for name in ("model", "encoder"))  # of bags and latent grids
+    inside = (getattr(model, each, None) for each in ("model", "encoder"))  # bags, latent grids
     parts = [*getattr(model, "layers", ()), *inside]
     found = (find(part, name) for part in parts if part is not None)
     return next((each for each in found if each is not None), None)

@@ -33,6 +33,7 @@ COVERED_BY = {
     "engine.strip_reader": "engine/test_strip_step.py",
     "engine.sweep_calls": "engine/test_program.py",
     "errors": "streaming/test_errors.py",
+    "models.torch_layers": "models/test_resnet.py",
     "network.loss_reductions": "network/test_losses.py",
     "streaming.loss_step": "streaming/test_losses_and_metrics.py",
     "streaming.prediction": "streaming/test_predict_to.py",

@@ -68,7 +68,7 @@ def test_settings_do_not_change() -> None:
         MILSettings().epochs = 3  # type: ignore[misc]
 
 
-PATHS = {"data", "slides", "coords", "splits", "mpp_of", "encoder_weights", "test_only"}
+PATHS = {"data", "slides", "coords", "splits", "mpp_of", "encoder_weights", "backbone", "test_only"}
 PLACES = {
     *("out", "scratch", "devices", "device_memory", "host_memory", "disk", "oversubscription"),
     *("strict", "confine", "tensorboard", "checkpoint_minutes", "instances_at_once", *PATHS),

@@ -69,7 +69,17 @@ def first_kernel(path):
     )
 
 
-IMAGENET = (*RESNET, "--encoder-weights", "imagenet", "--mode", "frozen", "--num-bags", "2", "2", "2")
+IMAGENET = (
+    *RESNET,
+    "--encoder-weights",
+    "imagenet",
+    "--mode",
+    "frozen",
+    "--num-bags",
+    "2",
+    "2",
+    "2",
+)
 
 
 def test_imagenet(hub, tmp_path, capsys):

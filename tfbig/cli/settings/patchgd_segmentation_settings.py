@@ -10,6 +10,7 @@ from tfbig.cli.settings.classifier_settings import (
     ClassifierSettings,
     batch_size_flag,
     channels_flag,
+    encoder_weights_flag,
     epochs_flag,
 )
 from tfbig.cli.settings.data_settings import shares_flag
@@ -72,8 +73,9 @@ class PatchGDSegmentationNetwork:
         choices=[*choices.TRUNKS, *choices.NETWORKS],
         help="network of a patch, without pooling (default: %(default)s)",
     )
-    mean: float | tuple[float, ...] = channels_flag(0.0, "mean", "a ResNet or MobileNet")
-    std: float | tuple[float, ...] = channels_flag(
+    encoder_weights: str | None = encoder_weights_flag()
+    mean: float | tuple[float, ...] | None = channels_flag(0.0, "mean", "a ResNet or MobileNet")
+    std: float | tuple[float, ...] | None = channels_flag(
         1.0, "standard deviation", "a ResNet or MobileNet"
     )
     latent: int = flag(64, type=types.count, help="channels of a code (default: %(default)s)")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from tfbig import SourceError
 from tfbig.cli import load_model, paths
 from tfbig.cli.settings.choices import IMAGENET
+from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
 from tfbig.models import encoders, pretrained
@@ -20,7 +21,9 @@ KERAS_FILE = ".keras"
 WITHOUT_WEIGHTS = ("none", "series")
 """Values of `--encoder` that name no network with weights of its own."""
 
-S = TypeVar("S", MILSettings, PatchGDSettings)
+EncoderSettings: TypeAlias = MILSettings | PatchGDSettings | PatchGDSegmentationSettings
+"""Settings of a task with an encoder."""
+S = TypeVar("S", bound=EncoderSettings)
 
 
 def with_scale(settings: S) -> S:
@@ -78,7 +81,7 @@ def _shown(numbers: Any) -> str:
     return " ".join(map(str, numbers if isinstance(numbers, tuple) else (numbers,)))
 
 
-def load(encoder: Any, settings: MILSettings | PatchGDSettings) -> None:
+def load(encoder: Any, settings: EncoderSettings) -> None:
     """Load the weights of `--encoder-weights` into an encoder, and print what was loaded.
 
     A resumed run and an evaluation do not need them, since they load those of their run.
@@ -108,7 +111,7 @@ def load(encoder: Any, settings: MILSettings | PatchGDSettings) -> None:
     print(f"encoder weights {weights}: {loaded}")
 
 
-def _has_checkpoint(settings: MILSettings | PatchGDSettings) -> bool:
+def _has_checkpoint(settings: EncoderSettings) -> bool:
     """Return whether the run continues from a checkpoint."""
     folder = Path(settings.out or "") / run_folder.CHECKPOINTS
     return settings.resume and any(folder.rglob("step-*"))

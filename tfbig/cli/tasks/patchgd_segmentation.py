@@ -18,7 +18,7 @@ from tfbig.cli.data import masked_images
 from tfbig.cli.data.masked_images import MaskedImage
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
-from tfbig.cli.tasks import classifier_training, run_results, segmentation_results
+from tfbig.cli.tasks import classifier_training, encoder_weights, run_results, segmentation_results
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 from tfbig.models import encoders
 from tfbig.models.patch_decoder import patch_decoder
@@ -38,7 +38,7 @@ class PatchGDSegmentationTask(Task[PatchGDSegmentationSettings, Data]):
     measured = ("loss", "val_loss", "dice", "val_dice", "seconds_per_step")
 
     def resolved(self, settings: PatchGDSegmentationSettings) -> PatchGDSegmentationSettings:
-        """Return the settings, after checking that they fit each other.
+        """Return the settings with the scale of pixels, after checking that they fit each other.
 
         Raises:
             SourceError: They do not.
@@ -54,7 +54,7 @@ class PatchGDSegmentationTask(Task[PatchGDSegmentationSettings, Data]):
             )
         if settings.class_weights:
             raise SourceError("--class-weights: masks have no class weights. Use --loss dice.")
-        return settings
+        return encoder_weights.with_scale(settings)
 
     def load(self, settings: PatchGDSegmentationSettings) -> Data:
         """Return the images, and print what they are."""
@@ -145,8 +145,13 @@ def make_model(settings: PatchGDSegmentationSettings) -> PatchGDSegmentation:
         SourceError: `--patch` does not fit the network.
     """
     patch = settings.patch
-    shape, scale = (patch, patch, 3), (settings.mean, settings.std)
-    encoder = encoders.make(settings.encoder, shape, *scale, latent=settings.latent, pooled=False)
+    options: dict[str, Any] = {
+        "mean": settings.mean,
+        "std": settings.std,
+        "latent": settings.latent,
+    }
+    encoder = encoders.make(settings.encoder, (patch, patch, 3), **options, pooled=False)
+    encoder_weights.load(encoder, settings)
     cells = encoder.output_shape[1]
     doublings = (patch // cells).bit_length() - 1 if cells else 0
     if not cells or cells << doublings != patch:
