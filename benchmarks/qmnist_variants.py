@@ -1,6 +1,7 @@
 """Compare accumulation with sampling on QMNIST-bags: accuracy and instance AUC (the second figure of ABMIL-ACC).
 
     python benchmarks/qmnist_variants.py --data FOLDER_OF_IDX_FILES --runs FOLDER [--seeds 3 --epochs 10]
+    python benchmarks/qmnist_variants.py --draw benchmarks/results.jsonl
 
 ABMIL-ACC trains on whole bags, 3, 25, 50 or 100 % of a bag at once; ABMIL-SAMPL trains on 3, 25 or 50 % of a bag, drawn
 anew each epoch. Each is tested on whole bags, and on 3 and 25 % of a bag, ten times. Every seed has new bags and
@@ -8,8 +9,8 @@ weights. The scale is that of two cores: 100 bags to train on, 30 to validate on
 of 100 digits of 28 x 28, 10 of them keys (paper: 500 of 84 x 84, 25 keys), LeNet (ResNet-18), and 10 epochs at 5e-4
 with a cosine (300 at 5e-5). LeNet has no BatchNormalization, so the share at once changes rounding only.
 
-Runs stay in `--runs`; the same command continues with those that have not finished. Writes `qmnist_variants.png` and
-prints one JSON line.
+Runs stay in `--runs`; the same command continues with those that have not finished. Prints one JSON line for each way
+to train. The second command writes `qmnist_variants.png` from the last line of each.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ TESTED = {
 }
 """Flags of each way to test."""
 RECIPE = HERE.parent / "recipes" / "qmnist-bags-small.yaml"
+CASE = "qmnist_variants"
 SCALE = ("--num-bags", "100", "30", "60", "--share", "0.1", "--accumulate", "1")
 
 
@@ -102,32 +104,33 @@ def draw(results, path):
     figure.savefig(path, dpi=110)
 
 
+def drawn(path):
+    """Return the last results of each way to train in a file of results, by method and share."""
+    lines = [json.loads(text) for text in Path(path).read_text().splitlines()]
+    results = {line["trained"]: line["tested"] for line in lines if line["case"] == CASE}
+    return {name: results[name] for name in sorted(results, key=_order)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--runs", required=True)
+    parser.add_argument("--data")
+    parser.add_argument("--runs")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--trained", nargs="+", choices=list(TRAINED), default=list(TRAINED))
     parser.add_argument("--tested", nargs="+", choices=list(TESTED), default=list(TESTED))
+    parser.add_argument("--draw", help="file of results to draw; nothing is trained")
     parser.add_argument("--out", default=str(HERE / "qmnist_variants.png"))
     arguments = parser.parse_args()
-    results = {}
+    if arguments.draw:
+        draw(drawn(arguments.draw), arguments.out)
+        return
+    if not (arguments.data and arguments.runs):
+        parser.error("--data and --runs are needed to train")
+    scale = {"epochs": arguments.epochs, "seeds": arguments.seeds}
     for name in arguments.trained:
-        run = train(arguments, name)
-        results[name] = tests(run, arguments.tested)
-        print(name, json.dumps(results[name]), file=sys.stderr, flush=True)
-    shown = {name: results[name] for name in sorted(results, key=_order)}
-    draw(shown, arguments.out)
-    print(
-        report.line(
-            "qmnist_variants",
-            [100, 28, 28, 1],
-            epochs=arguments.epochs,
-            seeds=arguments.seeds,
-            results=shown,
-        )
-    )
+        found = tests(train(arguments, name), arguments.tested)
+        print(report.line(CASE, [100, 28, 28, 1], **scale, trained=name, tested=found), flush=True)
 
 
 def _order(name):

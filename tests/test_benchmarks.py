@@ -129,8 +129,17 @@ def test_drawn_lines_of_mil_loss(tmp_path: Path) -> None:
 def test_drawing_of_qmnist_variants(tmp_path: Path) -> None:
     """Ways to train are drawn that were not tested in all ways."""
     spread = {key: {"mean": 0.9, "std": 0.1} for key in qmnist_variants.FIGURES}
-    results = {"ABMIL-ACC-100%": {"100%": spread, "3%": spread}, "ABMIL-ACC-3%": {"100%": spread}}
-    qmnist_variants.draw(results, tmp_path / "figure.png")
+    tested = {
+        "ABMIL-SAMPL-3%": {"100%": spread},
+        "ABMIL-ACC-100%": {"100%": spread, "3%": spread},
+        "ABMIL-ACC-3%": {"100%": spread},
+    }
+    lines = [{"case": qmnist_variants.CASE, "trained": n, "tested": t} for n, t in tested.items()]
+    file = tmp_path / "results.jsonl"
+    file.write_text("\n".join(map(json.dumps, [*lines, {"case": "another"}])))
+    drawn = qmnist_variants.drawn(file)
+    assert list(drawn) == ["ABMIL-ACC-3%", "ABMIL-ACC-100%", "ABMIL-SAMPL-3%"]
+    qmnist_variants.draw(drawn, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
