@@ -97,10 +97,11 @@ def draw(results, path):
             places = [place + 0.25 * (number - 1) for place in there]
             heights, errors = ([value[part] for value in values] for part in ("mean", "std"))
             axes.bar(places, heights, 0.25, yerr=errors, capsize=2, label=f"tested on {tested}")
-        axes.set(ylabel=label, ylim=(0.4, 1.05))
+        axes.set(ylabel=label, ylim=(0.4, 1.05), xlim=(-0.5, len(results) - 0.5))
         axes.set_xticks(range(len(results)), list(results))
         axes.grid(axis="y", alpha=0.3)
-    figure.axes[0].legend(ncols=3, loc="lower center")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3)
     figure.savefig(path, dpi=110)
 
 
