@@ -19,6 +19,19 @@ def test_tokens(tmp_path: Path) -> None:
     assert yaml_flags.read_tokens(file, RunSettings) == tokens
 
 
+def test_recipes_are_found_in_every_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = Path("recipes") / "abmil-original.yaml"
+    assert yaml_flags.read_yaml(recipe)["bags"] == "digits"
+    recipe.parent.mkdir()
+    recipe.write_text("bags: shapes\n")  # a file of the user comes first
+    assert yaml_flags.read_yaml(str(recipe))["bags"] == "shapes"
+    with pytest.raises(SystemExit):
+        yaml_flags.read_yaml("abmil-original.yaml")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

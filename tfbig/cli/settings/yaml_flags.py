@@ -13,12 +13,16 @@ from tfbig.cli.settings.flag import flag, flags_of
 from tfbig.cli.settings.parser import with_dashes
 from tfbig.system.yaml_files import load_yaml
 
+PACKAGE = Path(__file__).resolve().parents[2]
+"""Folder of the package, which holds `recipes`."""
+
 
 def config_flag(**options: Any) -> Any:
     """Return the field of the flag `--config`."""
     return flag(
         metavar="FILE",
-        help="YAML file of flags (device_memory: 512MB), such as config.yaml of a run; flags on the command line win",
+        help="YAML file of flags (device_memory: 512MB), such as config.yaml of a run, or a recipe that is installed "
+        "with tfbig, such as recipes/abmil-original.yaml; flags on the command line win",
         **options,
     )
 
@@ -54,11 +58,15 @@ def tokens_of(values: dict[Any, Any], file: str | Path, settings: type) -> list[
 
 
 def read_yaml(file: str | Path) -> dict[Any, Any]:
-    """Read the `flag: value` lines of a YAML file."""
+    """Read the `flag: value` lines of a YAML file.
+
+    Args:
+        file: Path of the file; if there is none of this path, `recipes/NAME.yaml` is that of the package.
+    """
     try:
-        values = load_yaml(Path(file).read_text(encoding="utf-8")) or {}
+        values = load_yaml(_located(file).read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
-        exit_with(f"{file}: no such file; expected a YAML file of flags")
+        exit_with(f"{file}: no such file; expected a YAML file of flags, or a recipe of tfbig")
     except OSError as error:
         exit_with(f"{file}: cannot be read: {error.strerror}; expected a YAML file of flags")
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or an impossible date
@@ -66,6 +74,13 @@ def read_yaml(file: str | Path) -> dict[Any, Any]:
     if not isinstance(values, dict):
         exit_with(f"{file}: holds no `flag: value` lines; expected e.g. `epochs: 6`")
     return values
+
+
+def _located(file: str | Path) -> Path:
+    """Return the path of a file of flags, which may be a recipe of the package."""
+    path = Path(file)
+    is_recipe = path.parent == Path("recipes") and not path.exists()
+    return PACKAGE / path if is_recipe else path
 
 
 def _tokens(name: Any, value: Any) -> list[str]:
