@@ -61,6 +61,7 @@ COHORT = {
     **dict.fromkeys(["class_names", "test_only", "confine", "mpp", "slide_mpp"]),
     "fold": 0,
     "shares": (70, 10, 20),
+    "eval_split": "test",
     "seed": 0,
 }
 """Settings of `tfbig.cli.data.cohort`."""

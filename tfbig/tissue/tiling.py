@@ -22,6 +22,7 @@ def tile(
     *,
     step: float = 1.0,
     overlap: int = 0,
+    edge: int = 0,
     tissue: Tissue | None = None,
     smallest_share: float = 0.6,
     keep: Callable[[npt.NDArray[Any]], npt.NDArray[np.bool_]] | None = None,
@@ -30,13 +31,15 @@ def tile(
 ) -> Coords:
     """Select the tiles of a slide that contain tissue.
 
-    The tiles lie on a regular grid; the last ones of a row or column end where the slide ends.
+    The tiles lie on a regular grid; the last ones of a row or column end where the slide ends, if more than `edge`
+    pixels are left there.
 
     Args:
         slide: The slide.
         size: Rows and columns of a tile.
         step: Width of a pixel of the tile in pixels of level 0, for example `slide.step(mpp=0.5)`.
         overlap: Overlap of neighbouring tiles in pixels of the tile.
+        edge: Pixels of the tile that may be left at the end of a row or column without another tile.
         tissue: Mask of the tissue; None to select all tiles.
         smallest_share: Smallest fraction of tissue in a tile.
         keep: Function from tiles `[k, size, size, C]` to a mask `[k]` of those to select; the tiles are only read if
@@ -63,7 +66,8 @@ def tile(
         )
     image = slide.scaled(step)
     rows, columns = image.shape[:2]
-    grid = PatchGrid((rows, columns), (size, size), (size - overlap,) * 2)
+    covered = (_covered(extent, size, size - overlap, edge) for extent in (rows, columns))
+    grid = PatchGrid((*covered,), (size, size), (size - overlap,) * 2)
     corners = grid.corners(np.arange(grid.count))
     steps = [n / m for n, m in zip(slide.shape, (rows, columns), strict=False)]
     name = slide.title
@@ -81,6 +85,12 @@ def tile(
                 ticked(stop, count)
         coords = _select(coords, np.concatenate(masks), slide, "the required quality")
     return coords
+
+
+def _covered(extent: int, size: int, stride: int, edge: int) -> int:
+    """Return the pixels of an axis that tiles cover; what is left is at most `edge`."""
+    left = (extent - size) % stride
+    return extent - left if extent > size and left <= edge else extent
 
 
 def grey_share(tiles: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

@@ -26,7 +26,9 @@ def test_tiles_of_slides(slide_bags_run):
     assert run.code == 3
     assert "train: 2 bags of 35 to 35 instances (1 purple, 1 red)" in run.out
     assert "skipped s1: " in run.err
-    assert "skipped s10: no such slide" in run.err
+    lines = run.data.read_text().splitlines()
+    line = next(n for n, text in enumerate(lines, start=1) if text.startswith("c10,"))
+    assert f"skipped s10: {run.data}: line {line}: no file of slide s10. Check --slides." in run.err
     assert sorted(name for name, _ in metrics(run.folder)["left_out"]) == ["s1", "s10"]
     assert sorted(row["slide"] for row in failures(run.folder)) == ["s1", "s10"]
     assert np.sum(metrics(run.folder)["confusion"]) == len(predictions(run.folder))
@@ -106,9 +108,20 @@ def test_folders_of_tiles(tmp_path):
     ("content", "message"),
     [
         (None, "bags.csv: no such file"),
-        ("bag,split\na,train\n", "has no rows with column 'label'"),
-        ("bag,label,split\na.npy,x,train\n", "line 2: label 'x' is not a class"),
-        ("bag,label,split\na.npy,0,train\n", "none of 1 bags can be used"),
+        (
+            "bag,label,split\n",
+            "bags.csv: has no rows; expected a table with columns bag, label, split",
+        ),
+        (
+            "bag,split\na,train\n",
+            "bags.csv: line 1: has no column 'label'; expected a table with columns bag, label, split",
+        ),
+        ("bag,label,split\na.npy,x,train\nb,1,test\n", "bags.csv: has numbers and names: 1, x"),
+        (
+            "bag,label,split\na.npy,0,train\nb.npy,1000000,train\n",
+            "bags.csv: line 3: label 1000000, but no line has label 1; expected 0, 1, 2, ... without gaps",
+        ),
+        ("bag,label,split\na.npy,0,train\nb.npy,1,train\n", "none of 2 bags can be used"),
     ],
 )
 def test_invalid_table(content, message, tmp_path, capsys):

@@ -65,6 +65,7 @@ def _tile(path: Path, slide: Slide, settings: TileSettings) -> str:
             settings.size,
             step=slide.step(**slide_batch.resolution(settings)),
             overlap=settings.overlap,
+            edge=settings.edge,
             tissue=tissue,
             smallest_share=settings.min_tissue,
             keep=_keep(settings),

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tfbig import SourceError, mil
 from tfbig.cli.data import cohort, splits, tile_coords
 from tfbig.cli.data.splits import SPLITS, Data, Row
+from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.datasets.digits import read_digits
 from tfbig.mil import generate
@@ -158,20 +159,20 @@ def _subset(instances: Bag, classes: npt.NDArray[Any], places: npt.NDArray[Any])
 
 
 def _folder(settings: MILSettings) -> Data:
-    """Read `bags.csv` of a folder: columns `bag` (a path in it), `label` (0, 1, ...), `split` (train, val, test)."""
+    """Read `bags.csv` of a folder: columns `bag` (a path in it), `label`, `split` (train, val, test)."""
     folder = Path(_data_folder(settings))
     table = folder / "bags.csv"
     rows = splits.read_table(table, COLUMNS)
     if settings.confine:
         splits.check_inside((folder / row["bag"] for row in rows), (folder,))
-    num_classes = settings.classes or max(int(row["label"]) for row in rows) + 1
-    sets = []
-    for split in SPLITS:
+    rows, names = splits.with_classes(rows, table, settings.class_names, settings.classes)
+
+    def opened(split: str) -> mil.BagSet:
         chosen = splits.of_split(rows, split, table)
         paths = [str(folder / row["bag"]) for row in chosen]
-        sets.append(mil.read_bags(paths, [int(row["label"]) for row in chosen], num_classes))
-    names = tuple(str(i) for i in range(num_classes))
-    return Data.of(sets, classes=names, decided={"classes": num_classes})
+        return mil.read_bags(paths, [row["label"] for row in chosen], len(names))
+
+    return Data.opened(opened, names, bool(settings.test_only), decided={"classes": len(names)})
 
 
 def _slides(settings: MILSettings) -> Data:
@@ -184,7 +185,9 @@ def _slides(settings: MILSettings) -> Data:
 
     def tiles(path: Path) -> Any:
         if settings.coords is None:
-            return opener.tiles(path, (decided["tile"], settings.min_tissue or 0.0))
+            share = settings.min_tissue or 0.0
+            selection = Selection(decided["tile"], settings.tissue, share, settings.edge)
+            return opener.tiles(path, selection)
         file = tile_coords.file_of(settings.coords, path)
         return opener.tiles(path, coords.get(file) or read_coords(file))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,12 +14,11 @@ from tfbig import SourceError, sources
 from tfbig.cli import messages, paths
 from tfbig.cli.data import splits
 from tfbig.cli.data.splits import Row
+from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings, SegmentationSettings
 from tfbig.errors import TfbigError
 from tfbig.results import run_folder
 from tfbig.sources.slides.slide import title_of
-from tfbig.tissue import tiling
-from tfbig.tissue.masks import find_tissue
 
 TABLE = "slides.csv"
 COLUMNS = ("slide_id", "label")
@@ -94,9 +92,8 @@ def read(settings: CohortSettings) -> Cohort:
         )
     table = Path(settings.data)
     table = table / TABLE if table.is_dir() else table
-    rows = splits.read_table(table, COLUMNS, names=True)
-    classes = tuple(settings.class_names or _classes([row["label"] for row in rows], table))
-    rows = [row | {"label": _class_number(row, classes, table)} for row in rows]
+    rows = splits.read_table(table, COLUMNS)
+    rows, classes = splits.with_classes(rows, table, settings.class_names)
     return Cohort(tuple(with_splits(with_paths(rows, table, settings), settings)), classes)
 
 
@@ -135,11 +132,13 @@ def load(
         cohort: Slides of the run.
         open_split: Function from the rows of a split to its set.
     """
-    if settings.test_only:
-        test = open_split(cohort.of_split("test"))
-        return splits.Data(test, test, test, cohort.classes, cohort.table("test"))
-    sets = [open_split(cohort.of_split(split)) for split in splits.SPLITS]
-    return splits.Data.of(sets, cohort.classes, table=cohort.table(*splits.SPLITS))
+    shown = ("test",) if settings.test_only else splits.SPLITS
+    return splits.Data.opened(
+        lambda split: open_split(cohort.of_split(split)),
+        cohort.classes,
+        bool(settings.test_only),
+        table=cohort.table(*shown),
+    )
 
 
 class Opener:
@@ -166,17 +165,12 @@ class Opener:
         """Return the slide with its levels; the caller closes it."""
         return sources.open_slide(path, mpp=self._options(path)["pixel"], reader=self.reader)
 
-    def tiles(self, path: Path, coords: sources.Coords | tuple[int, float]) -> Any:
-        """Return the bag of tiles `coords`, or of those found by `(size, smallest share of tissue)`."""
+    def tiles(self, path: Path, coords: sources.Coords | Selection) -> Any:
+        """Return the bag of tiles `coords`, or of those that a selection finds."""
         slide = self.slide(path)
         try:
-            if not isinstance(coords, sources.Coords):
-                size, share = coords
-                tissue = find_tissue(slide)
-                if warning := messages.uncertain_tissue(tissue.agreement, messages.LOOK):
-                    print(f"{title_of(path)}: tissue {warning}", file=sys.stderr)
-                step = slide.step(**self.look)
-                coords = tiling.tile(slide, size, step=step, tissue=tissue, smallest_share=share)
+            if isinstance(coords, Selection):
+                coords = coords.find(slide, slide.step(**self.look))
             image = sources.OnDisk(path, step=coords.step, **self._options(path))
             bag = coords.tiles_of(image, slide.shape)
         finally:
@@ -221,16 +215,14 @@ def open_rows(
     for row in rows:
         try:
             if row["path"] is None:
-                raise SourceError("no such slide. Check --slides.")
+                raise SourceError(f"no file of slide {row['slide_id']}. Check --slides.")
             items.append(opener(row["path"]))
             labels.append(row["label"])
         except UNREADABLE as error:
             text = messages.in_flags(error, "train")
-            failed.append((row["slide_id"], " ".join(text.split())))
+            failed.append((row["slide_id"], f"{row['place']}: {' '.join(text.split())}"))
     if not items:
-        raise SourceError(
-            f"none of {len(rows)} slides can be used. The first: {failed[0][0]}: {failed[0][1]}"
-        )
+        raise SourceError(f"none of {len(rows)} slides can be used. The first: {failed[0][1]}")
     return items, labels, failed
 
 
@@ -247,36 +239,6 @@ def _check_unique(rows: Sequence[Row], table: Path) -> None:
             raise SourceError(
                 f"{table}: slide {row['slide_id']} is in lines {first} and {number}. Remove one."
             )
-
-
-def _classes(labels: Sequence[str], table: Path) -> Sequence[str]:
-    """Return the names of the classes; if labels are numbers, these are the names, from 0.
-
-    Raises:
-        SourceError: There is only one label, or numbers and names are mixed.
-    """
-    kinds = sorted(set(labels))
-    numbers = [label for label in kinds if label.isdigit()]
-    if len(kinds) == 1 or 0 < len(numbers) < len(kinds):
-        what = "numbers and names" if numbers and len(kinds) > 1 else "only one label"
-        raise SourceError(
-            f"{table}: has {what}: {', '.join(kinds[:10])}. Check the labels, or name all with --class-names."
-        )
-    return [*map(str, range(max(map(int, kinds)) + 1))] if numbers else kinds
-
-
-def _class_number(row: Row, classes: Sequence[str], table: Path) -> int:
-    """Return the class of a row as a number.
-
-    Raises:
-        SourceError: The label is not one of the classes.
-    """
-    if row["label"] not in classes:
-        raise SourceError(
-            f"{table}: slide {row['slide_id']} has label '{row['label']}'; expected one of {', '.join(classes)} "
-            "(--class-names)."
-        )
-    return classes.index(row["label"])
 
 
 def _path(row: Row, table: Path, files: _Files) -> Path | None:
@@ -319,8 +281,8 @@ class _Files:
 def with_splits(rows: list[Row], settings: TableSettings) -> list[Row]:
     """Return the rows with their split; slides that a file of splits does not name are dropped.
 
-    In an evaluation, slides of the run keep their split; others are for testing, unless their column says
-    otherwise.
+    In an evaluation, slides of the run keep their split; others are for testing, unless their column says otherwise
+    and `--eval-split all` does not.
 
     Args:
         rows: Rows with `slide_id`, `label` and `path`, and optional `split` and `case_id`.
@@ -331,6 +293,7 @@ def with_splits(rows: list[Row], settings: TableSettings) -> list[Row]:
         return [
             {"split": "test"}
             | row
+            | ({"split": "test"} if settings.eval_split == "all" else {})
             | ({"split": split_of_path[path]} if path in split_of_path else {})
             for row, path in ((row, row["path"] and row["path"].resolve()) for row in rows)
         ]
@@ -363,5 +326,5 @@ def _splits_of_run(run: Path) -> dict[Path, str]:
     table = run / TABLE
     if not table.exists():
         return {}
-    rows = splits.read_rows(table, ("slide_id", "split"))
+    rows = splits.read_table(table, ("slide_id", "split"))
     return {Path(row["path"]): row["split"] for row in rows if row["path"]}

@@ -248,16 +248,14 @@ def _folder(settings: PatchGDSettings) -> Data:
         rows = splits.split_rows(rows, settings.shares, settings.seed)
     if settings.confine:
         splits.check_inside((folder / row["image"] for row in rows), (folder,))
-    num_classes = settings.classes or max(int(row["label"]) for row in rows) + 1
-    parts = []
-    for split in SPLITS:
+    rows, names = splits.with_classes(rows, table, settings.class_names, settings.classes)
+
+    def opened(split: str) -> ImageSet:
         chosen = splits.of_split(rows, split, table)
         paths = [folder / row["image"] for row in chosen]
-        parts.append(
-            _open_images(paths, [int(row["label"]) for row in chosen], num_classes, settings)
-        )
-    names = tuple(str(i) for i in range(num_classes))
-    return Data.of(parts, classes=names, decided={"classes": num_classes})
+        return _open_images(paths, [row["label"] for row in chosen], settings)
+
+    return Data.opened(opened, names, bool(settings.test_only), decided={"classes": len(names)})
 
 
 def _slides(settings: PatchGDSettings) -> Data:
@@ -297,7 +295,7 @@ def _pictures(settings: PatchGDSettings) -> Data:
     for split in SPLITS:
         chosen = splits.of_split(rows, split, folder)
         paths, labels = [row["image"] for row in chosen], [row["label"] for row in chosen]
-        parts.append(_open_images(paths, labels, len(names), settings))
+        parts.append(_open_images(paths, labels, settings))
     return Data.of(parts, classes=tuple(names))
 
 
@@ -312,9 +310,19 @@ def _har(settings: PatchGDSettings) -> Data:
     return Data.of(sets, classes=ACTIVITIES)
 
 
+def har_files(folder: Path, part: str) -> list[Path]:
+    """Return the files of a part of UCI HAR: nine of signals, and last the one of labels.
+
+    Args:
+        folder: The folder `UCI HAR Dataset`.
+        part: "train" or "test".
+    """
+    signals = [folder / part / "Inertial Signals" / f"{name}_{part}.txt" for name in SIGNALS]
+    return [*signals, folder / part / f"y_{part}.txt"]
+
+
 def _signals(folder: Path, part: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    files = [folder / part / "Inertial Signals" / f"{name}_{part}.txt" for name in SIGNALS]
-    files.append(folder / part / f"y_{part}.txt")
+    files = har_files(folder, part)
     for file in files:
         if not file.exists():
             raise SourceError(
@@ -332,7 +340,7 @@ def _series(series: npt.NDArray[Any], labels: npt.NDArray[Any]) -> ImageSet:
 
 
 def _open_images(
-    paths: Sequence[Path], labels: Sequence[int], num_classes: int, settings: PatchGDSettings
+    paths: Sequence[Path], labels: Sequence[int], settings: PatchGDSettings
 ) -> ImageSet:
     """Open the images that can be used, in RGB; the others are listed with the reason."""
     images: list[Any] = []
@@ -341,8 +349,6 @@ def _open_images(
     for path, label in zip(paths, labels, strict=True):
         try:
             image = _scaled(sources.RGB(sources.OnDisk(path, settings.level)), settings)
-            if label >= num_classes:
-                raise SourceError(f"{path}: label {label} is not one of {num_classes} classes.")
         except SourceError as error:
             failed.append((str(path), str(error)))
             continue

@@ -146,7 +146,7 @@ def _item(padded: Sequence[MaskedImage], number: int, drawn: Any) -> tuple[str, 
 def _rows(folder: Path) -> list[Row]:
     """Return the rows of the table, or of the images that have a mask."""
     if (folder / TABLE).exists():
-        return splits.read_rows(folder / TABLE, ("image", "mask"))
+        return splits.read_table(folder / TABLE, ("image", "mask"))
     masks = {file.stem: file for file in _images(folder / MASKS)}
     files = [file for file in _images(folder) if file.stem in masks]
     if not files:

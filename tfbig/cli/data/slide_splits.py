@@ -99,7 +99,7 @@ def _rows(settings: SegmentationSettings, table: Path) -> list[Row]:
     Raises:
         SourceError: The table is wrong.
     """
-    rows = splits.read_rows(table, ("slide_id",))
+    rows = splits.read_table(table, ("slide_id",))
     for number, row in enumerate(rows, start=2):
         if row.get("split", "train") not in SPLITS:
             raise SourceError(

@@ -57,6 +57,26 @@ class Data:
         train, val, test = sets
         return cls(train, val, test, classes, **others)
 
+    @classmethod
+    def opened(
+        cls,
+        open_split: Callable[[str], Any],
+        classes: tuple[str, ...],
+        test_only: bool,
+        **others: Any,
+    ) -> Data:
+        """Return the data of all splits, or in an evaluation of the test set alone.
+
+        Args:
+            open_split: Function from the name of a split to its set.
+            classes: Names of the classes.
+            test_only: Whether it is an evaluation.
+            **others: Further attributes.
+        """
+        if test_only:
+            return cls.of([open_split("test")] * 3, classes, **others)
+        return cls.of([open_split(split) for split in SPLITS], classes, **others)
+
     def mapped(self, change: Callable[[Any], Any]) -> Data:
         """Return a copy with each set replaced by `change(set)`."""
         sets = [getattr(self, split) for split in SPLITS]
@@ -72,50 +92,89 @@ class Data:
         return list(dict.fromkeys(f for split in SPLITS for f in getattr(self, split).failed))
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
-    """Return the rows of a CSV file.
+def read_table(path: Path, columns: Sequence[str]) -> list[Row]:
+    """Return the rows of a CSV file; `place` of a row names the file and its line in errors.
 
     Args:
         path: Path of the file.
-        columns: Columns that it must have, without empty cells.
+        columns: Columns that it must have.
 
     Raises:
-        SourceError: The file is missing, lacks a column, or has an empty cell in one.
+        SourceError: The file is missing, or lacks a column, a value or a split of that name.
     """
+    expected = f"expected a table with columns {', '.join(columns)}"
     if not path.exists():
-        raise SourceError(
-            f"{path}: no such file; expected a table with columns {', '.join(columns)}. Check --data."
-        )
+        raise SourceError(f"{path}: no such file; {expected}. Check --data.")
     rows = _csv_rows(path, "--data")
-    missing = [name for name in columns if not rows or name not in rows[0]]
-    if missing:
-        raise SourceError(f"{path}: has no rows with column '{missing[0]}'; expected {columns}.")
-    for number, row in enumerate(rows, start=2):
-        if empty := [name for name in columns if not (row[name] or "").strip()]:
-            raise SourceError(
-                f"{path}: line {number}: has no {empty[0]}. Add one, or remove the line."
-            )
+    if not rows:
+        raise SourceError(f"{path}: has no rows; {expected}. Check --data.")
+    if missing := [name for name in columns if name not in rows[0]]:
+        raise SourceError(f"{path}: line 1: has no column '{missing[0]}'; {expected}.")
+    rows = [row | {"place": f"{path}: line {n}"} for n, row in enumerate(rows, start=2)]
+    for row in rows:
+        _check_row(row, columns)
     return rows
 
 
-def read_table(path: Path, columns: Sequence[str], names: bool = False) -> list[Row]:
-    """Return the rows of a CSV file; `label` is a class 0, 1, ...
-
-    Args:
-        path: Path of the file.
-        columns: Columns that it must have, with `label`.
-        names: Whether labels may be names.
+def _check_row(row: Row, columns: Sequence[str]) -> None:
+    """Check that a row has a value in every column, and a split that exists.
 
     Raises:
-        SourceError: The file is missing, lacks a column, or has an invalid label.
+        SourceError: It has not.
     """
-    rows = read_rows(path, columns)
-    for number, row in enumerate(rows, start=2):
-        if not names and not row["label"].isdigit():
-            raise SourceError(
-                f"{path}: line {number}: label '{row['label']}' is not a class 0, 1, ..."
-            )
-    return rows
+    if empty := [name for name in columns if not (row[name] or "").strip()]:
+        raise SourceError(f"{row['place']}: has no {empty[0]}. Add one, or remove the line.")
+    split = row.get("split")
+    if split and split not in SPLITS:
+        raise SourceError(f"{row['place']}: split '{split}'; expected train, val or test.")
+
+
+def with_classes(
+    rows: Sequence[Row],
+    path: Path,
+    names: Sequence[str] | None = None,
+    count: int | None = None,
+) -> tuple[list[Row], tuple[str, ...]]:
+    """Return the rows with `label` as the number of a class, and the names of the classes.
+
+    Args:
+        rows: Rows of `read_table`.
+        path: Path of the table, for errors.
+        names: Names of the classes in order; by default the labels, sorted, or the numbers 0, 1, ... that they are.
+        count: Number of classes, if labels are numbers.
+
+    Raises:
+        SourceError: A label is not one of the classes, a number up to the largest is no label, or there is one label.
+    """
+    if names is None:
+        names = [*map(str, range(count))] if count else _names(rows, path)
+    number = {name: index for index, name in enumerate(names)}
+    for row in rows:
+        if row["label"] not in number:
+            classes = ", ".join(names) if len(names) < 20 else f"{names[0]} to {names[-1]}"
+            raise SourceError(f"{row['place']}: label '{row['label']}'; expected one of {classes}.")
+    return [row | {"label": number[row["label"]]} for row in rows], tuple(names)
+
+
+def _names(rows: Sequence[Row], path: Path) -> list[str]:
+    """Return the labels, sorted; if they are numbers, there is one for every number up to the largest."""
+    kinds = sorted({row["label"] for row in rows})
+    numbers = sorted(int(label) for label in kinds if label.isdecimal())
+    if len(kinds) == 1 or 0 < len(numbers) < len(kinds):
+        what = "numbers and names" if numbers and len(kinds) > 1 else "only one label"
+        raise SourceError(
+            f"{path}: has {what}: {', '.join(kinds[:10])}. Check the labels, or name all with --class-names."
+        )
+    if not numbers:
+        return kinds
+    gap = next((n for n, number in enumerate(numbers) if n != number), None)
+    if gap is not None:
+        row = next(row for row in rows if int(row["label"]) > gap)
+        raise SourceError(
+            f"{row['place']}: label {row['label']}, but no line has label {gap}; expected 0, 1, 2, ... without gaps. "
+            "Correct the label, or name all classes with --class-names."
+        )
+    return [str(number) for number in numbers]
 
 
 def _csv_rows(path: Path, flag: str) -> list[Row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from tfbig import SourceError, mil, sources
-from tfbig.cli import machine, messages, slide_batch
+from tfbig.cli import machine, slide_batch
 from tfbig.cli.data import bags, cohort, splits, tile_coords
+from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.results import Config
+from tfbig.cli.settings import choices
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks import evaluation
 from tfbig.sources.slides.slide import Slide, title_of
-from tfbig.tissue import tiling
-from tfbig.tissue.masks import find_tissue
 
 
 class Bags:
@@ -50,6 +49,7 @@ class Bags:
         self.settings = settings
         self.resolution = _without_none(slide_batch.resolution(settings))
         self.foreground = config.get("foreground")
+        self.tissue, self.edge = config.get("tissue", choices.TISSUE[0]), config.get("edge", 0)
         self.coords_of_run = _coords_of_run(settings, config)
         encoder = plain.get_layer("instances").model
         self.model = mil.MIL(
@@ -94,16 +94,8 @@ class Bags:
             return self._checked(tile_coords.file_of(settings.coords, path), slide)
         if (file := self.coords_of_run.get(path.resolve())) is not None:
             return sources.read_coords(file)
-        tissue = find_tissue(slide)
-        if warning := messages.uncertain_tissue(tissue.agreement, messages.LOOK):
-            print(f"{path.name}: tissue {warning}", file=sys.stderr)
-        return tiling.tile(
-            slide,
-            self.size,
-            step=slide.step(**slide_batch.resolution(settings)),
-            tissue=tissue,
-            smallest_share=settings.min_tissue or 0.0,
-        )
+        selection = Selection(self.size, self.tissue, settings.min_tissue or 0.0, self.edge)
+        return selection.find(slide, slide.step(**slide_batch.resolution(settings)))
 
     def _checked(self, file: Path, slide: Slide) -> sources.Coords:
         """Return the tiles of a file, after comparing them with the network, the flags and the run."""
@@ -153,7 +145,7 @@ def _coords_of_run(settings: PredictSettings, config: Config) -> dict[Path, Path
         return {}
     if _without_none(slide_batch.resolution(settings)) != results.resolution_of_run(config):
         return {}
-    rows = splits.read_table(table, cohort.COLUMNS, names=True)
+    rows = splits.read_table(table, cohort.COLUMNS)
     paths = [Path(row["path"]) for row in rows if row["path"]]
     files = {path: tile_coords.file_of(config["coords"], path) for path in paths}
     return {path: file for path, file in files.items() if file.exists()}

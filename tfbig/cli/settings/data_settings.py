@@ -22,6 +22,17 @@ def shares_flag() -> tuple[int, int, int]:
     return field
 
 
+def edge_flag() -> int:
+    """Return the field of the flag `--edge`."""
+    field: int = flag(
+        0,
+        type=types.count_from_zero,
+        help="pixels of tiles that may be left at the right and bottom end of a slide; if there are more, another tile "
+        "ends with the slide (default: 0)",
+    )
+    return field
+
+
 @dataclass(frozen=True, kw_only=True)
 class SplitSettings:
     """Slides of a table, and their splits."""
@@ -53,6 +64,12 @@ class SplitSettings:
         help="index of the test fold, from 0; the next one is for validation (default: 0)",
     )
     shares: tuple[int, int, int] = shares_flag()
+    eval_split: str = flag(
+        "test",
+        choices=choices.EVALUATED,
+        help="slides of another table that tfbig evaluate uses: those of its split test, or all; never slides that the "
+        "run was trained on (default: test)",
+    )
     confine: bool = flag(
         False,
         kind=PLACE,
@@ -155,10 +172,16 @@ class TileSettings:
         metavar="FOLDER",
         help="folder with SLIDE.h5 of tfbig tile, CLAM or TRIDENT (default: find tiles as tfbig tile does)",
     )
+    tissue: str = flag(
+        "colour",
+        choices=choices.TISSUE,
+        help="how tissue is found without --coords, as in tfbig tile (default: colour)",
+    )
     min_tissue: float | None = flag(
         type=types.share,
         help="smallest share of tissue in a tile, 0 to 1 (default: that of --coords, else 0.6)",
     )
+    edge: int = edge_flag()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +233,7 @@ class BagSettings(
 
     classes: int | None = flag(
         type=types.count,
-        help="number of classes of bags.csv (default: the largest label + 1)",
+        help="number of classes of bags.csv, if labels are numbers (default: the largest label + 1)",
     )
 
 
@@ -287,7 +310,7 @@ class ImageFileSettings:
     )
     classes: int | None = flag(
         type=types.count,
-        help="number of classes of images.csv (default: the largest label + 1)",
+        help="number of classes of images.csv, if labels are numbers (default: the largest label + 1)",
     )
     augment: str | None = flag(
         choices=choices.AUGMENTATIONS,

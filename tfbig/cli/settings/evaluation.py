@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +17,9 @@ from tfbig.errors import SourceError
 HELP = """usage: tfbig evaluate RUN [FLAGS]
 
 RUN is a run folder of train, or a folder of its --seeds, of which all are evaluated. FLAGS are flags of tfbig train;
-they win over the settings of the run. With another table, --data, all its slides are evaluated, or those with split
-"test" if it has a column split, but never slides that the run was trained on. Results go to --out (default:
-RUN/evaluation-<date>-<time>). Example:
+they win over --config, and that over the settings of the run. With another table, --data, all its slides are evaluated,
+or those with split "test" if it has a column split and --eval-split is not all, but never slides that the run was
+trained on. Results go to --out (default: RUN/evaluation-<date>-<time>). Example:
   tfbig evaluate runs/mine --data other/slides.csv --slides OTHER --out results"""
 DATA_SETTINGS = ("slides", "coords", "splits", "folds", "fold")
 """Settings that belong to the data of the run, not to another --data."""
@@ -55,7 +56,16 @@ def parse(argv: Sequence[str], about: str) -> TrainSettings:
     if "--out" not in names:
         flags += ["--out", str(Path(run) / f"evaluation-{time.strftime('%Y%m%d-%H%M%S')}")]
     tokens = yaml_flags.tokens_of(values, config, RunSettings)
-    return training.parse([*tokens, "--test-only", run, *flags], "tfbig evaluate")
+    recipe, flags = _config(flags)
+    return training.parse([*tokens, *recipe, "--test-only", run, *flags], "tfbig evaluate")
+
+
+def _config(flags: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the flags of the file of `--config`, and the other flags."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--config")
+    given, others = first.parse_known_args(flags)
+    return yaml_flags.read_tokens(given.config, RunSettings) if given.config else [], others
 
 
 def _check_flags(names: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
+from tfbig.cli.settings.data_settings import edge_flag
 from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag
 from tfbig.cli.settings.run_settings import MemorySettings, slide_mpp_flag
 from tfbig.cli.settings.yaml_flags import config_flag
@@ -141,6 +142,7 @@ class TileSettings(SlideSettings, TileSizeSettings, ResolutionSettings):
         type=types.share,
         help="smallest share of tissue in a tile, 0 to 1 (default: 0.6)",
     )
+    edge: int = edge_flag()
     min_sharpness: float | None = flag(
         type=types.positive,
         help="discard tiles with a smaller variance of the Laplacian of their grey values, which are out of focus; "
