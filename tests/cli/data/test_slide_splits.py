@@ -92,8 +92,8 @@ def test_without_splits(folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("number", "change", "message"),
     [
-        (2, {"split": "validation"}, "line 4: split 'validation' of slide c is not one of train"),
-        (2, {"split": ""}, "line 4: split '' of slide c is not one of train, val, test"),
+        (2, {"split": "validation"}, "line 4: split 'validation'; expected train, val or test"),
+        (2, {"split": ""}, "line 4: split ''; expected train, val or test"),
         (3, {"slide_id": "a"}, "slide a is in lines 2 and 5"),
         (3, {"slide_id": ""}, "line 5: has no slide_id"),
         (1, {"mask": "none.png"}, "line 3: no such mask none.png of slide b"),

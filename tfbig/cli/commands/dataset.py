@@ -1,68 +1,170 @@
-"""Check a downloaded public collection of slides, and write its table and splits."""
+"""Check a downloaded public data set, write its table and splits, and print the commands that train on it."""
 
 from __future__ import annotations
 
-from collections import Counter
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfbig import SourceError
 from tfbig.cli import paths
 from tfbig.cli.data import published_datasets, splits
-from tfbig.cli.data.published_datasets import Table
+from tfbig.cli.data.collection_tables import Found, Table
+from tfbig.cli.data.published_datasets import Recipe
 from tfbig.cli.settings.commands import DatasetSettings
 from tfbig.results import run_folder
 
-SHOWN = 10
+MANY_CLASSES = 12
+"""Number of classes from which on they are not counted one by one."""
+IMAGES = "images"
+"""Table of `--images folder`, which has other columns than one of slides."""
 
 
 def run(settings: DatasetSettings) -> int:
-    """Print what is there and what is missing; return 3 if something is missing."""
+    """Print what is there, what is missing and how to train; return 3 if something is missing."""
     collection = published_datasets.COLLECTIONS[settings.name]
+    print(f"{settings.name}: {collection.about}")
     if settings.folder is None:
-        print(f"{settings.name}: {collection.about}\n{collection.expected}")
+        print(collection.expected)
         return 0
     try:
         paths.check_path(settings.folder, settings.folder, "folder")
     except paths.FlagError as error:
         raise paths.FlagError(f"{error} Expected:\n{collection.expected}") from error
-    table = published_datasets.read(settings.name, settings.folder, settings.seed)
-    _print_counts(table)
-    if not table.rows:
+    found = published_datasets.read(settings.name, settings.folder, settings.seed)
+    trained = {recipe.table for recipe in collection.recipes if not recipe.of_run}
+    found.missing += [
+        gap for table in found.tables if table.name in trained for gap in table.gaps()
+    ]
+    _print_found(found)
+    if found.folder is None and not any(table.rows for table in found.tables):
         raise SourceError(
-            f"{settings.folder}: has no slides of {settings.name}. Expected:\n{collection.expected}"
+            f"{settings.folder}: holds nothing of {settings.name} that can be used. Expected:\n{collection.expected}"
         )
-    if settings.out:
-        write(table, Path(settings.out), settings.folds, settings.seed)
-    return 3 if table.missing else 0
+    out = Path(settings.out) if settings.out else None
+    if out is not None:
+        for table in found.tables:
+            write(table, out, settings.folds, settings.seed)
+    _print_commands(collection.recipes, found, out)
+    return 3 if found.missing else 0
+
+
+def _print_found(found: Found) -> None:
+    """Print the items of every split, what is missing, and the rules that were applied."""
+    for table in found.tables:
+        _print_counts(table)
+        found.missing += [
+            f"{path}: its slide has two files; this one is left out" for path in table.twice
+        ]
+    for line in found.there:
+        print(line)
+    for line in found.notes:
+        print(f"note: {line}")
+    for line in found.missing:
+        print(f"missing: {line}")
 
 
 def _print_counts(table: Table) -> None:
-    """Print the slides of every split, and what is missing."""
-    for split in ("train", "val", "test"):
-        counts = Counter(int(row["label"]) for row in table.rows if row["split"] == split)
-        kinds = ", ".join(f"{counts[n]} {name}" for n, name in enumerate(table.classes))
-        print(f"{split}: {counts.total()} slides ({kinds})")
-    cases = len({row["case_id"] for row in table.rows})
-    print(
-        f"{len(table.rows)} slides of {cases} cases; {len(table.missing)} missing files or entries"
-    )
-    for line in table.missing[:SHOWN]:
-        print(f"  missing: {line}")
-    if len(table.missing) > SHOWN:
-        print(f"  and {len(table.missing) - SHOWN} more")
+    """Print the items of every split of a table."""
+    many = len(table.classes) >= MANY_CLASSES
+    for split in (split for split in splits.SPLITS if table.of_split(split)):
+        kinds = f"{len(table.classes)} classes" if many else table.counts(split)
+        print(f"{table.name}.csv, {split}: {len(table.of_split(split))} {_items(table)} ({kinds})")
+    cases = {row["case_id"] for row in table.rows}
+    if len(cases) < len(table.rows):
+        print(f"{table.name}.csv: {len(table.rows)} {_items(table)} of {len(cases)} patients")
+
+
+def _items(table: Table) -> str:
+    return IMAGES if table.name == IMAGES else "slides"
+
+
+def _print_commands(recipes: Sequence[Recipe], found: Found, out: Path | None) -> None:
+    """Print the commands that train and evaluate, which are the last lines."""
+    tables = {table.name: table for table in found.tables}
+    usable = [recipe for recipe in recipes if _is_usable(recipe, tables, found)]
+    if out is None and any(recipe.table for recipe in usable):
+        print("Add --out FOLDER to write the table and to see the commands that train on it.")
+        return
+    if out is not None and not tables:
+        print(f"No table is written to {out}: training reads the files as they are.")
+    for recipe in usable:
+        print(f"# {recipe.about}")
+        print(command(recipe, _data(recipe, found, out)))
+
+
+def _is_usable(recipe: Recipe, tables: Mapping[str, Table], found: Found) -> bool:
+    """Return whether there is what a recipe reads."""
+    if not recipe.table:
+        return found.folder is not None
+    table = tables.get(recipe.table)
+    return table is not None and bool(recipe.of_run or not table.empty_splits)
+
+
+def _data(recipe: Recipe, found: Found, out: Path | None) -> Path:
+    """Return what a recipe reads: the folder, a folder with `images.csv`, or a table of slides."""
+    if not recipe.table or out is None:
+        return found.folder or Path()
+    return out if recipe.table == IMAGES else out / f"{recipe.table}.csv"
+
+
+def command(recipe: Recipe, data: Path) -> str:
+    """Return the command that trains or evaluates with a recipe.
+
+    Args:
+        recipe: The recipe.
+        data: What it reads.
+    """
+    what = f"--config recipes/{recipe.name}.yaml --data {shlex.quote(str(data))}"
+    if recipe.of_run:
+        return f"tfbig evaluate runs/{recipe.of_run} {what}"
+    return f"tfbig train {what} --out runs/{recipe.run or recipe.name}"
 
 
 def write(table: Table, folder: Path, folds: int | None, seed: int) -> None:
-    """Write `slides.csv`, and the split or each fold in the format of CLAM.
+    """Write a table, and for `slides.csv` the split or each fold in the format of CLAM.
 
     Args:
-        table: Table of the collection.
+        table: Table of the data set.
         folder: Folder for the files.
-        folds: Number of folds, or None for the split of the collection.
+        folds: Number of folds, or None for the split of the data set.
         seed: Random seed of the folds.
+
+    Raises:
+        SourceError: The folder has a table of other items.
     """
+    if not table.rows:
+        return
+    file = folder / f"{table.name}.csv"
+    rows = [_row(row, table) for row in table.rows]
+    _check_same_items(file, rows)
     folder.mkdir(parents=True, exist_ok=True)
-    run_folder.write_csv(folder / "slides.csv", table.rows)
+    run_folder.write_csv(file, rows)
+    if table.name != "slides":
+        return
     for fold in range(folds or 1):
-        rows = splits.fold_rows(table.rows, folds, fold, seed) if folds else table.rows
-        splits.write_clam_splits(folder / f"splits_{fold}.csv", rows)
+        parts = splits.fold_rows(table.rows, folds, fold, seed) if folds else table.rows
+        splits.write_clam_splits(folder / f"splits_{fold}.csv", parts)
+
+
+def _row(row: dict[str, str], table: Table) -> dict[str, str]:
+    """Return a row with the columns of its file."""
+    if table.name != IMAGES:
+        return row
+    return {"image": row["path"], "label": row["label"], "split": row["split"]}
+
+
+def _check_same_items(file: Path, rows: Sequence[dict[str, str]]) -> None:
+    """Check that a file to write is new, or lists some of the same items.
+
+    Raises:
+        SourceError: It lists others.
+    """
+    if not file.exists():
+        return
+    column = "path" if "path" in rows[0] else "image"
+    present = {row.get(column) for row in splits.read_table(file, ("label",))}
+    if not present & {row[column] for row in rows}:
+        raise SourceError(
+            f"{file}: is the table of another data set or folder. Use another --out, or delete it."
+        )

@@ -100,12 +100,6 @@ def _rows(settings: SegmentationSettings, table: Path) -> list[Row]:
         SourceError: The table is wrong.
     """
     rows = splits.read_table(table, ("slide_id",))
-    for number, row in enumerate(rows, start=2):
-        if row.get("split", "train") not in SPLITS:
-            raise SourceError(
-                f"{table}: line {number}: split '{row['split']}' of slide {row['slide_id']} is not one of "
-                f"{', '.join(SPLITS)}. Correct it, or remove the line."
-            )
     placed = cohort.with_paths([{"label": "", **row} for row in rows], table, settings)
     placed = [
         row | {"mask": _mask(row, number, table)} for number, row in enumerate(placed, start=2)

@@ -124,8 +124,8 @@ def _check_row(row: Row, columns: Sequence[str]) -> None:
     """
     if empty := [name for name in columns if not (row[name] or "").strip()]:
         raise SourceError(f"{row['place']}: has no {empty[0]}. Add one, or remove the line.")
-    split = row.get("split")
-    if split and split not in SPLITS:
+    split = row.get("split", "train")
+    if split not in SPLITS:
         raise SourceError(f"{row['place']}: split '{split}'; expected train, val or test.")
 
 

@@ -30,13 +30,20 @@ COLLECTIONS = {
     "camelyon17": "lymph nodes of five centres, by slide (Litjens et al., 2018)",
     "tcga-prad": "prostatectomies, ISUP grade (Zuley et al., 2016)",
     "tcga-nsclc": "lung, adenocarcinoma or squamous cell carcinoma",
+    "imagenet-100": "pictures of 100 classes of ImageNet",
+    "imagenette": "pictures of ten classes of ImageNet",
+    "qmnist": "handwritten digits (Yadav, Bottou, 2019), or those of MNIST",
+    "ultramnist": "sums of digits of all sizes (Gupta et al., 2022), of the competition or made of MNIST",
+    "uci-har": "activities from signals of a smartphone (Anguita et al., 2013)",
 }
-"""Public collections of slides of `tfbig dataset`, and what each is."""
+"""Public data sets of `tfbig dataset`, and what each is."""
 
 UNET_STRIDE = 128
 """Rows and columns of crops for the gigapixel U-Net are multiples of this."""
 WHOLE = "whole"
 """Crop of whole slides."""
+EVALUATED = ("test", "all")
+"""Slides of another table that are evaluated."""
 TISSUE = ("colour", "otsu", "grey", "grey-tiles", "none")
 """Ways to find tissue."""
 MAX_VIEWS = 100

@@ -88,7 +88,8 @@ class DatasetSettings:
     out: str | None = flag(
         kind=PLACE,
         metavar="DIR",
-        help="folder for slides.csv and splits_0.csv, in the format of CLAM (default: not written)",
+        help="folder for the table: slides.csv, with splits_0.csv in the format of CLAM, or images.csv (default: not "
+        "written)",
     )
     folds: int | None = flag(
         type=types.count,
@@ -144,7 +145,7 @@ COMMANDS = {
     ),
     "dataset": Command(
         "tfbig.cli.commands.dataset",
-        "Check a downloaded public collection of slides, and write its table and splits.",
+        "Check a downloaded public data set, write its table and splits, and print the commands that train on it.",
         DatasetSettings,
     ),
     "tile": Command(

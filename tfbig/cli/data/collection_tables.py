@@ -1,0 +1,140 @@
+"""What is found of a published data set: tables of its items, what is missing, and by which rule it was split."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tfbig import SourceError
+from tfbig.cli.data.splits import SPLITS
+
+MANY = 10
+"""Number of entries from which on missing files are counted instead of named."""
+
+
+@dataclass
+class Table:
+    """Items of a data set that a run reads as a table.
+
+    Attributes:
+        classes: Names of the classes, in order.
+        name: Name of its file, without suffix.
+        rows: Dicts of `case_id`, `slide_id`, `label` (a name), `split` and `path`.
+        twice: Files whose item is in the table already; they are left out.
+    """
+
+    classes: tuple[str, ...]
+    name: str = "slides"
+    rows: list[dict[str, str]] = field(default_factory=list)
+    twice: list[Path] = field(default_factory=list)
+    _names: set[str] = field(default_factory=set, repr=False)
+
+    def add(self, case: str, item: str, label: int, path: Path, split: str = "") -> None:
+        """Add an item.
+
+        Args:
+            case: Its case, such as the patient; items of a case are in one split.
+            item: Its name.
+            label: Its class, an index of `classes`.
+            path: Its file.
+            split: Its split, or an empty text.
+        """
+        if item in self._names:
+            self.twice.append(path)
+            return
+        self._names.add(item)
+        row = {"case_id": case, "slide_id": item, "label": self.classes[label]}
+        self.rows.append(row | {"split": split, "path": str(path.resolve())})
+
+    def of_split(self, split: str) -> list[dict[str, str]]:
+        """Return the rows of a split."""
+        return [row for row in self.rows if row["split"] == split]
+
+    def counts(self, split: str) -> str:
+        """Return the number of items of each class in a split, as text."""
+        number = Counter(row["label"] for row in self.of_split(split))
+        return ", ".join(f"{number[name]} {name}" for name in self.classes)
+
+    @property
+    def empty_splits(self) -> list[str]:
+        """Splits without an item; training needs all of them."""
+        return [split for split in SPLITS if not self.of_split(split)]
+
+    def gaps(self) -> Iterator[str]:
+        """Yield what a training on the table lacks, one line each."""
+        if self.empty_splits:
+            names = " and ".join(self.empty_splits)
+            yield f"{self.name}.csv: items in split {names}; training needs {', '.join(SPLITS)}"
+        there = {row["label"] for row in self.of_split("train")}
+        lacking = [name for name in self.classes if name not in there]
+        if lacking and there:
+            yield f"{self.name}.csv: items to train on of class {', '.join(lacking)}"
+
+
+@dataclass
+class Found:
+    """What is found in the folder of a data set.
+
+    Attributes:
+        tables: Tables that runs read.
+        folder: Folder that runs read without a table, or None.
+        there: Lines that say what is there, besides the tables.
+        missing: Files and entries that are missing, one line each.
+        notes: Rules that were applied, one line each.
+    """
+
+    tables: list[Table] = field(default_factory=list)
+    folder: Path | None = None
+    there: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_rows(path: Path, columns: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Return the rows of a CSV file, or of a TSV file if its suffix is `.tsv`.
+
+    Args:
+        path: Path of the file.
+        columns: Names that each column may have in the file, by the name that it has in the result.
+
+    Raises:
+        SourceError: The file cannot be read, has no rows, or lacks a column.
+    """
+    wanted = ", ".join(" or ".join(names) for names in columns.values())
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SourceError(
+            f"{path}: cannot be read ({reason}); expected a table with columns {wanted}."
+        ) from error
+    if not rows:
+        raise SourceError(f"{path}: has no rows; expected a table with columns {wanted}.")
+    present = {key: next((n for n in names if n in rows[0]), "") for key, names in columns.items()}
+    if lacking := [" or ".join(columns[key]) for key, name in present.items() if not name]:
+        raise SourceError(
+            f"{path}: line 1: has no column {lacking[0]}; expected a table with columns {wanted}."
+        )
+    return [{key: (row[name] or "").strip() for key, name in present.items()} for row in rows]
+
+
+def first_of(folder: Path, *patterns: str) -> Path | None:
+    """Return the first file of a folder and its subfolders that fits a pattern, the patterns in order."""
+    found = (path for pattern in patterns for path in sorted(folder.rglob(pattern)))
+    return next(found, None)
+
+
+def shortened(lines: Sequence[str], what: str) -> list[str]:
+    """Return the lines, or if there are many the first of them and the number of all.
+
+    Args:
+        lines: Names of files or entries.
+        what: What they are, in the plural.
+    """
+    if len(lines) <= MANY:
+        return list(lines)
+    return [*lines[: MANY - 1], f"... {len(lines)} {what} in all"]
