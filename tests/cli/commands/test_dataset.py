@@ -8,6 +8,8 @@ import shlex
 from pathlib import Path
 
 import dataset_folders
+import h5py
+import numpy as np
 import pytest
 from cli_runs import metrics, predictions, write_cohort_slide
 
@@ -130,6 +132,26 @@ def test_external_test(
     assert main([*command, *EVALUATION.split(), "--out", "tested", "--quiet"]) == 0
     assert len(predictions(here / "tested")) == slides
     assert "test_qwk_std" in metrics(here / "tested")
+
+
+def test_features(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Features of a foundation model become `bags.csv`, which the recipes of the baselines read."""
+    dataset_folders.camelyon17(here / "camelyon17", corrected=True)
+    rng = np.random.default_rng(0)
+    for path in sorted((here / "camelyon17").rglob("*.tif"))[1:]:
+        with h5py.File(here / f"{path.stem}.h5", "w") as file:
+            file["features"] = rng.normal(size=(6, 8)).astype("float32")
+            file["coords"] = 256 * np.stack(np.divmod(np.arange(6), 3), -1)
+    flags = ["--features", str(here), "--out", "tables"]
+    assert main(["dataset", "camelyon17", "camelyon17", *flags]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert f"missing: {here}: patient_100_node_0.h5" in lines
+    command = "tfbig train --config recipes/features-camelyon17.yaml --data tables"
+    assert lines[-1] == f"{command} --out runs/features-camelyon17"
+    assert main([*shlex.split(command)[1:], "--dry-run"]) == 0
+    assert "train: 48 bags of 6 to 6 instances" in capsys.readouterr().out
+    assert main(["dataset", "uci-har", "camelyon17", "--features", str(here)]) == 1
+    assert "--features: is for data sets of slides only" in capsys.readouterr().err
 
 
 def touch(folder: Path, *names: str) -> None:

@@ -48,3 +48,15 @@ def test_many_lines_are_shortened() -> None:
     assert collection_tables.shortened(["a", "b"], "files") == ["a", "b"]
     lines = collection_tables.shortened([str(n) for n in range(30)], "files")
     assert lines[-2:] == ["8", "... 30 files in all"]
+
+
+def test_features_of_slides(tmp_path: Path) -> None:
+    table = Table(("a", "b"))
+    for number in range(2):
+        table.add("case", f"s{number}", number, tmp_path / f"s{number}.tif", "train")
+    write_lines(tmp_path / "features" / "s1.h5")
+    bags, without = collection_tables.with_features(table, tmp_path)
+    assert without == ["s0.h5"]
+    (row,) = bags.rows
+    assert (bags.name, row["label"], row["split"]) == ("bags", "b", "train")
+    assert row["path"] == str(tmp_path / "features" / "s1.h5")

@@ -1,5 +1,6 @@
 """Images of `--task patchgd`: folders, class folders, time series, and augmentation."""
 
+import dataset_folders
 import numpy as np
 import pytest
 from cli_runs import PATCHGD, metrics, run_patchgd
@@ -132,6 +133,15 @@ def test_class_folders_with_mixing(mode, tmp_path):
     loaded = images.load(train.settings_of([*PATCHGD, *flags]))
     assert [len(getattr(loaded, s).labels) for s in splits.SPLITS] == [18, 2, 6]
     assert loaded.classes == ("cat", "dog")
+
+
+def test_label_of_a_series_out_of_range(tmp_path, capsys):
+    folder = dataset_folders.uci_har(tmp_path, 12, 6) / "UCI HAR Dataset"
+    file = folder / "train" / "y_train.txt"
+    file.write_text("1\n2\n1000000\n" + "3\n" * 9)
+    flags = ["--task", "patchgd", "--images", "har", "--data", str(folder), "--encoder", "series"]
+    assert train.main([*flags, "--head", "series", "--patch", "16", "--dry-run"]) == 1
+    assert f"{file}: line 3: label 1e+06; expected 1 to 6." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("mode", ["patchgd", pytest.param("device", marks=pytest.mark.slow)])

@@ -21,7 +21,7 @@ def test_recipes(name: str, tmp_path: Path) -> None:
     for recipe in published_datasets.COLLECTIONS[name].recipes:
         settings = yaml_flags.read_yaml(f"recipes/{recipe.name}.yaml")
         reads = settings.get("bags") or settings.get("images")
-        tables = {"slides": ("slides", "patchgd"), "folder": ("images",)}
+        tables = {"slides": ("slides", "patchgd"), "folder": ("images", "bags")}
         assert recipe.table in tables.get(reads, ("",))
     with pytest.raises(SourceError, match=r"no such folder\. Expected:\n"):
         published_datasets.read(name, tmp_path / "none")

@@ -9,15 +9,15 @@ from pathlib import Path
 from tfbig import SourceError
 from tfbig.cli import paths
 from tfbig.cli.data import published_datasets, splits
-from tfbig.cli.data.collection_tables import Found, Table
+from tfbig.cli.data.collection_tables import Found, Table, shortened, with_features
 from tfbig.cli.data.published_datasets import Recipe
 from tfbig.cli.settings.commands import DatasetSettings
 from tfbig.results import run_folder
 
 MANY_CLASSES = 12
 """Number of classes from which on they are not counted one by one."""
-IMAGES = "images"
-"""Table of `--images folder`, which has other columns than one of slides."""
+COLUMNS = {"images": "image", "bags": "bag"}
+"""Column of the path in tables that are not of slides, by the name of the table; a run reads their folder."""
 
 
 def run(settings: DatasetSettings) -> int:
@@ -32,6 +32,8 @@ def run(settings: DatasetSettings) -> int:
     except paths.FlagError as error:
         raise paths.FlagError(f"{error} Expected:\n{collection.expected}") from error
     found = published_datasets.read(settings.name, settings.folder, settings.seed)
+    if settings.features:
+        _add_features(found, settings.features)
     trained = {recipe.table for recipe in collection.recipes if not recipe.of_run}
     found.missing += [
         gap for table in found.tables if table.name in trained for gap in table.gaps()
@@ -47,6 +49,20 @@ def run(settings: DatasetSettings) -> int:
             write(table, out, settings.folds, settings.seed)
     _print_commands(collection.recipes, found, out)
     return 3 if found.missing else 0
+
+
+def _add_features(found: Found, folder: str) -> None:
+    """Add the table of the features of slides, and say which slides have none.
+
+    Raises:
+        SourceError: The data set has no slides.
+    """
+    slides = next((table for table in found.tables if table.name == "slides"), None)
+    if slides is None:
+        raise SourceError("--features: is for data sets of slides only. Remove it.")
+    bags, without = with_features(slides, Path(folder))
+    found.tables.append(bags)
+    found.missing += shortened([f"{folder}: {name}" for name in without], "files of features")
 
 
 def _print_found(found: Found) -> None:
@@ -76,7 +92,7 @@ def _print_counts(table: Table) -> None:
 
 
 def _items(table: Table) -> str:
-    return IMAGES if table.name == IMAGES else "slides"
+    return table.name if table.name in COLUMNS else "slides"
 
 
 def _print_commands(recipes: Sequence[Recipe], found: Found, out: Path | None) -> None:
@@ -102,10 +118,10 @@ def _is_usable(recipe: Recipe, tables: Mapping[str, Table], found: Found) -> boo
 
 
 def _data(recipe: Recipe, found: Found, out: Path | None) -> Path:
-    """Return what a recipe reads: the folder, a folder with `images.csv`, or a table of slides."""
+    """Return what a recipe reads: the folder, the folder of `images.csv` or `bags.csv`, or a table of slides."""
     if not recipe.table or out is None:
         return found.folder or Path()
-    return out if recipe.table == IMAGES else out / f"{recipe.table}.csv"
+    return out if recipe.table in COLUMNS else out / f"{recipe.table}.csv"
 
 
 def command(recipe: Recipe, data: Path) -> str:
@@ -149,9 +165,9 @@ def write(table: Table, folder: Path, folds: int | None, seed: int) -> None:
 
 def _row(row: dict[str, str], table: Table) -> dict[str, str]:
     """Return a row with the columns of its file."""
-    if table.name != IMAGES:
+    if table.name not in COLUMNS:
         return row
-    return {"image": row["path"], "label": row["label"], "split": row["split"]}
+    return {COLUMNS[table.name]: row["path"], "label": row["label"], "split": row["split"]}
 
 
 def _check_same_items(file: Path, rows: Sequence[dict[str, str]]) -> None:
@@ -162,7 +178,7 @@ def _check_same_items(file: Path, rows: Sequence[dict[str, str]]) -> None:
     """
     if not file.exists():
         return
-    column = "path" if "path" in rows[0] else "image"
+    column = COLUMNS.get(file.stem, "path")
     present = {row.get(column) for row in splits.read_table(file, ("label",))}
     if not present & {row[column] for row in rows}:
         raise SourceError(

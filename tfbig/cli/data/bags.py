@@ -39,7 +39,7 @@ def load(settings: MILSettings) -> Data:
     data = loaders[settings.bags](settings)
     if (share := settings.foreground) is not None:
         data = data.mapped(lambda part: _foreground(part, share))
-    if settings.fill and settings.sample and settings.sample >= 1:
+    if settings.fill and not settings.test_only and settings.sample and settings.sample >= 1:
         data = replace(data, train=_filled(data.train, int(settings.sample)))
     return data
 

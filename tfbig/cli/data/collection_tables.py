@@ -122,6 +122,25 @@ def read_rows(path: Path, columns: Mapping[str, Sequence[str]]) -> list[dict[str
     return [{key: (row[name] or "").strip() for key, name in present.items()} for row in rows]
 
 
+def with_features(table: Table, folder: Path) -> tuple[Table, list[str]]:
+    """Return the table of the files of features of slides, and the names of slides without one.
+
+    Args:
+        table: Table of slides.
+        folder: Folder with `SLIDE.h5`, searched with subfolders, as CLAM and TRIDENT write them.
+    """
+    files = {path.stem: path for path in sorted(folder.rglob("*.h5"))}
+    bags, without = Table(table.classes, "bags"), []
+    for row in table.rows:
+        name = row["slide_id"]
+        if name in files:
+            label = table.classes.index(row["label"])
+            bags.add(row["case_id"], name, label, files[name], row["split"])
+        else:
+            without.append(f"{name}.h5")
+    return bags, without
+
+
 def first_of(folder: Path, *patterns: str) -> Path | None:
     """Return the first file of a folder and its subfolders that fits a pattern, the patterns in order."""
     found = (path for pattern in patterns for path in sorted(folder.rglob(pattern)))

@@ -330,9 +330,14 @@ def _signals(folder: Path, part: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any
             )
     try:
         *signals, labels = (np.loadtxt(file, dtype=np.float32) for file in files)
-        return np.stack(signals, -1), labels.astype(np.int64) - 1
+        series = np.stack(signals, -1)
     except ValueError as error:
         raise SourceError(f"{folder / part}: is not in the format of UCI HAR ({error}).") from error
+    for line in np.flatnonzero((labels < 1) | (labels > len(ACTIVITIES)))[:1]:
+        raise SourceError(
+            f"{files[-1]}: line {line + 1}: label {labels[line]:g}; expected 1 to {len(ACTIVITIES)}."
+        )
+    return series, labels.astype(np.int64) - 1
 
 
 def _series(series: npt.NDArray[Any], labels: npt.NDArray[Any]) -> ImageSet:

@@ -132,10 +132,14 @@ RECIPES = {
         _mil("panda-exponential-as-published", "second setting"),
         _mil("panda-frozen", "baseline with a frozen encoder"),
         Recipe("patchgd-panda-as-published", "PatchGD", "patchgd"),
+        Recipe("features-panda", "Big-Layers, baseline on features", "bags"),
     ),
     "camelyon16": (
         Recipe(
-            "test-camelyon16", "all slides as external test of CAMELYON17", "slides", CAMELYON_RUN
+            "test-camelyon16",
+            "all slides as external test of a run on CAMELYON17",
+            "slides",
+            CAMELYON_RUN,
         ),
         Recipe(
             CAMELYON_RUN,
@@ -143,13 +147,18 @@ RECIPES = {
             "slides",
             run="big-layers-camelyon16",
         ),
+        Recipe("dtfd-original", "DTFD-MIL on features", "bags"),
+        Recipe("transmil-original", "TransMIL on features", "bags"),
     ),
     "camelyon17": (
         _mil("camelyon17-as-published", "end to end"),
         _mil("camelyon17-as-coded", "end to end as its code has it"),
         _mil("camelyon17-frozen", "baseline with a frozen encoder"),
+        Recipe("features-camelyon17", "Big-Layers, baseline on features", "bags"),
     ),
-    "tcga-prad": (Recipe("test-tcga-prad", "external test of PANDA", "slides", PANDA_RUN),),
+    "tcga-prad": (
+        Recipe("test-tcga-prad", "external test of a run on PANDA", "slides", PANDA_RUN),
+    ),
     "tcga-nsclc": (Recipe("patchgd-tcga-nsclc-as-published", "PatchGD", "slides"),),
     "imagenet-100": (Recipe("patchgd-imagenet100-as-published", "PatchGD", "images"),),
     "imagenette": (Recipe("abmil-acc-imagenette-as-published", "ABMIL-ACC, Imagenette-bags"),),

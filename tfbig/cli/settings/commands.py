@@ -91,6 +91,13 @@ class DatasetSettings:
         help="folder for the table: slides.csv, with splits_0.csv in the format of CLAM, or images.csv (default: not "
         "written)",
     )
+    features: str | None = flag(
+        exists="folder",
+        kind=PLACE,
+        metavar="FOLDER",
+        help="folder with SLIDE.h5, features of the slides as CLAM and TRIDENT write them: also write bags.csv, and "
+        "print the commands that train on it",
+    )
     folds: int | None = flag(
         type=types.count,
         help="write splits_0.csv, splits_1.csv, ... of k-fold cross-validation: by case, stratified by label",
