@@ -72,7 +72,7 @@ def test_batches(tmp_path: Path) -> None:
     [
         (None, "has neither images.csv nor images with masks/NAME"),
         ("image,mask,split\na.png,,train\n", "line 2: has no mask"),
-        ("image,split\na.png,train\n", "has no rows with column 'mask'"),
+        ("image,split\na.png,train\n", "line 1: has no column 'mask'; expected a table"),
         ("image,mask,split\na.png,a.png,train\n", "has no rows with split 'val'"),
         (
             "image,mask,split\n" + "".join(f"a.png,b.png,{split}\n" for split in SPLITS),

@@ -117,7 +117,7 @@ def test_split_without_slides(folder, capsys):
 
 def test_column_is_missing(folder, capsys):
     rows = [{"slide": row["slide_id"], "split": row["split"]} for row in ROWS]
-    assert "has no rows with column 'slide_id'" in refused(folder, rows, capsys)
+    assert "line 1: has no column 'slide_id'; expected a table" in refused(folder, rows, capsys)
 
 
 def test_mask_outside_of_the_folder(folder, tmp_path, capsys):
