@@ -140,7 +140,7 @@ def _save_failure(folder: Path, slide: str, reason: str | None) -> None:
 
 
 def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
-    """Process a slide, and return what came of it.
+    """Process a slide, and return its outcome.
 
     Args:
         work: The work.

@@ -235,9 +235,9 @@ def _read_coords(settings: MILSettings, rows: Sequence[Row]) -> dict[Path, Coord
 
 
 def _tiles_of(settings: MILSettings, coords: Mapping[Path, Coords]) -> dict[str, Any]:
-    """Return what tiles are made with, where no flag says it: that of `--coords`, or the defaults of `tfbig tile`.
+    """Return settings of tiles that no flag gives: those of the files of `--coords`, or the defaults of `tfbig tile`.
 
-    It is saved with the run, so that predictions use the same.
+    They are saved with the run, so that predictions use the same.
     """
     size, resolution, share = settings.tile or TILE, {"mpp": MPP}, MIN_TISSUE
     if coords:

@@ -49,7 +49,7 @@ AGGREGATORS: dict[str, Callable[[MILSettings, int], Any]] = {
 
 
 class MIL(Task[MILSettings, Data]):
-    """`--task mil`."""
+    """Training and evaluation with `--task mil`."""
 
     def resolved(self, settings: MILSettings) -> MILSettings:
         """Return the settings with the scale of pixels that the encoder expects."""

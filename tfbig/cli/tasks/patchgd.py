@@ -42,7 +42,7 @@ MAPS = 4
 
 
 class PatchGDTask(Task[PatchGDSettings, Data]):
-    """`--task patchgd`."""
+    """Training and evaluation with `--task patchgd`."""
 
     def resolved(self, settings: PatchGDSettings) -> PatchGDSettings:
         """Return the settings with the epochs of the warm start, the code of a patch and the scale of pixels.

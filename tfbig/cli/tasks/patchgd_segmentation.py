@@ -33,7 +33,7 @@ COMPARED = ("background", "correct", "false", "missed")
 
 
 class PatchGDSegmentationTask(Task[PatchGDSegmentationSettings, Data]):
-    """`--task patchgd-segmentation`."""
+    """Training and evaluation with `--task patchgd-segmentation`."""
 
     measured = ("loss", "val_loss", "dice", "val_dice", "seconds_per_step")
 

@@ -59,7 +59,7 @@ class SegmentationData:
 
 
 class Segmentation(Task[SegmentationSettings, SegmentationData]):
-    """`--task segmentation`."""
+    """Training and evaluation with `--task segmentation`."""
 
     measured = ("loss", "val_loss", "dice", "val_dice", "seconds_per_step")
 
