@@ -116,7 +116,10 @@ def test_folders_of_tiles(tmp_path):
             "bag,split\na,train\n",
             "bags.csv: line 1: has no column 'label'; expected a table with columns bag, label, split",
         ),
-        ("bag,label,split\na.npy,x,train\nb,1,test\n", "bags.csv: has numbers and names: 1, x"),
+        (
+            "bag,label,split\na.npy,x,train\nb,1,test\n",
+            "bags.csv: line 3: label '1', but line 2 has 'x'",
+        ),
         (
             "bag,label,split\na.npy,0,train\nb.npy,1000000,train\n",
             "bags.csv: line 3: label 1000000, but no line has label 1; expected 0, 1, 2, ... without gaps",

@@ -82,7 +82,7 @@ def test_class_names_of_a_run(cohort_data):
         ("s0,red\ns2,purple\ns0,purple", "slide s0 is in lines 2 and 4"),
         ("s0,red\ns2,", "line 3: has no label"),
         ("s0,red\ns2,red", "has only one label: red"),
-        ("s0,red\ns2,1", "has numbers and names: 1, red"),
+        ("s0,red\ns2,1", r"line 3: label '1', but line 2 has 'red'; expected names, or numbers"),
         ("s0,0\ns2,1\ns4,1000000", r"wrong\.csv: line 4: label 1000000, but no line has label 2"),
         ("s0,1\ns2,2", r"wrong\.csv: line 2: label 1, but no line has label 0; expected 0, 1, 2"),
         (",red\ns2,purple", r"wrong\.csv: line 2: has no slide_id\. Add one, or remove the line"),

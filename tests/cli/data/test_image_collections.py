@@ -51,6 +51,7 @@ def test_digits(ending, tmp_path):
     (tmp_path / "mnist").mkdir()
     of_mnist = image_collections.ultramnist(dataset_folders.mnist(tmp_path / "mnist", ending), 0)
     assert of_mnist.folder == tmp_path / "mnist" and not of_mnist.missing
+    assert len(image_collections.qmnist(of_mnist.folder, 0).notes) == 2
     (tmp_path / "empty").mkdir()
     assert image_collections.qmnist(tmp_path / "empty", 0).folder is None
 

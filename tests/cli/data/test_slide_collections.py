@@ -93,7 +93,8 @@ def test_camelyon17(tmp_path):
     assert labels(table)["patient_000_node_0"] == "normal"
     assert labels(table)["patient_000_node_1"] == "tumour"
     assert all(len(parts) == 1 for parts in of_cases(table).values())
-    assert "stages were never published (4 slides without a label)" in found.notes[-1]
+    assert found.notes[0].endswith("their stages were never published; 4 slides are not used")
+    assert "split 70:10:20 by patient with seed 0" in found.notes[1]
     assert found.missing == []
     file = tmp_path / "training" / "stages.csv"
     write_lines(file, *file.read_text().split(), "patient_100_node_0.tif,macro")

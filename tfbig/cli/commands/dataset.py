@@ -104,6 +104,8 @@ def _print_commands(recipes: Sequence[Recipe], found: Found, out: Path | None) -
         return
     if out is not None and not tables:
         print(f"No table is written to {out}: training reads the files as they are.")
+    if not usable:
+        print("No command is printed, because training needs what is missing.")
     for recipe in usable:
         print(f"# {recipe.about}")
         print(command(recipe, _data(recipe, found, out)))

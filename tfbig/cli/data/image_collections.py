@@ -84,7 +84,10 @@ def qmnist(folder: Path, seed: int) -> Found:
         folder: Folder of the downloaded files, or one that holds it, such as torchvision's.
         seed: Not used.
     """
-    return _digits(folder, "a third of the test digits validates, as in the paper")
+    found = _digits(folder, "a third of the test digits validates, as in the paper")
+    if found.folder and not first_of(found.folder, "qmnist-train-images-idx3-ubyte*"):
+        found.notes.append("the digits are those of MNIST; QMNIST has 50,000 more for testing")
+    return found
 
 
 def ultramnist(folder: Path, seed: int) -> Found:
@@ -153,8 +156,6 @@ def _digits(folder: Path, rule: str) -> Found:
             found.there.append(f"{part}: {len(read_digits(file.parent, part)[1])} digits")
         except SourceError as error:
             found.missing.append(str(error))
-    if not file.name.startswith("qmnist"):
-        found.notes.append("the digits are those of MNIST; QMNIST has 50,000 more for testing")
     return found
 
 

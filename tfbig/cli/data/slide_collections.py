@@ -72,6 +72,10 @@ def panda(folder: Path, seed: int) -> Found:
     found.notes.append(
         f"patchgd.csv: split 80:20 by label with seed {seed}, a tenth of the 80 validates"
     )
+    found.notes.append(
+        f"every training reads all slides first to find their tiles; tfbig tile {folder / 'train_images'} --out TILES "
+        "--mpp 0.5 --tissue grey-tiles does it once, for --coords TILES"
+    )
     return found
 
 
@@ -143,27 +147,28 @@ def camelyon17(folder: Path, seed: int) -> Found:
     found.missing += shortened(absent, "labelled slides")
     if corrected:
         found.notes += corrected.notes(folder, slides)
-    found.notes.append(_split_camelyon17(table, len(slides.keys() - labels.keys()), seed))
+    found.notes += _split_camelyon17(table, len(slides.keys() - labels.keys()), seed)
     found.tables = [table]
     return found
 
 
-def _split_camelyon17(table: Table, unlabelled: int, seed: int) -> str:
-    """Choose the validation slides of CAMELYON17, and test patients where they have no labels; return the rule."""
+def _split_camelyon17(table: Table, unlabelled: int, seed: int) -> list[str]:
+    """Choose the validation slides of CAMELYON17, and test patients where they have no labels; return the rules."""
     if table.rows and not table.of_split("test"):
         table.rows = split_rows(table.rows, (0.7, 0.1, 0.2), seed)
-        return (
-            f"no label of patients {TRAINING_PATIENTS} to 199, whose stages were never published ({unlabelled} slides "
-            f"without a label): the labelled slides are split 70:10:20 by patient with seed {seed}, which is not the "
-            "paper's test; it uses the labels of Ling et al. (2025): put their table slide_id,label into the folder"
-        )
+        return [
+            f"patients {TRAINING_PATIENTS} to 199 have no labels, their stages were never published; "
+            f"{unlabelled} slides are not used",
+            f"the labelled slides are split 70:10:20 by patient with seed {seed}, which is not the test of the paper",
+            "the paper uses the labels of Ling et al. (2025): put their table slide_id,label into the folder",
+        ]
     if table.of_split("val"):
-        return "train, val and test as in the table of labels"
+        return ["train, val and test as in the table of labels"]
     training = table.of_split("train")
     number = min(VALIDATION_SLIDES, len(training) // 4)
     for place in np.random.default_rng(seed).permutation(len(training))[:number]:
         training[place]["split"] = "val"
-    return f"{number} slides of the training patients validate, drawn with seed {seed}"
+    return [f"{number} slides of the training patients validate, drawn with seed {seed}"]
 
 
 def _stages(folder: Path) -> dict[str, int]:

@@ -160,10 +160,15 @@ def _names(rows: Sequence[Row], path: Path) -> list[str]:
     """Return the labels, sorted; if they are numbers, there is one for every number up to the largest."""
     kinds = sorted({row["label"] for row in rows})
     numbers = sorted(int(label) for label in kinds if label.isdecimal())
-    if len(kinds) == 1 or 0 < len(numbers) < len(kinds):
-        what = "numbers and names" if numbers and len(kinds) > 1 else "only one label"
+    if len(kinds) == 1:
         raise SourceError(
-            f"{path}: has {what}: {', '.join(kinds[:10])}. Check the labels, or name all with --class-names."
+            f"{path}: has only one label: {kinds[0]}. Check the labels, or name all with --class-names."
+        )
+    if 0 < len(numbers) < len(kinds):
+        row = next(row for row in rows if row["label"].isdecimal() != rows[0]["label"].isdecimal())
+        raise SourceError(
+            f"{row['place']}: label '{row['label']}', but line 2 has '{rows[0]['label']}'; expected names, or numbers "
+            "0, 1, 2, ..., in all lines. Check the labels, or name all with --class-names."
         )
     if not numbers:
         return kinds
