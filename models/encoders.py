@@ -11,7 +11,7 @@ import numpy as np
 from keras import layers
 
 from tfbig.models.mobilenet import mobilenetv2
-from tfbig.models.resnet import resnet18, resnet26, resnet34, resnet50
+from tfbig.models.resnet import resnet18, resnet18_flat, resnet26, resnet34, resnet50
 
 Builder: TypeAlias = Callable[..., keras.Model]
 """Function from the shape of a tile, and options, to an encoder."""
@@ -22,9 +22,12 @@ RESNETS: dict[str, Builder] = {
     "resnet50": resnet50,
     "resnet18_gn": partial(resnet18, name="resnet18_gn", norm="group"),
     "resnet50_gn": partial(resnet50, name="resnet50_gn", norm="group"),
+    "resnet18_flat": resnet18_flat,
     "resnet26": resnet26,
 }
 """ResNets; `_gn` has GroupNormalization of 32 groups."""
+FLAT = ("resnet18_flat",)
+"""Networks whose features are all numbers of the last map, not their averages."""
 TILE_CHANNELS = ("resnet26",)
 """Networks whose first convolution has the channels of the tile, as in the code of ABMIL-ACC; else it has three."""
 
@@ -203,7 +206,8 @@ def make(
     if name in builders:
         encoder = builders[name](shape)
     else:
-        options = {"include_top": False, "pooling": "avg" if pooled else None}
+        pooling = "flatten" if name in FLAT else "avg"
+        options = {"include_top": False, "pooling": pooling if pooled else None}
         seen = tuple(shape) if name in TILE_CHANNELS else (*shape[:2], 3)
         encoder = scaled(NETWORKS[name](seen, **options), shape, mean, std)
     encoder = encoder if norm else without_norm(encoder)

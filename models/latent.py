@@ -19,7 +19,7 @@ from tfbig.models.self_attention import SelfAttentionMIL
 
 BLOCKS = {"published": (1, 3), "smaller": (0, 3), "larger": (1, 4)}
 """Number of convolutions of stride 1 and of stride 2 in each convolutional head."""
-HEADS = (*BLOCKS, "abmil", "transformer")
+HEADS = (*BLOCKS, "linear", "abmil", "transformer")
 LATENT = 256
 
 
@@ -207,6 +207,10 @@ def make_head(
     """
     if kind == "transformer":
         return transformer_head(classes, width)
+    if kind == "linear":
+        z = keras.Input((*(cells or (None, None)), latent), name="z")
+        x = layers.GlobalAveragePooling2D()(z)
+        return keras.Model(z, layers.Dense(classes, name="logits")(x), name="linear_head")
     if kind == "abmil":
         return BagHead(ABMIL(classes, name="abmil"), name="abmil_head")
     return conv_head(classes, cells, latent, kind, width)
@@ -223,7 +227,9 @@ def baseline(
 ) -> keras.Model:
     """Build a plain network of whole images with the same head as PatchGD, to compare the training methods alone.
 
-    A 1 x 1 convolution turns the features of the trunk into `latent` channels, which take the place of Z.
+    A 1 x 1 convolution turns the features of the trunk into `latent` channels, which take the place of Z. With the head
+    "linear" there is no such convolution: the network ends as it does without PatchGD, in average pooling and a Dense
+    layer.
 
     Args:
         name: Name of the trunk, see `tfbig.models.encoders.make`.
@@ -237,11 +243,16 @@ def baseline(
     Returns:
         A plain `keras.Model` from images `[N, H, W, C]` to logits `[N, classes]`.
     """
-    trunk = encoders.make(name, image_shape, latent=latent, pooled=False, **options)
-    z = trunk.output
+    if kind == "linear":
+        trunk = encoders.make(name, image_shape, pooled=False, **options)
+        image = keras.Input(image_shape)
+        z = trunk(image)
+    else:
+        trunk = encoders.make(name, image_shape, latent=latent, pooled=False, **options)
+        image, z = trunk.input, trunk.output
     cells = None if None in z.shape[1:3] else tuple(z.shape[1:3])
-    head = make_head(kind, classes, cells, latent, width)
-    return keras.Model(trunk.input, head(z), name=f"plain_{name}")
+    head = make_head(kind, classes, cells, z.shape[-1], width)
+    return keras.Model(image, head(z), name=f"plain_{name}")
 
 
 def positions(cells: Sequence[int | tf.Tensor], width: int) -> tf.Tensor:

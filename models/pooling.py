@@ -158,12 +158,15 @@ class ABMIL(Aggregator):
         a = softmax_i(w (tanh(V h_i) * sigmoid(U h_i)))     gated
         logits = head(sum_i a_i h_i)
 
-    Ilse, Tomczak, Welling: "Attention-based deep multiple instance learning" (ICML 2018), equations 7 to 9.
+    Ilse, Tomczak, Welling: "Attention-based deep multiple instance learning" (ICML 2018), equations 7 to 9. The code of
+    Big-Layers has other activations, and may reduce the features first, `h = gelu(W2 gelu(W1 x))`.
 
     Args:
         classes: Number of classes; 1 for a binary label with a sigmoid.
         hidden: Number of rows of V and U.
         gated: Whether to multiply by the gate `sigmoid(U h)`.
+        activation: Activation in the place of tanh: "tanh", "relu" or "gelu".
+        widths: Units of Dense layers with GELU that reduce the features of an instance first; none by default.
         **options: Options of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Returns:
@@ -185,27 +188,71 @@ class ABMIL(Aggregator):
     """
 
     def __init__(
-        self, classes: int, hidden: int = 128, gated: bool = False, **options: Any
+        self,
+        classes: int,
+        hidden: int = 128,
+        gated: bool = False,
+        activation: str = "tanh",
+        widths: Sequence[int] = (),
+        **options: Any,
     ) -> None:
         super().__init__(classes, **options)
         self.hidden = hidden
         self.gated = gated
-        self.gate = Gate(hidden, gated, name="gate", dtype=self.dtype_policy)
+        self.activation = activation
+        self.widths = tuple(widths)
+        policy = {"dtype": self.dtype_policy}
+        self.reduce = [
+            layers.Dense(width, "gelu", name=f"reduce{i}", **policy)
+            for i, width in enumerate(self.widths)
+        ]
+        self.gate = Gate(hidden, gated, activation, name="gate", **policy)
 
     def build(self, shape: Sequence[int | None]) -> None:
         """Create the weights for features `[N, n, d]`."""
-        self.gate.build(shape)
-        super().build(shape)
+        reduced = (*shape[:-1], *self.widths[-1:]) if self.widths else shape
+        for layer, inputs in zip(self.reduce, (shape[-1], *self.widths), strict=False):
+            layer.build((*shape[:-1], inputs))
+        self.gate.build(reduced)
+        super().build(reduced)
+
+    def call(self, bag: tf.Tensor) -> tf.Tensor:
+        """Return the logits `[N, classes]` of bags `[N, n, d]`."""
+        reduced = self._reduced(bag)
+        weights = ops.expand_dims(ops.cast(self._softmax(reduced), reduced.dtype), 1)
+        return self.head(ops.matmul(weights, reduced)[:, 0])
 
     def attention(self, bag: Array) -> tf.Tensor:
         """Return the softmax of the gate over the instances of each bag, `[N, n]`."""
-        logits = self.gate(bag)
+        return self._softmax(self._reduced(bag))
+
+    def scores(self, bag: Array) -> tf.Tensor:
+        """Return the logits of each instance, classified as if it were the whole bag.
+
+        Args:
+            bag: Features `[N, n, d]`.
+
+        Returns:
+            Logits `[N, n, classes]`.
+        """
+        return self.head(self._reduced(bag))
+
+    def _reduced(self, bag: Array) -> Array:
+        """Return the features `[N, n, widths[-1]]` that are pooled, or the bag itself without `widths`."""
+        for layer in self.reduce:
+            bag = layer(bag)
+        return bag
+
+    def _softmax(self, reduced: Array) -> tf.Tensor:
+        """Return the attention `[N, n]` of reduced features."""
+        logits = self.gate(reduced)
         # Not ops.softmax, which warns about bags of one instance.
         return ops.exp(logits - ops.logsumexp(logits, axis=1, keepdims=True))
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the layer."""
-        return super().get_config() | {"hidden": self.hidden, "gated": self.gated}
+        own = {name: getattr(self, name) for name in ("hidden", "gated", "activation", "widths")}
+        return super().get_config() | own
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -217,14 +264,18 @@ class Gate(layers.Layer):
     Args:
         hidden: Number of rows of V and U.
         gated: Whether to multiply by the gate `sigmoid(U h)`.
+        activation: Activation in the place of tanh: "tanh", "relu" or "gelu".
         **options: Options of `keras.layers.Layer`.
     """
 
-    def __init__(self, hidden: int = 128, gated: bool = True, **options: Any) -> None:
+    def __init__(
+        self, hidden: int = 128, gated: bool = True, activation: str = "tanh", **options: Any
+    ) -> None:
         super().__init__(**options)
         self.hidden = hidden
         self.gated = gated
-        self.v = layers.Dense(hidden, "tanh", name="v", dtype=self.dtype_policy)
+        self.activation = activation
+        self.v = layers.Dense(hidden, activation, name="v", dtype=self.dtype_policy)
         self.u = layers.Dense(hidden, "sigmoid", name="u", dtype=self.dtype_policy)
         self.w = layers.Dense(1, name="w", dtype=self.dtype_policy)
 
@@ -252,4 +303,5 @@ class Gate(layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the layer."""
         config: dict[str, Any] = super().get_config()
-        return config | {"hidden": self.hidden, "gated": self.gated}
+        own = {"hidden": self.hidden, "gated": self.gated, "activation": self.activation}
+        return config | own

@@ -17,6 +17,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of the channels of ImageNet, divided by 255, that the weights of `IMAGENET` expect."""
 IMAGENET = {
     "resnet18": "timm/resnet18.tv_in1k",
+    "resnet18_flat": "timm/resnet18.tv_in1k",
     "resnet26": "timm/resnet26.bt_in1k",
     "resnet34": "timm/resnet34.tv_in1k",
     "resnet50": "timm/resnet50.tv_in1k",

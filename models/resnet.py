@@ -59,6 +59,30 @@ def resnet50(
     return resnet(_bottleneck, (3, 4, 6, 3), input_shape, include_top, classes, pooling, name, norm)
 
 
+def resnet18_flat(
+    input_shape: Sequence[int | None] = (256, 256, 3),
+    include_top: bool = True,
+    classes: int = 1000,
+    pooling: str | None = None,
+    name: str = "resnet18_flat",
+) -> keras.Model:
+    """Build ResNet-18 without padding in its stem, as the code of Big-Layers has it for PANDA.
+
+    See `resnet` for the arguments and the result. With `pooling="flatten"` the features of a tile of 256 x 256 are the
+    8 x 8 x 512 numbers of its last map.
+    """
+    return resnet(
+        _basic_block,
+        (2, 2, 2, 2),
+        input_shape,
+        include_top,
+        classes,
+        pooling,
+        name,
+        stem_padding=False,
+    )
+
+
 def resnet26(
     input_shape: Sequence[int | None] = (None, None, 3),
     include_top: bool = True,
@@ -83,6 +107,7 @@ def resnet(
     pooling: str | None,
     name: str,
     norm: str = "batch",
+    stem_padding: bool = True,
 ) -> keras.Model:
     """Build a residual network (He et al., "Deep residual learning", CVPR 2016) in torchvision's form.
 
@@ -100,10 +125,11 @@ def resnet(
         input_shape: `(H, W, 3)`; `None` for any height or width.
         include_top: Whether to end in average pooling and a dense layer without activation.
         classes: Outputs of that layer.
-        pooling: Without the top: `"avg"`, `"max"`, or None for the feature map `[N, H/32, W/32, C]`.
+        pooling: Without the top: `"avg"`, `"max"`, `"flatten"`, or None for the feature map `[N, H/32, W/32, C]`.
         name: Name of the model.
         norm: "batch" for BatchNormalization, or "group" for GroupNormalization with 32 groups (Wu and He, "Group
             normalization", ECCV 2018), which has as many trainable parameters.
+        stem_padding: Whether the first convolution and the max pooling pad the image.
 
     Returns:
         A plain functional `keras.Model`. Its input `[N, H, W, 3]` is RGB as torchvision normalises it,
@@ -117,11 +143,11 @@ def resnet(
         raise ValueError(f"norm={norm!r} of {name}: expected 'batch' or 'group'.")
     normalise = NORMS[norm]
     image = keras.Input(input_shape, name="image")
-    x = convolution(image, 64, 7, 2, "conv1")  # [N, H/2, W/2, 64]
+    x = convolution(image, 64, 7, 2, "conv1", stem_padding)  # [N, H/2, W/2, 64]
     x = relu(normalise(x, "bn1"), "relu")
     # Padding with zeros is safe: after ReLU no value is below them. If a whole window is zero the
     # padding ties with it, and takes a gradient that ReLU would have stopped anyway.
-    x = keras.layers.ZeroPadding2D(1, name="maxpool.pad")(x)
+    x = keras.layers.ZeroPadding2D(1, name="maxpool.pad")(x) if stem_padding else x
     x = keras.layers.MaxPooling2D(3, 2, name="maxpool")(x)  # [N, H/4, W/4, 64]
     for stage, (width, depth) in enumerate(zip(WIDTHS, depths, strict=True), 1):
         for i in range(depth):

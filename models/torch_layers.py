@@ -17,7 +17,7 @@ Norm: TypeAlias = Callable[[keras.KerasTensor, str], keras.KerasTensor]
 
 
 def convolution(
-    x: keras.KerasTensor, filters: int, kernel: int, stride: int, name: str
+    x: keras.KerasTensor, filters: int, kernel: int, stride: int, name: str, padded: bool = True
 ) -> keras.KerasTensor:
     """Add a convolution without bias, padded by `kernel // 2` on all four sides.
 
@@ -27,6 +27,7 @@ def convolution(
         kernel: Rows and columns of the kernel, an odd number.
         stride: Stride of rows and columns.
         name: Name of the layer.
+        padded: False for no padding.
 
     Returns:
         Image `[N, H / stride, W / stride, filters]`.
@@ -35,11 +36,11 @@ def convolution(
         filters,
         kernel,
         strides=stride,
-        padding=_padding(stride),
+        padding=_padding(stride) if padded else "valid",
         use_bias=False,
         kernel_initializer=keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal"),
         name=name,
-    )(_padded(x, kernel, stride, name))
+    )(_padded(x, kernel, stride, name) if padded else x)
 
 
 def depthwise_convolution(
@@ -86,17 +87,19 @@ def pool(x: keras.KerasTensor, pooling: str | None) -> keras.KerasTensor:
 
     Args:
         x: Feature map `[N, H, W, C]`.
-        pooling: "avg", "max", or None to return the map itself.
+        pooling: "avg", "max", "flatten" for all numbers of the map in order, or None to return the map itself.
 
     Raises:
         ValueError: `pooling` is none of these.
     """
-    if pooling not in (None, "avg", "max"):
-        raise ValueError(f"pooling={pooling!r}: expected None, 'avg' or 'max'.")
+    if pooling not in (None, "avg", "max", "flatten"):
+        raise ValueError(f"pooling={pooling!r}: expected None, 'avg', 'max' or 'flatten'.")
     if pooling == "avg":
         return keras.layers.GlobalAveragePooling2D(name="avgpool")(x)
     if pooling == "max":
         return keras.layers.GlobalMaxPooling2D(name="maxpool_all")(x)
+    if pooling == "flatten":
+        return keras.layers.Flatten(name="flatten")(x)
     return x
 
 

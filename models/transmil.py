@@ -33,7 +33,8 @@ class TransMIL(layers.Layer):
 
     Args:
         classes: Number of classes.
-        width: Width of a token; a multiple of the 8 attention heads.
+        width: Width of a token; a multiple of the 8 attention heads. There are half as many landmarks, as in the code
+            of TransMIL: 256 for a width of 512, 64 for one of 128.
         **options: Options of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Returns:
@@ -60,7 +61,10 @@ class TransMIL(layers.Layer):
         self.norms = [
             layers.LayerNormalization(epsilon=EPSILON, name=f"norm{i}", **policy) for i in range(3)
         ]
-        self.blocks = [NystromAttention(width, name=f"attention{i}", **policy) for i in range(2)]
+        self.blocks = [
+            NystromAttention(width, landmarks=width // 2, name=f"attention{i}", **policy)
+            for i in range(2)
+        ]
         self.places = [
             layers.DepthwiseConv2D(k, padding="same", name=f"place{k}", **policy) for k in (7, 5, 3)
         ]

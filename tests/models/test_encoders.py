@@ -59,3 +59,15 @@ def test_scaled_tiles(channels):
     x = np.random.default_rng(0).integers(0, 256, (2, 4, 4, channels)).astype("float32")
     seen = encoders.scaled(net, (4, 4, channels), mean, std)(x)
     np.testing.assert_allclose(seen, (x / 255 - mean) / std, atol=1e-6)
+
+
+def test_encoder_of_big_layers():
+    """Without padding in the stem a tile of 256 gives 125, 62, 31, 16 and 8 rows: 8 x 8 x 512 features."""
+    encoder = encoders.make("resnet18_flat", (256, 256, 3))
+    assert encoder.output_shape == (None, 32768)
+    net = encoder.get_layer("resnet18_flat")
+    rows = [
+        net.get_layer(n).output.shape[1]
+        for n in ("conv1", "maxpool", "layer2.0.relu", "layer4.1.relu")
+    ]
+    assert rows == [125, 62, 31, 8]

@@ -121,6 +121,19 @@ def test_baseline(name, channels):
     assert head.input_shape == (None, 128 // stride, 192 // stride, 32)
 
 
+@pytest.mark.parametrize(("name", "features"), [("small", 64), ("resnet18", 512)])
+def test_baseline_without_a_head(name, features):
+    """Average pooling and one Dense layer after the trunk, which keeps its name."""
+    model = latent.baseline(name, (64, 96, 3), 5, "linear", latent=8)
+    trunk = encoders.make(name, (64, 96, 3), pooled=False)
+    assert model.count_params() == trunk.count_params() + (features + 1) * 5
+    x = np.random.default_rng(0).uniform(0, 255, (2, 64, 96, 3)).astype("float32")
+    trunk.set_weights(model.get_layer(name).get_weights())
+    kernel, bias = model.layers[-1].get_weights()
+    expected = trunk(x).numpy().mean((1, 2)) @ kernel + bias
+    np.testing.assert_allclose(model(x), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_baseline_streams():
     """The exact engine trains the network that PatchGD is compared with."""
     model = latent.baseline("small", (None, None, 1), 5, latent=8, width=8)

@@ -1,5 +1,7 @@
 """Mean, max and attention pooling against their equations."""
 
+import math
+
 import numpy as np
 import pytest
 from aggregator_checks import (
@@ -13,6 +15,8 @@ from equations import bag, close, dense, softmax
 from tfbig.models.pooling import ABMIL, MaxPooling, MeanPooling
 
 AGGREGATORS = {
+    "abmil_relu": lambda: ABMIL(3, 4, activation="relu"),
+    "abmil_gelu": lambda: ABMIL(3, 4, activation="gelu", widths=(7, 3)),
     "mean": lambda: MeanPooling(3),
     "max": lambda: MaxPooling(3),
     "abmil": lambda: ABMIL(3, hidden=8),
@@ -80,3 +84,46 @@ def test_equal_maxima_share_attention():
     x = np.array([[[1.0, 5.0], [1.0, 2.0], [0.0, 2.0]]], "float32")
     layer(x)
     close(layer.attention(x), [[(0.5 + 1) / 2, 0.5 / 2, 0]])
+
+
+def gelu(x):
+    """Return x times the distribution function of a standard normal, as torch computes GELU."""
+    return x * 0.5 * (1 + np.vectorize(math.erf)(x / 2**0.5))
+
+
+def test_heads_of_big_layers():
+    """256 and 128 units with GELU, then attention with GELU, as in its code; sizes here are smaller."""
+    layer, x = (
+        ABMIL(2, 4, activation="gelu", widths=(7, 3)),
+        np.random.default_rng(0).normal(size=(1, 5, 6)),
+    )
+    logits = layer(x.astype("float32"))
+    arrays = {w.path.split("/", 1)[-1]: w.numpy().astype("float64") for w in layer.weights}
+
+    def dense(name, h):
+        (kernel,) = (a for key, a in arrays.items() if key.endswith(f"{name}/kernel"))
+        (bias,) = (a for key, a in arrays.items() if key.endswith(f"{name}/bias"))
+        return h @ kernel + bias
+
+    h = gelu(dense("reduce1", gelu(dense("reduce0", x[0]))))
+    weights = np.exp(dense("w", gelu(dense("v", h)))[:, 0])
+    weights /= weights.sum()
+    np.testing.assert_allclose(logits[0], dense("head", weights @ h), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(layer.attention(x.astype("float32"))[0], weights, rtol=1e-5)
+    assert layer.scores(x.astype("float32")).shape == (1, 5, 2)
+
+
+def test_parameters_of_the_heads_of_big_layers():
+    """Of 512 features for CAMELYON, and of 32768 numbers of the last map for PANDA."""
+    counts = {}
+    for classes, width, options in (
+        (2, 512, {"activation": "gelu", "widths": (256, 128)}),
+        (6, 32768, {"activation": "relu"}),
+    ):
+        layer = ABMIL(classes, 128, **options)
+        layer.build((1, None, width))
+        counts[width] = layer.count_params()
+    attention = 129
+    gelu_head = (512 + 1) * 256 + (256 + 1) * 128 + (128 + 1) * 128 + attention + (128 + 1) * 2
+    relu_head = (32768 + 1) * 128 + attention + (32768 + 1) * 6
+    assert counts == {512: gelu_head, 32768: relu_head}

@@ -129,3 +129,9 @@ def test_every_weight_is_trained():
         bool(ops.any(w != b)) for w, b in zip(model.trainable_variables, before, strict=True)
     ]
     assert all(changed)
+
+
+@pytest.mark.parametrize(("width", "landmarks"), [(512, 256), (128, 64)])
+def test_landmarks(width, landmarks):
+    """Half of the width, as in the code of TransMIL; Big-Layers has 128 and 64."""
+    assert {block.landmarks for block in TransMIL(2, width).blocks} == {landmarks}

@@ -103,7 +103,7 @@ def test_a_run_records_its_weights(hub, tmp_path):
     expected = state_of("resnet18")["conv1.weight"].transpose(2, 3, 1, 0)
     np.testing.assert_array_equal(trained, expected)
     shutil.rmtree(tmp_path / "cache")
-    assert run_mil(tmp_path / "out", "--resume", "--epochs", "2") == 0
+    assert run_mil(tmp_path / "out", *IMAGENET, "--resume", "--epochs", "2") == 0
     assert metrics(tmp_path / "out")["epochs"] == 2
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-AGGREGATORS = ("abmil", "gated", "dtfd", "transmil", "attention", "mean", "max")
+AGGREGATORS = (
+    *("abmil", "gated", "abmil_relu", "abmil_gelu"),
+    *("dtfd", "transmil", "attention", "mean", "max"),
+)
 AUGMENTATIONS = ("a3", "slide")
 SLIDE_AUGMENTATIONS = ("none", "brightness")
 BAGS = ("shapes", "digits", "pictures", "folder", "slides")
 DISTILLATIONS = ("AFS", "MaxS", "MaxMinS", "MAS")
 FILLINGS = ("published", "frozen")
-HEADS = ("published", "smaller", "larger", "abmil", "transformer")
+HEADS = ("published", "smaller", "larger", "linear", "abmil", "transformer")
 IMAGES = ("drawn", "digits", "folder", "pictures", "har", "slides")
 INPUT_CHANNELS = {"rgb": 3, "gray": 1, "inverted-gray": 1}
 """Inputs of `tfbig predict`, and the channels of each."""
@@ -17,7 +20,10 @@ MASK_LOSSES = ("binary_cross_entropy", "dice")
 NORMS = ("exact", "frozen", "per_slice")
 OPTIMIZERS = ("adam", "coupled_adam", "adamw", "demon_adamw", "lookahead_radam")
 READERS = ("tifffile", "openslide", "zarr")
-RESNETS = ("resnet18", "resnet34", "resnet50", "resnet18_gn", "resnet50_gn", "resnet26")
+RESNETS = (
+    *("resnet18", "resnet34", "resnet50", "resnet18_gn", "resnet50_gn"),
+    *("resnet18_flat", "resnet26"),
+)
 SCHEDULES = ("constant", "cosine", "step-cosine", "exponential", "linear")
 SAMPLERS = ("shuffle", "replacement", "attention")
 SCALES = ("published", "unbiased")

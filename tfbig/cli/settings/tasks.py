@@ -146,7 +146,10 @@ class MILNetwork:
     SECTION = "data"
 
     model: str = flag(
-        "abmil", choices=choices.AGGREGATORS, help="aggregator of the bag (default: %(default)s)"
+        "abmil",
+        choices=choices.AGGREGATORS,
+        help="aggregator of the bag; abmil_relu and abmil_gelu are those of the code of Big-Layers, for PANDA and for "
+        "CAMELYON (default: %(default)s)",
     )
     encoder: str = flag(
         "small",
@@ -254,7 +257,7 @@ class PatchGDNetwork:
     encoder: str = flag(
         "strided",
         choices=[*choices.TRUNKS, *choices.NETWORKS, "series"],
-        help="network of a patch; series: the network of the PatchGD paper for HAR (default: %(default)s)",
+        help="network of a patch; series: that of PatchGD for HAR (default: %(default)s)",
     )
     encoder_weights: str | None = encoder_weights_flag()
     mean: float | tuple[float, ...] | None = channels_flag(0.0, "mean", "a ResNet or MobileNet")
@@ -272,7 +275,8 @@ class PatchGDNetwork:
     head: str = flag(
         "transformer",
         choices=[*choices.HEADS, "series"],
-        help="network over the latent grid (default: %(default)s)",
+        help="network over the latent grid; linear: one linear layer, for --mode device the network without a head, for "
+        "--encoder series that of the paper, while series is that of its code (default: %(default)s)",
     )
     head_width: int = flag(
         64, type=types.count, help="channels of the head; published: 256 (default: %(default)s)"

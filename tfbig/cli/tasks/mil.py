@@ -31,6 +31,10 @@ from tfbig.training import Epochs
 AGGREGATORS: dict[str, Callable[[MILSettings, int], Any]] = {
     "abmil": lambda s, n: ABMIL(n, s.hidden, name="abmil"),
     "gated": lambda s, n: ABMIL(n, s.hidden, gated=True, name="gated"),
+    "abmil_relu": lambda s, n: ABMIL(n, s.hidden, activation="relu", name="abmil_relu"),
+    "abmil_gelu": lambda s, n: ABMIL(
+        n, s.hidden, activation="gelu", widths=(256, 128), name="abmil_gelu"
+    ),
     "dtfd": lambda s, n: DTFDMIL(
         n,
         s.width,

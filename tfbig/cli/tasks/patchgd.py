@@ -308,10 +308,11 @@ def _series(settings: PatchGDSettings, shape: Shape, classes: int) -> Any:
     if settings.mode == "offload":
         raise SourceError("--encoder series: series fit in memory; use --mode device or patchgd.")
     length, channels = (extent or 0 for extent in shape)
+    rate, hidden = (0.0, None) if settings.head == "linear" else (series.RATE, series.HIDDEN)
     if settings.mode != "patchgd":
-        return series.baseline(length, channels, classes)
-    encoder = series.encoder(settings.patch, channels)
-    head = series.head(classes, length // settings.patch, encoder.output_shape[-1])
+        return series.baseline(length, channels, classes, rate, hidden)
+    encoder = series.encoder(settings.patch, channels, rate)
+    head = series.head(classes, length // settings.patch, encoder.output_shape[-1], hidden)
     return _patchgd(settings, encoder, head, shape)
 
 
