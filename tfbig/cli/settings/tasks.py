@@ -275,8 +275,8 @@ class PatchGDNetwork:
     head: str = flag(
         "transformer",
         choices=[*choices.HEADS, "series"],
-        help="network over the latent grid; linear: one linear layer, for --mode device the network without a head, for "
-        "--encoder series that of the paper, while series is that of its code (default: %(default)s)",
+        help="network over the latent grid; linear: one linear layer, for --mode device the network without a head, "
+        "for --encoder series that of the paper, while series is that of its code (default: %(default)s)",
     )
     head_width: int = flag(
         64, type=types.count, help="channels of the head; published: 256 (default: %(default)s)"
