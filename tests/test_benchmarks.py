@@ -9,7 +9,9 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from samples import ROOT
 
 from benchmarks import compare, mil_loss, profile, qmnist_variants, run, scaling
@@ -154,3 +156,31 @@ def test_report() -> None:
     lines = run.table(x for x in run.results() if "memory_ratio" in x)
     assert lines[0].startswith("| network | size | way |")
     assert "\n".join(lines) in (ROOT / "benchmarks/README.md").read_text()
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Pictures of two classes."""
+    for number, name in enumerate(("cat", "dog")):
+        (tmp_path / name).mkdir()
+        for i in range(40):
+            pixels = np.random.default_rng(i).integers(0, 99, (40, 40, 3)) + 150 * number
+            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / name / f"{i}.png")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_normalisation(pictures: Path) -> None:
+    words = ("--data", str(pictures), "--epochs", "2", "--methods", "group", "patchgd")
+    lines = printed("normalisation.py", *words)
+    assert [x["way"] for x in lines] == ["group", "patchgd"]
+    assert all(0 <= x["accuracy"] <= 1 for x in lines)
+
+
+@pytest.mark.slow
+def test_patch_generator(pictures: Path) -> None:
+    words = ("--data", str(pictures), "--steps", "2", "--epochs", "1")
+    lines = printed("patch_generator.py", *words)
+    assert [x["way"] for x in lines] == ["share 0.5", "share 1.0"]
+    assert all(0 < x["halves"] < x["untrained"] for x in lines)
+    assert len({x["untrained"] for x in lines}) == 1
