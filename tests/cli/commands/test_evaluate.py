@@ -8,6 +8,7 @@ from samples import write_slide
 
 import train
 from tfbig.cli.main import main
+from tfbig.cli.settings import evaluation
 
 NEW_SLIDES = [{"slide_id": f"new{n}", "label": "red"} for n in range(3)]
 
@@ -55,6 +56,15 @@ def test_bags(mil_run, tmp_path):
     )
     assert before == after
     assert predictions(run) == predictions(tmp_path)
+
+
+def test_a_recipe_wins_over_the_run_and_flags_over_the_recipe(tmp_path):
+    lines = ["task: mil", "bags: slides", "model: gated", "eval_sample: 7", "eval_repeats: 1"]
+    (tmp_path / "config.yaml").write_text("\n".join(lines))
+    recipe = ["--config", "recipes/test-camelyon16.yaml"]
+    settings = evaluation.parse([str(tmp_path), *recipe, "--eval-sample", "5"], "")
+    assert (settings.eval_split, settings.eval_repeats) == ("all", 10)
+    assert (settings.eval_sample, settings.model) == (5, "gated")
 
 
 def test_errors(tmp_path, capsys):

@@ -47,6 +47,7 @@ def test_folder(slides, tmp_path, capsys):
         (("--tissue", "grey-tiles"), 16),
         pytest.param(("--tissue", "none"), 64, marks=pytest.mark.slow),
         (("--tissue", "none", "--max-pen", "0.5"), 64),
+        (("--tissue", "none", "--overlap", "30", "--edge", "10"), 144),
         (("--tissue", "none", "--min-sharpness", "1"), 48),
     ],
 )

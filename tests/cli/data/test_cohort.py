@@ -106,6 +106,17 @@ def test_spreadsheet_table(cohort_data):
     assert rows == others
 
 
+def test_all_slides_of_another_table_are_evaluated(cohort_data, tmp_path):
+    """But for those that the run was trained on."""
+    own = {"slide_id": "s0", "label": "purple", "split": "train"}
+    write_table(tmp_path / "slides.csv", [own | {"path": cohort_data.parent / "centre 0/s0.tif"}])
+    for eval_split, count in (("test", 2), ("all", 10)):
+        changes = {"test_only": str(tmp_path), "eval_split": eval_split}
+        slides = cohort.read(cohort_settings(cohort_data, **changes))
+        tested = [row["slide_id"] for row in slides.of_split("test")]
+        assert len(tested) == count and "s0" not in tested
+
+
 def test_too_few_slides(cohort_data):
     rows = [{"slide_id": f"s{n}", "label": n % 2} for n in range(2)]
     slides = cohort.read(cohort_settings(write_table(cohort_data.parent / "few.csv", rows)))
