@@ -44,8 +44,18 @@ def figures(run: Path) -> dict[str, Any]:
     return {**{name: config[name] for name in SETTINGS}, **trained, **means, "slides": slides}
 
 
+def steps_per_epoch(run: Path) -> int:
+    """Return the steps of an epoch of a training run on batches of one, with a table of slides."""
+    from tfbig.results import run_folder
+
+    config = run_folder.read_yaml(run / "config.yaml")
+    slides = csv.DictReader((run / "slides.csv").read_text().splitlines())
+    whole = sum(row["split"] == "train" for row in slides)
+    return whole if config["crop"] == "whole" else int(config["crops"])
+
+
 def plot(path: Path, runs: Sequence[Path]) -> None:
-    """Draw the validation Dice and loss of training runs over their epochs."""
+    """Draw the validation Dice and loss of training runs over their steps."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.5), layout="constrained")
@@ -57,16 +67,13 @@ def plot(path: Path, runs: Sequence[Path]) -> None:
     ):
         for run in runs:
             rows = list(csv.DictReader((run / "history.csv").read_text().splitlines()))
-            axes.plot(
-                [int(row["epoch"]) for row in rows],
-                [float(row[name]) for row in rows],
-                ".-",
-                label=run.name,
-            )
-        axes.set_xlabel("epoch")
+            steps = [int(row["epoch"]) * steps_per_epoch(run) for row in rows]
+            axes.plot(steps, [float(row[name]) for row in rows], ".-", label=run.name)
+        axes.set_xscale("log")
+        axes.set_xlabel("step")
         axes.set_ylabel(f"{label}, validation slides")
         axes.grid(alpha=0.3)
-        axes.legend()
+    axes.legend()
     figure.savefig(path, dpi=100)
 
 
