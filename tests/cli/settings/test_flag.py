@@ -63,6 +63,12 @@ def test_what_is_saved(tmp_path, monkeypatch) -> None:
     assert flags.deciding(settings) == decides
 
 
+def test_words_are_not_saved_as_paths(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for value, saved in (("imagenet", "imagenet"), ("w.h5", str(tmp_path / "w.h5"))):
+        assert flags.to_save(MILSettings(encoder_weights=value))["encoder_weights"] == saved
+
+
 def test_settings_do_not_change() -> None:
     with pytest.raises(FrozenInstanceError):
         MILSettings().epochs = 3  # type: ignore[misc]
