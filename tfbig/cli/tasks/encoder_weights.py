@@ -147,6 +147,7 @@ def _fetched(name: str) -> str:
             "--encoder-weights imagenet: needs huggingface_hub to fetch the weights. Run pip install 'tfbig[hub]', or "
             "give a file with torchvision's weights."
         ) from error
+    hub.logging.set_verbosity_error()  # else it prints a line for each attempt
     try:
         path: str = hub.hf_hub_download(repository, file, token=False)
     except Exception as error:  # errors of networks, and of the client
