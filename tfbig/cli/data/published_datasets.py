@@ -172,7 +172,10 @@ RECIPES = {
         Recipe("patchgd-ultramnist-as-published", "PatchGD, images made of digits"),
         Recipe("patchgd-ultramnist-competition", "PatchGD, images of the competition", "images"),
     ),
-    "uci-har": (Recipe("patchgd-har-as-published", "PatchGD"),),
+    "uci-har": (
+        Recipe("patchgd-har-as-published", "PatchGD"),
+        Recipe("patchgd-har-as-coded", "PatchGD with the network of its code"),
+    ),
 }
 """Recipes that go with a data set."""
 
