@@ -121,16 +121,22 @@ def test_out_of_memory_fails_one_slide(slides, tmp_path, capsys, monkeypatch):
 def test_signal(slides, tmp_path, capsys, monkeypatch):
     tiled = tile._tile
 
-    def stop(*arguments):
+    def stop_in(*arguments):
         signals.request(signal.SIGTERM)
         return tiled(*arguments)
 
-    monkeypatch.setattr(tile, "_tile", stop)
+    def stop_after(*arguments):
+        line = tiled(*arguments)
+        signals.request(signal.SIGTERM)
+        return line
+
     command = ["tile", str(slides), "--out", str(tmp_path / "out"), "--size", "64"]
-    assert main([*command, "--min-sharpness", "1"]) == 143  # in the first slide, which is read
+    monkeypatch.setattr(tile, "_tile", stop_in)
+    assert main([*command, "--min-sharpness", "1"]) == 143
     assert not (tmp_path / "out" / "a.h5").exists()
     assert "tfbig tile: stopped by SIGTERM; finished slides are kept" in capsys.readouterr().err
-    assert main([*command, "--out", str(tmp_path / "other")]) == 143  # after it
+    monkeypatch.setattr(tile, "_tile", stop_after)
+    assert main([*command, "--out", str(tmp_path / "other")]) == 143
     assert [p.name for p in (tmp_path / "other").glob("*.h5")] == ["a.h5"]
     monkeypatch.undo()
     assert main([*command, "--out", str(tmp_path / "other")]) == 0
