@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from tfbig import SourceError, Stopped, TfbigError, sources
 from tfbig.cli import dask, messages
+from tfbig.cli.data import slide_folders
 from tfbig.cli.settings.flag import deciding
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
@@ -204,7 +205,7 @@ def list_slides(names: Sequence[str | Path]) -> list[Path]:
     """Return the slides among files and folders, by name.
 
     Args:
-        names: Paths of slides and of folders.
+        names: Paths of slides and of folders; subfolders of a folder without slides are searched too.
 
     Raises:
         SourceError: A folder holds no slides, or two slides have the same name without suffix.
@@ -212,9 +213,7 @@ def list_slides(names: Sequence[str | Path]) -> list[Path]:
     paths: list[Path] = []
     for path in map(Path, names):
         is_folder = path.is_dir() and path.suffix.lower() != ".zarr"
-        files = [path]
-        if is_folder:
-            files = sorted(p for p in path.iterdir() if p.suffix.lower() in sources.SLIDE_SUFFIXES)
+        files = slide_folders.slides_in(path) if is_folder else [path]
         if not files:
             suffixes = ", ".join(sorted(sources.SLIDE_SUFFIXES))
             raise SourceError(f"{path}: holds no slides ({suffixes}). Check the path.")

@@ -12,7 +12,7 @@ import numpy as np
 
 from tfbig import SourceError, sources
 from tfbig.cli import messages, paths
-from tfbig.cli.data import splits
+from tfbig.cli.data import slide_folders, splits
 from tfbig.cli.data.splits import Row
 from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings, SegmentationSettings
@@ -22,8 +22,6 @@ from tfbig.sources.slides.slide import title_of
 
 TABLE = "slides.csv"
 COLUMNS = ("slide_id", "label")
-RESULTS = ("tile.yaml", "predict.yaml", run_folder.CONFIG)
-"""Files that mark a folder of results, whose images are not slides."""
 CohortSettings: TypeAlias = MILSettings | PatchGDSettings
 """Settings of a run on slides of a table."""
 TableSettings: TypeAlias = CohortSettings | SegmentationSettings
@@ -264,11 +262,8 @@ class _Files:
         """
         if self._paths is None:
             self._paths = {}
-            files = sorted(self.folder.rglob("*"))
-            results = {path.parent for path in files if path.name in RESULTS}
-            for path in files:
-                if path.suffix.lower() in sources.SLIDE_SUFFIXES and not results & {*path.parents}:
-                    self._paths.setdefault(title_of(path), []).append(path)
+            for path in slide_folders.slides_below(self.folder):
+                self._paths.setdefault(title_of(path), []).append(path)
         paths = self._paths.get(title_of(slide)) or self._paths.get(slide) or []
         if len(paths) > 1:
             raise SourceError(

@@ -1,0 +1,50 @@
+"""Slides in folders as people have them: flat, in a folder for each slide, beside results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tfbig import SourceError
+from tfbig.cli import slide_batch
+from tfbig.cli.data import slide_folders
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def names_of(paths: list[Path], folder: Path) -> list[str]:
+    return [str(path.relative_to(folder)) for path in paths]
+
+
+def test_subfolders_of_a_folder_with_slides_are_not_searched(tmp_path: Path) -> None:
+    touch(tmp_path, "b.svs", "a.tif", "masks/a.png", "notes.txt")
+    assert names_of(slide_folders.slides_in(tmp_path), tmp_path) == ["a.tif", "b.svs"]
+    assert names_of(slide_folders.slides_below(tmp_path), tmp_path) == [
+        "a.tif",
+        "b.svs",
+        "masks/a.png",
+    ]
+
+
+def test_a_folder_for_each_slide_as_in_downloads_of_gdc(tmp_path: Path) -> None:
+    touch(tmp_path, "1f/TCGA-AA-0001-01Z-00-DX1.svs", "1f/logs/x.parcel", "02/TCGA-AA-0002.svs")
+    expected = ["02/TCGA-AA-0002.svs", "1f/TCGA-AA-0001-01Z-00-DX1.svs"]
+    assert names_of(slide_batch.list_slides([tmp_path]), tmp_path) == expected
+
+
+def test_pictures_of_results_are_not_slides(tmp_path: Path) -> None:
+    touch(tmp_path, "x/a.tif", "run/config.yaml", "run/a.png", "run/views/b.png", "t/tile.yaml")
+    touch(tmp_path, "t/a.png", "p/predict.yaml", "p/a.ome.tif")
+    assert names_of(slide_folders.slides_in(tmp_path), tmp_path) == ["x/a.tif"]
+
+
+def test_equal_names_in_subfolders_are_an_error(tmp_path: Path) -> None:
+    touch(tmp_path, "x/a.tif", "y/a.svs")
+    with pytest.raises(SourceError, match="results of both would be written to 'a'"):
+        slide_batch.list_slides([tmp_path])

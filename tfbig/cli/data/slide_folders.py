@@ -1,0 +1,36 @@
+"""Slides in folders and their subfolders, without the pictures of results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from tfbig import sources
+from tfbig.results import run_folder
+
+RESULTS: Final = ("tile.yaml", "predict.yaml", run_folder.CONFIG)
+"""Files that mark a folder of results, whose images are not slides."""
+
+
+def slides_in(folder: Path) -> list[Path]:
+    """Return the slides in a folder, by name; if it has none, those in its subfolders, such as GDC's downloads have.
+
+    Args:
+        folder: The folder.
+    """
+    return sorted(filter(_is_slide, folder.iterdir())) or slides_below(folder)
+
+
+def slides_below(folder: Path) -> list[Path]:
+    """Return the slides in a folder and in its subfolders, by name; results are left out.
+
+    Args:
+        folder: The folder.
+    """
+    files = sorted(folder.rglob("*"))
+    results = {path.parent for path in files if path.name in RESULTS}
+    return [path for path in files if _is_slide(path) and not results & {*path.parents}]
+
+
+def _is_slide(path: Path) -> bool:
+    return path.suffix.lower() in sources.SLIDE_SUFFIXES
