@@ -17,7 +17,6 @@ from tfbig.cli.data.splits import Row
 from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings, SegmentationSettings
 from tfbig.errors import TfbigError
-from tfbig.results import run_folder
 from tfbig.sources.slides.slide import title_of
 
 TABLE = "slides.csv"
