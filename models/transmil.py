@@ -33,8 +33,9 @@ class TransMIL(layers.Layer):
 
     Args:
         classes: Number of classes.
-        width: Width of a token; a multiple of the 8 attention heads. There are half as many landmarks, as in the code
-            of TransMIL: 256 for a width of 512, 64 for one of 128.
+        width: Width of a token; a multiple of the 8 attention heads.
+        landmarks: Number of landmarks of the attention; by default half the width, as in the code of TransMIL: 256 for
+            a width of 512, 64 for one of 128.
         **options: Options of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Returns:
@@ -52,17 +53,20 @@ class TransMIL(layers.Layer):
         TensorShape([1, 5])
     """
 
-    def __init__(self, classes: int, width: int = 512, **options: Any) -> None:
+    def __init__(
+        self, classes: int, width: int = 512, landmarks: int | None = None, **options: Any
+    ) -> None:
         super().__init__(**options)
         self.classes = classes
         self.width = width
+        self.landmarks = width // 2 if landmarks is None else landmarks
         policy = {"dtype": self.dtype_policy}
         self.embed = layers.Dense(width, "relu", name="embed", **policy)
         self.norms = [
             layers.LayerNormalization(epsilon=EPSILON, name=f"norm{i}", **policy) for i in range(3)
         ]
         self.blocks = [
-            NystromAttention(width, landmarks=width // 2, name=f"attention{i}", **policy)
+            NystromAttention(width, landmarks=self.landmarks, name=f"attention{i}", **policy)
             for i in range(2)
         ]
         self.places = [
@@ -145,7 +149,13 @@ class TransMIL(layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the layer."""
         config: dict[str, Any] = super().get_config()
-        return config | {"classes": self.classes, "width": self.width}
+        own = {"classes": self.classes, "width": self.width, "landmarks": self.landmarks}
+        return config | own
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> TransMIL:
+        """Return a layer with these arguments; layers saved without a number of landmarks had 256."""
+        return cls(**{"landmarks": 256, **config})
 
 
 def _side(count: int | tf.Tensor) -> int | tf.Tensor:

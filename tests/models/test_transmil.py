@@ -135,3 +135,13 @@ def test_every_weight_is_trained():
 def test_landmarks(width, landmarks):
     """Half of the width, as in the code of TransMIL; Big-Layers has 128 and 64."""
     assert {block.landmarks for block in TransMIL(2, width).blocks} == {landmarks}
+
+
+def test_landmarks_are_saved():
+    layer = TransMIL.from_config(TransMIL(2, 16, landmarks=5).get_config())
+    assert {block.landmarks for block in layer.blocks} == {5}
+
+
+def test_layers_saved_without_landmarks_had_256():
+    layer = TransMIL.from_config({"classes": 2, "width": 16})
+    assert {block.landmarks for block in layer.blocks} == {256}
