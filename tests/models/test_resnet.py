@@ -292,7 +292,9 @@ def test_streamed_training(float64):
 
 
 def test_invalid_pooling():
-    with pytest.raises(ValueError, match=r"pooling='mean': expected None, 'avg' or 'max'"):
+    with pytest.raises(
+        ValueError, match=r"pooling='mean': expected None, 'avg', 'max' or 'flatten'"
+    ):
         resnet34(include_top=False, pooling="mean")
 
 

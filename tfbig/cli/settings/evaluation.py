@@ -56,11 +56,11 @@ def parse(argv: Sequence[str], about: str) -> TrainSettings:
     if "--out" not in names:
         flags += ["--out", str(Path(run) / f"evaluation-{time.strftime('%Y%m%d-%H%M%S')}")]
     tokens = yaml_flags.tokens_of(values, config, RunSettings)
-    recipe, flags = _config(flags)
+    recipe, flags = _of_config_file(flags)
     return training.parse([*tokens, *recipe, "--test-only", run, *flags], "tfbig evaluate")
 
 
-def _config(flags: Sequence[str]) -> tuple[list[str], list[str]]:
+def _of_config_file(flags: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the flags of the file of `--config`, and the other flags."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--config")
