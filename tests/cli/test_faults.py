@@ -75,16 +75,17 @@ def assert_whole(folder):
 
 @pytest.fixture
 def at_tick(monkeypatch):
-    """Return a function that calls another one at the n-th strip."""
+    """Return a function that calls another one at the n-th strip of a sweep."""
 
     def do(number, action):
         left, tick = [number], progress.Meter.tick
 
-        def ticking(self, *arguments):
-            left[0] -= 1
-            if left[0] == 0:
-                action()
-            tick(self, *arguments)
+        def ticking(self, what, *arguments):
+            if what.startswith(("forward", "backward")):
+                left[0] -= 1
+                if left[0] == 0:
+                    action()
+            tick(self, what, *arguments)
 
         monkeypatch.setattr(progress.Meter, "tick", ticking)
 
