@@ -49,7 +49,7 @@ Variables: TypeAlias = dict[str, tuple[keras.Variable, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Loaded:
-    """What was loaded.
+    """The result of loading weights from a file.
 
     Attributes:
         tensors: Number of tensors that were assigned.

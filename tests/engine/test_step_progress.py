@@ -39,7 +39,7 @@ def network() -> keras.Model:
 
 
 def kinds(lines: list[str]) -> list[str]:
-    """What was reported, each kind once, without numbers."""
+    """Return the kinds of lines that were reported, each once, without numbers."""
     words = [" ".join(line.split()[:2]).rstrip(",") for line in lines if line.strip()]
     return list(dict.fromkeys(words))
 

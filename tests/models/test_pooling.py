@@ -114,7 +114,7 @@ def test_heads_of_big_layers():
 
 
 def test_parameters_of_the_heads_of_big_layers():
-    """Of 512 features for CAMELYON, and of 32768 numbers of the last map for PANDA."""
+    """The heads have 512 features for CAMELYON, and 32768 numbers of the last map for PANDA."""
     counts = {}
     for classes, width, options in (
         (2, 512, {"activation": "gelu", "widths": (256, 128)}),

@@ -142,7 +142,7 @@ def test_parameters(name):
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 def test_group_normalisation(name):
-    """As many trainable parameters, and none that only count; 32 groups in every layer."""
+    """The network has as many trainable parameters as with batches, no others, and 32 groups in every layer."""
     model = BUILDERS[name](norm="group")
     norms = [layer for layer in model.layers if isinstance(layer, layers.GroupNormalization)]
     assert sum(w.shape.num_elements() for w in model.weights) == PARAMETERS[name]

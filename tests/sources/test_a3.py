@@ -28,7 +28,7 @@ def test_random_window() -> None:
 
 
 def test_window_of_a_strip() -> None:
-    """Where no crop fits, the middle is used, with the nearest aspect that is allowed."""
+    """An image in which no crop fits gives its middle, with the nearest aspect that is allowed."""
     rng = np.random.default_rng(0)
     assert a3.random_window((3, 4000), rng) == ((0, 3), (1998, 2002))
     assert a3.random_window((4000, 3), rng) == ((1998, 2002), (0, 3))

@@ -17,7 +17,7 @@ from tfbig.tissue.masks import METHODS, Tissue, find_tissue
 
 @dataclass(frozen=True)
 class Selection:
-    """How the tiles of a slide are chosen.
+    """The rule by which the tiles of a slide are chosen.
 
     Attributes:
         size: Rows and columns of a tile.
