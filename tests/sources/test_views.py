@@ -48,6 +48,93 @@ def test_windows_equal_rows(tmp_path: Path, window: tuple[int, int, int, int]) -
         np.testing.assert_array_equal(actual, expected, err_msg=name)
 
 
+class White(Source):
+    """White, except for a noisy square in the middle third; counts the pixels that are read."""
+
+    pixels_read = 0
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        raise AssertionError
+
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> np.ndarray:
+        White.pixels_read += (stop - start) * (right - left)
+        rows, columns = np.ogrid[start:stop, left:right]
+        middle = self._in_middle(rows, 0) & self._in_middle(columns, 1)
+        grid = np.where(middle, (rows * 7 + columns * 3) % 200, 255).astype(np.uint8)
+        return np.repeat(grid[..., None], self.shape[2], axis=2)
+
+    def _colour(self, start: int, stop: int, left: int, right: int) -> np.ndarray | None:
+        (top, bottom), (before, after) = self._middle(0), self._middle(1)
+        if start < bottom and stop > top and left < after and right > before:
+            return None
+        return np.full(self.shape[2], 255, np.uint8)
+
+    def _in_middle(self, places: np.ndarray, axis: int) -> np.ndarray:
+        return (places >= self._middle(axis)[0]) & (places < self._middle(axis)[1])
+
+    def _middle(self, axis: int) -> tuple[int, int]:
+        return self.shape[axis] // 3, 2 * self.shape[axis] // 3
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("white", 0.4),
+        ("crop", 0.3),
+        ("gray", 0.4),
+        ("rgb", 0.4),
+        ("channels", 0.4),
+        ("padded", 0.4),
+        ("upsampled", 0.4),
+        ("scaled", 0.3),
+    ],
+)
+def test_colour_equals_pixels(name: str, share: float) -> None:
+    """`share` of the windows have a colour that is known; none of these differs from what is read."""
+    white, gray = (White((60, 90, n), np.uint8, "white") for n in (3, 1))
+    source = {
+        "white": white,
+        "crop": white.crop((5, 55), (10, 80)),
+        "gray": Grayscale(white, invert=True),
+        "rgb": sources.RGB(gray),
+        "channels": sources.Channels(white, 1, 3),
+        "padded": Padded(white, 64, value=7),
+        "upsampled": Upsampled(white, 3, (179, 268)),
+        "scaled": Scaled(white, (25, 31)),
+    }[name]
+    rng, known = np.random.default_rng(0), 0
+    for _ in range(200):
+        first = [int(rng.integers(n)) for n in source.shape[:2]]
+        rows, columns = (
+            (i, min(i + int(rng.integers(1, 12)), n))
+            for i, n in zip(first, source.shape, strict=False)
+        )
+        colour = source.colour(rows, columns)
+        if colour is not None:
+            known += 1
+            assert colour.dtype == source.dtype
+            pixels = source.read_window(rows, columns)
+            np.testing.assert_array_equal(pixels, np.broadcast_to(colour, pixels.shape))
+    assert known > share * 200
+
+
+def test_colour_is_unknown() -> None:
+    source = sources.open(np.zeros((4, 4), np.uint8))
+    assert source.colour((0, 4), (0, 4)) is None
+    with pytest.raises(IndexError, match="columns 3:3 requested"):
+        source.colour((0, 4), (3, 3))
+
+
+def test_scaled_reads_no_area_of_one_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(White, "pixels_read", 0)
+    monkeypatch.setattr(views, "_BLOCK_BYTES", 3 * 100 * 100)
+    small = read_all(Scaled(White((2000, 3000, 3), np.uint8, "white"), (200, 300)))
+    assert White.pixels_read < 0.3 * 2000 * 3000
+    full = White((2000, 3000, 3), np.uint8, "white").read_window((0, 2000), (0, 3000))
+    expected = np.asarray(Image.fromarray(full).resize((300, 200), Image.Resampling.BILINEAR))
+    assert abs(small.astype(int) - expected).max() <= 1
+
+
 @pytest.mark.parametrize("shape", [(60, 90), (90, 60), (20, 20), (19, 200)])
 def test_center_cropped(shape: tuple[int, int]) -> None:
     """The shorter side has 38 / 0.95 = 40 pixels, and the middle 38 x 38 of them remain."""
@@ -119,7 +206,7 @@ def test_scaled_in_blocks(
 def test_memory_of_a_scaled_image() -> None:
     """The whole image would take 1.2 GB."""
 
-    class White(Source):
+    class Plain(Source):
         def _read_window(self, start: int, stop: int, left: int, right: int) -> np.ndarray:
             return np.full((stop - start, right - left, 3), 255, np.uint8)
 
@@ -127,7 +214,7 @@ def test_memory_of_a_scaled_image() -> None:
             raise AssertionError
 
     with cheap(30, 150):
-        small = Scaled(White((20_000, 20_000, 3), np.uint8, "white"), (100, 100)).read(0, 100)
+        small = Scaled(Plain((20_000, 20_000, 3), np.uint8, "white"), (100, 100)).read(0, 100)
     np.testing.assert_array_equal(small, 255)
 
 

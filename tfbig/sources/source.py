@@ -141,7 +141,8 @@ class Source(Readable):
     """An image `[H, W, C]` that is read by bands of rows or by rectangles.
 
     Subclasses define `_read(start, stop)`. Those that can read columns without the whole rows
-    define `_read_window(start, stop, left, right)` too.
+    define `_read_window(start, stop, left, right)` too, and those that know areas of one colour
+    without reading them, `_colour(start, stop, left, right)`.
 
     Args:
         shape: `(rows, columns)` or `(rows, columns, channels)`.
@@ -188,13 +189,42 @@ class Source(Readable):
             IndexError: The rectangle is empty or out of bounds.
             SourceError: The file is damaged there, was closed, or has become shorter.
         """
-        start, stop = _interval(self.name, "rows", rows, self.shape[0])
-        left, right = _interval(self.name, "columns", columns, self.shape[1])
-        return self._read_window(start, stop, left, right)
+        return self._read_window(*self._window(rows, columns))
+
+    def colour(self, rows: tuple[int, int], columns: tuple[int, int]) -> RowArray | None:
+        """Return the colour of a rectangle that is known to have only one, without decoding anything.
+
+        Files know it where they store no pixels: missing tiles of a sparse TIFF, and padding.
+
+        Args:
+            rows: `(start, stop)`.
+            columns: `(start, stop)`.
+
+        Returns:
+            Array `[C]` of `dtype`, which every pixel of the rectangle equals, or None if the
+            pixels have to be read to know.
+
+        Raises:
+            IndexError: The rectangle is empty or out of bounds.
+        """
+        return self._colour(*self._window(rows, columns))
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         """Return the rectangle `[stop - start, right - left, C]`, which is valid."""
         return np.ascontiguousarray(self._read(start, stop)[:, left:right])
+
+    def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
+        """Return the colour `[C]` of the rectangle, which is valid, or None."""
+        return None
+
+    def _window(self, rows: tuple[int, int], columns: tuple[int, int]) -> tuple[int, int, int, int]:
+        """Return `start, stop, left, right` of a valid rectangle."""
+        height, width = self.shape[:2]
+        down, across = (
+            _interval(self.name, "rows", rows, height),
+            _interval(self.name, "columns", columns, width),
+        )
+        return (*down, *across)
 
     def crop(
         self, rows: tuple[int, int] | None = None, columns: tuple[int, int] | None = None
@@ -253,6 +283,21 @@ class View(Source):
         self._inner.close()
 
 
+class Pointwise(View):
+    """A view whose pixels each depend on the same pixel of the other source; subclasses define `_convert`."""
+
+    @abstractmethod
+    def _convert(self, pixels: RowArray) -> RowArray:
+        """Return pixels `[rows, columns, C]` of this view, given those of the other source."""
+
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
+        return self._convert(self._inner.read_window((start, stop), (left, right)))
+
+    def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
+        colour = self._inner.colour((start, stop), (left, right))
+        return None if colour is None else self._convert(colour[None, None])[0, 0]
+
+
 @final
 class Cropped(View):
     """A rectangle of a source; returned by `Source.crop`.
@@ -273,8 +318,17 @@ class Cropped(View):
         super().__init__(source, shape, source.dtype, source.name + where)
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
+        return self._inner.read_window(*self._inside(start, stop, left, right))
+
+    def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
+        return self._inner.colour(*self._inside(start, stop, left, right))
+
+    def _inside(
+        self, start: int, stop: int, left: int, right: int
+    ) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return the rows and columns of the image that a rectangle of this view covers."""
         rows = (self._top + start, self._top + stop)
-        return self._inner.read_window(rows, (self._left + left, self._left + right))
+        return rows, (self._left + left, self._left + right)
 
 
 def registered(handle: str) -> Readable:

@@ -12,7 +12,7 @@ from PIL import Image
 from tfbig.errors import SourceError
 from tfbig.sources.arrays import from_array
 from tfbig.sources.resolution import Mpp
-from tfbig.sources.source import Readable, RowArray, Source, View
+from tfbig.sources.source import Pointwise, Readable, RowArray, Source, View
 
 _LUMA_BLOCK: Final = 2**16  # pixels whose 32-bit sums stay in a core's cache
 _BLOCK_BYTES: Final = 2**25
@@ -22,7 +22,7 @@ _LOWEST_BAND: Final = 8
 
 
 @final
-class Grayscale(View):
+class Grayscale(Pointwise):
     """The luma of an RGB image, equal to Pillow's mode "L"; a gray image passes unchanged.
 
     `gray = (19595 R + 38470 G + 7471 B + 32768) >> 16`: ITU-R BT.601 weights in 16-bit fixed
@@ -52,14 +52,13 @@ class Grayscale(View):
         super().__init__(source, (*source.shape[:2], 1), np.uint8, name)
         self._invert = invert
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
-        rows = self._inner.read_window((start, stop), (left, right))
-        gray = rows if rows.shape[2] == 1 else _luma(rows)
+    def _convert(self, pixels: RowArray) -> RowArray:
+        gray = pixels if pixels.shape[2] == 1 else _luma(pixels)
         return np.invert(gray) if self._invert else gray  # ~g == 255 - g
 
 
 @final
-class RGB(View):
+class RGB(Pointwise):
     """An image of 8 bits in red, green and blue: gray is repeated, black and white become 0 and 255, RGB is unchanged.
 
     Args:
@@ -82,8 +81,8 @@ class RGB(View):
             )
         super().__init__(source, (*source.shape[:2], 3), np.uint8, source.name)
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
-        return as_rgb(self._inner.read_window((start, stop), (left, right)))
+    def _convert(self, pixels: RowArray) -> RowArray:
+        return as_rgb(pixels)
 
 
 def can_be_rgb(source: Readable) -> bool:
@@ -165,6 +164,13 @@ class Upsampled(View):
         wide = np.repeat(small, factor, axis=1)[:, left - side * factor : right - side * factor]
         return wide[np.arange(start, stop) // factor - top]
 
+    def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
+        rows, columns = (
+            (first // self._factor, math.ceil(after / self._factor))
+            for first, after in ((start, stop), (left, right))
+        )
+        return self._inner.colour(rows, columns)
+
 
 @final
 class Padded(View):
@@ -203,6 +209,14 @@ class Padded(View):
             inside = self._inner.read_window(rows, columns)
             out[: inside.shape[0], : inside.shape[1]] = inside
         return out
+
+    def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
+        num_rows, num_columns = self._inner.shape[:2]
+        if start >= num_rows or left >= num_columns:
+            return np.full(self.shape[2], self._value, self.dtype)
+        if stop > num_rows or right > num_columns:
+            return None
+        return self._inner.colour((start, stop), (left, right))
 
 
 @final
@@ -256,10 +270,25 @@ class Scaled(View):
         side = max(math.isqrt(int(_BLOCK_BYTES / bytes_per_pixel)), 1)
         return side, side
 
+    def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
+        return self._inner.colour(*self._source_window((start, stop), (left, right)))
+
+    def _source_window(
+        self, rows: tuple[int, int], columns: tuple[int, int]
+    ) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return the rows and columns of the image on which a rectangle of the result depends."""
+        down, across = self._scale
+        height, width = self._inner.shape[:2]
+        return _source_range(rows, height, down), _source_range(columns, width, across)
+
     def _block(self, rows: tuple[int, int], columns: tuple[int, int]) -> RowArray:
-        """Return a rectangle of the result, computed at once."""
-        axes = zip((rows, columns), self._inner.shape, self._scale, strict=False)
-        (above, below), (before, after) = (_source_range(*axis) for axis in axes)
+        """Return a rectangle of the result, computed at once; one of a single colour is not computed."""
+        (above, below), (before, after) = self._source_window(rows, columns)
+        colour = self._inner.colour((above, below), (before, after))
+        if colour is not None:
+            return np.broadcast_to(
+                colour, (rows[1] - rows[0], columns[1] - columns[0], len(colour))
+            )
         part = self._inner.read_window((above, below), (before, after))
         size = columns[1] - columns[0], rows[1] - rows[0]
         down, across = self._scale
@@ -316,7 +345,7 @@ class CenterCropped(View):
 
 
 @final
-class Channels(View):
+class Channels(Pointwise):
     """Consecutive channels of an image.
 
     Args:
@@ -343,9 +372,8 @@ class Channels(View):
         shape = (rows, columns, self._part.stop - self._part.start)
         super().__init__(source, shape, source.dtype, source.name)
 
-    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
-        rows = self._inner.read_window((start, stop), (left, right))
-        return np.ascontiguousarray(rows[..., self._part])
+    def _convert(self, pixels: RowArray) -> RowArray:
+        return np.ascontiguousarray(pixels[..., self._part])
 
 
 def _source_range(window: tuple[int, int], extent: int, scale: float) -> tuple[int, int]:

@@ -156,6 +156,26 @@ def test_missing_tiles(tmp_path: Path, nodata: int | None) -> None:
     np.testing.assert_array_equal(rows, read_with_tifffile(path))
 
 
+def test_colour_of_missing_tiles(tmp_path: Path) -> None:
+    path, tile = tmp_path / "sparse.tif", image(16, 16, 3)
+    tiles = iter([tile, None, None, None])
+    tags = [(42113, "s", 0, "7", True)]
+    options: dict[str, Any] = {"tile": (16, 16), "compression": "deflate", "extratags": tags}
+    shape = (30, 30, 3)
+    tifffile.imwrite(path, tiles, shape=shape, dtype="uint8", photometric="rgb", **options)
+    source = TiffSource(path)
+    counts = decode_counter(source)
+    colour = source.colour((16, 30), (0, 30))
+    assert colour is not None
+    assert colour.tolist() == [7, 7, 7]
+    assert colour.dtype == np.uint8
+    assert source.colour((0, 16), (16, 17)) is not None
+    assert source.colour((15, 30), (15, 30)) is None
+    assert not counts
+    with pytest.raises(IndexError, match="rows 0:31 requested"):
+        source.colour((0, 31), (0, 30))
+
+
 @pytest.mark.parametrize("name", ["deflate_tiles", "jpeg_strips", "one_row_strips", "rgba_planes"])
 @pytest.mark.parametrize("halo", [0, 3, 9])
 def test_overlapping_strips_decode_once(tiffs: dict[str, Path], name: str, halo: int) -> None:

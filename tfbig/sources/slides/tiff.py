@@ -117,12 +117,25 @@ class TiffSource(Source):
                     out[*outside, planes] = tile[inside]
         return out
 
+    def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
+        bands, across = self._places(start, stop, left, right)
+        segments = (s for band in bands for s in self._layout.segments(band, across))
+        if any(self._layout.counts[segment] for segment in segments):
+            return None
+        return np.full(self.shape[2], self._layout.nodata, self.dtype)
+
+    def _places(self, start: int, stop: int, left: int, right: int) -> tuple[range, range]:
+        """Return the bands that a rectangle touches, and the places of its segments in each."""
+        height, width = self._layout.segment_shape
+        return (
+            range(start // height, math.ceil(stop / height)),
+            range(left // width, math.ceil(right / width)),
+        )
+
     def _groups(self, start: int, stop: int, left: int, right: int) -> Iterator[list[int]]:
         """Yield the segments of a rectangle in groups of whole bands, as many as the cache holds."""
         layout = self._layout
-        height, width = layout.segment_shape
-        across = range(left // width, math.ceil(right / width))
-        bands = range(start // height, math.ceil(stop / height))
+        bands, across = self._places(start, stop, left, right)
         at_once = max(1, self._max_bytes // (layout.band_bytes * len(across) // layout.num_across))
         for at in range(0, len(bands), at_once):
             yield [s for band in bands[at : at + at_once] for s in layout.segments(band, across)]
