@@ -6,7 +6,7 @@ import tfbig
 from tfbig import mil, patchgd
 from tfbig.cli.data import images, published_datasets
 from tfbig.cli.settings import choices, request
-from tfbig.cli.tasks import classifier_training
+from tfbig.cli.tasks import fitting
 from tfbig.cli.tasks.mil import AGGREGATORS
 from tfbig.models import dtfd, encoders, gigapixel_unet, latent
 from tfbig.patchgd import patch_sampling
@@ -16,7 +16,7 @@ from tfbig.tissue import masks
 
 def test_names() -> None:
     assert tuple(AGGREGATORS) == choices.AGGREGATORS
-    assert tuple(classifier_training.OPTIMIZERS) == choices.OPTIMIZERS
+    assert tuple(fitting.OPTIMIZERS) == choices.OPTIMIZERS
     assert choices.DISTILLATIONS == dtfd.DISTILLATIONS
     assert choices.NORMS == mil.NORMS
     assert choices.FILLINGS == patchgd.FILLINGS

@@ -118,7 +118,6 @@ def test_steps_learn(data: Path, tmp_path: Path) -> None:
     [
         (("--loss", "dice", "--skip-mask-filling"), "--loss dice: is a loss of the whole mask"),
         (("--accumulate", "2", "--inner-accumulate", "1"), "needs --inner-accumulate all"),
-        (("--class-weights",), "--class-weights: masks have no class weights"),
         (("--patch", "20"), "--patch 20: --encoder small makes a map of 2 x 2"),
         (("--backbone", "RUN", "--latent", "4"), "its encoder has other sizes"),
     ],

@@ -6,13 +6,6 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.classifier_settings import (
-    ClassifierSettings,
-    batch_size_flag,
-    channels_flag,
-    encoder_weights_flag,
-    epochs_flag,
-)
 from tfbig.cli.settings.data_settings import shares_flag
 from tfbig.cli.settings.flag import PLACE, flag
 from tfbig.cli.settings.patch_settings import PatchSettings
@@ -23,6 +16,13 @@ from tfbig.cli.settings.run_settings import (
     evaluated_run_flag,
     mode_flag,
     task_flag,
+)
+from tfbig.cli.settings.training_settings import (
+    TrainingSettings,
+    batch_size_flag,
+    channels_flag,
+    encoder_weights_flag,
+    epochs_flag,
 )
 
 
@@ -101,7 +101,7 @@ class PatchGDSegmentationNetwork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchGDSegmentationTraining(ClassifierSettings, PatchSettings):
+class PatchGDSegmentationTraining(TrainingSettings, PatchSettings):
     """Training and evaluation of `--task patchgd-segmentation`."""
 
     SECTION = "training"

@@ -7,17 +7,6 @@ from typing import TypeAlias
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.classifier_settings import (
-    ClassifierSettings,
-    EvaluationSettings,
-    KeepSettings,
-    OptimizerSettings,
-    ScheduleSettings,
-    batch_size_flag,
-    channels_flag,
-    encoder_weights_flag,
-    epochs_flag,
-)
 from tfbig.cli.settings.data_settings import BagSettings, ImageSettings, SplitSettings
 from tfbig.cli.settings.flag import PLACE, flag, redeclared
 from tfbig.cli.settings.patch_settings import PatchSettings
@@ -30,6 +19,17 @@ from tfbig.cli.settings.run_settings import (
     evaluated_run_flag,
     mode_flag,
     task_flag,
+)
+from tfbig.cli.settings.training_settings import (
+    ClassifierSettings,
+    EvaluationSettings,
+    KeepSettings,
+    OptimizerSettings,
+    ScheduleSettings,
+    batch_size_flag,
+    channels_flag,
+    encoder_weights_flag,
+    epochs_flag,
 )
 
 

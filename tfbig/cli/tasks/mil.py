@@ -18,7 +18,7 @@ from tfbig.cli import machine
 from tfbig.cli.data import bags
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.tasks import MILSettings
-from tfbig.cli.tasks import classifier_training, encoder_weights, evaluation
+from tfbig.cli.tasks import encoder_weights, evaluation, fitting
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.models import encoders
@@ -71,10 +71,10 @@ class MIL(Task[MILSettings, Data]):
         """Return new models, compiled with one optimizer."""
         models = make_models(settings, data)
         steps = steps_per_epoch(settings, data)
-        optimizer = classifier_training.make_optimizer(settings, steps)
+        optimizer = fitting.make_optimizer(settings, steps)
         loss, weights = _loss(settings)
         metrics = _metrics(settings, len(data.classes))
-        return classifier_training.compile_both(models, optimizer, loss, weights, lambda: metrics)
+        return fitting.compile_both(models, optimizer, loss, weights, lambda: metrics)
 
     def plans(self, models: Models, settings: MILSettings, data: Data) -> Plans | None:
         """Return the plans of the largest bags, or of their samples."""
@@ -97,16 +97,14 @@ class MIL(Task[MILSettings, Data]):
         training = Epochs(
             steps_per_epoch(settings, data),
             lambda shard: dataset(data.train, settings, settings.sample, True, weights, shard),
-            classifier_training.item_names(data.train.bags, data.train.labels),
+            fitting.item_names(data.train.bags, data.train.labels),
         )
         validation = Epochs(
             len(data.val.bags),
             lambda shard: dataset(data.val, settings, settings.val_sample, shard=shard),
         )
         monitor = f"val_{prefix}{settings.monitor}"
-        return classifier_training.fit_and_keep(
-            models, settings, folder, training, validation, monitor
-        )
+        return fitting.fit_and_keep(models, settings, folder, training, validation, monitor)
 
     def curve(self, settings: MILSettings) -> Curve:
         """Return what the learning curve shows."""
@@ -156,7 +154,7 @@ def make_models(settings: MILSettings, data: Data) -> Models:
 def _loss(settings: MILSettings) -> tuple[Any, Any]:
     """Return the losses of the outputs, and their weights."""
     entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    weight = classifier_training.loss_weight(settings)
+    weight = fitting.loss_weight(settings)
     if settings.model != "dtfd":
         return entropy, [weight]
     loss = {"bag": entropy, "pseudo": PseudoBagLoss("mean" if settings.two_tiers else "sum")}
@@ -194,7 +192,7 @@ def bag_weights(settings: MILSettings, data: Data) -> npt.NDArray[np.float32] | 
     Returns:
         Weights `[n]`, or None if neither `--class-weights` nor `--tile-weights` is set.
     """
-    of_class = classifier_training.class_weights(settings, data)
+    of_class = fitting.class_weights(settings, data)
     if of_class is None and not settings.tile_weights:
         return None
     part = data.train

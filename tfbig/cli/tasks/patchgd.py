@@ -20,9 +20,9 @@ from tfbig.cli.data import images
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.tasks import PatchGDSettings
 from tfbig.cli.tasks import (
-    classifier_training,
     encoder_weights,
     evaluation,
+    fitting,
     run_results,
     warm_start,
 )
@@ -69,7 +69,7 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
         """Return new models, compiled with one optimizer."""
         models = make_models(settings, data)
         steps = images.steps(data.train, settings)
-        optimizer = classifier_training.make_optimizer(settings, steps)
+        optimizer = fitting.make_optimizer(settings, steps)
         count, losses = len(data.classes), keras.losses
         loss = losses.SparseCategoricalCrossentropy(from_logits=True)
         if settings.loss == "binary_cross_entropy":
@@ -82,8 +82,8 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
                 return [keras.metrics.CategoricalAccuracy(name="accuracy")]
             return ["accuracy", tfbig.metrics.QuadraticWeightedKappa(count)]
 
-        weights = [classifier_training.loss_weight(settings)]
-        return classifier_training.compile_both(models, optimizer, loss, weights, metrics)
+        weights = [fitting.loss_weight(settings)]
+        return fitting.compile_both(models, optimizer, loss, weights, metrics)
 
     def plans(self, models: Models, settings: PatchGDSettings, data: Data) -> Plans | None:
         """Return the plans of the largest images."""
@@ -100,19 +100,17 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
         if settings.warm_start:
             trunk = trunk_of(models.twin, settings)
             warm_start.learn(trunk, settings, folder, settings.warm_start, _scale(settings))
-        weights = classifier_training.class_weights(settings, data)
+        weights = fitting.class_weights(settings, data)
         training, validation = (
             Epochs(
                 images.steps(part, settings),
                 partial(dataset, data, split, settings, of_split),
-                classifier_training.item_names(part.images, part.labels),
+                fitting.item_names(part.images, part.labels),
             )
             for part, split, of_split in ((data.train, "train", weights), (data.val, "val", None))
         )
         monitor = f"val_{settings.monitor}"
-        return classifier_training.fit_and_keep(
-            models, settings, folder, training, validation, monitor
-        )
+        return fitting.fit_and_keep(models, settings, folder, training, validation, monitor)
 
     def curve(self, settings: PatchGDSettings) -> Curve:
         """Return what the learning curve shows."""

@@ -18,7 +18,7 @@ from tfbig.cli.data import masked_images
 from tfbig.cli.data.masked_images import MaskedImage
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
-from tfbig.cli.tasks import classifier_training, encoder_weights, run_results, segmentation_results
+from tfbig.cli.tasks import encoder_weights, fitting, run_results, segmentation_results
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 from tfbig.models import encoders
 from tfbig.models.patch_decoder import patch_decoder
@@ -52,8 +52,6 @@ class PatchGDSegmentationTask(Task[PatchGDSegmentationSettings, Data]):
                 f"--accumulate {settings.accumulate}: needs --inner-accumulate all, because the optimizer steps within "
                 "each step otherwise."
             )
-        if settings.class_weights:
-            raise SourceError("--class-weights: masks have no class weights. Use --loss dice.")
         return encoder_weights.with_scale(settings)
 
     def load(self, settings: PatchGDSegmentationSettings) -> Data:
@@ -70,12 +68,10 @@ class PatchGDSegmentationTask(Task[PatchGDSegmentationSettings, Data]):
         model = machine.synchronize_norm(settings, make_model(settings))
         if settings.backbone and not settings.test_only:
             start_from(model, Path(settings.backbone))
-        optimizer = classifier_training.make_optimizer(
-            settings, masked_images.steps(data.train, settings)
-        )
+        optimizer = fitting.make_optimizer(settings, masked_images.steps(data.train, settings))
         losses = {"binary_cross_entropy": "binary_crossentropy", "dice": keras.losses.Dice()}
-        weights = [classifier_training.loss_weight(settings)]
-        return classifier_training.compile_both(
+        weights = [fitting.loss_weight(settings)]
+        return fitting.compile_both(
             Models(model, model),
             optimizer,
             losses[settings.loss],
@@ -102,9 +98,7 @@ class PatchGDSegmentationTask(Task[PatchGDSegmentationSettings, Data]):
             for part, learns in ((data.train, True), (data.val, False))
         )
         monitor = f"val_{settings.monitor}"
-        return classifier_training.fit_and_keep(
-            models, settings, folder, training, validation, monitor
-        )
+        return fitting.fit_and_keep(models, settings, folder, training, validation, monitor)
 
     def curve(self, settings: PatchGDSegmentationSettings) -> Curve:
         """Return what the learning curve shows."""

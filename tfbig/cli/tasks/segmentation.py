@@ -19,7 +19,7 @@ from tfbig.cli.data.slides_and_masks import LabelledSlide
 from tfbig.cli.settings.choices import WHOLE
 from tfbig.cli.settings.tasks import SegmentationSettings
 from tfbig.cli.settings.value_types import crop_size
-from tfbig.cli.tasks import classifier_training, segmentation_results
+from tfbig.cli.tasks import fitting, segmentation_results
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 from tfbig.data.worker_shards import Shard
 from tfbig.metrics import Dice
@@ -90,8 +90,8 @@ class Segmentation(Task[SegmentationSettings, SegmentationData]):
     def models(self, settings: SegmentationSettings, data: SegmentationData) -> Models:
         """Return new models; the plain one is compiled without metrics, so that any Keras can load it."""
         models = make_both(settings)
-        optimizer = classifier_training.make_optimizer(settings, _steps(settings, data.slides))
-        weights = [classifier_training.loss_weight(settings)]
+        optimizer = fitting.make_optimizer(settings, _steps(settings, data.slides))
+        weights = [fitting.loss_weight(settings)]
         models.twin.compile(optimizer, LOSS, loss_weights=weights)
         models.model.compile(optimizer, LOSS, loss_weights=weights, metrics=[Dice()])
         return models
@@ -119,9 +119,7 @@ class Segmentation(Task[SegmentationSettings, SegmentationData]):
         """Train from the last checkpoint, and return the history of all epochs."""
         epochs, validation = _epochs(settings, data.slides)
         monitor = f"val_{settings.monitor}"
-        return classifier_training.fit_and_keep(
-            models, settings, folder, epochs, validation, monitor
-        )
+        return fitting.fit_and_keep(models, settings, folder, epochs, validation, monitor)
 
     def curve(self, settings: SegmentationSettings) -> Curve:
         """Return what the learning curve shows."""

@@ -14,7 +14,7 @@ from tfbig.cli import machine
 from tfbig.cli.data import images
 from tfbig.cli.settings.choices import WARM_START_EPOCHS
 from tfbig.cli.settings.tasks import PatchGDSettings
-from tfbig.cli.tasks import classifier_training
+from tfbig.cli.tasks import fitting
 from tfbig.models import encoders
 from tfbig.results import run_folder
 from tfbig.training import Checkpoints, Epochs, Loop
@@ -75,6 +75,6 @@ def learn(
         epochs=epochs,
         checkpoints=kept,
         every_seconds=60 * settings.checkpoint_minutes,
-        verbose=classifier_training.verbosity(settings),
+        verbose=fitting.verbosity(settings),
     ).run()
     trunk.set_weights(encoder.get_weights())

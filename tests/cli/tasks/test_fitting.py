@@ -8,22 +8,22 @@ import yaml
 from cli_runs import run_segmentation
 
 import train
-from tfbig.cli.tasks import classifier_training
+from tfbig.cli.tasks import fitting
 
 
 def test_scheduled_rate():
     """The published rate rises to the peak in two epochs, then decreases linearly to half in the other 98."""
     flags = ["--lr", "1e-3", "--schedule", "linear", "--warmup", "2", "--epochs", "100"]
     options = train.settings_of(["--task", "patchgd", *flags])
-    rates = [classifier_training.scheduled_rate(options, epoch) for epoch in (0, 1, 2, 51, 100)]
+    rates = [fitting.scheduled_rate(options, epoch) for epoch in (0, 1, 2, 51, 100)]
     assert rates == pytest.approx([0, 5e-4, 1e-3, 7.5e-4, 5e-4])
     cosine = replace(options, schedule="cosine")
-    assert classifier_training.scheduled_rate(cosine, 51) == pytest.approx(5e-4)
+    assert fitting.scheduled_rate(cosine, 51) == pytest.approx(5e-4)
     by_step = replace(options, schedule="step-cosine", warmup=None)
-    assert classifier_training.scheduled_rate(by_step, 25) == pytest.approx(
+    assert fitting.scheduled_rate(by_step, 25) == pytest.approx(
         float(keras.optimizers.schedules.CosineDecay(1e-3, 400)(100))
     )
-    callback = classifier_training.PerStep(lambda epochs: epochs, 4)
+    callback = fitting.PerStep(lambda epochs: epochs, 4)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     callback.set_model(model)

@@ -131,8 +131,8 @@ class ScheduleSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ItemSettings:
-    """Order of the images or bags, and weights of the classes."""
+class OrderSettings:
+    """Order of the images or bags."""
 
     SECTION = "training"
 
@@ -140,9 +140,6 @@ class ItemSettings:
         False,
         help="put images or bags of similar size next to each other, so that workers of a round wait less for each "
         "other",
-    )
-    class_weights: bool = flag(
-        False, help="weight classes by inverse frequency; weights add up to 1"
     )
 
 
@@ -171,8 +168,19 @@ class KeepSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifierSettings(OptimizerSettings, ScheduleSettings, ItemSettings, KeepSettings):
+class TrainingSettings(OptimizerSettings, ScheduleSettings, OrderSettings, KeepSettings):
+    """Training of classifiers, and of masks by patches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierSettings(TrainingSettings):
     """Training of a classifier."""
+
+    SECTION = "training"
+
+    class_weights: bool = flag(
+        False, help="weight classes by inverse frequency; weights add up to 1"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from tfbig import SourceError, optimizers
 from tfbig.cli import machine
 from tfbig.cli.data.splits import Data
-from tfbig.cli.settings.classifier_settings import ClassifierSettings
 from tfbig.cli.settings.flag import deciding
 from tfbig.cli.settings.tasks import TrainSettings
+from tfbig.cli.settings.training_settings import ClassifierSettings
 from tfbig.cli.tasks.task import History, Models
 from tfbig.results import run_folder
 from tfbig.training import Checkpoints, Epochs, Loop
