@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
@@ -148,7 +149,7 @@ class Plan:
         """Largest number of strips of a sweep."""
         return max(c.strips for c in self.costs)
 
-    @property
+    @cached_property
     def mapped_bytes(self) -> int:
         """Bytes of files in memory at once: rows of the current strips, of the one before and of the one after."""
         return max((_mapped_bytes(self, m) for m in self.timeline.moments), default=0)
@@ -174,7 +175,7 @@ class Plan:
         """Bytes read from and written to stores in a step."""
         return sum(_work(self, m).moved_bytes for m in self.timeline.moments)
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         """Predicted seconds of a step."""
         return sum(_work(self, m).seconds for m in self.timeline.moments)

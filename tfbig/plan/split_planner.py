@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from tfbig.errors import BudgetError
@@ -82,8 +82,9 @@ class SplitPlanner(Planner):
             where = f"the whole tensors of {self.split.layers} take {format_bytes(whole)}"
             raise BudgetError(f"{error} Of the budget, {where}.", error.need_bytes) from error
         projected = replace(plan.projected, device=plan.projected.device + whole)
-        fields = vars(plan) | {"allowed": self.limits, "projected": projected}
-        return SplitPlan(**fields, whole_bytes=whole, rest=self.split.layers)
+        of_front = {field.name: getattr(plan, field.name) for field in fields(plan)}
+        joint = of_front | {"allowed": self.limits, "projected": projected}
+        return SplitPlan(**joint, whole_bytes=whole, rest=self.split.layers)
 
     def _check(self, whole: int, shape: tuple[int, ...]) -> None:
         """Raise BudgetError if the rest leaves nothing of a limit for the front."""
