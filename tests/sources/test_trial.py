@@ -58,7 +58,8 @@ def test_library_that_exits_or_hangs(
 
 def test_files_are_tried_once_by_one_process(other_program: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    program(other_program, f"open({str(log)!r}, 'a').write(line); print(os.getpid(), flush=True)")
+    write = f"open({str(log)!r}, 'a').write(line)"
+    program(other_program, f"""{write}; print('""', flush=True)""")
     paths = [tmp_path / f"{n}.h5" for n in range(20)]
     for path in paths:
         path.write_bytes(b"any")
@@ -74,3 +75,29 @@ def test_files_are_tried_once_by_one_process(other_program: Path, tmp_path: Path
     assert len(log.read_text().splitlines()) == lines + 1
     with pytest.raises(SourceError, match=r"none\.h5: cannot be opened: No such file"):
         trial.check("hdf5", tmp_path / "none.h5")
+
+
+def test_file_that_hdf5_cannot_read_is_not_opened_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HDF5 may write to memory that it has freed when the groups of a file are damaged."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["features"] = [[1.0, 2.0]]
+    data = (tmp_path / "a.h5").read_bytes()
+    (tmp_path / "a.h5").write_bytes(data.replace(b"SNOD", b"SNOB"))
+    monkeypatch.setattr(h5py, "File", None)
+    with pytest.raises(
+        SourceError, match=r"a\.h5: is not a readable HDF5 file: .*bad symbol table .* damaged"
+    ):
+        open_bag(tmp_path / "a.h5")
+
+
+def test_relative_paths_after_a_change_of_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        with h5py.File(f"{folder}.h5", "w") as file:
+            file["features"], file["coords"] = [[1.0, 2.0]], [[0, 0]]
+        assert open_bag(f"{folder}.h5").shape == (1, 2)

@@ -25,16 +25,16 @@ PROGRAM: Final = Path(__file__).with_name("trial_program.py")
 
 
 def check(kind: str, path: PathLike) -> None:
-    """Raise SourceError if a library ends its process on a file, or does not return.
+    """Raise SourceError if a library ends its process on a file, does not return, or may harm this process.
 
-    A file is tried once, and again when it has changed. Errors that the library raises are left to this process.
+    A file is tried once, and again when it has changed.
 
     Args:
         kind: "hdf5" or "openslide".
         path: The file.
 
     Raises:
-        SourceError: The process ended, or took more than `SECONDS`; or there is no such file.
+        SourceError: The process ended, or took more than `SECONDS`; HDF5 cannot read the file; or there is none.
     """
     try:
         status = os.stat(path)
@@ -45,7 +45,9 @@ def check(kind: str, path: PathLike) -> None:
 
 @lru_cache(maxsize=2**14)
 def _check(kind: str, name: str, size: int, time_ns: int) -> None:
-    reason = _PROCESS.attempt(kind, name)
+    reason = _PROCESS.attempt(
+        kind, os.path.abspath(name)
+    )  # this process may have changed its directory
     if reason:
         raise SourceError(
             f"{name}: {reason} ({size} bytes). The file is damaged; copy or write it again."
@@ -71,8 +73,8 @@ class _Process:
             if not select.select([child.stdout], [], [], SECONDS)[0]:
                 self.stop()
                 return f"the library has not opened it in {SECONDS} s"
-            if child.stdout.readline():
-                return ""
+            if answer := child.stdout.readline():
+                return str(json.loads(answer))
             reason = self._end(child.wait())
             self.stop()
             return reason
