@@ -1,11 +1,14 @@
 """Splits by case, folds, files of CLAM, and `--confine`."""
 
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tifffile
 from cli_runs import cohort_settings, rows_of, write_table
+from hypothesis import given
+from hypothesis import strategies as st
 
 import train
 from tfbig import SourceError
@@ -13,6 +16,30 @@ from tfbig.cli.data import cohort, splits
 
 SMALL = ["--encoder", "small", "--patch", "32"]
 FLAGS = ["--task", "patchgd", "--images", "slides", "--side", "64", "--dry-run", *SMALL]
+
+
+def test_classes_of_few_cases_share_a_validation_set():
+    """By itself, no class has enough cases for a tenth of them."""
+    labels = ["a"] * 3 + ["b"] * 4 + ["c"] * 5
+    result = splits.split_rows([{"label": label} for label in labels])
+    counts = Counter((row["label"], row["split"]) for row in result)
+    assert [sum(counts[k, split] for k in "abc") for split in splits.SPLITS] == [8, 1, 3]
+    assert all(counts[label, "train"] >= 2 for label in "abc")
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=6),
+    st.tuples(*[st.integers(1, 9)] * 3),
+    st.integers(0, 5),
+)
+def test_shares_of_splits(sizes, shares, seed):
+    """The shares of all cases are exact up to one, those of a class up to one and a half."""
+    rows = [{"label": label} for label, size in enumerate(sizes) for _ in range(size)]
+    result = splits.split_rows(rows, shares, seed)
+    for label, most in ((None, 1), *((label, 1.5) for label in range(len(sizes)))):
+        chosen = [row["split"] for row in result if label is None or row["label"] == label]
+        counts = np.array([chosen.count(split) for split in splits.SPLITS])
+        assert (abs(counts - np.array(shares) / sum(shares) * len(chosen)) < most).all()
 
 
 def test_split_rows():

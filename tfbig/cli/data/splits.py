@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -239,7 +239,8 @@ def split_rows(
 ) -> list[Row]:
     """Return the rows with a `split`, stratified by label; all rows of a case are in one split.
 
-    A case with several labels counts for its first. The shares of each class are exact up to one case.
+    A case with several labels counts for its first. The shares of all cases are exact up to one case, those of each
+    class up to one and a half; classes of few cases share a validation set.
 
     Args:
         rows: Rows with `label`, and with `case_id` or `patient` where images share one.
@@ -247,14 +248,22 @@ def split_rows(
         seed: Random seed; same seed, same split.
     """
     rng = np.random.default_rng(seed)
-    split_of_case: dict[str, str] = {}
-    for cases in _cases_by_label(rows):
-        ends = np.round(np.cumsum(shares) / sum(shares) * len(cases)).astype(int)
-        for place, which in enumerate(rng.permutation(len(cases))):
-            split_of_case[cases[which]] = SPLITS[int(np.searchsorted(ends, place, side="right"))]
+    ordered = [
+        cases[place] for cases in _cases_by_label(rows) for place in rng.permutation(len(cases))
+    ]
+    split_of_case = dict(zip(ordered, _interleaved(shares, len(ordered)), strict=True))
     return [
         {**row, "split": split_of_case[case]} for row, case in zip(rows, _cases(rows), strict=True)
     ]
+
+
+def _interleaved(shares: Sequence[float], count: int) -> Iterator[str]:
+    """Yield splits so that consecutive ones have nearly the shares: always the one that is most behind its share."""
+    fractions, counts = np.array(shares) / sum(shares), np.zeros(len(shares), int)
+    for number in range(1, count + 1):
+        split = int(np.argmax(fractions * number - counts))
+        counts[split] += 1
+        yield SPLITS[split]
 
 
 def fold_rows(rows: Sequence[Row], folds: int, fold: int, seed: int = 0) -> list[Row]:
