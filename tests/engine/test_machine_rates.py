@@ -81,7 +81,7 @@ def test_rates_from_durations(measured_rates, monkeypatch):
     monkeypatch.setattr(machine_rates, "_seconds", in_ten_milliseconds)
     monkeypatch.setattr(machine_rates, "_disk_seconds", lambda block, scratch: block.nbytes / 5e8)
     rates = measured_rates(None)
-    pixels, channels, block_bytes = 256 * 256, 64, 4 * 2**24
+    pixels, channels, block_bytes = 256 * 256, 64, 4 * 2**23
     assert rates.operations == pytest.approx(2 * 9 * channels * channels * pixels / 0.01)
     assert rates.passes == pytest.approx(4 * channels * pixels / 0.01)
     assert rates.copies == pytest.approx(block_bytes / 0.01)

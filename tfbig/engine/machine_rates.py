@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import statistics
@@ -17,6 +18,10 @@ import tensorflow as tf
 
 from tfbig.plan.plan import Rates
 from tfbig.stores.file_pool import FilePool
+
+IMAGE_SHAPE = (1, 256, 256, 64)
+IMAGE_SIZE = math.prod(IMAGE_SHAPE)
+"""Elements of the image that is computed to measure the speed."""
 
 _known: dict[str, Rates] = {}
 
@@ -81,34 +86,41 @@ def _measure_and_save(key: str, device: str | None, scratch: str | None) -> Rate
 
 
 def measure(device: str | None, scratch: str | None = None) -> Rates:
-    """Measure a 3x3 convolution of 64 channels, a sum of two images, copies of 64 MiB, and a file of 512 MiB.
+    """Measure a 3x3 convolution of 64 channels, a sum of two images, copies of 32 MiB, and a file of 512 MiB.
+
+    It needs about 110 MiB of memory, so that it fits where a small step does.
 
     Args:
         device: Device that computes strips; None for the CPU.
         scratch: Directory of the file that stores spill to; by default the directory for temporary files.
     """
-    with tf.init_scope():
-        image = np.zeros((1, 256, 256, 64), np.float32)
-        with tf.device(device):
-            strip = tf.zeros(image.shape)
-            kernel = tf.zeros((3, 3, 64, 64))
-            convolve = _seconds(lambda: tf.nn.conv2d(strip, kernel, 1, "SAME")[0, 0, 0, 0].numpy())
-            other = strip + 1
-            add = _seconds(lambda: (strip + other)[0, 0, 0, 0].numpy())
-        block = np.ones(2**24, np.float32)
-        target = np.empty_like(block)
-        if device is None:
-            copy = _seconds(lambda: np.copyto(target, block))
-        else:
-            with tf.device(device):
-                copy = _seconds(lambda: tf.identity(tf.constant(block))[0].numpy())
+    convolve, add = _computing_seconds(device)
+    block = np.ones(2**23, np.float32)
     return Rates(
-        operations=2 * 9 * 64 * image.size / convolve,
-        passes=image.nbytes / add,
-        copies=block.nbytes / copy,
+        operations=2 * 9 * 64 * IMAGE_SIZE / convolve,
+        passes=4 * IMAGE_SIZE / add,
+        copies=block.nbytes / _copy_seconds(block, device),
         mapped=2 * block.nbytes / _mapped_seconds(block, scratch),
         disk=block.nbytes / _disk_seconds(block, scratch),
     )
+
+
+def _computing_seconds(device: str | None) -> tuple[float, float]:
+    """Return the seconds of a convolution, and of a sum of two images."""
+    with tf.init_scope(), tf.device(device):
+        strip, kernel = tf.zeros(IMAGE_SHAPE), tf.zeros((3, 3, 64, 64))
+        convolve = _seconds(lambda: tf.nn.conv2d(strip, kernel, 1, "SAME")[0, 0, 0, 0].numpy())
+        other = strip + 1
+        return convolve, _seconds(lambda: (strip + other)[0, 0, 0, 0].numpy())
+
+
+def _copy_seconds(block: np.ndarray, device: str | None) -> float:
+    """Return the seconds to copy a block: in memory, or to a device."""
+    if device is None:
+        target = np.empty_like(block)
+        return _seconds(lambda: np.copyto(target, block))
+    with tf.init_scope(), tf.device(device):
+        return _seconds(lambda: tf.identity(tf.constant(block))[0].numpy())
 
 
 def _mapped_seconds(block: np.ndarray, folder: str | None) -> float:
@@ -135,7 +147,7 @@ def _directory(scratch: str | None) -> str:
 
 def _disk_seconds(block: np.ndarray, scratch: str | None) -> float:
     """Return the seconds to write a block, in a file that is larger than the cache of a disk."""
-    times = 8
+    times = 2**29 // block.nbytes
     with tempfile.TemporaryFile(dir=_directory(scratch)) as target:
 
         def write() -> None:
