@@ -3,12 +3,14 @@
 Usage: scratch_file.py FOLDER {exit,error,interrupt,kill}
 """
 
+import signal
 import sys
 
 import numpy as np
 
 from tfbig.stores import file_pool
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have ignored it
 folder, end = sys.argv[1:]
 array = file_pool.pool(folder).array((2**18,), np.float32)
 array[:] = 1

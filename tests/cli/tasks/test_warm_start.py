@@ -32,7 +32,7 @@ def test_warm_start(mode, tmp_path, capsys, monkeypatch):
     assert losses[2] < losses[0]
     trunk = patchgd.trunk_of(
         keras.models.load_model(tmp_path / "out" / "model.keras", compile=False),
-        Namespace(mode=mode, encoder="small"),
+        Namespace(mode=mode, encoder="small", inner_patch=None),
     )
     for weight, expected in zip(trunk.get_weights(), trunks[0], strict=True):
         np.testing.assert_allclose(weight, expected, atol=1e-6)
