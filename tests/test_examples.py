@@ -17,6 +17,7 @@ def test_big_layers_in_fit(capsys):
     assert capsys.readouterr().out.strip().endswith(f"{difference:.1e}")
 
 
+@pytest.mark.slow
 def test_gigapixel_segmentation(tmp_path, capsys):
     out = tmp_path / "overlay.png"
     score = gigapixel_segmentation.main(size=(256, 256), steps=2, out=out)
@@ -32,6 +33,7 @@ def test_whole_slide_classifier(capsys):
     assert "Plan for an image of 1 x 96 x 96 x 3" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.5, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_patch_generator(share, tmp_path, capsys):
     out = tmp_path / "made.png"

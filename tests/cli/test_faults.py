@@ -121,6 +121,7 @@ def test_signal(number, code, data, segmentation_run, tmp_path, at_tick, capsys)
     assert_as_undisturbed(out, segmentation_run)
 
 
+@pytest.mark.slow
 def test_slide_becomes_unreadable(data, tmp_path, at_tick, capsys):
     path = data / "b.tif"
     at_tick(1, lambda: truncate(path))
@@ -221,6 +222,7 @@ def disk(tmp_path):
     subprocess.run(["umount", str(folder)], capture_output=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "size", [pytest.param(size, marks=slow) for size in (20, 150, 250, 400)] + [520]
 )

@@ -173,6 +173,7 @@ def test_order_of_axes(
 SIZES = (((4, 5, 9), (2, 0, 1)), ((6, 5, 4), None), ((3, 8, 5), (1, 0, 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [SIZES[:2], pytest.param(SIZES, marks=pytest.mark.slow)])
 def test_volume_is_cut_along_its_longest_axis(sizes: Any, float64: None) -> None:
     """Outputs, gradients and a step of `fit` whose labels are volumes too, for several sizes in turn."""

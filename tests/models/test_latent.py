@@ -93,6 +93,7 @@ def test_positions(cells, width):
     assert len(np.unique(encoding.reshape(-1, width).round(5), axis=0)) == np.prod(cells)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "channels"),
     [

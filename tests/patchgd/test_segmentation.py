@@ -159,6 +159,7 @@ def test_learning_from_a_quarter_of_the_patches(fill_mask: bool) -> None:
     assert model.evaluate(x, y, verbose=0)[1] > 0.85
 
 
+@pytest.mark.slow
 def test_handles_and_files(float64: None, tmp_path: Any) -> None:
     """Images and labels by handle train as tensors do; a prediction in a file equals the one in memory."""
     rng = np.random.default_rng(0)

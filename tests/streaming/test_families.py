@@ -54,15 +54,9 @@ def short_nasnet() -> keras.Model:
 @pytest.mark.parametrize(
     ("build", "training"),
     [
-        (short_convnext, True),
-        *(
-            pytest.param(build, training, marks=pytest.mark.slow)
-            for build, training in (
-                (short_convnext, False),
-                (short_efficientnet, True),
-                (short_efficientnet, False),
-            )
-        ),
+        pytest.param(build, training, marks=pytest.mark.slow)
+        for build in (short_convnext, short_efficientnet)
+        for training in (True, False)
     ],
 )
 def test_short(build: Callable[[], keras.Model], training: bool) -> None:

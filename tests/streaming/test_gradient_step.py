@@ -130,6 +130,7 @@ def test_run_eagerly(build: Callable[[], keras.Model], float64: None) -> None:
     assert_same(*results, FLOAT64)
 
 
+@pytest.mark.slow
 def test_mixed_precision() -> None:
     """The loss differs by the roundings, 2**-9 each, of four bfloat16 results in each model, squared."""
     x = np.random.default_rng(2).normal(size=(4, 9, 8, 2)).astype("float32")

@@ -126,6 +126,7 @@ def test_apple_silicon_needs_no_options(machine, monkeypatch):
     assert machine.state._config is None
 
 
+@pytest.mark.slow
 def test_tensorflow_uses_the_options():
     """Runs in a new process, because TensorFlow creates its devices with the options."""
     done = subprocess.run(

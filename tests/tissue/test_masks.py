@@ -342,6 +342,7 @@ def test_slide_covered_by_tissue(tmp_path: Path) -> None:
     assert find_tissue(open_slide(tmp_path / "b.npy")).share == 0
 
 
+@pytest.mark.slow
 def test_memory_of_a_large_image(tmp_path: Path) -> None:
     """6000 x 6000 pixels at 8 um are a slide of 48 mm."""
     rng = np.random.default_rng(0)

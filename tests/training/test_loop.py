@@ -167,11 +167,12 @@ def uninterrupted(name, accumulate=1):
 
 
 slow = pytest.mark.slow
-FAST = [("streamed", 1, 6), ("masks", 3, 7)]
+FAST = [("streamed", 1, 6)]
 """Model, accumulated batches, and batches of 10 after which each run is stopped."""
 NAMES = ("streamed", "masks", "patches that step inside", "plain", "bags", "patches")
 SLOW = [
     ("patches that step inside", 1, 6),
+    ("masks", 3, 7),
     *((name, 1, 3) for name in NAMES),
     ("masks", 3, 3),
     ("plain", 2, 3),
@@ -396,6 +397,7 @@ def test_out_of_memory_retries_with_a_smaller_plan(name, tmp_path, exhausted, ca
     assert_same(values(model), values(expected), rtol=FLOAT64)
 
 
+@pytest.mark.slow
 def test_out_of_memory_twice_raises(tmp_path, exhausted):
     model = streamed()
     exhausted(2)

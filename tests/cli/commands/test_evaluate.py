@@ -107,6 +107,7 @@ def test_table_of_one_class(slide_bags_run, other_table, tmp_path, capsys):
     assert [row["label"] for row in predictions(tmp_path)] == ["red", "red", "red"]
 
 
+@pytest.mark.slow
 def test_training_slides_are_not_evaluated(slide_bags_run, tmp_path, capsys):
     """In its own table, and in a copy with other splits, a run is evaluated on its test slides."""
     run, table = slide_bags_run.folder, slide_bags_run.data

@@ -81,6 +81,7 @@ def test_wrong_flags(slides, tmp_path, flags):
     assert ended.value.code == 2
 
 
+@pytest.mark.slow
 def test_corrected_outlines(slides, tmp_path, capsys):
     """The outlines of a run can be changed and used instead of a method."""
     flags = ("--size", "64", "--min-tissue", "1.0")

@@ -74,6 +74,7 @@ def test_beside_unfinished_run(data, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_existing_run(segmentation_run, tmp_path, capsys):
     data = segmentation_run.data
     shutil.copytree(segmentation_run.folder, tmp_path / "out")

@@ -20,6 +20,7 @@ from tfbig.cli.data import bags
 from tfbig.cli.data.splits import SPLITS
 
 
+@pytest.mark.slow
 def test_tiles_of_slides(slide_bags_run):
     """Slides that cannot be read are named and skipped."""
     run = slide_bags_run

@@ -22,6 +22,7 @@ def write_images(folder, rows, columns):
     (folder / "images.csv").write_text("\n".join(lines))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_folder_of_images(side, tmp_path, capsys):
     splits_of = ["train"] * 6 + ["val"] * 2 + ["test"] * 2

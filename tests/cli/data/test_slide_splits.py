@@ -70,6 +70,7 @@ def test_table(folder, tmp_path, capsys):
     assert predictions(again) == predictions(out)
 
 
+@pytest.mark.slow
 def test_evaluation_of_another_table(segmentation_run, folder, tmp_path):
     """Without a column split all slides of the table are tested, but none that the run was trained on."""
     write_table(folder / "slides.csv", [{"slide_id": name} for name in "ab"])

@@ -52,6 +52,7 @@ def test_mask_of_another_size(data, tmp_path, capsys):
     assert "256 x 384" in error
 
 
+@pytest.mark.slow
 def test_unreadable_slide_is_skipped(tmp_path, capsys):
     for number in (0, 2, 3):
         write_slide(tmp_path / "slides" / f"{number}.tif", number)

@@ -166,6 +166,7 @@ def test_file_of_another_network(torch_file, tmp_path, capsys):
     )
 
 
+@pytest.mark.slow
 def test_weights_of_a_run(mil_run, tmp_path, capsys):
     """The encoder of another run, by its folder or its model; `tfbig evaluate` does not need them again."""
     model = keras.models.load_model(mil_run.folder / "model.keras", compile=False)

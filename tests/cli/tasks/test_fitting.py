@@ -32,6 +32,7 @@ def test_scheduled_rate():
     assert float(model.optimizer.learning_rate) == 3.5
 
 
+@pytest.mark.slow
 def test_tensorboard_and_quiet(logged_run):
     out = logged_run.folder
     assert logged_run.code == 0

@@ -56,6 +56,7 @@ def test_run_folder(flags, more, tmp_path):
     assert sum(sizes) == loaded.count_params() > 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), pytest.param(("--mode", "device"), marks=pytest.mark.slow)])
 def test_binary_cross_entropy(flags, tmp_path):
     """The loss begins near log 2, that of one class, and not near log 10."""
@@ -94,6 +95,7 @@ def test_resume_and_test_only(tmp_path):
     assert len(whole) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [

@@ -88,6 +88,7 @@ def test_predict(data: Path, trained: Path, tmp_path: Path) -> None:
     assert dice == pytest.approx(float(row["dice"]))
 
 
+@pytest.mark.slow
 def test_start_from_low_resolution(data: Path, tmp_path: Path) -> None:
     """A first run on images of half the size gives the weights that the second one begins with."""
     assert run(data, tmp_path / "small", "--downscale", "2") == 0

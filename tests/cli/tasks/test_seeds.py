@@ -183,6 +183,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_training(series: Path, mil_run: Any) -> None:
     """Each seed trains as in a run of its own, and their metrics are in a table and a report."""
     runs = [series / "seed-0", series / "seed-1"]
@@ -200,6 +201,7 @@ def test_training(series: Path, mil_run: Any) -> None:
     assert "standard deviation" in page
 
 
+@pytest.mark.slow
 def test_resume(series: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A finished seed is not trained again, unless settings change."""
     out = Path(shutil.copytree(series, tmp_path / "out"))
