@@ -104,9 +104,9 @@ def test_pad() -> None:
     np.testing.assert_array_equal(padded[0, :, :, 0], [[7, 7, 7, 7], [1, 1, 7, 7], [1, 1, 7, 7]])
 
 
-def test_fit_rows() -> None:
+def test_fit() -> None:
     """Rows 2 to 5 of an output, as the strips 0 to 4 and 3 to 7."""
     y = tf.reshape(tf.range(2.0, 6.0), (1, 4, 1, 1))
     for start, stop, expected in ((0, 4, [0, 0, 2, 3]), (3, 7, [3, 4, 5, 0])):
-        rows = kernels.fit_rows(y, tf.constant(2), Strip(start, stop, 9, ()))
+        rows = kernels.fit(y, [tf.constant(2)], Strip(start, stop, 9, ()))
         np.testing.assert_array_equal(tf.reshape(rows, [-1]), expected)

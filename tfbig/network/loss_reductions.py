@@ -6,6 +6,7 @@ The inputs of each are the prediction, the target and, optionally, sample weight
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import keras
@@ -266,8 +267,8 @@ def values_of(
 
 
 def _share(strip: Any, dtype: Any) -> tf.Tensor:
-    """Return the share of the rows of an image that a strip owns."""
-    return tf.cast((strip.stop - strip.start) / strip.extent, dtype)
+    """Return the share of the pixels of an image that a strip owns."""
+    return tf.cast(prod((a.stop - a.start) / a.extent for a in strip.axes), dtype)
 
 
 def _update_metrics(
@@ -288,8 +289,11 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     compiled = tf.function(function, jit_compile=True, autograph=False)
 
     def choose(strip: Any, x: tf.Tensor, *rest: tf.Tensor) -> Any:
-        rows, extent = (tf.cast(n, tf.int64) for n in (strip.stop - strip.start, strip.extent))
-        large = tf.size(x, tf.int64) * extent >= XLA_NUMBERS * rows
+        owned, extent = (
+            prod(tf.cast(n, tf.int64) for n in numbers)
+            for numbers in zip(*((a.stop - a.start, a.extent) for a in strip.axes), strict=True)
+        )
+        large = tf.size(x, tf.int64) * extent >= XLA_NUMBERS * owned
         return tf.cond(large, lambda: traces.call(compiled, x, *rest), lambda: function(x, *rest))
 
     return choose

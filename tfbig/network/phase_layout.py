@@ -83,8 +83,9 @@ def space_to_depth(x: tf.Tensor, factor: int, strip: kernels.Strip | None = None
         factor: Block size s.
         strip: Strip of the output; rows that the image lacks are padded with zeros.
     """
-    after = strip.inputs[0].after if strip else 0
-    x = kernels.pad(x, (0, after), (0, -tf.shape(x)[2] % factor))
+    after = [rows.after for rows in strip.of_input(0)] if strip else [0]
+    columns = after[1] if len(after) > 1 else -tf.shape(x)[2] % factor
+    x = kernels.pad(x, (0, after[0]), (0, columns))
     shape, channels = tf.shape(x), x.shape[3]
     rows, columns = shape[1] // factor, shape[2] // factor
     words = factor * channels * x.dtype.size // 8
@@ -226,8 +227,7 @@ def thin_convolution(
     The weight gradient is one matrix product over shifted copies of the image with few channels (per gigapixel
     with blocks of 8 x 8: 2 s against 11 s of TensorFlow's gradient).
     """
-    rows = strip.inputs[0]
-    x = kernels.pad(x, (rows.before, rows.after), windows[1].pads(0))
+    x = kernels.padded(x, windows, strip)
 
     @traces.custom_gradient
     def run(x: tf.Tensor, kernel: tf.Tensor) -> Any:

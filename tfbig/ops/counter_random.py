@@ -7,43 +7,69 @@ mask can be recomputed row by row in the backward sweep.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 PHILOX = 1
 
+Part = tuple[Any, Any]
+"""First column (..., along one axis) of a tile, and the columns of the image."""
 
-def uniform_rows(shape: Any, seed: tf.Tensor, first_row: Any) -> tf.Tensor:
+
+def uniform_rows(
+    shape: Any, seed: tf.Tensor, first_row: Any, others: Sequence[Part] = ()
+) -> tf.Tensor:
     """Draw uniform float32 numbers in [0, 1) for the rows of a strip.
 
     Args:
         shape: `[N, rows, ..., C]` of the strip.
         seed: Two integers.
         first_row: Row of the image at which the strip starts.
+        others: Of a tile, its part of the columns, ...; the numbers of whole rows are drawn, and these kept.
 
     Returns:
         Tensor `[N, rows, ..., C]`; a row of the image gets the same numbers in every strip.
     """
-    return _rows(tf.raw_ops.StatelessRandomUniformV2, shape, seed, first_row)
+    return _rows(tf.raw_ops.StatelessRandomUniformV2, shape, seed, first_row, others)
 
 
-def normal_rows(shape: Any, seed: tf.Tensor, first_row: Any) -> tf.Tensor:
+def normal_rows(
+    shape: Any, seed: tf.Tensor, first_row: Any, others: Sequence[Part] = ()
+) -> tf.Tensor:
     """Draw float32 numbers of the standard normal distribution for the rows of a strip.
 
     Args:
         shape: `[N, rows, ..., C]` of the strip.
         seed: Two integers.
         first_row: Row of the image at which the strip starts.
+        others: Of a tile, its part of the columns, ...; the numbers of whole rows are drawn, and these kept.
 
     Returns:
         Tensor `[N, rows, ..., C]`; a row of the image gets the same numbers in every strip.
     """
-    return _rows(tf.raw_ops.StatelessRandomNormalV2, shape, seed, first_row)
+    return _rows(tf.raw_ops.StatelessRandomNormalV2, shape, seed, first_row, others)
 
 
-def _rows(draw: Callable[..., tf.Tensor], shape: Any, seed: tf.Tensor, first_row: Any) -> tf.Tensor:
+def _rows(
+    draw: Callable[..., tf.Tensor],
+    shape: Any,
+    seed: tf.Tensor,
+    first_row: Any,
+    others: Sequence[Part],
+) -> tf.Tensor:
+    shape, kept = tf.unstack(shape), [slice(None), slice(None)]
+    for axis, (first, size) in enumerate(others, 2):
+        kept.append(slice(first, first + shape[axis]))
+        shape[axis] = size
+    numbers = _whole_rows(draw, tf.stack(shape), seed, first_row)
+    return numbers[tuple(kept)] if others else numbers
+
+
+def _whole_rows(
+    draw: Callable[..., tf.Tensor], shape: tf.Tensor, seed: tf.Tensor, first_row: Any
+) -> tf.Tensor:
     batch, rows, row = shape[0], shape[1], tf.reduce_prod(shape[2:])
     blocks = (row + 3) // 4  # each counter value yields four numbers
     counter = tf.cast(first_row, tf.int64) * tf.cast(batch * blocks, tf.int64)
@@ -58,7 +84,12 @@ def _rows(draw: Callable[..., tf.Tensor], shape: Any, seed: tf.Tensor, first_row
 
 
 def dropout(
-    x: tf.Tensor, rate: float, seed: tf.Tensor, first_row: Any, alike: bool = False
+    x: tf.Tensor,
+    rate: float,
+    seed: tf.Tensor,
+    first_row: Any,
+    alike: bool = False,
+    others: Sequence[Part] = (),
 ) -> tf.Tensor:
     """Set a share `rate` of a strip to zero and scale the remaining numbers by `1 / (1 - rate)`.
 
@@ -68,9 +99,10 @@ def dropout(
         seed: Two integers.
         first_row: Row of the image at which the strip starts.
         alike: Drop all channels of a pixel or none.
+        others: Of a tile, its part of the columns, ..., as in `uniform_rows`.
     """
     shape = tf.shape(x)
     shape = tf.concat([shape[:-1], [1]], 0) if alike else shape
-    keep = uniform_rows(shape, seed, first_row) >= rate
+    keep = uniform_rows(shape, seed, first_row, others) >= rate
     scale = 1.0 / (1.0 - rate) if rate < 1 else 0.0
     return tf.where(keep, x * tf.constant(scale, x.dtype), tf.zeros([], x.dtype))

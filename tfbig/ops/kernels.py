@@ -1,7 +1,8 @@
-"""Convolution, pooling and resampling of one strip, with the padding of the whole image.
+"""Convolution, pooling and resampling of one strip or tile, with the padding of the whole image.
 
 Every function accepts the input rows that `Strip` describes and returns exactly the output rows `[start, stop)`;
-numbers are summed in the order of the plain TensorFlow kernel.
+numbers are summed in the order of the plain TensorFlow kernel. Images are always cut along the rows; those cut into
+tiles are also cut along the columns, or further axes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tfbig.system import traces
 
 @dataclass(frozen=True)
 class InputRows:
-    """Rows of one input that a strip reads; all fields are int32 scalars.
+    """Rows, columns, ... of one input that a strip reads, along one axis; all fields are int32 scalars.
 
     Args:
         start: First row, inside the image.
@@ -46,38 +47,82 @@ class Strip:
         stop: Row after the last output row.
         extent: Rows of the whole output image.
         inputs: One `InputRows` per image input, None for whole values.
+        others: Of a tile, its position along the columns and every further axis that the image is cut along; empty
+            for a strip of whole rows.
     """
 
     start: Any
     stop: Any
     extent: Any
     inputs: tuple[Any, ...]
+    others: tuple[Strip, ...] = ()
+
+    @property
+    def axes(self) -> tuple[Strip, ...]:
+        """Position along each axis that the image is cut along, rows first."""
+        return (self, *self.others)
+
+    def along(self, axis: int) -> Strip | None:
+        """Return the position along an axis, 0 for the rows; None if the image is not cut along it."""
+        return self.axes[axis] if axis < len(self.axes) else None
+
+    def of_input(self, position: int) -> list[InputRows]:
+        """Return what the strip reads of an input, along each axis that the image is cut along."""
+        return [along.inputs[position] for along in self.axes]
+
+
+Part = tuple[Any, Any]
+"""First row (column, ...) and number of rows to take."""
+
+
+def take(
+    x: tf.Tensor, parts: Sequence[Part], sizes: Sequence[Any] | None = None, copy: bool = False
+) -> tf.Tensor:
+    """Return a part of an image along its first spatial axes; rows alone are not copied if N is statically 1.
+
+    Args:
+        x: Image `[N, rows, ..., C]`.
+        parts: The rows to take; then columns, ... if not all of them are taken.
+        sizes: Size of `x` along these axes, if known otherwise: the gradient then does not depend on `x`, so an
+            operation whose value is needed for nothing else is pruned from a backward sweep.
+        copy: Always copy. Required if `x` is in memory that TensorFlow does not own: TensorFlow never overwrites
+            that memory itself, but may overwrite its last slice, which claims to own it (`SubBuffer` in `tensor.cc`).
+    """
+    if sizes is None:
+        shape = tf.shape(x)
+        sizes = [shape[i] for i in range(1, len(parts) + 1)]
+
+    @traces.custom_gradient
+    def cut(x: tf.Tensor) -> Any:
+        def gradient(dy: tf.Tensor) -> tf.Tensor:
+            ends = zip(parts, sizes, strict=True)
+            around = [(start, size - start - taken) for (start, taken), size in ends]
+            return pad(dy, *around, *[(0, 0)] * (dy.shape.rank - 2 - len(parts)))
+
+        return _slice(x, parts, copy), gradient
+
+    return cut(x)
 
 
 def take_rows(
     x: tf.Tensor, start: Any, size: Any, rows: Any = None, copy: bool = False
 ) -> tf.Tensor:
-    """Return `x[:, start : start + size]`, without a copy if N is statically 1.
+    """Return `x[:, start : start + size]`, see `take`.
 
     Args:
         x: Image `[N, rows, ..., C]`.
         start: First row.
         size: Number of rows.
-        rows: Rows of `x`, if known otherwise: the gradient then does not depend on `x`, so an operation whose value is
-            needed for nothing else is pruned from a backward sweep.
-        copy: Always copy. Required if `x` is in memory that TensorFlow does not own: TensorFlow never overwrites
-            that memory itself, but may overwrite its last slice, which claims to own it (`SubBuffer` in `tensor.cc`).
+        rows: Rows of `x`, if known otherwise.
+        copy: Always copy.
     """
-    rows = tf.shape(x)[1] if rows is None else rows
+    return take(x, [(start, size)], None if rows is None else [rows], copy)
 
-    @traces.custom_gradient
-    def take(x: tf.Tensor) -> Any:
-        def gradient(dy: tf.Tensor) -> tf.Tensor:
-            return pad(dy, (start, rows - start - size), *[(0, 0)] * (dy.shape.rank - 3))
 
-        return x[:, start : start + size] if copy else _slice_rows(x, start, size), gradient
-
-    return take(x)
+def _slice(x: tf.Tensor, parts: Sequence[Part], copy: bool) -> tf.Tensor:
+    if len(parts) == 1 and not copy:
+        return _slice_rows(x, *parts[0])
+    return x[(slice(None), *(slice(start, start + size) for start, size in parts))]
 
 
 def _slice_rows(x: tf.Tensor, start: Any, size: Any) -> tf.Tensor:
@@ -115,10 +160,20 @@ def padded(
     x: tf.Tensor, axes: Sequence[Window], strip: Strip, value: Any = 0, position: int = 0
 ) -> tf.Tensor:
     """Pad input `position` of a strip like the image, so that a valid window returns the rows of the strip."""
-    rows = strip.inputs[position]
-    free = axes[0].span == 1 and axes[0].padding in ("valid", (0, 0))
-    others = [pads(window, x, axis) for axis, window in enumerate(axes[1:], 2)]
-    return pad(x, (0, 0) if free else (rows.before, rows.after), *others, value=value)
+    amounts = [_amounts(x, axis, window, strip, position) for axis, window in enumerate(axes)]
+    return pad(x, *amounts, value=value)
+
+
+def _amounts(
+    x: tf.Tensor, axis: int, window: Window, strip: Strip, position: int
+) -> tuple[Any, Any]:
+    """Return the padding of an input of a strip along one axis, 0 for the rows."""
+    along = strip.along(axis)
+    if along is None:
+        return pads(window, x, axis + 1)
+    if window.span == 1 and window.padding in ("valid", (0, 0)):
+        return 0, 0
+    return along.inputs[position].before, along.inputs[position].after
 
 
 def is_same(axes: Sequence[Window]) -> bool:
@@ -134,9 +189,9 @@ def windowed(function: Any, x: tf.Tensor, axes: Sequence[Window], strip: Strip) 
     (Explicit paddings of `tf.nn.conv2d` would do both, but their gradient takes 1.7 times as long.)
     """
     if is_same(axes):
-        rows = strip.inputs[0]
-        y = function(x, "SAME")
-        return take_rows(y, strip.start - rows.start, strip.stop - strip.start, tf.shape(x)[1])
+        y, shape = function(x, "SAME"), tf.shape(x)
+        parts = [(a.start - a.inputs[0].start, a.stop - a.start) for a in strip.axes]
+        return take(y, parts, [shape[i] for i in range(1, len(parts) + 1)])
     return function(padded(x, axes, strip), "VALID")
 
 
@@ -194,20 +249,22 @@ def depthwise_convolution(
     return windowed(run, x, axes, strip)
 
 
-def fit_rows(y: tf.Tensor, first: Any, strip: Strip, *others: Any) -> tf.Tensor:
-    """Crop or pad `y` to the rows of the strip.
+def fit(y: tf.Tensor, firsts: Sequence[Any], strip: Strip, others: Sequence[Any] = ()) -> tf.Tensor:
+    """Crop or pad `y` to the strip.
 
     Args:
-        y: Image rows `[N, r, ..., C]`.
-        first: Row of the output image that is row 0 of `y`.
+        y: Image `[N, r, ..., C]`.
+        firsts: Row, column, ... of the output image that is the first of `y`, along each axis.
         strip: Position of the strip.
-        *others: Padding `(before, after)` of columns and further axes, none by default.
+        others: Padding `(before, after)` along each axis, for those that the image is not cut along; none by default.
     """
-    missing = tf.maximum(first - strip.start, 0)
-    beyond = tf.maximum(strip.stop - (first + tf.shape(y)[1]), 0)
-    others = others or ((0, 0),) * (y.shape.rank - 3)
-    y = pad(y, (missing, beyond), *others)
-    return take_rows(y, tf.maximum(strip.start - first, 0), strip.stop - strip.start)
+    shape, amounts = tf.shape(y), list(others or [(0, 0)] * (y.shape.rank - 2))
+    for i, along in enumerate(strip.axes):
+        beyond = along.stop - (firsts[i] + shape[i + 1])
+        amounts[i] = tf.maximum(firsts[i] - along.start, 0), tf.maximum(beyond, 0)
+    cut = zip(strip.axes, firsts, strict=False)
+    parts = [(tf.maximum(a.start - first, 0), a.stop - a.start) for a, first in cut]
+    return take(pad(y, *amounts), parts)
 
 
 def transposed_convolution(
@@ -222,7 +279,10 @@ def transposed_convolution(
         strip: Position of the strip.
     """
     shape, filters = tf.shape(x), kernel.shape[-2]
-    sizes = [shape[1], *(shape[i] if x.shape[i] is None else x.shape[i] for i in _full_axes(axes))]
+    sizes = [
+        x.shape[i] if i > len(strip.axes) and x.shape[i] is not None else shape[i]
+        for i in range(1, len(axes) + 1)
+    ]
     full = [(n - 1) * a.stride + a.span for n, a in zip(sizes, axes, strict=True)]
     y = tf.nn.conv_transpose(
         x,
@@ -232,16 +292,13 @@ def transposed_convolution(
         "VALID",
         dilations=[a.dilation for a in axes],
     )
-    for i, window in zip(_full_axes(axes), axes[1:], strict=True):
-        y = _cut(y, i, window.cuts()[0], window.extent(sizes[i - 1]), full[i - 1])
+    cut = len(strip.axes)
+    for i, window in enumerate(axes[cut:], cut):
+        y = _cut(y, i + 1, window.cuts()[0], window.extent(sizes[i]), full[i])
     static = [a.extent(n) if isinstance(n, int) else None for a, n in zip(axes, sizes, strict=True)]
-    y = tf.ensure_shape(y, [x.shape[0], None, *static[1:], filters])
-    return fit_rows(y, strip.inputs[0].start * axes[0].stride - axes[0].cuts()[0], strip)
-
-
-def _full_axes(axes: Sequence[Any]) -> range:
-    """Return the dimensions of the axes that strips span in full."""
-    return range(2, len(axes) + 1)
+    y = tf.ensure_shape(y, [x.shape[0], *[None] * cut, *static[cut:], filters])
+    pairs = zip(strip.of_input(0), axes, strict=False)
+    return fit(y, [rows.start * axis.stride - axis.cuts()[0] for rows, axis in pairs], strip)
 
 
 def _cut(y: tf.Tensor, axis: int, first: int, length: Any, size: Any) -> tf.Tensor:
@@ -294,21 +351,28 @@ def average_pool(x: tf.Tensor, axes: Sequence[Window], strip: Strip) -> tf.Tenso
     sizes, strides = [a.kernel for a in axes], [a.stride for a in axes]
     if all(a.padding == "valid" for a in axes):
         return tf.nn.avg_pool(x, sizes, strides, "VALID")
-    rows = strip.inputs[0]
-    counts = _real_taps(
-        axes[0], tf.range(strip.start, strip.stop), _row_pad(axes[0], rows), rows.extent
-    )
-    for i, window in zip(_full_axes(axes), axes[1:], strict=True):
-        size, before = tf.shape(x)[i], pads(window, x, i)[0]
-        outputs = (size + window.stride - 1) // window.stride
-        counts = counts[..., None] * _real_taps(window, tf.range(outputs), before, size)
+    counts = tf.ones([], tf.int32)
+    for i, window in enumerate(axes):
+        counts = counts[..., None] * _tap_counts(x, i, window, strip.along(i))
     return _window_sums(padded(x, axes, strip), axes) / tf.cast(counts[..., None], x.dtype)
 
 
-def _row_pad(window: Window, rows: InputRows) -> Any:
-    """Return the rows of padding before an image with SAME padding."""
-    outputs = (rows.extent + window.stride - 1) // window.stride
-    return tf.maximum((outputs - 1) * window.stride + window.span - rows.extent, 0) // 2
+def _tap_counts(x: tf.Tensor, axis: int, window: Window, along: Strip | None) -> tf.Tensor:
+    """Return the number of taps inside the image for each output position of a strip along an axis."""
+    if along is not None:
+        extent = along.inputs[0].extent
+        return _real_taps(
+            window, tf.range(along.start, along.stop), _row_pad(window, extent), extent
+        )
+    size, before = tf.shape(x)[axis + 1], pads(window, x, axis + 1)[0]
+    outputs = (size + window.stride - 1) // window.stride
+    return _real_taps(window, tf.range(outputs), before, size)
+
+
+def _row_pad(window: Window, extent: Any) -> Any:
+    """Return the rows of padding before an image of some rows with SAME padding."""
+    outputs = (extent + window.stride - 1) // window.stride
+    return tf.maximum((outputs - 1) * window.stride + window.span - extent, 0) // 2
 
 
 def _real_taps(window: Window, outputs: tf.Tensor, before: Any, extent: Any) -> tf.Tensor:
@@ -333,16 +397,23 @@ def repeat(x: tf.Tensor, axes: Sequence[Transposed], strip: Strip) -> tf.Tensor:
     """Upsample by the strides of the axes, nearest neighbour."""
     for i, axis in enumerate(axes, 1):
         x = tf.repeat(x, axis.stride, i)
-    return fit_rows(x, strip.inputs[0].start * axes[0].stride, strip)
+    pairs = zip(strip.of_input(0), axes, strict=False)
+    return fit(x, [rows.start * axis.stride for rows, axis in pairs], strip)
 
 
 def bilinear(x: tf.Tensor, axes: tuple[Resize, Resize], strip: Strip) -> tf.Tensor:
     """Upsample bilinearly with half-pixel centres in float32 coordinates, as `tf.image.resize`."""
     rows = strip.inputs[0]
-    dtype, width = x.dtype, tf.shape(x)[2]
+    dtype, across = x.dtype, strip.along(1)
+    width = tf.shape(x)[2] if across is None else across.inputs[0].extent
     x = tf.cast(x, tf.float32)
     lower, upper, share = _centres(axes[0].factor, tf.range(strip.start, strip.stop), rows.extent)
-    left, right, part = _centres(axes[1].factor, tf.range(width * axes[1].factor), width)
+    if across is None:
+        left, right, part = _centres(axes[1].factor, tf.range(width * axes[1].factor), width)
+    else:
+        outputs, first = tf.range(across.start, across.stop), across.inputs[0].start
+        left, right, part = _centres(axes[1].factor, outputs, width)
+        left, right = left - first, right - first
     x = tf.gather(x, lower - rows.start, axis=1), tf.gather(x, upper - rows.start, axis=1)
     top, bottom = ((tf.gather(r, left, axis=2), tf.gather(r, right, axis=2)) for r in x)
     part, share = part[:, None], share[:, None, None]

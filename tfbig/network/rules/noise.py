@@ -36,7 +36,7 @@ def dropout(call: Call) -> int:
     rate, shared = layer.rate, noise[-1] == 1
     return _per_position(
         call,
-        lambda x, key, row: counter_random.dropout(x, rate, key, row, shared),
+        lambda x, key, *where: counter_random.dropout(x, rate, key, where[0], shared, where[1]),
         layer.seed_generator,
     )
 
@@ -48,8 +48,8 @@ def gaussian_noise(call: Call) -> int:
     if not call.training or scale == 0:
         return call.inputs[0]
 
-    def add(x: tf.Tensor, key: tf.Tensor, row: tf.Tensor) -> tf.Tensor:
-        return x + scale * tf.cast(counter_random.normal_rows(tf.shape(x), key, row), x.dtype)
+    def add(x: tf.Tensor, key: tf.Tensor, *where: Any) -> tf.Tensor:
+        return x + scale * _normal(x, key, *where)
 
     return _per_position(call, add, call.layer.seed_generator)
 
@@ -62,8 +62,8 @@ def gaussian_dropout(call: Call) -> int:
         return call.inputs[0]
     scale = sqrt(rate / (1 - rate))
 
-    def multiply(x: tf.Tensor, key: tf.Tensor, row: tf.Tensor) -> tf.Tensor:
-        return x * (1 + scale * tf.cast(counter_random.normal_rows(tf.shape(x), key, row), x.dtype))
+    def multiply(x: tf.Tensor, key: tf.Tensor, *where: Any) -> tf.Tensor:
+        return x * (1 + scale * _normal(x, key, *where))
 
     return _per_position(call, multiply, call.layer.seed_generator)
 
@@ -87,10 +87,17 @@ class GlobalGenerator:
         return global_seed_generator().next(ordered=False)
 
 
+def _normal(x: tf.Tensor, key: tf.Tensor, *where: Any) -> tf.Tensor:
+    """Return normally distributed numbers in the shape of a strip."""
+    return tf.cast(counter_random.normal_rows(tf.shape(x), key, *where), x.dtype)
+
+
 def _per_position(call: Call, function: Any, generator: Any) -> int:
-    """Add a node that runs `function(x, seed, first_row)` on every strip."""
+    """Add a node that runs `function(x, seed, first row, first columns)` on every strip."""
     return call.local(
-        lambda x, w, strip: function(x[0], x[1], strip.start),
+        lambda x, w, strip: function(
+            x[0], x[1], strip.start, [(a.start, a.extent) for a in strip.others]
+        ),
         inputs=[*call.inputs, add_seed(call, generator)],
     )
 

@@ -181,8 +181,9 @@ class Gather(Reduce):
 
     def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor]:
         """Return the rows of a strip, with zeros around."""
-        below = self.size[0] - strip.stop
-        around = [(strip.start, below), *[(0, 0)] * (len(self.size) - 1)]
+        around = [(0, 0)] * len(self.size)
+        for i, along in enumerate(strip.axes):
+            around[i] = along.start, self.size[i] - along.stop
         shape = [None, *self.size, self.channels]
         return (tf.ensure_shape(kernels.pad(inputs[0], *around), shape),)
 
@@ -194,4 +195,4 @@ class Gather(Reduce):
         self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
     ) -> list[tf.Tensor]:
         """Return the rows of the gradient."""
-        return [cotangent[:, strip.start : strip.stop]]
+        return [cotangent[(slice(None), *(slice(a.start, a.stop) for a in strip.axes))]]

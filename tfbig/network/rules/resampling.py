@@ -51,10 +51,11 @@ def _amounts(call: Call, amounts: Any) -> list[tuple[int, int]]:
 def zero_padding(call: Call) -> int:
     """Add padding with zeros."""
     amounts = _amounts(call, call.layer.padding)
-    rows, *others = call.graph.to_graph_order(amounts)
+    around = call.graph.to_graph_order(amounts)
 
     def run(x: tf.Tensor, strip: kernels.Strip) -> tf.Tensor:
-        return kernels.fit_rows(x, strip.inputs[0].start + rows[0], strip, *others)
+        pairs = zip(strip.of_input(0), around, strict=False)
+        return kernels.fit(x, [rows.start + before for rows, (before, _) in pairs], strip, around)
 
     return _geometric(call, tuple(_Padding(padding=a) for a in amounts), run)
 
@@ -72,10 +73,11 @@ class _Padding(Window):
 def cropping(call: Call) -> int:
     """Add cropping."""
     amounts = _amounts(call, call.layer.cropping)
-    others = call.graph.to_graph_order(amounts)[1:]
+    around = call.graph.to_graph_order(amounts)
 
     def run(x: tf.Tensor, strip: kernels.Strip) -> tf.Tensor:
-        cut = [slice(a, tf.shape(x)[i] - b) for i, (a, b) in enumerate(others, 2)]
-        return x[(slice(None), slice(None), *cut)]
+        read = len(strip.axes)  # along these axes, only what remains was read
+        cut = [slice(a, tf.shape(x)[i] - b) for i, (a, b) in enumerate(around[read:], read + 1)]
+        return x[(slice(None), *[slice(None)] * read, *cut)]
 
     return _geometric(call, tuple(Window(padding=(-a, -b)) for a, b in amounts), run)
