@@ -30,9 +30,9 @@ class BudgetError(TfbigError, ValueError):
         >>> image = keras.Input((None, None, 1))
         >>> model = keras.Model(image, keras.layers.Conv2D(2, 3)(image))
         >>> try:
-        ...     tfbig.stream(model, tfbig.Budget(device=1000)).plan((1, 64, 1000, 1))
+        ...     tfbig.stream(model, tfbig.Budget(device=10)).plan((1, 64, 1000, 1))
         ... except tfbig.BudgetError as error:
-        ...     print(error.need_bytes > 1000)
+        ...     print(error.need_bytes > 10)
         True
     """
 

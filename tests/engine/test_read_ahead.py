@@ -33,7 +33,8 @@ def image():
 
 def rows(image, start, stop, ahead=None):
     """Read rows through the engine's operation and compare them with the array."""
-    result = read_ahead.read_source(tf.constant([image.handle]), start, stop, tf.uint8, ahead)
+    handles, soon = tf.constant([image.handle]), None if ahead is None else [ahead]
+    result = read_ahead.read_source(handles, [(start, stop)], tf.uint8, soon)
     np.testing.assert_array_equal(result[0], image.array[start:stop])
 
 
@@ -47,6 +48,28 @@ def test_rows_ahead_are_read_once_by_a_thread(image):
     assert sorted(read[1:] for read in image.reads) == [(0, 10), (10, 20), (20, 30), (20, 30)]
 
 
+def test_rectangles():
+    """Only the columns that are requested are read, ahead as well."""
+    array = np.random.default_rng(1).integers(0, 256, (20, 30, 3), np.uint8)
+    windows = []
+
+    class Windows(tfbig.Source):
+        def _read(self, start, stop):
+            raise AssertionError
+
+        def _read_window(self, start, stop, left, right):
+            windows.append((start, stop, left, right))
+            return array[start:stop, left:right]
+
+    image = Windows(array.shape, array.dtype, "windows")
+    parts = [[(0, 10), (5, 9)], [(0, 10), (9, 30)]]
+    handles = tf.constant([image.handle])
+    for part, ahead in zip(parts, [parts[1], None], strict=True):
+        tile = read_ahead.read_source(handles, part, tf.uint8, ahead)
+        np.testing.assert_array_equal(tile[0], array[:10, slice(*part[1])])
+    assert sorted(windows) == [(0, 10, 5, 9), (0, 10, 9, 30)]
+
+
 def test_empty_range_is_not_read(image):
     rows(image, 0, 10, (64, 64))
     assert [read[1:] for read in image.reads] == [(0, 10)]
@@ -56,7 +79,7 @@ def test_only_a_few_strips_are_held(image):
     for start in range(0, 40, 4):
         rows(image, 60, 64, (start, start + 4))
     begun = [key for key in read_ahead.AHEAD._begun if key[0] == (image.handle,)]
-    assert [key[1] for key in begun] == [36 - 4 * n for n in reversed(range(AT_ONCE))]
+    assert [key[1][0][0] for key in begun] == [36 - 4 * n for n in reversed(range(AT_ONCE))]
     others = [Recorded(image.array) for _ in range(20)]
     for other in others:
         rows(other, 0, 4, (8, 12))
@@ -68,8 +91,8 @@ def test_error_ahead_is_raised_by_the_request(image):
         raise tfbig.SourceError("slow: rows cannot be decoded")
 
     read, image._read = image._read, broken
-    read_ahead.AHEAD.begin((image.handle,), [image], 20, 30)
-    reading = read_ahead.AHEAD._begun[(image.handle,), 20, 30]
+    read_ahead.AHEAD.begin((image.handle,), [image], ((20, 30),))
+    reading = read_ahead.AHEAD._begun[(image.handle,), ((20, 30),)]
     assert isinstance(reading.exception(timeout=60), tfbig.SourceError)
     image._read = read
     with pytest.raises(Exception, match="rows cannot be decoded"):

@@ -345,7 +345,7 @@ def test_strips_that_do_not_fit() -> None:
     whole = tfbig.stream(residual(), upto="b0_add").plan((1, 64, 64, 2)).whole_bytes
     big = tfbig.stream(residual(), tfbig.Budget(device=whole + 100), upto="b0_add")
     with pytest.raises(
-        tfbig.BudgetError, match=r"smallest strip needs .* Of the budget, the whole"
+        tfbig.BudgetError, match=r"smallest tile needs .* Of the budget, the whole"
     ):
         big.plan((1, 64, 64, 2))
 

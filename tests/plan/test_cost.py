@@ -6,7 +6,7 @@ import keras
 import pytest
 from graphs import PLENTY, chain, conv, image, make_planner, mse, read, single_convolution, squares
 
-from tfbig.plan.cost import bytes_of, heights_of, operations_of, sweep_limit
+from tfbig.plan.cost import bytes_of, heights_of, operations_of, pixels_of, sweep_limit
 from tfbig.plan.sweeps import schedule
 
 
@@ -44,9 +44,9 @@ def test_operations_of_two_convolutions() -> None:
     (sweep,) = schedule(graph)
     extents = graph.extents(squares(graph, 8))
     table = sweep.table({v: extents[v][0] for v in sweep.images}, 4)
-    heights = {v: heights_of(sweep, table, v) for v in sweep.images}
+    pixels = pixels_of(sweep, extents, table)
     row = 2 * 8 * (2 * 9)  # two images, 8 columns, multiply-adds of 3 x 3 taps
-    assert operations_of(sweep, 2, extents, heights) == (22 * row, 16 * row, 14 * row)
+    assert operations_of(sweep, 2, extents, pixels) == (22 * row, 16 * row, 14 * row)
 
 
 def test_operations_of_chain() -> None:

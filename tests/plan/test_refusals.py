@@ -39,9 +39,9 @@ def test_host_in_message_is_enough() -> None:
 
 def test_device_in_message_is_that_of_the_largest_sweep() -> None:
     graph = chain_graph()
-    with pytest.raises(BudgetError, match="smallest strip needs") as refused:
+    with pytest.raises(BudgetError, match="smallest tile needs") as refused:
         make_planner(graph, 1).plan(1, squares(graph, 64))
-    with pytest.raises(BudgetError, match="smallest strip needs"):
+    with pytest.raises(BudgetError, match="smallest tile needs"):
         make_planner(graph, refused.value.need_bytes - 1).plan(1, squares(graph, 64))
     make_planner(graph, refused.value.need_bytes).plan(1, squares(graph, 64))
 

@@ -65,7 +65,7 @@ def test_prediction_has_no_gradients() -> None:
     ("device", "message"),
     [
         (WHOLE_BYTES, r"'model' on 2 x 64 x 64: the whole tensors of 'c5' .* take 1\.6 MiB of the"),
-        (WHOLE_BYTES + 1, r"smallest strip needs .*\. Of the budget, the whole tensors .* 1\.6"),
+        (WHOLE_BYTES + 1, r"smallest tile needs .*\. Of the budget, the whole tensors .* 1\.6"),
     ],
 )
 def test_small_device_is_refused(device: int, message: str) -> None:

@@ -177,23 +177,22 @@ def test_small_device_is_refused() -> None:
     graph = chain_graph()
     with pytest.raises(
         BudgetError,
-        match=r"^sweep 1 of 'chain' \(bn1 \.\. bn2 \(4\)\): the smallest strip needs ([\d.]+ KiB) on the device, "
-        r"but 20\.0 KiB are allowed\. Raise `device` to \1, or use narrower images \(now 64 columns\) or a smaller "
-        r"batch \(now 1\)\.$",
+        match=r"^sweep 1 of 'chain' \(bn1 \.\. bn2 \(4\)\): the smallest tile needs ([\d.]+ KiB) on the device, "
+        r"but 2\.0 KiB are allowed\. Raise `device` to \1, or use a smaller batch \(now 1\)\.$",
     ):
-        make_planner(graph, parse_bytes("20 KiB"), name="chain").plan(1, squares(graph, 64))
+        make_planner(graph, parse_bytes("2 KiB"), name="chain").plan(1, squares(graph, 64))
 
 
 def test_budget_that_is_not_firm() -> None:
-    """Sweeps that do not fit have strips of one row, the others as many as needed; no limit is printed."""
+    """Sweeps of which no tile fits have strips of one row, the others as many as needed; no limit is printed."""
     graph = chain_graph()
     least = make_planner(graph, 1, firm=False).plan(1, squares(graph, 64))
     assert [cost.strips for cost in least.costs[:2]] == [64, 64]
     assert least.costs[0].strip_bytes < least.costs[1].strip_bytes == least.projected.device
     plan = make_planner(graph, least.projected.device - 1, firm=False).plan(1, squares(graph, 64))
-    assert plan.costs[1] == least.costs[1]
+    assert plan.costs[1].blocks
     assert plan.costs[0].strips < 64
-    assert plan.costs[0].strip_bytes < least.projected.device
+    assert max(cost.strip_bytes for cost in plan.costs) < least.projected.device
     assert not plan.allowed.firm
     assert re.search(r"device [\d.]+ KiB, host", str(plan))
 
@@ -253,8 +252,8 @@ def test_most_elements_of_kernels(pages: int) -> None:
 def test_row_of_too_many_elements() -> None:
     graph = chain_graph()
     (image,) = graph.inputs
-    with pytest.raises(BudgetError, match=r"has \d+ elements, but .* support at most 2147483647"):
-        make_planner(graph, 2**60).plan(1, {image: (4, 2**30)})
+    plan = make_planner(graph, 2**60).plan(1, {image: (4, 2**30)})
+    assert all(cost.blocks for cost in plan.costs[:2])
 
 
 @pytest.mark.parametrize(

@@ -85,11 +85,42 @@ def test_copy_does_not_share_memory() -> None:
 
 def test_read() -> None:
     image, other = numbers(2, 6, 3, 1), numbers(1, 4, 2, 5)
-    ranges = [(tf.constant(image), 1, 4), (tf.constant(other), 0, 4)]
-    first, second = host_store.read(ranges)
+    first, second = host_store.read(
+        [(tf.constant(image), [(1, 4)]), (tf.constant(other), [(0, 4)])]
+    )
     np.testing.assert_array_equal(first, image[:, 1:4])
     np.testing.assert_array_equal(second, other)
     assert host_store.read([]) == []
+
+
+@pytest.mark.parametrize("spilled", [False, True])
+def test_tiles(spilled: bool, tmp_path: Path) -> None:
+    """Tiles are written, added where they overlap, and read."""
+    image = numbers(2, 6, 7, 2)
+    shapes, places = tf.constant([image.shape], tf.int64), tf.constant([-1], tf.int64)
+    request = NewStore(0, tf.float32, str(tmp_path) if spilled else None)
+    corners = [(0, 0), (0, 4), (3, 0), (3, 4)]
+
+    def tile(row: int, column: int) -> tuple[tf.Tensor, ...]:
+        part = tf.constant(image[:, row : row + 3, column : column + 4])
+        return part, tf.constant(row), tf.constant(column)
+
+    def stored() -> list[tf.Tensor]:
+        (store,) = host_store.allocate(shapes, places, [request])
+        before = zero()
+        for corner in corners:
+            before = host_store.write([(store, *tile(*corner))], before, *strip())
+        for corner in ((0, 0), (1, 2)):
+            before = host_store.add_tiles([(store, *tile(*corner))], before, *strip())
+        (done,) = host_store.after([store], host_store.finish(before))
+        return host_store.read([(done, [(0, 6), (0, 7)]), (done, [(2, 5), (1, 6)])])
+
+    expected = image.copy()
+    expected[:, :3, :4] += image[:, :3, :4]
+    expected[:, 1:4, 2:6] += image[:, 1:4, 2:6]
+    whole, part = in_graph(stored)
+    np.testing.assert_array_equal(whole, expected)
+    np.testing.assert_array_equal(part, expected[:, 2:5, 1:6])
 
 
 @pytest.mark.parametrize("spilled", [False, True])
@@ -104,7 +135,7 @@ def test_write(spilled: bool, tmp_path: Path) -> None:
         before = zero()
         for start, stop in ((6, 10), (0, 1), (1, 6)):
             rows = tf.constant(image[:, start:stop])
-            before = host_store.write([(store, tf.constant(start), rows)], before, *strip())
+            before = host_store.write([(store, rows, tf.constant(start))], before, *strip())
         return host_store.after([store], host_store.finish(before))[0]
 
     np.testing.assert_array_equal(in_graph(stored), image)
@@ -153,7 +184,7 @@ def test_error_of_a_change_is_raised() -> None:
     def failing() -> tf.Tensor:
         store = host_store.copy(tf.zeros([1, 4, 2, 1]))
         rows = tf.zeros([1, 2, 3, 1])  # too wide
-        change = (store, tf.constant(0), rows)
+        change = (store, rows, tf.constant(0))
         return host_store.finish(host_store.write([change], zero(), *strip()))
 
     with pytest.raises(tf.errors.OpError, match="could not broadcast input array"):
@@ -165,11 +196,27 @@ def test_sink() -> None:
     received = []
     with host_store.sink(lambda start, rows: received.append((start, rows.copy()))) as key:
         rows = tf.constant(numbers(1, 2, 3, 1))
-        host_store.write_sink(tf.constant(key), tf.constant(4), rows, zero())
+        first, size = tf.constant(4), tf.constant([6, 3])
+        host_store.write_sink(tf.constant(key), [first], rows, size, zero())
     ((start, written),) = received
     assert start == 4
     np.testing.assert_array_equal(written, numbers(2, 3, 1))
     assert key not in host_store._SINKS
+
+
+def test_sink_of_tiles() -> None:
+    """The writer receives whole rows."""
+    image, received = numbers(1, 5, 7, 2), []
+    with host_store.sink(lambda start, rows: received.append((start, rows))) as key:
+        before = zero()
+        for top, bottom in ((0, 3), (3, 5)):
+            for left, right in ((0, 4), (4, 7)):
+                tile = tf.constant(image[:, top:bottom, left:right])
+                firsts = [tf.constant(top), tf.constant(left)]
+                size = tf.constant([5, 7])
+                before = host_store.write_sink(tf.constant(key), firsts, tile, size, before)
+    assert [start for start, _ in received] == [0, 3]
+    np.testing.assert_array_equal(np.concatenate([rows for _, rows in received]), image[0])
 
 
 def test_check(monkeypatch: pytest.MonkeyPatch) -> None:

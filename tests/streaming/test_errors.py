@@ -30,17 +30,17 @@ class UnknownLayer(layers.Layer):
 
 
 def test_budget_below_one_strip():
-    big = tfbig.stream(segmenter(), tfbig.Budget(device=1000))
-    expected = r"sweep 0 of 'functional.*: the smallest strip needs .* on the device, but 1000 B are allowed. Raise"
+    big = tfbig.stream(segmenter(), tfbig.Budget(device=100))
+    expected = r"sweep 0 of 'functional.*: the smallest tile needs .* on the device, but 100 B are allowed. Raise"
     with pytest.raises(tfbig.BudgetError, match=expected):
         big.plan((1, 64, 1000, 1))
 
 
 def test_budget_below_one_strip_in_training():
-    big = tfbig.stream(segmenter(), tfbig.Budget(device=1000))
+    big = tfbig.stream(segmenter(), tfbig.Budget(device=100))
     big.compile("sgd", "mse")
     image = np.zeros((1, 64, 1000, 1), np.float32)
-    with pytest.raises(tfbig.BudgetError, match="smallest strip needs"):
+    with pytest.raises(tfbig.BudgetError, match="smallest tile needs"):
         big.train_on_batch(image, image)
 
 
@@ -174,7 +174,7 @@ def dataset_of_unknown_sizes(*arrays):
             r"have different sizes \[\(16, 16\), \(16, 12\)\]; they must",
         ),
         ((2, 8, 8), (1, 8, 8), None, r"/target' has shape \(1, 8, 8, 1\); expected 2 images"),
-        ((1, 64, 1000), (1, 64, 1000), 1000, "1000 B are allowed. Raise `device`"),
+        ((1, 64, 1000), (1, 64, 1000), 100, "100 B are allowed. Raise `device`"),
         ((1, 2, 9), (1, 2, 9), None, "'wide/convolution': the image is too small"),
     ],
 )
@@ -190,19 +190,19 @@ def test_errors_inside_a_graph(image, mask, device, message):
 
 
 def test_budget_error_inside_a_graph_tells_the_bytes_it_needs():
-    big = tfbig.stream(segmenter(), tfbig.Budget(device=1000))
+    big = tfbig.stream(segmenter(), tfbig.Budget(device=100))
     data = dataset_of_unknown_sizes(np.zeros((1, 64, 1000, 1), np.float32))
     with pytest.raises(tfbig.BudgetError) as raised:
         big.predict(data, verbose=0)
-    assert raised.value.need_bytes > 1000
+    assert raised.value.need_bytes > 100
     assert f"needs {format_bytes(raised.value.need_bytes)} on the device" in str(raised.value)
 
 
 def test_budget_error_of_a_call_tells_the_bytes_it_needs():
-    big = tfbig.stream(segmenter(), tfbig.Budget(device=1000))
+    big = tfbig.stream(segmenter(), tfbig.Budget(device=100))
     with pytest.raises(tfbig.BudgetError) as raised:
         big(np.zeros((1, 64, 1000, 1), np.float32))
-    assert raised.value.need_bytes > 1000
+    assert raised.value.need_bytes > 100
 
 
 class TornError(Exception):

@@ -79,7 +79,7 @@ class BackwardPass:
             fused: Whether the forward runs in the same pass.
         """
         targets = [v for v in sweep.reads if v in state.learned]
-        fresh = self._allocate_gradients(targets, state)
+        fresh = self._allocate_gradients(targets, state, sweep.axes)
         table = state.geometry.tables[sweep.index]
         canonical, tensors = self.calls.tensors(sweep, state, label, table)
         _add_gradients(canonical, tensors, sweep, state, targets)
@@ -102,13 +102,19 @@ class BackwardPass:
         _accumulate(state.d_weights, canonical.slots, d_weights)
         return partials
 
-    def _allocate_gradients(self, values: list[int], state: StepState) -> list[int]:
-        """Allocate gradients of the images that have none yet, and return those with arbitrary content."""
+    def _allocate_gradients(self, values: list[int], state: StepState, axes: int) -> list[int]:
+        """Allocate gradients of the images that have none yet, and return those with arbitrary content.
+
+        Args:
+            values: The images.
+            state: State of the step.
+            axes: Number of axes that the sweep cuts its images along.
+        """
         fresh = [v for v in values if v not in state.d_images]
         state.d_images |= self.calls.pages(state, fresh)
         stored = [v for v in fresh if v not in state.d_images]
         state.d_images |= self.calls.allocate(state, "gradient", stored)
-        if stored and len(self.calls.devices) > 1:  # strips add to the same rows in any order
+        if stored and (axes > 1 or len(self.calls.devices) > 1):  # rows are not complete in order
             zeros = host_store.zero([state.d_images[v] for v in stored], state.done)
             state.d_images |= dict(zip(stored, zeros, strict=True))
             return []

@@ -89,35 +89,36 @@ def _shape_of_all(readables: Sequence[sources.Readable]) -> tuple[int, ...]:
     return len(readables), *first.shape
 
 
+Part = tuple[tuple[int, int], ...]
+"""First row and row after the last; then the same of the columns, unless all of them are read."""
+
+
 def read_source(
     handles: tf.Tensor,
-    start: tf.Tensor,
-    stop: tf.Tensor,
+    part: Sequence[tuple[tf.Tensor, tf.Tensor]],
     dtype: tf.DType,
-    ahead: tuple[tf.Tensor, tf.Tensor] | None = None,
+    ahead: Sequence[tuple[tf.Tensor, tf.Tensor]] | None = None,
 ) -> tf.Tensor:
-    """Return rows of a batch of images behind handles, `[N, stop - start, W, C]`.
+    """Return rows, or a rectangle, of a batch of images behind handles, `[N, rows, columns, C]`.
 
     Args:
         handles: String `[N]`.
-        start: First row.
-        stop: Row after the last.
+        part: First row and row after the last; then the same of the columns, unless all of them are read.
         dtype: Element type of the images.
-        ahead: First and last row, plus one, of the next request, which threads start to read; None or an empty range
-            if there is none.
+        ahead: The part of the next request, which threads start to read; None or no rows if there is none.
     """
-    numpy_dtype = dtype.as_numpy_dtype
-    soon = (0, 0) if ahead is None else ahead
+    numpy_dtype, count = dtype.as_numpy_dtype, len(part)
+    soon = [(0, 0)] * count if ahead is None else ahead
 
-    def read(names: np.ndarray, *rows: int) -> np.ndarray:
-        return _read_source(names, rows[0:2], rows[2:4], numpy_dtype)
+    def read(names: np.ndarray, *numbers: int) -> np.ndarray:
+        pairs = list(zip(*[map(int, numbers)] * 2, strict=True))
+        return _read_source(names, tuple(pairs[:count]), tuple(pairs[count:]), numpy_dtype)
 
-    return callbacks.numpy_function(read, [handles, start, stop, *soon], dtype, stateful=False)
+    bounds = [number for pair in (*part, *soon) for number in pair]
+    return callbacks.numpy_function(read, [handles, *bounds], dtype, stateful=False)
 
 
-def _read_source(
-    handles: np.ndarray, rows: Sequence[int], soon: Sequence[int], dtype: Any
-) -> np.ndarray:
+def _read_source(handles: np.ndarray, part: Part, soon: Part, dtype: Any) -> np.ndarray:
     names, readables = _names(handles), _resolved(handles)
     for source in readables:
         if source.dtype != dtype:
@@ -125,20 +126,28 @@ def _read_source(
                 f"{source.name}: has dtype {source.dtype}; expected {np.dtype(dtype)}. Convert the image, "
                 f"or pass source_dtype='{source.dtype}' to tfbig.stream."
             )
-    (start, stop), (next_start, next_stop) = map(int, rows), map(int, soon)
-    reading = AHEAD.take(names, start, stop)
-    if next_stop > next_start:
-        AHEAD.begin(names, readables, next_start, next_stop)
-    return _read_rows(readables, start, stop) if reading is None else reading.result()
+    reading = AHEAD.take(names, part)
+    if soon[0][1] > soon[0][0]:
+        AHEAD.begin(names, readables, soon)
+    return _read_part(readables, part) if reading is None else reading.result()
 
 
 def _names(handles: np.ndarray) -> tuple[str, ...]:
     return tuple(h.decode() for h in np.ravel(handles))
 
 
-def _read_rows(readables: Sequence[sources.Readable], start: int, stop: int) -> np.ndarray:
-    images = [readable.read(start, stop) for readable in readables]
+def _read_part(readables: Sequence[sources.Readable], part: Part) -> np.ndarray:
+    images = [_part_of(readable, *part) for readable in readables]
     return images[0][None] if len(images) == 1 else np.stack(images)
+
+
+def _part_of(
+    readable: sources.Readable, rows: tuple[int, int], *columns: tuple[int, int]
+) -> np.ndarray:
+    if not columns:
+        return readable.read(*rows)
+    assert isinstance(readable, sources.Source)  # bags have no columns
+    return readable.read_window(rows, *columns)
 
 
 @final
@@ -151,33 +160,31 @@ class ReadAhead:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(AT_ONCE, "tfbig-ahead")
         self._lock = threading.Lock()
-        self._begun: OrderedDict[tuple[tuple[str, ...], int, int], Future[np.ndarray]]
+        self._begun: OrderedDict[tuple[tuple[str, ...], Part], Future[np.ndarray]]
         self._begun = OrderedDict()
 
     def begin(
-        self, names: tuple[str, ...], readables: Sequence[sources.Readable], start: int, stop: int
+        self, names: tuple[str, ...], readables: Sequence[sources.Readable], part: Part
     ) -> None:
-        """Start to read rows that will be requested.
+        """Start to read a part of images that will be requested.
 
         Args:
             names: Handles of the images.
             readables: The images.
-            start: First row.
-            stop: Row after the last.
+            part: The rows, and the columns unless all of them are read.
         """
         with self._lock:
-            if (names, start, stop) not in self._begun:
-                reading = self._threads.submit(_read_rows, readables, start, stop)
-                self._begun[names, start, stop] = reading
+            if (names, part) not in self._begun:
+                self._begun[names, part] = self._threads.submit(_read_part, readables, part)
             same = [key for key in self._begun if key[0] == names]
             others = [key for key in self._begun if key[0] != names]
             for key in (*same[:-AT_ONCE], *others[:-MAX_OTHERS]):
                 self._begun.pop(key).cancel()
 
-    def take(self, names: tuple[str, ...], start: int, stop: int) -> Future[np.ndarray] | None:
+    def take(self, names: tuple[str, ...], part: Part) -> Future[np.ndarray] | None:
         """Remove and return the pending read that `begin` started, a future of the rows; None if there is none."""
         with self._lock:
-            return self._begun.pop((names, start, stop), None)
+            return self._begun.pop((names, part), None)
 
     def forget(self, names: tuple[str, ...]) -> None:
         """Drop all rows of these images."""

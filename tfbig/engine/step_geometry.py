@@ -30,7 +30,7 @@ class StepGeometry:
         extents: Size of every image, `[number of values, spatial axes]` int32.
         places: First byte of every store, `[kinds, number of values]` int64, by position in `KINDS`;
             -1 lets the store choose.
-        tables: Geometry of each sweep, by index.
+        tables: Geometry of the strips or tiles of each sweep, by index; see `Sweep.tiles`.
         replays: Geometry of each replay.
         empty: An empty string tensor that is not a constant, see `label`.
     """
@@ -84,7 +84,7 @@ def trace(
         [tf.string, tf.int64, tf.int64] + [tf.int32] * len(sweeps),
     )
     shapes = tf.ensure_shape(shapes, [values, axes])
-    columns = [[None, len(sweep.columns)] for sweep in sweeps]
+    columns = [[None, sweep.axes * len(sweep.columns)] for sweep in sweeps]
     tables = [tf.ensure_shape(t, c) for t, c in zip(tables, columns, strict=True)]
     narrow, count = tf.cast(shapes, tf.int32), len(layout.sweeps)
     return StepGeometry(

@@ -1,4 +1,4 @@
-"""The rows that a strip of a sweep needs, from stores, images on the device, tensors and files."""
+"""The rows that a strip or tile of a sweep needs, from stores, images on the device, tensors and files."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.engine import read_ahead
-from tfbig.engine.sweep_state import StripGeometry, SweepTensors, image_shape
+from tfbig.engine.sweep_state import Interval, StripGeometry, SweepTensors, image_shape
 from tfbig.network.graph import Graph
-from tfbig.ops.kernels import take_rows
+from tfbig.ops.kernels import take
 from tfbig.plan.sweeps import Sweep
 from tfbig.stores import device_store, host_store
 
@@ -56,24 +56,21 @@ class StripReader:
         """
         tensors = self.tensors
         requests = {
-            ("image", v): (tensors.images[v], geometry["start", v], geometry["stop", v])
+            ("image", v): (tensors.images[v], geometry.part(v))
             for v in self.sweep.reads
             if v not in self.graph.inputs
         }
         for kind, images in (("written", tensors.written), ("gradient", tensors.d_images)):
-            requests |= {
-                (kind, v): (t, geometry["own start", v], geometry["own stop", v])
-                for v, t in images.items()
-            }
-        stored = [key for key, (image, *_) in requests.items() if not device_store.is_list(image)]
+            requests |= {(kind, v): (t, geometry.part(v, own=True)) for v, t in images.items()}
+        stored = [key for key, (image, _) in requests.items() if not device_store.is_list(image)]
         rows = host_store.read([requests[key] for key in stored])
         results = dict(zip(stored, map(self._staged, rows), strict=True))
         with tf.device(self.device):
-            for key, (image, start, stop) in requests.items():
+            for key, (image, part) in requests.items():
                 if key not in results:
                     dtype = self.graph.values[key[1]].dtype
                     results[key] = device_store.read(
-                        image, image_shape(self.graph, tensors, key[1]), dtype, start, stop
+                        image, image_shape(self.graph, tensors, key[1]), dtype, *part[0]
                     )
             shaped = {key: self._shaped(key[1], t) for key, t in results.items()}
         tiles, written, gradients = (
@@ -98,21 +95,18 @@ class StripReader:
     ) -> tf.Tensor:
         """Return rows of an input of the model: a tensor, or files behind handles, which read the next rows ahead."""
         image, info = self.tensors.images[value], self.graph.values[value]
-        start, stop = geometry["start", value], geometry["stop", value]
+        part = geometry.part(value)
         if image.dtype != tf.string:
-            return take_rows(image, start, stop - start)
-        ahead = self._next_rows(value, index, last)
-        rows = read_ahead.read_source(image, start, stop, tf.as_dtype(info.dtype), ahead)
+            return take(image, [(start, stop - start) for start, stop in part])
+        ahead = self._next_part(value, index, last)
+        rows = read_ahead.read_source(image, part, tf.as_dtype(info.dtype), ahead)
         return tf.ensure_shape(rows, self._shape(value, image.shape[0]))
 
-    def _next_rows(
-        self, value: int, index: tf.Tensor, last: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return `(start, stop)` of the rows of the strip that starts when this one ends; empty after the last."""
+    def _next_part(self, value: int, index: tf.Tensor, last: tf.Tensor) -> list[Interval]:
+        """Return what the strip reads that starts when this one ends; no rows after the last."""
         following = index + self.graph.at_once
-        geometry = self.geometry(tf.minimum(following, last))
-        start, stop = geometry["start", value], geometry["stop", value]
-        return start, tf.where(following > last, start, stop)
+        (start, stop), *others = self.geometry(tf.minimum(following, last)).part(value)
+        return [(start, tf.where(following > last, start, stop)), *others]
 
     def _shaped(self, value: int, rows: tf.Tensor) -> tf.Tensor:
         """Set the static shape of rows from a store, and cast them to the dtype of the image."""

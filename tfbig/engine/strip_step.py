@@ -1,14 +1,15 @@
-"""The computation of one strip of a sweep: run the nodes, reduce, and the pullback of the reductions."""
+"""The computation of one strip or tile of a sweep: run the nodes, reduce, and the pullback of the reductions."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
-from tfbig.engine.sweep_state import StripGeometry, Structure, SweepTensors, image_shape
+from tfbig.engine.sweep_state import Interval, StripGeometry, Structure, SweepTensors, image_shape
 from tfbig.network.graph import Graph, Node, image_positions
-from tfbig.ops.kernels import InputRows, Strip, take_rows
+from tfbig.ops.kernels import InputRows, Strip, take
 from tfbig.plan.sweeps import Sweep
 from tfbig.stores import device_store
 
@@ -64,58 +65,62 @@ class StripStep:
                 self._input_rows(values, node, p) if p in images else self.tensors.wholes[i]
                 for p, i in enumerate(node.inputs)
             ]
-            rows = tuple(
-                self._rows(node, p) if p in images else None for p in range(len(node.inputs))
-            )
-            value = node.output
-            strip = Strip(
-                geometry["start", value], geometry["stop", value], self._extent(value), rows
-            )
+            read = [
+                self._read(node, p) if p in images else [None] * geometry.axes
+                for p in range(len(node.inputs))
+            ]
+            strip = self._strip(node.output, geometry.part(node.output), read)
             weights = [self.tensors.weights[w] for w in node.weights]
-            values[value] = node.op.function(inputs, weights, strip)
+            values[node.output] = node.op.function(inputs, weights, strip)
         return values
 
-    def _rows(self, node: Node, p: int) -> InputRows:
-        """Return the rows that a node reads of its input `p`."""
-        start, stop, before, after = (
-            self.geometry[key, node.output, p] for key in ("start", "stop", "before", "after")
-        )
-        return InputRows(start, stop, before, after, self._extent(node.inputs[p]))
+    def _strip(self, value: int, part: list[Interval], read: list[list[Any]]) -> Strip:
+        """Return the position of a part of an image; `read` has what it reads of each input, along each axis."""
+        axes = [
+            Strip(*interval, self.tensors.extents[value, axis], tuple(rows[axis] for rows in read))
+            for axis, interval in enumerate(part)
+        ]
+        return replace(axes[0], others=tuple(axes[1:]))
 
-    def _extent(self, value: int) -> tf.Tensor:
-        return self.tensors.extents[value, 0]
+    def _read(self, node: Node, p: int) -> list[InputRows]:
+        """Return what a node reads of its input `p`, along each axis."""
+        names = ("start", "stop", "before", "after")
+        numbers = zip(*(self.geometry.along(name, node.output, p) for name in names), strict=True)
+        extents = self.tensors.extents[node.inputs[p]]
+        return [
+            InputRows(start, stop, before, after, extents[axis])
+            for axis, (start, stop, before, after) in enumerate(numbers)
+        ]
 
     def _input_rows(self, values: dict[int, tf.Tensor], node: Node, p: int) -> tf.Tensor:
-        """Return the rows of input `p` that a node reads; the whole tile if nothing else reads the image."""
-        value, geometry = node.inputs[p], self.geometry
+        """Return the rows of input `p` that a node reads; all of them if nothing else reads the image."""
+        value = node.inputs[p]
         if self.sweep.uses[value] == 1:
             return values[value]
-        start, stop = geometry["start", node.output, p], geometry["stop", node.output, p]
-        return self._cut(values, value, start, stop)
+        return self._cut(values, value, [(rows.start, rows.stop) for rows in self._read(node, p)])
 
-    def _cut(self, values: dict[int, tf.Tensor], value: int, start: Any, stop: Any) -> tf.Tensor:
-        """Return some rows of a tile; a copy if the tile is memory of a store."""
+    def _cut(self, values: dict[int, tf.Tensor], value: int, part: list[Interval]) -> tf.Tensor:
+        """Return a part of an image of the strip; a copy if the image is memory of a store."""
         image = self.tensors.images.get(value)
         is_store = image is not None and not device_store.is_list(image)
-        return take_rows(
-            values[value], start - self.geometry["start", value], stop - start, copy=is_store
-        )
+        firsts = self.geometry.along("start", value)
+        pairs = zip(part, firsts, strict=True)
+        parts = [(start - first, stop - start) for (start, stop), first in pairs]
+        return take(values[value], parts, copy=is_store)
 
     def owned(self, values: dict[int, tf.Tensor]) -> dict[int, tf.Tensor]:
         """Return the rows that the strip owns of every image that is stored or reduced."""
         owned, geometry = {}, self.geometry
         for v in self.sweep.observed:
-            start, stop = geometry["own start", v], geometry["own stop", v]
             is_only_use = self.sweep.uses[v] == 1
-            owned[v] = values[v] if is_only_use else self._cut(values, v, start, stop)
+            part = geometry.part(v, own=True)
+            owned[v] = values[v] if is_only_use else self._cut(values, v, part)
         return owned
 
     def _owned_strip(self, node: Node) -> Strip:
         """Return the range of rows that this strip contributes to a reduction."""
-        value, geometry = node.inputs[0], self.geometry
-        return Strip(
-            geometry["own start", value], geometry["own stop", value], self._extent(value), ()
-        )
+        value = node.inputs[0]
+        return self._strip(value, self.geometry.part(value, own=True), [])
 
     def merge(self, owned: dict[int, tf.Tensor], partials: list[Structure]) -> list[Structure]:
         """Return the partial sums of the reductions, merged with those of this strip."""

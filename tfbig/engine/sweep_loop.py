@@ -53,10 +53,10 @@ def forward(
             owned = step.owned(step.values(tiles))
             sums = step.merge(owned, sums[0]), step.add_to_pages(sums[1], owned, "own start")
             written = {v: tf.cast(owned[v], s.dtype) for v, s in tensors.stores.items()}
-        starts = {v: step.geometry["own start", v] for v in sweep.writes}
-        changes = [(s, starts[v], written[v]) for v, s in tensors.stores.items()]
+        firsts = {v: step.geometry.along("own start", v) for v in sweep.writes}
+        changes = [(s, written[v], *firsts[v]) for v, s in tensors.stores.items()]
         for v, key in tensors.sinks.items():
-            before = host_store.write_sink(key, starts[v], owned[v], before)
+            before = host_store.write_sink(key, firsts[v], owned[v], tensors.extents[v], before)
         return host_store.write(changes, before, tensors.label, i, total), sums
 
     def join(a: Structure, b: Structure) -> Structure:
@@ -132,6 +132,10 @@ def backward(
                 pages,
             )
             added = {v: tf.cast(d_tiles[v], s.dtype) for v, s in tensors.stores.items()}
+        if sweep.axes > 1:
+            firsts = {v: step.geometry.along("start", v) for v in tensors.stores}
+            changes = [(s, added[v], *firsts[v]) for v, s in tensors.stores.items()]
+            return host_store.add_tiles(changes, before, tensors.label, i, total), sums
         changes = [
             (s, added[v], *_edges(step, v, v in options.fresh)) for v, s in tensors.stores.items()
         ]
@@ -181,7 +185,7 @@ def fold(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices, ch
 
     def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, _: Structure) -> Structure:
         start, stop = i * step, tf.minimum((i + 1) * step, rows)
-        stored = host_store.read([(image, start, stop), (gradient, start, stop)])
+        stored = host_store.read([(image, [(start, stop)]), (gradient, [(start, stop)])])
         with tf.device(strips.device):
             x, total_gradient = (
                 tf.cast(tf.ensure_shape(t, shape), graph.values[value].dtype) for t in stored
@@ -193,7 +197,7 @@ def fold(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices, ch
                 (pulled,) = node.op.pullback([x], strip, result, cotangent)
                 total_gradient += pulled
             total_gradient = tf.cast(total_gradient, gradient.dtype)
-        changes = [(gradient, start, total_gradient)]
+        changes = [(gradient, total_gradient, start)]
         return host_store.write(changes, before, tensors.label, i, total), ()
 
     return _loop(total, graph, tensors, body, (), devices, lambda a, b: a)[0]

@@ -82,7 +82,7 @@ class SweepTensors:
     Args:
         label: Name of the sweep in progress messages.
         before: Int32 scalar that is computed when the previous sweep has ended.
-        table: Geometry of the strips, see `Sweep.table`.
+        table: Geometry of the strips or tiles, see `Sweep.tiles`.
         extents: Size of every image of the sweep.
         images: Images that the sweep reads.
         batch: N, int32 scalar.
@@ -118,16 +118,40 @@ class SweepTensors:
         return next((t.shape[0] for t in tensors if t.shape.rank), None)
 
 
+Interval = tuple[tf.Tensor, tf.Tensor]
+"""First row (column, ...) and the one after the last, int32 scalars."""
+
+
 class StripGeometry:
-    """Geometry of one strip: a line of `Sweep.table`, indexed by the keys of `Sweep.columns`."""
+    """Geometry of one strip or tile: a line of `Sweep.tiles`, indexed by the keys of `Sweep.columns`.
+
+    Args:
+        sweep: The sweep.
+        line: The line.
+    """
 
     def __init__(self, sweep: Sweep, line: tf.Tensor) -> None:
         self.columns = sweep.columns
-        self.numbers = tf.unstack(line, num=len(sweep.columns))
+        self.axes = sweep.axes
+        self.numbers = tf.unstack(line, num=sweep.axes * len(sweep.columns))
 
     def __getitem__(self, key: tuple[object, ...]) -> tf.Tensor:
-        """Return the number of one column, int32 scalar."""
+        """Return the number of one column for the rows, int32 scalar."""
         return self.numbers[self.columns[key]]
+
+    def along(self, *key: object) -> list[tf.Tensor]:
+        """Return the number of one column for each axis that images are cut along, int32 scalars."""
+        return self.numbers[self.columns[key] :: len(self.columns)]
+
+    def part(self, value: int, own: bool = False) -> list[Interval]:
+        """Return the rows (columns, ...) of an image that the strip computes or reads, or those that it owns.
+
+        Args:
+            value: Position of the image in the sweep.
+            own: Whether to return those that it owns.
+        """
+        names = ("own start", "own stop") if own else ("start", "stop")
+        return list(zip(*(self.along(name, value) for name in names), strict=True))
 
 
 def image_shape(graph: Graph, tensors: SweepTensors, value: int) -> tf.Tensor:

@@ -78,7 +78,7 @@ class _BagSlices:
         if self.bags.dtype != tf.string:
             return self.bags[:, start:stop], stop
         dtype = tf.as_dtype(self.model.source_dtype)
-        instances = read_ahead.read_source(self.bags, start, stop, dtype)
+        instances = read_ahead.read_source(self.bags, [(start, stop)], dtype)
         instances = tf.ensure_shape(instances, [None, None, *self.shape])
         return tf.cast(instances, self.model.twin.inputs[0].dtype), stop
 

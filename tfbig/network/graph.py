@@ -59,6 +59,7 @@ class Local:
         cheap: Whether recomputing costs less than storing.
         stops_gradient: Whether no gradient flows through it.
         operations: Multiply-adds times two per output pixel, all channels.
+        tiles: Whether the function computes tiles too, cut along the columns and further axes.
         phase: The same operation in space-to-depth layout (`tfbig.network.phase_layout.Phase`) where that is
             faster, else None.
     """
@@ -69,6 +70,7 @@ class Local:
     cheap: bool = False
     stops_gradient: bool = False
     operations: int = 0
+    tiles: bool = True
     phase: Any = None
 
 

@@ -43,7 +43,7 @@ class Canonical:
             tuple(self.place[v] for v in values)
             for values in (sweep.reads, sweep.writes, sweep.observed)
         )
-        self.sweep = Sweep(sweep.index, tuple(nodes), reads, writes, observed, ())
+        self.sweep = Sweep(sweep.index, tuple(nodes), reads, writes, observed, (), axes=sweep.axes)
         values = [(v.image, v.channels, v.dtype) for v in self.graph.values]
         links = [
             (type(n.op).__name__, n.kind or id(n.op), n.inputs, n.output, n.weights) for n in nodes
@@ -56,6 +56,7 @@ class Canonical:
                 writes,
                 observed,
                 self.graph.inputs,
+                sweep.axes,
                 graph.spatial,
                 graph.at_once,
             )

@@ -52,8 +52,22 @@ def heights_of(sweep: Sweep, table: np.ndarray, value: int) -> np.ndarray:
     return stop.astype(np.int64) - start
 
 
+def pixels_of(sweep: Sweep, extents: Mapping[int, Size], table: np.ndarray) -> dict[int, int]:
+    """Return the pixels of every image of a sweep in all strips together, rows that several compute included.
+
+    Args:
+        sweep: The sweep.
+        extents: Size of every image.
+        table: Geometry of its strips, see `Sweep.table`.
+
+    Returns:
+        `{image: pixels}`.
+    """
+    return {v: int(heights_of(sweep, table, v).sum()) * prod(extents[v][1:]) for v in sweep.images}
+
+
 def operations_of(
-    sweep: Sweep, batch: int, extents: Mapping[int, Size], heights: dict[int, np.ndarray]
+    sweep: Sweep, batch: int, extents: Mapping[int, Size], pixels: Mapping[int, int]
 ) -> tuple[int, int, int]:
     """Count the floating-point operations of the forward pass of a sweep.
 
@@ -63,7 +77,7 @@ def operations_of(
         sweep: The sweep.
         batch: Number of images in a batch.
         extents: Size of every image.
-        heights: Rows of every image in each strip, see `heights_of`.
+        pixels: Pixels of every image in all strips together.
 
     Returns:
         Operations with the halo, operations without it, and those of the first that the backward pass recomputes.
@@ -75,9 +89,9 @@ def operations_of(
         if isinstance(node.op, Whole):
             continue
         value = node.output if isinstance(node.op, Local) else node.inputs[0]
-        per_row = batch * prod(extents[value][1:]) * node.op.operations
-        operations = per_row * int(heights[value].sum())
+        each = batch * node.op.operations
+        operations = each * pixels[value]
         total += operations
-        exact += per_row * extents[value][0]
+        exact += each * prod(extents[value])
         recomputed += operations if isinstance(node.op, Local) and value in used else 0
     return total, exact, recomputed

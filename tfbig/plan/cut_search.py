@@ -12,7 +12,7 @@ import numpy as np
 
 from tfbig.geometry.windows import Size
 from tfbig.network.graph import Graph, Local, Node, axes_of, image_positions, output_extent
-from tfbig.plan.cost import bytes_of, heights_of, operations_of
+from tfbig.plan.cost import bytes_of, operations_of, pixels_of
 from tfbig.plan.plan import Rates
 from tfbig.plan.strip_search import Strips
 from tfbig.plan.sweeps import Sweep, schedule
@@ -178,9 +178,9 @@ class _Case:
         lines = sorted(set(chosen.tolist()))
         table = sweep.table({v: extents[v][0] for v in sweep.images}, count, lines)
         table = table[np.searchsorted(lines, chosen)]
-        heights = {v: heights_of(sweep, table, v) for v in sweep.images}
         moved = sum(bytes_of(graph, v, 1, extents) for v in (*sweep.writes, *sweep.reads))
-        operations, _, recomputed = operations_of(sweep, 1, extents, heights)
+        pixels = pixels_of(sweep, extents, table)
+        operations, _, recomputed = operations_of(sweep, 1, extents, pixels)
         if not self.training:
             return operations / rates.operations + moved / rates.copies
         return (3 * operations + recomputed) / rates.operations + 2 * moved / rates.copies

@@ -18,7 +18,7 @@ def keep(prepared: PreparedGraph, plan: Plan, kept: frozenset[int]) -> Plan:
     """Return a plan without kept images, changed to keep some on the device.
 
     Kept images have the element type of the layers. They consist of pages; each strip may hold an old version of
-    one page.
+    one page. Images that are cut into tiles are not kept, because pages are read by rows.
 
     Args:
         prepared: The graph of the plan.
@@ -28,6 +28,12 @@ def keep(prepared: PreparedGraph, plan: Plan, kept: frozenset[int]) -> Plan:
     Returns:
         The changed plan, without addresses.
     """
+    kept -= {
+        v
+        for sweep in (*plan.sweeps, *plan.layout.replays)
+        for v in (*sweep.reads, *sweep.writes)
+        if sweep.axes > 1
+    }
     if not kept:
         return plan
     layout, sizes = replace(plan.layout, kept=kept), dict(plan.image_bytes)

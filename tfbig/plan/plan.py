@@ -45,6 +45,8 @@ class SweepCost:
         recomputed_operations: Part of `operations` that a backward pass repeats.
         made_bytes: Bytes of all images that the layers of the sweep compute, strip by strip.
         starts: Number of times that a layer starts on a strip.
+        blocks: Number of parts along the columns and every further axis that images are cut along; then `strips` are
+            bands of tiles.
     """
 
     strips: int
@@ -56,6 +58,12 @@ class SweepCost:
     recomputed_operations: int
     made_bytes: int
     starts: int
+    blocks: tuple[int, ...] = ()
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of parts along each axis that images are cut along."""
+        return (self.strips, *self.blocks)
 
 
 @dataclass(frozen=True)
@@ -206,7 +214,8 @@ class Plan:
     def summary(self, print_fn: Callable[[str], object] = print) -> None:
         """Print the plan: a line per sweep, forward and backward, and the totals.
 
-        Columns: the layers; the number of strips and the rows that the largest reads; how many of these rows belong to
+        Columns: the layers; the number of strips (of tiles, their number down and across) and the rows that the
+        largest reads; how many of these rows belong to
         other strips (halo); where the images of the sweep are stored; bytes of a strip, of these images in host
         memory and on disk, and moved to and from stores, all in MiB; operations; how often each operation runs
         (factor: 1.000 means once); and predicted seconds.
@@ -295,7 +304,7 @@ def _line(plan: Plan, sweep: Sweep, cost: SweepCost) -> str:
     return _row(
         f"+{sweep.index}" if sweep.is_replay else f"{sweep.index}",
         layers_of(sweep),
-        f"{cost.strips} x {cost.rows}",
+        f"{'x'.join(map(str, cost.counts))} x {cost.rows}",
         f"{cost.halo}",
         ", ".join(words) or "-",
         *(f"{n / 2**20:.1f}" for n in (cost.strip_bytes, host, disk, moved)),

@@ -64,19 +64,19 @@ class Planner:
         return self._plans[key]
 
     def tables(self, plan: Plan, sizes: dict[int, Size]) -> list[np.ndarray]:
-        """Return the geometry of all strips of a plan.
+        """Return the geometry of all strips or tiles of a plan.
 
         Args:
             plan: The plan.
             sizes: Size of each input image.
 
         Returns:
-            A table for every sweep, then one for every replay, see `Sweep.table`.
+            A table for every sweep, then one for every replay, see `Sweep.tiles`.
         """
-        rows = {v: size[0] for v, size in self.graph.extents(sizes).items()}
+        extents = self.graph.extents(sizes)
         pairs = [*zip(plan.sweeps, plan.costs, strict=True)]
         pairs += zip(plan.layout.replays, plan.replay_costs, strict=True)
-        return [sweep.table(rows, cost.strips) for sweep, cost in pairs]
+        return [sweep.tiles(extents, cost.counts) for sweep, cost in pairs]
 
     def _make(self, batch: int, sizes: dict[int, Size], layout: Layout | None) -> Plan:
         return self._solve(self._problem(batch, sizes, self.limits), layout)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tfbig.geometry.windows import Size
-from tfbig.plan import lifetimes
+from tfbig.plan import lifetimes, tile_search
 from tfbig.plan.fixed_bytes import freed_bytes, replay_bytes
 from tfbig.plan.limits import Limits, Projected
 from tfbig.plan.plan import Plan, SweepCost
@@ -55,10 +55,12 @@ class Pricing:
 
     Args:
         problem: The problem.
+        chooses_axes: Whether sweeps whose strips do not fit are cut into tiles; otherwise `Sweep.axes` are as given.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, chooses_axes: bool = True) -> None:
         self.problem = problem
+        self.chooses_axes = chooses_axes
         self._costs: dict[object, SweepCost] = {}
 
     def price(self, layout: Layout, device_bytes: int) -> Plan:
@@ -75,12 +77,12 @@ class Pricing:
             BudgetError: If the smallest strip of a sweep exceeds these bytes and they are firm.
         """
         problem, prepared = self.problem, self.problem.prepared
-        costs, replay_costs = (
-            tuple(self.cost(sweep, device_bytes) for sweep in sweeps)
-            for sweeps in (layout.sweeps, layout.replays)
+        (sweeps, costs), (replays, replay_costs) = (
+            tuple(zip(*(self.cost(sweep, device_bytes) for sweep in some), strict=True)) or ((), ())
+            for some in (layout.sweeps, layout.replays)
         )
         graph, options = prepared.graph, prepared.options
-        bare = replace(layout, kept=frozenset())
+        bare = replace(layout, sweeps=sweeps, replays=replays, kept=frozenset())
         device = max(c.strip_bytes for c in (*costs, *replay_costs))
         fixed = problem.fixed_bytes + replay_bytes(layout.replays)
         return Plan(
@@ -101,7 +103,7 @@ class Pricing:
             replicas=options.replicas,
         )
 
-    def cost(self, sweep: Sweep, device_bytes: int) -> SweepCost:
+    def cost(self, sweep: Sweep, device_bytes: int) -> tuple[Sweep, SweepCost]:
         """Return the cost of a sweep.
 
         Args:
@@ -109,15 +111,24 @@ class Pricing:
             device_bytes: Most bytes of its strips.
 
         Returns:
-            The cost.
+            The sweep, with the axes that its images are cut along, and its cost.
 
         Raises:
-            BudgetError: If the smallest strip exceeds these bytes and they are firm.
+            BudgetError: If the smallest strip or tile exceeds these bytes and they are firm.
         """
-        key = (device_bytes, sweep.is_replay, sweep.reads, sweep.writes, *map(id, sweep.nodes))
+        shape = (sweep.is_replay, sweep.axes, sweep.reads, sweep.writes)
+        key = (device_bytes, *shape, *map(id, sweep.nodes))
         if key not in self._costs:
-            self._costs[key] = _strips(self.problem, sweep, device_bytes).cost()
-        return self._costs[key]
+            self._costs[key] = self._division(_strips(self.problem, sweep, device_bytes)).cost()
+        cost = self._costs[key]
+        axes = len(cost.counts)
+        return sweep if sweep.axes == axes else replace(sweep, axes=axes), cost
+
+    def _division(self, strips: Strips) -> Strips:
+        """Return strips, or tiles instead where they are needed and possible."""
+        if strips.sweep.axes == 1 and (strips.fewest or not self.chooses_axes):
+            return strips
+        return tile_search.tiles_of(strips) or strips
 
 
 def _strips(problem: Problem, sweep: Sweep, device_bytes: int) -> Strips:

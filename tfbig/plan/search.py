@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from math import inf
-
-import numpy as np
+from math import inf, prod
 
 from tfbig.errors import BudgetError
 from tfbig.network.graph import Node
@@ -68,7 +66,7 @@ def with_layout(problem: Problem, layout: Layout) -> Plan:
         BudgetError: If it does not fit.
     """
     prepared, plans = problem.prepared, []
-    for bare in _heights(Pricing(problem), layout):
+    for bare in _heights(Pricing(problem, chooses_axes=False), layout):
         plans.append(kept_images.keep(prepared, bare, layout.kept))
         if not layout.kept or plans[-1].projected.device <= problem.limits.device:
             break
@@ -128,8 +126,8 @@ def _layouts(problem: Problem) -> Iterator[Layout]:
 
     def worth(replay: Sweep) -> float:
         """Return the bytes that a replay frees, per operation of the replay."""
-        heights = {v: np.array([problem.extents[v][0]]) for v in replay.images}
-        operations, *_ = operations_of(replay, problem.batch, problem.extents, heights)
+        pixels = {v: prod(problem.extents[v]) for v in replay.images}
+        operations, *_ = operations_of(replay, problem.batch, problem.extents, pixels)
         return sum(stored[v] for v in replay.writes) / max(operations, 1)
 
     def effort(node: Node) -> int:

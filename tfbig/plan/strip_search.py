@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, prod
 
 import numpy as np
@@ -11,10 +12,10 @@ import numpy as np
 from tfbig.errors import BudgetError
 from tfbig.geometry.windows import Size
 from tfbig.network.graph import Graph, Local
-from tfbig.plan.cost import bytes_of, heights_of, operations_of, sweep_limit
+from tfbig.plan.cost import heights_of, operations_of, sweep_limit
 from tfbig.plan.plan import PAGE_ELEMENTS, SweepCost, layers_of
 from tfbig.plan.sweeps import Sweep
-from tfbig.units import format_bytes
+from tfbig.units import format_bytes, itemsize
 
 KERNEL_ELEMENTS = 2**31 - 1
 """Most elements of a tensor. Kernels fail or return wrong results with more (tensorflow issues 60330, 8471, 124949)."""
@@ -42,6 +43,7 @@ class Strips:
         keeps: Whether the device is an accelerator that may keep images. One kernel is enough to occupy it; on other
             devices a strip that fits alone may be divided so that several strips run at once.
         name: Name of the model, for messages.
+        blocks: Number of parts that the columns, ... are cut into too; none for strips of whole rows.
     """
 
     graph: Graph
@@ -57,6 +59,7 @@ class Strips:
     devices: int = 1
     keeps: bool = False
     name: str = "model"
+    blocks: tuple[int, ...] = ()
 
     def cost(self) -> SweepCost:
         """Return the cost of the sweep, cut into the fewest strips that fit.
@@ -67,10 +70,11 @@ class Strips:
         Raises:
             BudgetError: If strips of one row do not fit.
         """
-        sweep, count = self.sweep, self._count()
+        sweep, count = self.sweep, self.fewest or self._smallest()
         heights = self._heights(count)
         self._check_kernels({v: int(rows.max()) for v, rows in heights.items()})
-        operations, exact, recomputed = operations_of(sweep, self.batch, self.extents, heights)
+        operations, exact, recomputed = self.operations(count)
+        pixels = self._visited(heights)
         shares = {v: -(-self.extents[v][0] // count) for v in sweep.reads}
         return SweepCost(
             count,
@@ -80,9 +84,27 @@ class Strips:
             operations,
             exact,
             recomputed,
-            sum(int(heights[n.output].sum()) * self._row_bytes(n.output) for n in sweep.locals),
-            -(-count // self.devices) * len(sweep.nodes),
+            sum(pixels[n.output] * _pixel_bytes(self, n.output) for n in sweep.locals),
+            -(-count * prod(self.blocks) // self.devices) * len(sweep.nodes),
+            self.blocks,
         )
+
+    def operations(self, count: int) -> tuple[int, int, int]:
+        """Return what `operations_of` counts for a number of strips.
+
+        Args:
+            count: The number of strips.
+        """
+        pixels = self._visited(self._heights(count))
+        return operations_of(self.sweep, self.batch, self.extents, pixels)
+
+    def _visited(self, heights: Mapping[int, np.ndarray]) -> dict[int, int]:
+        """Return the pixels of each image in all strips together."""
+        return {v: int(rows.sum()) * self._row_pixels[v][1] for v, rows in heights.items()}
+
+    @cached_property
+    def _row_pixels(self) -> dict[int, tuple[int, int]]:
+        return _row_pixels(self.sweep, self.extents, self.blocks)
 
     def about(self, least: int) -> int:
         """Estimate the number of strips of `cost`, without a search.
@@ -106,12 +128,14 @@ class Strips:
             return most
         return min(max(ceil(share / (self.allowed_bytes - halo)), few), most)
 
-    def _count(self) -> int:
+    @cached_property
+    def fewest(self) -> int | None:
+        """Fewest strips that fit; None if none do."""
         most = sweep_limit(self.sweep, self.extents)
         if self.fixed is not None:
             return max(min(self.fixed, most), 1)
         if not self._fits(most):
-            return self._smallest(most)
+            return None
         least = min(self.devices, most)
         if self._fits(least):
             return self._for_all_cores(least, most)
@@ -124,7 +148,7 @@ class Strips:
                 low = middle + 1
         while not self._fits(low, range(low)):
             if low == most:
-                return self._smallest(most)
+                return None
             low = min(low + max(low // 64, 1), most)  # a strip that `_fits` did not check is larger
         return low
 
@@ -136,10 +160,9 @@ class Strips:
         """
         more = min(count * self.graph.at_once, most)
         divides = self.training and not self.keeps
-        if not divides or self.max_elements is not None or not self._fits(more):
+        if not divides or self.blocks or self.max_elements is not None or not self._fits(more):
             return count
-        heights = self._heights(more)
-        operations, exact, _ = operations_of(self.sweep, self.batch, self.extents, heights)
+        operations, exact, _ = self.operations(more)
         return more if operations <= MOST_RECOMPUTED * exact else count
 
     def _fits(self, count: int, chosen: Sequence[int] | None = None) -> bool:
@@ -157,28 +180,24 @@ class Strips:
             for v in self.sweep.reads
         )
 
-    def _smallest(self, count: int) -> int:
-        """Return `count`, the number of strips of a single row, although these exceed the budget.
+    def _smallest(self) -> int:
+        """Return the number of strips (or bands of tiles) of a single row, although these exceed the budget.
 
         Raises:
             BudgetError: If the budget is firm.
         """
+        count = sweep_limit(self.sweep, self.extents)
         self._check_kernels(self._tallest(count))
         if not self.firm:
             return count
         least = self._working_set(count, range(count))
-        need = format_bytes(least)
+        need, part = format_bytes(least), "tile" if self.blocks else "strip"
         raise BudgetError(
-            f"sweep {self.sweep.index} of '{self.name}' ({layers_of(self.sweep)}): the smallest strip needs {need} "
+            f"sweep {self.sweep.index} of '{self.name}' ({layers_of(self.sweep)}): the smallest {part} needs {need} "
             f"on the device, but {format_bytes(self.allowed_bytes)} are allowed. Raise `device` to {need}, or use "
-            f"{self._narrower()}a smaller batch (now {self.batch}).",
+            f"{_narrower(self)}a smaller batch (now {self.batch}).",
             least,
         )
-
-    def _narrower(self) -> str:
-        """Return the advice to use narrower images; empty for signals, whose rows have no columns."""
-        widths = [self.extents[v][1] for v in self.sweep.images if len(self.extents[v]) > 1]
-        return f"narrower images (now {max(widths)} columns) or " if widths else ""
 
     def _working_set(self, count: int, chosen: Sequence[int] | None = None) -> int:
         """Return the bytes of all strips that run at once, each as large as the largest one of `chosen`.
@@ -191,12 +210,15 @@ class Strips:
         (measured by `tests/test_memory.py`).
         """
         sweep = self.sweep
-        tiles = {v: rows * self._row_bytes(v) for v, rows in self._tallest(count, chosen).items()}
+        tiles = {
+            v: rows * self._row_pixels[v][0] * _pixel_bytes(self, v)
+            for v, rows in self._tallest(count, chosen).items()
+        }
         scored = any(n.op.fusible for n in sweep.reductions)
         temporaries = max(tiles.values(), default=0) * (4 if self.training or scored else 1)
         doubled = self.with_gradient if self.training else ()
         one = sum(b * (2 if v in doubled else 1) for v, b in tiles.items()) + temporaries
-        each = -(-count // self.devices)
+        each = -(-count * prod(self.blocks) // self.devices)
         if each > self.graph.at_once:  # otherwise no strip is left to read ahead
             one += sum(tiles[v] for v in self.graph.inputs if v in tiles)
         return one * min(each, self.graph.at_once)
@@ -216,7 +238,7 @@ class Strips:
         return max(self._elements(v, n) for v, n in self._tallest(count, chosen).items())
 
     def _elements(self, value: int, rows: int) -> int:
-        size = self.batch * rows * prod(self.extents[value][1:])
+        size = self.batch * rows * self._row_pixels[value][0]
         return size * self.graph.values[value].channels
 
     def _check_kernels(self, rows: Mapping[int, int]) -> None:
@@ -231,8 +253,36 @@ class Strips:
                 f"after the rows) or a smaller batch (now {self.batch})."
             )
 
-    def _row_bytes(self, value: int) -> int:
-        return bytes_of(self.graph, value, self.batch, self.extents) // self.extents[value][0]
+
+def _narrower(strips: Strips) -> str:
+    """Return the advice to use narrower images; empty for tiles, and for signals, whose rows have no columns."""
+    if strips.blocks:
+        return ""
+    widths = [strips.extents[v][1] for v in strips.sweep.images if len(strips.extents[v]) > 1]
+    return f"narrower images (now {max(widths)} columns) or " if widths else ""
+
+
+def _pixel_bytes(strips: Strips, value: int) -> int:
+    """Return the bytes of a pixel of an image, in all images of the batch."""
+    image = strips.graph.values[value]
+    return strips.batch * image.channels * itemsize(image.dtype)
+
+
+def _row_pixels(
+    sweep: Sweep, extents: Mapping[int, Size], blocks: Sequence[int]
+) -> dict[int, tuple[int, int]]:
+    """Return the pixels that one row of each image has in the largest part of the row, and in all parts together."""
+    pixels = {v: (prod(extents[v][1:]),) * 2 for v in sweep.images}
+    for axis, count in enumerate(blocks, 1):
+        sizes = {v: extents[v][axis] for v in sweep.images}
+        table = sweep.table(sizes, count, axis=axis)
+        for v, (largest, total) in pixels.items():
+            parts = heights_of(sweep, table, v)
+            pixels[v] = (
+                largest // sizes[v] * int(parts.max()),
+                total // sizes[v] * int(parts.sum()),
+            )
+    return pixels
 
 
 def images_with_gradient(graph: Graph) -> frozenset[int]:

@@ -8,14 +8,15 @@ cheap to rematerialise from other stored images, or memory is scarce.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
-from tfbig.geometry.windows import Interval, clip, partition
+from tfbig.geometry.windows import Interval, Size, clip, partition
 from tfbig.network.graph import Graph, Local, Node, Reduce, Whole, axes_of, image_positions
 
 REMAT_DEPTH = 4
@@ -50,6 +51,7 @@ class Sweep:
         wholes: Whole nodes that run when the sweep has ended.
         is_replay: Whether it rematerialises images of earlier sweeps before their backward pass; a replay has no
             backward pass itself.
+        axes: Number of spatial axes that images are cut along: 1 for strips of whole rows, 2 for tiles.
     """
 
     index: int
@@ -59,6 +61,7 @@ class Sweep:
     observed: tuple[int, ...]
     wholes: tuple[Node, ...]
     is_replay: bool = False
+    axes: int = 1
 
     def without(self, nodes: Sequence[Node]) -> Sweep:
         """Return the sweep with the same geometry but without some of its reductions.
@@ -118,27 +121,54 @@ class Sweep:
                 keys += [(name, node.output, p) for name in ("start", "stop", "before", "after")]
         return {key: column for column, key in enumerate(keys)}
 
+    @cached_property
+    def can_tile(self) -> bool:
+        """Whether images may be cut along further axes than the rows."""
+        return all(node.op.tiles for node in self.locals)
+
+    def tiles(self, sizes: Mapping[int, Size], counts: Sequence[int]) -> np.ndarray:
+        """Return the geometry of all tiles, row by row; of strips if images are cut along the rows only.
+
+        Args:
+            sizes: Size of every image.
+            counts: Number of parts that images are cut into along each of the `axes`.
+
+        Returns:
+            Array `[tiles, axes * len(columns)]` int32: for each axis, the numbers of `table`.
+        """
+        tables = [
+            self.table({v: sizes[v][axis] for v in self.images}, count, axis=axis)
+            for axis, count in enumerate(counts)
+        ]
+        places = np.unravel_index(np.arange(prod(counts)), counts)
+        return np.hstack([table[place] for table, place in zip(tables, places, strict=True)])
+
     def table(
-        self, rows: dict[int, int], num_strips: int, strips: Sequence[int] | None = None
+        self,
+        rows: Mapping[int, int],
+        num_strips: int,
+        strips: Sequence[int] | None = None,
+        axis: int = 0,
     ) -> np.ndarray:
         """Return the geometry of strips.
 
         Args:
-            rows: Rows of every image.
+            rows: Rows of every image, or its size along `axis`.
             num_strips: Number of strips that the images are cut into.
             strips: Indices of the strips to compute. Default: all.
+            axis: Axis that is cut into strips, 0 for the rows.
 
         Returns:
             Array `[len(strips), len(columns)]` int32, see `columns`.
         """
         chosen = np.arange(num_strips) if strips is None else np.asarray(strips, np.int64)
         table = np.zeros((len(chosen), len(self.columns)), np.int32)
-        for key, numbers in self._geometry(rows, num_strips, chosen).items():
+        for key, numbers in self._geometry(rows, num_strips, chosen, axis).items():
             table[:, self.columns[key]] = numbers
         return table
 
     def _geometry(
-        self, rows: dict[int, int], num_strips: int, chosen: np.ndarray
+        self, rows: Mapping[int, int], num_strips: int, chosen: np.ndarray, axis: int
     ) -> dict[tuple[object, ...], np.ndarray]:
         geometry: dict[tuple[object, ...], np.ndarray] = {}
         need: dict[int, Interval] = {}
@@ -149,7 +179,7 @@ class Sweep:
         for node in reversed(self.locals):
             for p in image_positions(node):
                 source = node.inputs[p]
-                window = axes_of(node, p)[0].needs(need[node.output], rows[source])
+                window = axes_of(node, p)[axis].needs(need[node.output], rows[source])
                 inside = window.clip(rows[source])
                 geometry["start", node.output, p], geometry["stop", node.output, p] = inside
                 most = np.maximum(window.size, 0)

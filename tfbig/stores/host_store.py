@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -125,24 +125,25 @@ def copy(image: tf.Tensor) -> tf.Tensor:
         return tf.ensure_shape(store, [None] * image.shape.rank)
 
 
-RowRange = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
-"""A store and two more tensors: first and end of rows to read, or first row and rows to write."""
+Part = list[tuple[tf.Tensor, tf.Tensor]]
+"""First row and row after the last; then the same of the columns and further axes, unless they are read whole."""
 
 
-def read(ranges: list[RowRange]) -> list[tf.Tensor]:
-    """Read rows `start <= row < stop` of stores; for N = 1 they are not copied.
+def read(parts: list[tuple[tf.Tensor, Part]]) -> list[tf.Tensor]:
+    """Read rows, or tiles, of stores; for N = 1 whole rows are not copied.
 
     Args:
-        ranges: `(store, start, stop)` each.
+        parts: Each store, and what to read of it; along as many axes of each.
 
     Returns:
-        Rows `[N, stop - start, W, C]` of each store.
+        Rows `[N, stop - start, W, C]` of each store; of tiles, the columns too.
     """
-    if not ranges:
+    if not parts:
         return []
-    flat = [t for rows in ranges for t in rows]
+    size = 1 + 2 * len(parts[0][1])
+    flat = [t for store, part in parts for t in (store, *(n for pair in part for n in pair))]
     return callbacks.numpy_function(
-        _read, flat, [store.dtype for store, _, _ in ranges], stateful=False
+        lambda *flat: _read(flat, size), flat, [store.dtype for store, _ in parts], stateful=False
     )
 
 
@@ -182,13 +183,19 @@ def zero(images: list[tf.Tensor], after: tf.Tensor) -> list[tf.Tensor]:
         return [tf.identity(image) for image in images]
 
 
-def _read(*flat: np.ndarray) -> list[np.ndarray]:
-    ranges = list(_grouped(flat, 3))
-    for store, start, stop in ranges:
+def _read(flat: tuple[Any, ...], size: int) -> list[np.ndarray]:
+    ranges = list(_grouped(flat, size))
+    for store, start, stop, *_ in ranges:
         file = file_pool.pool_of(store)
         if file is not None:
             file.visit(store, int(start), int(stop))
-    return [store[:, start:stop] for store, start, stop in ranges]
+    rows = [store[_places(bounds[::2], bounds[1::2])] for store, *bounds in ranges]
+    return rows if size == 3 else [np.ascontiguousarray(tile) for tile in rows]
+
+
+def _places(starts: Sequence[int], stops: Sequence[int]) -> tuple[slice, ...]:
+    """Return the index of a part of a store, along the rows and maybe further axes."""
+    return (slice(None), *map(slice, starts, stops))
 
 
 def _grouped(flat: tuple[Any, ...], size: int) -> Iterator[tuple[Any, ...]]:
@@ -196,12 +203,16 @@ def _grouped(flat: tuple[Any, ...], size: int) -> Iterator[tuple[Any, ...]]:
 
 
 def write(
-    changes: list[RowRange], before: tf.Tensor, label: tf.Tensor, index: tf.Tensor, count: tf.Tensor
+    changes: list[tuple[tf.Tensor, ...]],
+    before: tf.Tensor,
+    label: tf.Tensor,
+    index: tf.Tensor,
+    count: tf.Tensor,
 ) -> tf.Tensor:
-    """Write rows to stores in the background, and report progress. The rows are in the stores after `finish`.
+    """Write rows or tiles to stores in the background, and report progress. They are in the stores after `finish`.
 
     Args:
-        changes: `(store, first row, rows)` each.
+        changes: `(store, rows, first row)` each; of tiles, then the first column, ...
         before: int32 scalar, computed when the previous change was requested.
         label: Name of the sweep.
         index: Index of the strip.
@@ -213,10 +224,10 @@ def write(
     return _change(_write, changes, before, label, index, count)
 
 
-def _write(store: np.ndarray, start: int, rows: np.ndarray) -> tuple[int, int]:
-    stop = start + rows.shape[1]
-    store[:, start:stop] = rows
-    return start, stop
+def _write(store: np.ndarray, rows: np.ndarray, *firsts: int) -> tuple[int, int]:
+    stops = [first + size for first, size in zip(firsts, rows.shape[1:], strict=False)]
+    store[_places(firsts, stops)] = rows
+    return firsts[0], stops[0]
 
 
 def add(
@@ -240,6 +251,34 @@ def add(
         `before` of the next change.
     """
     return _change(_add, changes, before, label, index, count)
+
+
+def add_tiles(
+    changes: list[tuple[tf.Tensor, ...]],
+    before: tf.Tensor,
+    label: tf.Tensor,
+    index: tf.Tensor,
+    count: tf.Tensor,
+) -> tf.Tensor:
+    """Add tiles to stores that hold sums, or zeros, in the background. The sums are in the stores after `finish`.
+
+    Args:
+        changes: `(store, tile, first row, first column, ...)` each.
+        before: int32 scalar, computed when the previous change was requested.
+        label: Name of the sweep.
+        index: Index of the tile.
+        count: Number of tiles.
+
+    Returns:
+        `before` of the next change.
+    """
+    return _change(_add_tile, changes, before, label, index, count)
+
+
+def _add_tile(store: np.ndarray, tile: np.ndarray, *firsts: int) -> tuple[int, int]:
+    stops = [first + size for first, size in zip(firsts, tile.shape[1:], strict=False)]
+    store[_places(firsts, stops)] += tile
+    return firsts[0], stops[0]
 
 
 def _add(
@@ -329,12 +368,46 @@ def after(tensors: list[tf.Tensor], done: tf.Tensor) -> list[tf.Tensor]:
         return [tf.identity(t) for t in tensors]
 
 
-_SINKS: dict[int, Callable[[int, np.ndarray], object]] = {}
+Writer = Callable[[int, np.ndarray], object]
+
+
+class _Bands:
+    """Whole rows for a writer, put together from tiles, which come row by row.
+
+    Args:
+        writer: Function of the first row and the rows `[r, W, C]`.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._band: np.ndarray | None = None
+
+    def write(self, firsts: Sequence[int], tile: np.ndarray, size: Sequence[int]) -> None:
+        """Pass rows on, or keep a tile until its rows are complete.
+
+        Args:
+            firsts: First row of the tile, and its first column, ... if it has not all of them.
+            tile: `[r, w, ..., C]`.
+            size: Rows, columns, ... of the image.
+        """
+        if len(firsts) == 1:
+            self._writer(firsts[0], tile)
+            return
+        if self._band is None:
+            self._band = np.empty((len(tile), *size[1:], tile.shape[-1]), tile.dtype)
+        stops = [a + n for a, n in zip(firsts[1:], tile.shape[1:], strict=False)]
+        self._band[_places(firsts[1:], stops)] = tile
+        if stops == list(size[1 : len(firsts)]):
+            self._writer(firsts[0], self._band)
+            self._band = None
+
+
+_SINKS: dict[int, _Bands] = {}
 
 
 @contextmanager
-def sink(writer: Callable[[int, np.ndarray], object]) -> Iterator[int]:
-    """Register a function that receives rows from `write_sink`.
+def sink(writer: Writer) -> Iterator[int]:
+    """Register a function that receives whole rows from `write_sink`.
 
     Args:
         writer: Function of the first row and the rows `[r, W, C]`.
@@ -343,28 +416,33 @@ def sink(writer: Callable[[int, np.ndarray], object]) -> Iterator[int]:
         Key of the writer, valid in this context.
     """
     key = id(writer)
-    _SINKS[key] = writer
+    _SINKS[key] = _Bands(writer)
     try:
         yield key
     finally:
         del _SINKS[key]
 
 
-def write_sink(key: tf.Tensor, start: tf.Tensor, rows: tf.Tensor, before: tf.Tensor) -> tf.Tensor:
-    """Pass rows to a registered writer.
+def write_sink(
+    key: tf.Tensor, firsts: list[tf.Tensor], rows: tf.Tensor, size: tf.Tensor, before: tf.Tensor
+) -> tf.Tensor:
+    """Pass rows to a registered writer, once they are complete.
 
     Args:
         key: Key from `sink`, integer scalar.
-        start: First row.
+        firsts: First row; of a tile, then its first column, ...
         rows: `[1, r, W, C]`.
+        size: Rows, columns, ... of the image.
         before: int32 scalar, computed when the previous change was requested.
 
     Returns:
         `before` of the next change.
     """
-    return _in_loop(_write_sink, [key, start, rows, before])
+    return _in_loop(_write_sink, [key, rows, size, before, *firsts])
 
 
-def _write_sink(key: int, start: np.ndarray, rows: np.ndarray, _: int) -> np.ndarray:
-    _SINKS[int(key)](int(start), rows[0])
-    return start
+def _write_sink(
+    key: int, rows: np.ndarray, size: np.ndarray, _: int, *firsts: np.ndarray
+) -> np.ndarray:
+    _SINKS[int(key)].write([int(n) for n in firsts], rows[0], size.tolist())
+    return firsts[0]

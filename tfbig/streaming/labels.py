@@ -66,7 +66,7 @@ class Labels:
         if tensor.dtype != tf.string:
             return tensor
         shape = read_ahead.source_shape(tensor)
-        image = read_ahead.read_source(tensor, 0, shape[1], tf.as_dtype(self.source_dtype))
+        image = read_ahead.read_source(tensor, [(0, shape[1])], tf.as_dtype(self.source_dtype))
         return tf.ensure_shape(image, [*[None] * (self.rank - 1), channels])
 
     def dense_data(self, data: Any, loss: Any, outputs: Any) -> Any:

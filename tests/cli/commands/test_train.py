@@ -109,7 +109,7 @@ def test_share_of_tissue(share, tmp_path, capsys):
 def test_budget_below_one_strip(data, tmp_path, capsys):
     assert run_segmentation(data, tmp_path / "out", "--device-memory", "1KB") == 1
     message = capsys.readouterr().err
-    assert "smallest strip needs" in message
+    assert "smallest tile needs" in message
     assert "Raise --device-memory to" in message
     assert not (tmp_path / "out" / "metrics.json").exists()
 

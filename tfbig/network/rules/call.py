@@ -76,10 +76,13 @@ class Call:
                 `function` has to pad by `strip` and to respect `graph.order`.
             channels: Channels of the result; by default those of the layer's output.
             name: Name of this step if there are several.
-            **traits: See `tfbig.network.graph.Local`; `cheap` by default if there are no windows.
+            **traits: See `tfbig.network.graph.Local`; `cheap` by default if there are no windows. With `tiles=True`, a
+                function outside of tfbig gets tiles of images whose whole rows do not fit the budget: it must not
+                depend on the number of columns of the image, or use `strip.others`.
         """
         inputs = self.inputs if inputs is None else inputs
         channels = self.channels if channels is None else channels
+        traits.setdefault("tiles", str(function.__module__).startswith("tfbig."))
         axes = None
         if windows is not None:
             if len(windows) != self.graph.spatial:
