@@ -149,6 +149,7 @@ PLANE, FIRST_STACK, SECOND_STACK = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "size", "order", "training"),
     [

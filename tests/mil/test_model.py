@@ -47,6 +47,7 @@ def test_training_equals_the_whole_bag(name: str, norm: str, float64: None) -> N
     assert_same(models[0].get_weights(), models[1].get_weights(), FLOAT64)
 
 
+@pytest.mark.slow
 def test_gradient_accumulation(float64: None) -> None:
     """Four bags of several sizes per step, with `gradient_accumulation_steps` of Keras."""
     models = both(
@@ -132,6 +133,7 @@ def test_dropout_is_replayed(float64: None) -> None:
     assert (losses[0] - losses[1]) / (2 * step) == pytest.approx(norm**2, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy", ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
 )
@@ -198,6 +200,7 @@ class TwoOutputs(MeanPooling):
         return {"bag": (shape[0], 2), "double": (shape[0], 2)}
 
 
+@pytest.mark.slow
 def test_one_label_for_every_output(float64: None) -> None:
     model = mil.MIL(small_encoder(), TwoOutputs(2), 3, instance_shape=(SIDE, SIDE, 3))
     model.compile(keras.optimizers.SGD(0.0), {"bag": entropy(), "double": entropy()})

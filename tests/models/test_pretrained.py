@@ -76,6 +76,7 @@ def test_hdf5_with_names_of_torch(folder, tmp_path):
         assert_same(encoder.get_weights(), expected.get_weights())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "small", "lenet"])
 def test_own_files(name, tmp_path):
     """A network alone, behind its normalisation, with a code, or with a top: each file fits an encoder."""

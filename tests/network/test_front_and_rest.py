@@ -150,6 +150,7 @@ def test_outputs_and_gradients(build: Any, cut: Any, float64: None) -> None:
     assert_same(float(sum(big.losses)), float(sum(plain.losses)), FLOAT64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "cut"),
     [
@@ -344,9 +345,7 @@ def test_rest_in_host_memory() -> None:
 def test_strips_that_do_not_fit() -> None:
     whole = tfbig.stream(residual(), upto="b0_add").plan((1, 64, 64, 2)).whole_bytes
     big = tfbig.stream(residual(), tfbig.Budget(device=whole + 100), upto="b0_add")
-    with pytest.raises(
-        tfbig.BudgetError, match=r"smallest tile needs .* Of the budget, the whole"
-    ):
+    with pytest.raises(tfbig.BudgetError, match=r"smallest tile needs .* Of the budget, the whole"):
         big.plan((1, 64, 64, 2))
 
 

@@ -112,6 +112,7 @@ def test_encoder_scale(sampling: Any, patches_at_once: Any, float64: None) -> No
     assert_same(scales["published"][:of_encoder], shares, FLOAT64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "accumulate"),
     [
@@ -150,6 +151,7 @@ def test_seed() -> None:
     assert (kernels[0] != kernels[2]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("image_shape", [None, (12, 16, 2)])
 def test_handles(image_shape: Any, float64: None) -> None:
     """Training, evaluation and prediction from handles equal those from tensors."""

@@ -56,6 +56,7 @@ def expand_for_plain(weights: np.ndarray) -> np.ndarray:
     return np.broadcast_to(weights[:, None, None], (3, 7, 6)) if weights.ndim == 1 else weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "case"),
     [

@@ -256,6 +256,7 @@ def test_stored_images_are_not_overwritten(float64: None, dtype: str, swapped: b
     assert_same(big(image, training=False), twin(image, training=False), room)
 
 
+@pytest.mark.slow
 def test_dropout_does_not_depend_on_strips(float64: None) -> None:
     def build() -> keras.Model:
         inputs = keras.Input((None, None, 2))

@@ -38,7 +38,13 @@ def is_tiled(plan: Any) -> bool:
     return all(sweep.axes == 2 for sweep in plan.sweeps)
 
 
-@pytest.mark.parametrize("build", [segmenter, classifier, two_maps, map_and_vector])
+@pytest.mark.parametrize(
+    "build",
+    [
+        segmenter,
+        *(pytest.param(b, marks=pytest.mark.slow) for b in (classifier, two_maps, map_and_vector)),
+    ],
+)
 def test_training(build: Callable[[], keras.Model], in_tiles: None, float64: None) -> None:
     pair = both(build)
     x, y = data(build, 2)
@@ -176,7 +182,7 @@ def wide() -> keras.Model:
     return keras.Model(start, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
 
 
-@pytest.mark.parametrize("host", [None, "85MB"])
+@pytest.mark.parametrize("host", [None, pytest.param("85MB", marks=pytest.mark.slow)])
 def test_rows_that_do_not_fit(host: str | None, float64: None, tmp_path: Path) -> None:
     """An image of 9 x 3000 pixels in 100 KB: a row of the widest layer takes 192 KB; some stores are on disk."""
     model, twin = wide(), wide()

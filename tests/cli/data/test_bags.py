@@ -86,6 +86,7 @@ def test_features_and_unusable_bags(tmp_path, capsys):
     assert np.shape(metrics(tmp_path / "out")["confusion"]) == (3, 3)
 
 
+@pytest.mark.slow
 def test_folders_of_tiles(tmp_path):
     data = tmp_path / "data"
     lines = ["bag,label,split"]

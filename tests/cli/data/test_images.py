@@ -145,6 +145,7 @@ def test_label_of_a_series_out_of_range(tmp_path, capsys):
     assert f"{file}: line 3: label 1e+06; expected 1 to 6." in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["patchgd", pytest.param("device", marks=pytest.mark.slow)])
 def test_series(mode, tmp_path):
     rng = np.random.default_rng(0)

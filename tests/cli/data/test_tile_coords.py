@@ -86,6 +86,7 @@ def trained_bags(table, *flags):
     ]
 
 
+@pytest.mark.slow
 def test_coords_record_what_was_asked_for(table, coords):
     settings, _ = trained_bags(table, "--coords", str(coords))
     assert (settings.mpp, settings.tile, settings.min_tissue) == (2.0, 16, 0.3)
