@@ -148,6 +148,7 @@ def test_bitwise_on_integers(in_tiles: None) -> None:
         each.set_weights(integer_weights(each, 1))
     x = tf.constant(integers((1, 23, 31, 4), top=1))
     big = tfbig.stream(model, strip_rows=4)
+    assert is_tiled(big.plan(x.shape))
     results = [gradients(m, x, m.trainable_variables) for m in (big, twin)]
     assert_same(*results)
 
@@ -171,7 +172,9 @@ def test_noise_does_not_depend_on_tiles(float64: None, monkeypatch: pytest.Monke
     x = np.random.default_rng(0).normal(size=(2, 9, 11, 3))
     whole = tfbig.stream(noisy())(x, training=True)
     in_tiles.__wrapped__(monkeypatch)
-    assert_same(tfbig.stream(noisy(), strip_rows=4)(x, training=True), whole)
+    tiled = tfbig.stream(noisy(), strip_rows=4)
+    assert is_tiled(tiled.plan(x.shape))
+    assert_same(tiled(x, training=True), whole)
 
 
 def wide() -> keras.Model:

@@ -73,8 +73,8 @@ class Strips:
         sweep, count = self.sweep, self.fewest or self._smallest()
         heights = self._heights(count)
         self._check_kernels({v: int(rows.max()) for v, rows in heights.items()})
-        operations, exact, recomputed = self.operations(count)
         pixels = self._visited(heights)
+        operations, exact, recomputed = operations_of(sweep, self.batch, self.extents, pixels)
         shares = {v: -(-self.extents[v][0] // count) for v in sweep.reads}
         return SweepCost(
             count,

@@ -202,6 +202,11 @@ def _grouped(flat: tuple[Any, ...], size: int) -> Iterator[tuple[Any, ...]]:
     return zip(*[iter(flat)] * size, strict=True)
 
 
+def _stops(starts: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """Return the end of a part along each axis that it has a start of."""
+    return [start + size for start, size in zip(starts, shape, strict=False)]
+
+
 def write(
     changes: list[tuple[tf.Tensor, ...]],
     before: tf.Tensor,
@@ -225,9 +230,8 @@ def write(
 
 
 def _write(store: np.ndarray, rows: np.ndarray, *firsts: int) -> tuple[int, int]:
-    stops = [first + size for first, size in zip(firsts, rows.shape[1:], strict=False)]
-    store[_places(firsts, stops)] = rows
-    return firsts[0], stops[0]
+    store[_places(firsts, _stops(firsts, rows.shape[1:]))] = rows
+    return firsts[0], firsts[0] + rows.shape[1]
 
 
 def add(
@@ -276,9 +280,8 @@ def add_tiles(
 
 
 def _add_tile(store: np.ndarray, tile: np.ndarray, *firsts: int) -> tuple[int, int]:
-    stops = [first + size for first, size in zip(firsts, tile.shape[1:], strict=False)]
-    store[_places(firsts, stops)] += tile
-    return firsts[0], stops[0]
+    store[_places(firsts, _stops(firsts, tile.shape[1:]))] += tile
+    return firsts[0], firsts[0] + tile.shape[1]
 
 
 def _add(
@@ -395,7 +398,7 @@ class _Bands:
             return
         if self._band is None:
             self._band = np.empty((len(tile), *size[1:], tile.shape[-1]), tile.dtype)
-        stops = [a + n for a, n in zip(firsts[1:], tile.shape[1:], strict=False)]
+        stops = _stops(firsts[1:], tile.shape[1:])
         self._band[_places(firsts[1:], stops)] = tile
         if stops == list(size[1 : len(firsts)]):
             self._writer(firsts[0], self._band)

@@ -69,7 +69,7 @@ def stream(
         UnsupportedLayerError: A layer has no rule, or the class of the model overrides `call` or a training method.
         ValueError: `upto` names no layer, or a setting has an invalid value.
         TypeError: A setting has the wrong type.
-        BudgetError: By `plan` and the first step: one pixel, or the part that does not stream, exceeds the budget.
+        BudgetError: By `plan` and the first step: the smallest tile, or the part that does not stream, is too large.
 
     Example:
         >>> image = keras.Input((None, None, 3))

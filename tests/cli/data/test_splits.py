@@ -19,7 +19,7 @@ FLAGS = ["--task", "patchgd", "--images", "slides", "--side", "64", "--dry-run",
 
 
 def test_classes_of_few_cases_share_a_validation_set():
-    """By itself, no class has enough cases for a tenth of them."""
+    """A tenth of each class alone rounds to no case."""
     labels = ["a"] * 3 + ["b"] * 4 + ["c"] * 5
     result = splits.split_rows([{"label": label} for label in labels])
     counts = Counter((row["label"], row["split"]) for row in result)
