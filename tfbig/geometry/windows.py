@@ -226,12 +226,20 @@ SAME = Window()
 """Window of pixelwise layers: output row `i` needs input row `i`."""
 
 
-def partition(extent: int, num_strips: int, index: Number) -> Interval:
+def partition(extent: int, num_strips: int, index: Number, step: int = 1) -> Interval:
     """Return the rows that strip `index` of `num_strips` owns.
 
-    The strips are disjoint, cover all rows, and differ by at most one row in size.
+    The strips are disjoint, cover all rows, and differ by at most `step` rows in size, but for the last.
+
+    Args:
+        extent: Rows of the image.
+        num_strips: Number of strips.
+        index: Index of the strip.
+        step: Strips begin at multiples of this number.
     """
-    return Interval(extent * index // num_strips, extent * (index + 1) // num_strips)
+    steps = -(-extent // step)
+    start, stop = (steps * i // num_strips * step for i in (index, index + 1))
+    return Interval(start, stop if step == 1 else np.minimum(stop, extent))
 
 
 @dataclass(frozen=True)

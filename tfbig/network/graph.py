@@ -60,6 +60,7 @@ class Local:
         stops_gradient: Whether no gradient flows through it.
         operations: Multiply-adds times two per output pixel, all channels.
         tiles: Whether the function computes tiles too, cut along the columns and further axes.
+        uniform: Whether equal pixels give equal results wherever they are, so that background is computed once.
         phase: The same operation in space-to-depth layout (`tfbig.network.phase_layout.Phase`) where that is
             faster, else None.
     """
@@ -71,6 +72,7 @@ class Local:
     stops_gradient: bool = False
     operations: int = 0
     tiles: bool = True
+    uniform: bool = True
     phase: Any = None
 
 
@@ -113,6 +115,15 @@ class Reduce(ABC):
     def merge(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the partial result of two sets of strips."""
         return tuple(a + b for a, b in zip(first, second, strict=True))
+
+    def times(self, partial: tuple[Any, ...], copies: Any) -> tuple[Any, ...]:
+        """Return the partial result of many strips with the same pixels.
+
+        Args:
+            partial: The partial result of one of them.
+            copies: Their number, a `tfbig.ops.kernels.Copies`; may be 0.
+        """
+        return tuple(copies.of(t) for t in partial)
 
     def finalize(self, partial: tuple[Any, ...], pixels: Any) -> Any:
         """Return the result, a tensor or a tuple.

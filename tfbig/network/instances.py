@@ -269,7 +269,9 @@ def _batch_norm_of_slices(call: Call, size: int) -> int:
             return old * tf.cast(new[0], old.dtype) + tf.cast(new[position], old.dtype)
 
         call.graph.updates.append((variable, changes, update))
-    return call.local(run, weights=affine, name="normalise", operations=6 * call.channels)
+    return call.local(
+        run, weights=affine, name="normalise", operations=6 * call.channels, uniform=False
+    )
 
 
 class MovingStatistics(Reduce):
@@ -342,4 +344,4 @@ def _dropout(call: Call) -> int:
         ones = tf.ones([*shape[:2], *inside, last], x[0].dtype)
         return x[0] * counter_random.dropout(ones, rate, x[1], strip.start)
 
-    return call.local(run, inputs=[*call.inputs, add_seed(call, generator)])
+    return call.local(run, inputs=[*call.inputs, add_seed(call, generator)], uniform=False)

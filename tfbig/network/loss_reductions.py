@@ -20,7 +20,7 @@ XLA_NUMBERS = 2**24
 """Fewest predicted elements of an image for which XLA pays: compiling takes 0.1 s per strip shape, saves 5 ns each."""
 
 Metrics = Callable[..., None]
-"""Function `(y_true, y_pred, share)`, see `tfbig.network.losses.add`."""
+"""Function `(y_true, y_pred, share, weights, copies)`, see `tfbig.network.losses.add`."""
 
 Tail = Callable[[tf.Tensor], tf.Tensor]
 """Pixelwise end of a model, which runs inside its loss."""
@@ -277,7 +277,7 @@ def _update_metrics(
     """Update metrics with a strip; `x` are the inputs of a loss: prediction, target and optional weights."""
     if metrics is not None:
         share = _share(strip, keras.config.floatx())
-        metrics(x[1], y_pred, tf.fill(tf.shape(y_pred)[:1], share), *x[2:])
+        metrics(x[1], y_pred, tf.fill(tf.shape(y_pred)[:1], share), *x[2:], copies=strip.copies)
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:

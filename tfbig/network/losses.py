@@ -90,7 +90,8 @@ def add(
         loss: Keras loss.
         weight: Factor of the loss.
         metrics: Called once per strip with `(y_true, y_pred, share)`, plus the sample weights `[N, r, ..., 1]` if
-            there are any; `share`, `[N]`, is the share of the image's rows that the strip owns.
+            there are any; `share`, `[N]`, is the share of the image's pixels that the strip owns. The keyword `copies`
+            is the number of times that the strip occurs in the image (`tfbig.ops.kernels.Copies`); None for once.
         sample_weight: Whole input `[N]`, or image input of one channel, or None.
 
     Returns:

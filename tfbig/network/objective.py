@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfbig.errors import UnsupportedLayerError
 from tfbig.network import losses, user_code
 from tfbig.network.graph import Graph, Local, Node
+from tfbig.ops import kernels
 from tfbig.system import keras_internals
 
 map_structure = keras.tree.map_structure
@@ -440,16 +441,22 @@ def _update(scores: Scores, spatial: int) -> Callable[..., None]:
     """
 
     def update(
-        y_true: Any, y_pred: Any, share: tf.Tensor, weights: tf.Tensor | None = None
+        y_true: Any,
+        y_pred: Any,
+        share: tf.Tensor,
+        weights: tf.Tensor | None = None,
+        copies: kernels.Copies | None = None,
     ) -> None:
+        if copies is not None:
+            share = copies.of(share)
         for metric in scores.plain:
             if isinstance(metric, keras.metrics.Mean):
                 _update_mean(metric, y_true, y_pred, share)
             else:
-                metric.update_state(y_true, y_pred)
+                metric.update_state(y_true, y_pred, **_weights(y_true, None, copies))
         for metric in scores.weighted:
             if not isinstance(metric, keras.metrics.Mean):
-                metric.update_state(y_true, y_pred, sample_weight=weights)
+                metric.update_state(y_true, y_pred, **_weights(y_true, weights, copies))
             elif weights is None:
                 _update_mean(metric, y_true, y_pred, share)
             else:
@@ -458,6 +465,16 @@ def _update(scores: Scores, spatial: int) -> Callable[..., None]:
                 _update_mean(metric, y_true, y_pred, pixel_weights)
 
     return update
+
+
+def _weights(
+    y_true: tf.Tensor, weights: tf.Tensor | None, copies: kernels.Copies | None
+) -> dict[str, tf.Tensor | None]:
+    """Return the sample weights of a strip that occurs several times, as an argument of `update_state`."""
+    if copies is None:
+        return {} if weights is None else {"sample_weight": weights}
+    ones = tf.ones_like(y_true, keras.config.floatx()) if weights is None else weights
+    return {"sample_weight": copies.of(ones)}
 
 
 def _update_mean(metric: Any, y_true: Any, y_pred: Any, weights: tf.Tensor) -> None:

@@ -38,6 +38,11 @@ class BlockAxis:
     factor: int
     exact: bool = False
 
+    @property
+    def window(self) -> Window:
+        """Window that reads the same rows, apart from those that are missing."""
+        return Window(self.factor, self.factor)
+
     def extent(self, size: int) -> int:
         """Return the number of output rows."""
         if self.exact and size % self.factor:

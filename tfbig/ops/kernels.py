@@ -39,6 +39,21 @@ class InputRows:
 
 
 @dataclass(frozen=True)
+class Copies:
+    """Number of times that a strip occurs in an image: 1, or many for a piece of the background.
+
+    Args:
+        number: float64 scalar.
+    """
+
+    number: tf.Tensor
+
+    def of(self, t: tf.Tensor) -> tf.Tensor:
+        """Return a tensor times the number, in its dtype."""
+        return t * tf.cast(self.number, t.dtype)
+
+
+@dataclass(frozen=True)
 class Strip:
     """Position of a strip in the output image, and the input rows that it reads.
 
@@ -49,6 +64,7 @@ class Strip:
         inputs: One `InputRows` per image input, None for whole values.
         others: Of a tile, its position along the columns and every further axis that the image is cut along; empty
             for a strip of whole rows.
+        copies: Number of times that the strip occurs in the image; None for once.
     """
 
     start: Any
@@ -56,6 +72,7 @@ class Strip:
     extent: Any
     inputs: tuple[Any, ...]
     others: tuple[Strip, ...] = ()
+    copies: Copies | None = None
 
     @property
     def axes(self) -> tuple[Strip, ...]:

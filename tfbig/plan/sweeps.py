@@ -52,6 +52,7 @@ class Sweep:
         is_replay: Whether it rematerialises images of earlier sweeps before their backward pass; a replay has no
             backward pass itself.
         axes: Number of spatial axes that images are cut along: 1 for strips of whole rows, 2 for tiles.
+        skips: Whether the sweep skips tiles of background, and computes one pixel of it instead.
     """
 
     index: int
@@ -62,6 +63,7 @@ class Sweep:
     wholes: tuple[Node, ...]
     is_replay: bool = False
     axes: int = 1
+    skips: bool = False
 
     def without(self, nodes: Sequence[Node]) -> Sweep:
         """Return the sweep with the same geometry but without some of its reductions.
@@ -143,12 +145,34 @@ class Sweep:
         places = np.unravel_index(np.arange(prod(counts)), counts)
         return np.hstack([table[place] for table, place in zip(tables, places, strict=True)])
 
+    def line(
+        self, sizes: Mapping[int, Size], owned: Mapping[int, Sequence[Interval]]
+    ) -> np.ndarray:
+        """Return the geometry of one tile anywhere in the image.
+
+        Args:
+            sizes: Size of every image.
+            owned: What the tile owns of each observed image, along each of the `axes`.
+
+        Returns:
+            Array `[1, axes * len(columns)]` int32, as a line of `tiles`.
+        """
+        tables = []
+        for axis in range(self.axes):
+            along = {
+                v: Interval(*np.array([[i[axis].start], [i[axis].stop]])) for v, i in owned.items()
+            }
+            geometry = self._geometry({v: sizes[v][axis] for v in self.images}, along, axis)
+            tables.append(self._as_table(geometry, 1))
+        return np.hstack(tables)
+
     def table(
         self,
         rows: Mapping[int, int],
         num_strips: int,
         strips: Sequence[int] | None = None,
         axis: int = 0,
+        steps: Mapping[int, int] | None = None,
     ) -> np.ndarray:
         """Return the geometry of strips.
 
@@ -157,25 +181,37 @@ class Sweep:
             num_strips: Number of strips that the images are cut into.
             strips: Indices of the strips to compute. Default: all.
             axis: Axis that is cut into strips, 0 for the rows.
+            steps: For each observed image, the number of rows that its strips begin at multiples of. Default: 1.
 
         Returns:
             Array `[len(strips), len(columns)]` int32, see `columns`.
         """
         chosen = np.arange(num_strips) if strips is None else np.asarray(strips, np.int64)
-        table = np.zeros((len(chosen), len(self.columns)), np.int32)
-        for key, numbers in self._geometry(rows, num_strips, chosen, axis).items():
+        owned = {
+            v: partition(rows[v], num_strips, chosen, steps[v] if steps else 1)
+            for v in self.observed
+        }
+        geometry = self._geometry(rows, owned, axis)
+        for value in self.reads:
+            until = np.maximum.accumulate(geometry["stop", value])
+            geometry["covered", value] = np.concatenate([[0], until[:-1]])
+            geometry["until", value] = np.where(chosen == num_strips - 1, rows[value], until)
+        return self._as_table(geometry, len(chosen))
+
+    def _as_table(self, geometry: dict[tuple[object, ...], np.ndarray], lines: int) -> np.ndarray:
+        table = np.zeros((lines, len(self.columns)), np.int32)
+        for key, numbers in geometry.items():
             table[:, self.columns[key]] = numbers
         return table
 
     def _geometry(
-        self, rows: Mapping[int, int], num_strips: int, chosen: np.ndarray, axis: int
+        self, rows: Mapping[int, int], owned: Mapping[int, Interval], axis: int
     ) -> dict[tuple[object, ...], np.ndarray]:
+        """Return the columns of strips that own some rows of each observed image."""
         geometry: dict[tuple[object, ...], np.ndarray] = {}
-        need: dict[int, Interval] = {}
+        need = dict(owned)
         for value in self.observed:
-            owned = partition(rows[value], num_strips, chosen)
-            geometry["own start", value], geometry["own stop", value] = owned
-            need[value] = owned
+            geometry["own start", value], geometry["own stop", value] = owned[value]
         for node in reversed(self.locals):
             for p in image_positions(node):
                 source = node.inputs[p]
@@ -188,10 +224,6 @@ class Sweep:
                 need[source] = need[source].hull(inside) if source in need else inside
         for value in self.images:
             geometry["start", value], geometry["stop", value] = need[value]
-        for value in self.reads:
-            until = np.maximum.accumulate(need[value].stop)
-            geometry["covered", value] = np.concatenate([[0], until[:-1]])
-            geometry["until", value] = np.where(chosen == num_strips - 1, rows[value], until)
         return geometry
 
 

@@ -99,6 +99,15 @@ class FilePool(Pool):
         for image in array:
             self._rows("MADV_DONTNEED", image, start, stop)
 
+    def drop(self, part: np.ndarray) -> None:
+        """Let the system write a contiguous part of an array to the file and reuse its memory.
+
+        Args:
+            part: The part.
+        """
+        start = _address(part) - self.address
+        self._advise("MADV_DONTNEED", start, start + part.nbytes)
+
     def forget_all(self) -> None:
         """Let the system write all arrays to the file and reuse their memory."""
         with self._lock:

@@ -1,7 +1,7 @@
 """Stores of whole images in host memory or in the scratch file, written and read by rows.
 
-A store is a tensor `[N, H, W, C]` in memory of `tfbig.stores.page_pool` or `tfbig.stores.file_pool`. It is freed with
-the last reference to the tensor. Inside a loop, TensorFlow copies its own tensors when they change. Stores change in
+A store is a tensor `[N, H, W, C]` in memory of `tfbig.stores.page_pool` or `tfbig.stores.file_pool`; one that holds only
+some tiles of an image is a vector (`tfbig.stores.tiled_store`). It is freed with the last reference to the tensor. Inside a loop, TensorFlow copies its own tensors when they change. Stores change in
 place, because TensorFlow passes them to NumPy without a copy.
 
 The caller keeps operations in order through tensors. A function that changes a store has an argument that is computed
@@ -24,8 +24,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfbig.errors import BudgetError
-from tfbig.stores import file_pool
+from tfbig.stores import file_pool, tiled_store
 from tfbig.stores.page_pool import POOL, Pool
+from tfbig.stores.tiled_store import Tiling
 from tfbig.system import callbacks
 from tfbig.system.budget import available_bytes
 from tfbig.system.progress import METER
@@ -42,40 +43,58 @@ class NewStore(NamedTuple):
         value: Row of the tables of shapes and addresses.
         dtype: Element type.
         folder: Directory of the scratch file; None for host memory.
+        sums: Whether what is added to it outside its tiles is summed up, if it has tiles.
     """
 
     value: int
     dtype: tf.DType
     folder: str | None = None
+    sums: bool = False
 
 
-def allocate(shapes: tf.Tensor, places: tf.Tensor, requests: list[NewStore]) -> list[tf.Tensor]:
+def allocate(
+    shapes: tf.Tensor,
+    places: tf.Tensor,
+    requests: list[NewStore],
+    tiles: Sequence[tf.Tensor] = (),
+) -> list[tf.Tensor]:
     """Create uninitialised stores.
 
     Args:
         shapes: `[values, axes]` int64: N, sizes of the spatial axes, C.
         places: `[values]` int64: preferred first byte in the pool or file; -1 for any.
         requests: The stores to create.
+        tiles: The tiles of each store, `[n, 2 * axes + 1]`: as in `Tiling`, then 1 for the cell; whole images without.
 
     Returns:
-        Tensors `[N, H, W, C]`.
+        Tensors `[N, H, W, C]`; vectors if they have tiles.
     """
     if not requests:
         return []
     # TensorFlow frees the arrays of deleted tensors only at its next call to Python: hence a call before this one.
     tables = after([shapes, places], callbacks.numpy_function(lambda: np.int32(0), [], tf.int32))
 
-    def make(shapes: np.ndarray, places: np.ndarray) -> list[np.ndarray]:
+    def make(shapes: np.ndarray, places: np.ndarray, *tiles: np.ndarray) -> list[np.ndarray]:
+        tilings = [
+            Tiling(shapes[r.value], t[:, :-1], t[:, -1] > 0, r.sums)
+            for r, t in zip(requests, tiles, strict=bool(tiles))
+        ]
         arrays = []
-        for value, dtype, folder in requests:
-            pool = POOL if folder is None else file_pool.pool(folder)
-            place = int(places[value]) if places[value] >= 0 else None
-            if place is not None:
-                _wait_until_free(pool, place, math.prod(map(int, shapes[value])) * dtype.size)
-            arrays.append(pool.array(tuple(shapes[value]), dtype.as_numpy_dtype, place))
+        for n, request in enumerate(requests):
+            shape = (tilings[n].elements,) if tilings else tuple(map(int, shapes[request.value]))
+            arrays.append(_new_array(request, shape, int(places[request.value])))
+            tiled_store.remember(arrays[-1], tilings[n] if tilings else None)
         return arrays
 
-    return callbacks.numpy_function(make, tables, [r.dtype for r in requests])
+    return callbacks.numpy_function(make, [*tables, *tiles], [r.dtype for r in requests])
+
+
+def _new_array(request: NewStore, shape: tuple[int, ...], place: int) -> np.ndarray:
+    pool = POOL if request.folder is None else file_pool.pool(request.folder)
+    wish = place if place >= 0 else None
+    if wish is not None:
+        _wait_until_free(pool, wish, math.prod(shape) * request.dtype.size)
+    return pool.array(shape, request.dtype.as_numpy_dtype, wish)
 
 
 def _wait_until_free(pool: Pool, start: int, size: int) -> None:
@@ -125,15 +144,19 @@ def copy(image: tf.Tensor) -> tf.Tensor:
         return tf.ensure_shape(store, [None] * image.shape.rank)
 
 
+Copy = Callable[..., tuple[int, int] | None]
+"""Function that changes a store, and returns the range of the changed rows; None if it holds tiles."""
+
 Part = list[tuple[tf.Tensor, tf.Tensor]]
 """First row and row after the last; then the same of the columns and further axes, unless they are read whole."""
 
 
-def read(parts: list[tuple[tf.Tensor, Part]]) -> list[tf.Tensor]:
+def read(parts: list[tuple[tf.Tensor, Part]], is_cell: tf.Tensor | None = None) -> list[tf.Tensor]:
     """Read rows, or tiles, of stores; for N = 1 whole rows are not copied.
 
     Args:
         parts: Each store, and what to read of it; along as many axes of each.
+        is_cell: Whether to read the sums of the background from stores of sums, int32 scalar.
 
     Returns:
         Rows `[N, stop - start, W, C]` of each store; of tiles, the columns too.
@@ -142,8 +165,12 @@ def read(parts: list[tuple[tf.Tensor, Part]]) -> list[tf.Tensor]:
         return []
     size = 1 + 2 * len(parts[0][1])
     flat = [t for store, part in parts for t in (store, *(n for pair in part for n in pair))]
+    mark = tf.constant(0) if is_cell is None else is_cell
     return callbacks.numpy_function(
-        lambda *flat: _read(flat, size), flat, [store.dtype for store, _ in parts], stateful=False
+        lambda mark, *flat: _read(flat, size, bool(mark)),
+        [mark, *flat],
+        [store.dtype for store, _ in parts],
+        stateful=False,
     )
 
 
@@ -183,14 +210,41 @@ def zero(images: list[tf.Tensor], after: tf.Tensor) -> list[tf.Tensor]:
         return [tf.identity(image) for image in images]
 
 
-def _read(flat: tuple[Any, ...], size: int) -> list[np.ndarray]:
-    ranges = list(_grouped(flat, size))
-    for store, start, stop, *_ in ranges:
-        file = file_pool.pool_of(store)
-        if file is not None:
-            file.visit(store, int(start), int(stop))
-    rows = [store[_places(bounds[::2], bounds[1::2])] for store, *bounds in ranges]
-    return rows if size == 3 else [np.ascontiguousarray(tile) for tile in rows]
+def _read(flat: tuple[Any, ...], size: int, is_cell: bool) -> list[np.ndarray]:
+    return [
+        _part(store, list(map(int, bounds)), is_cell) for store, *bounds in _grouped(flat, size)
+    ]
+
+
+def _part(store: np.ndarray, bounds: list[int], is_cell: bool) -> np.ndarray:
+    """Return rows or a tile of a store; `bounds` are the start and the stop along each axis."""
+    starts, stops = bounds[::2], bounds[1::2]
+    tiling = tiled_store.tiling_of(store)
+    if tiling is not None:
+        return tiling.read(store, starts, stops, is_cell)
+    file = file_pool.pool_of(store)
+    if file is not None:
+        file.visit(store, starts[0], stops[0])
+    part = store[_places(starts, stops)]
+    return part if len(starts) == 1 else np.ascontiguousarray(part)
+
+
+def dense(store: tf.Tensor, rank: int) -> tf.Tensor:
+    """Return the whole image of a store that holds tiles.
+
+    Args:
+        store: The store.
+        rank: Number of axes of the image.
+
+    Returns:
+        The image `[N, H, W, C]`; the store itself if it holds the whole image.
+    """
+
+    def image(store: np.ndarray) -> np.ndarray:
+        tiling = tiled_store.tiling_of(store)
+        return store if tiling is None else tiling.dense(store)
+
+    return tf.ensure_shape(callbacks.numpy_function(image, [store], store.dtype), [None] * rank)
 
 
 def _places(starts: Sequence[int], stops: Sequence[int]) -> tuple[slice, ...]:
@@ -213,6 +267,7 @@ def write(
     label: tf.Tensor,
     index: tf.Tensor,
     count: tf.Tensor,
+    is_cell: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Write rows or tiles to stores in the background, and report progress. They are in the stores after `finish`.
 
@@ -222,16 +277,34 @@ def write(
         label: Name of the sweep.
         index: Index of the strip.
         count: Number of strips.
+        is_cell: Whether the tiles are cells of background, int32 scalar.
 
     Returns:
         `before` of the next change.
     """
-    return _change(_write, changes, before, label, index, count)
+    if is_cell is None:
+        return _change(_write, changes, before, label, index, count)
+    marked = [(store, tile, is_cell, *firsts) for store, tile, *firsts in changes]
+    return _change(_write_tile, marked, before, label, index, count)
 
 
 def _write(store: np.ndarray, rows: np.ndarray, *firsts: int) -> tuple[int, int]:
     store[_places(firsts, _stops(firsts, rows.shape[1:]))] = rows
     return firsts[0], firsts[0] + rows.shape[1]
+
+
+def _write_tile(store: np.ndarray, tile: np.ndarray, is_cell: int, *firsts: int) -> None:
+    tiling = tiled_store.tiling_of(store)
+    assert tiling is not None
+    target = tiling.write(store, tile, list(map(int, firsts)), bool(is_cell))
+    _forget(store, [target])
+
+
+def _forget(store: np.ndarray, tiles: Sequence[np.ndarray]) -> None:
+    """Let the system write tiles to the file that they are in, and reuse their memory."""
+    file = file_pool.pool_of(store)
+    for tile in tiles if file is not None else ():
+        file.drop(tile)
 
 
 def add(
@@ -279,7 +352,11 @@ def add_tiles(
     return _change(_add_tile, changes, before, label, index, count)
 
 
-def _add_tile(store: np.ndarray, tile: np.ndarray, *firsts: int) -> tuple[int, int]:
+def _add_tile(store: np.ndarray, tile: np.ndarray, *firsts: int) -> tuple[int, int] | None:
+    tiling = tiled_store.tiling_of(store)
+    if tiling is not None:
+        _forget(store, tiling.add(store, tile, list(map(int, firsts))))
+        return None
     store[_places(firsts, _stops(firsts, tile.shape[1:]))] += tile
     return firsts[0], firsts[0] + tile.shape[1]
 
@@ -296,9 +373,7 @@ def _add(
     return min(start, covered), max(stop, until)
 
 
-def _change(
-    copy: Callable[..., tuple[int, int]], changes: list[Any], before: Any, *strip: Any
-) -> tf.Tensor:
+def _change(copy: Copy, changes: list[Any], before: Any, *strip: Any) -> tf.Tensor:
     size = len(changes[0]) if changes else 1
 
     def run(_: int, label: bytes, index: np.ndarray, count: int, *flat: np.ndarray) -> np.ndarray:
@@ -321,7 +396,7 @@ MAX_PENDING = 1
 """Most strips that wait to be copied to stores; their memory is in use until then."""
 
 
-def _submit(copy: Callable[..., tuple[int, int]], changes: list[tuple[Any, ...]]) -> None:
+def _submit(copy: Copy, changes: list[tuple[Any, ...]]) -> None:
     """Copy in the background, in order, while the next strip runs."""
     while len(_PENDING) >= MAX_PENDING:
         _PENDING.popleft().result()
@@ -329,13 +404,13 @@ def _submit(copy: Callable[..., tuple[int, int]], changes: list[tuple[Any, ...]]
         _PENDING.append(_COPIES.submit(_copy_all, copy, changes))
 
 
-def _copy_all(copy: Callable[..., tuple[int, int]], changes: list[tuple[Any, ...]]) -> None:
-    """Make the changes; `copy` returns the range of rows that it changed."""
+def _copy_all(copy: Copy, changes: list[tuple[Any, ...]]) -> None:
+    """Make the changes, and forget the rows that were changed."""
     for store, *change in changes:
-        first, last = copy(store, *change)
+        rows = copy(store, *change)
         file = file_pool.pool_of(store)
-        if file is not None:
-            file.forget(store, first, last)
+        if file is not None and rows is not None:
+            file.forget(store, *rows)
 
 
 def finish(done: tf.Tensor) -> tf.Tensor:
@@ -384,26 +459,77 @@ class _Bands:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._band: np.ndarray | None = None
+        self._first = 0
+        self._next = 0
+        self._cell: np.ndarray | None = None
+        self._size: list[int] = []
 
-    def write(self, firsts: Sequence[int], tile: np.ndarray, size: Sequence[int]) -> None:
+    def write(
+        self, firsts: Sequence[int], tile: np.ndarray, size: Sequence[int], is_cell: bool
+    ) -> None:
         """Pass rows on, or keep a tile until its rows are complete.
 
         Args:
             firsts: First row of the tile, and its first column, ... if it has not all of them.
             tile: `[r, w, ..., C]`.
             size: Rows, columns, ... of the image.
+            is_cell: Whether the tile is the cell of all tiles that do not come; it comes first.
         """
-        if len(firsts) == 1:
-            self._writer(firsts[0], tile)
+        self._size = list(size)
+        if is_cell:
+            self._cell = tile
             return
-        if self._band is None:
-            self._band = np.empty((len(tile), *size[1:], tile.shape[-1]), tile.dtype)
+        if self._band is None or firsts[0] != self._first:
+            self._begin(firsts[0], len(tile), tile)
+        assert self._band is not None
         stops = _stops(firsts[1:], tile.shape[1:])
         self._band[_places(firsts[1:], stops)] = tile
-        if stops == list(size[1 : len(firsts)]):
-            self._writer(firsts[0], self._band)
+        if stops == self._size[1 : len(firsts)]:
+            self._flush()
+
+    def finish(self) -> None:
+        """Pass on what is left: rows whose last tiles are background."""
+        self._flush()
+        if self._cell is not None:
+            self._fill(self._size[0])
+
+    def _begin(self, first: int, rows: int, tile: np.ndarray) -> None:
+        """Begin a band, after background down to it."""
+        self._flush()
+        if self._cell is not None:
+            self._fill(first)
+            self._band = self._background(first, rows)
+        else:
+            self._band = np.empty((rows, *self._size[1:], tile.shape[-1]), tile.dtype)
+        self._first = first
+
+    def _flush(self) -> None:
+        if self._band is not None:
+            self._writer(self._first, self._band)
+            self._next = self._first + len(self._band)
             self._band = None
 
+    def _fill(self, until: int) -> None:
+        """Pass on rows of background."""
+        assert self._cell is not None
+        at_once = len(self._cell) * max(BAND_ROWS // len(self._cell), 1)
+        while self._next < until:
+            rows = min(at_once, until - self._next)
+            self._writer(self._next, self._background(self._next, rows))
+            self._next += rows
+
+    def _background(self, first: int, rows: int) -> np.ndarray:
+        assert self._cell is not None
+        sizes = [(first, rows), *((0, n) for n in self._size[1:])]
+        places = [
+            (start + np.arange(n)) % step
+            for (start, n), step in zip(sizes, self._cell.shape, strict=False)
+        ]
+        return self._cell[np.ix_(*places)]
+
+
+BAND_ROWS = 64
+"""Rows of background that are passed to a sink at once."""
 
 _SINKS: dict[int, _Bands] = {}
 
@@ -419,15 +545,21 @@ def sink(writer: Writer) -> Iterator[int]:
         Key of the writer, valid in this context.
     """
     key = id(writer)
-    _SINKS[key] = _Bands(writer)
+    bands = _SINKS[key] = _Bands(writer)
     try:
         yield key
+        bands.finish()
     finally:
         del _SINKS[key]
 
 
 def write_sink(
-    key: tf.Tensor, firsts: list[tf.Tensor], rows: tf.Tensor, size: tf.Tensor, before: tf.Tensor
+    key: tf.Tensor,
+    firsts: list[tf.Tensor],
+    rows: tf.Tensor,
+    size: tf.Tensor,
+    before: tf.Tensor,
+    is_cell: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Pass rows to a registered writer, once they are complete.
 
@@ -437,15 +569,17 @@ def write_sink(
         rows: `[1, r, W, C]`.
         size: Rows, columns, ... of the image.
         before: int32 scalar, computed when the previous change was requested.
+        is_cell: Whether the rows are the cell of the background, int32 scalar.
 
     Returns:
         `before` of the next change.
     """
-    return _in_loop(_write_sink, [key, rows, size, before, *firsts])
+    mark = tf.constant(0) if is_cell is None else is_cell
+    return _in_loop(_write_sink, [key, rows, size, before, mark, *firsts])
 
 
 def _write_sink(
-    key: int, rows: np.ndarray, size: np.ndarray, _: int, *firsts: np.ndarray
+    key: int, rows: np.ndarray, size: np.ndarray, _: int, is_cell: int, *firsts: np.ndarray
 ) -> np.ndarray:
-    _SINKS[int(key)].write([int(n) for n in firsts], rows[0], size.tolist())
+    _SINKS[int(key)].write([int(n) for n in firsts], rows[0], size.tolist(), bool(is_cell))
     return firsts[0]

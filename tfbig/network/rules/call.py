@@ -78,11 +78,13 @@ class Call:
             name: Name of this step if there are several.
             **traits: See `tfbig.network.graph.Local`; `cheap` by default if there are no windows. With `tiles=True`, a
                 function outside of tfbig gets tiles of images whose whole rows do not fit the budget: it must not
-                depend on the number of columns of the image, or use `strip.others`.
+                depend on the number of columns of the image, or use `strip.others`. With `uniform=True`, it is not
+                run on background, where it must give equal results for equal pixels wherever they are.
         """
         inputs = self.inputs if inputs is None else inputs
         channels = self.channels if channels is None else channels
-        traits.setdefault("tiles", str(function.__module__).startswith("tfbig."))
+        for trait in ("tiles", "uniform"):
+            traits.setdefault(trait, str(function.__module__).startswith("tfbig."))
         axes = None
         if windows is not None:
             if len(windows) != self.graph.spatial:

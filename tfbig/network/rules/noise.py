@@ -99,6 +99,7 @@ def _per_position(call: Call, function: Any, generator: Any) -> int:
             x[0], x[1], strip.start, [(a.start, a.extent) for a in strip.others]
         ),
         inputs=[*call.inputs, add_seed(call, generator)],
+        uniform=False,
     )
 
 

@@ -48,6 +48,11 @@ class MomentsOf(Reduce):
         """Return the moments of both."""
         return moments.merge(moments.Moments(*first), moments.Moments(*second))
 
+    def times(self, partial: Any, copies: Any) -> moments.Moments:
+        """Return the moments of many strips with the same pixels."""
+        count, mean, m2 = partial
+        return moments.Moments(copies.of(count), mean, copies.of(m2))
+
     def finalize(self, partial: Any, pixels: Any) -> tuple[Any, ...]:
         """Return mean, variance, number of elements, and number of elements of a pixel."""
         items = tf.cast(partial[0] // pixels, tf.float64)

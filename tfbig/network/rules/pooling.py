@@ -114,6 +114,11 @@ class Maximum(Reduce):
         counts = [tf.where(tf.equal(p[0], top), p[1], 0) for p in (first, second)]
         return top, counts[0] + counts[1]
 
+    def times(self, partial: Any, copies: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the maximum of many strips with the same pixels; of none, the least number."""
+        least = self.init(tf.shape(partial[0])[0])[0]
+        return tf.where(copies.number > 0, partial[0], least), copies.of(partial[1])
+
     def pullback(
         self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
     ) -> list[tf.Tensor]:

@@ -1,0 +1,129 @@
+"""Tests of `tfbig.stores.tiled_store`, against arrays of whole images."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfbig.geometry.windows import partition
+from tfbig.stores import tiled_store
+from tfbig.stores.tiled_store import Tiling
+
+SHAPE = (2, 24, 16, 3)
+COUNTS = (4, 3)
+
+
+def _tiles(active: np.ndarray, step: int, cell: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    edges = [
+        np.stack(partition(n, count, np.arange(count), step), 1)
+        for n, count in zip(SHAPE[1:], COUNTS, strict=False)
+    ]
+    tiles = [[*edges[0][i], *edges[1][j]] for i, j in np.argwhere(active)]
+    first = [[8, 8 + step, 4, 4 + step]] if cell else []
+    return np.array(first + tiles).reshape(-1, 4), np.arange(len(tiles) + cell) < cell
+
+
+def _store(active: np.ndarray, step: int, sums: bool) -> tuple[Tiling, np.ndarray]:
+    tiling = Tiling(SHAPE, *_tiles(active, step), sums)
+    return tiling, np.full(tiling.elements, np.nan)
+
+
+def _image(active: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return an image whose inactive tiles repeat a cell, and the cell."""
+    random = np.random.default_rng(0)
+    cell = random.standard_normal((2, step, step, 3))
+    image = np.tile(cell, (1, -(-24 // step), -(-16 // step), 1))[:, :24, :16]
+    for top, bottom, left, right in _tiles(active, step)[0][1:]:
+        shape = image[:, top:bottom, left:right].shape
+        image[:, top:bottom, left:right] = random.standard_normal(shape)
+    return image, cell
+
+
+def _rectangle(data: st.DataObject) -> tuple[list[int], list[int]]:
+    pairs = [
+        sorted(data.draw(st.lists(st.integers(0, n), min_size=2, max_size=2, unique=True)))
+        for n in SHAPE[1:3]
+    ]
+    starts, stops = zip(*pairs, strict=True)
+    return list(starts), list(stops)
+
+
+active_tiles = st.lists(st.booleans(), min_size=12, max_size=12).map(
+    lambda flags: np.array(flags).reshape(COUNTS)
+)
+
+
+@given(active_tiles, st.sampled_from([1, 2, 4]), st.data())
+def test_reads_the_image(active: np.ndarray, step: int, data: st.DataObject) -> None:
+    (tiling, store), (image, cell) = _store(active, step, sums=False), _image(active, step)
+    tiling.write(store, cell, [8, 4], is_cell=True)
+    for top, bottom, left, right in _tiles(active, step)[0][1:]:
+        tiling.write(store, image[:, top:bottom, left:right], [top, left], is_cell=False)
+    starts, stops = _rectangle(data)
+    expected = image[:, starts[0] : stops[0], starts[1] : stops[1]]
+    np.testing.assert_array_equal(tiling.read(store, starts, stops), expected)
+    np.testing.assert_array_equal(tiling.dense(store), image)
+
+
+@given(active_tiles, st.sampled_from([1, 2, 4]), st.data())
+def test_sums_are_in_tiles_and_rest(active: np.ndarray, step: int, data: st.DataObject) -> None:
+    tiling, store = _store(active, step, sums=True)
+    total, random = np.zeros(SHAPE), np.random.default_rng(1)
+    for _ in range(data.draw(st.integers(0, 4))):
+        starts, stops = _rectangle(data)
+        part = (slice(None), slice(starts[0], stops[0]), slice(starts[1], stops[1]))
+        added = random.standard_normal(total[part].shape)
+        total[part] += added
+        tiling.add(store, added, starts)
+    inside = np.zeros(SHAPE[1:3], bool)
+    for top, bottom, left, right in _tiles(active, step)[0][1:]:
+        inside[top:bottom, left:right] = True
+        tile = tiling.read(store, [top, left], [bottom, right])
+        np.testing.assert_allclose(tile, total[:, top:bottom, left:right], atol=1e-14)
+    outside = np.where(inside[None, ..., None], 0, total)
+    rest = outside.reshape(2, 24 // step, step, 16 // step, step, 3).sum((1, 3))
+    sums = tiling.read(store, [8, 4], [8 + step, 4 + step], is_cell=True)
+    np.testing.assert_allclose(sums, rest, atol=1e-13)
+
+
+def test_one_tile_is_read_without_a_copy() -> None:
+    tiling, store = _store(np.ones(COUNTS, bool), 1, sums=False)
+    top, bottom, left, right = _tiles(np.ones(COUNTS, bool), 1)[0][5]
+    tile = tiling.read(store, [top, left], [bottom, right])
+    assert np.shares_memory(tile, store)
+    assert tile.shape == (2, bottom - top, right - left, 3)
+
+
+def test_holds_no_more_than_its_tiles() -> None:
+    active = np.zeros(COUNTS, bool)
+    active[1, 2] = True
+    tiling, _ = _store(active, 2, sums=False)
+    top, bottom, left, right = _tiles(active, 2)[0][1]
+    assert tiling.elements == 2 * 3 * ((bottom - top) * (right - left) + 2 * 2)
+
+
+def test_sums_of_the_background_can_be_replaced() -> None:
+    tiling, store = _store(np.zeros(COUNTS, bool), 2, sums=True)
+    tiling.write(store, np.full((2, 2, 2, 3), 7.0), [8, 4], is_cell=True)
+    np.testing.assert_array_equal(tiling.read(store, [8, 4], [10, 6], is_cell=True), 7)
+
+
+def test_signals_are_cut_along_one_axis() -> None:
+    tiling = Tiling((1, 10, 2), np.array([[4, 5], [0, 3], [8, 10]]), np.arange(3) == 0, False)
+    store = np.zeros(tiling.elements)
+    tiling.write(store, np.full((1, 1, 2), 5.0), [4], is_cell=True)
+    tiling.write(store, np.full((1, 3, 2), 1.0), [0], is_cell=False)
+    tiling.write(store, np.full((1, 2, 2), 2.0), [8], is_cell=False)
+    assert tiling.read(store, [1], [10])[0, :, 0].tolist() == [1, 1, 5, 5, 5, 5, 5, 2, 2]
+
+
+@pytest.mark.parametrize("sums", [False, True])
+def test_stores_are_found_by_address(sums: bool) -> None:
+    tiling, store = _store(np.ones(COUNTS, bool), 1, sums)
+    assert tiled_store.tiling_of(store) is None
+    tiled_store.remember(store, tiling)
+    assert tiled_store.tiling_of(store[:]) is tiling
+    tiled_store.remember(store, None)
+    assert tiled_store.tiling_of(store) is None

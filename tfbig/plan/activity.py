@@ -1,0 +1,341 @@
+"""Tiles that a step has to compute: all but those on which every image of a sweep is background. Arithmetic only.
+
+Where an input has one colour, so has every image that is computed from it, apart from a rim as wide as the windows of
+the layers, and from the border of the image, where layers read padding. A tile that depends on neither foreground nor
+padding is background. All background of an image is alike, but for a pattern behind transposed convolutions, whose
+smallest piece is a cell; one cell is computed for all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import lcm, prod
+
+import numpy as np
+
+from tfbig.geometry.background import Background, BoolArray
+from tfbig.geometry.reach import Reach
+from tfbig.geometry.windows import Interval, Size, partition
+from tfbig.network.graph import Graph, Node, axes_of, image_positions
+from tfbig.plan.sweeps import Layout, Sweep
+
+Reaches = tuple[Reach, ...]
+"""Reach along each axis that images are cut along."""
+
+Depends = Mapping[int, Reaches]
+"""Reaches by input of the graph."""
+
+Cell = tuple[Interval, ...]
+"""Rows, and columns if images are cut along them, of one piece of background."""
+
+MOST_CELL = 64
+"""Most rows or columns of a cell; images with a larger one are computed everywhere."""
+
+
+@dataclass(frozen=True, eq=False)
+class Visits:
+    """Tiles of a sweep that are computed.
+
+    Args:
+        sweep: The sweep.
+        counts: Number of parts that images are cut into along each axis.
+        active: `[rows of tiles, columns of tiles]`: which tiles are computed.
+        steps: For each observed image, rows and columns of a cell; tiles begin at multiples of these.
+        cell: For each observed image, where the cell is that is computed for all background; None without one.
+        sizes: Size of every image.
+    """
+
+    sweep: Sweep
+    counts: tuple[int, ...]
+    active: BoolArray
+    steps: Mapping[int, Sequence[int]]
+    cell: Mapping[int, Cell] | None
+    sizes: Mapping[int, Size]
+
+    def background_reads(self) -> dict[int, Cell]:
+        """Return where the cell reads each image that is stored or comes from outside."""
+        if self.cell is None:
+            return {}
+        line, columns = self.sweep.line(self.sizes, self.cell)[0], self.sweep.columns
+        width = len(columns)
+        return {
+            v: tuple(
+                Interval(*(int(line[axis * width + columns[end, v]]) for end in ("start", "stop")))
+                for axis in range(self.sweep.axes)
+            )
+            for v in self.sweep.reads
+        }
+
+    @property
+    def number(self) -> int:
+        """Number of tiles that are computed, the cell included."""
+        return int(self.active.sum()) + (self.cell is not None)
+
+    def table(self) -> np.ndarray:
+        """Return the geometry of the tiles: first the cell, then all others row by row.
+
+        Returns:
+            Array `[number, axes * len(sweep.columns) + 1]` int32: a line of `Sweep.tiles`, then 1 for the cell.
+        """
+        tables = [
+            self.sweep.table(
+                {v: self.sizes[v][axis] for v in self.sweep.images},
+                count,
+                axis=axis,
+                steps={v: steps[axis] for v, steps in self.steps.items()},
+            )
+            for axis, count in enumerate(self.counts)
+        ]
+        places = np.nonzero(self.active.reshape(self.counts))
+        lines = np.hstack([t[place] for t, place in zip(tables, places, strict=True)])
+        marks = np.zeros((len(lines), 1), np.int32)
+        if self.cell is not None:
+            lines = np.vstack([self.sweep.line(self.sizes, self.cell), lines])
+            marks = np.vstack([np.ones((1, 1), np.int32), marks])
+        return np.hstack([lines, marks]).astype(np.int32)
+
+    def owned_pixels(self, value: int) -> int:
+        """Return the pixels of an observed image that the tiles own together, without those of the cell."""
+        sizes = [
+            partition(size, count, np.arange(count), step).size
+            for size, count, step in zip(
+                self.sizes[value], self.counts, self.steps[value], strict=False
+            )
+        ]
+        inner = prod(self.sizes[value][len(self.counts) :])
+        columns = sizes[1] if len(sizes) > 1 else np.ones(1, np.int64)
+        return int(sizes[0].astype(np.int64) @ self.active @ columns) * inner
+
+    def cell_pixels(self, value: int) -> int:
+        """Return the pixels of the cell of an observed image; 0 without a cell."""
+        if self.cell is None:
+            return 0
+        return prod(i.size for i in self.cell[value]) * prod(self.sizes[value][len(self.counts) :])
+
+    def copies(self) -> np.ndarray:
+        """Return how many cells of background each observed image has, `[observed]` float64."""
+        if self.cell is None:
+            return np.zeros(len(self.sweep.observed))
+        return np.array(
+            [
+                (prod(self.sizes[v]) - self.owned_pixels(v)) / self.cell_pixels(v)
+                for v in self.sweep.observed
+            ]
+        )
+
+
+class Activity:
+    """What is background in the images of a step, and which tiles of its sweeps are computed.
+
+    Args:
+        graph: The graph.
+        sizes: Size of every image.
+        backgrounds: Background of the input images that have one.
+        layout: The sweeps in order; images that a sweep has to compute everywhere are so for the next.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        sizes: Mapping[int, Size],
+        backgrounds: Mapping[int, Background],
+        layout: Layout,
+    ) -> None:
+        self.graph = graph
+        self.sizes = sizes
+        self.backgrounds = backgrounds
+        self.axes = min(graph.spatial, 2)
+        self._depends: dict[int, Depends | None] = {
+            v: self._of_input(v) if v in backgrounds else None for v in graph.inputs
+        }
+        for sweep in layout.sweeps:
+            self._add(sweep)
+        self._tiles: dict[tuple[object, ...], BoolArray] = {}
+
+    def _of_input(self, value: int) -> Depends:
+        return {value: tuple(map(Reach.of_input, self.sizes[value][: self.axes]))}
+
+    def _add(self, sweep: Sweep) -> None:
+        """Find what the images of a sweep depend on; None if one of them is computed everywhere."""
+        local = {v: self._depends[v] for v in sweep.reads}
+        for node in sweep.locals:
+            local[node.output] = self._through(node, local)
+        alike = {v: local[v] for v in sweep.observed}
+        everywhere = any(d is None for d in alike.values()) or not _inside(alike.values())
+        self._depends |= {v: None if everywhere else d for v, d in alike.items()}
+
+    def _through(self, node: Node, local: Mapping[int, Depends | None]) -> Depends | None:
+        """Return what the output of a node depends on; None if the output differs from pixel to pixel."""
+        joint: dict[int, Reaches] = {}
+        if not node.op.uniform:
+            return None
+        for p in image_positions(node):
+            source, axes = node.inputs[p], axes_of(node, p)
+            depends = local[source]
+            if depends is None:
+                return None
+            for image, reaches in depends.items():
+                passed = [
+                    reach.through(axis, size)
+                    for reach, axis, size in zip(reaches, axes, self.sizes[source], strict=False)
+                ]
+                if None in passed:
+                    return None
+                reach = tuple(r for r in passed if r is not None)
+                joint[image] = _joined(joint[image], reach) if image in joint else reach
+        return joint or None
+
+    def is_everywhere(self, sweep: Sweep) -> bool:
+        """Return whether a sweep has to compute all of its images."""
+        return any(self._depends.get(v) is None for v in sweep.observed)
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether any image that is computed may have background."""
+        computed = self._depends.keys() - set(self.graph.inputs)
+        return any(self._depends[v] is not None for v in computed)
+
+    def steps(self, sweep: Sweep) -> dict[int, tuple[int, ...]]:
+        """Return the rows and columns of a cell of each observed image; images of one size have one."""
+        by_size: dict[Size, list[int]] = {}
+        for v in sweep.observed:
+            joint = by_size.setdefault(self.sizes[v], [1] * self.axes)
+            for reaches in (self._depends[v] or {}).values():
+                joint[:] = [lcm(a, r.period) for a, r in zip(joint, reaches, strict=True)]
+        return {v: tuple(by_size[self.sizes[v]]) for v in sweep.observed}
+
+    def tiles(self, sweep: Sweep, counts: Sequence[int]) -> Visits:
+        """Return the tiles of a sweep that are computed, without a cell.
+
+        Args:
+            sweep: The sweep.
+            counts: Number of parts that images are cut into along each axis.
+        """
+        key = (sweep.observed, *counts)
+        if key not in self._tiles:
+            steps, active = self.steps(sweep), np.zeros((counts[0], prod(counts[1:])), bool)
+            for v in sweep.observed:
+                owned = [
+                    partition(size, count, np.arange(count), step)
+                    for size, count, step in zip(self.sizes[v], counts, steps[v], strict=False)
+                ]
+                active |= self.active(v, owned, steps[v])
+            self._tiles[key] = active
+        return Visits(sweep, tuple(counts), self._tiles[key], self.steps(sweep), None, self.sizes)
+
+    def visits(self, layout: Layout, counts: Sequence[Sequence[int]]) -> tuple[Visits, ...] | None:
+        """Return the tiles that a layout computes, with a cell for the background of each sweep.
+
+        Args:
+            layout: The sweeps and replays.
+            counts: For each sweep, then each replay, the number of parts that images are cut into along each axis.
+
+        Returns:
+            Tiles of each sweep, then of each replay; None if no cell is found in an image of which one is read.
+        """
+        all_sweeps = [*layout.sweeps, *layout.replays]
+        tiles = [self.tiles(s, c) for s, c in zip(all_sweeps, counts, strict=True)]
+        last = len(layout.sweeps)
+        spots: dict[int, Cell] = {}
+        # The cell of a sweep without background is where another one reads its images as background: last sweep first.
+        for position in (*reversed(range(last)), *range(last, len(tiles)), *reversed(range(last))):
+            tiles[position] = replace(tiles[position], cell=self._cell(tiles[position], spots))
+            spots |= tiles[position].background_reads()
+        for each in tiles:
+            if each.cell is None and spots.keys() & set(each.sweep.writes):
+                return None
+        return tuple(tiles)
+
+    def active(self, value: int, tile: Sequence[Interval], steps: Sequence[int]) -> BoolArray:
+        """Return which rectangles of an image may differ from background.
+
+        Args:
+            value: The image.
+            tile: Intervals of rows `[r]`, and of columns `[c]` if images are cut along them.
+            steps: Rows and columns of a cell; a part of a cell is no background.
+
+        Returns:
+            `[r, c]`.
+        """
+        depends = self._depends[value]
+        shape = [len(i.start) for i in tile]
+        active = np.zeros((shape[0], prod(shape[1:])), bool)
+        if depends is None:
+            return ~active
+        for image, reaches in depends.items():
+            outside = [
+                (i.start < r.inside.start) | (i.stop > _whole(r.inside.stop, step))
+                for i, r, step in zip(tile, reaches, steps, strict=True)
+            ]
+            active |= outside[0][:, None]
+            if len(outside) > 1:
+                active |= outside[1][None]
+            read = [r.rows(i) for r, i in zip(reaches, tile, strict=True)]
+            active |= self.backgrounds[image].touches(*read)
+        return active
+
+    def _cell(self, tiles: Visits, spots: Mapping[int, Cell]) -> dict[int, Cell] | None:
+        """Return a cell of each observed image: in a tile of background, else at one of the spots, else None."""
+        sweep, counts, steps = tiles.sweep, tiles.counts, tiles.steps
+        if not tiles.active.all():
+            inactive = np.argwhere(~tiles.active)
+            place = inactive[len(inactive) // 2][: len(counts)]
+            parts = {
+                v: zip(self.sizes[v], counts, place, steps[v], strict=False) for v in sweep.observed
+            }
+            return {
+                v: tuple(_middle(partition(n, c, int(at), step), step) for n, c, at, step in each)
+                for v, each in parts.items()
+            }
+        spot = next((v for v in sweep.writes if v in spots), None)
+        if spot is None:
+            return None
+        cell = {
+            v: tuple(
+                _at(interval, size, other, step)
+                for interval, size, other, step in zip(
+                    spots[spot], self.sizes[spot], self.sizes[v], steps[v], strict=False
+                )
+            )
+            for v in sweep.observed
+        }
+        found = {
+            v: [Interval(*np.array([[i.start], [i.stop]])) for i in c] for v, c in cell.items()
+        }
+        is_active = any(self.active(v, i, steps[v]).any() for v, i in found.items())
+        return None if is_active else cell
+
+
+def _middle(interval: Interval, step: int) -> Interval:
+    """Return the cell in the middle of an interval that begins with a cell."""
+    start = int(interval.start) + (int(interval.size) // step - 1) // 2 * step
+    return Interval(start, start + step)
+
+
+def _at(interval: Interval, size: int, other: int, step: int) -> Interval:
+    """Return the cell of an image of `other` rows that is where an interval is in one of `size` rows."""
+    first, last = (int(n) * other // size for n in interval)
+    start = -(-first // step) * step
+    if start + step > last:
+        start = first // step * step
+    return Interval(start, start + step)
+
+
+def _whole(stop: int, step: int) -> int:
+    """Return the end of the last whole cell."""
+    return stop // step * step
+
+
+def _joined(first: Reaches, second: Reaches) -> Reaches:
+    return tuple(a.joined(b) for a, b in zip(first, second, strict=True))
+
+
+def _inside(images: Iterable[Depends | None]) -> bool:
+    """Return whether images may have background: some of their pixels depend on no padding, and their cells are small."""
+    return all(
+        r.inside.start < r.inside.stop and r.period <= MOST_CELL
+        for depends in images
+        for reaches in (depends or {}).values()
+        for r in reaches
+    )

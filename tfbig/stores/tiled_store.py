@@ -1,0 +1,254 @@
+"""Stores that hold some tiles of an image, and one cell for all of its background.
+
+The tiles are in one array, one after the other. `host_store` finds the tiling of an array by its address.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+
+import numpy as np
+
+Part = tuple[slice, ...]
+
+
+class Tiling:
+    """Tiles of an image `[N, H, W, ..., C]`, cut along the rows, or along rows and columns.
+
+    A store of values gives the colour of the background outside its tiles. A store of sums adds up there what is
+    added, since only the sum counts, and gives zero.
+
+    Args:
+        shape: Shape of the whole image.
+        tiles: `[n, 2 * axes]` int: first row and row after the last of each tile, then the same of the columns.
+        is_cell: `[n]` bool: whether a tile is the cell of background; at most one is.
+        sums: Whether it is a store of sums.
+
+    Attributes:
+        shape: Shape of the whole image.
+        elements: Number of elements of all tiles, those of the cell included.
+        rest: float64 sums of what was added outside the tiles, in the shape of the cell; None without a cell.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], tiles: np.ndarray, is_cell: np.ndarray, sums: bool
+    ) -> None:
+        self.shape = tuple(map(int, shape))
+        self.axes = tiles.shape[1] // 2
+        self.sums = sums
+        bounds = tiles.reshape(-1, self.axes, 2)
+        heights = (bounds[..., 1] - bounds[..., 0]).astype(np.int64)
+        outer, self._inner = self.shape[0], self.shape[1 + self.axes :]
+        sizes = heights.prod(1) * outer * prod(self._inner)
+        self._offsets = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+        self._sizes = [(outer, *map(int, each), *self._inner) for each in heights]
+        (cells,) = np.nonzero(is_cell)
+        self._cell = int(cells[0]) if len(cells) else None
+        regular = bounds[~is_cell]
+        self._edges = [np.unique(regular[:, axis], axis=0).tolist() for axis in range(self.axes)]
+        firsts = map(tuple, bounds[..., 0].tolist())
+        self._slots = {f: n for n, f in enumerate(firsts) if n != self._cell}
+        self.elements = int(self._offsets[-1])
+        self._touched: set[int] = set()
+        self.rest = None if self._cell is None else np.zeros(self._sizes[self._cell])
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Rows, and columns, of the cell; 1 without a cell."""
+        return (
+            (1,) * self.axes if self._cell is None else self._sizes[self._cell][1 : 1 + self.axes]
+        )
+
+    def tile(self, store: np.ndarray, slot: int) -> np.ndarray:
+        """Return a tile of a store, a view `[N, h, w, ..., C]`."""
+        return store[self._offsets[slot] : self._offsets[slot + 1]].reshape(self._sizes[slot])
+
+    def read(
+        self, store: np.ndarray, starts: Sequence[int], stops: Sequence[int], is_cell: bool = False
+    ) -> np.ndarray:
+        """Return a rectangle of the image; for one tile, the tile itself without a copy.
+
+        Args:
+            store: The store.
+            starts: First row, and column.
+            stops: Row, and column, after the last.
+            is_cell: Whether to return the sums of the background instead, from a store of sums.
+
+        Returns:
+            `[N, rows, columns, ..., C]`.
+        """
+        if is_cell and self.sums:
+            assert self.rest is not None
+            return self.rest.astype(store.dtype)
+        size = tuple(stop - start for start, stop in zip(starts, stops, strict=True))
+        slot = self._slots.get(tuple(starts))
+        if slot is not None and self._sizes[slot][1 : 1 + self.axes] == size:
+            return self._complete(store, slot)
+        rows = np.empty((self.shape[0], *size, *self._inner), store.dtype)
+        for part, slot, inside in self._pieces(starts, stops):
+            if slot is None:
+                rows[part] = self._colour(store, starts, part)
+            else:
+                rows[part] = self._complete(store, slot)[inside]
+        return rows
+
+    def write(
+        self, store: np.ndarray, tile: np.ndarray, firsts: Sequence[int], is_cell: bool
+    ) -> np.ndarray:
+        """Write a tile, or the cell, and return where it is in the store.
+
+        Args:
+            store: The store.
+            tile: `[N, h, w, ..., C]`.
+            firsts: First row, and column.
+            is_cell: Whether the tile is the cell.
+        """
+        slot = self._cell if is_cell else self._slots[tuple(firsts)]
+        assert slot is not None
+        target = self.tile(store, slot)
+        if is_cell and self.sums:
+            self.rest = tile.astype(np.float64)
+        else:
+            target[...] = tile
+            self._touched.add(slot)
+        return target
+
+    def add(self, store: np.ndarray, tile: np.ndarray, firsts: Sequence[int]) -> list[np.ndarray]:
+        """Add a rectangle to the tiles that it touches, and to the rest; return the changed tiles.
+
+        Args:
+            store: A store of sums.
+            tile: `[N, h, w, ..., C]`.
+            firsts: First row, and column.
+        """
+        stops = [first + size for first, size in zip(firsts, tile.shape[1:], strict=False)]
+        changed = []
+        for part, slot, inside in self._pieces(firsts, stops):
+            if slot is None:
+                self._add_to_rest(
+                    tile[part], [f + p.start for f, p in zip(firsts, part[1:], strict=False)]
+                )
+                continue
+            target = self.tile(store, slot)
+            if slot in self._touched:
+                target[inside] += tile[part]
+            else:
+                if target[inside].shape != target.shape:
+                    target[...] = 0
+                target[inside] = tile[part]
+                self._touched.add(slot)
+            changed.append(target)
+        return changed
+
+    def dense(self, store: np.ndarray) -> np.ndarray:
+        """Return the whole image."""
+        return self.read(store, [0] * self.axes, self.shape[1 : 1 + self.axes])
+
+    def _complete(self, store: np.ndarray, slot: int) -> np.ndarray:
+        """Return a tile; of a store of sums to which nothing was added, zeros."""
+        tile = self.tile(store, slot)
+        if self.sums and slot not in self._touched:
+            tile[...] = 0
+            self._touched.add(slot)
+        return tile
+
+    def _pieces(
+        self, starts: Sequence[int], stops: Sequence[int]
+    ) -> Iterator[tuple[Part, int | None, Part]]:
+        """Yield the pieces of a rectangle: its place in it, the tile that holds it or None, and its place there."""
+        along = [_cut(e, a, b) for e, a, b in zip(self._edges, starts, stops, strict=True)]
+        every = slice(None)
+        for piece in product(*along):
+            slot = None
+            if all(first is not None for *_, first in piece):
+                slot = self._slots.get(tuple(first for *_, first in piece))
+            part = (
+                every,
+                *(slice(a - s, b - s) for (a, b, _), s in zip(piece, starts, strict=True)),
+            )
+            inside = (every, *(slice(a - (f or 0), b - (f or 0)) for a, b, f in piece))
+            yield part, slot, inside
+
+    def _colour(self, store: np.ndarray, starts: Sequence[int], part: Part) -> np.ndarray | float:
+        """Return background for a piece of a rectangle."""
+        if self.sums:
+            return 0.0
+        assert self._cell is not None, "background without a cell was read"
+        cell = self.tile(store, self._cell)
+        if self.steps == (1,) * self.axes:
+            return cell
+        places = [
+            (first + np.arange(p.start, p.stop)) % step
+            for first, p, step in zip(starts, part[1:], self.steps, strict=True)
+        ]
+        return cell[(slice(None), *np.ix_(*places))]
+
+    def _add_to_rest(self, piece: np.ndarray, firsts: Sequence[int]) -> None:
+        assert self.rest is not None, "a gradient of background without a cell"
+        axes = tuple(range(1, 1 + self.axes))
+        for phases in product(*map(range, self.steps)):
+            rows = [
+                slice((phase - first) % step, None, step)
+                for phase, first, step in zip(phases, firsts, self.steps, strict=True)
+            ]
+            place = (slice(None), *(slice(p, p + 1) for p in phases))
+            self.rest[place] += piece[(slice(None), *rows)].sum(axes, np.float64, keepdims=True)
+
+
+def _cut(
+    edges: Sequence[Sequence[int]], start: int, stop: int
+) -> list[tuple[int, int, int | None]]:
+    """Cut an interval along the edges of tiles.
+
+    Args:
+        edges: First row and row after the last of tiles, in order; there may be gaps between them.
+        start: First row.
+        stop: Row after the last.
+
+    Returns:
+        First row and row after the last of each piece, and the first row of its tile, None in a gap.
+    """
+    pieces: list[tuple[int, int, int | None]] = []
+    position = max(bisect_right(edges, start, key=lambda edge: edge[0]) - 1, 0)
+    at = start
+    while at < stop:
+        first, last = edges[position] if position < len(edges) else (stop, stop)
+        if at < first:
+            pieces.append((at, min(first, stop), None))
+        elif at < last:
+            pieces.append((at, min(last, stop), first))
+        at = max(at, pieces[-1][1]) if pieces else at
+        position += at >= last
+    return pieces
+
+
+_TILINGS: dict[int, Tiling] = {}
+"""Tilings by the address of the store."""
+
+
+def tiling_of(store: np.ndarray) -> Tiling | None:
+    """Return the tiling of a store; None for a store of a whole image.
+
+    Args:
+        store: The array.
+    """
+    return _TILINGS.get(_address(store)) if _TILINGS else None
+
+
+def remember(store: np.ndarray, tiling: Tiling | None) -> None:
+    """Remember the tiling of a new store, instead of that of an earlier one at its address.
+
+    Args:
+        store: The array.
+        tiling: Its tiling; None for a store of a whole image.
+    """
+    _TILINGS.pop(_address(store), None)
+    if tiling is not None:
+        _TILINGS[_address(store)] = tiling
+
+
+def _address(store: np.ndarray) -> int:
+    return int(store.__array_interface__["data"][0])
