@@ -62,9 +62,14 @@ def test_joins_images_with_cells_of_two_sizes() -> None:
         assert first.joined(second) == Background(np.array([[0, 1], [1, 0]], bool), 16)
 
 
-def test_refuses_cells_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match="cells of 2 and of 3 pixels"):
-        Background(np.ones((3, 3), bool), 2).joined(Background(np.ones((2, 2), bool), 3))
+def test_joins_cells_of_sizes_that_do_not_divide_each_other() -> None:
+    first, second = np.zeros((6, 6), bool), np.zeros((4, 4), bool)
+    first[0, 3], second[3, 3] = True, True
+    joint = Background(first, 2).joined(Background(second, 3))
+    assert joint == Background(np.array([[0, 1], [0, 1]], bool), 6)
+
+
+def test_refuses_cells_without_pixels() -> None:
     with pytest.raises(ValueError, match="a cell of 0 pixels"):
         Background(np.ones((3, 3), bool), 0)
 

@@ -80,8 +80,7 @@ class BackwardPass:
         """
         targets = [v for v in sweep.reads if v in state.learned]
         fresh = self._allocate_gradients(targets, state, sweep.axes)
-        table = state.geometry.tables[sweep.index]
-        canonical, tensors = self.calls.tensors(sweep, state, label, table)
+        canonical, tensors = self.calls.tensors(sweep, state, label)
         _add_gradients(canonical, tensors, sweep, state, targets)
         tensors.written = canonical.named({v: state.images[v] for v in sweep.writes if v in needed})
         options = sweep_loop.Backward(
@@ -114,6 +113,8 @@ class BackwardPass:
         state.d_images |= self.calls.pages(state, fresh)
         stored = [v for v in fresh if v not in state.d_images]
         state.d_images |= self.calls.allocate(state, "gradient", stored)
+        if state.layout.skips:
+            return []  # tiles are zero until something is added
         if stored and (axes > 1 or len(self.calls.devices) > 1):  # rows are not complete in order
             zeros = host_store.zero([state.d_images[v] for v in stored], state.done)
             state.d_images |= dict(zip(stored, zeros, strict=True))
@@ -129,6 +130,9 @@ class BackwardPass:
             and n.inputs[0] in state.d_images
             and n.inputs[0] not in state.layout.kept
         ]
+        if sweep.skips:
+            self._fold_tiles(sweep, nodes, state, label)
+            return sweep.without(nodes)
         for value in dict.fromkeys(n.inputs[0] for n in nodes):
             reductions = tuple(n for n in nodes if n.inputs[0] == value)
             single = Sweep(sweep.index, reductions, (value,), (), (value,), ())
@@ -141,13 +145,45 @@ class BackwardPass:
             (state.d_images[value],) = host_store.after([state.d_images[value]], state.done)
         return sweep.without(nodes)
 
+    def _fold_tiles(
+        self, sweep: Sweep, nodes: Sequence[Node], state: StepState, label: str
+    ) -> None:
+        """Add the gradients of statistics to those of images that are stored in tiles."""
+        for value in dict.fromkeys(n.inputs[0] for n in nodes):
+            reductions = tuple(n for n in nodes if n.inputs[0] == value)
+            single = Sweep(
+                sweep.index,
+                reductions,
+                (),
+                (value,),
+                (value,),
+                (),
+                axes=sweep.axes,
+                skips=True,
+            )
+            table = _owned_columns(sweep, single, value, state.geometry.table(sweep))
+            canonical, tensors = self.calls.tensors(single, state, label, table)
+            tensors.written = canonical.named({value: state.images[value]})
+            tensors.d_images = canonical.named({value: state.d_images[value]})
+            tensors.d_wholes = canonical.named(state.d_wholes)
+            tensors.wholes = canonical.named({n.output: state.wholes[n.output] for n in reductions})
+            copies = state.geometry.copies_of(sweep)
+            tensors.copies = canonical.named({value: copies[value]})
+            state.done = self.calls.call(sweep_loop.fold_tiles, canonical, tensors)
+            (state.d_images[value],) = host_store.after([state.d_images[value]], state.done)
+
 
 def seed(
-    state: StepState, results: Sequence[int], outputs: list[Structure], cotangents: Sequence[Any]
+    calls: SweepCalls,
+    state: StepState,
+    results: Sequence[int],
+    outputs: list[Structure],
+    cotangents: Sequence[Any],
 ) -> None:
     """Start a backward pass from the gradients of the results.
 
     Args:
+        calls: Calls of the sweeps.
         state: State of the step.
         results: Ids of the results that are values of the graph.
         outputs: The results, a structure of tensors each.
@@ -160,11 +196,29 @@ def seed(
         if all(c is None for c in flat):
             continue
         if value in state.images:
-            added = any(value in sweep.reads for sweep in state.sweeps)
-            state.d_images[value] = host_store.copy(flat[0]) if added else flat[0]
+            state.d_images[value] = _seed_image(calls, state, value, flat[0])
             continue
         filled = [autodiff.zeros(t) if c is None else c for t, c in zip(tensors, flat, strict=True)]
         state.d_wholes[value] = tf.nest.pack_sequence_as(output, filled)
+
+
+def _seed_image(calls: SweepCalls, state: StepState, value: int, cotangent: tf.Tensor) -> tf.Tensor:
+    """Return the gradient of a result that is an image, in a store if it is changed."""
+    if state.layout.skips:
+        (store,) = calls.allocate(state, "gradient", [value]).values()
+        return host_store.scatter(store, cotangent)
+    added = any(value in sweep.reads for sweep in state.sweeps)
+    return host_store.copy(cotangent) if added else cotangent
+
+
+def _owned_columns(sweep: Sweep, single: Sweep, value: int, table: tf.Tensor) -> tf.Tensor:
+    """Return the geometry of a sweep that only observes one image of another one, in the same tiles."""
+    places = []
+    for axis in range(sweep.axes):
+        for name, _ in single.columns:
+            key = (f"own {str(name).removeprefix('own ')}", value)
+            places.append(axis * len(sweep.columns) + sweep.columns[key])
+    return tf.gather(table, [*places, sweep.table_columns - 1], axis=1)
 
 
 def _label(sweep: Sweep, state: StepState) -> str:

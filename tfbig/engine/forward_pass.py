@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
-
 from tfbig.engine import sweep_loop
 from tfbig.engine.sweep_calls import SweepCalls
 from tfbig.engine.sweep_state import StepState, Structure
@@ -24,23 +22,21 @@ class ForwardPass:
     def run(self, sweep: Sweep, state: StepState) -> None:
         """Run a sweep: add its images and results to `state.images` and `state.wholes`."""
         label = f"forward {sweep.index + 1}/{len(state.sweeps)}"
-        partials = self._fill(sweep, state, label, state.geometry.tables[sweep.index])
+        partials = self._fill(sweep, state, label)
         state.finish_reductions(sweep, partials)
 
     def replay(self, sweep: Sweep, state: StepState) -> None:
         """Rematerialise the images of a segment that its forward pass did not store."""
         label = f"replay before {sweep.index + 1}/{len(state.sweeps)}"
-        self._fill(sweep, state, label, state.geometry.replays[sweep])
+        self._fill(sweep, state, label)
 
-    def _fill(
-        self, sweep: Sweep, state: StepState, label: str, table: tf.Tensor
-    ) -> list[Structure]:
+    def _fill(self, sweep: Sweep, state: StepState, label: str) -> list[Structure]:
         """Store the images that a sweep writes, and return the partial sums of its reductions."""
         calls = self.calls
         elsewhere = {*state.sinks, *state.layout.kept}
         stored = [v for v in sweep.writes if v not in elsewhere]
-        stores = calls.allocate(state, "remat" if sweep.is_replay else "image", stored)
-        canonical, tensors = calls.tensors(sweep, state, label, table)
+        stores = calls.allocate(state, "remat" if sweep.is_replay else "image", stored, sweep)
+        canonical, tensors = calls.tensors(sweep, state, label)
         tensors.stores = canonical.named(stores)
         tensors.pages = canonical.named(calls.pages(state, sweep.writes))
         tensors.sinks = canonical.named({v: k for v, k in state.sinks.items() if v in sweep.writes})

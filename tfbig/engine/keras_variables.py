@@ -7,7 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfbig.engine import backgrounds
 from tfbig.engine.program import Program
+from tfbig.geometry.background import Background
 from tfbig.system import keras_internals, tensorflow_internals
 
 
@@ -44,6 +46,18 @@ def image_shapes(program: Program, shapes: Sequence[tuple[int, ...]]) -> dict[in
         for i, shape in inputs
         if graph.values[i].image
     }
+
+
+def backgrounds_of(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, Background]:
+    """Return the background of the images among the inputs that have one, by value id.
+
+    Args:
+        program: Program to run.
+        tensors: Eager inputs: tensors, or string handles `[N]`.
+    """
+    inputs = _inputs(program, tensors)
+    images = {i: t for i, t in inputs.items() if program.graph.values[i].image}
+    return backgrounds.expected(images)
 
 
 def _data_inputs(program: Program) -> list[int]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import tensorflow as tf
 
 from tfbig.errors import BudgetError
+from tfbig.geometry.background import Background
 from tfbig.plan.planner import Planner
 from tfbig.plan.search import GOOD_ENOUGH
 from tfbig.plan.sweeps import Layout
@@ -27,11 +28,16 @@ class LayoutChoice:
         self._chosen: list[Layout] = []
         self._forced = threading.local()
 
-    def for_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> Layout:
+    def for_shapes(
+        self,
+        shapes: Mapping[int, tuple[int, ...]],
+        backgrounds: Mapping[int, Background] | None = None,
+    ) -> Layout:
         """Choose the layout for images of some shapes; an earlier one if it is nearly as fast, to save a trace.
 
         Args:
             shapes: `(N, rows, ..., C)` per input image.
+            backgrounds: Background of the input images that have one.
 
         Returns:
             The layout.
@@ -41,10 +47,11 @@ class LayoutChoice:
         """
         batch = next(iter(shapes.values()))[0]
         sizes = {v: shape[1:-1] for v, shape in shapes.items()}
-        best = self.planner.plan(batch, sizes)
+        best = self.planner.plan(batch, sizes, None, backgrounds)
         for layout in self._chosen:
             with suppress(BudgetError):
-                if self.planner.plan(batch, sizes, layout).seconds <= GOOD_ENOUGH * best.seconds:
+                plan = self.planner.plan(batch, sizes, layout, backgrounds)
+                if plan.seconds <= GOOD_ENOUGH * best.seconds:
                     return layout
         self._chosen.append(best.layout)
         return best.layout

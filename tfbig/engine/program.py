@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.engine import (
+    backgrounds,
     backward_pass,
     first_order,
     read_ahead,
@@ -34,6 +35,7 @@ from tfbig.engine.sweep_state import StepState, Structure
 from tfbig.network.graph import Graph, Whole, values_with_gradient
 from tfbig.ops import autodiff
 from tfbig.plan.planner import Planner
+from tfbig.stores import host_store
 from tfbig.system import traces
 
 
@@ -87,7 +89,7 @@ class Program:
         Returns:
             Graph outputs and the values that its updates need, by value id.
         """
-        return self._in_graph(self._run, inputs, list(weights), tuple(watched))
+        return self._in_graph(self._run, inputs, list(weights), tuple(watched), skips=not watched)
 
     def forward(
         self,
@@ -131,14 +133,30 @@ class Program:
         return frozenset(i for i in used if self.graph.weights[i].trainable)
 
     def _in_graph(
-        self, function: Callable[..., Any], inputs: dict[int, tf.Tensor], *others: Any
+        self,
+        function: Callable[..., Any],
+        inputs: dict[int, tf.Tensor],
+        *others: Any,
+        skips: bool = True,
     ) -> Any:
-        """Call a method inside a graph: stores are changed in place, which eager tensors do not allow."""
+        """Call a method inside a graph: stores are changed in place, which eager tensors do not allow.
+
+        Args:
+            function: The method.
+            inputs: Tensor, or string handles `[N]`, per graph input.
+            *others: Further arguments.
+            skips: Whether background may be skipped; only the sum of its gradient is then known.
+
+        Returns:
+            What the method returns.
+        """
         if not tf.executing_eagerly():
             with self._calls.on_host():
                 return tf.autograph.experimental.do_not_convert(function)(inputs, *others)
         images = self._images(inputs)
-        layout = self.layouts.for_shapes({v: read_ahead.shape_of(t) for v, t in images.items()})
+        shapes = {v: read_ahead.shape_of(t) for v, t in images.items()}
+        known = backgrounds.expected(images) if skips else {}
+        layout = self.layouts.for_shapes(shapes, known)
 
         def run(*arguments: Any) -> Any:
             with self.layouts.using(layout), self._calls.on_host():
@@ -171,7 +189,7 @@ class Program:
                 # A copy of the state: under an eager tape this is traced twice.
                 back = replace(state, d_images={}, d_wholes={}, d_weights={})
                 with self._calls.on_host():
-                    backward_pass.seed(back, self._results, structure, cotangents)
+                    backward_pass.seed(self._calls, back, self._results, structure, cotangents)
                     step_progress.begin(back.done)
                     self._backward.run_all(back.sweeps, self._before, back)
                     step_progress.end(back.done)
@@ -253,5 +271,8 @@ class Program:
         info = self.graph.values[value]
         if not info.image:
             return state.wholes[value]
-        image = tf.cast(state.images[value], info.dtype)
+        stored = state.images[value]
+        if state.layout.skips and value not in self.graph.inputs:
+            stored = host_store.dense(stored, self.graph.spatial + 2)
+        image = tf.cast(stored, info.dtype)
         return tf.ensure_shape(image, [None, *[None] * self.graph.spatial, info.channels])

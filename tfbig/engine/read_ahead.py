@@ -23,7 +23,7 @@ MAX_OTHERS: Final = 2 * AT_ONCE
 def shape_of(image: tf.Tensor) -> tuple[int, ...]:
     """Return the shape `(N, H, W, C)` of an eager tensor or a batch of handles, string `[N]`; `(N, n, ...)` of bags."""
     if image.dtype == tf.string:
-        return _shape_of_all(_resolved(image.numpy()))
+        return shape_of_all(resolved(image.numpy()))
     return tuple(int(n) for n in image.shape)
 
 
@@ -46,7 +46,7 @@ def checked_shape(
     """
     if not tf.is_tensor(handles) or not hasattr(handles, "numpy"):
         return None
-    shape, readables = tuple(expected[1:]), _resolved(handles.numpy())
+    shape, readables = tuple(expected[1:]), resolved(handles.numpy())
     for source in readables:
         lengths = zip(source.shape, shape, strict=False)
         if len(source.shape) != len(shape) or any(b not in (None, a) for a, b in lengths):
@@ -54,7 +54,7 @@ def checked_shape(
                 f"{where}: {source.what} {source.name} is {source.shape}, expected {shape}. Open images [H, W, C] with "
                 "tfbig.open, bags [n, ...] with tfbig.sources.open_bag."
             )
-    return _shape_of_all(readables)
+    return shape_of_all(readables)
 
 
 def source_shape(handles: tf.Tensor, rank: int = 4) -> tf.Tensor:
@@ -69,16 +69,17 @@ def source_shape(handles: tf.Tensor, rank: int = 4) -> tf.Tensor:
 
     def shape(names: np.ndarray) -> np.ndarray:
         AHEAD.forget(_names(names))
-        return np.array(_shape_of_all(_resolved(names)), np.int64)
+        return np.array(shape_of_all(resolved(names)), np.int64)
 
     return tf.ensure_shape(callbacks.numpy_function(shape, [handles], tf.int64), [rank])
 
 
-def _resolved(handles: np.ndarray) -> list[sources.Readable]:
+def resolved(handles: np.ndarray) -> list[sources.Readable]:
+    """Return the images and bags behind handles, string `[N]`."""
     return [sources.resolve(name) for name in _names(handles)]
 
 
-def _shape_of_all(readables: Sequence[sources.Readable]) -> tuple[int, ...]:
+def shape_of_all(readables: Sequence[sources.Readable]) -> tuple[int, ...]:
     """Return the shape of a batch of images or bags, `(N, ...)`."""
     first = readables[0]
     if any(readable.shape != first.shape for readable in readables):
@@ -119,7 +120,7 @@ def read_source(
 
 
 def _read_source(handles: np.ndarray, part: Part, soon: Part, dtype: Any) -> np.ndarray:
-    names, readables = _names(handles), _resolved(handles)
+    names, readables = _names(handles), resolved(handles)
     for source in readables:
         if source.dtype != dtype:
             raise SourceError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from tfbig.engine import read_ahead
+from tfbig.engine import backgrounds, read_ahead
 from tfbig.network.graph import Graph
 from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
@@ -32,6 +32,8 @@ class StepGeometry:
             -1 lets the store choose.
         tables: Geometry of the strips or tiles of each sweep, by index; see `Sweep.tiles`.
         replays: Geometry of each replay.
+        copies: For each sweep by index, how many cells of background its observed images have, `[observed]` float64;
+            empty if nothing is skipped.
         empty: An empty string tensor that is not a constant, see `label`.
     """
 
@@ -41,7 +43,18 @@ class StepGeometry:
     places: tf.Tensor
     tables: tuple[tf.Tensor, ...]
     replays: Mapping[Sweep, tf.Tensor]
+    copies: tuple[tf.Tensor, ...]
     empty: tf.Tensor
+
+    def table(self, sweep: Sweep) -> tf.Tensor:
+        """Return the geometry of the strips or tiles of a sweep or a replay."""
+        return self.replays[sweep] if sweep.is_replay else self.tables[sweep.index]
+
+    def copies_of(self, sweep: Sweep) -> dict[int, tf.Tensor]:
+        """Return how many cells of background each observed image of a sweep has; empty if nothing is skipped."""
+        if sweep.is_replay or not self.copies:
+            return {}
+        return {v: self.copies[sweep.index][n] for n, v in enumerate(sweep.observed)}
 
     def label(self, text: str) -> tf.Tensor:
         """Return the name of a sweep in progress messages, as a tensor that is not a constant.
@@ -69,23 +82,31 @@ def trace(
     graph, keys = planner.graph, list(images)  # the step adds images later
     axes, values = graph.spatial + 2, len(graph.values)
     sweeps = [*layout.sweeps, *layout.replays]
+    skipping = layout.sweeps if layout.skips else ()
 
-    def compute(shapes: np.ndarray) -> list[np.ndarray]:
+    def compute(shapes: np.ndarray, *contents: np.ndarray) -> list[np.ndarray]:
         _check_shapes(graph, keys, shapes)
         sizes = {k: tuple(map(int, s[1:-1])) for k, s in zip(keys, shapes, strict=True)}
-        plan = planner.plan(int(shapes[0][0]), sizes, layout)
+        found = backgrounds.found(dict(zip(keys, contents, strict=True))) if skipping else None
+        plan = planner.plan(int(shapes[0][0]), sizes, layout, found)
         _check_space(plan, folder)
         numbers = [_all_shapes(graph, sizes, int(shapes[0][0])), _places(graph, plan)]
-        return [np.array(b"", object), *numbers, *planner.tables(plan, sizes)]
+        copies = [visits.copies() for visits in plan.visits[: len(skipping)]]
+        return [np.array(b"", object), *numbers, *planner.tables(plan, sizes), *copies]
 
     empty, shapes, places, *tables = callbacks.numpy_function(
         compute,
-        [tf.stack([_shape_of(t, axes) for t in images.values()])],
-        [tf.string, tf.int64, tf.int64] + [tf.int32] * len(sweeps),
+        [
+            tf.stack([_shape_of(t, axes) for t in images.values()]),
+            *(images.values() if skipping else ()),
+        ],
+        [tf.string, tf.int64, tf.int64, *[tf.int32] * len(sweeps), *[tf.float64] * len(skipping)],
     )
     shapes = tf.ensure_shape(shapes, [values, axes])
-    columns = [[None, sweep.axes * len(sweep.columns)] for sweep in sweeps]
+    tables, copies = tables[: len(sweeps)], tables[len(sweeps) :]
+    columns = [[None, sweep.table_columns] for sweep in sweeps]
     tables = [tf.ensure_shape(t, c) for t, c in zip(tables, columns, strict=True)]
+    copies = [tf.ensure_shape(t, [len(s.observed)]) for t, s in zip(copies, skipping, strict=True)]
     narrow, count = tf.cast(shapes, tf.int32), len(layout.sweeps)
     return StepGeometry(
         shapes,
@@ -94,6 +115,7 @@ def trace(
         tf.ensure_shape(places, [len(KINDS), values]),
         tuple(tables[:count]),
         dict(zip(layout.replays, tables[count:], strict=True)),
+        tuple(copies),
         tf.ensure_shape(empty, []),
     )
 

@@ -63,7 +63,7 @@ class StripReader:
         for kind, images in (("written", tensors.written), ("gradient", tensors.d_images)):
             requests |= {(kind, v): (t, geometry.part(v, own=True)) for v, t in images.items()}
         stored = [key for key, (image, _) in requests.items() if not device_store.is_list(image)]
-        rows = host_store.read([requests[key] for key in stored])
+        rows = host_store.read([requests[key] for key in stored], geometry.is_cell)
         results = dict(zip(stored, map(self._staged, rows), strict=True))
         with tf.device(self.device):
             for key, (image, part) in requests.items():

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfbig.engine.sweep_state import Interval, StripGeometry, Structure, SweepTensors, image_shape
 from tfbig.network.graph import Graph, Node, image_positions
-from tfbig.ops.kernels import InputRows, Strip, take
+from tfbig.ops.kernels import Copies, InputRows, Strip, take
 from tfbig.plan.sweeps import Sweep
 from tfbig.stores import device_store
 
@@ -118,17 +118,26 @@ class StripStep:
         return owned
 
     def _owned_strip(self, node: Node) -> Strip:
-        """Return the range of rows that this strip contributes to a reduction."""
+        """Return the range of rows that this strip contributes to a reduction, and how often."""
         value = node.inputs[0]
-        return self._strip(value, self.geometry.part(value, own=True), [])
+        strip = self._strip(value, self.geometry.part(value, own=True), [])
+        return replace(strip, copies=self._copies(value))
+
+    def _copies(self, value: int) -> Copies | None:
+        """Return how often the pixels of the strip occur in an observed image; None if nothing is skipped."""
+        is_cell = self.geometry.is_cell
+        if is_cell is None:
+            return None
+        of_cell = self.tensors.copies[value]
+        return Copies(tf.where(is_cell > 0, of_cell, tf.ones_like(of_cell)))
 
     def merge(self, owned: dict[int, tf.Tensor], partials: list[Structure]) -> list[Structure]:
         """Return the partial sums of the reductions, merged with those of this strip."""
         merged = []
         for node, before in zip(self.sweep.reductions, partials, strict=True):
             inputs = [owned[v] for v in node.inputs]
-            new = node.op.partial(inputs, self._owned_strip(node))
-            merged.append(node.op.merge(before, new))
+            strip = self._owned_strip(node)
+            merged.append(_added(node, before, node.op.partial(inputs, strip), strip))
         return merged
 
     def pull(
@@ -150,12 +159,27 @@ class StripStep:
                 continue
             inputs = [owned[v] for v in node.inputs]
             strip = self._owned_strip(node)
+            if strip.copies is not None:
+                cotangent = _times(cotangent, strip.copies)
             if partials is None:
                 result = self.tensors.wholes[node.output]
                 gradients = node.op.pullback(inputs, strip, result, cotangent)
             else:
                 new, gradients = node.op.fused(inputs, strip, cotangent)
-                merged.append(node.op.merge(partials[position], new))
+                merged.append(_added(node, partials[position], new, strip))
             pairs = zip(node.inputs, gradients, strict=True)
             pulled.append({v: g for v, g in pairs if g is not None})
         return merged, pulled
+
+
+def _added(node: Node, before: Structure, new: Structure, strip: Strip) -> Structure:
+    """Return the partial result of a reduction, merged with that of a strip as often as it occurs."""
+    repeated = new if strip.copies is None else node.op.times(new, strip.copies)
+    return node.op.merge(before, repeated)
+
+
+def _times(cotangent: Structure, copies: Copies) -> Structure:
+    """Return the gradient of a result for a strip that occurs several times; pullbacks are linear in it."""
+    return tf.nest.map_structure(
+        lambda t: copies.of(t) if tf.is_tensor(t) and t.dtype.is_floating else t, cotangent
+    )

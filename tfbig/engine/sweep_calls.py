@@ -43,7 +43,7 @@ class SweepCalls:
         return tf.device(HOST) if any(self.devices) else nullcontext()
 
     def tensors(
-        self, sweep: Sweep, state: StepState, label: str, table: tf.Tensor
+        self, sweep: Sweep, state: StepState, label: str, table: tf.Tensor | None = None
     ) -> tuple[Canonical, SweepTensors]:
         """Return a sweep by positions, and its tensors from the state.
 
@@ -51,7 +51,7 @@ class SweepCalls:
             sweep: The sweep.
             state: State of the step.
             label: Name of the sweep in progress messages.
-            table: Geometry of its strips.
+            table: Geometry of its strips. Default: that of the step.
         """
         step_progress.tracing(label)
         if sweep not in self._canonical:
@@ -62,12 +62,13 @@ class SweepCalls:
         return canonical, SweepTensors(
             geometry.label(label),
             state.done,
-            table,
+            geometry.table(sweep) if table is None else table,
             tf.gather(geometry.extents, canonical.ids),
             canonical.named({v: state.images[v] for v in sweep.reads}),
             geometry.batch,
             wholes=canonical.named(wholes),
             weights=[state.weights[w] for w in canonical.slots],
+            copies=canonical.named(geometry.copies_of(sweep)),
         )
 
     def call(
@@ -94,13 +95,16 @@ class SweepCalls:
 
         return self._functions.call((function.__name__, canonical.key, *options), run, tensors)
 
-    def allocate(self, state: StepState, kind: str, values: list[int]) -> dict[int, tf.Tensor]:
+    def allocate(
+        self, state: StepState, kind: str, values: list[int], writer: Sweep | None = None
+    ) -> dict[int, tf.Tensor]:
         """Allocate stores; they reuse memory that is free once the previous sweep has ended.
 
         Args:
             state: State of the step.
             kind: One of `KINDS`.
             values: Ids of the images.
+            writer: Sweep that writes the images. Default: for each, the one that does so in the forward pass.
 
         Returns:
             Stores by value id.
@@ -108,6 +112,10 @@ class SweepCalls:
         requests = [self._request(state, kind, value) for value in values]
         (shapes,) = host_store.after([state.geometry.shapes], state.done)
         places = state.geometry.places[KINDS.index(kind)]
+        if state.layout.skips:
+            tiles = [_tiles(state, v, writer or state.writer(v)) for v in values]
+            stores = host_store.allocate(shapes, places, requests, tiles)
+            return {v: tf.ensure_shape(s, [None]) for v, s in zip(values, stores, strict=True)}
         stores = host_store.allocate(shapes, places, requests)
         count = next((t.shape[0] for t in state.images.values() if t.shape.rank), None)
         unknown = [None] * self.graph.spatial
@@ -119,7 +127,8 @@ class SweepCalls:
     def _request(self, state: StepState, kind: str, value: int) -> host_store.NewStore:
         dtype = tf.as_dtype(self.prepared.stored_dtype(value))
         spilled = Store(kind, value) in state.layout.spilled
-        return host_store.NewStore(value, dtype, self.folder if spilled else None)
+        folder = self.folder if spilled else None
+        return host_store.NewStore(value, dtype, folder, sums=kind == "gradient")
 
     def pages(self, state: StepState, values: Sequence[int]) -> dict[int, tf.Tensor]:
         """Allocate images on the device, for those of `values` that stay there.
@@ -138,3 +147,21 @@ class SweepCalls:
                 for v in values
                 if v in state.layout.kept
             }
+
+
+def _tiles(state: StepState, value: int, writer: Sweep | None) -> tf.Tensor:
+    """Return the tiles of a store, `[n, 2 * axes + 1]`, see `host_store.allocate`: those that its writer computes.
+
+    The gradient of an input of the graph has no writer; it is one tile.
+    """
+    if writer is None:
+        sizes = state.geometry.extents[value, : min(state.geometry.extents.shape[1], 2)]
+        whole = tf.reshape(tf.stack([tf.zeros_like(sizes), sizes], 1), [-1])
+        return tf.concat([whole, [0]], 0)[None]
+    width, columns = len(writer.columns), writer.columns
+    places = [
+        axis * width + columns[key, value]
+        for axis in range(writer.axes)
+        for key in ("own start", "own stop")
+    ]
+    return tf.gather(state.geometry.table(writer), [*places, writer.table_columns - 1], axis=1)

@@ -56,8 +56,11 @@ def forward(
         firsts = {v: step.geometry.along("own start", v) for v in sweep.writes}
         changes = [(s, written[v], *firsts[v]) for v, s in tensors.stores.items()]
         for v, key in tensors.sinks.items():
-            before = host_store.write_sink(key, firsts[v], owned[v], tensors.extents[v], before)
-        return host_store.write(changes, before, tensors.label, i, total), sums
+            before = host_store.write_sink(
+                key, firsts[v], owned[v], tensors.extents[v], before, step.geometry.is_cell
+            )
+        is_cell = step.geometry.is_cell
+        return host_store.write(changes, before, tensors.label, i, total, is_cell), sums
 
     def join(a: Structure, b: Structure) -> Structure:
         return _merged(sweep, a[0], b[0]), a[1]  # no images stay on the device if there are several
@@ -132,7 +135,7 @@ def backward(
                 pages,
             )
             added = {v: tf.cast(d_tiles[v], s.dtype) for v, s in tensors.stores.items()}
-        if sweep.axes > 1:
+        if sweep.axes > 1 or sweep.skips:
             firsts = {v: step.geometry.along("start", v) for v in tensors.stores}
             changes = [(s, added[v], *firsts[v]) for v, s in tensors.stores.items()]
             return host_store.add_tiles(changes, before, tensors.label, i, total), sums
@@ -199,6 +202,36 @@ def fold(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices, ch
             total_gradient = tf.cast(total_gradient, gradient.dtype)
         changes = [(gradient, total_gradient, start)]
         return host_store.write(changes, before, tensors.label, i, total), ()
+
+    return _loop(total, graph, tensors, body, (), devices, lambda a, b: a)[0]
+
+
+def fold_tiles(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices) -> Any:
+    """Add the gradients of statistics as `fold` does, to a gradient that is stored in tiles.
+
+    Args:
+        graph: Graph of the sweep.
+        sweep: Its nodes are the reductions of one image, the only one that it observes.
+        tensors: `written` and `d_images` hold this image and its gradient.
+        devices: Devices that compute the tiles.
+
+    Returns:
+        `done`.
+    """
+    ((value, gradient),) = tensors.d_images.items()
+    total = tf.shape(tensors.table)[0]
+
+    def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, _: Structure) -> Structure:
+        reader = StripReader(graph, sweep, strips.tensors, strips.device)
+        step = StripStep(graph, sweep, strips.tensors, reader.geometry(i))
+        _, images, gradients = reader.read(step.geometry, i, strips.last)
+        with tf.device(strips.device):
+            _, pulled = step.pull(images, None)
+            summed = tf.add_n([gradients[value], *(each[value] for each in pulled)])
+            summed = tf.cast(summed, gradient.dtype)
+        changes = [(gradient, summed, *step.geometry.along("own start", value))]
+        is_cell = step.geometry.is_cell
+        return host_store.write(changes, before, tensors.label, i, total, is_cell), ()
 
     return _loop(total, graph, tensors, body, (), devices, lambda a, b: a)[0]
 

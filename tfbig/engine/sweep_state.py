@@ -52,6 +52,10 @@ class StepState:
         """Sweeps of the layout, in order."""
         return self.layout.sweeps
 
+    def writer(self, value: int) -> Sweep | None:
+        """Return the sweep that stores an image in the forward pass; None for an input of the graph."""
+        return next((sweep for sweep in self.sweeps if value in sweep.writes), None)
+
     @property
     def weight_gradients(self) -> list[tf.Tensor | None]:
         """One gradient per weight; None for a weight that is not trainable."""
@@ -94,6 +98,7 @@ class SweepTensors:
         written: Images that the sweep wrote, where its backward pass needs their values.
         d_images: Gradients of the images that the sweep wrote.
         d_wholes: Gradients of the results of its reductions.
+        copies: How many cells of background each observed image has, float64 scalars; empty if nothing is skipped.
     """
 
     label: tf.Tensor
@@ -110,6 +115,7 @@ class SweepTensors:
     written: dict[int, tf.Tensor] = field(default_factory=dict)
     d_images: dict[int, tf.Tensor] = field(default_factory=dict)
     d_wholes: dict[int, Structure] = field(default_factory=dict)
+    copies: dict[int, tf.Tensor] = field(default_factory=dict)
 
     @property
     def count(self) -> int | None:
@@ -127,13 +133,19 @@ class StripGeometry:
 
     Args:
         sweep: The sweep.
-        line: The line.
+        line: The line; of a sweep that skips background, a line of `tfbig.plan.activity.Visits.table`.
+
+    Attributes:
+        is_cell: Whether the tile is the cell that is computed for all background, int32 scalar; None if nothing is
+            skipped.
     """
 
     def __init__(self, sweep: Sweep, line: tf.Tensor) -> None:
         self.columns = sweep.columns
         self.axes = sweep.axes
-        self.numbers = tf.unstack(line, num=sweep.axes * len(sweep.columns))
+        numbers = tf.unstack(line, num=sweep.table_columns)
+        self.is_cell = numbers.pop() if sweep.skips else None
+        self.numbers = numbers
 
     def __getitem__(self, key: tuple[object, ...]) -> tf.Tensor:
         """Return the number of one column for the rows, int32 scalar."""

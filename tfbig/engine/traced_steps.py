@@ -10,17 +10,33 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from tfbig.engine.program import Program
+from tfbig.geometry.background import Background
 from tfbig.plan.sweeps import Layout
 from tfbig.system import traces
 
-Find = Callable[[Any], tuple[Program, dict[int, tuple[int, ...]]]]
-"""Function from the data of a step to the program that it runs and the shapes of the input images of this program."""
+
+class Found(NamedTuple):
+    """What a step on some data runs.
+
+    Args:
+        program: The program.
+        shapes: Shape `(N, rows, ..., C)` of each of its input images.
+        backgrounds: Background of the input images that have one.
+    """
+
+    program: Program
+    shapes: dict[int, tuple[int, ...]]
+    backgrounds: dict[int, Background]
+
+
+Find = Callable[[Any], Found]
+"""Function from the data of a step to what it runs."""
 
 
 class Traced:
@@ -117,8 +133,8 @@ class Steps(Traced):
 
     def layout(self, data: Any) -> tuple[Program, Layout]:
         """Return the program and the layout for data."""
-        program, shapes = self.find(data)
-        return program, program.layouts.for_shapes(shapes)
+        found = self.find(data)
+        return found.program, found.program.layouts.for_shapes(found.shapes, found.backgrounds)
 
     def using(self, *layout: Any) -> AbstractContextManager[Any]:
         """Return a context in which the program uses the layout."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
+from math import ceil, lcm
 from typing import Any
 
 import numpy as np
@@ -97,18 +97,11 @@ class Background:
             other: Background of the other image.
 
         Returns:
-            Background with the larger one of the two sides of a cell.
-
-        Raises:
-            ValueError: Neither side is a multiple of the other.
+            Background with cells that are a multiple of those of both.
         """
-        small, large = sorted((self, other), key=lambda b: b.cell)
-        if large.cell % small.cell:
-            raise ValueError(
-                f"cells of {small.cell} and of {large.cell} pixels; expected one to be a multiple of the other."
-            )
-        coarse = small.coarser(large.cell // small.cell)
-        return Background(coarse.foreground | large.foreground, large.cell)
+        cell = lcm(self.cell, other.cell)
+        first, second = (each.coarser(cell // each.cell) for each in (self, other))
+        return Background(first.foreground | second.foreground, cell)
 
     def coarser(self, factor: int) -> Background:
         """Return the background with cells `factor` times as large, so with no more of it.

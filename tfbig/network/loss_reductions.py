@@ -277,7 +277,8 @@ def _update_metrics(
     """Update metrics with a strip; `x` are the inputs of a loss: prediction, target and optional weights."""
     if metrics is not None:
         share = _share(strip, keras.config.floatx())
-        metrics(x[1], y_pred, tf.fill(tf.shape(y_pred)[:1], share), *x[2:], copies=strip.copies)
+        copies = {} if strip.copies is None else {"copies": strip.copies}
+        metrics(x[1], y_pred, tf.fill(tf.shape(y_pred)[:1], share), *x[2:], **copies)
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -150,20 +150,22 @@ class Activity:
             v: self._of_input(v) if v in backgrounds else None for v in graph.inputs
         }
         for sweep in layout.sweeps:
-            self._add(sweep)
+            self._know(sweep)
         self._tiles: dict[tuple[object, ...], BoolArray] = {}
 
     def _of_input(self, value: int) -> Depends:
         return {value: tuple(map(Reach.of_input, self.sizes[value][: self.axes]))}
 
-    def _add(self, sweep: Sweep) -> None:
+    def _know(self, sweep: Sweep) -> None:
         """Find what the images of a sweep depend on; None if one of them is computed everywhere."""
+        if self._depends.keys() >= set(sweep.observed):
+            return
         local = {v: self._depends[v] for v in sweep.reads}
         for node in sweep.locals:
             local[node.output] = self._through(node, local)
         alike = {v: local[v] for v in sweep.observed}
         everywhere = any(d is None for d in alike.values()) or not _inside(alike.values())
-        self._depends |= {v: None if everywhere else d for v, d in alike.items()}
+        self._depends.update({v: None if everywhere else d for v, d in alike.items()})
 
     def _through(self, node: Node, local: Mapping[int, Depends | None]) -> Depends | None:
         """Return what the output of a node depends on; None if the output differs from pixel to pixel."""
@@ -198,6 +200,7 @@ class Activity:
 
     def steps(self, sweep: Sweep) -> dict[int, tuple[int, ...]]:
         """Return the rows and columns of a cell of each observed image; images of one size have one."""
+        self._know(sweep)
         by_size: dict[Size, list[int]] = {}
         for v in sweep.observed:
             joint = by_size.setdefault(self.sizes[v], [1] * self.axes)
@@ -212,6 +215,7 @@ class Activity:
             sweep: The sweep.
             counts: Number of parts that images are cut into along each axis.
         """
+        self._know(sweep)
         key = (sweep.observed, *counts)
         if key not in self._tiles:
             steps, active = self.steps(sweep), np.zeros((counts[0], prod(counts[1:])), bool)
@@ -223,6 +227,25 @@ class Activity:
                 active |= self.active(v, owned, steps[v])
             self._tiles[key] = active
         return Visits(sweep, tuple(counts), self._tiles[key], self.steps(sweep), None, self.sizes)
+
+    def stored_shares(self, sweep: Sweep, counts: Sequence[int]) -> dict[int, float]:
+        """Return the share of each image that a sweep writes that is stored: its tiles, and a cell.
+
+        Args:
+            sweep: The sweep.
+            counts: Number of parts that images are cut into along each axis.
+        """
+        tiles, steps = self.tiles(sweep, counts), self.steps(sweep)
+        shares = {}
+        for v in sweep.writes:
+            inner = prod(self.sizes[v][len(counts) :])
+            pixels = tiles.owned_pixels(v) + prod(steps[v]) * inner
+            shares[v] = pixels / prod(self.sizes[v])
+        return shares
+
+    def read_share(self, value: int) -> float:
+        """Return the share of an input image that is not background."""
+        return self.backgrounds[value].share
 
     def visits(self, layout: Layout, counts: Sequence[Sequence[int]]) -> tuple[Visits, ...] | None:
         """Return the tiles that a layout computes, with a cell for the background of each sweep.
@@ -332,7 +355,7 @@ def _joined(first: Reaches, second: Reaches) -> Reaches:
 
 
 def _inside(images: Iterable[Depends | None]) -> bool:
-    """Return whether images may have background: some of their pixels depend on no padding, and their cells are small."""
+    """Return whether images may have background: pixels that depend on no padding, and small cells."""
     return all(
         r.inside.start < r.inside.stop and r.period <= MOST_CELL
         for depends in images

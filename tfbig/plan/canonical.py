@@ -43,7 +43,16 @@ class Canonical:
             tuple(self.place[v] for v in values)
             for values in (sweep.reads, sweep.writes, sweep.observed)
         )
-        self.sweep = Sweep(sweep.index, tuple(nodes), reads, writes, observed, (), axes=sweep.axes)
+        self.sweep = Sweep(
+            sweep.index,
+            tuple(nodes),
+            reads,
+            writes,
+            observed,
+            (),
+            axes=sweep.axes,
+            skips=sweep.skips,
+        )
         values = [(v.image, v.channels, v.dtype) for v in self.graph.values]
         links = [
             (type(n.op).__name__, n.kind or id(n.op), n.inputs, n.output, n.weights) for n in nodes
@@ -57,6 +66,7 @@ class Canonical:
                 observed,
                 self.graph.inputs,
                 sweep.axes,
+                sweep.skips,
                 graph.spatial,
                 graph.at_once,
             )

@@ -9,6 +9,7 @@ from math import ceil
 from typing import NamedTuple
 
 from tfbig.network.graph import AT_ONCE
+from tfbig.plan.activity import Visits
 from tfbig.plan.lifetimes import Moment, Timeline
 from tfbig.plan.limits import Limits, Projected
 from tfbig.plan.sweeps import Layout, Store, Sweep
@@ -47,6 +48,7 @@ class SweepCost:
         starts: Number of times that a layer starts on a strip.
         blocks: Number of parts along the columns and every further axis that images are cut along; then `strips` are
             bands of tiles.
+        active: Share of the image that is computed; the rest is background.
     """
 
     strips: int
@@ -59,6 +61,7 @@ class SweepCost:
     made_bytes: int
     starts: int
     blocks: tuple[int, ...] = ()
+    active: float = 1.0
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -121,6 +124,7 @@ class Plan:
         training: Whether a backward pass follows.
         rates: Speed of the machine.
         replicas: Number of replicas of the model on this machine; each has such a plan.
+        visits: Tiles that each sweep computes, then each replay; empty if no background is skipped.
 
     Example:
         >>> image = keras.Input((None, None, 3))
@@ -146,6 +150,7 @@ class Plan:
     training: bool
     rates: Rates
     replicas: int = 1
+    visits: tuple[Visits, ...] = ()
 
     @property
     def sweeps(self) -> tuple[Sweep, ...]:

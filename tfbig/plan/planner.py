@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
+from tfbig.geometry.background import Background
 from tfbig.geometry.windows import Size
 from tfbig.network.graph import Graph
 from tfbig.plan import search
@@ -42,13 +45,20 @@ class Planner:
         """Whether the last sweep, with a loss, can run forward and backward together."""
         return self.prepared.fused
 
-    def plan(self, batch: int, sizes: dict[int, Size], layout: Layout | None = None) -> Plan:
+    def plan(
+        self,
+        batch: int,
+        sizes: dict[int, Size],
+        layout: Layout | None = None,
+        backgrounds: Mapping[int, Background] | None = None,
+    ) -> Plan:
         """Return the plan for input images of some sizes.
 
         Args:
             batch: Number of images in a batch.
             sizes: Size of each input image, `{value: (rows, columns)}`.
             layout: Layout to use. Default: the fastest that fits.
+            backgrounds: Background of the input images that have one.
 
         Returns:
             The plan; the same object for the same arguments.
@@ -56,11 +66,12 @@ class Planner:
         Raises:
             BudgetError: If the smallest strip, or the images that must be stored, exceed the limits.
         """
-        key = (batch, *sorted(sizes.items()), layout)
+        background = frozenset((backgrounds or {}).items())
+        key = (batch, *sorted(sizes.items()), layout, background)
         if key not in self._plans:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
-            self._plans[key] = self._make(batch, sizes, layout)
+            self._plans[key] = self._make(batch, sizes, layout, dict(background))
         return self._plans[key]
 
     def tables(self, plan: Plan, sizes: dict[int, Size]) -> list[np.ndarray]:
@@ -71,18 +82,33 @@ class Planner:
             sizes: Size of each input image.
 
         Returns:
-            A table for every sweep, then one for every replay, see `Sweep.tiles`.
+            A table for every sweep, then one for every replay, see `Sweep.tiles` and `Visits.table`.
         """
+        if plan.visits:
+            return [visits.table() for visits in plan.visits]
         extents = self.graph.extents(sizes)
         pairs = [*zip(plan.sweeps, plan.costs, strict=True)]
         pairs += zip(plan.layout.replays, plan.replay_costs, strict=True)
         return [sweep.tiles(extents, cost.counts) for sweep, cost in pairs]
 
-    def _make(self, batch: int, sizes: dict[int, Size], layout: Layout | None) -> Plan:
-        return self._solve(self._problem(batch, sizes, self.limits), layout)
+    def _make(
+        self,
+        batch: int,
+        sizes: dict[int, Size],
+        layout: Layout | None,
+        backgrounds: Mapping[int, Background],
+    ) -> Plan:
+        return self._solve(self._problem(batch, sizes, self.limits, backgrounds), layout)
 
-    def _problem(self, batch: int, sizes: dict[int, Size], limits: Limits) -> Problem:
-        return Problem(self.prepared, limits, batch, self.graph.extents(sizes))
+    def _problem(
+        self,
+        batch: int,
+        sizes: dict[int, Size],
+        limits: Limits,
+        backgrounds: Mapping[int, Background] | None = None,
+    ) -> Problem:
+        extents = self.graph.extents(sizes)
+        return Problem(self.prepared, limits, batch, extents, backgrounds or {})
 
     @staticmethod
     def _solve(problem: Problem, layout: Layout | None) -> Plan:

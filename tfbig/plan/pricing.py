@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import ceil
 
+from tfbig.geometry.background import Background
 from tfbig.geometry.windows import Size
-from tfbig.plan import lifetimes, tile_search
+from tfbig.plan import active_strips, lifetimes, tile_search
+from tfbig.plan.activity import Activity
 from tfbig.plan.fixed_bytes import freed_bytes, replay_bytes
 from tfbig.plan.limits import Limits, Projected
 from tfbig.plan.plan import Plan, SweepCost
@@ -25,12 +28,25 @@ class Problem:
         limits: Bytes that the plan is allowed.
         batch: Number of images in a batch.
         extents: Size of every image.
+        backgrounds: Background of the input images that have one.
     """
 
     prepared: PreparedGraph
     limits: Limits
     batch: int
     extents: Mapping[int, Size]
+    backgrounds: Mapping[int, Background] = field(default_factory=dict)
+
+    def activity(self, layout: Layout) -> Activity | None:
+        """Return what a layout computes; None if it skips nothing.
+
+        Args:
+            layout: The layout, whose images have a background if the inputs have one.
+        """
+        if not self.backgrounds or not all(s.can_tile for s in layout.sweeps):
+            return None
+        activity = Activity(self.prepared.graph, self.extents, self.backgrounds, layout)
+        return activity if activity.is_of_use else None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -56,11 +72,15 @@ class Pricing:
     Args:
         problem: The problem.
         chooses_axes: Whether sweeps whose strips do not fit are cut into tiles; otherwise `Sweep.axes` are as given.
+        activity: What the sweeps compute, if they skip background.
     """
 
-    def __init__(self, problem: Problem, chooses_axes: bool = True) -> None:
+    def __init__(
+        self, problem: Problem, chooses_axes: bool = True, activity: Activity | None = None
+    ) -> None:
         self.problem = problem
         self.chooses_axes = chooses_axes
+        self.activity = activity
         self._costs: dict[object, SweepCost] = {}
 
     def price(self, layout: Layout, device_bytes: int) -> Plan:
@@ -91,7 +111,7 @@ class Pricing:
             costs=costs,
             replay_costs=replay_costs,
             timeline=lifetimes.timeline(graph, bare, options.training, prepared.fused),
-            image_bytes=problem.image_bytes,
+            image_bytes=self._image_bytes((*sweeps, *replays), (*costs, *replay_costs)),
             places={},
             allowed=problem.limits,
             projected=Projected(device, 0, 0, fixed, options.model_bytes),
@@ -120,12 +140,30 @@ class Pricing:
         key = (device_bytes, *shape, *map(id, sweep.nodes))
         if key not in self._costs:
             self._costs[key] = self._division(_strips(self.problem, sweep, device_bytes)).cost()
-        cost = self._costs[key]
+        cost, skips = self._costs[key], self.activity is not None
         axes = len(cost.counts)
-        return sweep if sweep.axes == axes else replace(sweep, axes=axes), cost
+        if (sweep.axes, sweep.skips) == (axes, skips):
+            return sweep, cost
+        return replace(sweep, axes=axes, skips=skips), cost
+
+    def _image_bytes(self, sweeps: Sequence[Sweep], costs: Sequence[SweepCost]) -> dict[int, int]:
+        """Return the bytes of every image in its store; of tiles only, if background is skipped."""
+        if self.activity is None:
+            return self.problem.image_bytes
+        sizes = dict(self.problem.image_bytes)
+        for sweep, cost in zip(sweeps, costs, strict=True):
+            share = self.activity.stored_shares(sweep, cost.counts)
+            for v in sweep.writes:
+                least = ceil(self.problem.image_bytes[v] * share[v])
+                sizes[v] = max(least, sizes[v] if sweep.is_replay else 0)
+        for v in self.problem.backgrounds:
+            sizes[v] = ceil(sizes[v] * self.activity.read_share(v))
+        return sizes
 
     def _division(self, strips: Strips) -> Strips:
         """Return strips, or tiles instead where they are needed and possible."""
+        if self.activity is not None:
+            return active_strips.fastest(strips, self.activity)
         if strips.sweep.axes == 1 and (strips.fewest or not self.chooses_axes):
             return strips
         return tile_search.tiles_of(strips) or strips

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from math import inf, prod
 
 from tfbig.errors import BudgetError
 from tfbig.network.graph import Node
 from tfbig.plan import kept_images, layout_search, placement, refusals
+from tfbig.plan.activity import Activity
 from tfbig.plan.cost import operations_of
 from tfbig.plan.plan import Plan
 from tfbig.plan.prepared_graph import operations_of_node
@@ -43,6 +45,18 @@ def fastest(problem: Problem) -> Plan:
     Raises:
         BudgetError: If the smallest strip, or the images that must be stored, exceed the limits.
     """
+    skipping = _skipping(problem)
+    try:
+        everywhere = _everywhere(problem)
+    except BudgetError:
+        if skipping is None:
+            raise
+        return skipping
+    return everywhere if skipping is None or everywhere.seconds <= skipping.seconds else skipping
+
+
+def _everywhere(problem: Problem) -> Plan:
+    """Return the fastest plan that computes all of the image."""
     pricing, prepared = Pricing(problem), problem.prepared
     try:
         straight = pricing.price(prepared.straight, problem.limits.device)
@@ -50,6 +64,25 @@ def fastest(problem: Problem) -> Plan:
         raise refusals.device(pricing, error) from None
     candidates = _on_accelerator if prepared.options.keeps else _on_host
     return _choose(problem, candidates(pricing, straight))
+
+
+def _skipping(problem: Problem) -> Plan | None:
+    """Return the fastest plan that skips background; None if there is no background, or no such plan fits."""
+    activity = problem.activity(problem.prepared.straight)
+    if activity is None:
+        return None
+    pricing = Pricing(problem, activity=activity)
+    with suppress(BudgetError):
+        straight = pricing.price(problem.prepared.straight, problem.limits.device)
+        return _with_visits(_choose(problem, _on_host(pricing, straight)), activity)
+    return None
+
+
+def _with_visits(plan: Plan, activity: Activity) -> Plan | None:
+    """Return a plan with the tiles that it computes; None if its background is nowhere computed."""
+    counts = [cost.counts for cost in (*plan.costs, *plan.replay_costs)]
+    visits = activity.visits(plan.layout, counts)
+    return None if visits is None else replace(plan, visits=visits)
 
 
 def with_layout(problem: Problem, layout: Layout) -> Plan:
@@ -65,6 +98,8 @@ def with_layout(problem: Problem, layout: Layout) -> Plan:
     Raises:
         BudgetError: If it does not fit.
     """
+    if layout.skips:
+        return _with_skipping_layout(problem, layout)
     prepared, plans = problem.prepared, []
     for bare in _heights(Pricing(problem, chooses_axes=False), layout):
         plans.append(kept_images.keep(prepared, bare, layout.kept))
@@ -76,6 +111,22 @@ def with_layout(problem: Problem, layout: Layout) -> Plan:
     if placement.fits(placed):
         return placed
     raise _host_error(problem, [placed])
+
+
+def _with_skipping_layout(problem: Problem, layout: Layout) -> Plan:
+    """Return the plan of a layout that skips background, as `with_layout` does."""
+    name = problem.prepared.options.name
+    activity = problem.activity(layout)
+    if activity is None:
+        raise BudgetError(f"'{name}': the layout skips background, but the images have none.")
+    bare = Pricing(problem, activity=activity).price(layout, problem.limits.device)
+    placed = placement.place(bare)
+    if not placement.fits(placed):
+        raise _host_error(problem, [placed])
+    plan = _with_visits(placed, activity)
+    if plan is None:
+        raise BudgetError(f"'{name}': no pixel of background stands for all of it.")
+    return plan
 
 
 def _on_host(pricing: Pricing, straight: Plan) -> list[Plan]:

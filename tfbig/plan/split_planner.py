@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from tfbig.errors import BudgetError
+from tfbig.geometry.background import Background
 from tfbig.geometry.windows import Size
 from tfbig.network.graph import Graph
 from tfbig.plan.limits import Limits
@@ -71,13 +73,21 @@ class SplitPlanner(Planner):
         super().__init__(graph, limits, options)
         self.split = split
 
-    def _make(self, batch: int, sizes: dict[int, Size], layout: Layout | None) -> Plan:
+    def _make(
+        self,
+        batch: int,
+        sizes: dict[int, Size],
+        layout: Layout | None,
+        backgrounds: Mapping[int, Background],
+    ) -> Plan:
         size = sizes[self.prepared.first_image]
         gradients = 2 if self.prepared.options.training else 1
         whole = self.split.whole_bytes(batch, size) * gradients
         self._check(whole, (batch, *size))
         try:
-            plan = self._solve(self._problem(batch, sizes, self.limits.without(whole)), layout)
+            plan = self._solve(
+                self._problem(batch, sizes, self.limits.without(whole), backgrounds), layout
+            )
         except BudgetError as error:
             where = f"the whole tensors of {self.split.layers} take {format_bytes(whole)}"
             raise BudgetError(f"{error} Of the budget, {where}.", error.need_bytes) from error

@@ -103,6 +103,11 @@ class Strips:
         return {v: int(rows.sum()) * self._row_pixels[v][1] for v, rows in heights.items()}
 
     @cached_property
+    def _most(self) -> int:
+        """Largest possible number of strips."""
+        return sweep_limit(self.sweep, self.extents)
+
+    @cached_property
     def _row_pixels(self) -> dict[int, tuple[int, int]]:
         return _row_pixels(self.sweep, self.extents, self.blocks)
 
@@ -117,7 +122,7 @@ class Strips:
         Returns:
             The number of strips.
         """
-        most = sweep_limit(self.sweep, self.extents)
+        most = self._most
         few = min(least, most)
         if few == most:
             return most
@@ -131,7 +136,7 @@ class Strips:
     @cached_property
     def fewest(self) -> int | None:
         """Fewest strips that fit; None if none do."""
-        most = sweep_limit(self.sweep, self.extents)
+        most = self._most
         if self.fixed is not None:
             return max(min(self.fixed, most), 1)
         if not self._fits(most):
@@ -172,7 +177,7 @@ class Strips:
             limit = KERNEL_ELEMENTS - (2 * PAGE_ELEMENTS if self.keeps else 0)
             # An element has at least one byte, so a small working set needs no count of elements.
             return self.allowed_bytes <= limit or self._most_elements(count, chosen) <= limit
-        return count == sweep_limit(self.sweep, self.extents) or self.max_elements >= max(
+        return count == self._most or self.max_elements >= max(
             -(-self.extents[v][0] // count)
             * self.batch
             * self.extents[v][1]
@@ -186,7 +191,7 @@ class Strips:
         Raises:
             BudgetError: If the budget is firm.
         """
-        count = sweep_limit(self.sweep, self.extents)
+        count = self._most
         self._check_kernels(self._tallest(count))
         if not self.firm:
             return count

@@ -123,6 +123,11 @@ class Sweep:
                 keys += [(name, node.output, p) for name in ("start", "stop", "before", "after")]
         return {key: column for column, key in enumerate(keys)}
 
+    @property
+    def table_columns(self) -> int:
+        """Number of columns of the geometry of all tiles: of each axis, and the mark of the cell of background."""
+        return self.axes * len(self.columns) + self.skips
+
     @cached_property
     def can_tile(self) -> bool:
         """Whether images may be cut along further axes than the rows."""
@@ -423,6 +428,11 @@ class Layout:
         if store.value in self.kept:
             return "device"
         return "disk" if store in self.spilled else "host"
+
+    @property
+    def skips(self) -> bool:
+        """Whether the sweeps skip background."""
+        return any(sweep.skips for sweep in self.sweeps)
 
     @property
     def inner(self) -> frozenset[int]:

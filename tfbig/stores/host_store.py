@@ -1,8 +1,9 @@
 """Stores of whole images in host memory or in the scratch file, written and read by rows.
 
-A store is a tensor `[N, H, W, C]` in memory of `tfbig.stores.page_pool` or `tfbig.stores.file_pool`; one that holds only
-some tiles of an image is a vector (`tfbig.stores.tiled_store`). It is freed with the last reference to the tensor. Inside a loop, TensorFlow copies its own tensors when they change. Stores change in
-place, because TensorFlow passes them to NumPy without a copy.
+A store is a tensor `[N, H, W, C]` in memory of `tfbig.stores.page_pool` or `tfbig.stores.file_pool`; one that holds
+only some tiles of an image is a vector (`tfbig.stores.tiled_store`). It is freed with the last reference to the tensor.
+Inside a loop, TensorFlow copies its own tensors when they change. Stores change in place, because TensorFlow passes
+them to NumPy without a copy.
 
 The caller keeps operations in order through tensors. A function that changes a store has an argument that is computed
 when the previous change was requested, and returns that of the next one. To read after a loop, make the store depend
@@ -174,6 +175,24 @@ def read(parts: list[tuple[tf.Tensor, Part]], is_cell: tf.Tensor | None = None) 
     )
 
 
+def scatter(store: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
+    """Add a whole image to a store of sums that holds tiles, and return the store.
+
+    Args:
+        store: The store.
+        image: `[N, H, W, C]`.
+    """
+
+    def add_all(store: np.ndarray, image: np.ndarray) -> None:
+        tiling = tiled_store.tiling_of(store)
+        assert tiling is not None
+        tiling.add(store, image, [0] * tiling.axes)
+
+    added = callbacks.numpy_function(add_all, [store, tf.cast(image, store.dtype)], [])
+    with tf.control_dependencies([added]):
+        return tf.identity(store)
+
+
 def staged(rows: tf.Tensor) -> tf.Tensor:
     """Copy rows to page-locked host memory, for an accelerator.
 
@@ -303,8 +322,9 @@ def _write_tile(store: np.ndarray, tile: np.ndarray, is_cell: int, *firsts: int)
 def _forget(store: np.ndarray, tiles: Sequence[np.ndarray]) -> None:
     """Let the system write tiles to the file that they are in, and reuse their memory."""
     file = file_pool.pool_of(store)
-    for tile in tiles if file is not None else ():
-        file.drop(tile)
+    if file is not None:
+        for tile in tiles:
+            file.drop(tile)
 
 
 def add(

@@ -190,7 +190,7 @@ class Tiling:
         assert self.rest is not None, "a gradient of background without a cell"
         axes = tuple(range(1, 1 + self.axes))
         for phases in product(*map(range, self.steps)):
-            rows = [
+            rows: list[slice] = [
                 slice((phase - first) % step, None, step)
                 for phase, first, step in zip(phases, firsts, self.steps, strict=True)
             ]

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfbig.engine import keras_variables, read_ahead
 from tfbig.engine.program import Program
+from tfbig.geometry.background import Background
 from tfbig.network import objective
 from tfbig.streaming import labels
 from tfbig.streaming.model_inputs import ModelInputs, Shape
@@ -38,6 +39,11 @@ class LossStep:
         unread = self.tensors[len(self.shapes) :]
         shapes = [*self.shapes, *map(read_ahead.shape_of, unread)]
         return keras_variables.image_shapes(self.program, shapes)  # type: ignore[arg-type]
+
+    @property
+    def backgrounds(self) -> dict[int, Background]:
+        """Background of the images among the inputs of the program, by value id; for eager data."""
+        return keras_variables.backgrounds_of(self.program, self.tensors)
 
     @property
     def batch(self) -> tf.Tensor:

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from tfbig import sources
 from tfbig.engine import keras_variables, traced_steps
-from tfbig.engine.program import Program
 from tfbig.errors import UnsupportedLayerError
 from tfbig.network import front_and_rest, user_code
 from tfbig.plan.plan import Plan
@@ -238,7 +237,7 @@ class StreamedModel(TwinModel):
         """
         training = step_function != self.test_step
 
-        def find(data: Any) -> tuple[Program, dict[int, tuple[int, ...]]]:
+        def find(data: Any) -> traced_steps.Found:
             return _program_for(self, data, training)
 
         shape = self._inputs_reader.traced_shape
@@ -378,20 +377,22 @@ def _loss_step(model: StreamedModel, data: Any, training: bool) -> LossStep:
     )
 
 
-def _program_for(
-    model: StreamedModel, data: Any, training: bool
-) -> tuple[Program, dict[int, tuple[int, ...]]]:
-    """Return the program of a step on eager data, and the shapes of its input images."""
+def _program_for(model: StreamedModel, data: Any, training: bool) -> traced_steps.Found:
+    """Return what a step on eager data runs."""
     if training:
         trackers.build_optimizer(model)
     if model.spatial:
         step = _loss_step(model, data, training)
-        return step.program, step.image_shapes
+        return traced_steps.Found(step.program, step.image_shapes, step.backgrounds)
     trackers.build(model, model._inputs_reader, model._with_labels(data))
     inputs = model._inputs_reader.read(keras.utils.unpack_x_y_sample_weight(data)[0])
     program = model._programs.forward(training, inputs.tensors, Compiled.by(model))
     shapes = [shape for shape in inputs.shapes if shape is not None]
-    return program, keras_variables.image_shapes(program, shapes)  # type: ignore[arg-type]
+    return traced_steps.Found(
+        program,
+        keras_variables.image_shapes(program, shapes),  # type: ignore[arg-type]
+        keras_variables.backgrounds_of(program, inputs.tensors),
+    )
 
 
 def _dense(model: StreamedModel, data: Any) -> Any:
