@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil, prod
 
 import numpy as np
 
 from tfbig.errors import BudgetError
-from tfbig.geometry.windows import Size
+from tfbig.geometry.windows import Number, Size
 from tfbig.network.graph import Graph, Local
-from tfbig.plan.cost import heights_of, operations_of, sweep_limit
+from tfbig.plan.cost import operations_of, sweep_limit
 from tfbig.plan.plan import PAGE_ELEMENTS, SweepCost, layers_of
 from tfbig.plan.sweeps import Sweep
 from tfbig.units import format_bytes, itemsize
@@ -22,6 +22,9 @@ KERNEL_ELEMENTS = 2**31 - 1
 
 MOST_RECOMPUTED = 1.05
 """Largest ratio of operations to those on whole images at which strips are divided among the cores."""
+
+LOOK_AHEAD = 6
+"""Steps of the search for which strips are computed at once."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Strips:
             devices a strip that fits alone may be divided so that several strips run at once.
         name: Name of the model, for messages.
         blocks: Number of parts that the columns, ... are cut into too; none for strips of whole rows.
+        tallest: For each number of strips that was tried, the most rows of each image; the same for all `blocks`.
     """
 
     graph: Graph
@@ -60,6 +64,7 @@ class Strips:
     keeps: bool = False
     name: str = "model"
     blocks: tuple[int, ...] = ()
+    tallest: dict[int, dict[int, int]] = field(default_factory=dict, compare=False)
 
     def cost(self) -> SweepCost:
         """Return the cost of the sweep, cut into the fewest strips that fit.
@@ -71,7 +76,8 @@ class Strips:
             BudgetError: If strips of one row do not fit.
         """
         sweep, count = self.sweep, self.fewest or self._smallest()
-        heights = self._heights(count)
+        pixel_bytes = _pixel_bytes(self)
+        heights = _lengths(self.sweep, self.extents, 0, count, range(count))
         self._check_kernels({v: int(rows.max()) for v, rows in heights.items()})
         pixels = self._visited(heights)
         operations, exact, recomputed = operations_of(sweep, self.batch, self.extents, pixels)
@@ -84,7 +90,7 @@ class Strips:
             operations,
             exact,
             recomputed,
-            sum(pixels[n.output] * _pixel_bytes(self, n.output) for n in sweep.locals),
+            sum(pixels[n.output] * pixel_bytes[n.output] for n in sweep.locals),
             -(-count * prod(self.blocks) // self.devices) * len(sweep.nodes),
             self.blocks,
         )
@@ -95,7 +101,8 @@ class Strips:
         Args:
             count: The number of strips.
         """
-        pixels = self._visited(self._heights(count))
+        heights = _lengths(self.sweep, self.extents, 0, count, range(count))
+        pixels = self._visited(heights)
         return operations_of(self.sweep, self.batch, self.extents, pixels)
 
     def _visited(self, heights: Mapping[int, np.ndarray]) -> dict[int, int]:
@@ -105,6 +112,11 @@ class Strips:
     @cached_property
     def _row_pixels(self) -> dict[int, tuple[int, int]]:
         return _row_pixels(self.sweep, self.extents, self.blocks)
+
+    @cached_property
+    def _row_bytes(self) -> dict[int, int]:
+        """Bytes of one row of each image, in the largest part of the row."""
+        return {v: n * self._row_pixels[v][0] for v, n in _pixel_bytes(self).items()}
 
     def about(self, least: int) -> int:
         """Estimate the number of strips of `cost`, without a search.
@@ -142,6 +154,8 @@ class Strips:
         low, high = min(least + 1, most), most
         while low < high:  # the smallest number that fits
             middle = (low + high) // 2
+            if middle not in self.tallest:
+                _find_tallest(self, _middles(low, high))
             if self._fits(middle):
                 high = middle
             else:
@@ -210,10 +224,7 @@ class Strips:
         (measured by `tests/test_memory.py`).
         """
         sweep = self.sweep
-        tiles = {
-            v: rows * self._row_pixels[v][0] * _pixel_bytes(self, v)
-            for v, rows in self._tallest(count, chosen).items()
-        }
+        tiles = {v: n * self._row_bytes[v] for v, n in self._tallest(count, chosen).items()}
         scored = any(n.op.fusible for n in sweep.reductions)
         temporaries = max(tiles.values(), default=0) * (4 if self.training or scored else 1)
         doubled = self.with_gradient if self.training else ()
@@ -225,13 +236,11 @@ class Strips:
 
     def _tallest(self, count: int, chosen: Sequence[int] | None = None) -> dict[int, int]:
         """Return the most rows of each image in one of the chosen strips."""
-        chosen = sorted({0, count // 2, count - 1}) if chosen is None else chosen
-        return {v: int(n.max(initial=0)) for v, n in self._heights(count, chosen).items()}
-
-    def _heights(self, count: int, chosen: Sequence[int] | None = None) -> dict[int, np.ndarray]:
-        """Return the rows of each image in every strip, or in the chosen ones."""
-        table = self.sweep.table({v: self.extents[v][0] for v in self.sweep.images}, count, chosen)
-        return {v: heights_of(self.sweep, table, v) for v in self.sweep.images}
+        if chosen is None:
+            _find_tallest(self, [count])
+            return self.tallest[count]
+        lengths = _lengths(self.sweep, self.extents, 0, count, chosen)
+        return {v: int(n.max(initial=0)) for v, n in lengths.items()}
 
     def _most_elements(self, count: int, chosen: Sequence[int] | None) -> int:
         """Return the elements of the largest image in one of the chosen strips."""
@@ -262,27 +271,58 @@ def _narrower(strips: Strips) -> str:
     return f"narrower images (now {max(widths)} columns) or " if widths else ""
 
 
-def _pixel_bytes(strips: Strips, value: int) -> int:
-    """Return the bytes of a pixel of an image, in all images of the batch."""
-    image = strips.graph.values[value]
-    return strips.batch * image.channels * itemsize(image.dtype)
+def _middles(low: int, high: int, steps: int = LOOK_AHEAD) -> list[int]:
+    """Return all numbers that a binary search between two numbers may try in its next steps."""
+    if low >= high or not steps:
+        return []
+    middle = (low + high) // 2
+    return [middle, *_middles(low, middle, steps - 1), *_middles(middle + 1, high, steps - 1)]
 
 
 def _row_pixels(
     sweep: Sweep, extents: Mapping[int, Size], blocks: Sequence[int]
 ) -> dict[int, tuple[int, int]]:
     """Return the pixels that one row of each image has in the largest part of the row, and in all parts together."""
-    pixels = {v: (prod(extents[v][1:]),) * 2 for v in sweep.images}
+    row = {v: (prod(extents[v][1:]),) * 2 for v in sweep.images}
     for axis, count in enumerate(blocks, 1):
-        sizes = {v: extents[v][axis] for v in sweep.images}
-        table = sweep.table(sizes, count, axis=axis)
-        for v, (largest, total) in pixels.items():
-            parts = heights_of(sweep, table, v)
-            pixels[v] = (
-                largest // sizes[v] * int(parts.max()),
-                total // sizes[v] * int(parts.sum()),
-            )
-    return pixels
+        for v, parts in _lengths(sweep, extents, axis, count, range(count)).items():
+            largest, total = (pixels // extents[v][axis] for pixels in row[v])
+            row[v] = largest * int(parts.max()), total * int(parts.sum())
+    return row
+
+
+def _pixel_bytes(strips: Strips) -> dict[int, int]:
+    """Return the bytes of a pixel of each image, in all images of the batch."""
+    images = [strips.graph.values[v] for v in strips.sweep.images]
+    return {v.id: strips.batch * v.channels * itemsize(v.dtype) for v in images}
+
+
+def _find_tallest(strips: Strips, counts: Sequence[int]) -> None:
+    """Add numbers of strips to `Strips.tallest`; many at once take little longer than one.
+
+    Computed are the first strip, the middle one and the last.
+    """
+    missing = np.array([n for n in counts if n not in strips.tallest], np.int64)
+    if not missing.size:
+        return
+    chosen = np.stack([0 * missing, missing // 2, missing - 1])  # [3, counts]
+    lengths = _lengths(strips.sweep, strips.extents, 0, missing, chosen)
+    rows = np.stack([n.max(axis=0) for n in lengths.values()], axis=1)  # [counts, images]
+    for count, tallest in zip(missing.tolist(), rows.tolist(), strict=True):
+        strips.tallest[count] = dict(zip(lengths, tallest, strict=True))
+
+
+def _lengths(
+    sweep: Sweep,
+    extents: Mapping[int, Size],
+    axis: int,
+    count: Number,
+    parts: Sequence[int] | np.ndarray,
+) -> dict[int, np.ndarray]:
+    """Return the length along an axis of every image of a sweep, in some of the `count` parts of the axis."""
+    sizes = {v: extents[v][axis] for v in sweep.images}
+    needs = sweep.needs(sizes, count, np.asarray(parts, np.int64), axis)
+    return {v: needs[v].size for v in sizes}
 
 
 def images_with_gradient(graph: Graph) -> frozenset[int]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfbig.geometry.windows import Interval, Size, clip, partition
+from tfbig.geometry.windows import Interval, Number, Size, clip, partition
 from tfbig.network.graph import Graph, Local, Node, Reduce, Whole, axes_of, image_positions
 
 REMAT_DEPTH = 4
@@ -167,25 +167,46 @@ class Sweep:
             table[:, self.columns[key]] = numbers
         return table
 
-    def _geometry(
-        self, rows: Mapping[int, int], num_strips: int, chosen: np.ndarray, axis: int
-    ) -> dict[tuple[object, ...], np.ndarray]:
-        geometry: dict[tuple[object, ...], np.ndarray] = {}
-        need: dict[int, Interval] = {}
-        for value in self.observed:
-            owned = partition(rows[value], num_strips, chosen)
-            geometry["own start", value], geometry["own stop", value] = owned
-            need[value] = owned
+    def needs(
+        self, rows: Mapping[int, int], num_strips: Number, strips: np.ndarray, axis: int = 0
+    ) -> dict[int, Interval]:
+        """Return the rows of every image that strips read or compute.
+
+        Args:
+            rows: Rows of every image, or its size along `axis`.
+            num_strips: Number of strips that the images are cut into; or an array, with one number for each index.
+            strips: Indices of the strips.
+            axis: Axis that is cut into strips, 0 for the rows.
+
+        Returns:
+            For every image an interval, whose bounds have one number per strip.
+        """
+        need = {v: partition(rows[v], num_strips, strips) for v in self.observed}
         for node in reversed(self.locals):
             for p in image_positions(node):
                 source = node.inputs[p]
                 window = axes_of(node, p)[axis].needs(need[node.output], rows[source])
                 inside = window.clip(rows[source])
+                need[source] = need[source].hull(inside) if source in need else inside
+        return need
+
+    def _geometry(
+        self, rows: Mapping[int, int], num_strips: int, chosen: np.ndarray, axis: int
+    ) -> dict[tuple[object, ...], np.ndarray]:
+        geometry: dict[tuple[object, ...], np.ndarray] = {}
+        need = self.needs(rows, num_strips, chosen, axis)
+        for value in self.observed:
+            owned = partition(rows[value], num_strips, chosen)
+            geometry["own start", value], geometry["own stop", value] = owned
+        for node in self.locals:
+            for p in image_positions(node):
+                extent = rows[node.inputs[p]]
+                window = axes_of(node, p)[axis].needs(need[node.output], extent)
+                inside = window.clip(extent)
                 geometry["start", node.output, p], geometry["stop", node.output, p] = inside
                 most = np.maximum(window.size, 0)
                 geometry["before", node.output, p] = clip(inside.start - window.start, 0, most)
                 geometry["after", node.output, p] = clip(window.stop - inside.stop, 0, most)
-                need[source] = need[source].hull(inside) if source in need else inside
         for value in self.images:
             geometry["start", value], geometry["stop", value] = need[value]
         for value in self.reads:
