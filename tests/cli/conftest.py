@@ -39,13 +39,13 @@ USUAL_DPI = figures.DPI
 
 
 @pytest.fixture(autouse=True)
-def small_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw figures with few pixels."""
-    monkeypatch.setattr(figures, "DPI", cli_runs.FIGURE_DPI)
+def cheap_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs draw small figures and views, and draw the shapes and digits of a seed only once."""
+    cli_runs.make_cheap(monkeypatch)
 
 
 @pytest.fixture
-def usual_figures(small_figures: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def usual_figures(cheap_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw figures as users see them."""
     monkeypatch.setattr(figures, "DPI", USUAL_DPI)
 
