@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
@@ -25,6 +26,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-plans", action="store_true", help="write the files of golden plans again"
     )
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage less often, and not among modules and tests: it takes a tenth of the time of some tests."""
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 100)
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +69,11 @@ def measured_rates(monkeypatch: pytest.MonkeyPatch) -> Callable[..., machine_rat
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Run the tests of a file in one worker, so that the fixtures of a module are made once."""
+    """Run the tests of a file in one worker, and all of `tests/cli`, so that fixtures are made once."""
     from xdist.scheduler import LoadFileScheduling
 
-    return LoadFileScheduling(config, log)
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/cli" if nodeid.startswith("tests/cli/") else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)

@@ -14,6 +14,7 @@ from samples import write_slide
 
 import train
 from tfbig.cli.main import main
+from tfbig.results import figures
 
 
 class Run(NamedTuple):
@@ -32,6 +33,21 @@ def run_once(arguments: list[str], folder: Path, data: Path) -> Run:
     with cli_runs.like_a_test(), redirect_stdout(out), redirect_stderr(err):
         code = train.main([*arguments, "--out", str(folder)])
     return Run(folder, data, code, out.getvalue(), err.getvalue())
+
+
+USUAL_DPI = figures.DPI
+
+
+@pytest.fixture(autouse=True)
+def cheap_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs draw small figures and views, and draw the shapes and digits of a seed only once."""
+    cli_runs.make_cheap(monkeypatch)
+
+
+@pytest.fixture
+def usual_figures(cheap_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw figures as users see them."""
+    monkeypatch.setattr(figures, "DPI", USUAL_DPI)
 
 
 @pytest.fixture(scope="session")

@@ -139,7 +139,7 @@ def test_handles_of_many_sizes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_eager_calls_of_many_sizes(every: int) -> None:
     """Outputs and gradients of the plain model, also if images are rematerialised to stay inside the budget."""
-    twin = network()
+    twin = network(blocks=3)
     middle = tfbig.stream(twin, tfbig.Budget(device=DEVICE)).plan((1, *SIZES[2], 3))
     big = tfbig.stream(twin, tfbig.Budget(device=DEVICE, host=middle.total_bytes, disk=0))
     for x, _ in images()[:5:every]:

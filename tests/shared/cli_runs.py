@@ -8,6 +8,7 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ import tifffile
 from PIL import Image
 
 import train
+from tfbig.cli.data import images
 from tfbig.engine import machine_rates
+from tfbig.mil import generate
+from tfbig.results import figures, slide_viewer
 
 SEGMENTATION = ["--crop", "128x256", "--crops", "4", "--epochs", "2", "--seed", "4"]
 """A small run of `--task segmentation`, without `--data` and `--out`."""
@@ -55,6 +59,9 @@ MASKED = [
     *("--epochs", "1"),
 ]
 """A small run of `--task patchgd-segmentation`, without `--data` and `--out`."""
+
+FIGURE_DPI, VIEW_SIDE = 30, 64
+"""Sizes of figures and views: at the usual ones they take a third of the time of a small run."""
 
 COHORT = {
     **dict.fromkeys(["slides", "splits", "folds", "magnification", "mpp_of", "reader"]),
@@ -177,6 +184,17 @@ def write_cohort(folder: Path) -> Path:
     return write_table(folder / "slides.csv", rows)
 
 
+shapes, digits = cache(generate.shapes), cache(images.drawn_digits)
+
+
+def make_cheap(patch: pytest.MonkeyPatch) -> None:
+    """Let runs draw small figures and views, and draw the shapes and digits of a seed only once."""
+    patch.setattr(figures, "DPI", FIGURE_DPI)
+    patch.setattr(slide_viewer, "SMOOTH_SIDE", VIEW_SIDE)
+    patch.setattr(generate, "shapes", shapes)
+    patch.setattr(images, "drawn_digits", digits)
+
+
 @contextmanager
 def like_a_test() -> Iterator[None]:
     """Do for fixtures of sessions and modules what `tests/conftest.py` does for each test."""
@@ -188,6 +206,7 @@ def like_a_test() -> Iterator[None]:
         patch.setattr(machine_rates, "_known", {})
         patch.setattr(machine_rates, "_saved", dict)
         patch.setenv("XDG_CACHE_HOME", os.devnull)
+        make_cheap(patch)
         yield
 
 

@@ -19,6 +19,13 @@ from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _fast_collections() -> None:
+    """Leave the objects of earlier tests out of the many collections of these tests."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def created(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     """References to all models, programs, planners and plans that are created in a test."""

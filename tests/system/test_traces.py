@@ -7,9 +7,17 @@ import weakref
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tfbig.system import callbacks, traces
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fast_collections() -> None:
+    """Leave the objects of earlier tests out of the many collections of these tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def collect() -> None:

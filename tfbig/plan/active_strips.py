@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import inf, prod
@@ -10,9 +10,9 @@ from math import inf, prod
 import numpy as np
 
 from tfbig.plan.activity import Activity, Visits
-from tfbig.plan.cost import heights_of
+from tfbig.plan.cost import sweep_limit
 from tfbig.plan.plan import SweepCost
-from tfbig.plan.strip_search import Strips
+from tfbig.plan.strip_search import Strips, lengths
 from tfbig.plan.tile_search import MOST_BLOCKS, START_OPERATIONS
 
 LEAST_TILE = 64
@@ -32,65 +32,39 @@ class ActiveStrips(Strips):
     def cost(self) -> SweepCost:
         """Return the cost of the tiles that are computed."""
         whole = super().cost()
-        visits = self._visits(whole.strips)
+        visits = self.visits(whole.strips)
         value = self.sweep.observed[0]
         owned = visits.owned_pixels(value) / prod(self.extents[value])
         starts = -(-(visits.active.sum() + 1) // self.devices) * len(self.sweep.nodes)
         exact = round(whole.exact_operations * owned)
         return replace(whole, starts=int(starts), exact_operations=exact, active=owned)
 
-    @cached_property
-    def _most(self) -> int:
-        """Largest possible number of bands: each begins with a cell of background."""
-        return self._cells(0)
-
-    def _cells(self, axis: int) -> int:
-        steps = self._activity.steps(self.sweep)
-        return min(-(-self.extents[v][axis] // steps[v][axis]) for v in self.sweep.observed)
-
     @property
     def _activity(self) -> Activity:
         assert self.activity is not None
         return self.activity
 
-    def _visits(self, count: int) -> Visits:
+    def visits(self, count: int) -> Visits:
+        """Return the tiles that are computed.
+
+        Args:
+            count: Number of bands.
+        """
         return self._activity.tiles(self.sweep, (count, *self.blocks))
 
     def _visited(self, heights: Mapping[int, np.ndarray]) -> dict[int, int]:
         """Return the pixels of each image in all tiles that are computed."""
-        count = len(next(iter(heights.values())))
-        active = self._visits(count).active
-        pixels = {}
-        for v, rows in heights.items():
-            columns = self._widths[v] if self.blocks else np.ones(1, np.int64)
-            inner = prod(self.extents[v][1 + len(self.blocks) :])
-            pixels[v] = int(rows @ active @ columns) * inner
-        return pixels
+        active, widths = self.visits(len(next(iter(heights.values())))).active, self._widths
+        inner = {v: prod(self.extents[v][1 + len(self.blocks) :]) for v in heights}
+        return {v: int(rows @ active @ widths[v]) * inner[v] for v, rows in heights.items()}
 
     @cached_property
     def _widths(self) -> dict[int, np.ndarray]:
-        """Columns of each image in every part across."""
-        table = self._table(1, self.blocks[0], None)
-        return {v: heights_of(self.sweep, table, v) for v in self.sweep.images}
-
-    @cached_property
-    def _row_pixels(self) -> dict[int, tuple[int, int]]:
-        pixels = {}
-        for v in self.sweep.images:
-            inner = prod(self.extents[v][1 + len(self.blocks) :])
-            widths = self._widths[v] if self.blocks else np.ones(1, np.int64)
-            pixels[v] = int(widths.max()) * inner, int(widths.sum()) * inner
-        return pixels
-
-    def _heights(self, count: int, chosen: Sequence[int] | None = None) -> dict[int, np.ndarray]:
-        """Return the rows of each image in every band, or in the chosen ones."""
-        table = self._table(0, count, chosen)
-        return {v: heights_of(self.sweep, table, v) for v in self.sweep.images}
-
-    def _table(self, axis: int, count: int, chosen: Sequence[int] | None) -> np.ndarray:
-        sizes = {v: self.extents[v][axis] for v in self.sweep.images}
-        steps = {v: each[axis] for v, each in self._activity.steps(self.sweep).items()}
-        return self.sweep.table(sizes, count, chosen, axis, steps)
+        """Columns of each image in every part across; for signals 1."""
+        if not self.blocks:
+            return {v: np.ones(1, np.int64) for v in self.sweep.images}
+        (count,) = self.blocks
+        return lengths(self, 1, count, range(count))
 
 
 def fastest(strips: Strips, activity: Activity) -> ActiveStrips:
@@ -106,17 +80,20 @@ def fastest(strips: Strips, activity: Activity) -> ActiveStrips:
     Returns:
         The division, the finest one if no tiles fit.
     """
-    given = {f.name: getattr(strips, f.name) for f in fields(Strips)}
+    steps = activity.steps(strips.sweep)
+    given = {f.name: getattr(strips, f.name) for f in fields(Strips)} | {"steps": steps}
+    given["tallest"] = {}
+    tiled = ActiveStrips(**given, activity=activity)
     sweep, extents = strips.sweep, strips.extents
     largest = max(sweep.observed, key=lambda v: prod(extents[v]))
     rows, *others = extents[largest]
     best, least, finest = None, inf, None
-    for blocks in _block_counts(ActiveStrips(**given, activity=activity), largest):
-        tiles = replace(ActiveStrips(**given, activity=activity), blocks=blocks)
+    for blocks in _block_counts(tiled, largest):
+        tiles = replace(tiled, blocks=blocks)
         finest = tiles
         if not tiles.fewest:
             continue
-        square = rows * blocks[0] // others[0] if blocks else tiles._most
+        square = rows * blocks[0] // others[0] if blocks else _most(tiles)
         for count in _band_counts(tiles, square, rows):
             fixed = replace(tiles, fixed=count)
             effort = _effort(fixed, count)
@@ -130,21 +107,25 @@ def _block_counts(strips: ActiveStrips, largest: int) -> list[tuple[int, ...]]:
     """Return the numbers of parts that columns may be cut into; none for signals."""
     if len(strips.extents[largest]) == 1:
         return [()]
-    most = min(strips._cells(1), MOST_BLOCKS)
+    most = min(_most(strips, 1), MOST_BLOCKS)
     useful = max(strips.extents[largest][1] // LEAST_TILE, 1)
     return [(2**n,) for n in range(most.bit_length()) if 2**n <= max(useful, 1) or n == 0]
 
 
 def _band_counts(tiles: ActiveStrips, square: int, rows: int) -> list[int]:
     """Return the numbers of bands to try: of square tiles, and for signals of all sizes."""
-    fewest = tiles.fewest or tiles._most
+    fewest = tiles.fewest or _most(tiles)
     if tiles.blocks:
-        return [min(max(square, fewest), tiles._most)]
+        return [min(max(square, fewest), _most(tiles))]
     useful = max(rows // LEAST_TILE, 1)
-    return sorted({min(max(2**n, fewest), tiles._most) for n in range(useful.bit_length())})
+    return sorted({min(max(2**n, fewest), _most(tiles)) for n in range(useful.bit_length())})
 
 
 def _effort(tiles: ActiveStrips, count: int) -> float:
     """Return the operations of a forward pass, and those in the time that it takes to start the layers."""
-    starts = int(tiles._visits(count).active.sum() + 1) * len(tiles.sweep.nodes)
+    starts = int(tiles.visits(count).active.sum() + 1) * len(tiles.sweep.nodes)
     return tiles.operations(count)[0] + starts * START_OPERATIONS
+
+
+def _most(tiles: ActiveStrips, axis: int = 0) -> int:
+    return sweep_limit(tiles.sweep, tiles.extents, tiles.steps, axis)

@@ -13,9 +13,22 @@ from tfbig.plan.sweeps import Sweep
 from tfbig.units import itemsize
 
 
-def sweep_limit(sweep: Sweep, extents: Mapping[int, Size]) -> int:
-    """Return the largest possible number of strips: each strip owns a row of every image of the sweep."""
-    return min((extents[v][0] for v in sweep.observed), default=1)
+def sweep_limit(
+    sweep: Sweep,
+    extents: Mapping[int, Size],
+    steps: Mapping[int, Size] | None = None,
+    axis: int = 0,
+) -> int:
+    """Return the largest possible number of strips: each strip owns a row of every image of the sweep.
+
+    Args:
+        sweep: The sweep.
+        extents: Size of every image.
+        steps: For each observed image, the rows and columns that its parts begin at multiples of. Default: 1.
+        axis: Axis that is cut into parts, 0 for the rows.
+    """
+    least = {v: steps[v][axis] if steps else 1 for v in sweep.observed}
+    return min((-(-extents[v][axis] // step) for v, step in least.items()), default=1)
 
 
 def bytes_of(

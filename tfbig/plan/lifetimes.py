@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +67,12 @@ class Timeline:
         return np.cumsum(changes)[:-1]
 
 
+@cache
+def _store(kind: str, value: int) -> Store:
+    """Return a store, the same object each time: a plan compares hundreds of timelines with thousands of stores."""
+    return Store(kind, value)
+
+
 class _StoreTracker:
     """Record of the stores of a step. `inner` are the images that replays rematerialise."""
 
@@ -77,18 +85,19 @@ class _StoreTracker:
 
     def make(self, kind: str, values: Iterable[int]) -> None:
         for value in values:
-            self._since.setdefault(Store(kind, value), len(self.moments))
+            self._since.setdefault(_store(kind, value), len(self.moments))
 
     def touch(self, kind: str, values: Iterable[int]) -> None:
-        self._touched.extend(Store(kind, v) for v in values)
+        self._touched.extend([_store(kind, v) for v in values])
 
     def touch_images(self, values: Iterable[int]) -> None:
         """Touch images in the store that a backward pass reads them from."""
         inner = self.inner
-        self._touched.extend(Store("remat" if v in inner else "image", v) for v in values)
+        self._touched.extend([_store("remat" if v in inner else "image", v) for v in values])
 
     def drop(self, kind: str, values: Iterable[int]) -> None:
-        for store in (Store(kind, v) for v in values):
+        for value in values:
+            store = _store(kind, value)
             if store in self._since:
                 first = self._since.pop(store)
                 self.spans[store] = first, max(len(self.moments) - 1, first)
@@ -133,12 +142,14 @@ def _forward(
 ) -> None:
     sweeps = layout.sweeps
     until = replay_segments.last_readers(graph, sweeps)
-    temporary = layout.inner if training else frozenset(until)
+    ending: dict[int, list[int]] = {}
+    for value in sorted(layout.inner if training else until):
+        ending.setdefault(until[value], []).append(value)
     for sweep in sweeps[:-1] if fused else sweeps:
         recorder.make("image", sweep.writes)
         recorder.touch("image", [*sweep.writes, *_stored(graph, sweep)])
         recorder.moment("forward", sweep, _external(graph, sweep))
-        recorder.drop("image", [v for v in sorted(temporary) if until[v] <= sweep.index])
+        recorder.drop("image", ending.get(sweep.index, ()))
 
 
 def _backward(graph: Graph, layout: Layout, fused: bool, recorder: _StoreTracker) -> None:
@@ -154,8 +165,8 @@ def _backward(graph: Graph, layout: Layout, fused: bool, recorder: _StoreTracker
             recorder.touch_images(folded)
             recorder.touch("gradient", [*folded, *folded])
             recorder.drop_images(folded)
-            summed = {v for n in sweep.reductions for v in n.inputs}
-            recorder.touch_images(v for v in sweep.writes if v in summed.difference(folded))
+            summed = {v for n in sweep.reductions for v in n.inputs}.difference(folded)
+            recorder.touch_images(v for v in sweep.writes if v in summed)
         reads = _stored(graph, sweep)
         recorder.make("gradient", reads)
         recorder.touch("gradient", [*reads, *sweep.writes])
@@ -191,28 +202,19 @@ def place(spans: Mapping[Store, Span], sizes: Mapping[int, int]) -> dict[Store, 
     Returns:
         First byte of each store.
     """
-    order = sorted(spans, key=lambda s: (-sizes[s.value], spans[s]))
-    first = np.array([spans[s][0] for s in order], np.int64)
-    last = np.array([spans[s][1] for s in order], np.int64)
-    start = np.zeros(len(order), np.int64)
-    stop = np.zeros(len(order), np.int64)
-    for i, store in enumerate(order):
-        concurrent = (first[:i] <= last[i]) & (first[i] <= last[:i])
-        size = aligned(sizes[store.value])
-        start[i] = _lowest(start[:i][concurrent], stop[:i][concurrent], size)
-        stop[i] = start[i] + size
-    return {s: int(b) for s, b in zip(order, start, strict=True)}
-
-
-def _lowest(starts: np.ndarray, stops: np.ndarray, size: int) -> int:
-    """Return the start of the first gap of `size` between parts that are in use."""
-    order = np.argsort(starts, kind="stable")
-    free = 0
-    for begin, end in zip(starts[order].tolist(), stops[order].tolist(), strict=True):
-        if begin - free >= size:
-            break
-        free = max(free, end)
-    return free
+    used: list[tuple[int, int, int, int]] = []  # start, stop, first and last moment; sorted
+    places = {}
+    for store in sorted(spans, key=lambda s: (-sizes[s.value], spans[s])):
+        first, last = spans[store]
+        size, free = aligned(sizes[store.value]), 0
+        for start, stop, since, until in used:
+            if since <= last and first <= until:
+                if start - free >= size:
+                    break
+                free = max(free, stop)
+        insort(used, (free, free + size, first, last))
+        places[store] = free
+    return places
 
 
 def top(places: Mapping[Store, int], sizes: Mapping[int, int]) -> int:

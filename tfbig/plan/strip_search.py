@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil, prod
 
 import numpy as np
 
 from tfbig.errors import BudgetError
-from tfbig.geometry.windows import Size
+from tfbig.geometry.windows import Number, Size
 from tfbig.network.graph import Graph, Local
-from tfbig.plan.cost import heights_of, operations_of, sweep_limit
+from tfbig.plan.cost import operations_of, sweep_limit
 from tfbig.plan.plan import PAGE_ELEMENTS, SweepCost, layers_of
 from tfbig.plan.sweeps import Sweep
 from tfbig.units import format_bytes, itemsize
@@ -22,6 +22,9 @@ KERNEL_ELEMENTS = 2**31 - 1
 
 MOST_RECOMPUTED = 1.05
 """Largest ratio of operations to those on whole images at which strips are divided among the cores."""
+
+LOOK_AHEAD = 6
+"""Steps of the search for which strips are computed at once."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Strips:
             devices a strip that fits alone may be divided so that several strips run at once.
         name: Name of the model, for messages.
         blocks: Number of parts that the columns, ... are cut into too; none for strips of whole rows.
+        steps: For each observed image, the rows and columns that its parts begin at multiples of. Default: 1.
+        tallest: For each number of strips that was tried, the most rows of each image; the same for all `blocks`.
     """
 
     graph: Graph
@@ -60,6 +65,8 @@ class Strips:
     keeps: bool = False
     name: str = "model"
     blocks: tuple[int, ...] = ()
+    steps: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    tallest: dict[int, dict[int, int]] = field(default_factory=dict, compare=False)
 
     def cost(self) -> SweepCost:
         """Return the cost of the sweep, cut into the fewest strips that fit.
@@ -71,7 +78,8 @@ class Strips:
             BudgetError: If strips of one row do not fit.
         """
         sweep, count = self.sweep, self.fewest or self._smallest()
-        heights = self._heights(count)
+        pixel_bytes = _pixel_bytes(self)
+        heights = lengths(self, 0, count, range(count))
         self._check_kernels({v: int(rows.max()) for v, rows in heights.items()})
         pixels = self._visited(heights)
         operations, exact, recomputed = operations_of(sweep, self.batch, self.extents, pixels)
@@ -84,7 +92,7 @@ class Strips:
             operations,
             exact,
             recomputed,
-            sum(pixels[n.output] * _pixel_bytes(self, n.output) for n in sweep.locals),
+            sum(pixels[n.output] * pixel_bytes[n.output] for n in sweep.locals),
             -(-count * prod(self.blocks) // self.devices) * len(sweep.nodes),
             self.blocks,
         )
@@ -95,7 +103,8 @@ class Strips:
         Args:
             count: The number of strips.
         """
-        pixels = self._visited(self._heights(count))
+        heights = lengths(self, 0, count, range(count))
+        pixels = self._visited(heights)
         return operations_of(self.sweep, self.batch, self.extents, pixels)
 
     def _visited(self, heights: Mapping[int, np.ndarray]) -> dict[int, int]:
@@ -103,13 +112,13 @@ class Strips:
         return {v: int(rows.sum()) * self._row_pixels[v][1] for v, rows in heights.items()}
 
     @cached_property
-    def _most(self) -> int:
-        """Largest possible number of strips."""
-        return sweep_limit(self.sweep, self.extents)
+    def _row_pixels(self) -> dict[int, tuple[int, int]]:
+        return _row_pixels(self)
 
     @cached_property
-    def _row_pixels(self) -> dict[int, tuple[int, int]]:
-        return _row_pixels(self.sweep, self.extents, self.blocks)
+    def _row_bytes(self) -> dict[int, int]:
+        """Bytes of one row of each image, in the largest part of the row."""
+        return {v: n * self._row_pixels[v][0] for v, n in _pixel_bytes(self).items()}
 
     def about(self, least: int) -> int:
         """Estimate the number of strips of `cost`, without a search.
@@ -122,7 +131,7 @@ class Strips:
         Returns:
             The number of strips.
         """
-        most = self._most
+        most = sweep_limit(self.sweep, self.extents, self.steps)
         few = min(least, most)
         if few == most:
             return most
@@ -136,7 +145,7 @@ class Strips:
     @cached_property
     def fewest(self) -> int | None:
         """Fewest strips that fit; None if none do."""
-        most = self._most
+        most = sweep_limit(self.sweep, self.extents, self.steps)
         if self.fixed is not None:
             return max(min(self.fixed, most), 1)
         if not self._fits(most):
@@ -147,6 +156,8 @@ class Strips:
         low, high = min(least + 1, most), most
         while low < high:  # the smallest number that fits
             middle = (low + high) // 2
+            if middle not in self.tallest:
+                _find_tallest(self, _middles(low, high))
             if self._fits(middle):
                 high = middle
             else:
@@ -177,7 +188,9 @@ class Strips:
             limit = KERNEL_ELEMENTS - (2 * PAGE_ELEMENTS if self.keeps else 0)
             # An element has at least one byte, so a small working set needs no count of elements.
             return self.allowed_bytes <= limit or self._most_elements(count, chosen) <= limit
-        return count == self._most or self.max_elements >= max(
+        return count == sweep_limit(
+            self.sweep, self.extents, self.steps
+        ) or self.max_elements >= max(
             -(-self.extents[v][0] // count)
             * self.batch
             * self.extents[v][1]
@@ -191,7 +204,7 @@ class Strips:
         Raises:
             BudgetError: If the budget is firm.
         """
-        count = self._most
+        count = sweep_limit(self.sweep, self.extents, self.steps)
         self._check_kernels(self._tallest(count))
         if not self.firm:
             return count
@@ -215,10 +228,7 @@ class Strips:
         (measured by `tests/test_memory.py`).
         """
         sweep = self.sweep
-        tiles = {
-            v: rows * self._row_pixels[v][0] * _pixel_bytes(self, v)
-            for v, rows in self._tallest(count, chosen).items()
-        }
+        tiles = {v: n * self._row_bytes[v] for v, n in self._tallest(count, chosen).items()}
         scored = any(n.op.fusible for n in sweep.reductions)
         temporaries = max(tiles.values(), default=0) * (4 if self.training or scored else 1)
         doubled = self.with_gradient if self.training else ()
@@ -230,13 +240,11 @@ class Strips:
 
     def _tallest(self, count: int, chosen: Sequence[int] | None = None) -> dict[int, int]:
         """Return the most rows of each image in one of the chosen strips."""
-        chosen = sorted({0, count // 2, count - 1}) if chosen is None else chosen
-        return {v: int(n.max(initial=0)) for v, n in self._heights(count, chosen).items()}
-
-    def _heights(self, count: int, chosen: Sequence[int] | None = None) -> dict[int, np.ndarray]:
-        """Return the rows of each image in every strip, or in the chosen ones."""
-        table = self.sweep.table({v: self.extents[v][0] for v in self.sweep.images}, count, chosen)
-        return {v: heights_of(self.sweep, table, v) for v in self.sweep.images}
+        if chosen is None:
+            _find_tallest(self, [count])
+            return self.tallest[count]
+        rows = lengths(self, 0, count, chosen)
+        return {v: int(n.max(initial=0)) for v, n in rows.items()}
 
     def _most_elements(self, count: int, chosen: Sequence[int] | None) -> int:
         """Return the elements of the largest image in one of the chosen strips."""
@@ -267,27 +275,66 @@ def _narrower(strips: Strips) -> str:
     return f"narrower images (now {max(widths)} columns) or " if widths else ""
 
 
-def _pixel_bytes(strips: Strips, value: int) -> int:
-    """Return the bytes of a pixel of an image, in all images of the batch."""
-    image = strips.graph.values[value]
-    return strips.batch * image.channels * itemsize(image.dtype)
+def _middles(low: int, high: int, steps: int = LOOK_AHEAD) -> list[int]:
+    """Return all numbers that a binary search between two numbers may try in its next steps."""
+    if low >= high or not steps:
+        return []
+    middle = (low + high) // 2
+    return [middle, *_middles(low, middle, steps - 1), *_middles(middle + 1, high, steps - 1)]
 
 
-def _row_pixels(
-    sweep: Sweep, extents: Mapping[int, Size], blocks: Sequence[int]
-) -> dict[int, tuple[int, int]]:
+def _row_pixels(strips: Strips) -> dict[int, tuple[int, int]]:
     """Return the pixels that one row of each image has in the largest part of the row, and in all parts together."""
-    pixels = {v: (prod(extents[v][1:]),) * 2 for v in sweep.images}
-    for axis, count in enumerate(blocks, 1):
-        sizes = {v: extents[v][axis] for v in sweep.images}
-        table = sweep.table(sizes, count, axis=axis)
-        for v, (largest, total) in pixels.items():
-            parts = heights_of(sweep, table, v)
-            pixels[v] = (
-                largest // sizes[v] * int(parts.max()),
-                total // sizes[v] * int(parts.sum()),
-            )
-    return pixels
+    extents = strips.extents
+    row = {v: (prod(extents[v][1:]),) * 2 for v in strips.sweep.images}
+    for axis, count in enumerate(strips.blocks, 1):
+        for v, parts in lengths(strips, axis, count, range(count)).items():
+            largest, total = (pixels // extents[v][axis] for pixels in row[v])
+            row[v] = largest * int(parts.max()), total * int(parts.sum())
+    return row
+
+
+def _pixel_bytes(strips: Strips) -> dict[int, int]:
+    """Return the bytes of a pixel of each image, in all images of the batch."""
+    images = [strips.graph.values[v] for v in strips.sweep.images]
+    return {v.id: strips.batch * v.channels * itemsize(v.dtype) for v in images}
+
+
+def _find_tallest(strips: Strips, counts: Sequence[int]) -> None:
+    """Add numbers of strips to `Strips.tallest`; many at once take little longer than one.
+
+    Computed are the first strip, the middle one and the last.
+    """
+    missing = np.array([n for n in counts if n not in strips.tallest], np.int64)
+    if not missing.size:
+        return
+    chosen = np.stack([0 * missing, missing // 2, missing - 1])  # [3, counts]
+    heights = lengths(strips, 0, missing, chosen)
+    rows = np.stack([n.max(axis=0) for n in heights.values()], axis=1)  # [counts, images]
+    for count, tallest in zip(missing.tolist(), rows.tolist(), strict=True):
+        strips.tallest[count] = dict(zip(heights, tallest, strict=True))
+
+
+def lengths(
+    strips: Strips, axis: int, count: Number, parts: Sequence[int] | np.ndarray
+) -> dict[int, np.ndarray]:
+    """Return the length along an axis of every image of a sweep, in some parts of the axis.
+
+    Args:
+        strips: The division.
+        axis: The axis, 0 for the rows.
+        count: Number of parts; or an array, with one number for each index.
+        parts: Indices of the parts.
+
+    Returns:
+        Lengths, in the shape of `parts`.
+    """
+    sweep = strips.sweep
+    sizes = {v: strips.extents[v][axis] for v in sweep.images}
+    steps = {v: each[axis] for v, each in strips.steps.items()}
+    owned = sweep.owned(sizes, count, np.asarray(parts, np.int64), steps)
+    needs = sweep.needs(sizes, owned, axis)
+    return {v: needs[v].size for v in sizes}
 
 
 def images_with_gradient(graph: Graph) -> frozenset[int]:

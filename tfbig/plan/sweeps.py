@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfbig.geometry.windows import Interval, Size, clip, partition
+from tfbig.geometry.windows import Interval, Number, Size, clip, partition
 from tfbig.network.graph import Graph, Local, Node, Reduce, Whole, axes_of, image_positions
 
 REMAT_DEPTH = 4
@@ -192,16 +192,57 @@ class Sweep:
             Array `[len(strips), len(columns)]` int32, see `columns`.
         """
         chosen = np.arange(num_strips) if strips is None else np.asarray(strips, np.int64)
-        owned = {
-            v: partition(rows[v], num_strips, chosen, steps[v] if steps else 1)
-            for v in self.observed
-        }
-        geometry = self._geometry(rows, owned, axis)
+        geometry = self._geometry(rows, self.owned(rows, num_strips, chosen, steps), axis)
         for value in self.reads:
             until = np.maximum.accumulate(geometry["stop", value])
             geometry["covered", value] = np.concatenate([[0], until[:-1]])
             geometry["until", value] = np.where(chosen == num_strips - 1, rows[value], until)
         return self._as_table(geometry, len(chosen))
+
+    def owned(
+        self,
+        rows: Mapping[int, int],
+        num_strips: Number,
+        strips: np.ndarray,
+        steps: Mapping[int, int] | None = None,
+    ) -> dict[int, Interval]:
+        """Return the rows of each observed image that strips own.
+
+        Args:
+            rows: Rows of every image, or its size along another axis.
+            num_strips: Number of strips that the images are cut into; or an array, with one number for each index.
+            strips: Indices of the strips.
+            steps: As in `table`.
+
+        Returns:
+            For each observed image an interval, whose bounds have one number per strip.
+        """
+        return {
+            v: partition(rows[v], num_strips, strips, steps[v] if steps else 1)
+            for v in self.observed
+        }
+
+    def needs(
+        self, rows: Mapping[int, int], owned: Mapping[int, Interval], axis: int = 0
+    ) -> dict[int, Interval]:
+        """Return the rows of every image that strips read or compute.
+
+        Args:
+            rows: Rows of every image, or its size along `axis`.
+            owned: The rows that the strips own, see `owned`.
+            axis: Axis that is cut into strips, 0 for the rows.
+
+        Returns:
+            For every image an interval, whose bounds have one number per strip.
+        """
+        need = dict(owned)
+        for node in reversed(self.locals):
+            for p in image_positions(node):
+                source = node.inputs[p]
+                window = axes_of(node, p)[axis].needs(need[node.output], rows[source])
+                inside = window.clip(rows[source])
+                need[source] = need[source].hull(inside) if source in need else inside
+        return need
 
     def _as_table(self, geometry: dict[tuple[object, ...], np.ndarray], lines: int) -> np.ndarray:
         table = np.zeros((lines, len(self.columns)), np.int32)
@@ -214,19 +255,18 @@ class Sweep:
     ) -> dict[tuple[object, ...], np.ndarray]:
         """Return the columns of strips that own some rows of each observed image."""
         geometry: dict[tuple[object, ...], np.ndarray] = {}
-        need = dict(owned)
+        need = self.needs(rows, owned, axis)
         for value in self.observed:
             geometry["own start", value], geometry["own stop", value] = owned[value]
-        for node in reversed(self.locals):
+        for node in self.locals:
             for p in image_positions(node):
-                source = node.inputs[p]
-                window = axes_of(node, p)[axis].needs(need[node.output], rows[source])
-                inside = window.clip(rows[source])
+                extent = rows[node.inputs[p]]
+                window = axes_of(node, p)[axis].needs(need[node.output], extent)
+                inside = window.clip(extent)
                 geometry["start", node.output, p], geometry["stop", node.output, p] = inside
                 most = np.maximum(window.size, 0)
                 geometry["before", node.output, p] = clip(inside.start - window.start, 0, most)
                 geometry["after", node.output, p] = clip(window.stop - inside.stop, 0, most)
-                need[source] = need[source].hull(inside) if source in need else inside
         for value in self.images:
             geometry["start", value], geometry["stop", value] = need[value]
         return geometry

@@ -27,6 +27,9 @@ from tfbig.tissue.masks import Tissue
 
 RIGHT, FALSE, MISSED = COLOURS[:3]
 
+DPI = 120
+"""Pixels of a figure in an inch."""
+
 _STRIP_ROWS = 512
 _CHARACTERS = 9
 """Characters of a title in an inch."""
@@ -472,4 +475,4 @@ def save(figure: Figure, path: str | Path) -> None:
     """
     with atomic_write(path) as part, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # missing for names in other scripts
-        figure.savefig(part, dpi=120)
+        figure.savefig(part, dpi=DPI)

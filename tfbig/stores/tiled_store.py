@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -190,7 +191,7 @@ class Tiling:
         assert self.rest is not None, "a gradient of background without a cell"
         axes = tuple(range(1, 1 + self.axes))
         for phases in product(*map(range, self.steps)):
-            rows: list[slice] = [
+            rows: list[Any] = [
                 slice((phase - first) % step, None, step)
                 for phase, first, step in zip(phases, firsts, self.steps, strict=True)
             ]

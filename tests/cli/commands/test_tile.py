@@ -15,7 +15,7 @@ REPORT = {"report.html", "versions.json", "views"}
 """Files of every run."""
 
 
-def test_folder(slides, tmp_path, capsys):
+def test_folder(slides, tmp_path, capsys, usual_figures):
     out = tmp_path / "out"
     flags = ("--out", str(out), "--size", "64", "--min-tissue", "1.0")
     assert main(["tile", str(slides), *flags]) == 0

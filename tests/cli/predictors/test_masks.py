@@ -15,7 +15,7 @@ from tfbig.results import outlines
 from tfbig.sources import open_slide
 
 
-def test_mask_equals_plain_model(tmp_path, capsys):
+def test_mask_equals_plain_model(tmp_path, capsys, usual_figures):
     base, out = write_rectangle(tmp_path / "a.tif"), tmp_path / "out"
     model = darkness(tmp_path / "m.keras")
     flags = ("--out", str(out), "--classes", "glass", "tissue", "--probabilities", "--quiet")

@@ -216,16 +216,32 @@ def test_resume(series: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert [len(history(out / f"seed-{seed}")) for seed in range(2)] == [2, 2]
 
 
-def test_evaluation(series: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluation(mil_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The weights of one run stand for those of two seeds, which draw other bags."""
+    series, out = tmp_path / "series", tmp_path / "out"
+    for seed in range(2):
+        shutil.copytree(mil_run.folder, series / f"seed-{seed}")
+    settings = yaml.safe_load((mil_run.folder / "config.yaml").read_text())
+    run_folder.write_yaml(series / "config.yaml", settings | {"seeds": 2})
+    assert main(["evaluate", str(series), "--out", str(out)]) == 0
+    for name in ("test_accuracy", "test_auc"):
+        values = [metrics(out / f"seed-{seed}")[name] for seed in range(2)]
+        assert values[0] == metrics(mil_run.folder)[name]
+        assert metrics(out)[name] == statistics.mean(values)
+        assert metrics(out)["standard_deviation"][name] == statistics.stdev(values)
+    assert main(["predict", str(series), str(tmp_path), "--out", str(tmp_path / "no")]) == 1
+    one = f"Name one of them, such as {series / 'seed-0'}."
+    assert one in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_evaluation_of_trained_seeds(series: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert main(["evaluate", str(series), "--out", str(out)]) == 0
     for name in ("test_accuracy", "test_auc"):
         assert metrics(out)[name] == metrics(series)[name]
         deviations = [metrics(folder)["standard_deviation"] for folder in (out, series)]
         assert deviations[0][name] == deviations[1][name]
-    assert main(["predict", str(series), str(tmp_path), "--out", str(tmp_path / "no")]) == 1
-    one = f"Name one of them, such as {series / 'seed-0'}."
-    assert one in capsys.readouterr().err
 
 
 @pytest.mark.slow

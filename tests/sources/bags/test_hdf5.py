@@ -62,18 +62,24 @@ def test_links_and_external_data(kind: str, tmp_path: Path) -> None:
             read(path)
 
 
-@pytest.mark.parametrize("read", [sources.open_bag, sources.read_coords])
-def test_chunks_far_larger_than_their_data(read: Callable[..., Any], tmp_path: Path) -> None:
-    """A chunk is decompressed whole, so a small file could take any memory."""
-    path = tmp_path / "chunks.h5"
+@pytest.fixture(scope="module")
+def huge_chunks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bag of three instances in chunks of millions."""
+    path = tmp_path_factory.mktemp("chunks") / "chunks.h5"
     with h5py.File(path, "w") as file:
         options = {"maxshape": (None, None), "chunks": (2**22, 16), "compression": "gzip"}
         file.create_dataset("features", data=np.zeros((3, 4), np.float32), **options)
         data = file.create_dataset("coords", data=np.zeros((3, 2), np.int64), **options)
         data.attrs.update({"patch_size": 256, "patch_level": 0})
-    assert path.stat().st_size < 2**20
+    return path
+
+
+@pytest.mark.parametrize("read", [sources.open_bag, sources.read_coords])
+def test_chunks_far_larger_than_their_data(read: Callable[..., Any], huge_chunks: Path) -> None:
+    """A chunk is decompressed whole, so a small file could take any memory."""
+    assert huge_chunks.stat().st_size < 2**20
     with cheap(), pytest.raises(tfbig.SourceError, match=r"chunks\.h5: .* is stored in chunks of"):
-        read(path)
+        read(huge_chunks)
 
 
 @pytest.mark.parametrize("kind", [KeyError, RuntimeError, ValueError, MemoryError, OSError])
