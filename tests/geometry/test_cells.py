@@ -18,6 +18,11 @@ def test_number_and_intervals_of_cells() -> None:
     assert places.stop.tolist() == [8, 16, 24, 32, 33]
 
 
+def test_power_of_two() -> None:
+    numbers = [0.01, 1, 1.99, 2, 31.9, 32]
+    assert [cells.power_of_two(n) for n in numbers] == [1, 1, 1, 2, 16, 32]
+
+
 @pytest.mark.parametrize(
     ("shape", "least", "side"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, gcd
+from math import ceil, floor, gcd, log2
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,17 @@ def num_cells(shape: Sequence[int], cell: int) -> tuple[int, ...]:
         cell: Side of a cell in pixels.
     """
     return tuple(ceil(n / cell) for n in shape)
+
+
+def power_of_two(number: float) -> int:
+    """Return the largest power of two that is at most a number, and at least 1.
+
+    Cells of such sides fit each other, so that backgrounds can be joined.
+
+    Args:
+        number: Any positive number.
+    """
+    return int(2 ** max(floor(log2(number)), 0))
 
 
 def side_of_cells(shape: Sequence[int], least: int = 1, most_cells: int = MAX_CELLS) -> int:

@@ -166,7 +166,7 @@ def _stretched(mask: Source, shape: Sequence[int], cell: int | None) -> Backgrou
     coarse = Background(_any_of_blocks(mask, group), group)
     if cell is None:
         scale = group * min(n / m for n, m in zip(shape, size, strict=True))
-        cell = cells.side_of_cells(shape, 2 ** max(math.floor(math.log2(scale)), 0))
+        cell = cells.side_of_cells(shape, cells.power_of_two(scale))
     rows, columns = (
         Interval(pixels.start * m // n, -(-pixels.stop * m // n))
         for pixels, n, m in (

@@ -21,6 +21,8 @@ from tfbig.sources.source import Pointwise, Readable, RowArray, Source, View
 _LUMA_BLOCK: Final = 2**16  # pixels whose 32-bit sums stay in a core's cache
 _BLOCK_BYTES: Final = 2**25
 """Bytes of an image that are scaled at once."""
+_FINER: Final = 4
+"""How much smaller than scaled ones cells are, if these are not too many: the filter reaches beyond their borders."""
 _LARGEST_SCALE: Final = 1024
 """Scale up to which Pillow keeps areas of one colour exactly: it rounds each weight of its filter to 22 bits."""
 _LOWEST_BAND: Final = 8
@@ -317,8 +319,9 @@ class Scaled(View):
         background, shape = self._inner.background, self.shape[:2]
         if background is None or max(self._scale) > _LARGEST_SCALE:
             return None
-        side = max(int(background.cell / max(self._scale)), 1)
-        cell = cells.side_of_cells(shape, side)
+        side = cells.power_of_two(background.cell / max(self._scale))
+        fine = cells.side_of_cells(shape, max(side // _FINER, 1), cells.FEWER_CELLS)
+        cell = min(fine, cells.side_of_cells(shape, side))
         rows, columns = (
             _source_intervals(cells.intervals(size, cell), extent, scale)
             for size, extent, scale in zip(shape, self._inner.shape, self._scale, strict=False)

@@ -190,7 +190,7 @@ def write_sparse(
 
 
 @pytest.mark.parametrize(
-    ("tile", "cell"), [((256, 256), 256), ((128, 192), 64), ((16, 16), 16), ((1200, 16), 16)]
+    ("tile", "cell"), [((256, 256), 256), ((128, 192), 64), ((240, 240), 16), ((1200, 16), 16)]
 )
 @pytest.mark.parametrize("nodata", [None, 7])
 def test_background_of_missing_tiles(

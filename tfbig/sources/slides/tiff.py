@@ -138,7 +138,8 @@ class TiffSource(Source):
             return None
         height, width = layout.segment_shape
         sides = [s for s, n in zip((height, width), stored.shape, strict=True) if n > 1]
-        cell = cells.side_of_cells(shape, math.gcd(*sides) or height, cells.FEWER_CELLS)
+        common = math.gcd(*sides) or height
+        cell = cells.side_of_cells(shape, common & -common, cells.FEWER_CELLS)
         rows, columns = (
             Interval(places.start // side, -(-places.stop // side))
             for places, side in (
