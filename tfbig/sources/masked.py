@@ -15,7 +15,7 @@ from tfbig.geometry.background import Background, BoolArray
 from tfbig.geometry.windows import Interval
 from tfbig.sources.arrays import from_array
 from tfbig.sources.background import cells_of_window, colour_of, read_foreground
-from tfbig.sources.source import RowArray, Source, View
+from tfbig.sources.source import Pointwise, RowArray, Source, View
 from tfbig.sources.views import holds
 
 Colour = float | Sequence[float] | npt.NDArray[Any]
@@ -37,7 +37,8 @@ class Masked(View):
     Args:
         source: The image.
         background: Where the background is. Its cells cover the image.
-        colour: Colour of the background, one number for all channels or one for each.
+        colour: Colour of the background, one number for all channels or one for each. Default: the median of some of
+            its pixels, see `sampled_colour`.
 
     Attributes:
         fill: Colour of the background, `[C]`.
@@ -54,7 +55,9 @@ class Masked(View):
         0.5
     """
 
-    def __init__(self, source: Source, background: Background, colour: Colour) -> None:
+    def __init__(
+        self, source: Source, background: Background, colour: Colour | None = None
+    ) -> None:
         shape, expected = (
             background.foreground.shape,
             cells.num_cells(source.shape[:2], background.cell),
@@ -67,7 +70,8 @@ class Masked(View):
         _check_not_empty(source.name, background.foreground)
         super().__init__(source, source.shape, source.dtype, f"masked {source.name}")
         self._own = background
-        self.fill = _checked_colour(source, colour)
+        chosen = sampled_colour(source, background) if colour is None else colour
+        self.fill = _checked_colour(source, chosen)
 
     @classmethod
     def by(
@@ -91,10 +95,34 @@ class Masked(View):
             SourceError: The mask has another shape or no foreground, `cell` is not a multiple of its pixels, or the
                 image cannot have the colour.
         """
-        background = background_of_mask(source, mask, cell)
-        _check_not_empty(source.name, background.foreground)
-        chosen = sampled_colour(source, background) if colour is None else colour
-        return cls(source, background, chosen)
+        return cls(source, background_of_mask(source, mask, cell), colour)
+
+    @classmethod
+    def without(cls, source: Source, colour: Colour, cell: int | None = None) -> Masked:
+        """Leave out where an image has a colour, which changes none of its pixels.
+
+        The image is read once, by rows. Background is what is exactly of the colour, in whole cells.
+
+        Args:
+            source: The image.
+            colour: The colour, one number for all channels or one for each.
+            cell: Side of a cell in pixels. Default: 1, doubled until there are at most 2**22 cells.
+
+        Raises:
+            SourceError: No cell has the colour, or all of them have.
+        """
+        fill = _checked_colour(source, colour)
+        background = background_of_mask(source, _OtherColours(source, fill), cell)
+        if background.foreground.all():
+            pixels = _samples(source, background)
+            distances = np.abs(pixels.astype(np.float64) - fill).sum(-1)
+            nearest, side = pixels[distances.argmin()], background.cell
+            raise SourceError(
+                f"{source.name}: has no cell of {side} x {side} pixels with the colour {fill.tolist()}; the nearest "
+                f"colour of the {len(pixels)} pixels sampled is {nearest.tolist()}. Leave that out, smaller cells, or "
+                "pass a mask."
+            )
+        return cls(source, background, fill)
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         return read_foreground(self._read_inner, self._own, self.fill, (start, stop, left, right))
@@ -120,6 +148,18 @@ class Masked(View):
             return own
         places = (cells.intervals(n, own.cell) for n in self.shape[:2])
         return Background(own.foreground & other.touches(*places), own.cell)
+
+
+@final
+class _OtherColours(Pointwise):
+    """Whether the pixels of an image have another colour `[C]`."""
+
+    def __init__(self, source: Source, colour: RowArray) -> None:
+        super().__init__(source, (*source.shape[:2], 1), np.bool_, source.name)
+        self._other = colour
+
+    def _convert(self, pixels: RowArray) -> RowArray:
+        return np.asarray((pixels != self._other).any(-1, keepdims=True))
 
 
 def background_of_mask(
@@ -150,11 +190,14 @@ def background_of_mask(
                 f"image; expected a multiple of {factor}. Leave `cell` out, or pass a finer mask."
             )
         return Background(_any_of_blocks(small, side // factor), side)
-    errors = (abs(size[a] - size[b] * shape[a] / shape[b]) for a, b in ((0, 1), (1, 0)))
+    errors = (
+        abs(size[a] - size[b] * shape[a] / shape[b]) / max(size[a] / shape[a], 1)
+        for a, b in ((0, 1), (1, 0))
+    )  # in pixels of the mask or of the image, whichever are larger
     if min(errors) >= 1:
         raise SourceError(
-            f"{source.name}: a mask of {_size(size)} for an image of {_size(shape)}; expected the same size, or a "
-            "smaller mask of the whole image with the same ratio of rows to columns. Use the mask of this image."
+            f"{source.name}: a mask of {_size(size)} for an image of {_size(shape)}; expected a mask "
+            "of the whole image with the same ratio of rows to columns. Use the mask of this image."
         )
     return _stretched(small, shape, cell)
 
@@ -201,9 +244,16 @@ def sampled_colour(source: Source, background: Background) -> RowArray:
     Returns:
         Array `[C]` of the dtype of the image.
     """
-    rows, columns = np.nonzero(~background.foreground)
-    if not len(rows):
+    if background.foreground.all():
         return np.zeros(source.shape[2], source.dtype)
+    median = np.asarray(np.median(_samples(source, background), axis=0))
+    return (median if source.dtype.kind == "f" else np.floor(median)).astype(source.dtype)
+
+
+def _samples(source: Source, background: Background) -> RowArray:
+    """Return pixels `[n, C]` of the background, or of the whole image if there is no background."""
+    is_sampled = background.foreground == background.foreground.all()
+    rows, columns = np.nonzero(is_sampled)
     chosen = np.unique(np.linspace(0, len(rows) - 1, SAMPLES).astype(int))
     height, width, channels = source.shape
     samples = [
@@ -212,9 +262,7 @@ def sampled_colour(source: Source, background: Background) -> RowArray:
         )
         for n in chosen
     ]
-    pixels = np.concatenate([sample.reshape(-1, channels) for sample in samples])
-    median = np.asarray(np.median(pixels, axis=0))
-    return (median if source.dtype.kind == "f" else np.floor(median)).astype(source.dtype)
+    return np.concatenate([sample.reshape(-1, channels) for sample in samples])
 
 
 def _middle(number: int, cell: int, extent: int) -> tuple[int, int]:
