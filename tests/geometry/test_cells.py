@@ -82,3 +82,26 @@ def test_pixels_of_a_rectangle(cell: int, data: st.DataObject) -> None:
     )
     part = cells.pixels(Background(foreground, cell), tuple(rows), tuple(columns))
     np.testing.assert_array_equal(part, whole[slice(*rows), slice(*columns)])
+
+
+@pytest.mark.parametrize(
+    ("tile", "shape", "cell"),
+    [
+        ((256, 256), (1000, 900), 256),
+        ((240, 48), (1000, 900), 16),
+        ((100, 900), (1000, 900), 4),  # strips
+        ((2000, 2000), (1000, 900), 16),  # one tile
+        ((3, 3), (4000, 4000), 4),  # not 1.8e6 cells
+    ],
+)
+def test_background_of_tiles(tile: tuple[int, int], shape: tuple[int, int], cell: int) -> None:
+    count = [-(-n // m) for n, m in zip(shape, tile, strict=True)]
+    stored = np.random.default_rng(0).random(count) < 0.3
+    background = cells.of_tiles(stored, tile, shape)
+    assert background.cell == cell
+    actual = cells.pixels(background, (0, shape[0]), (0, shape[1]))
+    rows, columns = (np.arange(n) // m for n, m in zip(shape, tile, strict=True))
+    expected = stored[rows][:, columns]
+    if cell > 3 and 4000 not in shape:
+        np.testing.assert_array_equal(actual, expected)
+    assert (actual >= expected).all()

@@ -102,6 +102,31 @@ def rectangle(
     return Background(np.outer(down, across), cell)
 
 
+def of_tiles(stored: BoolArray, tile: tuple[int, int], shape: Sequence[int]) -> Background:
+    """Return the background of an image that is stored in tiles, some of which are missing.
+
+    Args:
+        stored: `[rows, columns]` of tiles, whether each is stored.
+        tile: Rows and columns of a tile.
+        shape: Rows and columns of the image.
+
+    Returns:
+        Background whose cells have a power of two of pixels, the largest that divides both sides of the tiles; they are
+        larger if there are too many.
+    """
+    common = gcd(*(side for side, count in zip(tile, stored.shape, strict=True) if count > 1))
+    common = common or max(tile)  # one tile
+    cell = side_of_cells(shape, common & -common, FEWER_CELLS)
+    rows, columns = (
+        Interval(places.start // side, -(-places.stop // side))
+        for places, side in (
+            (intervals(shape[0], cell), tile[0]),
+            (intervals(shape[1], cell), tile[1]),
+        )
+    )
+    return Background(Background(stored).touches(rows, columns), cell)
+
+
 def pixels(background: Background, rows: tuple[int, int], columns: tuple[int, int]) -> BoolArray:
     """Return whether each pixel of a rectangle is in a cell of the foreground.
 

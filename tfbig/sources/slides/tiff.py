@@ -16,7 +16,6 @@ import numpy as np
 from tfbig.errors import SourceError
 from tfbig.geometry import cells
 from tfbig.geometry.background import Background
-from tfbig.geometry.windows import Interval
 from tfbig.sources.background import SMALLEST
 from tfbig.sources.files import File, PathLike, still_open
 from tfbig.sources.slides.tiff_layout import read_layout
@@ -136,18 +135,7 @@ class TiffSource(Source):
         stored = layout.stored_segments()
         if stored.all() or layout.rows_at is not None:
             return None
-        height, width = layout.segment_shape
-        sides = [s for s, n in zip((height, width), stored.shape, strict=True) if n > 1]
-        common = math.gcd(*sides) or height
-        cell = cells.side_of_cells(shape, common & -common, cells.FEWER_CELLS)
-        rows, columns = (
-            Interval(places.start // side, -(-places.stop // side))
-            for places, side in (
-                (cells.intervals(shape[0], cell), height),
-                (cells.intervals(shape[1], cell), width),
-            )
-        )
-        return Background(Background(stored).touches(rows, columns), cell)
+        return cells.of_tiles(stored, layout.segment_shape, shape)
 
     def _places(self, start: int, stop: int, left: int, right: int) -> tuple[range, range]:
         """Return the bands that a rectangle touches, and the places of its segments in each."""
