@@ -168,12 +168,17 @@ def test_background_of_the_image_joins_that_of_the_mask(tmp_path: Path, colour: 
     tags = [(42113, "s", 0, "7", True)]
     options: dict[str, Any] = {"tile": (16, 16), "compression": "deflate", "extratags": tags}
     tifffile.imwrite(tmp_path / "a.tif", tiles, shape=(2048, 1024), dtype="uint8", **options)
-    mask = np.zeros((2, 1), bool)
-    mask[0] = True
+    mask = np.zeros((128, 64), bool)
+    mask[:64] = True  # rows above 1024
     source = Masked.by(sources.open(tmp_path / "a.tif"), mask, colour)
-    check_background(source, 0.5)
+    check_background(source, 0.75 if colour == 7 else 0.5)
     assert source.background is not None
-    assert source.background.share == 0.5
+    assert source.background.share == (0.25 if colour == 7 else 0.5)
+    across = source.colour((1008, 1040), (16, 32))  # a missing tile, and one that is masked
+    assert (across is None) == (colour == 9)
+    assert source.colour((1008, 1024), (16, 32)) == 7
+    assert source.colour((1040, 1050), (0, 32)) == colour
+    assert source.colour((0, 16), (0, 16)) is None
 
 
 @pytest.mark.parametrize(
