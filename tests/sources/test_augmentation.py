@@ -193,3 +193,16 @@ def test_augmented_background_is_not_read() -> None:
     assert 32 * 48 <= recording.read_pixels() < 3 * 32 * 48
     assert changed.background is not None
     assert changed.background.share < 0.02
+
+
+def test_background_is_moved_once_for_all_strips() -> None:
+    source = masked_array((96, 96, 3), 8, 3)
+    with source.lent():
+        first, again = (resolve(source.changed_handle(5)) for _ in range(2))
+        other = resolve(source.changed_handle(7))  # flipped otherwise
+    assert isinstance(first, sources.AugmentedImage)
+    assert isinstance(again, sources.AugmentedImage)
+    assert isinstance(other, sources.AugmentedImage)
+    assert first is not again
+    assert first.background is again.background
+    assert other.background != first.background

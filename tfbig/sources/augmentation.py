@@ -30,6 +30,10 @@ SAMPLED_BANDS, BAND_ROWS, SAMPLED_COLUMNS = 16, 16, 1024
 _sampling = threading.Lock()
 _samples: WeakKeyDictionary[Source, npt.NDArray[np.uint8]] = WeakKeyDictionary()
 """Sampled pixels of augmented images, read once per image and not for every augmentation."""
+_moved: WeakKeyDictionary[Source, tuple[Background, tuple[Any, ...], Background]] = (
+    WeakKeyDictionary()
+)
+"""Background of images, how it was moved last, and the result: a handle is resolved for every strip that is read."""
 
 
 @dataclass(frozen=True)
@@ -257,9 +261,19 @@ class AugmentedImage(View):
         return self._fill.copy()
 
     def _find_background(self) -> Background | None:
-        background, change, shape = self._inner.background, self.change, self.shape[:2]
+        background, change = self._inner.background, self.change
         if background is None:
             return None
+        moves = (change.sigma > 0, change.flip_rows, change.flip_columns, change.quarter_turns)
+        with _sampling:
+            known = _moved.get(self._inner)
+            if known is None or known[0] is not background or known[1] != moves:
+                known = _moved[self._inner] = background, moves, self._move(background)
+        return known[2]
+
+    def _move(self, background: Background) -> Background:
+        """Return the background of the image, moved like its pixels."""
+        change, shape = self.change, self.shape[:2]
         halo = 1 if change.sigma else 0
         is_moved = change.flip_rows or change.flip_columns or change.quarter_turns
         cell = cells.side_between(shape, background.cell, (halo, *(shape if is_moved else ())))
