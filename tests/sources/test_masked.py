@@ -179,6 +179,8 @@ def test_background_of_the_image_joins_that_of_the_mask(tmp_path: Path, colour: 
     assert source.colour((1008, 1024), (16, 32)) == 7
     assert source.colour((1040, 1050), (0, 32)) == colour
     assert source.colour((0, 16), (0, 16)) is None
+    inner = sources.open(tmp_path / "a.tif")
+    assert Masked.by(inner, np.ones((128, 64)), colour).background == inner.background
 
 
 @pytest.mark.parametrize(

@@ -81,15 +81,16 @@ class Masked(View):
         colour: Colour | None = None,
         cell: int | None = None,
     ) -> Masked:
-        """Mask an image by another one of its size, or smaller.
+        """Mask an image by another one.
 
         Args:
             source: The image.
-            mask: `[h, w]` or `[h, w, C]` over the whole image; what is not 0 is foreground. It may be smaller by any
-                factor, the same along rows and columns.
+            mask: `[h, w]` or `[h, w, C]` over the whole image; what is not 0 is foreground. It may have any size with
+                the ratio of rows to columns of the image.
             colour: Colour of the background. Default: the median of some of its pixels, see `sampled_colour`.
-            cell: Side of a cell in pixels. A cell with any foreground is foreground. Default: a pixel of the mask,
-                doubled until there are at most 2**22 cells.
+            cell: Side of a cell in pixels. A cell that touches any foreground is foreground. Default: a pixel of the
+                mask, rounded down to a power of two if it is not a whole number of pixels, and doubled until there are
+                at most 2**22 cells.
 
         Raises:
             SourceError: The mask has another shape or no foreground, `cell` is not a multiple of its pixels, or the
@@ -142,8 +143,10 @@ class Masked(View):
     def _find_background(self) -> Background:
         """Return the background of the mask, and that of the image where it has the same colour."""
         own, other = self._own, self._inner.background
-        if other is None or other.foreground.all() or own.foreground.all():
+        if other is None or other.foreground.all():
             return own
+        if own.foreground.all():
+            return other
         if (colour_of(self._inner, other) != self.fill).any():
             return own
         places = (cells.intervals(n, own.cell) for n in self.shape[:2])
@@ -165,7 +168,7 @@ class _OtherColours(Pointwise):
 def background_of_mask(
     source: Source, mask: Source | npt.NDArray[Any], cell: int | None = None
 ) -> Background:
-    """Return the background of an image by another image of its size, or smaller.
+    """Return the background of an image by a mask.
 
     Args:
         source: The image.
