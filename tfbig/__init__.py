@@ -22,6 +22,7 @@ from tfbig.sources import Slide, Source, open, open_slide
 from tfbig.streaming.model import StreamedModel, stream
 from tfbig.system.budget import Budget
 from tfbig.system.unified_memory import UnifiedMemory, unified_memory
+from tfbig.tissue import masked
 
 __version__ = "0.1.0"
 
@@ -43,6 +44,7 @@ __all__ = [
     "WorkerError",
     "backend",
     "layers",
+    "masked",
     "metrics",
     "mil",
     "open",

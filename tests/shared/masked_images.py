@@ -1,101 +1,40 @@
-"""Images with background, and the means to have every sweep skip it in small tiles."""
+"""Images with background, sources that record what is read, and the check that a background is right."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
 import numpy as np
-import pytest
 
-from tfbig.engine import backgrounds
-from tfbig.errors import BudgetError
-from tfbig.geometry.background import Background
-from tfbig.plan import active_strips, search
-from tfbig.plan.plan import Plan
-from tfbig.plan.planner import Planner
+from tfbig.geometry import cells
+from tfbig.sources import Source
 
 
-@dataclass
-class Skipping:
-    """What skipped background in a test.
+class Recording(Source):
+    """An array that records its windows, and that knows no background."""
 
-    Args:
-        known: Background of tensors, by the size of the image.
-        plans: Plans that skip background, in order.
-    """
+    def __init__(self, array: np.ndarray) -> None:
+        super().__init__(array.shape, array.dtype, "recording")
+        self._array = array.reshape(self.shape)
+        self.windows: list[tuple[int, int, int, int]] = []
 
-    known: dict[tuple[int, ...], Background] = field(default_factory=dict)
-    plans: list[Plan] = field(default_factory=list)
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        return self._read_window(start, stop, 0, self.shape[1])
 
-    def active(self) -> list[float]:
-        """Return the share of the image that each sweep of the last plan computes."""
-        return [cost.active for cost in self.plans[-1].costs]
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> np.ndarray:
+        self.windows.append((start, stop, left, right))
+        return np.ascontiguousarray(self._array[start:stop, left:right])
 
-
-def small_tiles(monkeypatch: pytest.MonkeyPatch, least: int = 4) -> Skipping:
-    """Skip background wherever there is any, in the smallest tiles that there may be.
-
-    Args:
-        monkeypatch: Pytest's fixture.
-        least: Fewest rows and columns of a tile.
-
-    Returns:
-        A record, whose `known` gives background to tensors, which have none otherwise.
-    """
-    record = Skipping()
-    everywhere, plan_of = search._everywhere, Planner.plan
-
-    def nowhere(problem: Any) -> Plan:
-        if problem.backgrounds:
-            raise BudgetError("only plans that skip background are tested")
-        return everywhere(problem)
-
-    def plan(self: Planner, *arguments: Any) -> Plan:
-        found = plan_of(self, *arguments)
-        if found.visits:
-            record.plans.append(found)
-        return found
-
-    def expected(images: Mapping[int, Any]) -> dict[int, Background]:
-        return {v: b for v, t in images.items() if (b := record.known.get(tuple(t.shape[1:-1])))}
-
-    monkeypatch.setattr(active_strips, "LEAST_TILE", least)
-    monkeypatch.setattr(active_strips, "START_OPERATIONS", 0)
-    monkeypatch.setattr(search, "_everywhere", nowhere)
-    monkeypatch.setattr(Planner, "plan", plan)
-    find_expected, find = backgrounds.expected, backgrounds.found
-    monkeypatch.setattr(backgrounds, "expected", lambda i: find_expected(i) or expected(i))
-    monkeypatch.setattr(backgrounds, "found", lambda i: find(i) or expected(i))
-    return record
+    def read_pixels(self) -> int:
+        """Number of pixels in all windows."""
+        return sum((b - a) * (d - c) for a, b, c, d in self.windows)
 
 
-def mask_of(size: tuple[int, ...], seed: int = 0, patches: int = 2, side: int = 12) -> np.ndarray:
-    """Return a mask of some rectangles, True on the foreground.
-
-    Args:
-        size: Rows, columns, ...
-        seed: Seed of the places of the rectangles.
-        patches: Number of rectangles.
-        side: Their largest side.
-    """
-    random, mask = np.random.default_rng(seed), np.zeros(size, bool)
-    for _ in range(patches):
-        starts = [int(random.integers(0, n)) for n in size]
-        mask[tuple(slice(s, s + int(random.integers(1, side))) for s in starts)] = True
-    return mask
-
-
-def image_of(mask: np.ndarray, channels: int, batch: int = 1, dtype: str = "float64") -> np.ndarray:
-    """Return images `[N, H, W, C]` of noise on a mask and one colour elsewhere."""
-    random = np.random.default_rng(7)
-    noise = random.normal(size=(batch, *mask.shape, channels))
-    colour = random.normal(size=(batch, *[1] * mask.ndim, channels))
-    return np.where(mask[None, ..., None], noise, colour).astype(dtype)
-
-
-def projected(mask: np.ndarray, cell: int = 1) -> Background:
-    """Return the background of an image with a mask; cells reach through all axes but the first two."""
-    flat = mask.reshape(*mask.shape[:2], -1).any(-1) if mask.ndim > 2 else mask
-    return Background(flat, 1).coarser(cell)
+def check_background(source: Source, least: float = 0.0) -> None:
+    """Assert that all pixels of the background have one colour, and that it has this share of the image."""
+    background = source.background
+    assert background is not None
+    rows, columns = source.shape[:2]
+    assert background.foreground.shape == cells.num_cells((rows, columns), background.cell)
+    outside = ~cells.pixels(background, (0, rows), (0, columns))
+    assert outside.mean() >= least
+    pixels = source.read_window((0, rows), (0, columns))[outside]
+    assert (pixels == pixels[:1]).all()

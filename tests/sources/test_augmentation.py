@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 from bag_samples import tiles
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from masked_images import Recording, check_background
+from scipy import ndimage
+from slide_files import noise
 
 from tfbig import SourceError, sources
-from tfbig.sources import ArrayBag, Augmentation, Augmented, AugmentedEach, resolve
+from tfbig.geometry import cells
+from tfbig.geometry.background import Background
+from tfbig.sources import ArrayBag, Augmentation, Augmented, AugmentedEach, Masked, resolve
 
 
 def test_default_changes_nothing() -> None:
@@ -119,3 +126,83 @@ def test_handle_of_augmented_image() -> None:
 def test_invalid_image() -> None:
     with pytest.raises(SourceError, match=r"augmentation expects images \[H, W, 1 or 3\] of uint8"):
         sources.AugmentedImage(sources.ArraySource(np.ones((4, 4, 2), np.uint8)), Augmentation())
+
+
+def masked_array(shape: tuple[int, ...], cell: int, seed: int) -> Masked:
+    """Noise whose background has a colour."""
+    foreground = np.random.default_rng(seed).random(cells.num_cells(shape[:2], cell)) < 0.15
+    foreground[0, -1] = True
+    fill = (230, 225, 235)[: shape[2]]
+    return Masked(sources.open(noise(*shape)), Background(foreground, cell), fill)
+
+
+@pytest.mark.parametrize("shape", [(96, 96, 3), (81, 81, 1), (70, 101, 3)])
+@given(cell=st.integers(1, 30), seed=st.integers(0, 500), data=st.data())
+@settings(max_examples=30)
+def test_background_is_moved_with_the_pixels(
+    shape: tuple[int, ...], cell: int, seed: int, data: st.DataObject
+) -> None:
+    """It has one colour; all else is as without masks."""
+    source = masked_array(shape, cell, seed)
+    changed = sources.AugmentedImage(source, Augmentation.draw(seed))
+    check_background(changed)
+    array = source.read(0, shape[0])
+    expected = sources.AugmentedImage(sources.open(array), Augmentation.draw(seed))
+    rows, columns = (
+        tuple(sorted(data.draw(st.lists(st.integers(0, n), min_size=2, max_size=2, unique=True))))
+        for n in shape[:2]
+    )
+    actual, plain = (x.read_window(rows, columns).astype(int) for x in (changed, expected))
+    assert abs(actual - plain).max() <= 1  # rounded
+    assert changed.background is not None
+    inside = cells.pixels(changed.background, rows, columns)
+    np.testing.assert_array_equal(actual[inside], plain[inside])
+    colour = changed.colour(rows, columns)
+    assert (colour is None) == bool(inside.any())
+    assert colour is None or (actual == colour).all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [Augmentation(), Augmentation(flip_rows=True), Augmentation(quarter_turns=1, sigma=1.0)],
+)
+def test_background_is_moved_exactly(change: Augmentation) -> None:
+    source = masked_array((96, 96, 3), 8, 3)
+    background = sources.AugmentedImage(source, change).background
+    assert background is not None
+    assert source.background is not None
+    before = source.background.foreground.repeat(8, 0).repeat(8, 1)
+    if change.sigma:
+        before = ndimage.binary_dilation(before, np.ones((3, 3), bool))
+    before = before[::-1] if change.flip_rows else before
+    after = cells.pixels(background, (0, 96), (0, 96))
+    np.testing.assert_array_equal(after, np.rot90(before, change.quarter_turns))
+
+
+def test_augmented_background_is_not_read() -> None:
+    recording = Recording(noise(512, 512, 3))
+    foreground = np.zeros((32, 32), bool)
+    foreground[10:12, 20:23] = True
+    source = Masked(recording, Background(foreground, 16), 255)
+    with source.lent() as _:
+        changed = resolve(source.changed_handle(5))
+        assert isinstance(changed, sources.AugmentedImage)
+        recording.windows.clear()
+        for start in range(0, 512, 64):
+            changed.read(start, start + 64)
+    assert 32 * 48 <= recording.read_pixels() < 3 * 32 * 48
+    assert changed.background is not None
+    assert changed.background.share < 0.02
+
+
+def test_background_is_moved_once_for_all_strips() -> None:
+    source = masked_array((96, 96, 3), 8, 3)
+    with source.lent():
+        first, again = (resolve(source.changed_handle(5)) for _ in range(2))
+        other = resolve(source.changed_handle(7))  # flipped otherwise
+    assert isinstance(first, sources.AugmentedImage)
+    assert isinstance(again, sources.AugmentedImage)
+    assert isinstance(other, sources.AugmentedImage)
+    assert first is not again
+    assert first.background is again.background
+    assert other.background != first.background

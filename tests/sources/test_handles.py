@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
+from masked_images import check_background
 from PIL import Image
 from slide_files import image, noise, num_open
 
 from tfbig import sources
 from tfbig.errors import SourceError
-from tfbig.sources import ArraySource, OnDisk
+from tfbig.sources import ArraySource, OnDisk, Source
 
 
 def test_handles() -> None:
@@ -138,3 +140,33 @@ def test_on_disk_arguments(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected at most one of level, mpp"):
         sources.OnDisk(tmp_path / "a.npy", mpp=1.0, step=2.0)
     assert sources.OnDisk(tmp_path / "a.npy", mpp=1.0, pixel=0.5).shape == (32, 32, 3)
+
+
+def test_background_of_handles(tmp_path: Path) -> None:
+    """Of registered sources, augmented ones and paths."""
+    masked = sources.Masked.by(ArraySource(image(64, 64)), np.eye(8), 3)
+    with masked.lent() as handle:
+        assert resolved(handle).background == masked.background
+        check_background(resolved(masked.changed_handle(4)))
+    array = ArraySource(image(3, 4))
+    with array.lent() as handle:
+        assert resolved(handle).background is None
+        assert resolved(array.changed_handle(4)).background is None
+    path = tmp_path / "sparse.tif"
+    stored = iter([noise(256, 256) if n in (0, 7) else None for n in range(25)])
+    options: dict[str, Any] = {"tile": (256, 256), "compression": "deflate", "dtype": "uint8"}
+    tifffile.imwrite(path, stored, shape=(1280, 1280), **options)
+    check_background(resolved(str(path)), 0.9)
+    on_disk = OnDisk(path)
+    check_background(on_disk, 0.9)
+    check_background(OnDisk(path, step=2.5), 0.85)
+    assert on_disk.colour((256, 512), (0, 512)) == 0
+    tifffile.imwrite(path, noise(1280, 1280), tile=(256, 256), compression="deflate")
+    assert on_disk.background is None  # of the file that is there now
+
+
+def resolved(handle: str) -> Source:
+    """The source of a handle."""
+    source = sources.resolve(handle)
+    assert isinstance(source, Source)
+    return source

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from masked_images import check_background
 from PIL import Image
 from resource_limits import cheap
 from slide_files import image, noise, read_all
 
 from tfbig import sources
 from tfbig.errors import SourceError
-from tfbig.sources import ArraySource, Grayscale, Padded, Scaled, Source, Upsampled, views
+from tfbig.geometry import cells
+from tfbig.geometry.background import Background
+from tfbig.sources import ArraySource, Grayscale, Masked, Padded, Scaled, Source, Upsampled, views
 
 
 def window_sources(tmp_path: Path) -> dict[str, Source]:
@@ -343,3 +346,61 @@ def test_pixel_size() -> None:
     assert sources.Padded(source, 32).mpp == (0.5, 0.25)
     assert sources.Scaled(source, (20, 30)).mpp == (1.0, 0.25)
     assert sources.Upsampled(source, 2, (80, 60)).mpp == (0.25, 0.125)
+
+
+def masked_image(cell: int, seed: int, channels: int = 3, share: float = 0.2) -> Masked:
+    """An image of 150 x 210 whose background has the colour 9."""
+    shape = cells.num_cells((150, 210), cell)
+    foreground = np.random.default_rng(seed).random(shape) < share
+    foreground[-1, 0] = True
+    array = noise(150, 210, channels)
+    return Masked(sources.open(array), Background(foreground, cell), 9)
+
+
+VIEWS = {
+    "crop": lambda x, n: x.crop((n % 50, 150 - n % 31), (n % 64, 210 - n % 7)),
+    "gray": lambda x, n: Grayscale(x, invert=bool(n % 2)),
+    "rgb": lambda x, n: sources.RGB(Grayscale(x)),
+    "channels": lambda x, n: sources.Channels(x, n % 3, n % 3 + 1),
+    "upsampled": lambda x, n: Upsampled(x, n % 5 + 1, (150 * (n % 5 + 1) - n % 4, 209)),
+    "padded": lambda x, n: Padded(x, n % 60 + 1, 9),
+    "padded otherwise": lambda x, n: Padded(x, n % 60 + 1, 10),
+    "scaled": lambda x, n: Scaled(x, (n % 200 + 1, n % 307 + 1)),
+    "enlarged": lambda x, n: Scaled(x, (200 + n % 200, 300 + n % 307)),
+    "centre": lambda x, n: sources.CenterCropped(x, n % 140 + 8),
+    "masked": lambda x, n: Masked.by(x, np.eye(15, 21), 9 + n % 2),
+    "crop of crop": lambda x, n: x.crop((n % 5, 140)).crop((n % 10, 130), (n % 13, 200)),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@given(cell=st.integers(1, 40), seed=st.integers(0, 9), number=st.integers(0, 999))
+@settings(max_examples=40)
+def test_views_keep_the_background(name: str, cell: int, seed: int, number: int) -> None:
+    check_background(VIEWS[name](masked_image(cell, seed), number))
+
+
+def test_background_of_views_is_not_much_smaller() -> None:
+    source = masked_image(10, 0, share=0.05)
+    assert source.background is not None
+    share = 1 - source.background.share
+    check_background(source.crop((20, 150), (30, 200)), share - 0.05)
+    check_background(source.crop((21, 150), (33, 200)), share - 0.05)
+    check_background(Scaled(source, (75, 105)), share - 0.12)
+    check_background(Upsampled(source, 4, (600, 840)), share - 0.01)
+    check_background(Padded(source, 200, 9), 1 - 150 * 210 / 200 / 400 * (1 - share) - 0.01)
+
+
+def test_padding_is_background_of_large_images() -> None:
+    large = ArraySource(np.ones((1024, 1000), np.uint8))
+    assert Padded(large, 16).background is None  # too little
+    padded = Padded(large, 1024)
+    assert padded.shape[:2] == (1024, 1024)
+    check_background(padded, 24 / 1024)
+    assert Padded(large, 8).background is None
+    assert Padded(ArraySource(np.ones((90, 90), np.uint8)), 512).background is None  # small
+
+
+def test_no_background_where_rounding_may_show() -> None:
+    wide = Upsampled(masked_image(7, 1), 2000, (150, 210 * 2000))
+    assert Scaled(wide, (150, 210)).background is None

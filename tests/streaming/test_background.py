@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from exactness import FLOAT64, assert_same
-from masked_images import Skipping, image_of, mask_of, projected, small_tiles
+from skipped_background import Skipping, image_of, mask_of, projected, small_tiles
 from small_networks import decoder, normalisations, resampling, signal, volume, windows
 
 import tfbig

@@ -62,7 +62,7 @@ class Visits:
         return {
             v: tuple(
                 Interval(*(int(line[axis * width + columns[end, v]]) for end in ("start", "stop")))
-                for axis in range(self.sweep.axes)
+                for axis in range(len(self.counts))
             )
             for v in self.sweep.reads
         }

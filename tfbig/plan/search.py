@@ -26,6 +26,9 @@ from tfbig.plan.sweeps import Layout, Sweep
 GOOD_ENOUGH = 1.1
 """The search, and the tracing of further layouts, ends when no plan could be faster by more than this factor."""
 
+LEAST_GAIN = 1.05
+"""Least ratio of predicted times at which background is skipped; tiles cost a little that is not predicted."""
+
 LOWER = (2, 4, 8, 16)
 """Divisors of the device limit for strips that are tried too on an accelerator.
 
@@ -52,7 +55,9 @@ def fastest(problem: Problem) -> Plan:
         if skipping is None:
             raise
         return skipping
-    return everywhere if skipping is None or everywhere.seconds <= skipping.seconds else skipping
+    if skipping is None or everywhere.seconds <= LEAST_GAIN * skipping.seconds:
+        return everywhere
+    return skipping
 
 
 def _everywhere(problem: Problem) -> Plan:

@@ -157,13 +157,13 @@ class Sweep:
 
         Args:
             sizes: Size of every image.
-            owned: What the tile owns of each observed image, along each of the `axes`.
+            owned: What the tile owns of each observed image, along each axis that images are cut along.
 
         Returns:
             Array `[1, axes * len(columns)]` int32, as a line of `tiles`.
         """
         tables = []
-        for axis in range(self.axes):
+        for axis in range(len(next(iter(owned.values())))):
             along = {
                 v: Interval(*np.array([[i[axis].start], [i[axis].stop]])) for v, i in owned.items()
             }

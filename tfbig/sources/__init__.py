@@ -1,10 +1,10 @@
 """Images and bags that are read in parts and never held whole.
 
 A `Source` is an image `[H, W, C]` that is read by bands of rows or rectangles; `open` returns one for a path or an
-array. `Source.crop`, `Grayscale`, `RGB`, `Padded`, `Scaled` and `Upsampled` transform a source as it is read. A
-`Slide` is a pyramid of images with the size of their pixels; `open_slide` chooses its reader, and `Slide.at` returns
-the source of one resolution. A `Bag` has instances `[n, ...]`, read by slices; `open_bag` returns one,
-and `Patches` and `Tiles` are bags of an image.
+array. `Source.crop`, `Grayscale`, `RGB`, `Masked`, `Padded`, `Scaled` and `Upsampled` transform a source as it is
+read. A `Slide` is a pyramid of images with the size of their pixels; `open_slide` chooses its reader, and `Slide.at`
+returns the source of one resolution. A `Bag` has instances `[n, ...]`, read by slices; `open_bag` returns one, and
+`Patches` and `Tiles` are bags of an image.
 
 A dataset refers to a source by its `handle`, a short string: `resolve(handle).read(start, stop)` returns rows.
 """
@@ -17,6 +17,7 @@ from tfbig.sources.bags.patches import Patches
 from tfbig.sources.bags.tile_coords import Coords, read_coords, write_coords
 from tfbig.sources.bags.tiles import Tiles
 from tfbig.sources.handles import OnDisk, resolve
+from tfbig.sources.masked import Masked
 from tfbig.sources.resolution import Resolution, read_mpp_table
 from tfbig.sources.slides.ome_tiff import write_ome_tiff
 from tfbig.sources.slides.opening import SLIDE_SUFFIXES, open, open_slide
@@ -42,6 +43,7 @@ __all__ = [
     "FeatureBag",
     "Filled",
     "Grayscale",
+    "Masked",
     "NpyBag",
     "NpyWriter",
     "OnDisk",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
@@ -14,6 +15,10 @@ from scipy import ndimage
 from skimage.color import hsv2rgb, rgb2hsv
 
 from tfbig.errors import SourceError
+from tfbig.geometry import cells
+from tfbig.geometry.background import Background
+from tfbig.geometry.windows import Interval
+from tfbig.sources.background import cells_of_window, colour_of, read_foreground
 from tfbig.sources.bags.bag import Bag, Indices
 from tfbig.sources.source import RowArray, Source, View
 
@@ -25,6 +30,10 @@ SAMPLED_BANDS, BAND_ROWS, SAMPLED_COLUMNS = 16, 16, 1024
 _sampling = threading.Lock()
 _samples: WeakKeyDictionary[Source, npt.NDArray[np.uint8]] = WeakKeyDictionary()
 """Sampled pixels of augmented images, read once per image and not for every augmentation."""
+_moved: WeakKeyDictionary[Source, tuple[Background, tuple[Any, ...], Background]] = (
+    WeakKeyDictionary()
+)
+"""Background of images, how it was moved last, and the result: a handle is resolved for every strip that is read."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +216,8 @@ class AugmentedImage(View):
 
     Windows equal those of the whole image augmented by `change`, except that contrast leaves the
     mean luma of sampled pixels, of 16 bands of rows, unchanged, so that the image does not
-    have to be read whole.
+    have to be read whole. The background of the image is moved with its pixels. It is augmented
+    once, so that rounding leaves it one colour.
 
     Args:
         source: Image `[H, W, 1 or 3]`, uint8.
@@ -238,21 +248,79 @@ class AugmentedImage(View):
         self.mean = _mean_luma(source, change.brightness)
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
+        window = (start, stop, left, right)
+        background = self.background
+        if background is None or background.foreground.all():
+            return self._augmented(*window)
+        return read_foreground(self._augmented, background, self._fill, window)
+
+    def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
+        background = self.background
+        if background is None or cells_of_window(background, (start, stop, left, right)).any():
+            return None
+        return self._fill.copy()
+
+    def _find_background(self) -> Background | None:
+        background, change = self._inner.background, self.change
+        if background is None:
+            return None
+        moves = (change.sigma > 0, change.flip_rows, change.flip_columns, change.quarter_turns)
+        with _sampling:
+            known = _moved.get(self._inner)
+            if known is None or known[0] is not background or known[1] != moves:
+                known = _moved[self._inner] = background, moves, self._move(background)
+        return known[2]
+
+    def _move(self, background: Background) -> Background:
+        """Return the background of the image, moved like its pixels."""
+        change, shape = self.change, self.shape[:2]
+        halo = 1 if change.sigma else 0
+        is_moved = change.flip_rows or change.flip_columns or change.quarter_turns
+        cell = cells.side_between(shape, background.cell, (halo, *(shape if is_moved else ())))
+        rows, columns = (cells.intervals(n, cell) for n in shape)
+        start, stop, left, right = self._before(*rows, *columns)
+        foreground = background.touches(
+            Interval(start - halo, stop + halo).clip(shape[0]),
+            Interval(left - halo, right + halo).clip(shape[1]),
+        )
+        is_turned = change.quarter_turns % 2
+        return Background(foreground.T if is_turned else foreground, cell)
+
+    @cached_property
+    def _fill(self) -> RowArray:
+        """Colour of the background, augmented."""
+        background = self._inner.background
+        assert background is not None
+        colour = np.tile(colour_of(self._inner, background), (3, 3, 1))
+        filled: RowArray = self._straight(colour, self.mean)[1, 1]
+        return filled
+
+    @property
+    def _straight(self) -> Augmentation:
+        """The augmentation without flips and rotation."""
+        return replace(self.change, flip_rows=False, flip_columns=False, quarter_turns=0)
+
+    def _before(self, start: Any, stop: Any, left: Any, right: Any) -> tuple[Any, Any, Any, Any]:
+        """Return the windows of the image that flips and rotation move to windows of this view."""
         rows, columns = self.shape[:2]
-        change = self.change
-        for _ in range(change.quarter_turns % 4):  # the window before the rotation
+        for _ in range(self.change.quarter_turns % 4):
             start, stop, left, right = left, right, columns - stop, columns - start
-        if change.flip_columns:
+        if self.change.flip_columns:
             left, right = columns - right, columns - left
-        if change.flip_rows:
+        if self.change.flip_rows:
             start, stop = rows - stop, rows - start
+        return start, stop, left, right
+
+    def _augmented(self, start: int, stop: int, left: int, right: int) -> RowArray:
+        """Return a window whose background is augmented like everything else."""
+        change, (rows, columns) = self.change, self.shape[:2]
+        start, stop, left, right = self._before(start, stop, left, right)
         halo = 1 if change.sigma else 0
         top, side = max(start - halo, 0), max(left - halo, 0)
         below, beyond = min(stop + halo, rows), min(right + halo, columns)
         window = self._inner.read_window((top, below), (side, beyond))
-        straight = replace(change, flip_rows=False, flip_columns=False, quarter_turns=0)
         without_halo = np.s_[start - top : stop - top, left - side : right - side]
-        augmented = straight(window, self.mean)[without_halo]
+        augmented = self._straight(window, self.mean)[without_halo]
         augmented = augmented[::-1] if change.flip_rows else augmented
         augmented = augmented[:, ::-1] if change.flip_columns else augmented
         return np.ascontiguousarray(np.rot90(augmented, change.quarter_turns))

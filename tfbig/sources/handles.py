@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, final
 
 from tfbig.errors import SourceError
+from tfbig.geometry.background import Background
 from tfbig.sources.augmentation import Augmentation, Augmented, AugmentedEach, AugmentedImage
 from tfbig.sources.bags.bag import Bag
 from tfbig.sources.files import PathLike, cannot_open
@@ -136,14 +137,26 @@ class OnDisk(Source):
     def _read(self, start: int, stop: int) -> RowArray:
         return self._read_window(start, stop, 0, self.shape[1])
 
+    @property
+    def background(self) -> Background | None:
+        """Where the image has one colour; the file is opened to find it."""
+        return self._opened().background
+
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
+        return self._opened().read_window((start, stop), (left, right))
+
+    def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
+        return self._opened().colour((start, stop), (left, right))
+
+    def _opened(self) -> Source:
+        """Return the open file, which may have been replaced."""
         source = _resolve_file(self.name, self._selection)
         if (source.shape, source.dtype) != (self.shape, self.dtype):
             raise SourceError(
                 f"{self.name}: was replaced: it is {source.shape} {source.dtype} now, and was {self.shape} "
                 f"{self.dtype} when it was opened. Open it again."
             )
-        return source.read_window((start, stop), (left, right))
+        return source
 
 
 def _resolve_file(path: str, selection: _Selection = _FINEST) -> Source:

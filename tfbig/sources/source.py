@@ -7,12 +7,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
 from tfbig.errors import SourceError
+from tfbig.geometry import cells
+from tfbig.geometry.background import Background
+from tfbig.geometry.windows import Interval
 from tfbig.units import format_bytes
 
 RowArray = npt.NDArray[Any]
@@ -142,7 +146,7 @@ class Source(Readable):
 
     Subclasses define `_read(start, stop)`. Those that can read columns without the whole rows
     define `_read_window(start, stop, left, right)` too, and those that know areas of one colour
-    without reading them, `_colour(start, stop, left, right)`.
+    without reading them, `_colour(start, stop, left, right)` and `_find_background()`.
 
     Args:
         shape: `(rows, columns)` or `(rows, columns, channels)`.
@@ -208,6 +212,23 @@ class Source(Readable):
             IndexError: The rectangle is empty or out of bounds.
         """
         return self._colour(*self._window(rows, columns))
+
+    @property
+    def background(self) -> Background | None:
+        """Where the image has one colour, found without decoding anything; None if that is not known.
+
+        Every pixel outside the cells of its foreground has the same colour. It is known of masked
+        images, of tiles and areas that files do not store, and of most views of these.
+        """
+        return self._background
+
+    @cached_property
+    def _background(self) -> Background | None:
+        return self._find_background()
+
+    def _find_background(self) -> Background | None:
+        """Return the background, or None; called once."""
+        return None
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         """Return the rectangle `[stop - start, right - left, C]`, which is valid."""
@@ -297,6 +318,9 @@ class Pointwise(View):
         colour = self._inner.colour((start, stop), (left, right))
         return None if colour is None else self._convert(colour[None, None])[0, 0]
 
+    def _find_background(self) -> Background | None:
+        return self._inner.background
+
 
 @final
 class Cropped(View):
@@ -322,6 +346,19 @@ class Cropped(View):
 
     def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
         return self._inner.colour(*self._inside(start, stop, left, right))
+
+    def _find_background(self) -> Background | None:
+        background = self._inner.background
+        if background is None:
+            return None
+        top, left = self._top, self._left
+        cell = cells.side_between(self.shape[:2], background.cell, (top, left))
+        rows, columns = (cells.intervals(n, cell) for n in self.shape[:2])
+        inside = (
+            Interval(rows.start + top, rows.stop + top),
+            Interval(columns.start + left, columns.stop + left),
+        )
+        return Background(background.touches(*inside), cell)
 
     def _inside(
         self, start: int, stop: int, left: int, right: int

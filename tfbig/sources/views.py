@@ -10,13 +10,21 @@ import numpy.typing as npt
 from PIL import Image
 
 from tfbig.errors import SourceError
+from tfbig.geometry import cells
+from tfbig.geometry.background import Background
+from tfbig.geometry.windows import Interval
 from tfbig.sources.arrays import from_array
+from tfbig.sources.background import SMALLEST, colour_of
 from tfbig.sources.resolution import Mpp
 from tfbig.sources.source import Pointwise, Readable, RowArray, Source, View
 
 _LUMA_BLOCK: Final = 2**16  # pixels whose 32-bit sums stay in a core's cache
 _BLOCK_BYTES: Final = 2**25
 """Bytes of an image that are scaled at once."""
+_FINER: Final = 4
+"""How much smaller than scaled ones cells are, if these are not too many: the filter reaches beyond their borders."""
+_LARGEST_SCALE: Final = 1024
+"""Scale up to which Pillow keeps areas of one colour exactly: it rounds each weight of its filter to 22 bits."""
 _LOWEST_BAND: Final = 8
 """Fewest rows of a scaled band of full width; if fewer fit, square blocks read fewer rows twice."""
 
@@ -171,6 +179,14 @@ class Upsampled(View):
         )
         return self._inner.colour(rows, columns)
 
+    def _find_background(self) -> Background | None:
+        background = self._inner.background
+        if background is None:
+            return None
+        cell = background.cell * self._factor
+        rows, columns = cells.num_cells(self.shape[:2], cell)
+        return Background(background.foreground[:rows, :columns], cell)
+
 
 @final
 class Padded(View):
@@ -191,7 +207,7 @@ class Padded(View):
     """
 
     def __init__(self, source: Source, multiple: int, value: float = 0) -> None:
-        if multiple < 1 or not _holds(source.dtype, value):
+        if multiple < 1 or not holds(source.dtype, value):
             raise SourceError(
                 f"{source.name}: cannot be padded with {value} to a multiple of {multiple}; "
                 f"expected a value that {source.dtype} can hold and a multiple of at least 1."
@@ -217,6 +233,32 @@ class Padded(View):
         if stop > num_rows or right > num_columns:
             return None
         return self._inner.colour((start, stop), (left, right))
+
+    def _find_background(self) -> Background | None:
+        background, shape = self._inner.background, self.shape[:2]
+        if background is None or background.foreground.all():
+            return self._padding()
+        num_rows, num_columns = self._inner.shape[:2]
+        cell = cells.side_between(shape, background.cell, (num_rows, num_columns))
+        down, across = (cells.intervals(n, cell) for n in shape)
+        rows, columns = down.start < num_rows, across.start < num_columns
+        foreground = np.zeros((len(rows), len(columns)), bool)
+        foreground[np.ix_(rows, columns)] = background.touches(
+            Interval(down.start[rows], np.minimum(down.stop[rows], num_rows)),
+            Interval(across.start[columns], np.minimum(across.stop[columns], num_columns)),
+        )
+        if (colour_of(self._inner, background) != self._value).any():
+            foreground |= np.logical_or.outer(down.stop > num_rows, across.stop > num_columns)
+        return Background(foreground, cell)
+
+    def _padding(self) -> Background | None:
+        """Return the padding as background, unless it or the image is small."""
+        inside, shape = self._inner.shape[:2], self.shape[:2]
+        if shape == inside or math.prod(shape) < SMALLEST:
+            return None
+        cell = cells.side_between(shape, 2**20, inside)
+        found = cells.rectangle(shape, cell, (0, inside[0]), (0, inside[1]))
+        return None if found.foreground.all() else found
 
 
 @final
@@ -272,6 +314,19 @@ class Scaled(View):
 
     def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
         return self._inner.colour(*self._source_window((start, stop), (left, right)))
+
+    def _find_background(self) -> Background | None:
+        background, shape = self._inner.background, self.shape[:2]
+        if background is None or max(self._scale) > _LARGEST_SCALE:
+            return None
+        side = cells.power_of_two(background.cell / max(self._scale))
+        fine = cells.side_of_cells(shape, max(side // _FINER, 1), cells.FEWER_CELLS)
+        cell = min(fine, cells.side_of_cells(shape, side))
+        rows, columns = (
+            _source_intervals(cells.intervals(size, cell), extent, scale)
+            for size, extent, scale in zip(shape, self._inner.shape, self._scale, strict=False)
+        )
+        return Background(background.touches(rows, columns), cell)
 
     def _source_window(
         self, rows: tuple[int, int], columns: tuple[int, int]
@@ -343,6 +398,12 @@ class CenterCropped(View):
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         return self._inner.read_window((start, stop), (left, right))
 
+    def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
+        return self._inner.colour((start, stop), (left, right))
+
+    def _find_background(self) -> Background | None:
+        return self._inner.background
+
 
 @final
 class Channels(Pointwise):
@@ -377,10 +438,16 @@ class Channels(Pointwise):
 
 
 def _source_range(window: tuple[int, int], extent: int, scale: float) -> tuple[int, int]:
-    """Return the pixels to read along one axis: the filter reaches one pixel of the coarser image to each side."""
+    """Return the pixels to read along one axis."""
+    start, stop = _source_intervals(Interval(*window), extent, scale)
+    return int(start), int(stop)
+
+
+def _source_intervals(windows: Interval, extent: int, scale: float) -> Interval:
+    """Return the pixels that windows need: the filter reaches one pixel of the coarser image to each side."""
     margin = max(scale, 1.0) + 1
-    first, last = (window[0] + 0.5) * scale - margin, (window[1] - 0.5) * scale + margin
-    return max(math.floor(first), 0), min(math.ceil(last), extent)
+    first, last = (windows.start + 0.5) * scale - margin, (windows.stop - 0.5) * scale + margin
+    return Interval(np.floor(first).astype(int), np.ceil(last).astype(int)).clip(extent)
 
 
 def scaled_mpp(mpp: Mpp | None, steps: tuple[float, float]) -> Mpp | None:
@@ -393,8 +460,13 @@ def scaled_mpp(mpp: Mpp | None, steps: tuple[float, float]) -> Mpp | None:
     return None if mpp is None else (mpp[0] * steps[0], mpp[1] * steps[1])
 
 
-def _holds(dtype: np.dtype[Any], value: float) -> bool:
-    """Return whether `dtype` can hold `value`; a real dtype holds any value, rounded."""
+def holds(dtype: np.dtype[Any], value: float) -> bool:
+    """Return whether `dtype` can hold `value`; a real dtype holds any value, rounded.
+
+    Args:
+        dtype: Dtype of a sample.
+        value: The value.
+    """
     if dtype.kind == "f":
         return True
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)

@@ -27,6 +27,7 @@ import tensorflow as tf
 from tfbig.errors import BudgetError
 from tfbig.stores import file_pool, tiled_store
 from tfbig.stores.page_pool import POOL, Pool
+from tfbig.stores.row_bands import Bands, Writer
 from tfbig.stores.tiled_store import Tiling
 from tfbig.system import callbacks
 from tfbig.system.budget import available_bytes
@@ -466,92 +467,7 @@ def after(tensors: list[tf.Tensor], done: tf.Tensor) -> list[tf.Tensor]:
         return [tf.identity(t) for t in tensors]
 
 
-Writer = Callable[[int, np.ndarray], object]
-
-
-class _Bands:
-    """Whole rows for a writer, put together from tiles, which come row by row.
-
-    Args:
-        writer: Function of the first row and the rows `[r, W, C]`.
-    """
-
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
-        self._band: np.ndarray | None = None
-        self._first = 0
-        self._next = 0
-        self._cell: np.ndarray | None = None
-        self._size: list[int] = []
-
-    def write(
-        self, firsts: Sequence[int], tile: np.ndarray, size: Sequence[int], is_cell: bool
-    ) -> None:
-        """Pass rows on, or keep a tile until its rows are complete.
-
-        Args:
-            firsts: First row of the tile, and its first column, ... if it has not all of them.
-            tile: `[r, w, ..., C]`.
-            size: Rows, columns, ... of the image.
-            is_cell: Whether the tile is the cell of all tiles that do not come; it comes first.
-        """
-        self._size = list(size)
-        if is_cell:
-            self._cell = tile
-            return
-        if self._band is None or firsts[0] != self._first:
-            self._begin(firsts[0], len(tile), tile)
-        assert self._band is not None
-        stops = _stops(firsts[1:], tile.shape[1:])
-        self._band[_places(firsts[1:], stops)] = tile
-        if stops == self._size[1 : len(firsts)]:
-            self._flush()
-
-    def finish(self) -> None:
-        """Pass on what is left: rows whose last tiles are background."""
-        self._flush()
-        if self._cell is not None:
-            self._fill(self._size[0])
-
-    def _begin(self, first: int, rows: int, tile: np.ndarray) -> None:
-        """Begin a band, after background down to it."""
-        self._flush()
-        if self._cell is not None:
-            self._fill(first)
-            self._band = self._background(first, rows)
-        else:
-            self._band = np.empty((rows, *self._size[1:], tile.shape[-1]), tile.dtype)
-        self._first = first
-
-    def _flush(self) -> None:
-        if self._band is not None:
-            self._writer(self._first, self._band)
-            self._next = self._first + len(self._band)
-            self._band = None
-
-    def _fill(self, until: int) -> None:
-        """Pass on rows of background."""
-        assert self._cell is not None
-        at_once = len(self._cell) * max(BAND_ROWS // len(self._cell), 1)
-        while self._next < until:
-            rows = min(at_once, until - self._next)
-            self._writer(self._next, self._background(self._next, rows))
-            self._next += rows
-
-    def _background(self, first: int, rows: int) -> np.ndarray:
-        assert self._cell is not None
-        sizes = [(first, rows), *((0, n) for n in self._size[1:])]
-        places = [
-            (start + np.arange(n)) % step
-            for (start, n), step in zip(sizes, self._cell.shape, strict=False)
-        ]
-        return self._cell[np.ix_(*places)]
-
-
-BAND_ROWS = 64
-"""Rows of background that are passed to a sink at once."""
-
-_SINKS: dict[int, _Bands] = {}
+_SINKS: dict[int, Bands] = {}
 
 
 @contextmanager
@@ -565,7 +481,7 @@ def sink(writer: Writer) -> Iterator[int]:
         Key of the writer, valid in this context.
     """
     key = id(writer)
-    bands = _SINKS[key] = _Bands(writer)
+    bands = _SINKS[key] = Bands(writer)
     try:
         yield key
         bands.finish()

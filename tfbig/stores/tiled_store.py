@@ -185,7 +185,8 @@ class Tiling:
             (first + np.arange(p.start, p.stop)) % step
             for first, p, step in zip(starts, part[1:], self.steps, strict=True)
         ]
-        return cell[(slice(None), *np.ix_(*places))]
+        part: tuple[Any, ...] = (slice(None), *np.ix_(*places))
+        return cell[part]
 
     def _add_to_rest(self, piece: np.ndarray, firsts: Sequence[int]) -> None:
         assert self.rest is not None, "a gradient of background without a cell"

@@ -1,11 +1,14 @@
-"""Slides read by OpenSlide: levels, damaged tiles, transparency."""
+"""Slides read by OpenSlide: levels, damaged tiles, transparency, areas that were not scanned."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from masked_images import check_background
 from samples import FILES
 from slide_files import NDPI, PANCREAS, SMALL_SVS
 
@@ -70,3 +73,110 @@ def test_transparent_pixels() -> None:
     pixels[0, :, 0] = [9, 90, 100]
     actual = openslide._opaque(pixels, (255, 200, 10))
     np.testing.assert_array_equal(actual[0], [[255, 200, 10], [90, 0, 0], [224, 160, 8]])
+
+
+class FakeOpenSlide:
+    """A slide of which a rectangle was scanned, with a level half as large; it counts what is read."""
+
+    level_dimensions = ((9000, 6000), (4500, 3000))
+    level_downsamples = (1.0, 2.0)
+    scanned = (1501, 3501), (4003, 7003)  # rows and columns
+
+    def __init__(self, name: str) -> None:
+        self.pixels_read = 0
+        (top, bottom), (left, right) = self.scanned
+        self.properties = {
+            "openslide.vendor": "mirax",
+            "openslide.background-color": "F0F1F2",
+            "openslide.bounds-x": str(left),
+            "openslide.bounds-y": str(top),
+            "openslide.bounds-width": str(right - left),
+            "openslide.bounds-height": str(bottom - top),
+        }
+
+    @staticmethod
+    def detect_format(name: str) -> str:
+        return "mirax"
+
+    def set_cache(self, cache: object) -> None:
+        pass
+
+    def read_region(
+        self, location: tuple[int, int], level: int, size: tuple[int, int]
+    ) -> np.ndarray:
+        self.pixels_read += size[0] * size[1]
+        step = 2**level
+        rows, columns = np.ogrid[: size[1], : size[0]]
+        rows, columns = rows * step + location[1], columns * step + location[0]
+        (top, bottom), (left, right) = self.scanned
+        inside = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
+        noise = ((rows * 7 + columns * 13) % 251).astype(np.uint8)
+        return np.stack([*[np.where(inside, noise, 0)] * 3, np.where(inside, 255, 0)], -1).astype(
+            np.uint8
+        )
+
+
+@pytest.fixture
+def scanned_slide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    fake = SimpleNamespace(
+        OpenSlide=FakeOpenSlide, OpenSlideCache=lambda size: None, OpenSlideError=OSError
+    )
+    monkeypatch.setattr(openslide, "openslide", fake)
+    monkeypatch.setattr(openslide, "_shared_cache", [])
+    monkeypatch.setattr(openslide.trial, "check", lambda kind, path: None)
+    (tmp_path / "a.mrxs").write_bytes(b"fake")
+    return open_slide(tmp_path / "a.mrxs")
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_background_outside_the_scanned_area(scanned_slide: Any, level: int) -> None:
+    source = scanned_slide.level(level)
+    check_background(source, 0.7 if level == 0 else 0.1)
+    fake, rows = scanned_slide._handle.slide(), source.shape[0]
+    fake.pixels_read = 0
+    assert source.colour((0, 100), (0, 900)).tolist() == [0xF0, 0xF1, 0xF2]
+    assert source.colour((rows // 2, rows // 2 + 1), (0, source.shape[1])) is None
+    assert (source.read_window((0, rows), (0, 900)) == (0xF0, 0xF1, 0xF2)).all()
+    assert fake.pixels_read == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [((1490, 1520), (0, 9000)), ((3400, 3600), (4000, 4100)), ((1400, 3600), (7000, 7050))],
+)
+def test_windows_at_the_border_of_the_scanned_area(
+    scanned_slide: Any, rows: tuple[int, int], columns: tuple[int, int]
+) -> None:
+    """As OpenSlide reads them, without what is far outside."""
+    source, fake = scanned_slide.level(0), FakeOpenSlide("")
+    size = columns[1] - columns[0], rows[1] - rows[0]
+    whole = fake.read_region((columns[0], rows[0]), 0, size)
+    expected = openslide._opaque(whole, (0xF0, 0xF1, 0xF2))
+    np.testing.assert_array_equal(source.read_window(rows, columns), expected)
+    assert scanned_slide._handle.slide().pixels_read < size[0] * size[1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"openslide.bounds-width": None},
+        {"openslide.bounds-x": "left"},
+        {
+            **{f"openslide.bounds-{name}": "0" for name in "xy"},
+            "openslide.bounds-width": "9000",
+            "openslide.bounds-height": "6000",
+        },
+    ],
+)
+def test_no_background_without_bounds(scanned_slide: Any, changes: dict[str, str | None]) -> None:
+    properties = scanned_slide._handle.slide().properties
+    properties |= {name: value for name, value in changes.items() if value is not None}
+    for name in [name for name, value in changes.items() if value is None]:
+        del properties[name]
+    assert scanned_slide.level(0).background is None
+    assert scanned_slide.level(0).colour((0, 9), (0, 9)) is None
+
+
+def test_background_of_a_scaled_slide(scanned_slide: Any) -> None:
+    scanned_slide.mpp = (0.25, 0.25)
+    check_background(scanned_slide.at(mpp=0.7), 0.1)

@@ -13,11 +13,13 @@ import pytest
 import tifffile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from masked_images import check_background
 from samples import ROOT
-from slide_files import SMALL_SVS, TIFFS, image, read_all, read_with_tifffile
+from slide_files import SMALL_SVS, TIFFS, image, noise, read_all, read_with_tifffile
 
 from tfbig import sources
 from tfbig.errors import SourceError
+from tfbig.geometry import cells
 from tfbig.sources import TiffSource
 
 EXAMPLES = ROOT / "examples" / "data"
@@ -174,6 +176,87 @@ def test_colour_of_missing_tiles(tmp_path: Path) -> None:
     assert not counts
     with pytest.raises(IndexError, match="rows 0:31 requested"):
         source.colour((0, 31), (0, 30))
+
+
+def write_sparse(
+    path: Path, shape: tuple[int, ...], tile: tuple[int, int], stored: np.ndarray, **options: Any
+) -> Path:
+    """Write a TIFF file of noise, without the tiles where `stored` is False."""
+    whole = noise(*tile, *shape[2:])
+    tiles = iter([whole if keep else None for keep in stored.ravel()])
+    options = {"compression": "deflate", "tile": tile, **options}
+    tifffile.imwrite(path, tiles, shape=shape, dtype="uint8", **options)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("tile", "cell"), [((256, 256), 256), ((128, 192), 64), ((240, 240), 16), ((1200, 16), 16)]
+)
+@pytest.mark.parametrize("nodata", [None, 7])
+def test_background_of_missing_tiles(
+    tmp_path: Path, tile: tuple[int, int], cell: int, nodata: int | None
+) -> None:
+    shape = (1100, 1000)
+    size = [-(-n // m) for n, m in zip(shape, tile, strict=True)]
+    stored = np.random.default_rng(1).random(size) < 0.3
+    stored.ravel()[:2] = True, False
+    tags = [] if nodata is None else [(42113, "s", 0, str(nodata), True)]
+    path = write_sparse(tmp_path / "a.tif", shape, tile, stored, extratags=tags)
+    source = TiffSource(path)
+    counts = decode_counter(source)
+    background = source.background
+    assert background is not None
+    assert not counts
+    assert background.cell == cell
+    inside = cells.pixels(background, (0, 1100), (0, 1000))
+    expected = stored.repeat(tile[0], 0).repeat(tile[1], 1)[:1100, :1000]
+    np.testing.assert_array_equal(inside, expected)
+    check_background(source)
+    assert source.background is background  # found once
+
+
+def without(source: TiffSource, segments: list[int]) -> TiffSource:
+    """Return a source whose file does not store some segments."""
+    counts = [0 if n in segments else count for n, count in enumerate(source._layout.counts)]
+    source._layout = dataclasses.replace(source._layout, counts=tuple(counts))
+    return source
+
+
+def test_background_of_missing_strips_and_planes(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"compression": "deflate"}
+    tifffile.imwrite(tmp_path / "a.tif", noise(1100, 1000), rowsperstrip=8, **options)
+    strips = without(TiffSource(tmp_path / "a.tif"), [n for n in range(138) if n % 3])
+    check_background(strips, 0.66)
+    assert strips.background is not None
+    assert strips.background.cell == 8
+    options |= {"photometric": "rgb", "planarconfig": "separate", "tile": (256, 256)}
+    tifffile.imwrite(tmp_path / "b.tif", noise(3, 1280, 1280), **options)
+    planes = without(TiffSource(tmp_path / "b.tif"), [n for n in range(75) if n not in (3, 30)])
+    assert planes.background is not None
+    stored = np.zeros((5, 5), bool)
+    stored[0, 3] = stored[1, 0] = True  # in one plane each
+    np.testing.assert_array_equal(planes.background.foreground, stored)
+    check_background(planes)
+
+
+def test_no_background(tmp_path: Path) -> None:
+    """Of small images, of files that store everything, and where missing tiles are not numbers."""
+    small = write_sparse(tmp_path / "a.tif", (64, 64), (16, 16), np.eye(4))
+    assert TiffSource(small).background is None
+    full = write_sparse(tmp_path / "b.tif", (1100, 1100), (256, 256), np.ones((5, 5)))
+    assert TiffSource(full).background is None
+    tifffile.imwrite(tmp_path / "c.tif", noise(1100, 1100))
+    assert TiffSource(tmp_path / "c.tif").background is None
+    source = without(TiffSource(full), [1])
+    assert source.background is not None
+    source = without(TiffSource(full), [1])
+    source._layout = dataclasses.replace(source._layout, nodata=np.nan)
+    assert source.background is None
+
+
+def test_nothing_is_stored(tmp_path: Path) -> None:
+    path = write_sparse(tmp_path / "a.tif", (1100, 1100), (256, 256), np.ones((5, 5)))
+    check_background(without(TiffSource(path), list(range(25))), 1.0)
 
 
 @pytest.mark.parametrize("name", ["deflate_tiles", "jpeg_strips", "one_row_strips", "rgba_planes"])

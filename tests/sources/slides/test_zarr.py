@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
+from masked_images import check_background
 from slide_files import noise
 
 from tfbig import SourceError, sources
 from tfbig.sources import open_slide
+from tfbig.sources.slides import zarr_chunks
 
 
 @pytest.mark.parametrize("shape", [(70, 50), (70, 50, 3)])
@@ -68,3 +70,53 @@ def test_damaged_chunk(tmp_path: Path) -> None:
             chunk.write_bytes(b"torn")
     with pytest.raises(SourceError, match=r"a\.zarr: rows 0:9, columns 0:50 cannot be read"):
         sources.open(tmp_path / "a.zarr").read(0, 9)
+
+
+@pytest.mark.parametrize("axes", ["yx", "cyx", "xyc"])
+@pytest.mark.parametrize("shards", [False, True])
+@pytest.mark.parametrize("fill", [0, 7])
+def test_background_of_missing_chunks(tmp_path: Path, axes: str, shards: bool, fill: int) -> None:
+    sizes, chunk = {"y": 1100, "x": 1000, "c": 3}, {"y": 64, "x": 128, "c": 1}
+    shape = [sizes[axis] for axis in axes]
+    inside = np.full(shape, fill, np.uint8)
+    middle = tuple(slice(None) if axis == "c" else slice(300, 400) for axis in axes)
+    inside[middle] = noise(*inside[middle].shape)
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=3)
+    chunks = [chunk[axis] for axis in axes]
+    options = {"shards": [2 * n if n > 1 else n for n in chunks]} if shards else {}
+    array = group.create_array(
+        "0", shape=shape, dtype="uint8", chunks=chunks, fill_value=fill, **options
+    )
+    array[...] = inside
+    multiscales = [{"axes": [{"name": axis} for axis in axes], "datasets": [{"path": "0"}]}]
+    group.attrs.update({"ome": {"multiscales": multiscales}})
+    source = open_slide(tmp_path / "a.zarr").level()
+    background = source.background
+    assert background is not None
+    assert background.cell == (128 if shards else 64)
+    check_background(source, 0.75)
+    assert source.colour((290, 410), (290, 410)) is None
+    colour = source.colour((0, 200), (0, 1000))
+    assert colour is not None
+    assert colour.tolist() == [fill] * source.shape[2]
+
+
+def test_no_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of small arrays, of those that store everything, with too many chunks, or with a fill value of nan."""
+    zarr.save(tmp_path / "small.zarr", np.zeros((64, 64), np.uint8))
+    assert sources.open(tmp_path / "small.zarr").background is None
+    zarr.save(tmp_path / "full.zarr", noise(1100, 1000))
+    assert sources.open(tmp_path / "full.zarr").background is None
+    for name, dtype, fill in (("nan", "float32", np.nan), ("zero", "float32", 0)):
+        zarr.create_array(
+            tmp_path / f"{name}.zarr",
+            shape=(1100, 1000),
+            dtype=dtype,
+            chunks=(99, 99),
+            fill_value=fill,
+        )
+    assert sources.open(tmp_path / "nan.zarr").background is None
+    assert sources.open(tmp_path / "nan.zarr").colour((0, 9), (0, 9)) is None
+    check_background(sources.open(tmp_path / "zero.zarr"), 1.0)
+    monkeypatch.setattr(zarr_chunks, "MAX_LISTED", 100)
+    assert sources.open(tmp_path / "zero.zarr").background is None

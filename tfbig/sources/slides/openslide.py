@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any, Final, final
@@ -11,7 +13,10 @@ from typing import Any, Final, final
 import numpy as np
 
 from tfbig.errors import SourceError
+from tfbig.geometry import cells
+from tfbig.geometry.background import Background
 from tfbig.sources import trial
+from tfbig.sources.background import SMALLEST, cells_of_window, read_foreground
 from tfbig.sources.files import File, PathLike, optional
 from tfbig.sources.resolution import resolution_from_openslide
 from tfbig.sources.slides.slide import Slide
@@ -19,6 +24,10 @@ from tfbig.sources.source import RowArray, Source
 
 openslide, _import_error = optional("openslide")
 
+MARGIN: Final = 2
+"""Pixels around the scanned area that are read too: the borders of tiles are interpolated."""
+COARSE_MARGIN: Final = 1024
+"""The same at coarser levels, whose tiles may reach beyond what was scanned at level 0 (MRXS)."""
 CACHE_BYTES: Final = 256 * 2**20
 """Size of OpenSlide's cache of decoded tiles, shared by all slides."""
 _BLOCK: Final = 1024
@@ -111,6 +120,9 @@ class _Handle:
 class _VendorLevel(Source):
     """A level of a slide, RGB; transparent pixels get the background colour of the slide.
 
+    What lies outside the area that was scanned is transparent. Where OpenSlide knows that area (`openslide.bounds-x`
+    and others, of MRXS, SCN and some TIFF files), the rest is filled without reading it.
+
     OpenSlide addresses a region by whole pixels of level 0. If the start of a block is not a whole
     number of them, the block is shifted by up to half such a pixel, and interpolated.
     """
@@ -125,6 +137,28 @@ class _VendorLevel(Source):
         return self._read_window(start, stop, 0, self.shape[1])
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
+        if self.background is None:
+            return self._decoded(start, stop, left, right)
+        window, colour = (start, stop, left, right), _background(self._slide.slide())
+        return read_foreground(self._decoded, self.background, np.array(colour, np.uint8), window)
+
+    def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
+        window, background = (start, stop, left, right), self.background
+        if background is None or cells_of_window(background, window).any():
+            return None
+        return np.array(_background(self._slide.slide()), np.uint8)
+
+    def _find_background(self) -> Background | None:
+        shape = self.shape[:2]
+        cell = cells.side_of_cells(shape, most_cells=cells.FEWER_CELLS)
+        scanned = _scanned(self._slide.slide().properties, self._step)
+        if scanned is None or math.prod(shape) < SMALLEST:
+            return None
+        found = cells.rectangle(shape, cell, *scanned)
+        return None if found.foreground.all() else found
+
+    def _decoded(self, start: int, stop: int, left: int, right: int) -> RowArray:
+        """Return a window, read in blocks by several threads."""
         slide = self._slide.slide()
         out = np.empty((stop - start, right - left, 3), np.uint8)
         corners = list(product(range(start, stop, _BLOCK), range(left, right, _BLOCK)))
@@ -179,6 +213,24 @@ def _open(name: str) -> Any:
             _shared_cache.append(openslide.OpenSlideCache(CACHE_BYTES))
         slide.set_cache(_shared_cache[0])
     return slide
+
+
+def _scanned(
+    properties: Mapping[str, str], step: float
+) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Return the rows and columns of a level that were scanned, or None if the file does not specify them."""
+    try:
+        x, y, width, height = (
+            int(properties[f"openslide.bounds-{name}"]) for name in ("x", "y", "width", "height")
+        )
+    except (KeyError, ValueError):
+        return None
+    margin = MARGIN if step == 1 else COARSE_MARGIN
+    rows, columns = (
+        (math.floor(first / step) - margin, math.ceil((first + size) / step) + margin)
+        for first, size in ((y, height), (x, width))
+    )
+    return rows, columns
 
 
 def _background(slide: Any) -> tuple[int, int, int]:

@@ -14,6 +14,9 @@ from typing import final
 import numpy as np
 
 from tfbig.errors import SourceError
+from tfbig.geometry import cells
+from tfbig.geometry.background import Background
+from tfbig.sources.background import SMALLEST
 from tfbig.sources.files import File, PathLike, still_open
 from tfbig.sources.slides.tiff_layout import read_layout
 from tfbig.sources.source import RowArray, Source
@@ -123,6 +126,16 @@ class TiffSource(Source):
         if any(self._layout.counts[segment] for segment in segments):
             return None
         return np.full(self.shape[2], self._layout.nodata, self.dtype)
+
+    def _find_background(self) -> Background | None:
+        """Return the tiles that the file does not store; their size is known without decoding them."""
+        layout, shape = self._layout, self.shape[:2]
+        if math.prod(shape) < SMALLEST or not math.isfinite(layout.nodata):
+            return None
+        stored = layout.stored_segments()
+        if stored.all() or layout.rows_at is not None:
+            return None
+        return cells.of_tiles(stored, layout.segment_shape, shape)
 
     def _places(self, start: int, stop: int, left: int, right: int) -> tuple[range, range]:
         """Return the bands that a rectangle touches, and the places of its segments in each."""

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import tifffile
 
 from tfbig.errors import SourceError
@@ -99,6 +100,13 @@ class TiffLayout:
         _, top, left = self.corner(segment)
         height, width = self.segment_shape
         return min(height, self.shape[0] - top), min(width, self.shape[1] - left)
+
+    def stored_segments(self) -> npt.NDArray[np.bool_]:
+        """Return whether the file stores a segment, in any plane except alpha, `[num_bands, num_across]`."""
+        shape = self.planes, self.num_bands, self.num_across
+        counts = np.array(self.counts[: math.prod(shape)]).reshape(shape)
+        stored: npt.NDArray[np.bool_] = (counts[: self.shape[2]] != 0).any(0)
+        return stored
 
     def segments(self, band: int, across: Iterable[int]) -> list[int]:
         """Return the segments at some places of a band, in all planes except alpha.

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+import numpy.typing as npt
 
 from tfbig.errors import SourceError
+from tfbig.geometry import cells
+from tfbig.geometry.background import Background
+from tfbig.sources.background import SMALLEST
 from tfbig.sources.files import PathLike, optional
 from tfbig.sources.resolution import Resolution
 from tfbig.sources.slides.slide import Slide
-from tfbig.sources.slides.zarr_chunks import check_array, check_chunk, chunks_of_window
+from tfbig.sources.slides.zarr_chunks import (
+    check_array,
+    check_chunk,
+    chunks_of_window,
+    stored_chunks,
+)
 from tfbig.sources.source import RowArray, Source
 
 zarr, _import_error = optional("zarr")
@@ -90,6 +101,39 @@ class _ZarrSource(Source):
         order = [axes.index(axis) for axis in "yxc" if axis in axes]
         rows = window.transpose(order).reshape(stop - start, right - left, self.shape[2])
         return np.ascontiguousarray(rows, self.dtype)
+
+    def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
+        stored = self._stored
+        if stored is None:
+            return None
+        height, width = self._tile
+        down = slice(start // height, -(-stop // height))
+        if stored[down, left // width : -(-right // width)].any():
+            return None
+        return np.full(self.shape[2], self._array.fill_value, self.dtype)
+
+    def _find_background(self) -> Background | None:
+        shape, stored = self.shape[:2], self._stored
+        if stored is None or stored.all() or math.prod(shape) < SMALLEST:
+            return None
+        return cells.of_tiles(stored, self._tile, shape)
+
+    @cached_property
+    def _stored(self) -> npt.NDArray[np.bool_] | None:
+        """Whether the chunks at a place, of any channel, are stored; None if it takes too long to know."""
+        fill = self._array.fill_value
+        stored = stored_chunks(self._array) if fill is not None and np.isfinite(fill) else None
+        if stored is None:
+            return None
+        others = tuple(n for n, axis in enumerate(self._axes) if axis not in "yx")
+        grid = np.asarray(stored.any(others))
+        return grid if self._axes.index("y") < self._axes.index("x") else grid.T
+
+    @property
+    def _tile(self) -> tuple[int, int]:
+        """Rows and columns of a chunk, or shard."""
+        sizes = dict(zip(self._axes, self._array.shards or self._array.chunks, strict=True))
+        return int(sizes["y"]), int(sizes["x"])
 
     def _check_chunks(self, places: tuple[slice | int, ...]) -> None:
         """Raise SourceError if a chunk of a window, which was not checked before, decodes to too many bytes."""

@@ -12,6 +12,7 @@ import io
 import itertools
 import lzma
 import math
+import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ from typing import Any, Final
 
 import imagecodecs
 import numpy as np
+import numpy.typing as npt
 
 from tfbig.errors import SourceError
 from tfbig.units import format_bytes
@@ -29,6 +31,8 @@ MAX_CHUNK_BYTES: Final = 2**28
 MIN_CHUNK_BYTES: Final = 2**12
 """Smallest accepted size of a decoded chunk, if there are more than `MAX_SMALL_CHUNKS`: each takes zarr some 0.1 ms."""
 MAX_SMALL_CHUNKS: Final = 10**6
+MAX_LISTED: Final = 2**17
+"""Largest number of chunks of which each is looked for, in about two seconds."""
 _SLACK: Final = 2**16
 """Bytes by which a decoded chunk may exceed its array: some codecs add checksums."""
 _FILTERS: Final = frozenset(
@@ -109,6 +113,24 @@ def check_chunk(array: Any, place: tuple[int, ...], name: str) -> None:
                 f"{name}: the chunk {file.name} decodes to more than {format_bytes(expected)}, the size of a chunk. "
                 "The array is damaged or forged; write it again."
             )
+
+
+def stored_chunks(array: Any) -> npt.NDArray[np.bool_] | None:
+    """Return whether each chunk, or shard, of an array in a folder is stored; zarr stores none of the fill value.
+
+    Args:
+        array: The zarr array, in a folder.
+
+    Returns:
+        `[chunks along each axis]`, or None if there are more than `MAX_LISTED` chunks.
+    """
+    sizes = array.shards or array.chunks
+    counts = [-(-n // m) for n, m in zip(array.shape, sizes, strict=True)]
+    if math.prod(counts) > MAX_LISTED:
+        return None
+    folder, key = Path(array.store.root) / array.path, array.metadata.encode_chunk_key
+    found = [os.path.exists(folder / key(place)) for place in np.ndindex(*counts)]
+    return np.array(found, bool).reshape(counts)
 
 
 def chunks_of_window(array: Any, window: tuple[slice | int, ...]) -> Iterator[tuple[int, ...]]:

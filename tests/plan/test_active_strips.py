@@ -1,0 +1,94 @@
+"""Tests of `tfbig.plan.active_strips`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from graphs import make_planner, read
+from keras import Input, Model, layers
+from skipped_background import projected
+
+from tfbig.errors import BudgetError
+from tfbig.geometry.background import Background
+from tfbig.plan import active_strips
+from tfbig.plan.active_strips import ActiveStrips
+from tfbig.plan.plan import Plan
+
+SIZE = (8192, 6144)
+
+
+def network() -> Model:
+    x = start = Input((None, None, 3))
+    for filters, strides in ((8, 2), (8, 1), (16, 2)):
+        x = layers.Conv2D(filters, 3, strides, padding="same", use_bias=False)(x)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
+    return Model(start, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
+
+
+def disk(radius: float) -> np.ndarray:
+    rows, columns = np.ogrid[: SIZE[0], : SIZE[1]]
+    mask: np.ndarray = (rows - 4000) ** 2 + (columns - 3000) ** 2 <= radius**2
+    return mask
+
+
+def plan(background: Background | None, **limits: int) -> Plan:
+    graph = read(network())
+    planner = make_planner(graph, 2**26, **limits)
+    backgrounds = {graph.inputs[0]: background} if background else {}
+    return planner.plan(1, {graph.inputs[0]: SIZE}, None, backgrounds)
+
+
+def test_plans_follow_the_foreground() -> None:
+    whole, large, small = (
+        plan(b) for b in (None, projected(disk(2000), 64), projected(disk(480), 64))
+    )
+    assert not whole.layout.skips
+    assert large.layout.skips
+    assert small.layout.skips
+    assert small.operations < large.operations < whole.operations
+    assert small.projected.host < large.projected.host < whole.projected.host
+    assert small.seconds < large.seconds < whole.seconds
+
+
+def test_share_of_each_sweep() -> None:
+    found = plan(projected(disk(480), 64))
+    assert all(0 < cost.active < 0.5 for cost in found.costs)
+    for visits, cost in zip(found.visits, found.costs, strict=True):
+        value = visits.sweep.observed[0]
+        share = visits.owned_pixels(value) / np.prod(visits.sizes[value])
+        assert cost.active == pytest.approx(share)
+        assert cost.starts == visits.number * len(visits.sweep.nodes)
+
+
+def test_an_image_that_is_all_foreground_is_not_cut_into_tiles() -> None:
+    found = plan(Background(np.ones((128, 96), bool), 64))
+    assert not found.layout.skips
+    assert found.visits == ()
+
+
+def test_finds_the_tiles_that_cost_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all numbers of tiles that are tried, none costs less."""
+    tried: list[float] = []
+    effort = active_strips._effort
+
+    def record(tiles: ActiveStrips, count: int) -> float:
+        tried.append(effort(tiles, count))
+        return tried[-1]
+
+    monkeypatch.setattr(active_strips, "_effort", record)
+    found = plan(projected(disk(480), 64))
+    first = found.costs[0]
+    assert len(tried) > 5
+    assert (
+        first.operations + first.starts * active_strips.START_OPERATIONS <= min(tried[:8]) * 1.001
+    )
+
+
+def test_what_fits_only_without_background() -> None:
+    """Half of the host memory of the whole image suffices for a small piece of tissue."""
+    whole, small = plan(None), plan(projected(disk(480), 64))
+    host = small.projected.host * 11 // 10
+    assert host < whole.projected.host // 3
+    with pytest.raises(BudgetError):
+        plan(None, host_bytes=host)
+    assert plan(projected(disk(480), 64), host_bytes=host).layout.skips

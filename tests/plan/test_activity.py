@@ -1,0 +1,161 @@
+"""Tests of `tfbig.plan.activity`, against the plain network on a masked image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+from graphs import read
+from keras import layers
+from skipped_background import mask_of, projected
+
+from tfbig.geometry.background import Background
+from tfbig.geometry.windows import partition
+from tfbig.plan.activity import Activity, Visits
+from tfbig.plan.sweeps import Layout, schedule
+
+SIZE = (120, 96)
+
+
+def encoder() -> keras.Model:
+    x = start = keras.Input((None, None, 3))
+    x = layers.Conv2D(4, 5, 2, padding="same")(x)
+    x = layers.BatchNormalization()(x)
+    return keras.Model(start, layers.Conv2D(4, 3, padding="same")(layers.MaxPooling2D()(x)))
+
+
+def with_decoder() -> keras.Model:
+    model = encoder()
+    x = layers.Conv2DTranspose(2, 3, strides=2, padding="same")(model.output)
+    return keras.Model(model.input, layers.Conv2D(2, 3)(layers.BatchNormalization()(x)))
+
+
+def with_dropout() -> keras.Model:
+    model = encoder()
+    x = layers.BatchNormalization()(layers.Dropout(0.5)(model.output))
+    return keras.Model(model.input, layers.Conv2D(2, 3)(x))
+
+
+def activity_of(
+    model: keras.Model, background: Background | None = None
+) -> tuple[Activity, Layout]:
+    graph = read(model)
+    layout = Layout(tuple(schedule(graph)))
+    sizes = graph.extents({graph.inputs[0]: SIZE})
+    background = background or projected(mask_of(SIZE, 3))
+    return Activity(graph, sizes, {graph.inputs[0]: background}, layout), layout
+
+
+def tiles_of(visits: Visits, value: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tiles of an image that are computed as a mask, and its cell as another."""
+    size, columns = visits.sizes[value], visits.sweep.columns
+    computed, cell = np.zeros(size, bool), np.zeros(size, bool)
+    width = len(columns)
+    for line in visits.table():
+        part = tuple(
+            slice(
+                line[axis * width + columns["own start", value]],
+                line[axis * width + columns["own stop", value]],
+            )
+            for axis in range(2)
+        )
+        (cell if line[-1] else computed)[part] = True
+    return computed, cell
+
+
+@pytest.mark.parametrize("build", [encoder, with_decoder])
+@pytest.mark.parametrize("side", [4, 8])
+def test_what_is_not_computed_repeats_the_cell(
+    build: Callable[[], keras.Model], side: int, float64: None
+) -> None:
+    """Images of a network with random weights, in inference, repeat the cell outside the tiles."""
+    mask = mask_of(SIZE, 3)
+    model = build()
+    activity, layout = activity_of(model, projected(mask))
+    graph = activity.graph
+    counts = [
+        [max(min(activity.sizes[v][axis] // side for v in s.observed), 1) for axis in range(2)]
+        for s in layout.sweeps
+    ]
+    all_visits = activity.visits(layout, counts)
+    assert all_visits is not None
+    random = np.random.default_rng(0)
+    image = np.where(mask[..., None], random.normal(size=(*SIZE, 3)), 0.7)[None]
+    names = {graph.values[v].name: v for s in layout.sweeps for v in s.observed}
+    skipped = 0
+    for layer in model.layers:
+        value = next((v for name, v in names.items() if name.split("/")[0] == layer.name), None)
+        if value is None or value in graph.inputs or "normal" in layer.name:
+            continue
+        output = keras.Model(model.input, layer.output)(image)[0].numpy()
+        if output.shape[:2] != activity.sizes[value]:
+            continue
+        visits = next(v for v in all_visits if value in v.sweep.observed)
+        computed, cell = tiles_of(visits, value)
+        steps = visits.steps[value]
+        rows, columns = np.nonzero(cell)
+        pattern = output[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
+        assert pattern.shape[:2] == steps
+        repeated = np.tile(
+            pattern, (*(-(-n // s) for n, s in zip(output.shape, steps, strict=False)), 1)
+        )
+        outside = ~computed
+        same = repeated[: len(output), : output.shape[1]]
+        np.testing.assert_allclose(output[outside], same[outside], atol=1e-12)
+        skipped += int(outside.sum())
+        copies = visits.copies()[visits.sweep.observed.index(value)]
+        assert copies * np.prod(steps) == outside.sum()
+    assert skipped > 0
+
+
+def test_dropout_is_computed_everywhere_and_what_is_before_is_not() -> None:
+    activity, layout = activity_of(with_dropout())
+    everywhere = [activity.is_everywhere(s) for s in layout.sweeps]
+    assert everywhere[0] is False
+    assert everywhere[-1] is True
+    assert activity.is_of_use
+    visits = activity.visits(layout, [(8, 8)] * len(layout.sweeps))
+    assert visits is not None
+    assert visits[0].cell is not None
+    assert visits[-1].cell is None
+    assert visits[-1].active.all()
+    assert visits[-1].copies().tolist() == [0] * len(layout.sweeps[-1].observed)
+
+
+def test_no_foreground_leaves_only_the_border() -> None:
+    activity, layout = activity_of(encoder(), Background(np.zeros(SIZE, bool)))
+    tiles = activity.tiles(layout.sweeps[0], (12, 12))
+    assert tiles.active[0].all()
+    assert not tiles.active[2:-2, 2:-2].any()
+
+
+def test_all_foreground_is_computed() -> None:
+    activity, layout = activity_of(encoder(), Background(np.ones(SIZE, bool)))
+    visits = activity.visits(layout, [(6, 6)] * len(layout.sweeps))
+    assert visits is not None
+    assert all(v.active.all() and v.cell is None for v in visits)
+    assert [v.number for v in visits] == [36] * len(layout.sweeps)
+
+
+def test_shares_of_stores_count_tiles_and_a_cell() -> None:
+    activity, layout = activity_of(with_decoder())
+    sweep = next(s for s in layout.sweeps if s.writes)
+    (value, *_) = sweep.writes
+    tiles = activity.tiles(sweep, (8, 6))
+    pixels = tiles.owned_pixels(value) + np.prod(tiles.steps[value])
+    share = activity.stored_shares(sweep, (8, 6))[value]
+    assert share == pixels / np.prod(activity.sizes[value])
+    assert 0 < share < 1
+
+
+def test_tiles_begin_with_cells() -> None:
+    activity, layout = activity_of(with_decoder())
+    sweep = layout.sweeps[-1]
+    steps = activity.steps(sweep)
+    assert max(max(s) for s in steps.values()) > 1
+    for v in sweep.observed:
+        size, step = activity.sizes[v][0], steps[v][0]
+        starts = partition(size, 5, np.arange(5), step).start
+        assert (starts % step == 0).all()
