@@ -185,8 +185,8 @@ class Tiling:
             (first + np.arange(p.start, p.stop)) % step
             for first, p, step in zip(starts, part[1:], self.steps, strict=True)
         ]
-        part: tuple[Any, ...] = (slice(None), *np.ix_(*places))
-        return cell[part]
+        repeated: tuple[Any, ...] = (slice(None), *np.ix_(*places))
+        return cell[repeated]
 
     def _add_to_rest(self, piece: np.ndarray, firsts: Sequence[int]) -> None:
         assert self.rest is not None, "a gradient of background without a cell"
