@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from exactness import FLOAT64, assert_same
+from keras import layers
 from skipped_background import Skipping, image_of, mask_of, projected, small_tiles
 from small_networks import decoder, normalisations, resampling, signal, volume, windows
 
@@ -63,3 +64,179 @@ def test_outputs_and_gradients(
     skipping.known[size] = projected(mask)
     assert_exact(build, image_of(mask, channels, batch))
     assert min(skipping.active()) < 0.9
+
+
+def classifier() -> keras.Model:
+    x = start = keras.Input((None, None, 3))
+    for filters, strides in ((6, 2), (8, 2)):
+        x = layers.Conv2D(filters, 3, strides, padding="same", use_bias=False)(x)
+        x = layers.ReLU()(layers.BatchNormalization(momentum=0.8)(x))
+    y = layers.BatchNormalization()(layers.Conv2D(8, 3, padding="same", use_bias=False)(x))
+    pooled = layers.GlobalAveragePooling2D()(layers.ReLU()(layers.Add()([x, y])))
+    return keras.Model(start, layers.Dense(2)(pooled))
+
+
+def segmenter() -> keras.Model:
+    x = start = keras.Input((None, None, 3))
+    skip = layers.ReLU()(layers.Conv2D(4, 3, padding="same")(x))
+    x = layers.BatchNormalization()(layers.Conv2D(6, 3, strides=2, padding="same")(skip))
+    x = layers.Conv2DTranspose(4, 2, strides=2)(layers.ReLU()(x))
+    x = layers.Concatenate()([x, skip])
+    return keras.Model(start, layers.Conv2D(1, 3, padding="same", activation="sigmoid")(x))
+
+
+def slides(masks: list[np.ndarray]) -> tuple[list[tfbig.Source], np.ndarray]:
+    """Return masked images as sources, and their pixels."""
+    sources = []
+    for seed, mask in enumerate(masks):
+        noise = np.random.default_rng(seed).normal(size=(*mask.shape, 3))
+        sources.append(tfbig.masked(tfbig.open(noise), mask, (0.5, -0.25, 0.75), cell=2))
+    return sources, np.stack([s.read(0, s.shape[0]) for s in sources])
+
+
+def train_both(
+    build: Callable[[], keras.Model],
+    sources: list[tfbig.Source],
+    pixels: np.ndarray,
+    labels: np.ndarray,
+    loss: Any,
+    metrics: Any = (),
+    **options: Any,
+) -> Any:
+    """Train a streamed model on handles and its twin on pixels, assert that they stay equal, and return the first."""
+    model, twin = build(), build()
+    twin.set_weights(model.get_weights())
+    big = tfbig.stream(model, source_dtype="float64", **options)
+    for each in (big, twin):
+        each.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, metrics=list(metrics))
+    handles = np.array([s.handle for s in sources])
+    for _ in range(2):
+        actual = big.train_on_batch(handles, labels, return_dict=True)
+        expected = twin.train_on_batch(pixels, labels, return_dict=True)
+        for name, value in expected.items():
+            np.testing.assert_allclose(actual[name], value, rtol=1e-9, err_msg=name)
+    for first, second in zip(model.weights, twin.weights, strict=True):
+        assert_same(first.numpy(), second.numpy(), FLOAT64)
+    return big
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_training_on_slides(batch: int, skipping: Skipping, float64: None) -> None:
+    sources, pixels = slides([mask_of((120, 100), seed) for seed in range(batch)])
+    train_both(classifier, sources, pixels, np.ones((batch, 2)), "mse")
+    assert min(skipping.active()) < 0.9
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_all_tissue_and_hardly_any(everything: bool, skipping: Skipping, float64: None) -> None:
+    mask = np.full((90, 80), everything)
+    mask[45, 40] = True
+    sources, pixels = slides([mask])
+    train_both(classifier, sources, pixels, np.ones((1, 2)), "mse")
+    assert (min(skipping.active()) < 0.5) != everything
+
+
+def test_spilled_tiles(skipping: Skipping, float64: None, tmp_path: Any) -> None:
+    sources, pixels = slides([mask_of((320, 300), 1, side=150)])
+    train_both(classifier, sources, pixels, np.ones((1, 2)), "mse")
+    host = skipping.plans[-1].total_bytes - skipping.plans[-1].projected.host // 3
+    budget = tfbig.Budget(host=host, disk="1GB", scratch=str(tmp_path))
+    train_both(classifier, sources, pixels, np.ones((1, 2)), "mse", budget=budget)
+    assert skipping.plans[-1].layout.spilled
+
+
+def test_replayed_tiles(skipping: Skipping, float64: None) -> None:
+    sources, pixels = slides([mask_of((320, 300), 1, side=150)])
+    train_both(classifier, sources, pixels, np.ones((1, 2)), "mse")
+    host = skipping.plans[-1].total_bytes - skipping.plans[-1].projected.host * 2 // 5
+    train_both(
+        classifier, sources, pixels, np.ones((1, 2)), "mse", budget=tfbig.Budget(host=host, disk=0)
+    )
+    assert skipping.plans[-1].layout.replays
+
+
+@pytest.mark.parametrize("loss", ["binary_crossentropy", "dice"])
+def test_labels_of_pixels(loss: str, skipping: Skipping, float64: None) -> None:
+    """Labels are constant on most of the background, and not on one pixel of it."""
+    mask = mask_of((140, 120), 2)
+    sources, pixels = slides([mask])
+    labels = (mask & (np.arange(120) % 3 == 0)).astype("float64")[None, ..., None]
+    labels[0, 70, 3] = 1
+    metrics = [keras.metrics.BinaryAccuracy(), keras.metrics.BinaryIoU()]
+    train_both(segmenter, sources, pixels, labels, loss, metrics)
+    assert min(skipping.active()) < 0.9
+
+
+def test_predictions_are_whole(skipping: Skipping, float64: None, tmp_path: Any) -> None:
+    sources, pixels = slides([mask_of((140, 120), 2)])
+    model = segmenter()
+    big = tfbig.stream(model, source_dtype="float64")
+    expected = model.predict(pixels, verbose=0)
+    actual = big(tf.constant([sources[0].handle]), training=False)
+    assert_same(actual.numpy(), expected, FLOAT64)
+    assert min(skipping.active()) < 0.9
+    big.predict_to(sources[0], tmp_path / "mask.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "mask.npy"), expected[0], atol=1e-12)
+
+
+def test_noise_is_computed_everywhere(skipping: Skipping, float64: None) -> None:
+    def noisy() -> keras.Model:
+        model = classifier()
+        x = layers.Dropout(0.5, seed=1)(model.layers[-4].output)
+        return keras.Model(model.input, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
+
+    sources, _ = slides([mask_of((120, 100), 5)])
+    big = tfbig.stream(noisy(), source_dtype="float64")
+    big.compile("sgd", "mse")
+    with pytest.warns(UserWarning, match="'dropout' differ from pixel to pixel"):
+        big.train_on_batch(np.array([sources[0].handle]), np.ones((1, 2)))
+    active = skipping.active()
+    assert active[0] < 0.9
+    assert active[-1] == 1
+
+
+def test_other_slides_need_no_trace(skipping: Skipping, float64: None) -> None:
+    sources, _ = slides([mask_of((120, 100), seed) for seed in range(3)])
+    big = tfbig.stream(classifier(), source_dtype="float64")
+    big.compile("sgd", "mse")
+    step = big.traced(big.train_step)
+    for source in sources:
+        step.one((tf.constant([source.handle]), tf.ones((1, 2), tf.float64)))
+    assert len(step._traced) == 1
+    assert len({plan.visits[0].number for plan in skipping.plans}) > 1
+
+
+def test_background_is_not_read(skipping: Skipping, float64: None) -> None:
+    class Tissue(tfbig.Source):
+        pixels = 0
+
+        def _read(self, start: int, stop: int) -> Any:
+            return self._read_window(start, stop, 0, self.shape[1])
+
+        def _read_window(self, start: int, stop: int, left: int, right: int) -> Any:
+            Tissue.pixels += (stop - start) * (right - left)
+            return np.ones((stop - start, right - left, 3), "float64")
+
+    mask = np.zeros((240, 200), bool)
+    mask[100:110, 90:100] = True
+    image = tfbig.masked(Tissue((*mask.shape, 3), "float64", "tissue"), mask, 0.5, cell=2)
+    Tissue.pixels = 0
+    big = tfbig.stream(classifier(), source_dtype="float64")
+    big(tf.constant([image.handle]))
+    assert 100 <= Tissue.pixels < 0.05 * mask.size
+
+
+def test_input_gradients_are_of_every_pixel(float64: None) -> None:
+    """A gradient of the image itself is asked for: background is computed."""
+    model = classifier()
+    twin = classifier()
+    twin.set_weights(model.get_weights())
+    x = tf.constant(image_of(mask_of((40, 30), 1), 3))
+    big = tfbig.stream(model, strip_rows=8)
+    results = []
+    for each in (big, twin):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(each(x, training=True))
+        results.append(tape.gradient(y, x))
+    assert_same(*results, FLOAT64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from tfbig.errors import BudgetError
 from tfbig.geometry.background import Background
+from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
 from tfbig.plan.search import GOOD_ENOUGH
 from tfbig.plan.sweeps import Layout
@@ -27,6 +29,7 @@ class LayoutChoice:
         self.planner = planner
         self._chosen: list[Layout] = []
         self._forced = threading.local()
+        self._warned: list[str] = []
 
     def for_shapes(
         self,
@@ -48,6 +51,7 @@ class LayoutChoice:
         batch = next(iter(shapes.values()))[0]
         sizes = {v: shape[1:-1] for v, shape in shapes.items()}
         best = self.planner.plan(batch, sizes, None, backgrounds)
+        self._say_what_is_computed(best)
         for layout in self._chosen:
             with suppress(BudgetError):
                 plan = self.planner.plan(batch, sizes, layout, backgrounds)
@@ -55,6 +59,18 @@ class LayoutChoice:
                     return layout
         self._chosen.append(best.layout)
         return best.layout
+
+    def _say_what_is_computed(self, plan: Plan) -> None:
+        """Warn once about layers that have the background computed too."""
+        if plan.everywhere and not self._warned:
+            self._warned.extend(plan.everywhere)
+            names = ", ".join(f"'{name}'" for name in plan.everywhere)
+            warnings.warn(
+                f"'{self.planner.prepared.options.name}': the results of {names} differ from pixel to pixel, so what "
+                "depends on them is computed on the background too. Pool the image first, or remove noise and dropout "
+                "of single pixels, to skip it.",
+                stacklevel=2,
+            )
 
     @contextmanager
     def using(self, layout: Layout) -> Iterator[None]:

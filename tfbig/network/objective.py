@@ -453,10 +453,10 @@ def _update(scores: Scores, spatial: int) -> Callable[..., None]:
             if isinstance(metric, keras.metrics.Mean):
                 _update_mean(metric, y_true, y_pred, share)
             else:
-                metric.update_state(y_true, y_pred, **_weights(y_true, None, copies))
+                metric.update_state(y_true, y_pred, **_weights(metric, y_true, None, copies))
         for metric in scores.weighted:
             if not isinstance(metric, keras.metrics.Mean):
-                metric.update_state(y_true, y_pred, **_weights(y_true, weights, copies))
+                metric.update_state(y_true, y_pred, **_weights(metric, y_true, weights, copies))
             elif weights is None:
                 _update_mean(metric, y_true, y_pred, share)
             else:
@@ -468,12 +468,14 @@ def _update(scores: Scores, spatial: int) -> Callable[..., None]:
 
 
 def _weights(
-    y_true: tf.Tensor, weights: tf.Tensor | None, copies: kernels.Copies | None
+    metric: Any, y_true: tf.Tensor, weights: tf.Tensor | None, copies: kernels.Copies | None
 ) -> dict[str, tf.Tensor | None]:
     """Return the sample weights of a strip that occurs several times, as an argument of `update_state`."""
     if copies is None:
         return {} if weights is None else {"sample_weight": weights}
-    ones = tf.ones_like(y_true, keras.config.floatx()) if weights is None else weights
+    counts = "int" in str(metric.dtype)  # as confusion matrices do
+    dtype = tf.int64 if counts else keras.config.floatx()
+    ones = tf.ones_like(y_true, dtype) if weights is None else weights
     return {"sample_weight": copies.of(ones)}
 
 

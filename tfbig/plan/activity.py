@@ -146,12 +146,18 @@ class Activity:
         self.sizes = sizes
         self.backgrounds = backgrounds
         self.axes = min(graph.spatial, 2)
+        self._stops: list[str] = []
         self._depends: dict[int, Depends | None] = {
             v: self._of_input(v) if v in backgrounds else None for v in graph.inputs
         }
         for sweep in layout.sweeps:
             self._know(sweep)
         self._tiles: dict[tuple[object, ...], BoolArray] = {}
+
+    @property
+    def everywhere(self) -> tuple[str, ...]:
+        """Names of layers whose results differ from pixel to pixel of the background, in order."""
+        return tuple(dict.fromkeys(self._stops))
 
     def _of_input(self, value: int) -> Depends:
         return {value: tuple(map(Reach.of_input, self.sizes[value][: self.axes]))}
@@ -171,6 +177,7 @@ class Activity:
         """Return what the output of a node depends on; None if the output differs from pixel to pixel."""
         joint: dict[int, Reaches] = {}
         if not node.op.uniform:
+            self._stops.append(node.layer)
             return None
         for p in image_positions(node):
             source, axes = node.inputs[p], axes_of(node, p)
@@ -183,6 +190,7 @@ class Activity:
                     for reach, axis, size in zip(reaches, axes, self.sizes[source], strict=False)
                 ]
                 if None in passed:
+                    self._stops.append(node.layer)
                     return None
                 reach = tuple(r for r in passed if r is not None)
                 joint[image] = _joined(joint[image], reach) if image in joint else reach

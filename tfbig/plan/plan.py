@@ -125,6 +125,8 @@ class Plan:
         rates: Speed of the machine.
         replicas: Number of replicas of the model on this machine; each has such a plan.
         visits: Tiles that each sweep computes, then each replay; empty if no background is skipped.
+        everywhere: Layers whose results differ from pixel to pixel of the background: what depends on them is computed
+            everywhere.
 
     Example:
         >>> image = keras.Input((None, None, 3))
@@ -151,6 +153,13 @@ class Plan:
     rates: Rates
     replicas: int = 1
     visits: tuple[Visits, ...] = ()
+    everywhere: tuple[str, ...] = ()
+
+    @property
+    def active(self) -> float:
+        """Share of the work of a forward pass that is computed; the rest is background."""
+        whole = sum(c.exact_operations / c.active for c in self.costs if c.active)
+        return sum(c.exact_operations for c in self.costs) / whole if whole else 1.0
 
     @property
     def sweeps(self) -> tuple[Sweep, ...]:
@@ -232,7 +241,7 @@ class Plan:
 
     def __str__(self) -> str:
         """Return the table that `summary` prints."""
-        head = _row(*_HEAD)
+        head = _row(*_HEAD) + (" active" if self.visits else "")
         pairs = [
             *zip(self.sweeps, self.costs, strict=True),
             *zip(self.layout.replays, self.replay_costs, strict=True),
@@ -306,7 +315,7 @@ def _line(plan: Plan, sweep: Sweep, cost: SweepCost) -> str:
         for some, place in ((images, "host"), (stores, "disk"))
     )
     moved = sum(w.moved_bytes for w in work)
-    return _row(
+    line = _row(
         f"+{sweep.index}" if sweep.is_replay else f"{sweep.index}",
         layers_of(sweep),
         f"{'x'.join(map(str, cost.counts))} x {cost.rows}",
@@ -317,6 +326,7 @@ def _line(plan: Plan, sweep: Sweep, cost: SweepCost) -> str:
         f"{cost.operations / cost.exact_operations if cost.exact_operations else 1:.3f}",
         f"{sum(w.seconds for w in work):.2f}",
     )
+    return f"{line} {cost.active:6.3f}" if plan.visits else line
 
 
 def _written_stores(plan: Plan, sweep: Sweep) -> list[Store]:
@@ -335,7 +345,22 @@ def _totals(plan: Plan) -> list[str]:
         f"other {format_bytes(projected.fixed)}, model {format_bytes(projected.model)}",
         f"{plan.operations / 1e9:.1f} GFLOP a step, recompute factor {plan.recompute_factor:.3f}, "
         f"{format_bytes(plan.moved_bytes)} moved, predicted {plan.seconds:.1f} s",
+        *_background_totals(plan),
     ]
+
+
+def _background_totals(plan: Plan) -> list[str]:
+    """Return lines on how much of the image is computed, if it has a background."""
+    lines = []
+    if plan.visits:
+        tiles = sum(visits.number for visits in plan.visits)
+        lines.append(
+            f"{plan.active:.3f} of the image is computed, in {tiles} tiles; the rest is background"
+        )
+    if plan.everywhere:
+        names = ", ".join(f"'{name}'" for name in plan.everywhere)
+        lines.append(f"background is computed too where it depends on {names}")
+    return lines
 
 
 def _replica_totals(plan: Plan) -> list[str]:

@@ -38,15 +38,14 @@ class Problem:
     backgrounds: Mapping[int, Background] = field(default_factory=dict)
 
     def activity(self, layout: Layout) -> Activity | None:
-        """Return what a layout computes; None if it skips nothing.
+        """Return what a layout computes; None if no input has background, or a layer cannot compute tiles.
 
         Args:
             layout: The layout, whose images have a background if the inputs have one.
         """
         if not self.backgrounds or not all(s.can_tile for s in layout.sweeps):
             return None
-        activity = Activity(self.prepared.graph, self.extents, self.backgrounds, layout)
-        return activity if activity.is_of_use else None
+        return Activity(self.prepared.graph, self.extents, self.backgrounds, layout)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -48,7 +48,15 @@ def fastest(problem: Problem) -> Plan:
     Raises:
         BudgetError: If the smallest strip, or the images that must be stored, exceed the limits.
     """
-    skipping = _skipping(problem)
+    activity = problem.activity(problem.prepared.straight)
+    if activity is None:
+        return _everywhere(problem)
+    return replace(_fastest_of_both(problem, activity), everywhere=activity.everywhere)
+
+
+def _fastest_of_both(problem: Problem, activity: Activity) -> Plan:
+    """Return the fastest plan of those that skip background and those that compute it."""
+    skipping = _skipping(problem, activity)
     try:
         everywhere = _everywhere(problem)
     except BudgetError:
@@ -71,10 +79,9 @@ def _everywhere(problem: Problem) -> Plan:
     return _choose(problem, candidates(pricing, straight))
 
 
-def _skipping(problem: Problem) -> Plan | None:
-    """Return the fastest plan that skips background; None if there is no background, or no such plan fits."""
-    activity = problem.activity(problem.prepared.straight)
-    if activity is None:
+def _skipping(problem: Problem, activity: Activity) -> Plan | None:
+    """Return the fastest plan that skips background; None if no image has any, or no such plan fits."""
+    if not activity.is_of_use:
         return None
     pricing = Pricing(problem, activity=activity)
     with suppress(BudgetError):
