@@ -34,7 +34,7 @@ def test_whole_slide_classifier(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", [0.5, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [0.5, 1.0])
 def test_patch_generator(share, tmp_path, capsys):
     out = tmp_path / "made.png"
     distance = patch_generator.main(steps=2, batch=4, share=share, out=out)

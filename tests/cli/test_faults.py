@@ -223,9 +223,7 @@ def disk(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "size", [pytest.param(size, marks=slow) for size in (20, 150, 250, 400)] + [520]
-)
+@pytest.mark.parametrize("size", [20, 150, 250, 400, 520])
 def test_full_disk(size, data, segmentation_run, tmp_path, disk, capsys):
     """Sizes in kB range from too small for the settings to too small for the pictures."""
     out = disk(f"size={size}k") / "out"

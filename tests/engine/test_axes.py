@@ -155,10 +155,10 @@ PLANE, FIRST_STACK, SECOND_STACK = (
     [
         (*PLANE, False),
         (*FIRST_STACK, True),
-        pytest.param(*PLANE, True, marks=pytest.mark.slow),
-        pytest.param(*FIRST_STACK, False, marks=pytest.mark.slow),
-        pytest.param(*SECOND_STACK, True, marks=pytest.mark.slow),
-        pytest.param(*SECOND_STACK, False, marks=pytest.mark.slow),
+        (*PLANE, True),
+        (*FIRST_STACK, False),
+        (*SECOND_STACK, True),
+        (*SECOND_STACK, False),
     ],
 )
 def test_order_of_axes(
@@ -175,7 +175,7 @@ SIZES = (((4, 5, 9), (2, 0, 1)), ((6, 5, 4), None), ((3, 8, 5), (1, 0, 2)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [SIZES[:2], pytest.param(SIZES, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sizes", [SIZES[:2], SIZES])
 def test_volume_is_cut_along_its_longest_axis(sizes: Any, float64: None) -> None:
     """Outputs, gradients and a step of `fit` whose labels are volumes too, for several sizes in turn."""
 

@@ -134,9 +134,7 @@ def test_dropout_is_replayed(float64: None) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "policy", ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision(policy: str) -> None:
     keras.config.set_dtype_policy(policy)
     model = mil.MIL(small_encoder(), ABMIL(2), 3, instance_shape=(SIDE, SIDE, 3))

@@ -97,19 +97,9 @@ def test_positions(cells, width):
 @pytest.mark.parametrize(
     ("name", "channels"),
     [
-        ("small", 1),
-        ("strided", 3),
-        ("mobilenetv2", 1),
-        ("resnet18", 3),
-        *(
-            pytest.param(name, channels, marks=pytest.mark.slow)
-            for name, channels in [
-                ("small", 3),
-                ("strided", 1),
-                ("mobilenetv2", 3),
-                ("resnet18", 1),
-            ]
-        ),
+        (name, channels)
+        for name in ("small", "strided", "mobilenetv2", "resnet18")
+        for channels in (1, 3)
     ],
 )
 def test_baseline(name, channels):

@@ -155,8 +155,8 @@ def test_outputs_and_gradients(build: Any, cut: Any, float64: None) -> None:
     ("build", "cut"),
     [
         (one_block_classifier, {"upto": "b0_norm"}),
-        pytest.param(classifier, {"upto": "b1_norm"}, marks=pytest.mark.slow),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in CUTS[3:5]),
+        (classifier, {"upto": "b1_norm"}),
+        *CUTS[3:5],
     ],
 )
 def test_fit_evaluate_predict(build: Any, cut: Any, float64: None) -> None:

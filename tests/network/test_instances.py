@@ -124,7 +124,8 @@ def test_resnet_18(float64: None) -> None:
     assert_same(actual, expected, FLOAT64)
 
 
-@pytest.mark.parametrize("num_sizes", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_sizes", [1, 3])
 def test_training_matches_plain_model(num_sizes: int, float64: None) -> None:
     """Ten steps on bags of several sizes."""
     models = [bag_model(plain()) for _ in range(2)]
@@ -158,7 +159,7 @@ def test_frozen_batch_norm_is_not_a_barrier(float64: None) -> None:
         layers.Dropout(0.4, seed=1),
         pytest.param(layers.Dropout(0.4, (None, 1, 1, None), seed=1), marks=pytest.mark.slow),
         pytest.param(layers.SpatialDropout2D(0.4, seed=1), marks=pytest.mark.slow),
-        layers.GaussianNoise(0.4, seed=1),
+        pytest.param(layers.GaussianNoise(0.4, seed=1), marks=pytest.mark.slow),
         pytest.param(layers.GaussianDropout(0.4, seed=1), marks=pytest.mark.slow),
     ],
 )

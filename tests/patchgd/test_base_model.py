@@ -57,8 +57,7 @@ def test_frozen_weights_do_not_change() -> None:
     ("policy", "at_once"),
     [
         ("mixed_bfloat16", 2),
-        ("mixed_float16", None),
-        pytest.param("mixed_float16", 2, marks=pytest.mark.slow),  # slow on processors
+        *(pytest.param("mixed_float16", n, marks=pytest.mark.slow) for n in (None, 2)),
     ],
 )
 def test_mixed_precision(policy: str, at_once: Any) -> None:

@@ -118,13 +118,8 @@ def test_encoder_scale(sampling: Any, patches_at_once: Any, float64: None) -> No
     [
         ("shuffle", None),
         ("attention", None),
-        *(
-            pytest.param(sampler, accumulate, marks=pytest.mark.slow)
-            for sampler, accumulate in [
-                ("replacement", None),
-                *((sampler, n) for sampler in patch_sampling.SAMPLERS for n in (1, 3)),
-            ]
-        ),
+        ("replacement", None),
+        *((sampler, n) for sampler in patch_sampling.SAMPLERS for n in (1, 3)),
     ],
 )
 def test_every_sampler_learns(sampler: str, accumulate: Any) -> None:

@@ -58,7 +58,7 @@ OPTIMISERS = {
 }
 
 
-@pytest.mark.parametrize("name", ["clipped", slow("averaged"), "accumulated"])
+@pytest.mark.parametrize("name", [slow("clipped"), slow("averaged"), "accumulated"])
 def test_optimisers(name: str, float64: None) -> None:
     """Ten steps, two per call (`steps_per_execution`)."""
     x, y = data(segmenter, 20)

@@ -63,7 +63,6 @@ FAST_STEPS = {
     ("sparse logits", "plain"),
     ("dice", "xla"),
     ("summed huber", "xla"),
-    ("custom", "plain"),
 }
 
 
@@ -121,7 +120,7 @@ def test_custom_loss_with_additional_label_channels(float64: None) -> None:
 @pytest.mark.parametrize(
     ("reduction", "weighted"),
     [
-        ("sum_over_batch_size", False),
+        slow("sum_over_batch_size", False),
         slow("sum", False),
         slow("mean_with_sample_weight", False),
         slow("sum_over_batch_size", True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -280,6 +281,12 @@ def test_shares() -> None:
     np.testing.assert_allclose(actual.shares(coords, 40), expected, atol=1e-12)
 
 
+@cache
+def tissue_in(path: Path) -> Tissue:
+    """Return the tissue of a slide, found once for all tests."""
+    return find_tissue(open_slide(path))
+
+
 SLOW = [
     pytest.param(name, marks=pytest.mark.slow)
     for name in ("esophagus_eosinophilic", "gastritis_lymphocytic")
@@ -290,14 +297,15 @@ SLOW = [
 @pytest.mark.parametrize("name", ["pancreas_pdac_1", *SLOW])
 def test_pale_half_of_a_slide(name: str, contrast: float, least: float, tmp_path: Path) -> None:
     """Pale tissue is found beside stained tissue; Otsu's threshold leaves up to all of it out."""
-    slide = open_slide(ROOT / "examples" / "data" / f"{name}.tif")
+    path = ROOT / "examples" / "data" / f"{name}.tif"
+    slide = open_slide(path)
     small = slide.scaled(masks.small_step(slide))
     image = small.read(0, small.shape[0]).astype(float)
     right = np.s_[:, image.shape[1] // 2 :]
     image[right] = 243 + contrast * (image[right] - 243)  # the grey value of the glass of all three
     np.save(tmp_path / "pale.npy", np.rint(image).astype(np.uint8))
     pale = open_slide(tmp_path / "pale.npy", mpp=masks.MPP)
-    stained, found = find_tissue(slide), find_tissue(pale)
+    stained, found = tissue_in(path), find_tissue(pale)
     expected = stained.mask[right]
     by_otsu = find_tissue(pale, "otsu").mask[right]
     assert (found.mask[right] & expected).sum() > least * expected.sum()
@@ -315,7 +323,7 @@ def test_pale_half_of_a_slide(name: str, contrast: float, least: float, tmp_path
 def test_agrees_with_outlines_drawn_by_hand(path: Path) -> None:
     slide = open_slide(path)
     outlines = ROOT / "tests" / "files" / "outlines" / f"{path.stem}.geojson"
-    drawn, found = read_tissue(outlines, slide).mask, find_tissue(slide).mask
+    drawn, found = read_tissue(outlines, slide).mask, tissue_in(path).mask
     dice = 2 * (drawn & found).sum() / (drawn.sum() + found.sum())
     assert dice > 0.93
     assert (drawn & found).sum() > 0.96 * drawn.sum()

@@ -23,7 +23,7 @@ def write_images(folder, rows, columns):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("side", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("side", [True, False])
 def test_folder_of_images(side, tmp_path, capsys):
     splits_of = ["train"] * 6 + ["val"] * 2 + ["test"] * 2
     rows = [(f"{i}.png", i % 2, split) for i, split in enumerate(splits_of)]
@@ -146,7 +146,7 @@ def test_label_of_a_series_out_of_range(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["patchgd", pytest.param("device", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["patchgd", "device"])
 def test_series(mode, tmp_path):
     rng = np.random.default_rng(0)
     for part, count in (("train", 20), ("test", 8)):

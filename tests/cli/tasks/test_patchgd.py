@@ -57,7 +57,7 @@ def test_run_folder(flags, more, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [(), pytest.param(("--mode", "device"), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("flags", [(), ("--mode", "device")])
 def test_binary_cross_entropy(flags, tmp_path):
     """The loss begins near log 2, that of one class, and not near log 10."""
     flags = ("--loss", "binary_cross_entropy", "--class-weights", "--epochs", "1", *flags)
@@ -100,7 +100,7 @@ def test_resume_and_test_only(tmp_path):
     "flags",
     [
         ("--inner-sampling", "2", "--warm-start", "1"),
-        pytest.param(("--code", "vector", "--head", "abmil"), marks=pytest.mark.slow),
+        ("--code", "vector", "--head", "abmil"),
     ],
 )
 def test_hierarchy(flags, tmp_path, monkeypatch):
