@@ -101,7 +101,8 @@ def test_holds_no_more_than_its_tiles() -> None:
     active[1, 2] = True
     tiling, _ = _store(active, 2, sums=False)
     top, bottom, left, right = _tiles(active, 2)[0][1]
-    assert tiling.elements == 2 * 3 * ((bottom - top) * (right - left) + 2 * 2)
+    sizes = 2 * 3 * 2 * 2, 2 * 3 * (bottom - top) * (right - left)
+    assert tiling.elements == sum(-(-n // 64) * 64 for n in sizes)
 
 
 def test_sums_of_the_background_can_be_replaced() -> None:

@@ -29,6 +29,9 @@ Depends = Mapping[int, Reaches]
 Cell = tuple[Interval, ...]
 """Rows, and columns if images are cut along them, of one piece of background."""
 
+GAP = 64
+"""Most elements between two tiles of a store (`tfbig.stores.tiled_store.ALIGNED`)."""
+
 MOST_CELL = 64
 """Most rows or columns of a cell; images with a larger one are computed everywhere."""
 
@@ -248,7 +251,8 @@ class Activity:
         for v in sweep.writes:
             inner = prod(self.sizes[v][len(counts) :])
             pixels = tiles.owned_pixels(v) + prod(steps[v]) * inner
-            shares[v] = pixels / prod(self.sizes[v])
+            gaps = (tiles.number + 1) * GAP / self.graph.values[v].channels
+            shares[v] = (pixels + gaps) / prod(self.sizes[v])
         return shares
 
     def read_share(self, value: int) -> float:

@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from tfbig.errors import BudgetError
 from tfbig.stores import file_pool, tiled_store
-from tfbig.stores.page_pool import POOL, Pool
+from tfbig.stores.page_pool import POOL, TILES, Pool
 from tfbig.stores.row_bands import Bands, Writer
 from tfbig.stores.tiled_store import Tiling
 from tfbig.system import callbacks
@@ -246,7 +246,11 @@ def _part(store: np.ndarray, bounds: list[int], is_cell: bool) -> np.ndarray:
     if file is not None:
         file.visit(store, starts[0], stops[0])
     part = store[_places(starts, stops)]
-    return part if len(starts) == 1 else np.ascontiguousarray(part)
+    if len(starts) == 1:
+        return part
+    tile = TILES.array(part.shape, part.dtype)
+    tile[...] = part
+    return tile
 
 
 def dense(store: tf.Tensor, rank: int) -> tf.Tensor:

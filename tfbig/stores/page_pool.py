@@ -197,7 +197,10 @@ def halving(size: int, reserve: Callable[[int], mmap.mmap]) -> mmap.mmap:
 
 
 POOL = Pool()
-"""Pool of this process."""
+"""Pool of the stores of this process."""
+
+TILES = Pool()
+"""Pool of the rectangles that are put together from stores, at addresses that TensorFlow uses without a copy."""
 
 
 def share_heap() -> None:

@@ -13,7 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from tfbig.stores.page_pool import TILES
+
 Part = tuple[slice, ...]
+
+
+ALIGNED = 64
+"""Elements; each tile begins at a multiple of them, so that TensorFlow uses it without a copy."""
 
 
 class Tiling:
@@ -44,7 +50,9 @@ class Tiling:
         heights = (bounds[..., 1] - bounds[..., 0]).astype(np.int64)
         outer, self._inner = self.shape[0], self.shape[1 + self.axes :]
         sizes = heights.prod(1) * outer * prod(self._inner)
-        self._offsets = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+        self._numbers = sizes.tolist()
+        aligned = -(-sizes // ALIGNED) * ALIGNED
+        self._offsets = np.concatenate([[0], np.cumsum(aligned)]).tolist()
         self._sizes = [(outer, *map(int, each), *self._inner) for each in heights]
         (cells,) = np.nonzero(is_cell)
         self._cell = int(cells[0]) if len(cells) else None
@@ -65,7 +73,8 @@ class Tiling:
 
     def tile(self, store: np.ndarray, slot: int) -> np.ndarray:
         """Return a tile of a store, a view `[N, h, w, ..., C]`."""
-        return store[self._offsets[slot] : self._offsets[slot + 1]].reshape(self._sizes[slot])
+        start = self._offsets[slot]
+        return store[start : start + self._numbers[slot]].reshape(self._sizes[slot])
 
     def read(
         self, store: np.ndarray, starts: Sequence[int], stops: Sequence[int], is_cell: bool = False
@@ -88,7 +97,7 @@ class Tiling:
         slot = self._slots.get(tuple(starts))
         if slot is not None and self._sizes[slot][1 : 1 + self.axes] == size:
             return self._complete(store, slot)
-        rows = np.empty((self.shape[0], *size, *self._inner), store.dtype)
+        rows = TILES.array((self.shape[0], *size, *self._inner), store.dtype)
         for part, slot, inside in self._pieces(starts, stops):
             if slot is None:
                 rows[part] = self._colour(store, starts, part)
