@@ -13,7 +13,7 @@ from skipped_background import mask_of, projected
 
 from tfbig.geometry.background import Background
 from tfbig.geometry.windows import partition
-from tfbig.plan.activity import Activity, Visits
+from tfbig.plan.activity import GAP, Activity, Visits
 from tfbig.plan.sweeps import Layout, schedule
 
 SIZE = (120, 96)
@@ -146,8 +146,8 @@ def test_shares_of_stores_count_tiles_and_a_cell() -> None:
     tiles = activity.tiles(sweep, (8, 6))
     pixels = tiles.owned_pixels(value) + np.prod(tiles.steps[value])
     share = activity.stored_shares(sweep, (8, 6))[value]
-    assert share == pixels / np.prod(activity.sizes[value])
-    assert 0 < share < 1
+    gaps = (tiles.number + 1) * GAP / activity.graph.values[value].channels
+    assert share == pytest.approx((pixels + gaps) / np.prod(activity.sizes[value]))
 
 
 def test_tiles_begin_with_cells() -> None:
@@ -159,3 +159,20 @@ def test_tiles_begin_with_cells() -> None:
         size, step = activity.sizes[v][0], steps[v][0]
         starts = partition(size, 5, np.arange(5), step).start
         assert (starts % step == 0).all()
+
+
+@pytest.mark.parametrize("joined", [1, 2, 3, 8])
+def test_neighbours_are_joined(joined: int) -> None:
+    """Joined tiles own and read the same pixels as single ones; each is in one row and without gaps."""
+    activity, layout = activity_of(with_decoder(), projected(mask_of(SIZE, 3), 2))
+    sweep = layout.sweeps[-1]
+    single, wide = (activity.tiles(sweep, (10, 8), n) for n in (1, joined))
+    assert wide.runs[:, 2].max() - wide.runs[:, 1].min() < 8
+    assert (wide.runs[:, 2] - wide.runs[:, 1] < joined).all()
+    covered = np.zeros_like(wide.active)
+    for row, first, last in wide.runs:
+        assert not covered[row, first : last + 1].any()
+        covered[row, first : last + 1] = True
+    np.testing.assert_array_equal(covered, wide.active)
+    for value in sweep.observed:
+        np.testing.assert_array_equal(tiles_of(wide, value)[0], tiles_of(single, value)[0])

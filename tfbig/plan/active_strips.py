@@ -9,10 +9,11 @@ from math import inf, prod
 
 import numpy as np
 
+from tfbig.geometry.windows import Interval
 from tfbig.plan.activity import Activity, Visits
 from tfbig.plan.cost import sweep_limit
 from tfbig.plan.plan import SweepCost
-from tfbig.plan.strip_search import Strips, lengths
+from tfbig.plan.strip_search import Strips, intervals
 from tfbig.plan.tile_search import MOST_BLOCKS, START_OPERATIONS
 
 LEAST_TILE = 16
@@ -22,9 +23,13 @@ LEAST_TILE = 16
 STARTS = 2
 """Time to start a layer on a tile, relative to a strip: it has two axes, and is put together from tiles.
 
-A step of ResNet-18 at 4096 x 4096, of which a fifth is tissue: 10,300 visits took 13 s of processor time more than their
-operations, 1.25 ms each (two CPU cores).
+A step of ResNet-18 at 4096 x 4096, of which a fifth is tissue: 10,300 visits took 13 s of processor time more than
+their operations, 1.25 ms each (two CPU cores).
 """
+
+
+MOST_JOINED = (8, 4, 2)
+"""Numbers of neighbours in a row that are computed as one tile, if they fit: convolutions of wide tiles are faster."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +38,11 @@ class ActiveStrips(Strips):
 
     Args:
         activity: What is background.
+        joined: Most neighbours in a row that are computed as one tile.
     """
 
     activity: Activity | None = None
+    joined: int = 1
 
     def cost(self) -> SweepCost:
         """Return the cost of the tiles that are computed."""
@@ -43,36 +50,49 @@ class ActiveStrips(Strips):
         visits = self.visits(whole.strips)
         value = self.sweep.observed[0]
         owned = visits.owned_pixels(value) / prod(self.extents[value])
-        starts = -(-STARTS * (visits.active.sum() + 1) // self.devices) * len(self.sweep.nodes)
+        starts = -(-STARTS * (visits.number + 1) // self.devices) * len(self.sweep.nodes)
         exact = round(whole.exact_operations * owned)
-        return replace(whole, starts=int(starts), exact_operations=exact, active=owned)
-
-    @property
-    def _activity(self) -> Activity:
-        assert self.activity is not None
-        return self.activity
+        return replace(
+            whole, starts=starts, exact_operations=exact, active=owned, joined=self.joined
+        )
 
     def visits(self, count: int) -> Visits:
-        """Return the tiles that are computed.
+        """Return the tiles that are computed, without a cell.
 
         Args:
             count: Number of bands.
         """
-        return self._activity.tiles(self.sweep, (count, *self.blocks))
+        assert self.activity is not None
+        return self.activity.tiles(self.sweep, (count, *self.blocks), self.joined)
 
     def _visited(self, heights: Mapping[int, np.ndarray]) -> dict[int, int]:
         """Return the pixels of each image in all tiles that are computed."""
-        active, widths = self.visits(len(next(iter(heights.values())))).active, self._widths
-        inner = {v: prod(self.extents[v][1 + len(self.blocks) :]) for v in heights}
-        return {v: int(rows @ active @ widths[v]) * inner[v] for v, rows in heights.items()}
+        row, first, last = self.visits(len(next(iter(heights.values())))).runs.T
+        pixels = {}
+        for v, rows in heights.items():
+            start, stop = self._columns[v]
+            inner = prod(self.extents[v][1 + len(self.blocks) :])
+            pixels[v] = int(rows[row] @ (stop[last] - start[first])) * inner
+        return pixels
 
     @cached_property
-    def _widths(self) -> dict[int, np.ndarray]:
-        """Columns of each image in every part across; for signals 1."""
+    def _row_pixels(self) -> dict[int, tuple[int, int]]:
+        """Pixels that a row of each image has in the widest tile, and in all parts of the row together."""
+        row = {}
+        for v, (start, stop) in self._columns.items():
+            inner = prod(self.extents[v][1 + len(self.blocks) :])
+            far = np.minimum(np.arange(len(stop)) + self.joined, len(stop)) - 1
+            row[v] = int((stop[far] - start).max()) * inner, int((stop - start).sum()) * inner
+        return row
+
+    @cached_property
+    def _columns(self) -> dict[int, Interval]:
+        """Columns of each image that every part across reads or computes; for signals one."""
         if not self.blocks:
-            return {v: np.ones(1, np.int64) for v in self.sweep.images}
+            one = Interval(np.zeros(1, np.int64), np.ones(1, np.int64))
+            return dict.fromkeys(self.sweep.images, one)
         (count,) = self.blocks
-        return lengths(self, 1, count, range(count))
+        return intervals(self, 1, count, range(count))
 
 
 def fastest(strips: Strips, activity: Activity) -> ActiveStrips:
@@ -103,12 +123,21 @@ def fastest(strips: Strips, activity: Activity) -> ActiveStrips:
             continue
         square = rows * blocks[0] // others[0] if blocks else _most(tiles)
         for count in _band_counts(tiles, square, rows):
-            fixed = replace(tiles, fixed=count)
+            fixed = _with_neighbours(replace(tiles, fixed=count), count)
             effort = _effort(fixed, count)
             if effort < least:
                 best, least = fixed, effort
     assert finest is not None
     return best or finest
+
+
+def _with_neighbours(tiles: ActiveStrips, count: int) -> ActiveStrips:
+    """Return the tiles with as many neighbours joined as fit the device."""
+    for joined in MOST_JOINED if tiles.blocks else ():
+        wide = replace(tiles, joined=joined)
+        if wide._fits(count, range(count)):
+            return wide
+    return tiles
 
 
 def _block_counts(strips: ActiveStrips, largest: int) -> list[tuple[int, ...]]:
@@ -131,7 +160,7 @@ def _band_counts(tiles: ActiveStrips, square: int, rows: int) -> list[int]:
 
 def _effort(tiles: ActiveStrips, count: int) -> float:
     """Return the operations of a forward pass, and those in the time that it takes to start the layers."""
-    starts = STARTS * int(tiles.visits(count).active.sum() + 1) * len(tiles.sweep.nodes)
+    starts = STARTS * (tiles.visits(count).number + 1) * len(tiles.sweep.nodes)
     return tiles.operations(count)[0] + starts * START_OPERATIONS
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import lcm, prod
 
 import numpy as np
@@ -32,6 +33,9 @@ Cell = tuple[Interval, ...]
 GAP = 64
 """Most elements between two tiles of a store (`tfbig.stores.tiled_store.ALIGNED`)."""
 
+_ENDS = frozenset({"stop", "after", "own stop", "until"})
+"""Columns of `Sweep.table` that tiles with their neighbours have from the last of them."""
+
 MOST_CELL = 64
 """Most rows or columns of a cell; images with a larger one are computed everywhere."""
 
@@ -47,6 +51,7 @@ class Visits:
         steps: For each observed image, rows and columns of a cell; tiles begin at multiples of these.
         cell: For each observed image, where the cell is that is computed for all background; None without one.
         sizes: Size of every image.
+        joined: Most neighbours in a row that are computed as one tile.
     """
 
     sweep: Sweep
@@ -55,6 +60,20 @@ class Visits:
     steps: Mapping[int, Sequence[int]]
     cell: Mapping[int, Cell] | None
     sizes: Mapping[int, Size]
+    joined: int = 1
+
+    @cached_property
+    def runs(self) -> np.ndarray:
+        """Tiles with their neighbours, row by row, `[n, 3]`: the row, the first column and the last."""
+        changes = np.diff(np.pad(self.active, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+        rows, firsts = np.nonzero(changes == 1)
+        _, stops = np.nonzero(changes == -1)
+        pieces = -(-(stops - firsts) // self.joined)
+        run = np.repeat(np.arange(len(rows)), pieces)
+        piece = np.arange(len(run)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        first = firsts[run] + piece * self.joined
+        last = np.minimum(first + self.joined, stops[run]) - 1
+        return np.stack([rows[run], first, last], axis=1)
 
     def background_reads(self) -> dict[int, Cell]:
         """Return where the cell reads each image that is stored or comes from outside."""
@@ -73,7 +92,7 @@ class Visits:
     @property
     def number(self) -> int:
         """Number of tiles that are computed, the cell included."""
-        return int(self.active.sum()) + (self.cell is not None)
+        return len(self.runs) + (self.cell is not None)
 
     def table(self) -> np.ndarray:
         """Return the geometry of the tiles: first the cell, then all others row by row.
@@ -90,8 +109,11 @@ class Visits:
             )
             for axis, count in enumerate(self.counts)
         ]
-        places = np.nonzero(self.active.reshape(self.counts))
-        lines = np.hstack([t[place] for t, place in zip(tables, places, strict=True)])
+        row, first, last = self.runs.T
+        lines = tables[0][row]
+        if len(tables) > 1:
+            ends = [key[0] in _ENDS for key in self.sweep.columns]
+            lines = np.hstack([lines, np.where(ends, tables[1][last], tables[1][first])])
         marks = np.zeros((len(lines), 1), np.int32)
         if self.cell is not None:
             lines = np.vstack([self.sweep.line(self.sizes, self.cell), lines])
@@ -219,12 +241,13 @@ class Activity:
                 joint[:] = [lcm(a, r.period) for a, r in zip(joint, reaches, strict=True)]
         return {v: tuple(by_size[self.sizes[v]]) for v in sweep.observed}
 
-    def tiles(self, sweep: Sweep, counts: Sequence[int]) -> Visits:
+    def tiles(self, sweep: Sweep, counts: Sequence[int], joined: int = 1) -> Visits:
         """Return the tiles of a sweep that are computed, without a cell.
 
         Args:
             sweep: The sweep.
             counts: Number of parts that images are cut into along each axis.
+            joined: As in `Visits`.
         """
         self._know(sweep)
         key = (sweep.observed, *counts)
@@ -237,7 +260,8 @@ class Activity:
                 ]
                 active |= self.active(v, owned, steps[v])
             self._tiles[key] = active
-        return Visits(sweep, tuple(counts), self._tiles[key], self.steps(sweep), None, self.sizes)
+        active, steps = self._tiles[key], self.steps(sweep)
+        return Visits(sweep, tuple(counts), active, steps, None, self.sizes, joined)
 
     def stored_shares(self, sweep: Sweep, counts: Sequence[int]) -> dict[int, float]:
         """Return the share of each image that a sweep writes that is stored: its tiles, and a cell.
@@ -259,18 +283,22 @@ class Activity:
         """Return the share of an input image that is not background."""
         return self.backgrounds[value].share
 
-    def visits(self, layout: Layout, counts: Sequence[Sequence[int]]) -> tuple[Visits, ...] | None:
+    def visits(
+        self, layout: Layout, counts: Sequence[Sequence[int]], joined: Sequence[int] | None = None
+    ) -> tuple[Visits, ...] | None:
         """Return the tiles that a layout computes, with a cell for the background of each sweep.
 
         Args:
             layout: The sweeps and replays.
             counts: For each sweep, then each replay, the number of parts that images are cut into along each axis.
+            joined: For each sweep, then each replay, `Visits.joined`. Default: 1.
 
         Returns:
             Tiles of each sweep, then of each replay; None if no cell is found in an image of which one is read.
         """
         all_sweeps = [*layout.sweeps, *layout.replays]
-        tiles = [self.tiles(s, c) for s, c in zip(all_sweeps, counts, strict=True)]
+        most = [1] * len(all_sweeps) if joined is None else joined
+        tiles = [self.tiles(s, c, n) for s, c, n in zip(all_sweeps, counts, most, strict=True)]
         last = len(layout.sweeps)
         spots: dict[int, Cell] = {}
         # The cell of a sweep without background is where another one reads its images as background: last sweep first.

@@ -92,8 +92,9 @@ def _skipping(problem: Problem, activity: Activity) -> Plan | None:
 
 def _with_visits(plan: Plan, activity: Activity) -> Plan | None:
     """Return a plan with the tiles that it computes; None if its background is nowhere computed."""
-    counts = [cost.counts for cost in (*plan.costs, *plan.replay_costs)]
-    visits = activity.visits(plan.layout, counts)
+    costs = (*plan.costs, *plan.replay_costs)
+    counts, joined = [cost.counts for cost in costs], [cost.joined for cost in costs]
+    visits = activity.visits(plan.layout, counts, joined)
     return None if visits is None else replace(plan, visits=visits)
 
 

@@ -10,7 +10,7 @@ from math import ceil, prod
 import numpy as np
 
 from tfbig.errors import BudgetError
-from tfbig.geometry.windows import Number, Size
+from tfbig.geometry.windows import Interval, Number, Size
 from tfbig.network.graph import Graph, Local
 from tfbig.plan.cost import operations_of, sweep_limit
 from tfbig.plan.plan import PAGE_ELEMENTS, SweepCost, layers_of
@@ -329,12 +329,19 @@ def lengths(
     Returns:
         Lengths, in the shape of `parts`.
     """
+    return {v: interval.size for v, interval in intervals(strips, axis, count, parts).items()}
+
+
+def intervals(
+    strips: Strips, axis: int, count: Number, parts: Sequence[int] | np.ndarray
+) -> dict[int, Interval]:
+    """Return what every image of a sweep has in some parts of an axis. Args: as in `lengths`."""
     sweep = strips.sweep
     sizes = {v: strips.extents[v][axis] for v in sweep.images}
     steps = {v: each[axis] for v, each in strips.steps.items()}
     owned = sweep.owned(sizes, count, np.asarray(parts, np.int64), steps)
     needs = sweep.needs(sizes, owned, axis)
-    return {v: needs[v].size for v in sizes}
+    return {v: needs[v] for v in sizes}
 
 
 def images_with_gradient(graph: Graph) -> frozenset[int]:

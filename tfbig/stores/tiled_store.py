@@ -23,7 +23,7 @@ ALIGNED = 64
 
 
 class Tiling:
-    """Tiles of an image `[N, H, W, ..., C]`, cut along the rows, or along rows and columns.
+    """Tiles of an image `[N, H, W, ..., C]`, cut along the rows, or into bands of rows and each band along its columns.
 
     A store of values gives the colour of the background outside its tiles. A store of sums adds up there what is
     added, since only the sum counts, and gives zero.
@@ -57,7 +57,10 @@ class Tiling:
         (cells,) = np.nonzero(is_cell)
         self._cell = int(cells[0]) if len(cells) else None
         regular = bounds[~is_cell]
-        self._edges = [np.unique(regular[:, axis], axis=0).tolist() for axis in range(self.axes)]
+        self._rows = np.unique(regular[:, 0], axis=0).tolist()
+        self._columns: dict[int, list[list[int]]] = {first: [] for first, _ in self._rows}
+        for (first, _), *columns in regular.tolist():
+            self._columns[first] += columns
         firsts = map(tuple, bounds[..., 0].tolist())
         self._slots = {f: n for n, f in enumerate(firsts) if n != self._cell}
         self.elements = int(self._offsets[-1])
@@ -169,18 +172,13 @@ class Tiling:
         self, starts: Sequence[int], stops: Sequence[int]
     ) -> Iterator[tuple[Part, int | None, Part]]:
         """Yield the pieces of a rectangle: its place in it, the tile that holds it or None, and its place there."""
-        along = [_cut(e, a, b) for e, a, b in zip(self._edges, starts, stops, strict=True)]
-        every = slice(None)
-        for piece in product(*along):
-            slot = None
-            if all(first is not None for *_, first in piece):
-                slot = self._slots.get(tuple(first for *_, first in piece))
-            part = (
-                every,
-                *(slice(a - s, b - s) for (a, b, _), s in zip(piece, starts, strict=True)),
-            )
-            inside = (every, *(slice(a - (f or 0), b - (f or 0)) for a, b, f in piece))
-            yield part, slot, inside
+        for first, last, band in _cut(self._rows, starts[0], stops[0]):
+            edges = [] if band is None else self._columns[band]
+            across = [_cut(edges, a, b) for a, b in zip(starts[1:], stops[1:], strict=True)]
+            for piece in product([(first, last, band)], *across):
+                places = tuple(place for *_, place in piece)
+                slot = None if None in places else self._slots.get(places)
+                yield _part_of(piece, starts), slot, _part_of(piece, [p or 0 for p in places])
 
     def _colour(self, store: np.ndarray, starts: Sequence[int], part: Part) -> np.ndarray | float:
         """Return background for a piece of a rectangle."""
@@ -207,6 +205,12 @@ class Tiling:
             ]
             place = (slice(None), *(slice(p, p + 1) for p in phases))
             self.rest[place] += piece[(slice(None), *rows)].sum(axes, np.float64, keepdims=True)
+
+
+def _part_of(piece: Sequence[tuple[int, int, int | None]], firsts: Sequence[int]) -> Part:
+    """Return the index of a piece in an array that begins at some row and column."""
+    slices = (slice(a - first, b - first) for (a, b, _), first in zip(piece, firsts, strict=True))
+    return (slice(None), *slices)
 
 
 def _cut(
