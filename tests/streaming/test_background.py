@@ -175,6 +175,8 @@ def test_predictions_are_whole(skipping: Skipping, float64: None, tmp_path: Any)
     expected = model.predict(pixels, verbose=0)
     actual = big(tf.constant([sources[0].handle]), training=False)
     assert_same(actual.numpy(), expected, FLOAT64)
+    skipping.plans.clear()
+    assert_same(big.predict(tf.constant([sources[0].handle]), verbose=0), expected, FLOAT64)
     assert min(skipping.active()) < 0.9
     big.predict_to(sources[0], tmp_path / "mask.npy")
     np.testing.assert_allclose(np.load(tmp_path / "mask.npy"), expected[0], atol=1e-12)

@@ -17,10 +17,10 @@ from tfbig.errors import UnsupportedLayerError
 from tfbig.network import front_and_rest, user_code
 from tfbig.plan.plan import Plan
 from tfbig.streaming import gradient_step, loss_step, prediction, trackers
+from tfbig.streaming.layout_model import LayoutModel
 from tfbig.streaming.loss_step import LossStep
 from tfbig.streaming.model_inputs import ModelInputs
 from tfbig.streaming.program_cache import Compiled, Programs, Settings
-from tfbig.streaming.twin_model import TwinModel
 from tfbig.system import backend, keras_internals, replication, tf_errors
 from tfbig.system.budget import Budget
 
@@ -93,7 +93,7 @@ def stream(
 
 
 @keras.saving.register_keras_serializable(package="tfbig")
-class StreamedModel(TwinModel):
+class StreamedModel(LayoutModel):
     """A Keras model that runs strip by strip, as returned by `tfbig.stream`.
 
     `compile`, `fit`, `evaluate`, `predict`, `save` and custom training loops work as in Keras. Inputs and targets are
@@ -223,27 +223,11 @@ class StreamedModel(TwinModel):
         """Return data with a label for every output; subclasses may copy one label to all."""
         return data
 
-    def _make_function(self, step_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return the function that `fit` and `evaluate` call; Keras' own under a distribution strategy."""
-        if self.run_eagerly or keras_internals.strategy_of(self) is not None:
-            return super()._make_function(step_function)
-        return tf_errors.unwrapped(self.traced(step_function))
-
-    def traced(self, step_function: Callable[[Any], Any]) -> traced_steps.Traced:
-        """Return a step of this model, traced once per layout.
-
-        Args:
-            step_function: `train_step`, `test_step` or `compute_gradients`.
-        """
-        training = step_function != self.test_step
-
-        def find(data: Any) -> traced_steps.Found:
-            return _program_for(self, data, training)
-
-        shape = self._inputs_reader.traced_shape
-        return traced_steps.Steps(
-            _do_not_convert(step_function), find, shape, self.steps_per_execution
-        )
+    def _found(self, data: Any, step_function: Callable[[Any], Any]) -> traced_steps.Found:
+        """Return what a step on eager data runs."""
+        if step_function == self.predict_step:
+            return _prediction_of(self, data)
+        return _program_for(self, data, training=step_function != self.test_step)
 
     def get_config(self) -> dict[str, Any]:
         """Return the config of the plain model and the settings."""
@@ -385,6 +369,16 @@ def _program_for(model: StreamedModel, data: Any, training: bool) -> traced_step
         step = _loss_step(model, data, training)
         return traced_steps.Found(step.program, step.image_shapes, step.backgrounds)
     trackers.build(model, model._inputs_reader, model._with_labels(data))
+    return _forward_of(model, data, training)
+
+
+def _prediction_of(model: StreamedModel, data: Any) -> traced_steps.Found:
+    """Return what a prediction of eager data runs."""
+    return _forward_of(model, data, training=False)
+
+
+def _forward_of(model: StreamedModel, data: Any, training: bool) -> traced_steps.Found:
+    """Return what the model runs on eager data, without a loss."""
     inputs = model._inputs_reader.read(keras.utils.unpack_x_y_sample_weight(data)[0])
     program = model._programs.forward(training, inputs.tensors, Compiled.by(model))
     shapes = [shape for shape in inputs.shapes if shape is not None]
