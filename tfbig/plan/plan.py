@@ -211,7 +211,8 @@ class Plan:
 
     @property
     def _exact_forward(self) -> int:
-        return sum(c.exact_operations for c in self.costs) - self.repeated_operations
+        repeated = round(self.repeated_operations * self.active)
+        return sum(c.exact_operations for c in self.costs) - repeated
 
     @property
     def recompute_factor(self) -> float:

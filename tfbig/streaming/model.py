@@ -257,12 +257,12 @@ class StreamedModel(LayoutModel):
         """True if every output is an image that streams; losses are then computed strip by strip."""
         return self._split is None and self._programs.images_out and not self._programs.bags
 
-    def plan(self, shape: Sequence[int], training: bool = True) -> Plan:
+    def plan(self, image: Sequence[int] | sources.Source, training: bool = True) -> Plan:
         """Return the plan for one image size; nothing of that size is allocated.
 
         Args:
-            shape: Shape `(N, H, W, C)` of the first input, or `(N, L, C)` or `(N, D, H, W, C)`; other inputs have the
-                same size.
+            image: Shape `(N, H, W, C)` of the first input, or `(N, L, C)` or `(N, D, H, W, C)`; or an image, whose
+                background is skipped if it has any. Other inputs have the same size, and the same background.
             training: Whether to plan a training step; else an evaluation, or a prediction if no loss was compiled.
 
         Returns:
@@ -274,11 +274,13 @@ class StreamedModel(LayoutModel):
         """
         if training and self.compiled:
             trackers.build_optimizer(self)
+        is_source = isinstance(image, sources.Source)
+        shape: Sequence[int] = (1, *image.shape) if is_source else image
+        background = image.background if is_source else None
         self._inputs_reader.check_image(shape)
         streams = self.spatial and (training or self.compiled)
-        return self._programs.plan(
-            shape, training, keras_internals.compiled_loss(self) if streams else None
-        )
+        loss = keras_internals.compiled_loss(self) if streams else None
+        return self._programs.plan(shape, training, loss, background)
 
     @tf_errors.unwrapped
     def predict_to(

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfbig.engine import machine_rates
 from tfbig.engine.program import Program
 from tfbig.errors import UnsupportedLayerError
+from tfbig.geometry.background import Background
 from tfbig.network import front_and_rest, keras_reader, objective, phase_layout
 from tfbig.network.graph import Graph
 from tfbig.plan.limits import Limits
@@ -190,13 +191,20 @@ class Programs:
         if sizes and not self.bags and None not in sizes[0]:
             self.order = keras_reader.longest_first(sizes[0])
 
-    def plan(self, shape: Sequence[int], training: bool, loss: Any) -> Plan:
+    def plan(
+        self,
+        shape: Sequence[int],
+        training: bool,
+        loss: Any,
+        background: Background | None = None,
+    ) -> Plan:
         """Return the plan for one image size.
 
         Args:
             shape: Shape `(N, H, W, C)` of the first input.
             training: Whether to plan a training step.
             loss: Loss of Keras' `compile` if it is computed strip by strip, else None.
+            background: Background of all images of the size of the first input.
         """
         batch, *size = (int(n) for n in shape[: self.rank - 1])
         self._turn([tf.TensorSpec((batch, *size, None))])
@@ -211,7 +219,9 @@ class Programs:
             targets = [i for i in graph.inputs if graph.values[i].image and i not in sizes]
             sizes |= dict(zip(targets, [predicted[t] for t in taken], strict=True))
         phase_layout.rewrite(graph)
-        return self._planner(graph, training).plan(batch, sizes)
+        known = {} if background is None else {tuple(size): background}
+        backgrounds = {i: known[each] for i, each in sizes.items() if each in known}
+        return self._planner(graph, training).plan(batch, sizes, None, backgrounds)
 
     def forward(
         self, training: bool | None, tensors: Sequence[tf.Tensor], compiled: Compiled

@@ -1,0 +1,241 @@
+"""Time training steps on images of which a part is background: skipped, and computed.
+
+    python benchmarks/background.py shares [--network resnet18 --side 8192 --shares 0.1 0.25 0.5 0.75 1 --rounds 2]
+    python benchmarks/background.py step [SLIDE | --side 65536 --tissue 0.2 --pieces 400] [--everything]
+                                    [--host 18GB --disk 60GB --strips 256MB --store bfloat16]
+
+`shares` prints one JSON line for each share of foreground in the middle of an image: steps that skip background and
+steps that compute it run in turn, each in a process of its own; `active` is the share of the work of a forward pass
+that is left. `step` runs one step, tracing included, on a slide, masked by its tissue, or on an image with many pieces
+of foreground; it prints the plan, the seconds of each sweep and one JSON line with the peak memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[0] = os.path.dirname(HERE)
+
+import numpy as np
+
+from benchmarks import report
+from benchmarks.huge import follow
+
+CELL = 64
+"""Side of a cell of the mask in pixels."""
+
+
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the arguments of the command line."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("what", choices=["shares", "step", "way"])
+    parser.add_argument("slide", nargs="?", help="a slide; by default an image is made")
+    parser.add_argument("--network", default="resnet18", choices=["resnet18", "resnet50"])
+    parser.add_argument("--side", type=int, default=8192)
+    parser.add_argument("--shares", nargs="+", type=float, default=[0.1, 0.25, 0.5, 0.75, 1.0])
+    parser.add_argument("--tissue", type=float, default=0.2, help="share of foreground")
+    parser.add_argument("--pieces", type=int, default=1, help="pieces of foreground, disks")
+    parser.add_argument("--everything", action="store_true", help="compute background too")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--host", help="bytes of host memory; by default what is available")
+    parser.add_argument("--disk", help="bytes of disk; by default what is free")
+    parser.add_argument("--scratch", default=".", help="directory of the scratch file")
+    parser.add_argument("--strips", default="256MB")
+    parser.add_argument("--store", help="element type of stored images")
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.what == "shares":
+        for share in arguments.shares:
+            print(compare(arguments, share), flush=True)
+    elif arguments.what == "way":
+        print(json.dumps(way(arguments)))
+    else:
+        print(step(arguments))
+
+
+def compare(arguments: argparse.Namespace, share: float) -> str:
+    """Return the JSON line of one share: both ways in turn."""
+    common = ["--network", arguments.network, "--side", arguments.side, "--tissue", share]
+    common += ["--steps", arguments.steps, "--strips", arguments.strips]
+    results: dict[bool, list[Any]] = {False: [], True: []}
+    for _ in range(arguments.rounds):
+        for everything, found in results.items():
+            words = ["way", *common, *(["--everything"] if everything else [])]
+            found.append(report.in_own_process([os.path.join(HERE, "background.py"), *words]))
+    pairs = list(zip(results[False], results[True], strict=True))
+    return report.line(
+        "background",
+        [arguments.side, arguments.side, 3],
+        network=arguments.network,
+        tissue=share,
+        active=round(pairs[0][0]["active"], 4),
+        skips=pairs[0][0]["skips"],
+        time_ratio=round(statistics.median(a["seconds"] / b["seconds"] for a, b in pairs), 3),
+        processor_ratio=round(
+            statistics.median(a["processor"] / b["processor"] for a, b in pairs), 3
+        ),
+        seconds=[a["seconds"] for a, _ in pairs],
+        everything_seconds=[b["seconds"] for _, b in pairs],
+        peak_bytes=pairs[0][0]["peak_bytes"],
+        everything_peak_bytes=pairs[0][1]["peak_bytes"],
+        pairs=len(pairs),
+    )
+
+
+def way(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of steps in this process; the first one, which traces, is not counted."""
+    import tensorflow as tf
+
+    big, image = prepare(arguments)
+    data = (tf.constant([image.handle]), tf.ones((1, 1)))
+    one = big.traced(big.train_step)
+    one.one(data)
+    seconds, processor = [], []
+    for _ in range(arguments.steps):
+        began, before = time.perf_counter(), time.process_time()
+        float(one.one(data)["loss"])
+        seconds.append(time.perf_counter() - began)
+        processor.append(time.process_time() - before)
+    plan = big.plan(image)
+    return {
+        "seconds": round(statistics.median(seconds), 3),
+        "processor": round(statistics.median(processor), 3),
+        "active": plan.active,
+        "skips": plan.layout.skips,
+        "peak_bytes": report.memory_bytes()[1],
+    }
+
+
+def step(arguments: argparse.Namespace) -> str:
+    """Return the JSON line of one step, tracing included."""
+    import tensorflow as tf
+
+    base, _ = report.memory_bytes()
+    big, image = prepare(arguments)
+    plan = big.plan(image)
+    everything = big.plan((1, *image.shape))
+    print(plan, file=sys.stderr, flush=True)
+    sweeps = follow()
+    began, before = time.perf_counter(), time.process_time()
+    loss = big.train_on_batch(tf.constant([image.handle]), np.ones((1, 1), np.float32))
+    seconds, processor = time.perf_counter() - began, time.process_time() - before
+    ends = sorted((last, name) for name, last in sweeps.items())
+    starts = [began, *(last for last, _ in ends)]
+    return report.line(
+        f"{arguments.network} background step",
+        list(image.shape),
+        image=os.path.basename(arguments.slide or "") or f"{arguments.pieces} pieces",
+        tissue=round(image.background.share, 4) if image.background else 1.0,
+        active=round(plan.active, 4),
+        skips=plan.layout.skips,
+        seconds=round(seconds, 1),
+        processor_seconds=round(processor, 1),
+        predicted_seconds=round(plan.seconds, 1),
+        predicted_everything_seconds=round(everything.seconds, 1),
+        base_bytes=base,
+        peak_bytes=report.memory_bytes()[1],
+        planned_bytes=base + plan.total_bytes,
+        disk_bytes=plan.projected.disk,
+        everything_host_bytes=everything.projected.host,
+        everything_disk_bytes=everything.projected.disk,
+        store=arguments.store or "float32",
+        loss=float(loss),
+        sweeps={
+            name: round(last - start, 1) for start, (last, name) in zip(starts, ends, strict=False)
+        },
+    )
+
+
+def prepare(arguments: argparse.Namespace) -> tuple[Any, Any]:
+    """Return the streamed model, compiled, and the image."""
+    import keras
+
+    import tfbig
+    from tfbig.models import resnet
+
+    keras.utils.set_random_seed(0)
+    start = keras.Input((None, None, 3))
+    encoder = getattr(resnet, arguments.network)(include_top=False, pooling="avg")
+    features = encoder(keras.layers.Rescaling(1 / 255)(start))
+    model = keras.Model(start, keras.layers.Dense(1)(features))
+    budget = tfbig.Budget(
+        device=arguments.strips,
+        host=arguments.host,
+        disk=arguments.disk,
+        scratch=arguments.scratch,
+    )
+    big = tfbig.stream(model, budget, store=arguments.store)
+    big.compile(keras.optimizers.SGD(1e-4), "mse")
+    if arguments.slide:
+        image = tfbig.masked(tfbig.open_slide(arguments.slide), dilation=20)
+    else:
+        image = made_image(arguments.side, arguments.tissue, arguments.pieces)
+    return big, without_background(image) if arguments.everything else image
+
+
+def made_image(side: int, share: float, pieces: int) -> Any:
+    """Return an image of noise on disks of foreground that cover a share of it, never all of it in memory."""
+    import tfbig
+
+    class Noise(tfbig.Source):
+        def _read(self, start: int, stop: int) -> Any:
+            return self._read_window(start, stop, 0, self.shape[1])
+
+        def _read_window(self, start: int, stop: int, left: int, right: int) -> Any:
+            rows = np.arange(start, stop, dtype=np.uint32)[:, None, None] * 2654435761
+            columns = np.arange(left, right, dtype=np.uint32)[:, None] * 40503
+            return ((rows + columns + np.arange(3, dtype=np.uint32) * 97) >> 7).astype("uint8")
+
+    return tfbig.masked(Noise((side, side, 3), "uint8", "noise"), disks(side, share, pieces), 230)
+
+
+def disks(side: int, share: float, pieces: int) -> np.ndarray:
+    """Return a mask of cells with disks: one in the middle, or many anywhere until they cover the share."""
+    cells = side // CELL
+    rows, columns = np.mgrid[:cells, :cells] + 0.5
+    if share >= 1:
+        return np.ones((cells, cells), bool)
+    if pieces == 1:  # a square beyond the largest disk that fits
+        far = (
+            np.hypot
+            if share < 0.75
+            else lambda a, b: np.maximum(abs(a), abs(b)) * 2 / np.sqrt(np.pi)
+        )
+        return far(rows - cells / 2, columns - cells / 2) <= np.sqrt(share / np.pi) * cells
+    random, mask = np.random.default_rng(0), np.zeros((cells, cells), bool)
+    radius = np.sqrt(share / pieces / np.pi) * cells
+    while mask.mean() < share:
+        row, column = random.uniform(0, cells, 2)
+        mask |= np.hypot(rows - row, columns - column) <= radius * random.uniform(0.5, 1.5)
+    return mask
+
+
+def without_background(image: Any) -> Any:
+    """Return the same image as a source that says nothing of its background."""
+    import tfbig
+
+    class Everything(tfbig.Source):
+        def _read(self, start: int, stop: int) -> Any:
+            return image.read(start, stop)
+
+        def _read_window(self, start: int, stop: int, left: int, right: int) -> Any:
+            return image.read_window((start, stop), (left, right))
+
+    return Everything(image.shape, image.dtype, image.name)
+
+
+if __name__ == "__main__":
+    main()
