@@ -126,7 +126,7 @@ def step(arguments: argparse.Namespace) -> str:
     base, _ = report.memory_bytes()
     big, image = prepare(arguments)
     plan = big.plan(image)
-    everything = big.plan((1, *image.shape))
+    everything = plan_everything(arguments, big, image.shape)
     print(plan, file=sys.stderr, flush=True)
     sweeps = follow()
     began, before = time.perf_counter(), time.process_time()
@@ -157,6 +157,16 @@ def step(arguments: argparse.Namespace) -> str:
             name: round(last - start, 1) for start, (last, name) in zip(starts, ends, strict=False)
         },
     )
+
+
+def plan_everything(arguments: argparse.Namespace, big: Any, shape: Sequence[int]) -> Any:
+    """Return the plan that computes the whole image, on a disk of any size."""
+    import tfbig
+
+    budget = tfbig.Budget(device=arguments.strips, host=arguments.host, disk="100TB")
+    whole = tfbig.stream(big.twin, budget, store=arguments.store)
+    whole.compile("sgd", "mse")
+    return whole.plan((1, *shape))
 
 
 def prepare(arguments: argparse.Namespace) -> tuple[Any, Any]:

@@ -274,9 +274,10 @@ class StreamedModel(LayoutModel):
         """
         if training and self.compiled:
             trackers.build_optimizer(self)
-        is_source = isinstance(image, sources.Source)
-        shape: Sequence[int] = (1, *image.shape) if is_source else image
-        background = image.background if is_source else None
+        if isinstance(image, sources.Source):
+            shape, background = (1, *image.shape), image.background
+        else:
+            shape, background = tuple(image), None
         self._inputs_reader.check_image(shape)
         streams = self.spatial and (training or self.compiled)
         loss = keras_internals.compiled_loss(self) if streams else None
