@@ -73,6 +73,10 @@ class StripReader:
                         image, image_shape(self.graph, tensors, key[1]), dtype, *part[0]
                     )
             shaped = {key: self._shaped(key[1], t) for key, t in results.items()}
+            for kind, v in shaped:
+                if kind == "gradient" and geometry.is_cell is not None:
+                    rows, store = shaped[kind, v], requests[kind, v][0]
+                    shaped[kind, v] = self._with_sums(geometry.is_cell, v, rows, store)
         tiles, written, gradients = (
             {v: t for (kind, v), t in shaped.items() if kind == each}
             for each in ("image", "written", "gradient")
@@ -84,6 +88,18 @@ class StripReader:
         }
         tiles |= {v: self._staged(t) for v, t in inputs.items()}
         return tiles, written, gradients
+
+    def _with_sums(
+        self, is_cell: tf.Tensor, value: int, rows: tf.Tensor, store: tf.Tensor
+    ) -> tf.Tensor:
+        """Return rows of a gradient; those of the cell are sums, which are not rounded to the dtype of the store."""
+        if rows.dtype.size <= store.dtype.size:
+            return rows
+        return tf.cond(
+            is_cell > 0,
+            lambda: self._shaped(value, host_store.rest(store, rows.dtype)),
+            lambda: rows,
+        )
 
     def _staged(self, rows: tf.Tensor) -> tf.Tensor:
         """Return rows in memory from which a GPU can copy while it computes."""

@@ -137,8 +137,10 @@ def backward(
             added = {v: tf.cast(d_tiles[v], s.dtype) for v, s in tensors.stores.items()}
         if sweep.axes > 1 or sweep.skips:
             firsts = {v: step.geometry.along("start", v) for v in tensors.stores}
-            changes = [(s, added[v], *firsts[v]) for v, s in tensors.stores.items()]
-            return host_store.add_tiles(changes, before, tensors.label, i, total), sums
+            tiles = d_tiles if sweep.skips else added
+            changes = [(s, tiles[v], *firsts[v]) for v, s in tensors.stores.items()]
+            is_cell = step.geometry.is_cell
+            return host_store.add_tiles(changes, before, tensors.label, i, total, is_cell), sums
         changes = [
             (s, added[v], *_edges(step, v, v in options.fresh)) for v, s in tensors.stores.items()
         ]
@@ -228,7 +230,6 @@ def fold_tiles(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devic
         with tf.device(strips.device):
             _, pulled = step.pull(images, None)
             summed = tf.add_n([gradients[value], *(each[value] for each in pulled)])
-            summed = tf.cast(summed, gradient.dtype)
         changes = [(gradient, summed, *step.geometry.along("own start", value))]
         is_cell = step.geometry.is_cell
         return host_store.write(changes, before, tensors.label, i, total, is_cell), ()

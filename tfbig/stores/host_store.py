@@ -253,6 +253,26 @@ def _part(store: np.ndarray, bounds: list[int], is_cell: bool) -> np.ndarray:
     return tile
 
 
+def rest(store: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Return the sums of the background of a store of sums that holds tiles, not rounded to the dtype of the store.
+
+    Args:
+        store: The store.
+        dtype: Dtype of the result.
+
+    Returns:
+        `[N, rows of the cell, its columns, ..., C]`.
+    """
+
+    def sums(store: np.ndarray) -> np.ndarray:
+        tiling = tiled_store.tiling_of(store)
+        assert tiling is not None
+        assert tiling.rest is not None
+        return tiling.rest.astype(dtype.as_numpy_dtype)
+
+    return callbacks.numpy_function(sums, [store], dtype, stateful=False)
+
+
 def dense(store: tf.Tensor, rank: int) -> tf.Tensor:
     """Return the whole image of a store that holds tiles.
 
@@ -308,8 +328,20 @@ def write(
     """
     if is_cell is None:
         return _change(_write, changes, before, label, index, count)
-    marked = [(store, tile, is_cell, *firsts) for store, tile, *firsts in changes]
+    marked = [_narrowed(store, tile, is_cell, *firsts) for store, tile, *firsts in changes]
     return _change(_write_tile, marked, before, label, index, count)
+
+
+def _narrowed(
+    store: tf.Tensor, tile: tf.Tensor, is_cell: tf.Tensor, *firsts: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    """Return a change with the tile in the dtype of the store, and the cell as it is; sums of it are not rounded."""
+    narrow = tf.cast(tile, store.dtype)
+    if tile.dtype == store.dtype:
+        return store, narrow, tf.zeros([0], tile.dtype), is_cell, *firsts
+    nothing = tf.zeros([0] * (tile.shape.rank or 0), tile.dtype)
+    cell = tf.cond(is_cell > 0, lambda: tile, lambda: nothing)
+    return store, narrow, cell, is_cell, *firsts
 
 
 def _write(store: np.ndarray, rows: np.ndarray, *firsts: int) -> tuple[int, int]:
@@ -317,11 +349,14 @@ def _write(store: np.ndarray, rows: np.ndarray, *firsts: int) -> tuple[int, int]
     return firsts[0], firsts[0] + rows.shape[1]
 
 
-def _write_tile(store: np.ndarray, tile: np.ndarray, is_cell: int, *firsts: int) -> None:
+def _write_tile(
+    store: np.ndarray, tile: np.ndarray, cell: np.ndarray, is_cell: int, *firsts: int
+) -> None:
     tiling = tiled_store.tiling_of(store)
     assert tiling is not None
-    target = tiling.write(store, tile, list(map(int, firsts)), bool(is_cell))
-    _forget(store, [target])
+    if tiling.sums and cell.size:
+        tile = cell
+    _forget(store, [tiling.write(store, tile, list(map(int, firsts)), bool(is_cell))])
 
 
 def _forget(store: np.ndarray, tiles: Sequence[np.ndarray]) -> None:
@@ -361,6 +396,7 @@ def add_tiles(
     label: tf.Tensor,
     index: tf.Tensor,
     count: tf.Tensor,
+    is_cell: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Add tiles to stores that hold sums, or zeros, in the background. The sums are in the stores after `finish`.
 
@@ -370,18 +406,30 @@ def add_tiles(
         label: Name of the sweep.
         index: Index of the tile.
         count: Number of tiles.
+        is_cell: Whether they are gradients of the cells of background, int32 scalar.
 
     Returns:
         `before` of the next change.
     """
-    return _change(_add_tile, changes, before, label, index, count)
+    if is_cell is None:
+        return _change(_add_tile, changes, before, label, index, count)
+    marked = [_narrowed(store, tile, is_cell, *firsts) for store, tile, *firsts in changes]
+    return _change(_add_to_tiles, marked, before, label, index, count)
 
 
-def _add_tile(store: np.ndarray, tile: np.ndarray, *firsts: int) -> tuple[int, int] | None:
+def _add_to_tiles(
+    store: np.ndarray, tile: np.ndarray, cell: np.ndarray, is_cell: int, *firsts: int
+) -> None:
     tiling = tiled_store.tiling_of(store)
-    if tiling is not None:
-        _forget(store, tiling.add(store, tile, list(map(int, firsts))))
-        return None
+    assert tiling is not None
+    numbers = list(map(int, firsts))
+    if is_cell and tiling.rest is not None:
+        tiling.add_to_rest(cell if cell.size else tile, numbers)
+    else:
+        _forget(store, tiling.add(store, tile, numbers))
+
+
+def _add_tile(store: np.ndarray, tile: np.ndarray, *firsts: int) -> tuple[int, int]:
     store[_places(firsts, _stops(firsts, tile.shape[1:]))] += tile
     return firsts[0], firsts[0] + tile.shape[1]
 

@@ -141,7 +141,7 @@ class Tiling:
         changed = []
         for part, slot, inside in self._pieces(firsts, stops):
             if slot is None:
-                self._add_to_rest(
+                self.add_to_rest(
                     tile[part], [f + p.start for f, p in zip(firsts, part[1:], strict=False)]
                 )
                 continue
@@ -195,7 +195,13 @@ class Tiling:
         repeated: tuple[Any, ...] = (slice(None), *np.ix_(*places))
         return cell[repeated]
 
-    def _add_to_rest(self, piece: np.ndarray, firsts: Sequence[int]) -> None:
+    def add_to_rest(self, piece: np.ndarray, firsts: Sequence[int]) -> None:
+        """Add pixels of the background to their sums.
+
+        Args:
+            piece: `[N, h, w, ..., C]`.
+            firsts: First row, and column.
+        """
         assert self.rest is not None, "a gradient of background without a cell"
         axes = tuple(range(1, 1 + self.axes))
         for phases in product(*map(range, self.steps)):
