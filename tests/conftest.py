@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_finish() -> None:
     """Collect garbage less often, and not among modules and tests: it takes a tenth of the time of some tests."""
     gc.freeze()
-    gc.set_threshold(10_000, 20, 100)
+    gc.set_threshold(5_000, 10, 20)
 
 
 @pytest.fixture(autouse=True)

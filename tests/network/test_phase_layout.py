@@ -191,7 +191,7 @@ def check_transposed_convolution(case: Any, channels: int) -> None:
     assert_bitwise(gradients(by_blocks, *tensors), gradients(plain, *tensors))
 
 
-FAST = settings(deadline=None, max_examples=10)
+FAST = settings(deadline=None, max_examples=20)
 SLOW = settings(deadline=None, max_examples=60)
 
 

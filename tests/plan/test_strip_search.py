@@ -34,6 +34,7 @@ from keras import layers
 from tfbig.errors import BudgetError
 from tfbig.geometry.windows import partition
 from tfbig.network.graph import AT_ONCE
+from tfbig.plan import strip_search
 from tfbig.plan.cost import heights_of
 from tfbig.plan.plan import PAGE_ELEMENTS
 from tfbig.plan.planner import Planner
@@ -146,6 +147,25 @@ def test_last_strip_may_be_the_largest() -> None:
     (sweep,) = schedule(graph)
     strips = Strips(graph, sweep, 1, {0: (10, 8), 1: (10, 8)}, PLENTY, False, frozenset())
     assert strips._tallest(4) == {0: 3, 1: 3}
+
+
+def test_many_numbers_of_strips_at_once() -> None:
+    """The search looks at many numbers of strips at once; their rows are those of each number alone."""
+    graph = chain_graph()
+    sweep = schedule(graph)[1]
+    extents = graph.extents(squares(graph, 61))
+
+    def strips() -> Strips:
+        return Strips(graph, sweep, 1, extents, PLENTY, True, frozenset())
+
+    counts = strip_search._middles(1, 61)
+    assert len(counts) == len(set(counts)) == 60
+    strip_search._find_tallest(many := strips(), counts)
+    for count in counts:
+        heights = sweep.table({v: extents[v][0] for v in sweep.images}, count)
+        chosen = heights[[0, count // 2, count - 1]]
+        expected = {v: int(heights_of(sweep, chosen, v).max()) for v in sweep.images}
+        assert many.tallest[count] == strips()._tallest(count) == expected
 
 
 def test_fewest_strips() -> None:
