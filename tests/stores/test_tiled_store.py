@@ -128,3 +128,20 @@ def test_stores_are_found_by_address(sums: bool) -> None:
     assert tiled_store.tiling_of(store[:]) is tiling
     tiled_store.remember(store, None)
     assert tiled_store.tiling_of(store) is None
+
+
+def test_tiles_above_a_row_are_passed() -> None:
+    active = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], bool)
+    tiling, store = _store(active, 1, sums=False)
+    tiles, _ = _tiles(active, 1)
+    gone = 0
+    for row in (*range(25), *range(25)):
+        start, stop = tiling.passed(row)
+        assert start == (0 if stop < gone else gone)
+        gone = stop
+        for n, (_, bottom, *_) in enumerate(tiles):
+            part, end = tiling.tile(store, n), store.ctypes.data + gone * store.itemsize
+            if n and bottom <= row:
+                assert part.ctypes.data + part.nbytes <= end
+            elif n:
+                assert part.ctypes.data >= end

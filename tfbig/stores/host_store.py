@@ -241,6 +241,7 @@ def _part(store: np.ndarray, bounds: list[int], is_cell: bool) -> np.ndarray:
     starts, stops = bounds[::2], bounds[1::2]
     tiling = tiled_store.tiling_of(store)
     if tiling is not None:
+        _forget(store, [store[slice(*tiling.passed(starts[0]))]])
         return tiling.read(store, starts, stops, is_cell)
     file = file_pool.pool_of(store)
     if file is not None:
@@ -362,9 +363,9 @@ def _write_tile(
 def _forget(store: np.ndarray, tiles: Sequence[np.ndarray]) -> None:
     """Let the system write tiles to the file that they are in, and reuse their memory."""
     file = file_pool.pool_of(store)
-    if file is not None:
-        for tile in tiles:
-            file.drop(tile)
+    for tile in tiles if file is not None else ():
+        if tile.size:
+            file.drop(tile)  # type: ignore[union-attr]
 
 
 def add(

@@ -61,10 +61,14 @@ class Tiling:
         self._columns: dict[int, list[list[int]]] = {first: [] for first, _ in self._rows}
         for (first, _), *columns in regular.tolist():
             self._columns[first] += columns
+        # First element of the tiles of each band, which are in the order of the bands.
+        at = dict(zip(bounds[::-1, 0, 0].tolist(), self._offsets[-2::-1], strict=True))
+        self._begins = [at[first] for first, _ in self._rows]
         firsts = map(tuple, bounds[..., 0].tolist())
         self._slots = {f: n for n, f in enumerate(firsts) if n != self._cell}
         self.elements = int(self._offsets[-1])
         self._touched: set[int] = set()
+        self._passed = 0
         self.rest = None if self._cell is None else np.zeros(self._sizes[self._cell])
 
     @property
@@ -155,6 +159,20 @@ class Tiling:
                 self._touched.add(slot)
             changed.append(target)
         return changed
+
+    def passed(self, row: int) -> tuple[int, int]:
+        """Return the elements that a pass in the order of rows needs no more, since the last call.
+
+        Args:
+            row: First row of the rectangle that is read next.
+
+        Returns:
+            First element, and the one after the last, of tiles above the row.
+        """
+        band = bisect_right(self._rows, row, key=lambda edge: edge[1])
+        stop = self._begins[band] if band < len(self._begins) else self.elements
+        start, self._passed = (0 if stop < self._passed else self._passed), stop
+        return start, stop
 
     def dense(self, store: np.ndarray) -> np.ndarray:
         """Return the whole image."""
