@@ -57,9 +57,9 @@ def test_share_of_each_sweep() -> None:
         value = visits.sweep.observed[0]
         share = visits.owned_pixels(value) / np.prod(visits.sizes[value])
         assert cost.active == pytest.approx(share)
-        assert cost.starts == active_strips.STARTS * (visits.number + (visits.cell is None)) * len(
-            visits.sweep.nodes
-        )
+        assert cost.starts == active_strips.STARTS * (
+            visits.number + (visits.pattern is None)
+        ) * len(visits.sweep.nodes)
 
 
 def test_an_image_that_is_all_foreground_is_not_cut_into_tiles() -> None:

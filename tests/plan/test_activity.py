@@ -49,9 +49,9 @@ def activity_of(
 
 
 def tiles_of(visits: Visits, value: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tiles of an image that are computed as a mask, and its cell as another."""
+    """Return the tiles of an image that are computed as a mask, and its pattern as another."""
     size, columns = visits.sizes[value], visits.sweep.columns
-    computed, cell = np.zeros(size, bool), np.zeros(size, bool)
+    computed, pattern = np.zeros(size, bool), np.zeros(size, bool)
     width = len(columns)
     for line in visits.table():
         part = tuple(
@@ -61,16 +61,16 @@ def tiles_of(visits: Visits, value: int) -> tuple[np.ndarray, np.ndarray]:
             )
             for axis in range(2)
         )
-        (cell if line[-1] else computed)[part] = True
-    return computed, cell
+        (pattern if line[-1] else computed)[part] = True
+    return computed, pattern
 
 
 @pytest.mark.parametrize("build", [encoder, with_decoder])
 @pytest.mark.parametrize("side", [4, 8])
-def test_what_is_not_computed_repeats_the_cell(
+def test_what_is_not_computed_repeats_the_pattern(
     build: Callable[[], keras.Model], side: int, float64: None
 ) -> None:
-    """Images of a network with random weights, in inference, repeat the cell outside the tiles."""
+    """Images of a network with random weights, in inference, repeat the pattern outside the tiles."""
     mask = mask_of(SIZE, 3)
     model = build()
     activity, layout = activity_of(model, projected(mask))
@@ -93,9 +93,9 @@ def test_what_is_not_computed_repeats_the_cell(
         if output.shape[:2] != activity.sizes[value]:
             continue
         visits = next(v for v in all_visits if value in v.sweep.observed)
-        computed, cell = tiles_of(visits, value)
+        computed, pattern = tiles_of(visits, value)
         steps = visits.steps[value]
-        rows, columns = np.nonzero(cell)
+        rows, columns = np.nonzero(pattern)
         pattern = output[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
         assert pattern.shape[:2] == steps
         repeated = np.tile(
@@ -118,8 +118,8 @@ def test_dropout_is_computed_everywhere_and_what_is_before_is_not() -> None:
     assert activity.is_of_use
     visits = activity.visits(layout, [(8, 8)] * len(layout.sweeps))
     assert visits is not None
-    assert visits[0].cell is not None
-    assert visits[-1].cell is None
+    assert visits[0].pattern is not None
+    assert visits[-1].pattern is None
     assert visits[-1].active.all()
     assert visits[-1].copies().tolist() == [0] * len(layout.sweeps[-1].observed)
 
@@ -135,11 +135,11 @@ def test_all_foreground_is_computed() -> None:
     activity, layout = activity_of(encoder(), Background(np.ones(SIZE, bool)))
     visits = activity.visits(layout, [(6, 6)] * len(layout.sweeps))
     assert visits is not None
-    assert all(v.active.all() and v.cell is None for v in visits)
+    assert all(v.active.all() and v.pattern is None for v in visits)
     assert [v.number for v in visits] == [36] * len(layout.sweeps)
 
 
-def test_shares_of_stores_count_tiles_and_a_cell() -> None:
+def test_shares_of_stores_count_tiles_and_a_pattern() -> None:
     activity, layout = activity_of(with_decoder())
     sweep = next(s for s in layout.sweeps if s.writes)
     (value, *_) = sweep.writes
@@ -150,7 +150,7 @@ def test_shares_of_stores_count_tiles_and_a_cell() -> None:
     assert share == pytest.approx((pixels + gaps) / np.prod(activity.sizes[value]))
 
 
-def test_tiles_begin_with_cells() -> None:
+def test_tiles_begin_with_patterns() -> None:
     activity, layout = activity_of(with_decoder())
     sweep = layout.sweeps[-1]
     steps = activity.steps(sweep)

@@ -43,10 +43,10 @@ def test_background_fills_the_gaps(
     tiles: list[tuple[int, int]], step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_bands, "BAND_ROWS", 3)
-    cell = np.arange(2.0 * step * step).reshape(step, step, 2)
-    image, written = np.tile(cell, (10 // step, 6 // step, 1)), Written()
+    pattern = np.arange(2.0 * step * step).reshape(step, step, 2)
+    image, written = np.tile(pattern, (10 // step, 6 // step, 1)), Written()
     bands = Bands(written)
-    bands.write([4, 4], cell, SIZE, True)
+    bands.write([4, 4], pattern, SIZE, True)
     for top, left in tiles:
         image[top : top + 2, left : left + 2] = -1 - top - left
         bands.write([top, left], image[top : top + 2, left : left + 2], SIZE, False)

@@ -15,14 +15,14 @@ SHAPE = (2, 24, 16, 3)
 COUNTS = (4, 3)
 
 
-def _tiles(active: np.ndarray, step: int, cell: bool = True) -> tuple[np.ndarray, np.ndarray]:
+def _tiles(active: np.ndarray, step: int, pattern: bool = True) -> tuple[np.ndarray, np.ndarray]:
     edges = [
         np.stack(partition(n, count, np.arange(count), step), 1)
         for n, count in zip(SHAPE[1:], COUNTS, strict=False)
     ]
     tiles = [[*edges[0][i], *edges[1][j]] for i, j in np.argwhere(active)]
-    first = [[8, 8 + step, 4, 4 + step]] if cell else []
-    return np.array(first + tiles).reshape(-1, 4), np.arange(len(tiles) + cell) < cell
+    first = [[8, 8 + step, 4, 4 + step]] if pattern else []
+    return np.array(first + tiles).reshape(-1, 4), np.arange(len(tiles) + pattern) < pattern
 
 
 def _store(active: np.ndarray, step: int, sums: bool) -> tuple[Tiling, np.ndarray]:
@@ -31,14 +31,14 @@ def _store(active: np.ndarray, step: int, sums: bool) -> tuple[Tiling, np.ndarra
 
 
 def _image(active: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return an image whose inactive tiles repeat a cell, and the cell."""
+    """Return an image whose inactive tiles repeat a pattern, and the pattern."""
     random = np.random.default_rng(0)
-    cell = random.standard_normal((2, step, step, 3))
-    image = np.tile(cell, (1, -(-24 // step), -(-16 // step), 1))[:, :24, :16]
+    pattern = random.standard_normal((2, step, step, 3))
+    image = np.tile(pattern, (1, -(-24 // step), -(-16 // step), 1))[:, :24, :16]
     for top, bottom, left, right in _tiles(active, step)[0][1:]:
         shape = image[:, top:bottom, left:right].shape
         image[:, top:bottom, left:right] = random.standard_normal(shape)
-    return image, cell
+    return image, pattern
 
 
 def _rectangle(data: st.DataObject) -> tuple[list[int], list[int]]:
@@ -57,10 +57,10 @@ active_tiles = st.lists(st.booleans(), min_size=12, max_size=12).map(
 
 @given(active_tiles, st.sampled_from([1, 2, 4]), st.data())
 def test_reads_the_image(active: np.ndarray, step: int, data: st.DataObject) -> None:
-    (tiling, store), (image, cell) = _store(active, step, sums=False), _image(active, step)
-    tiling.write(store, cell, [8, 4], is_cell=True)
+    (tiling, store), (image, pattern) = _store(active, step, sums=False), _image(active, step)
+    tiling.write(store, pattern, [8, 4], is_pattern=True)
     for top, bottom, left, right in _tiles(active, step)[0][1:]:
-        tiling.write(store, image[:, top:bottom, left:right], [top, left], is_cell=False)
+        tiling.write(store, image[:, top:bottom, left:right], [top, left], is_pattern=False)
     starts, stops = _rectangle(data)
     expected = image[:, starts[0] : stops[0], starts[1] : stops[1]]
     np.testing.assert_array_equal(tiling.read(store, starts, stops), expected)
@@ -84,7 +84,7 @@ def test_sums_are_in_tiles_and_rest(active: np.ndarray, step: int, data: st.Data
         np.testing.assert_allclose(tile, total[:, top:bottom, left:right], atol=1e-14)
     outside = np.where(inside[None, ..., None], 0, total)
     rest = outside.reshape(2, 24 // step, step, 16 // step, step, 3).sum((1, 3))
-    sums = tiling.read(store, [8, 4], [8 + step, 4 + step], is_cell=True)
+    sums = tiling.read(store, [8, 4], [8 + step, 4 + step], is_pattern=True)
     np.testing.assert_allclose(sums, rest, atol=1e-13)
 
 
@@ -107,16 +107,16 @@ def test_holds_no_more_than_its_tiles() -> None:
 
 def test_sums_of_the_background_can_be_replaced() -> None:
     tiling, store = _store(np.zeros(COUNTS, bool), 2, sums=True)
-    tiling.write(store, np.full((2, 2, 2, 3), 7.0), [8, 4], is_cell=True)
-    np.testing.assert_array_equal(tiling.read(store, [8, 4], [10, 6], is_cell=True), 7)
+    tiling.write(store, np.full((2, 2, 2, 3), 7.0), [8, 4], is_pattern=True)
+    np.testing.assert_array_equal(tiling.read(store, [8, 4], [10, 6], is_pattern=True), 7)
 
 
 def test_signals_are_cut_along_one_axis() -> None:
     tiling = Tiling((1, 10, 2), np.array([[4, 5], [0, 3], [8, 10]]), np.arange(3) == 0, False)
     store = np.zeros(tiling.elements)
-    tiling.write(store, np.full((1, 1, 2), 5.0), [4], is_cell=True)
-    tiling.write(store, np.full((1, 3, 2), 1.0), [0], is_cell=False)
-    tiling.write(store, np.full((1, 2, 2), 2.0), [8], is_cell=False)
+    tiling.write(store, np.full((1, 1, 2), 5.0), [4], is_pattern=True)
+    tiling.write(store, np.full((1, 3, 2), 1.0), [0], is_pattern=False)
+    tiling.write(store, np.full((1, 2, 2), 2.0), [8], is_pattern=False)
     assert tiling.read(store, [1], [10])[0, :, 0].tolist() == [1, 1, 5, 5, 5, 5, 5, 2, 2]
 
 

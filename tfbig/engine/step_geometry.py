@@ -32,7 +32,7 @@ class StepGeometry:
             -1 lets the store choose.
         tables: Geometry of the strips or tiles of each sweep, by index; see `Sweep.tiles`.
         replays: Geometry of each replay.
-        copies: For each sweep by index, how many cells of background its observed images have, `[observed]` float64;
+        copies: For each sweep by index, how many patterns of background its observed images have, `[observed]` float64;
             empty if nothing is skipped.
         empty: An empty string tensor that is not a constant, see `label`.
     """
@@ -51,7 +51,7 @@ class StepGeometry:
         return self.replays[sweep] if sweep.is_replay else self.tables[sweep.index]
 
     def copies_of(self, sweep: Sweep) -> dict[int, tf.Tensor]:
-        """Return how many cells of background each observed image of a sweep has; empty if nothing is skipped."""
+        """Return how many patterns of background each observed image of a sweep has; empty if nothing is skipped."""
         if sweep.is_replay or not self.copies:
             return {}
         return {v: self.copies[sweep.index][n] for n, v in enumerate(sweep.observed)}

@@ -63,7 +63,7 @@ class StripReader:
         for kind, images in (("written", tensors.written), ("gradient", tensors.d_images)):
             requests |= {(kind, v): (t, geometry.part(v, own=True)) for v, t in images.items()}
         stored = [key for key, (image, _) in requests.items() if not device_store.is_list(image)]
-        rows = host_store.read([requests[key] for key in stored], geometry.is_cell)
+        rows = host_store.read([requests[key] for key in stored], geometry.is_pattern)
         results = dict(zip(stored, map(self._staged, rows), strict=True))
         with tf.device(self.device):
             for key, (image, part) in requests.items():
@@ -74,9 +74,9 @@ class StripReader:
                     )
             shaped = {key: self._shaped(key[1], t) for key, t in results.items()}
             for kind, v in shaped:
-                if kind == "gradient" and geometry.is_cell is not None:
+                if kind == "gradient" and geometry.is_pattern is not None:
                     rows, store = shaped[kind, v], requests[kind, v][0]
-                    shaped[kind, v] = self._with_sums(geometry.is_cell, v, rows, store)
+                    shaped[kind, v] = self._with_sums(geometry.is_pattern, v, rows, store)
         tiles, written, gradients = (
             {v: t for (kind, v), t in shaped.items() if kind == each}
             for each in ("image", "written", "gradient")
@@ -90,13 +90,13 @@ class StripReader:
         return tiles, written, gradients
 
     def _with_sums(
-        self, is_cell: tf.Tensor, value: int, rows: tf.Tensor, store: tf.Tensor
+        self, is_pattern: tf.Tensor, value: int, rows: tf.Tensor, store: tf.Tensor
     ) -> tf.Tensor:
-        """Return rows of a gradient; those of the cell are sums, which are not rounded to the dtype of the store."""
+        """Return rows of a gradient; those of the pattern are sums, which are not rounded to the dtype of the store."""
         if rows.dtype.size <= store.dtype.size:
             return rows
         return tf.cond(
-            is_cell > 0,
+            is_pattern > 0,
             lambda: self._shaped(value, host_store.rest(store, rows.dtype)),
             lambda: rows,
         )

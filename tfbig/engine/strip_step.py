@@ -125,11 +125,11 @@ class StripStep:
 
     def _copies(self, value: int) -> Copies | None:
         """Return how often the pixels of the strip occur in an observed image; None if nothing is skipped."""
-        is_cell = self.geometry.is_cell
-        if is_cell is None:
+        is_pattern = self.geometry.is_pattern
+        if is_pattern is None:
             return None
-        of_cell = self.tensors.copies[value]
-        return Copies(tf.where(is_cell > 0, of_cell, tf.ones_like(of_cell)))
+        of_pattern = self.tensors.copies[value]
+        return Copies(tf.where(is_pattern > 0, of_pattern, tf.ones_like(of_pattern)))
 
     def merge(self, owned: dict[int, tf.Tensor], partials: list[Structure]) -> list[Structure]:
         """Return the partial sums of the reductions, merged with those of this strip."""

@@ -57,10 +57,10 @@ def forward(
         changes = [(s, written[v], *firsts[v]) for v, s in tensors.stores.items()]
         for v, key in tensors.sinks.items():
             before = host_store.write_sink(
-                key, firsts[v], owned[v], tensors.extents[v], before, step.geometry.is_cell
+                key, firsts[v], owned[v], tensors.extents[v], before, step.geometry.is_pattern
             )
-        is_cell = step.geometry.is_cell
-        return host_store.write(changes, before, tensors.label, i, total, is_cell), sums
+        is_pattern = step.geometry.is_pattern
+        return host_store.write(changes, before, tensors.label, i, total, is_pattern), sums
 
     def join(a: Structure, b: Structure) -> Structure:
         return _merged(sweep, a[0], b[0]), a[1]  # no images stay on the device if there are several
@@ -139,8 +139,8 @@ def backward(
             firsts = {v: step.geometry.along("start", v) for v in tensors.stores}
             tiles = d_tiles if sweep.skips else added
             changes = [(s, tiles[v], *firsts[v]) for v, s in tensors.stores.items()]
-            is_cell = step.geometry.is_cell
-            return host_store.add_tiles(changes, before, tensors.label, i, total, is_cell), sums
+            is_pattern = step.geometry.is_pattern
+            return host_store.add_tiles(changes, before, tensors.label, i, total, is_pattern), sums
         changes = [
             (s, added[v], *_edges(step, v, v in options.fresh)) for v, s in tensors.stores.items()
         ]
@@ -231,8 +231,8 @@ def fold_tiles(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devic
             _, pulled = step.pull(images, None)
             summed = tf.add_n([gradients[value], *(each[value] for each in pulled)])
         changes = [(gradient, summed, *step.geometry.along("own start", value))]
-        is_cell = step.geometry.is_cell
-        return host_store.write(changes, before, tensors.label, i, total, is_cell), ()
+        is_pattern = step.geometry.is_pattern
+        return host_store.write(changes, before, tensors.label, i, total, is_pattern), ()
 
     return _loop(total, graph, tensors, body, (), devices, lambda a, b: a)[0]
 

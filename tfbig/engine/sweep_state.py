@@ -98,7 +98,7 @@ class SweepTensors:
         written: Images that the sweep wrote, where its backward pass needs their values.
         d_images: Gradients of the images that the sweep wrote.
         d_wholes: Gradients of the results of its reductions.
-        copies: How many cells of background each observed image has, float64 scalars; empty if nothing is skipped.
+        copies: How many patterns of background each observed image has, float64 scalars; empty if nothing is skipped.
     """
 
     label: tf.Tensor
@@ -136,7 +136,7 @@ class StripGeometry:
         line: The line; of a sweep that skips background, a line of `tfbig.plan.activity.Visits.table`.
 
     Attributes:
-        is_cell: Whether the tile is the cell that is computed for all background, int32 scalar; None if nothing is
+        is_pattern: Whether the tile is the pattern, computed once for all background, int32 scalar; None if nothing is
             skipped.
     """
 
@@ -144,7 +144,7 @@ class StripGeometry:
         self.columns = sweep.columns
         self.axes = sweep.axes
         numbers = tf.unstack(line, num=sweep.table_columns)
-        self.is_cell = numbers.pop() if sweep.skips else None
+        self.is_pattern = numbers.pop() if sweep.skips else None
         self.numbers = numbers
 
     def __getitem__(self, key: tuple[object, ...]) -> tf.Tensor:

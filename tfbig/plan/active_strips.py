@@ -57,7 +57,7 @@ class ActiveStrips(Strips):
         )
 
     def visits(self, count: int) -> Visits:
-        """Return the tiles that are computed, without a cell.
+        """Return the tiles that are computed, without a pattern.
 
         Args:
             count: Number of bands.

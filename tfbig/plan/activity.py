@@ -2,8 +2,8 @@
 
 Where an input has one colour, so has every image that is computed from it, apart from a rim as wide as the windows of
 the layers, and from the border of the image, where layers read padding. A tile that depends on neither foreground nor
-padding is background. All background of an image is alike, but for a pattern behind transposed convolutions, whose
-smallest piece is a cell; one cell is computed for all of it.
+padding is background. All background of an image is a pattern that repeats: one pixel, or a few rows and columns behind
+transposed convolutions. It is computed once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Reaches = tuple[Reach, ...]
 Depends = Mapping[int, Reaches]
 """Reaches by input of the graph."""
 
-Cell = tuple[Interval, ...]
+Pattern = tuple[Interval, ...]
 """Rows, and columns if images are cut along them, of one piece of background."""
 
 GAP = 64
@@ -36,8 +36,8 @@ GAP = 64
 _ENDS = frozenset({"stop", "after", "own stop", "until"})
 """Columns of `Sweep.table` that tiles with their neighbours have from the last of them."""
 
-MOST_CELL = 64
-"""Most rows or columns of a cell; images with a larger one are computed everywhere."""
+MOST_PATTERN = 64
+"""Most rows or columns of a pattern; images with a larger one are computed everywhere."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +48,8 @@ class Visits:
         sweep: The sweep.
         counts: Number of parts that images are cut into along each axis.
         active: `[rows of tiles, columns of tiles]`: which tiles are computed.
-        steps: For each observed image, rows and columns of a cell; tiles begin at multiples of these.
-        cell: For each observed image, where the cell is that is computed for all background; None without one.
+        steps: For each observed image, rows and columns of a pattern; tiles begin at multiples of these.
+        pattern: For each observed image, where the pattern is that is computed for all background; None without one.
         sizes: Size of every image.
         joined: Most neighbours in a row that are computed as one tile.
     """
@@ -58,7 +58,7 @@ class Visits:
     counts: tuple[int, ...]
     active: BoolArray
     steps: Mapping[int, Sequence[int]]
-    cell: Mapping[int, Cell] | None
+    pattern: Mapping[int, Pattern] | None
     sizes: Mapping[int, Size]
     joined: int = 1
 
@@ -75,11 +75,11 @@ class Visits:
         last = np.minimum(first + self.joined, stops[run]) - 1
         return np.stack([rows[run], first, last], axis=1)
 
-    def background_reads(self) -> dict[int, Cell]:
-        """Return where the cell reads each image that is stored or comes from outside."""
-        if self.cell is None:
+    def background_reads(self) -> dict[int, Pattern]:
+        """Return where the pattern reads each image that is stored or comes from outside."""
+        if self.pattern is None:
             return {}
-        line, columns = self.sweep.line(self.sizes, self.cell)[0], self.sweep.columns
+        line, columns = self.sweep.line(self.sizes, self.pattern)[0], self.sweep.columns
         width = len(columns)
         return {
             v: tuple(
@@ -91,14 +91,14 @@ class Visits:
 
     @property
     def number(self) -> int:
-        """Number of tiles that are computed, the cell included."""
-        return len(self.runs) + (self.cell is not None)
+        """Number of tiles that are computed, the pattern included."""
+        return len(self.runs) + (self.pattern is not None)
 
     def table(self) -> np.ndarray:
-        """Return the geometry of the tiles: first the cell, then all others row by row.
+        """Return the geometry of the tiles: first the pattern, then all others row by row.
 
         Returns:
-            Array `[number, axes * len(sweep.columns) + 1]` int32: a line of `Sweep.tiles`, then 1 for the cell.
+            Array `[number, axes * len(sweep.columns) + 1]` int32: a line of `Sweep.tiles`, then 1 for the pattern.
         """
         tables = [
             self.sweep.table(
@@ -115,13 +115,13 @@ class Visits:
             ends = [key[0] in _ENDS for key in self.sweep.columns]
             lines = np.hstack([lines, np.where(ends, tables[1][last], tables[1][first])])
         marks = np.zeros((len(lines), 1), np.int32)
-        if self.cell is not None:
-            lines = np.vstack([self.sweep.line(self.sizes, self.cell), lines])
+        if self.pattern is not None:
+            lines = np.vstack([self.sweep.line(self.sizes, self.pattern), lines])
             marks = np.vstack([np.ones((1, 1), np.int32), marks])
         return np.hstack([lines, marks]).astype(np.int32)
 
     def owned_pixels(self, value: int) -> int:
-        """Return the pixels of an observed image that the tiles own together, without those of the cell."""
+        """Return the pixels of an observed image that the tiles own together, without those of the pattern."""
         sizes = [
             partition(size, count, np.arange(count), step).size
             for size, count, step in zip(
@@ -132,19 +132,21 @@ class Visits:
         columns = sizes[1] if len(sizes) > 1 else np.ones(1, np.int64)
         return int(sizes[0].astype(np.int64) @ self.active @ columns) * inner
 
-    def cell_pixels(self, value: int) -> int:
-        """Return the pixels of the cell of an observed image; 0 without a cell."""
-        if self.cell is None:
+    def pattern_pixels(self, value: int) -> int:
+        """Return the pixels of the pattern of an observed image; 0 without a pattern."""
+        if self.pattern is None:
             return 0
-        return prod(i.size for i in self.cell[value]) * prod(self.sizes[value][len(self.counts) :])
+        return prod(i.size for i in self.pattern[value]) * prod(
+            self.sizes[value][len(self.counts) :]
+        )
 
     def copies(self) -> np.ndarray:
-        """Return how many cells of background each observed image has, `[observed]` float64."""
-        if self.cell is None:
+        """Return how often the pattern occurs in each observed image, `[observed]` float64."""
+        if self.pattern is None:
             return np.zeros(len(self.sweep.observed))
         return np.array(
             [
-                (prod(self.sizes[v]) - self.owned_pixels(v)) / self.cell_pixels(v)
+                (prod(self.sizes[v]) - self.owned_pixels(v)) / self.pattern_pixels(v)
                 for v in self.sweep.observed
             ]
         )
@@ -232,7 +234,7 @@ class Activity:
         return any(self._depends[v] is not None for v in computed)
 
     def steps(self, sweep: Sweep) -> dict[int, tuple[int, ...]]:
-        """Return the rows and columns of a cell of each observed image; images of one size have one."""
+        """Return the rows and columns of a pattern of each observed image; images of one size have one."""
         self._know(sweep)
         by_size: dict[Size, list[int]] = {}
         for v in sweep.observed:
@@ -242,7 +244,7 @@ class Activity:
         return {v: tuple(by_size[self.sizes[v]]) for v in sweep.observed}
 
     def tiles(self, sweep: Sweep, counts: Sequence[int], joined: int = 1) -> Visits:
-        """Return the tiles of a sweep that are computed, without a cell.
+        """Return the tiles of a sweep that are computed, without a pattern.
 
         Args:
             sweep: The sweep.
@@ -264,7 +266,7 @@ class Activity:
         return Visits(sweep, tuple(counts), active, steps, None, self.sizes, joined)
 
     def stored_shares(self, sweep: Sweep, counts: Sequence[int]) -> dict[int, float]:
-        """Return the share of each image that a sweep writes that is stored: its tiles, and a cell.
+        """Return the share of each image that a sweep writes that is stored: its tiles, and a pattern.
 
         Args:
             sweep: The sweep.
@@ -286,7 +288,7 @@ class Activity:
     def visits(
         self, layout: Layout, counts: Sequence[Sequence[int]], joined: Sequence[int] | None = None
     ) -> tuple[Visits, ...] | None:
-        """Return the tiles that a layout computes, with a cell for the background of each sweep.
+        """Return the tiles that a layout computes, with a pattern for the background of each sweep.
 
         Args:
             layout: The sweeps and replays.
@@ -294,19 +296,21 @@ class Activity:
             joined: For each sweep, then each replay, `Visits.joined`. Default: 1.
 
         Returns:
-            Tiles of each sweep, then of each replay; None if no cell is found in an image of which one is read.
+            Tiles of each sweep, then of each replay; None if no pattern is found in an image of which one is read.
         """
         all_sweeps = [*layout.sweeps, *layout.replays]
         most = [1] * len(all_sweeps) if joined is None else joined
         tiles = [self.tiles(s, c, n) for s, c, n in zip(all_sweeps, counts, most, strict=True)]
         last = len(layout.sweeps)
-        spots: dict[int, Cell] = {}
-        # The cell of a sweep without background is where another one reads its images as background: last sweep first.
+        spots: dict[int, Pattern] = {}
+        # Without a tile of background, the pattern is where another sweep reads it: the last sweep comes first.
         for position in (*reversed(range(last)), *range(last, len(tiles)), *reversed(range(last))):
-            tiles[position] = replace(tiles[position], cell=self._cell(tiles[position], spots))
+            tiles[position] = replace(
+                tiles[position], pattern=self._pattern(tiles[position], spots)
+            )
             spots |= tiles[position].background_reads()
         for each in tiles:
-            if each.cell is None and spots.keys() & set(each.sweep.writes):
+            if each.pattern is None and spots.keys() & set(each.sweep.writes):
                 return None
         return tuple(tiles)
 
@@ -316,7 +320,7 @@ class Activity:
         Args:
             value: The image.
             tile: Intervals of rows `[r]`, and of columns `[c]` if images are cut along them.
-            steps: Rows and columns of a cell; a part of a cell is no background.
+            steps: Rows and columns of a pattern; a part of a pattern is no background.
 
         Returns:
             `[r, c]`.
@@ -338,8 +342,8 @@ class Activity:
             active |= self.backgrounds[image].touches(*read)
         return active
 
-    def _cell(self, tiles: Visits, spots: Mapping[int, Cell]) -> dict[int, Cell] | None:
-        """Return a cell of each observed image: in a tile of background, else at one of the spots, else None."""
+    def _pattern(self, tiles: Visits, spots: Mapping[int, Pattern]) -> dict[int, Pattern] | None:
+        """Return a pattern of each observed image: in a tile of background, else at one of the spots, else None."""
         sweep, counts, steps = tiles.sweep, tiles.counts, tiles.steps
         if not tiles.active.all():
             inactive = np.argwhere(~tiles.active)
@@ -354,7 +358,7 @@ class Activity:
         spot = next((v for v in sweep.writes if v in spots), None)
         if spot is None:
             return None
-        cell = {
+        pattern = {
             v: tuple(
                 _at(interval, size, other, step)
                 for interval, size, other, step in zip(
@@ -364,20 +368,20 @@ class Activity:
             for v in sweep.observed
         }
         found = {
-            v: [Interval(*np.array([[i.start], [i.stop]])) for i in c] for v, c in cell.items()
+            v: [Interval(*np.array([[i.start], [i.stop]])) for i in c] for v, c in pattern.items()
         }
         is_active = any(self.active(v, i, steps[v]).any() for v, i in found.items())
-        return None if is_active else cell
+        return None if is_active else pattern
 
 
 def _middle(interval: Interval, step: int) -> Interval:
-    """Return the cell in the middle of an interval that begins with a cell."""
+    """Return the pattern in the middle of an interval that begins with a pattern."""
     start = int(interval.start) + (int(interval.size) // step - 1) // 2 * step
     return Interval(start, start + step)
 
 
 def _at(interval: Interval, size: int, other: int, step: int) -> Interval:
-    """Return the cell of an image of `other` rows that is where an interval is in one of `size` rows."""
+    """Return the pattern of an image of `other` rows that is where an interval is in one of `size` rows."""
     first, last = (int(n) * other // size for n in interval)
     start = -(-first // step) * step
     if start + step > last:
@@ -386,7 +390,7 @@ def _at(interval: Interval, size: int, other: int, step: int) -> Interval:
 
 
 def _whole(stop: int, step: int) -> int:
-    """Return the end of the last whole cell."""
+    """Return the end of the last whole pattern."""
     return stop // step * step
 
 
@@ -395,9 +399,9 @@ def _joined(first: Reaches, second: Reaches) -> Reaches:
 
 
 def _inside(images: Iterable[Depends | None]) -> bool:
-    """Return whether images may have background: pixels that depend on no padding, and small cells."""
+    """Return whether images may have background: pixels that depend on no padding, and small patterns."""
     return all(
-        r.inside.start < r.inside.stop and r.period <= MOST_CELL
+        r.inside.start < r.inside.stop and r.period <= MOST_PATTERN
         for depends in images
         for reaches in (depends or {}).values()
         for r in reaches

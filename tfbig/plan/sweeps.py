@@ -125,7 +125,7 @@ class Sweep:
 
     @property
     def table_columns(self) -> int:
-        """Number of columns of the geometry of all tiles: of each axis, and the mark of the cell of background."""
+        """Number of columns of the geometry of all tiles: of each axis, and the mark of the pattern of background."""
         return self.axes * len(self.columns) + self.skips
 
     @cached_property

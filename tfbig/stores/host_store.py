@@ -66,7 +66,7 @@ def allocate(
         shapes: `[values, axes]` int64: N, sizes of the spatial axes, C.
         places: `[values]` int64: preferred first byte in the pool or file; -1 for any.
         requests: The stores to create.
-        tiles: The tiles of each store, `[n, 2 * axes + 1]`: as in `Tiling`, then 1 for the cell; whole images without.
+        tiles: The tiles of each store, `[n, 2 * axes + 1]`: as in `Tiling`, then 1 for the pattern; none for whole images.
 
     Returns:
         Tensors `[N, H, W, C]`; vectors if they have tiles.
@@ -153,12 +153,14 @@ Part = list[tuple[tf.Tensor, tf.Tensor]]
 """First row and row after the last; then the same of the columns and further axes, unless they are read whole."""
 
 
-def read(parts: list[tuple[tf.Tensor, Part]], is_cell: tf.Tensor | None = None) -> list[tf.Tensor]:
+def read(
+    parts: list[tuple[tf.Tensor, Part]], is_pattern: tf.Tensor | None = None
+) -> list[tf.Tensor]:
     """Read rows, or tiles, of stores; for N = 1 whole rows are not copied.
 
     Args:
         parts: Each store, and what to read of it; along as many axes of each.
-        is_cell: Whether to read the sums of the background from stores of sums, int32 scalar.
+        is_pattern: Whether to read the sums of the background from stores of sums, int32 scalar.
 
     Returns:
         Rows `[N, stop - start, W, C]` of each store; of tiles, the columns too.
@@ -167,7 +169,7 @@ def read(parts: list[tuple[tf.Tensor, Part]], is_cell: tf.Tensor | None = None) 
         return []
     size = 1 + 2 * len(parts[0][1])
     flat = [t for store, part in parts for t in (store, *(n for pair in part for n in pair))]
-    mark = tf.constant(0) if is_cell is None else is_cell
+    mark = tf.constant(0) if is_pattern is None else is_pattern
     return callbacks.numpy_function(
         lambda mark, *flat: _read(flat, size, bool(mark)),
         [mark, *flat],
@@ -230,19 +232,19 @@ def zero(images: list[tf.Tensor], after: tf.Tensor) -> list[tf.Tensor]:
         return [tf.identity(image) for image in images]
 
 
-def _read(flat: tuple[Any, ...], size: int, is_cell: bool) -> list[np.ndarray]:
+def _read(flat: tuple[Any, ...], size: int, is_pattern: bool) -> list[np.ndarray]:
     return [
-        _part(store, list(map(int, bounds)), is_cell) for store, *bounds in _grouped(flat, size)
+        _part(store, list(map(int, bounds)), is_pattern) for store, *bounds in _grouped(flat, size)
     ]
 
 
-def _part(store: np.ndarray, bounds: list[int], is_cell: bool) -> np.ndarray:
+def _part(store: np.ndarray, bounds: list[int], is_pattern: bool) -> np.ndarray:
     """Return rows or a tile of a store; `bounds` are the start and the stop along each axis."""
     starts, stops = bounds[::2], bounds[1::2]
     tiling = tiled_store.tiling_of(store)
     if tiling is not None:
         _forget(store, [store[slice(*tiling.passed(starts[0]))]])
-        return tiling.read(store, starts, stops, is_cell)
+        return tiling.read(store, starts, stops, is_pattern)
     file = file_pool.pool_of(store)
     if file is not None:
         file.visit(store, starts[0], stops[0])
@@ -262,7 +264,7 @@ def rest(store: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         dtype: Dtype of the result.
 
     Returns:
-        `[N, rows of the cell, its columns, ..., C]`.
+        `[N, rows of the pattern, its columns, ..., C]`.
     """
 
     def sums(store: np.ndarray) -> np.ndarray:
@@ -312,7 +314,7 @@ def write(
     label: tf.Tensor,
     index: tf.Tensor,
     count: tf.Tensor,
-    is_cell: tf.Tensor | None = None,
+    is_pattern: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Write rows or tiles to stores in the background, and report progress. They are in the stores after `finish`.
 
@@ -322,27 +324,27 @@ def write(
         label: Name of the sweep.
         index: Index of the strip.
         count: Number of strips.
-        is_cell: Whether the tiles are cells of background, int32 scalar.
+        is_pattern: Whether the tiles are patterns of background, int32 scalar.
 
     Returns:
         `before` of the next change.
     """
-    if is_cell is None:
+    if is_pattern is None:
         return _change(_write, changes, before, label, index, count)
-    marked = [_narrowed(store, tile, is_cell, *firsts) for store, tile, *firsts in changes]
+    marked = [_narrowed(store, tile, is_pattern, *firsts) for store, tile, *firsts in changes]
     return _change(_write_tile, marked, before, label, index, count)
 
 
 def _narrowed(
-    store: tf.Tensor, tile: tf.Tensor, is_cell: tf.Tensor, *firsts: tf.Tensor
+    store: tf.Tensor, tile: tf.Tensor, is_pattern: tf.Tensor, *firsts: tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
-    """Return a change with the tile in the dtype of the store, and the cell as it is; sums of it are not rounded."""
+    """Return a change with the tile in the dtype of the store, and the pattern as it is; sums of it are not rounded."""
     narrow = tf.cast(tile, store.dtype)
     if tile.dtype == store.dtype:
-        return store, narrow, tf.zeros([0], tile.dtype), is_cell, *firsts
+        return store, narrow, tf.zeros([0], tile.dtype), is_pattern, *firsts
     nothing = tf.zeros([0] * (tile.shape.rank or 0), tile.dtype)
-    cell = tf.cond(is_cell > 0, lambda: tile, lambda: nothing)
-    return store, narrow, cell, is_cell, *firsts
+    pattern = tf.cond(is_pattern > 0, lambda: tile, lambda: nothing)
+    return store, narrow, pattern, is_pattern, *firsts
 
 
 def _write(store: np.ndarray, rows: np.ndarray, *firsts: int) -> tuple[int, int]:
@@ -351,13 +353,13 @@ def _write(store: np.ndarray, rows: np.ndarray, *firsts: int) -> tuple[int, int]
 
 
 def _write_tile(
-    store: np.ndarray, tile: np.ndarray, cell: np.ndarray, is_cell: int, *firsts: int
+    store: np.ndarray, tile: np.ndarray, pattern: np.ndarray, is_pattern: int, *firsts: int
 ) -> None:
     tiling = tiled_store.tiling_of(store)
     assert tiling is not None
-    if tiling.sums and cell.size:
-        tile = cell
-    _forget(store, [tiling.write(store, tile, list(map(int, firsts)), bool(is_cell))])
+    if tiling.sums and pattern.size:
+        tile = pattern
+    _forget(store, [tiling.write(store, tile, list(map(int, firsts)), bool(is_pattern))])
 
 
 def _forget(store: np.ndarray, tiles: Sequence[np.ndarray]) -> None:
@@ -397,7 +399,7 @@ def add_tiles(
     label: tf.Tensor,
     index: tf.Tensor,
     count: tf.Tensor,
-    is_cell: tf.Tensor | None = None,
+    is_pattern: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Add tiles to stores that hold sums, or zeros, in the background. The sums are in the stores after `finish`.
 
@@ -407,25 +409,25 @@ def add_tiles(
         label: Name of the sweep.
         index: Index of the tile.
         count: Number of tiles.
-        is_cell: Whether they are gradients of the cells of background, int32 scalar.
+        is_pattern: Whether they are gradients of the patterns of background, int32 scalar.
 
     Returns:
         `before` of the next change.
     """
-    if is_cell is None:
+    if is_pattern is None:
         return _change(_add_tile, changes, before, label, index, count)
-    marked = [_narrowed(store, tile, is_cell, *firsts) for store, tile, *firsts in changes]
+    marked = [_narrowed(store, tile, is_pattern, *firsts) for store, tile, *firsts in changes]
     return _change(_add_to_tiles, marked, before, label, index, count)
 
 
 def _add_to_tiles(
-    store: np.ndarray, tile: np.ndarray, cell: np.ndarray, is_cell: int, *firsts: int
+    store: np.ndarray, tile: np.ndarray, pattern: np.ndarray, is_pattern: int, *firsts: int
 ) -> None:
     tiling = tiled_store.tiling_of(store)
     assert tiling is not None
     numbers = list(map(int, firsts))
-    if is_cell and tiling.rest is not None:
-        tiling.add_to_rest(cell if cell.size else tile, numbers)
+    if is_pattern and tiling.rest is not None:
+        tiling.add_to_rest(pattern if pattern.size else tile, numbers)
     else:
         _forget(store, tiling.add(store, tile, numbers))
 
@@ -548,7 +550,7 @@ def write_sink(
     rows: tf.Tensor,
     size: tf.Tensor,
     before: tf.Tensor,
-    is_cell: tf.Tensor | None = None,
+    is_pattern: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Pass rows to a registered writer, once they are complete.
 
@@ -558,17 +560,17 @@ def write_sink(
         rows: `[1, r, W, C]`.
         size: Rows, columns, ... of the image.
         before: int32 scalar, computed when the previous change was requested.
-        is_cell: Whether the rows are the cell of the background, int32 scalar.
+        is_pattern: Whether the rows are the pattern of the background, int32 scalar.
 
     Returns:
         `before` of the next change.
     """
-    mark = tf.constant(0) if is_cell is None else is_cell
+    mark = tf.constant(0) if is_pattern is None else is_pattern
     return _in_loop(_write_sink, [key, rows, size, before, mark, *firsts])
 
 
 def _write_sink(
-    key: int, rows: np.ndarray, size: np.ndarray, _: int, is_cell: int, *firsts: np.ndarray
+    key: int, rows: np.ndarray, size: np.ndarray, _: int, is_pattern: int, *firsts: np.ndarray
 ) -> np.ndarray:
-    _SINKS[int(key)].write([int(n) for n in firsts], rows[0], size.tolist(), bool(is_cell))
+    _SINKS[int(key)].write([int(n) for n in firsts], rows[0], size.tolist(), bool(is_pattern))
     return firsts[0]

@@ -25,11 +25,11 @@ class Bands:
         self._band: np.ndarray | None = None
         self._first = 0
         self._next = 0
-        self._cell: np.ndarray | None = None
+        self._pattern: np.ndarray | None = None
         self._size: list[int] = []
 
     def write(
-        self, firsts: Sequence[int], tile: np.ndarray, size: Sequence[int], is_cell: bool
+        self, firsts: Sequence[int], tile: np.ndarray, size: Sequence[int], is_pattern: bool
     ) -> None:
         """Pass rows on, or keep a tile until its rows are complete.
 
@@ -37,11 +37,11 @@ class Bands:
             firsts: First row of the tile, and its first column, ... if it has not all of them.
             tile: `[r, w, ..., C]`.
             size: Rows, columns, ... of the image.
-            is_cell: Whether the tile is the cell of all tiles that do not come; it comes first.
+            is_pattern: Whether the tile is the pattern of all tiles that do not come; it comes first.
         """
         self._size = list(size)
-        if is_cell:
-            self._cell = tile
+        if is_pattern:
+            self._pattern = tile
             return
         if self._band is None or firsts[0] != self._first:
             self._begin(firsts[0], len(tile), tile)
@@ -54,13 +54,13 @@ class Bands:
     def finish(self) -> None:
         """Pass on what is left: rows whose last tiles are background."""
         self._flush()
-        if self._cell is not None:
+        if self._pattern is not None:
             self._fill(self._size[0])
 
     def _begin(self, first: int, rows: int, tile: np.ndarray) -> None:
         """Begin a band, after background down to it."""
         self._flush()
-        if self._cell is not None:
+        if self._pattern is not None:
             self._fill(first)
             self._band = self._background(first, rows)
         else:
@@ -75,18 +75,18 @@ class Bands:
 
     def _fill(self, until: int) -> None:
         """Pass on rows of background."""
-        assert self._cell is not None
-        at_once = len(self._cell) * max(BAND_ROWS // len(self._cell), 1)
+        assert self._pattern is not None
+        at_once = len(self._pattern) * max(BAND_ROWS // len(self._pattern), 1)
         while self._next < until:
             rows = min(at_once, until - self._next)
             self._writer(self._next, self._background(self._next, rows))
             self._next += rows
 
     def _background(self, first: int, rows: int) -> np.ndarray:
-        assert self._cell is not None
+        assert self._pattern is not None
         sizes = [(first, rows), *((0, n) for n in self._size[1:])]
         places = [
             (start + np.arange(n)) % step
-            for (start, n), step in zip(sizes, self._cell.shape, strict=False)
+            for (start, n), step in zip(sizes, self._pattern.shape, strict=False)
         ]
-        return self._cell[np.ix_(*places)]
+        return self._pattern[np.ix_(*places)]

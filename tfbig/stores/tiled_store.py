@@ -1,4 +1,4 @@
-"""Stores that hold some tiles of an image, and one cell for all of its background.
+"""Stores that hold some tiles of an image, and one pattern for all of its background.
 
 The tiles are in one array, one after the other. `host_store` finds the tiling of an array by its address.
 """
@@ -31,17 +31,17 @@ class Tiling:
     Args:
         shape: Shape of the whole image.
         tiles: `[n, 2 * axes]` int: first row and row after the last of each tile, then the same of the columns.
-        is_cell: `[n]` bool: whether a tile is the cell of background; at most one is.
+        is_pattern: `[n]` bool: whether a tile is the pattern of background; at most one is.
         sums: Whether it is a store of sums.
 
     Attributes:
         shape: Shape of the whole image.
-        elements: Number of elements of all tiles, those of the cell included.
-        rest: float64 sums of what was added outside the tiles, in the shape of the cell; None without a cell.
+        elements: Number of elements of all tiles, those of the pattern included.
+        rest: float64 sums of what was added outside the tiles, in the shape of the pattern; None without a pattern.
     """
 
     def __init__(
-        self, shape: Sequence[int], tiles: np.ndarray, is_cell: np.ndarray, sums: bool
+        self, shape: Sequence[int], tiles: np.ndarray, is_pattern: np.ndarray, sums: bool
     ) -> None:
         self.shape = tuple(map(int, shape))
         self.axes = tiles.shape[1] // 2
@@ -54,9 +54,9 @@ class Tiling:
         aligned = -(-sizes // ALIGNED) * ALIGNED
         self._offsets = np.concatenate([[0], np.cumsum(aligned)]).tolist()
         self._sizes = [(outer, *map(int, each), *self._inner) for each in heights]
-        (cells,) = np.nonzero(is_cell)
-        self._cell = int(cells[0]) if len(cells) else None
-        regular = bounds[~is_cell]
+        (patterns,) = np.nonzero(is_pattern)
+        self._pattern = int(patterns[0]) if len(patterns) else None
+        regular = bounds[~is_pattern]
         self._rows = np.unique(regular[:, 0], axis=0).tolist()
         self._columns: dict[int, list[list[int]]] = {first: [] for first, _ in self._rows}
         for (first, _), *columns in regular.tolist():
@@ -65,17 +65,19 @@ class Tiling:
         at = dict(zip(bounds[::-1, 0, 0].tolist(), self._offsets[-2::-1], strict=True))
         self._begins = [at[first] for first, _ in self._rows]
         firsts = map(tuple, bounds[..., 0].tolist())
-        self._slots = {f: n for n, f in enumerate(firsts) if n != self._cell}
+        self._slots = {f: n for n, f in enumerate(firsts) if n != self._pattern}
         self.elements = int(self._offsets[-1])
         self._touched: set[int] = set()
         self._passed = 0
-        self.rest = None if self._cell is None else np.zeros(self._sizes[self._cell])
+        self.rest = None if self._pattern is None else np.zeros(self._sizes[self._pattern])
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Rows, and columns, of the cell; 1 without a cell."""
+        """Rows, and columns, of the pattern; 1 without a pattern."""
         return (
-            (1,) * self.axes if self._cell is None else self._sizes[self._cell][1 : 1 + self.axes]
+            (1,) * self.axes
+            if self._pattern is None
+            else self._sizes[self._pattern][1 : 1 + self.axes]
         )
 
     def tile(self, store: np.ndarray, slot: int) -> np.ndarray:
@@ -84,7 +86,11 @@ class Tiling:
         return store[start : start + self._numbers[slot]].reshape(self._sizes[slot])
 
     def read(
-        self, store: np.ndarray, starts: Sequence[int], stops: Sequence[int], is_cell: bool = False
+        self,
+        store: np.ndarray,
+        starts: Sequence[int],
+        stops: Sequence[int],
+        is_pattern: bool = False,
     ) -> np.ndarray:
         """Return a rectangle of the image; for one tile, the tile itself without a copy.
 
@@ -92,12 +98,12 @@ class Tiling:
             store: The store.
             starts: First row, and column.
             stops: Row, and column, after the last.
-            is_cell: Whether to return the sums of the background instead, from a store of sums.
+            is_pattern: Whether to return the sums of the background instead, from a store of sums.
 
         Returns:
             `[N, rows, columns, ..., C]`.
         """
-        if is_cell and self.sums:
+        if is_pattern and self.sums:
             assert self.rest is not None
             return self.rest.astype(store.dtype)
         size = tuple(stop - start for start, stop in zip(starts, stops, strict=True))
@@ -113,20 +119,20 @@ class Tiling:
         return rows
 
     def write(
-        self, store: np.ndarray, tile: np.ndarray, firsts: Sequence[int], is_cell: bool
+        self, store: np.ndarray, tile: np.ndarray, firsts: Sequence[int], is_pattern: bool
     ) -> np.ndarray:
-        """Write a tile, or the cell, and return where it is in the store.
+        """Write a tile, or the pattern, and return where it is in the store.
 
         Args:
             store: The store.
             tile: `[N, h, w, ..., C]`.
             firsts: First row, and column.
-            is_cell: Whether the tile is the cell.
+            is_pattern: Whether the tile is the pattern.
         """
-        slot = self._cell if is_cell else self._slots[tuple(firsts)]
+        slot = self._pattern if is_pattern else self._slots[tuple(firsts)]
         assert slot is not None
         target = self.tile(store, slot)
-        if is_cell and self.sums:
+        if is_pattern and self.sums:
             self.rest = tile.astype(np.float64)
         else:
             target[...] = tile
@@ -202,16 +208,16 @@ class Tiling:
         """Return background for a piece of a rectangle."""
         if self.sums:
             return 0.0
-        assert self._cell is not None, "background without a cell was read"
-        cell = self.tile(store, self._cell)
+        assert self._pattern is not None, "background without a pattern was read"
+        pattern = self.tile(store, self._pattern)
         if self.steps == (1,) * self.axes:
-            return cell
+            return pattern
         places = [
             (first + np.arange(p.start, p.stop)) % step
             for first, p, step in zip(starts, part[1:], self.steps, strict=True)
         ]
         repeated: tuple[Any, ...] = (slice(None), *np.ix_(*places))
-        return cell[repeated]
+        return pattern[repeated]
 
     def add_to_rest(self, piece: np.ndarray, firsts: Sequence[int]) -> None:
         """Add pixels of the background to their sums.
@@ -220,7 +226,7 @@ class Tiling:
             piece: `[N, h, w, ..., C]`.
             firsts: First row, and column.
         """
-        assert self.rest is not None, "a gradient of background without a cell"
+        assert self.rest is not None, "a gradient of background without a pattern"
         axes = tuple(range(1, 1 + self.axes))
         for phases in product(*map(range, self.steps)):
             rows: list[Any] = [
