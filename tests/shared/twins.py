@@ -53,7 +53,7 @@ def step(run: Any, model: keras.Model, x: Any, training: bool) -> dict[str, dict
         with tf.GradientTape() as tape:
             tape.watch(x)
             outputs = tf.nest.flatten(run(x, training=training))
-            total = tf.add_n([_weighted_sum(y) for y in outputs])
+            total = tf.add_n([weighted_sum(y) for y in outputs])
         sources = [*inputs, *variables]
         return outputs, tape.gradient(total, sources, unconnected_gradients="zero")
 
@@ -72,7 +72,7 @@ def step(run: Any, model: keras.Model, x: Any, training: bool) -> dict[str, dict
     }
 
 
-def _weighted_sum(y: tf.Tensor) -> tf.Tensor:
+def weighted_sum(y: tf.Tensor) -> tf.Tensor:
     places = tf.reshape(tf.range(tf.size(y)), tf.shape(y))
     return tf.reduce_sum(tf.cast(y, tf.float64) * tf.sin(3.7 * tf.cast(places, tf.float64)))
 

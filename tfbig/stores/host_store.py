@@ -66,7 +66,7 @@ def allocate(
         shapes: `[values, axes]` int64: N, sizes of the spatial axes, C.
         places: `[values]` int64: preferred first byte in the pool or file; -1 for any.
         requests: The stores to create.
-        tiles: The tiles of each store, `[n, 2 * axes + 1]`: as in `Tiling`, then 1 for the pattern; none for whole images.
+        tiles: Tiles of each store, `[n, 2 * axes + 1]`: as in `Tiling`, then 1 for the pattern; none for whole images.
 
     Returns:
         Tensors `[N, H, W, C]`; vectors if they have tiles.
