@@ -35,7 +35,7 @@ def measured() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def measured_slowly() -> dict[str, Any]:
-    return run_parts("one device", "second device", "several", "shared", "kept")
+    return run_parts("one device", "second device", "several", "shared", "kept", "background")
 
 
 def test_accelerator_computes(measured: dict[str, Any]) -> None:
@@ -98,3 +98,10 @@ def test_several_devices_are_exact(measured_slowly: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_prediction_to_file_has_rows_in_order(measured_slowly: dict[str, Any]) -> None:
     assert measured_slowly["several"]["error of prediction"] <= 1e-10
+
+
+@pytest.mark.slow
+def test_devices_share_what_is_not_background(measured_slowly: dict[str, Any]) -> None:
+    background = measured_slowly["background"]
+    assert background["active"] < 0.9
+    assert background["error of weights"] < 1e-10

@@ -14,9 +14,11 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from exactness import integers
 from keras import layers
+from skipped_background import mask_of, small_tiles
 from tensorflow.python.debug.lib import debug_events_reader
 
 import tfbig
@@ -101,6 +103,35 @@ def several() -> dict[str, Any]:
         "error of prediction": prediction_error,
         "strips": strips,
     }
+
+
+def background() -> dict[str, Any]:
+    """Return how much a model on two devices that skips background differs from the plain one after two steps."""
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    inputs = keras.Input((None, None, 3))
+    x = layers.Conv2D(6, 5, strides=2, padding="same", use_bias=False)(inputs)
+    x = layers.ReLU()(layers.BatchNormalization()(x))
+    x = layers.BatchNormalization()(layers.Conv2D(6, 3, padding="same", use_bias=False)(x))
+    x = layers.Dense(2)(layers.GlobalAveragePooling2D()(x))
+    plain = keras.Model(inputs, x)
+    copied = keras.models.clone_model(plain)
+    copied.set_weights(plain.get_weights())
+    mask = mask_of((120, 100), 1)
+    noise = np.random.default_rng(0).random((*mask.shape, 3))
+    image = tfbig.masked(tfbig.open(noise), mask, 0.25, cell=2)
+    with pytest.MonkeyPatch.context() as patch:
+        record = small_tiles(patch)
+        big = tfbig.stream(copied, source_dtype="float64", devices=["CPU:1", "CPU:2"])
+        for model, data in ((plain, image.read(0, 120)[None]), (big, np.array([image.handle]))):
+            model.compile(keras.optimizers.SGD(0.1), "mse")
+            for _ in range(2):
+                model.train_on_batch(data, np.ones((1, 2)))
+    pairs = zip(plain.get_weights(), big.get_weights(), strict=True)
+    error = max(float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-3)) for a, b in pairs)
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+    return {"error of weights": error, "active": min(record.active())}
 
 
 def devices_of(folder: str) -> dict[str, Counter[str]]:
@@ -211,6 +242,7 @@ PARTS: dict[str, Callable[[], Any]] = {
     "second device": lambda: integer_step("/CPU:1"),
     "three devices": lambda: integer_step(["/CPU:1", "/CPU:2", "/CPU:3"]),
     "several": several,
+    "background": background,
     "placement": placement,
     "shared": shared,
     "kept": kept,

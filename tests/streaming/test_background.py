@@ -15,6 +15,7 @@ from skipped_background import Skipping, image_of, mask_of, projected, small_til
 from small_networks import decoder, normalisations, resampling, signal, volume, windows
 
 import tfbig
+from tfbig.plan import search
 
 MODELS: dict[Callable[[], keras.Model], tuple[tuple[int, ...], int]] = {
     windows: ((301, 283), 4),
@@ -154,6 +155,29 @@ def test_less_host_memory(skipping: Skipping, float64: None) -> None:
     budget = tfbig.Budget(device="4MB", host=host, disk=0)
     train_both(classifier, sources, pixels, np.ones((1, 2)), "mse", budget=budget)
     assert skipping.plans[-1].total_bytes <= host
+
+
+def deep() -> keras.Model:
+    x = start = keras.Input((None, None, 3))
+    for _ in range(5):
+        x = layers.Conv2D(4, 3, padding="same", use_bias=False)(x)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
+    return keras.Model(start, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
+
+
+def test_replayed_tiles(skipping: Skipping, float64: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments are replayed, although there is memory for all images."""
+
+    def with_replays(pricing: Any, straight: Any) -> list[Any]:
+        problem = pricing.problem
+        layouts = [each for each in search._layouts(problem) if each.replays]
+        return [pricing.price(layout, problem.limits.device) for layout in layouts]
+
+    monkeypatch.setattr(search, "_on_host", with_replays)
+    sources, pixels = slides([mask_of((160, 150), 1, side=60)])
+    train_both(deep, sources, pixels, np.ones((1, 2)), "mse")
+    assert skipping.plans[-1].layout.replays
+    assert min(skipping.active()) < 0.9
 
 
 @pytest.mark.parametrize("loss", ["binary_crossentropy", "dice"])
