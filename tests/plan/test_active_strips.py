@@ -94,3 +94,26 @@ def test_what_fits_only_without_background() -> None:
     with pytest.raises(BudgetError):
         plan(None, host_bytes=host)
     assert plan(projected(disk(480), 64), host_bytes=host).layout.skips
+
+
+def test_summary_shows_what_is_computed() -> None:
+    found = plan(projected(disk(480), 64))
+    lines = str(found).splitlines()
+    assert lines[1].endswith(" active")
+    assert lines[3].split()[-1] == f"{found.costs[0].active:.3f}"
+    tiles = sum(visits.number for visits in found.visits)
+    assert (
+        f"{found.active:.3f} of the image is computed, in {tiles} tiles; the rest is background"
+        in lines
+    )
+    whole = plan(None)
+    assert whole.active == 1
+    assert "background" not in str(whole)
+
+
+def test_active_share_is_that_of_the_work() -> None:
+    found, whole = plan(projected(disk(480), 64)), plan(None)
+    done = sum(c.exact_operations for c in found.costs) / sum(
+        c.exact_operations for c in whole.costs
+    )
+    assert found.active == pytest.approx(done, rel=0.01)

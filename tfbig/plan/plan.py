@@ -235,7 +235,8 @@ class Plan:
         largest reads; how many of these rows belong to
         other strips (halo); where the images of the sweep are stored; bytes of a strip, of these images in host
         memory and on disk, and moved to and from stores, all in MiB; operations; how often each operation runs
-        (factor: 1.000 means once); and predicted seconds.
+        (factor: 1.000 means once); and predicted seconds. Where background is skipped: the share of the image that is
+        computed (active).
 
         Args:
             print_fn: Function to call with the text.
