@@ -115,6 +115,9 @@ def test_tissue(tissue: str, slide: sources.Slide, tmp_path: Path) -> None:
     assert background.describe([("a", image), ("b", before)]).startswith(
         f"background has one colour; share of the foreground: a {background.foreground(image):.3f}, b 1.000, mean"
     )
+    (overlay,) = background.overlays(image)
+    assert overlay.image[..., 3].any() and overlay.share >= 1
+    assert background.overlays(before) == []
     assert background.shares(before, None) == {"foreground": 1.0, "computed": 1.0}
 
 

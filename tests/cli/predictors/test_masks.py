@@ -12,7 +12,7 @@ from samples import darkness
 from skipped_background import small_tiles
 
 from tfbig.cli.main import main
-from tfbig.results import outlines
+from tfbig.results import outlines, slide_viewer
 from tfbig.sources import open_slide
 from tfbig.tissue import find_tissue, masked
 
@@ -123,6 +123,8 @@ def test_background_is_skipped(tmp_path, monkeypatch, capsys):
     (row,) = predictions(out)
     assert float(row["foreground"]) < float(row["computed"]) < 0.9
     assert float(row["computed"]) == skipping.plans[-1].active
+    (view,) = slide_viewer.read_views(out)
+    assert [layer.name for layer in view.overlays] == ["prediction", "foreground"]
     expected = (
         f"{float(row['computed']):.1%} computed for {float(row['foreground']):.1%} foreground"
     )

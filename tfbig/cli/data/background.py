@@ -10,12 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 import tfbig
 from tfbig import SourceError, sources
 from tfbig.cli import messages, paths
 from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.choices import TISSUE_METHODS
 from tfbig.plan.plan import Plan
+from tfbig.results import slide_viewer
+from tfbig.results.geojson import COLOURS
 from tfbig.sources.slides.slide import Slide
 from tfbig.tissue.drawn import read_tissue
 from tfbig.tissue.masks import Tissue, find_tissue
@@ -220,3 +224,23 @@ def describe(items: Iterable[tuple[str, sources.Source]]) -> str:
         f", mean of {len(each)} {sum(s for _, s in each) / len(each):.3f}" if len(each) > 1 else ""
     )
     return f"background has one colour; share of the foreground: {', '.join(first)}{more}"
+
+
+def overlays(image: sources.Source) -> list[slide_viewer.Overlay]:
+    """Return an overlay that shows the foreground of an image, invisible at first; none without background.
+
+    Args:
+        image: An image of the whole slide.
+    """
+    found = image.background
+    if found is None:
+        return []
+    found = found.coarser(-(-max(found.foreground.shape) // slide_viewer.MAX_SIDE))
+    share = found.foreground.shape[1] * found.cell / image.shape[1]
+    cells = found.foreground.astype(np.uint8)
+    names = ("", "foreground")
+    return [
+        slide_viewer.class_overlay(
+            "foreground", cells, names, share=share, opacity=0.0, colours=COLOURS[1:]
+        )
+    ]

@@ -83,7 +83,8 @@ class Images:
         if self.by_patches and hasattr(self.model.head, "attention"):
             self._write_attention(path, slide, source, f"{title_of(path)}: {prediction}")
         else:
-            slide_batch.write_view(settings, path, slide, [])
+            shown = background.overlays(image) if self.masking else []
+            slide_batch.write_view(settings, path, slide, shown)
         results.write_row(self.folder, row | computed)
         size = f"{source.shape[0]} x {source.shape[1]}"
         return f"{path.name}: {size}, {prediction}{results.in_words(computed)}"

@@ -103,7 +103,8 @@ class Masks:
         small, factor = outlines.small_labels(labels)
         count = self._write_regions(path, slide, small, factor * slide.shape[0] / source.shape[0])
         overlay = slide_viewer.class_overlay("prediction", small, self.classes)
-        slide_batch.write_view(self.settings, path, slide, [overlay])
+        shown = [overlay, *(background.overlays(source) if self.masking else [])]
+        slide_batch.write_view(self.settings, path, slide, shown)
         shares = np.bincount(small.ravel(), minlength=len(self.classes)) / small.size
         self._write_row(path, source, shares, count, computed)
         self._write_images(path, slide, source, prediction)

@@ -88,7 +88,8 @@ def evaluate_slide(
         if skips:
             row |= _shares(models, slide.padded().image)
         result = "no tissue" if row["dice"] is None else f"Dice {row['dice']:.4f}"
-        draw(folder, Path(slide.name).stem, slide, prediction, f"{slide.name}: {result}")
+        shown = background.overlays(slide.image) if skips else []
+        draw(folder, Path(slide.name).stem, slide, prediction, f"{slide.name}: {result}", shown)
     return row
 
 
@@ -122,8 +123,24 @@ def overlaps(labels: Source, prediction: Source) -> dict[str, float | None]:
     return {name: part / whole if whole else None for name, (part, whole) in shares.items()}
 
 
-def draw(folder: Path, name: str, slide: LabelledSlide, prediction: Source, title: str) -> None:
-    """Draw the prediction and the labels of a slide, as a picture and for the zoomable view of the report."""
+def draw(
+    folder: Path,
+    name: str,
+    slide: LabelledSlide,
+    prediction: Source,
+    title: str,
+    others: Sequence[slide_viewer.Overlay] = (),
+) -> None:
+    """Draw the prediction and the labels of a slide, as a picture and for the zoomable view of the report.
+
+    Args:
+        folder: Run folder.
+        name: Name of the files.
+        slide: The slide.
+        prediction: Probability of tissue.
+        title: Title of the picture.
+        others: More overlays of the view.
+    """
     figures.overlay(folder / f"{name}.png", slide.image, slide.labels, prediction, title)
     gray, labels, probabilities = (
         figures.thumbnail(source, slide_viewer.MAX_SIDE)
@@ -136,6 +153,7 @@ def draw(folder: Path, name: str, slide: LabelledSlide, prediction: Source, titl
             "prediction and labels", compared, ("background", "correct", "false", "missed")
         ),
         slide_viewer.class_overlay("prediction", tissue, ("background", "tissue"), opacity=0.0),
+        *others,
     ]
     slide_viewer.write_view(folder, name, 255 - gray, overlays, title=title)
 
