@@ -19,7 +19,10 @@ PURE = {"", "errors", "units", "geometry", "plan", "sources", "tissue"}
 COVERED_BY = {
     **{
         f"cli.settings.{name}": "cli/settings/test_request.py"
-        for name in ("training_settings", "commands", "data_settings", "run_settings")
+        for name in (
+            *("training_settings", "commands", "data_settings", "run_settings"),
+            "background_settings",
+        )
     },
     "cli.settings.evaluation": "cli/commands/test_evaluate.py",
     "cli.settings.patch_settings": "cli/settings/test_request.py",

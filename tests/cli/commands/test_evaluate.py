@@ -45,6 +45,30 @@ def test_segmentation_of_other_slides(segmentation_run, tmp_path):
     assert {"other 0.png", "other 1.png", "versions.json"} <= {p.name for p in out.iterdir()}
 
 
+@pytest.mark.parametrize(
+    ("flags", "background", "tissue"),
+    [
+        ([], "skip", "grey"),
+        (["--background", "compute"], "compute", "grey"),
+        (["--leave-out", "7"], "skip", None),
+    ],
+)
+def test_background_of_the_run(flags, background, tissue, skipping_run, tmp_path, capsys):
+    """Slides are masked as in training, unless a flag says otherwise."""
+    run, out = skipping_run.folder, tmp_path / "out"
+    code = main(["evaluate", str(run), "--out", str(out), *flags])
+    if "--leave-out" in flags:
+        assert code == 1
+        assert "has no cell of 1 x 1 pixels with the colour [7, 7, 7]" in capsys.readouterr().err
+        return
+    assert code == 0
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    assert (config["background"], config["tissue"]) == (background, tissue)
+    ((row,), (before,)) = predictions(out), predictions(run)
+    assert ("foreground" in row) == (background == "skip")
+    assert background == "compute" or row == before
+
+
 def test_bags(mil_run, tmp_path):
     run = mil_run.folder
     assert main(["evaluate", str(run), "--out", str(tmp_path)]) == 0

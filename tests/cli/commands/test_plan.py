@@ -1,6 +1,11 @@
 """`tfbig plan`."""
 
+import re
+
 import keras
+import numpy as np
+import tifffile
+from skipped_background import small_tiles
 
 from tfbig.cli.main import main
 
@@ -39,3 +44,24 @@ def test_bags(mil_run, capsys):
     assert "5000" in capsys.readouterr().out
     assert main(["plan", str(mil_run.folder), "512x512"]) == 1
     assert "expected tiles of a bag" in capsys.readouterr().err
+
+
+def test_background(tmp_path, monkeypatch, capsys):
+    """A masked slide is planned with its active share; a size has no background."""
+    image = np.full((1200, 1600, 3), 240, np.uint8)
+    image[300:600, 400:800] = (150, 80, 160)
+    tifffile.imwrite(tmp_path / "a.tif", image, photometric="rgb", tile=(128, 128))
+    small_tiles(monkeypatch, 16)
+    flags = ["plan", "MobileNet", str(tmp_path / "a.tif"), "--inference"]
+    assert main(flags) == 0
+    assert "is computed, in" not in capsys.readouterr().out
+    assert main([*flags, "--tissue", "otsu"]) == 0
+    output = capsys.readouterr().out
+    assert "Plan for an image of 1 x 1200 x 1600 x 3" in output
+    assert " active\n" in output
+    share = float(re.search(r"([0-9.]+) of the image is computed, in", output)[1])
+    assert 0.06 < share < 0.9
+    assert main([*flags, "--background", "skip", "--batch-size", "2"]) == 2
+    assert "--batch-size 2: a slide whose background is skipped" in capsys.readouterr().err
+    assert main(["plan", "MobileNet", "256x320", "--dilation", "8"]) == 2
+    assert "--dilation: 256x320 is no slide" in capsys.readouterr().err

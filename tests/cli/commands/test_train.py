@@ -5,9 +5,11 @@ import shutil
 import keras
 import pytest
 import yaml
-from cli_runs import history, metrics, run_segmentation
+from cli_runs import history, metrics, predictions, run_segmentation
 
 import train
+from tfbig.cli.data import slides_and_masks
+from tfbig.cli.data.background import Masking
 
 FILES = {
     "c.png",
@@ -119,3 +121,36 @@ def test_nonfinite_loss(data, tmp_path, capsys):
     assert run_segmentation(data, tmp_path / "out", "--lr", "1e30") == 1
     assert "loss" in capsys.readouterr().err
     assert not (tmp_path / "out" / "metrics.json").exists()
+
+
+def test_background_is_skipped(skipping_run, capsys):
+    """Flags that say where background is are enough; the run says what it computed."""
+    assert skipping_run.code == 0
+    folder, data = skipping_run.folder, skipping_run.data
+    assert "background has one colour; share of the foreground: a.tif 0.3" in skipping_run.out
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert (config["background"], config["tissue"], config["dilation"]) == ("skip", "grey", None)
+    (row,) = predictions(folder)
+    assert 0.3 < float(row["foreground"]) < 0.4
+    assert float(row["computed"]) == 1.0  # the network sees more than the whole slide
+    assert metrics(folder)["test_foreground"] == float(row["foreground"])
+    assert "foreground" in (folder / "report.html").read_text()
+    slide = slides_and_masks.open_slide(data / "c.tif", masking=Masking("grey"))
+    assert slide.image.background.share == float(row["foreground"])
+    again = ["--data", str(data), "--out", str(folder), "--resume", "--tissue", "otsu"]
+    with pytest.raises(SystemExit) as ended:
+        train.main(again)
+    assert ended.value.code == 2
+    assert "tissue grey -> otsu" in capsys.readouterr().err
+
+
+def test_background_of_other_tasks(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        train.main(["--task", "mil", "--background", "skip"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --background skip" in capsys.readouterr().err
+    for flags in (["--mode", "patchgd", "--images", "slides"], ["--mode", "offload"]):
+        assert train.main(["--task", "patchgd", *flags, "--dilation", "3"]) == 2
+        assert (
+            "--dilation: background is skipped only on --images slides" in capsys.readouterr().err
+        )

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 import shapely
 import tifffile
-from cli_runs import predictions, write_rectangle
+from cli_runs import failures, predictions, write_rectangle
 from PIL import Image
 from samples import darkness
+from skipped_background import small_tiles
 
 from tfbig.cli.main import main
-from tfbig.results import outlines
+from tfbig.results import outlines, slide_viewer
 from tfbig.sources import open_slide
+from tfbig.tissue import find_tissue, masked
 
 
 def test_mask_equals_plain_model(tmp_path, capsys, usual_figures):
@@ -109,3 +111,49 @@ def test_noise_is_said_to_have_too_many_regions(tmp_path, capsys, monkeypatch):
     assert main(["predict", str(model), str(tmp_path / "a.tif"), *flags]) == 0
     assert "a.tif: outlines of the 5 largest regions and holes; " in capsys.readouterr().out
     assert len(json.loads((out / "a.geojson").read_text())["features"]) == 5
+
+
+def test_background_is_skipped(tmp_path, monkeypatch, capsys):
+    """The mask is that of the plain model on the masked slide; the table says how much is computed."""
+    skipping = small_tiles(monkeypatch, 16)
+    write_rectangle(tmp_path / "a.tif")
+    model, out = darkness(tmp_path / "m.keras"), tmp_path / "out"
+    flags = ("--out", str(out), "--tissue", "grey", "--dilation", "5", "--quiet")
+    assert main(["predict", str(tmp_path / "m.keras"), str(tmp_path / "a.tif"), *flags]) == 0
+    (row,) = predictions(out)
+    assert float(row["foreground"]) < float(row["computed"]) < 0.9
+    assert float(row["computed"]) == skipping.plans[-1].active
+    (view,) = slide_viewer.read_views(out)
+    assert [layer.name for layer in view.overlays] == ["prediction", "foreground"]
+    expected = (
+        f"{float(row['computed']):.1%} computed for {float(row['foreground']):.1%} foreground"
+    )
+    assert expected in capsys.readouterr().out
+    slide = open_slide(tmp_path / "a.tif")
+    image = masked(slide, find_tissue(slide, "grey"), dilation=5).read(0, 300)
+    padded = np.pad(image, ((0, 20), (0, 28), (0, 0)))  # to multiples of 32
+    labels = model.predict(padded[None].astype(np.float32), verbose=0)[0, :300, :420] > 0.5
+    np.testing.assert_array_equal(open_slide(out / "a.ome.tif").read((0, 300), (0, 420)), labels)
+    assert 0.2 < labels.mean() < 0.4
+
+
+def test_masks_of_background_that_cannot_be_used(tmp_path, capsys):
+    """Each slide is refused in one line, and the others are predicted."""
+    darkness(tmp_path / "m.keras")
+    (tmp_path / "masks").mkdir()
+    values = {"empty": np.zeros((75, 105)), "other": np.ones((300, 300)), "all": np.ones((75, 105))}
+    for name, mask in values.items():
+        write_rectangle(tmp_path / f"{name}.tif")
+        np.save(tmp_path / "masks" / f"{name}.npy", mask.astype(np.uint8))
+    out, slides = tmp_path / "out", [str(tmp_path / f"{name}.tif") for name in values]
+    flags = ("--tissue", str(tmp_path / "masks"), "--out", str(out), "--quiet")
+    assert main(["predict", str(tmp_path / "m.keras"), *slides, *flags]) == 3
+    reasons = {row["slide"].rpartition("/")[2]: row["reason"] for row in failures(out)}
+    assert reasons.keys() == {"empty.tif", "other.tif"}
+    assert "its mask is 0 everywhere" in reasons["empty.tif"]
+    assert "a mask of 300 x 300 for an image of 300 x 420" in reasons["other.tif"]
+    assert [row["foreground"] for row in predictions(out)] == ["1.0"]
+    capsys.readouterr()
+    colour = ("--leave-out", "1", "2", "3", "--out", str(tmp_path / "colour"), "--quiet")
+    assert main(["predict", str(tmp_path / "m.keras"), slides[0], *colour]) == 3
+    assert "has no cell" in capsys.readouterr().err

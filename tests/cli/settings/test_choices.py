@@ -22,7 +22,8 @@ def test_names() -> None:
     assert choices.FILLINGS == patchgd.FILLINGS
     assert (choices.SAMPLERS, choices.SCALES) == (patch_sampling.SAMPLERS, patch_sampling.SCALES)
     assert choices.HEADS == latent.HEADS
-    assert set(masks.METHODS) < set(choices.TISSUE)
+    assert tuple(masks.METHODS) == choices.TISSUE_METHODS
+    assert set(choices.TISSUE_METHODS) < set(choices.TISSUE)
     assert tuple(
         tuple(names) for names in (encoders.TRUNKS, encoders.RESNETS, encoders.NETWORKS)
     ) == (choices.TRUNKS, choices.RESNETS, choices.NETWORKS)

@@ -29,6 +29,7 @@ from tfbig.cli.settings import value_types as types
         (types.sampling, "16", 16),
         (types.inner_steps, "all", "all"),
         (types.inner_steps, "2", 2),
+        (types.tissue_or_masks, "otsu", "otsu"),
     ],
 )
 def test_values(parse: Callable[[str], Any], text: str, value: Any) -> None:
@@ -47,6 +48,11 @@ def test_values(parse: Callable[[str], Any], text: str, value: Any) -> None:
         (types.share, "2", "'2' must be a share from 0 to 1"),
         (types.byte_size, "five", "five"),
         (types.shard, "8/8", "is not I/N with I from 0 to N - 1"),
+        (
+            types.tissue_or_masks,
+            "no such folder",
+            "is neither one of colour, otsu, grey nor a mask",
+        ),
         (types.crop, "128", "is not rows x columns"),
         (types.crop, "128x100", "both must be multiples of 128"),
     ],

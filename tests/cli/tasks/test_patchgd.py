@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from cli_runs import (
+    WHOLE_SLIDES,
     history,
     metrics,
     predictions,
@@ -11,6 +12,7 @@ from cli_runs import (
 )
 
 import tfbig
+import train
 from tfbig.cli.main import main
 from tfbig.cli.tasks import patchgd, warm_start
 from tfbig.models import encoders, latent
@@ -175,3 +177,22 @@ def test_errors(flags, message, tmp_path, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+
+
+def test_whole_slides_without_background(cohort_table, tmp_path, capsys):
+    """A run masks its slides, and `predict` masks slides as its run did."""
+    run, out = tmp_path / "run", tmp_path / "out"
+    flags = ["--mode", "offload", "--head", "smaller", "--augment", "slide", "--background", "skip"]
+    flags = [*WHOLE_SLIDES, *flags, "--data", str(cohort_table), "--out", str(run), "--quiet"]
+    assert train.main(flags) == 3  # a slide is damaged
+    assert (
+        "background has one colour; share of the foreground: s0.tif 0." in capsys.readouterr().out
+    )
+    rows = predictions(run)
+    assert all(0.2 < float(row["foreground"]) < float(row["computed"]) for row in rows)
+    slides = [row["image"] for row in rows]
+    assert main(["predict", str(run), *slides, "--out", str(out), "--quiet"]) == 0
+    assert "computed for" in capsys.readouterr().out
+    for row, before in zip(predictions(out), rows, strict=True):
+        for name in ("probability_red", "foreground", "computed"):
+            assert float(row[name]) == pytest.approx(float(before[name]), abs=1e-5)

@@ -12,7 +12,9 @@ import keras
 import tfbig
 from tfbig import SourceError, mil, sources
 from tfbig.cli import machine, paths
-from tfbig.cli.predictors.results import load_run
+from tfbig.cli.data import background
+from tfbig.cli.data.background import Masking
+from tfbig.cli.predictors.results import Config, load_run
 from tfbig.cli.settings.commands import PlanSettings
 from tfbig.cli.settings.value_types import count
 from tfbig.system.budget import available_bytes
@@ -23,11 +25,12 @@ CLASSES = 2
 
 def run(settings: PlanSettings) -> int:
     """Print the plan; if it does not fit, the error says what would help."""
-    plain = model_of(settings.model, settings.custom)
+    plain, config = model_of(settings.model, settings.custom)
+    settings = background.resolved(settings, config if Path(settings.size).exists() else None)
     big = streamed(plain, machine.budget(settings), settings.store)
     if not settings.inference:
         big.compile("adam", _loss(plain))
-    plan = big.plan((settings.batch_size, *extents(settings.size, plain)), not settings.inference)
+    plan = big.plan(image_of(settings, plain), not settings.inference)
     what = "prediction" if settings.inference else "training step"
     print(f"{plan}\n")
     print(
@@ -38,8 +41,8 @@ def run(settings: PlanSettings) -> int:
     return 0
 
 
-def model_of(name: str, custom: Sequence[str] = ()) -> Any:
-    """Return a Keras model of a run, of a file, or of keras.applications with pooling and a classifier.
+def model_of(name: str, custom: Sequence[str] = ()) -> tuple[Any, Config]:
+    """Return a Keras model of a run, of a file, or of keras.applications with pooling and a classifier, and its run.
 
     Args:
         name: Path of a run folder or `.keras` file, or name of a network.
@@ -49,12 +52,12 @@ def model_of(name: str, custom: Sequence[str] = ()) -> Any:
         SourceError: There is no such model, or it cannot be streamed.
     """
     if Path(name).exists():
-        plain, _ = load_run(name, custom)
+        plain, config = load_run(name, custom)
         if isinstance(plain, tfbig.PatchGD):
             raise SourceError(
                 f"{name}: is a PatchGD model, which holds a few patches at a time and needs no plan."
             )
-        return plain
+        return plain, config
     network = getattr(keras.applications, name, None)
     if not callable(network):
         names = [n for n in dir(keras.applications) if n[0].isupper()]
@@ -62,7 +65,8 @@ def model_of(name: str, custom: Sequence[str] = ()) -> Any:
             f"{name}: is not a run folder, a .keras file or a network of keras.applications: {', '.join(names)}."
         )
     trunk = network(include_top=False, weights=None, input_shape=(None, None, 3), pooling="avg")
-    return keras.Model(trunk.inputs, keras.layers.Dense(CLASSES)(trunk.outputs[0]), name=name)
+    output = keras.layers.Dense(CLASSES)(trunk.outputs[0])
+    return keras.Model(trunk.inputs, output, name=name), {}
 
 
 def streamed(plain: Any, budget: tfbig.Budget, store: str | None) -> Any:
@@ -71,6 +75,34 @@ def streamed(plain: Any, budget: tfbig.Budget, store: str | None) -> Any:
         encoder, aggregator = plain.get_layer("instances").model, plain.layers[-1]
         return mil.MIL(encoder, aggregator, budget=budget, store=store)
     return tfbig.stream(plain, budget, store=store, unsupported="device")
+
+
+def image_of(settings: PlanSettings, plain: Any) -> tuple[int, ...] | sources.Source:
+    """Return the shape of a batch, or a slide whose background is skipped.
+
+    Args:
+        settings: Settings of the command.
+        plain: The Keras model.
+
+    Raises:
+        FlagError: Background is to be skipped, and there is no slide, or a batch of several.
+    """
+    batch = settings.batch_size, *extents(settings.size, plain)
+    masking = Masking.of(settings)
+    if masking is None:
+        return batch
+    if len(plain.inputs[0].shape) == 5 or not Path(settings.size).exists():
+        background.refuse(
+            settings,
+            f"{settings.size} is no slide, and so has no background. Name a slide, or remove it.",
+        )
+    if settings.batch_size > 1:
+        raise paths.FlagError(
+            f"--batch-size {settings.batch_size}: a slide whose background is skipped is planned alone. Remove it."
+        )
+    slide = sources.open_slide(settings.size)  # open as long as the image
+    image = masking.apply(slide, slide.level())
+    return sources.RGB(image) if batch[-1] == 3 else sources.Grayscale(image)
 
 
 def extents(size: str, plain: Any) -> tuple[int, ...]:

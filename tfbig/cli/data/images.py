@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import tensorflow as tf
 
 from tfbig import SourceError, sources
 from tfbig.cli.data import cohort, splits
+from tfbig.cli.data.background import Masking
 from tfbig.cli.data.splits import SPLITS, Data, Row
 from tfbig.cli.settings.tasks import PatchGDSettings
 from tfbig.data import epochs
@@ -261,10 +263,14 @@ def _folder(settings: PatchGDSettings) -> Data:
 def _slides(settings: PatchGDSettings) -> Data:
     """Open whole slides at one resolution; slides that cannot be read are skipped."""
     slides = cohort.read(settings)
-    opener = cohort.Opener(settings)
+    opener, masking = cohort.Opener(settings), Masking.of(settings)
 
     def image(path: Path) -> Any:
-        return _scaled(sources.RGB(opener.image(path)), settings)
+        whole: sources.Source = opener.image(path)
+        if masking is not None:
+            with closing(opener.slide(path)) as slide:
+                whole = masking.apply(slide, whole)
+        return _scaled(sources.RGB(whole), settings)
 
     def opened(rows: Sequence[Row]) -> ImageSet:
         images, labels, failed = cohort.open_rows(rows, image)

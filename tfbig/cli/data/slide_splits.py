@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tfbig.cli import paths
 from tfbig.cli.data import cohort, slides_and_masks, splits
+from tfbig.cli.data.background import Masking
 from tfbig.cli.data.slides_and_masks import LabelledSlide
 from tfbig.cli.data.splits import SPLITS, Row
 from tfbig.cli.settings.tasks import SegmentationSettings
@@ -56,14 +57,16 @@ def load(settings: SegmentationSettings) -> SlideSplits:
 
 def _of_folder(settings: SegmentationSettings) -> SlideSplits:
     """Return all slides of the folder but the last for training, and that one for validation."""
-    (*train, last), failed = slides_and_masks.open_slides(settings.data or "", least=2)
+    (*train, last), failed = slides_and_masks.open_slides(
+        settings.data or "", 2, Masking.of(settings)
+    )
     return SlideSplits(tuple(train), (last,), (), tuple(failed))
 
 
 def _evaluated(settings: SegmentationSettings) -> SlideSplits:
     """Return the slides of the folder for testing: of the one that the run was trained on, the last."""
     config = read_yaml(Path(settings.test_only or "") / run_folder.CONFIG)
-    slides, failed = slides_and_masks.open_slides(settings.data or "")
+    slides, failed = slides_and_masks.open_slides(settings.data or "", masking=Masking.of(settings))
     if Path(config["data"]).resolve() == Path(settings.data or "").resolve():
         slides = slides[-1:]
     return SlideSplits((), (), tuple(slides), tuple(failed))
@@ -78,10 +81,11 @@ def _of_table(settings: SegmentationSettings, table: Path) -> SlideSplits:
     needed = wanted if settings.test_only else ("train", "val")
     slides: dict[str, tuple[LabelledSlide, ...]] = dict.fromkeys(SPLITS, ())
     failed: list[tuple[str, str]] = []
+    masking = Masking.of(settings)
     for split in wanted:
         chosen = splits.of_split(rows, split, table) if split in needed else _of_split(rows, split)
         opened, skipped = slides_and_masks.open_all(
-            (row["slide_id"], row["path"], row["mask"]) for row in chosen
+            ((row["slide_id"], row["path"], row["mask"]) for row in chosen), masking
         )
         failed += skipped
         slides[split] = tuple(opened)

@@ -13,8 +13,11 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import sources
+from tfbig.cli.data import background
+from tfbig.cli.data.background import Masking
 from tfbig.errors import SourceError
 from tfbig.models.gigapixel_unet import STRIDE
+from tfbig.sources.source import Pointwise
 from tfbig.system import callbacks
 from tfbig.tissue.masks import BlockMeans
 
@@ -81,29 +84,30 @@ class MaskSource(sources.Source):
         return (window > 0).astype(np.uint8)
 
 
-class Darker(sources.Source):
+class Darker(Pointwise):
     """An inverted image with `offset` added to every pixel, clipped to 0 to 255."""
 
     def __init__(self, source: sources.Source, offset: int) -> None:
-        super().__init__(source.shape, np.uint8, f"{source.name} {offset:+d}")
-        self._source = source
+        super().__init__(source, source.shape, np.uint8, f"{source.name} {offset:+d}")
         self._offset = offset
 
-    def _read(self, start: int, stop: int) -> npt.NDArray[Any]:
-        rows = self._source.read(start, stop).astype(np.int16)
-        return np.clip(rows + self._offset, 0, 255).astype(np.uint8)
+    def _convert(self, pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.clip(pixels.astype(np.int16) + self._offset, 0, 255).astype(np.uint8)
 
 
-def open_slide(path: str | Path, mask: str | Path | None = None) -> LabelledSlide:
+def open_slide(
+    path: str | Path, mask: str | Path | None = None, masking: Masking | None = None
+) -> LabelledSlide:
     """Open a slide, and open or compute its labels.
 
     Args:
         path: Path of the slide: RGB or gray, uint8, bright background.
         mask: Path of a mask of the same size; by default `tissue_mask` computes the labels.
+        masking: What background is given one colour, before labels are computed; None for none.
 
     Raises:
         SourceError: A file is damaged or not an image, the slide is smaller than the network's stride,
-            or the mask has another size.
+            the mask has another size, or there is no tissue.
     """
     source = sources.open(path)
     if min(source.shape[:2]) < STRIDE:
@@ -111,6 +115,8 @@ def open_slide(path: str | Path, mask: str | Path | None = None) -> LabelledSlid
             f"{path}: is {_size(source)} pixels; expected at least {STRIDE} x {STRIDE}, the stride "
             "of the network. Remove the slide, or provide it at a higher resolution."
         )
+    if masking is not None:
+        source = background.masked_level(path, source, masking)
     name, image = Path(path).name, sources.Grayscale(source, invert=True)
     if mask is not None:
         return LabelledSlide(name, image, _open_mask(mask, path, source))
@@ -129,12 +135,13 @@ def mask_of(path: Path) -> Path | None:
 
 
 def open_all(
-    files: Iterable[tuple[str, Path | None, Path | None]],
+    files: Iterable[tuple[str, Path | None, Path | None]], masking: Masking | None = None
 ) -> tuple[list[LabelledSlide], list[tuple[str, str]]]:
     """Open slides with their labels; slides that cannot be used are skipped.
 
     Args:
         files: `(name, slide, mask)`; the slide is None if it is missing, the mask if labels are to be computed.
+        masking: As in `open_slide`.
 
     Returns:
         `(slides, failed)`; `failed` lists `(name, reason)`.
@@ -145,14 +152,14 @@ def open_all(
         try:
             if path is None:
                 raise SourceError("no such slide. Check --slides.")
-            slides.append(open_slide(path, mask))
+            slides.append(open_slide(path, mask, masking))
         except (SourceError, OSError, ValueError, MemoryError) as error:
             failed.append((name, str(error)))
     return slides, failed
 
 
 def open_slides(
-    folder: str | Path, least: int = 1
+    folder: str | Path, least: int = 1, masking: Masking | None = None
 ) -> tuple[list[LabelledSlide], list[tuple[str, str]]]:
     """Open every slide of a folder, sorted by name, with its labels; slides that cannot be used are skipped.
 
@@ -161,6 +168,7 @@ def open_slides(
     Args:
         folder: Folder of the slides.
         least: Smallest number of slides.
+        masking: As in `open_slide`.
 
     Returns:
         `(slides, failed)`; `failed` lists `(name, reason)`.
@@ -168,7 +176,7 @@ def open_slides(
     Raises:
         SourceError: There are fewer usable slides than `least`.
     """
-    slides, failed = open_all((file.name, file, mask_of(file)) for file in _images(folder))
+    slides, failed = open_all(((f.name, f, mask_of(f)) for f in _images(folder)), masking)
     if len(slides) < least:
         kept = ", the last of which, by name, is for validation" if least > 1 else ""
         reason = f" {failed[0][1]}" if failed else ""

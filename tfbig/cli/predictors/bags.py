@@ -11,7 +11,7 @@ import numpy as np
 
 from tfbig import SourceError, mil, sources
 from tfbig.cli import machine, slide_batch
-from tfbig.cli.data import bags, cohort, splits, tile_coords
+from tfbig.cli.data import background, bags, cohort, splits, tile_coords
 from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.results import Config
@@ -35,6 +35,7 @@ class Bags:
 
     def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
         self.folder = Path(settings.out)
+        background.refuse(background.resolved(settings), results.BY_PATCHES)
         _check_network(settings.model, plain)
         self.size, _, channels = plain.inputs[0].shape[2:]
         count = plain.outputs[0].shape[-1]

@@ -13,6 +13,8 @@ import tensorflow as tf
 import tfbig
 from tfbig import sources
 from tfbig.cli import machine, slide_batch
+from tfbig.cli.data import background
+from tfbig.cli.data.background import Masking
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings.slide_settings import PredictSettings
@@ -35,6 +37,10 @@ class Images:
     def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
         self.folder, self.config = Path(settings.out), config
         self.by_patches = isinstance(plain, tfbig.PatchGD)
+        settings = background.resolved(settings, config)
+        if self.by_patches:
+            background.refuse(settings, results.BY_PATCHES)
+        self.masking = Masking.of(settings)
         whole = plain.encoder if self.by_patches else plain
         head = plain.head if self.by_patches else plain
         self.last = getattr(head, "layers", [head])[-1]
@@ -59,14 +65,17 @@ class Images:
     def predict(self, path: Path, slide: Slide) -> str:
         """Predict a slide, write the results and return a line to print."""
         settings = self.settings
-        source = results.network_input(slide.at(**slide_batch.resolution(settings)), settings)
-        source = self._of_side(source)
+        image = slide.at(**slide_batch.resolution(settings))
+        if self.masking is not None and not settings.dry_run:
+            image = self.masking.apply(slide, image)
+        source = self._of_side(results.network_input(image, settings))
         if settings.dry_run:
             return (
                 f"{slide.describe()}: would be read at {source.shape[0]} x {source.shape[1]} pixels"
             )
         with source.lent() as handle:
             outputs = self.model.predict_on_batch(tf.constant([handle]))[0]
+        computed = results.computed(self.model, source) if self.masking else {}
         probabilities = results.class_probabilities(outputs, self.last)
         classes = settings.classes or ()
         row = results.slide_columns(path, source) | results.class_columns(classes, probabilities)
@@ -74,9 +83,11 @@ class Images:
         if self.by_patches and hasattr(self.model.head, "attention"):
             self._write_attention(path, slide, source, f"{title_of(path)}: {prediction}")
         else:
-            slide_batch.write_view(settings, path, slide, [])
-        results.write_row(self.folder, row)
-        return f"{path.name}: {source.shape[0]} x {source.shape[1]}, {prediction}"
+            shown = background.overlays(image) if self.masking else []
+            slide_batch.write_view(settings, path, slide, shown)
+        results.write_row(self.folder, row | computed)
+        size = f"{source.shape[0]} x {source.shape[1]}"
+        return f"{path.name}: {size}, {prediction}{results.in_words(computed)}"
 
     def _of_side(self, source: sources.Source) -> sources.Source:
         """Return the image, scaled to `--side` of the run as its images were."""

@@ -14,6 +14,8 @@ import numpy.typing as npt
 import tfbig
 from tfbig import sources
 from tfbig.cli import machine, slide_batch
+from tfbig.cli.data import background
+from tfbig.cli.data.background import Masking
 from tfbig.cli.data.masked_images import CLASSES, smaller
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.results import Config
@@ -44,6 +46,10 @@ class Masks:
         self.folder = Path(settings.out)
         self.by_patches = isinstance(plain, PatchGDSegmentation)
         is_run = config.get("task") == "segmentation"
+        settings = background.resolved(settings, config)
+        if self.by_patches:
+            background.refuse(settings, results.BY_PATCHES)
+        self.masking = Masking.of(settings)
         first, last = (plain.encoder, plain.decoder) if self.by_patches else (plain, plain)
         channels, self.outputs = first.inputs[0].shape[-1], last.outputs[0].shape[-1]
         names = NAMES.get(config.get("task", ""))
@@ -68,30 +74,39 @@ class Masks:
     def predict(self, path: Path, slide: Slide) -> str:
         """Predict a slide, write the results and return a line to print."""
         source = slide.at(**slide_batch.resolution(self.settings))
+        if self.masking is not None and not self.settings.dry_run:
+            source = self.masking.apply(slide, source)
         source = smaller(source, self.downscale) if self.downscale > 1 else source
         rows, columns = source.shape[:2]
         if self.settings.dry_run:
             return f"{slide.describe()}: would be read at {rows} x {columns} pixels"
         image = sources.Padded(results.network_input(source, self.settings), self.stride)
         with tempfile.TemporaryDirectory(prefix=".part-", dir=self.folder) as scratch:
+            computed = results.computed(self.model, image) if self.masking else {}
             whole = self.model.predict_to(image, f"{scratch}/prediction.npy", self._converted)
             prediction = whole.crop((0, rows), (0, columns))
             prediction.mpp = source.mpp
-            shares, count = self._write(path, slide, source, prediction)
+            shares, count = self._write(path, slide, source, prediction, computed)
         summary = ", ".join(f"{s:.1%} {n}" for s, n in zip(shares, self.classes, strict=True))
-        return f"{path.name}: {rows} x {columns}, {summary}, {count} regions"
+        return f"{path.name}: {rows} x {columns}, {summary}, {count} regions{results.in_words(computed)}"
 
     def _write(
-        self, path: Path, slide: Slide, source: sources.Source, prediction: sources.Source
+        self,
+        path: Path,
+        slide: Slide,
+        source: sources.Source,
+        prediction: sources.Source,
+        computed: dict[str, float],
     ) -> tuple[npt.NDArray[Any], int]:
         """Write the results of a slide, last its mask; return the share of each class, and the number of regions."""
         labels = sources.Channels(prediction, 0, 1)
         small, factor = outlines.small_labels(labels)
         count = self._write_regions(path, slide, small, factor * slide.shape[0] / source.shape[0])
         overlay = slide_viewer.class_overlay("prediction", small, self.classes)
-        slide_batch.write_view(self.settings, path, slide, [overlay])
+        shown = [overlay, *(background.overlays(source) if self.masking else [])]
+        slide_batch.write_view(self.settings, path, slide, shown)
         shares = np.bincount(small.ravel(), minlength=len(self.classes)) / small.size
-        self._write_row(path, source, shares, count)
+        self._write_row(path, source, shares, count, computed)
         self._write_images(path, slide, source, prediction)
         return shares, count
 
@@ -150,7 +165,12 @@ class Masks:
         return np.concatenate([classes, probabilities], axis=2)
 
     def _write_row(
-        self, path: Path, source: sources.Source, shares: npt.NDArray[Any], count: int
+        self,
+        path: Path,
+        source: sources.Source,
+        shares: npt.NDArray[Any],
+        count: int,
+        computed: dict[str, float],
     ) -> None:
         """Write the row of the slide, in place of an older one."""
         row = results.slide_columns(path, source) | {"regions": count}
@@ -160,7 +180,7 @@ class Masks:
         if source.mpp is not None:
             area = float(np.prod(source.shape[:2])) * source.mpp[0] * source.mpp[1] / 1e6
         row |= {f"mm2_{name}": area and share * area for name, share in by_class}
-        results.write_row(self.folder, row)
+        results.write_row(self.folder, row | computed)
 
 
 def _steps(slide: Slide, source: sources.Source) -> list[float]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tfbig import SourceError, sources
 from tfbig.cli import load_model, slide_batch
-from tfbig.cli.data import tile_coords
+from tfbig.cli.data import background, tile_coords
 from tfbig.cli.settings.choices import INPUT_CHANNELS
 from tfbig.cli.settings.run_settings import seed_folder
 from tfbig.cli.settings.slide_settings import PredictSettings
@@ -23,6 +23,9 @@ from tfbig.sources.slides.slide import Slide, title_of
 
 Config: TypeAlias = Mapping[str, Any]
 """Settings of a run; empty for a `.keras` file."""
+
+BY_PATCHES = "this model reads patches or tiles of slides and has no background to skip. Remove it."
+"""Why the background of slides cannot be skipped."""
 
 
 def load_run(path: str | Path, custom: Sequence[str] = ()) -> tuple[Any, Config]:
@@ -137,6 +140,23 @@ def class_probabilities(outputs: npt.ArrayLike, last: Any) -> npt.NDArray[np.flo
         share = values if normalized else 1 / (1 + np.exp(-values))
         return np.concatenate([1 - share, share])
     return values if normalized else evaluation.softmax(values)
+
+
+def computed(model: Any, image: Source) -> dict[str, float]:
+    """Return the columns that say how much of a masked slide is foreground, and is computed.
+
+    Args:
+        model: The streamed model.
+        image: The image.
+    """
+    return background.shares(image, model.plan(image, training=False))
+
+
+def in_words(computed: Mapping[str, float]) -> str:
+    """Return the columns of `computed` for a line to print; nothing without them."""
+    if not computed:
+        return ""
+    return f", {computed['computed']:.1%} computed for {computed['foreground']:.1%} foreground"
 
 
 def slide_columns(path: Path, source: Source) -> dict[str, Any]:

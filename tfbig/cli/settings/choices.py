@@ -8,6 +8,7 @@ AGGREGATORS = (
 )
 AUGMENTATIONS = ("a3", "slide")
 SLIDE_AUGMENTATIONS = ("none", "brightness")
+BACKGROUNDS = ("skip", "compute")
 BAGS = ("shapes", "digits", "pictures", "folder", "slides")
 DISTILLATIONS = ("AFS", "MaxS", "MaxMinS", "MAS")
 FILLINGS = ("published", "frozen")
@@ -50,8 +51,10 @@ WHOLE = "whole"
 """Crop of whole slides."""
 EVALUATED = ("test", "all")
 """Slides of another table that are evaluated."""
-TISSUE = ("colour", "otsu", "grey", "grey-tiles", "none")
-"""Ways to find tissue."""
+TISSUE_METHODS = ("colour", "otsu", "grey")
+"""Ways to find the tissue of a slide."""
+TISSUE = (*TISSUE_METHODS, "grey-tiles", "none")
+"""Ways to find tissue, for tiles."""
 MAX_VIEWS = 100
 """Most slides with a zoomable view in a report."""
 WARM_START_EPOCHS = 4

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
+from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag
 from tfbig.cli.settings.run_settings import MemorySettings
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings, custom_flag
@@ -59,7 +60,7 @@ class PlannedModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanSettings(PlannedModel, MemorySettings):
+class PlanSettings(PlannedModel, BackgroundSettings, MemorySettings):
     """Settings of `tfbig plan`."""
 
     store: str | None = flag(

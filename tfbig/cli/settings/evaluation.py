@@ -53,6 +53,10 @@ def parse(argv: Sequence[str], about: str) -> TrainSettings:
     values.pop("encoder_weights", None)  # the run has weights of its own
     if "--data" in names:
         values = {key: value for key, value in values.items() if key not in DATA_SETTINGS}
+    if "--leave-out" in names:  # each says in its own way where background is
+        values.pop("tissue", None)
+    if "--tissue" in names:
+        values.pop("leave_out", None)
     if "--out" not in names:
         flags += ["--out", str(Path(run) / f"evaluation-{time.strftime('%Y%m%d-%H%M%S')}")]
     tokens = yaml_flags.tokens_of(values, config, RunSettings)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
+from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.data_settings import edge_flag
 from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag
 from tfbig.cli.settings.run_settings import MemorySettings, slide_mpp_flag
@@ -229,6 +230,7 @@ class PredictSettings(
     ResolutionSettings,
     MaskSettings,
     BagTileSettings,
+    BackgroundSettings,
     MemorySettings,
 ):
     """Settings of `tfbig predict`."""

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
+from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.data_settings import BagSettings, ImageSettings, SplitSettings
 from tfbig.cli.settings.flag import PLACE, flag, redeclared
 from tfbig.cli.settings.patch_settings import PatchSettings
@@ -107,6 +108,7 @@ class SegmentationTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
 @dataclass(frozen=True, kw_only=True)
 class SegmentationSettings(
     SegmentationTask,
+    BackgroundSettings,
     SplitSettings,
     SegmentationTraining,
     SeedSettings,
@@ -328,6 +330,7 @@ class PatchGDTraining(ClassifierSettings, PatchSettings):
 class PatchGDSettings(
     PatchGDTask,
     ImageSettings,
+    BackgroundSettings,
     PatchGDNetwork,
     PatchGDTraining,
     SeedSettings,

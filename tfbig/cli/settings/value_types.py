@@ -86,6 +86,15 @@ def tissue(text: str) -> str:
     return text
 
 
+def tissue_or_masks(text: str) -> str:
+    """Return a way to find the tissue of slides, or the path of masks."""
+    if text not in choices.TISSUE_METHODS and not Path(text).exists():
+        raise ArgumentTypeError(
+            f"'{text}' is neither one of {', '.join(choices.TISSUE_METHODS)} nor a mask or a folder of masks"
+        )
+    return text
+
+
 def shard(text: str) -> str:
     """Check a shard such as 0/8, and return it as it is."""
     index, _, number = text.partition("/")

@@ -16,8 +16,9 @@ import tensorflow as tf
 import tfbig
 from tfbig import SourceError, sources
 from tfbig.cli import machine
-from tfbig.cli.data import images
+from tfbig.cli.data import background, images
 from tfbig.cli.data.splits import Data
+from tfbig.cli.settings.run_settings import EXACT_MODES
 from tfbig.cli.settings.tasks import PatchGDSettings
 from tfbig.cli.tasks import (
     encoder_weights,
@@ -55,6 +56,13 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
             raise SourceError(
                 "--inner-patch: only --mode patchgd has a hierarchy, and of images, not of series. Remove it."
             )
+        settings = background.resolved(settings)
+        if settings.mode == "patchgd" or settings.images != "slides":
+            background.refuse(
+                settings,
+                "background is skipped only on --images slides that go through the network whole, with --mode "
+                f"{', '.join(EXACT_MODES)}. Remove it.",
+            )
         settings = encoder_weights.with_scale(settings)
         return replace(settings, warm_start=warm_start.epochs(settings), code=_code(settings))
 
@@ -63,6 +71,10 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
         data = images.load(settings)
         print(f"mode {settings.mode}, encoder {settings.encoder}, precision {settings.precision}")
         images.print_counts(data)
+        if settings.background == "skip":
+            parts = [data.test] if settings.test_only else [data.train, data.val, data.test]
+            masked = [image for part in parts for image in part.images]
+            print(background.describe((Path(image.name).name, image) for image in masked))
         return replace(data, decided={**data.decided, "class_names": data.classes})
 
     def models(self, settings: PatchGDSettings, data: Data) -> Models:
@@ -90,7 +102,7 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
         if settings.mode != "offload":
             return None
         training, validation = (
-            models.model.plan((settings.batch_size, *largest(part)), learns)
+            models.model.plan(largest(part, settings), learns)
             for part, learns in ((data.train, True), (data.val, False))
         )
         return Plans(training, validation)
@@ -126,7 +138,8 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
     ) -> None:
         """Write predictions, pictures, and last the metrics."""
         scores, table = _predicted(models.model, settings, data, "test")
-        run_folder.write_csv(folder / run_folder.PREDICTIONS, table)
+        rows = _with_shares(table, models.model, settings, data)
+        run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
         thresholds = _thresholds(models.model, settings, data)
         classification.write(
             folder, data.test.labels, scores["probabilities"], data.classes, thresholds
@@ -173,9 +186,12 @@ def _code(settings: PatchGDSettings) -> str | None:
     return settings.code or ("vector" if settings.images == "slides" else "map")
 
 
-def largest(part: images.ImageSet) -> tuple[int, ...]:
-    """Return the shape of the largest image of a split."""
-    return max((image.shape for image in part.images), key=np.prod)
+def largest(part: images.ImageSet, settings: PatchGDSettings) -> tuple[int, ...] | sources.Source:
+    """Return the shape of a batch of the largest images of a split, or the image with the most foreground."""
+    if settings.background == "skip" and settings.batch_size == 1:
+        most: sources.Source = max(part.images, key=background.foreground_pixels)
+        return most
+    return (settings.batch_size, *max((image.shape for image in part.images), key=np.prod))
 
 
 def make_models(settings: PatchGDSettings, data: Data) -> Models:
@@ -387,6 +403,18 @@ def _predicted(
     scores = evaluation.scores(part.labels, evaluation.softmax(logits), len(data.classes))
     items = [{"image": image.name} for image in part.images]
     return scores, evaluation.rows(items, part.labels, scores["probabilities"], data.classes)
+
+
+def _with_shares(
+    table: Sequence[Mapping[str, Any]], model: Any, settings: PatchGDSettings, data: Data
+) -> list[Mapping[str, Any]]:
+    """Return the rows of the test images, and if background is skipped, how much of each is computed."""
+    if settings.background != "skip":
+        return [*table]
+    streams, test = settings.mode == "offload", data.test.images
+    plans = (model.plan(image, training=False) if streams else None for image in test)
+    shares = map(background.shares, test, plans)
+    return [{**row, **share} for row, share in zip(table, shares, strict=True)]
 
 
 def draw_latent(

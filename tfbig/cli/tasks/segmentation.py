@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 
 import tfbig
+from tfbig import sources
 from tfbig.cli import machine, paths
-from tfbig.cli.data import slide_splits, slides_and_masks
+from tfbig.cli.data import background, slide_splits, slides_and_masks
 from tfbig.cli.data.slide_splits import SlideSplits
 from tfbig.cli.data.slides_and_masks import LabelledSlide
 from tfbig.cli.settings.choices import WHOLE
@@ -75,6 +75,7 @@ class Segmentation(Task[SegmentationSettings, SegmentationData]):
                 "tfbig has slides of its own, in examples/data. For other data: --task mil --help, --task patchgd "
                 "--help."
             )
+        settings = background.resolved(settings)
         return replace(settings, data=settings.data or str(EXAMPLE_DATA))
 
     def load(self, settings: SegmentationSettings) -> SegmentationData:
@@ -85,6 +86,9 @@ class Segmentation(Task[SegmentationSettings, SegmentationData]):
         else:
             _check_training(settings, slides)
             _print_slides(settings, slides)
+        if settings.background == "skip":
+            all_slides = (*slides.train, *slides.val, *slides.test)
+            print(background.describe((s.name, s.image) for s in all_slides), flush=True)
         return SegmentationData(slides)
 
     def models(self, settings: SegmentationSettings, data: SegmentationData) -> Models:
@@ -103,10 +107,11 @@ class Segmentation(Task[SegmentationSettings, SegmentationData]):
         if settings.test_only:
             return None
         size = _size(settings)
-        training = (*size, 1) if size else largest(data.slides.train)
         return Plans(
-            plan_of(models, (settings.batch_size, *training)),
-            plan_of(models, (1, *largest(data.slides.val)), training=False),
+            plan_of(
+                models, (settings.batch_size, *size, 1) if size else largest(data.slides.train)
+            ),
+            plan_of(models, largest(data.slides.val), training=False),
         )
 
     def fit(
@@ -185,13 +190,13 @@ def _steps(settings: SegmentationSettings, slides: SlideSplits) -> int:
     return -(-_items(settings, slides) // settings.batch_size)
 
 
-def largest(slides: Sequence[LabelledSlide]) -> tuple[int, ...]:
-    """Return the shape of the largest slide, with its padding.
+def largest(slides: Sequence[LabelledSlide]) -> sources.Source:
+    """Return the image of the slide with the most foreground, with its padding.
 
     Args:
         slides: The slides.
     """
-    return max((slide.padded().image.shape for slide in slides), key=np.prod)
+    return max((s.padded().image for s in slides), key=background.foreground_pixels)
 
 
 def make_both(settings: SegmentationSettings) -> Models:
@@ -207,19 +212,21 @@ def _stream(twin: Any, settings: SegmentationSettings) -> Any:
     return tfbig.stream(twin, machine.budget(settings), devices=settings.devices)
 
 
-def plan_of(models: Models, shape: tuple[int, ...], training: bool = True) -> Any:
+def plan_of(models: Models, image: tuple[int, ...] | sources.Source, training: bool = True) -> Any:
     """Return the plan of a step.
 
     Args:
         models: Compiled models.
-        shape: Shape of a batch.
+        image: Shape of a batch, or an image.
         training: Whether to plan a training step, else a validation step.
     """
     model, twin = models
     if model is twin:
+        shape = (1, *image.shape) if isinstance(image, sources.Source) else image
         model = tfbig.stream(twin, tfbig.Budget("1TB", "1TB"), strip_rows=shape[1])
         model.compile(loss=LOSS)
-    return model.plan(shape, training)
+        return model.plan(shape, training)
+    return model.plan(image, training)
 
 
 def _epochs(settings: SegmentationSettings, slides: SlideSplits) -> tuple[Epochs, Epochs]:

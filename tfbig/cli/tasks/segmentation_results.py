@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import tfbig
+from tfbig.cli.data import background
 from tfbig.cli.data.slides_and_masks import LabelledSlide
 from tfbig.cli.settings.tasks import SegmentationSettings
 from tfbig.cli.tasks import run_results
@@ -18,6 +19,8 @@ from tfbig.results import figures, run_folder, slide_viewer
 from tfbig.sources import Source
 
 STRIP_ROWS = 512
+SHARES = ("foreground", "computed")
+"""Columns that say how much of a slide is computed."""
 OVERLAPS = ("dice", "iou", "precision", "sensitivity")
 
 
@@ -37,9 +40,10 @@ def write(
         folder: Run folder.
         measured: Numbers to save with the metrics.
     """
-    rows = [evaluate_slide(models, slide, folder) for slide in slides]
+    skips = settings.background == "skip"
+    rows = [evaluate_slide(models, slide, folder, skips) for slide in slides]
     run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
-    results = over_slides(rows)
+    results = over_slides(rows) | _mean_shares(rows)
     peak = {} if "peak_bytes" in measured else {"peak_bytes": run_folder.memory_bytes()[1]}
     metrics = {**measured, **results, "slides": len(rows), **peak}
     run_results.write_metrics(folder, settings, metrics)
@@ -61,20 +65,38 @@ def over_slides(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return means | {f"test_{key}_std": float(np.std(n)) for key, n in defined.items()}
 
 
-def evaluate_slide(models: Models, slide: LabelledSlide, folder: Path) -> dict[str, Any]:
+def _mean_shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the means of the shares of the slides that are foreground and computed, if background was skipped."""
+    names = [name for name in SHARES if name in rows[0]]
+    return {f"test_{name}": float(np.mean([row[name] for row in rows])) for name in names}
+
+
+def evaluate_slide(
+    models: Models, slide: LabelledSlide, folder: Path, skips: bool = False
+) -> dict[str, Any]:
     """Draw the prediction of a slide, and return a row with its overlap with the labels.
 
     Args:
         models: Models of the run.
         slide: The slide.
         folder: Run folder.
+        skips: Whether background is skipped; the row then says how much of the slide is computed.
     """
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         prediction = _whole(models, slide, Path(scratch))
         row: dict[str, Any] = {"slide": slide.name, **overlaps(slide.labels, prediction)}
+        if skips:
+            row |= _shares(models, slide.padded().image)
         result = "no tissue" if row["dice"] is None else f"Dice {row['dice']:.4f}"
-        draw(folder, Path(slide.name).stem, slide, prediction, f"{slide.name}: {result}")
+        shown = background.overlays(slide.image) if skips else []
+        draw(folder, Path(slide.name).stem, slide, prediction, f"{slide.name}: {result}", shown)
     return row
+
+
+def _shares(models: Models, image: Source) -> dict[str, float]:
+    """Return the shares of a slide that are foreground, and that a prediction computes."""
+    streamed = models.model is not models.twin
+    return background.shares(image, models.model.plan(image, training=False) if streamed else None)
 
 
 def _whole(models: Models, slide: LabelledSlide, scratch: Path) -> Source:
@@ -101,8 +123,24 @@ def overlaps(labels: Source, prediction: Source) -> dict[str, float | None]:
     return {name: part / whole if whole else None for name, (part, whole) in shares.items()}
 
 
-def draw(folder: Path, name: str, slide: LabelledSlide, prediction: Source, title: str) -> None:
-    """Draw the prediction and the labels of a slide, as a picture and for the zoomable view of the report."""
+def draw(
+    folder: Path,
+    name: str,
+    slide: LabelledSlide,
+    prediction: Source,
+    title: str,
+    others: Sequence[slide_viewer.Overlay] = (),
+) -> None:
+    """Draw the prediction and the labels of a slide, as a picture and for the zoomable view of the report.
+
+    Args:
+        folder: Run folder.
+        name: Name of the files.
+        slide: The slide.
+        prediction: Probability of tissue.
+        title: Title of the picture.
+        others: More overlays of the view.
+    """
     figures.overlay(folder / f"{name}.png", slide.image, slide.labels, prediction, title)
     gray, labels, probabilities = (
         figures.thumbnail(source, slide_viewer.MAX_SIDE)
@@ -115,6 +153,7 @@ def draw(folder: Path, name: str, slide: LabelledSlide, prediction: Source, titl
             "prediction and labels", compared, ("background", "correct", "false", "missed")
         ),
         slide_viewer.class_overlay("prediction", tissue, ("background", "tissue"), opacity=0.0),
+        *others,
     ]
     slide_viewer.write_view(folder, name, 255 - gray, overlays, title=title)
 

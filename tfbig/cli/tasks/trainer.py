@@ -48,12 +48,15 @@ def run(task: Task[Any, Any], settings: TrainSettings) -> int:
     return splits.exit_code(folder)
 
 
-def _print_plans(plans: Plans | None) -> dict[str, int]:
-    """Print the plan of a training step, and return the planned memory."""
+def _print_plans(plans: Plans | None) -> dict[str, float]:
+    """Print the plan of a training step, and return the planned memory, and the computed share if it is not all."""
     if plans is None:
         return {}
     print(f"\n{plans.training}\n", flush=True)
-    return machine.planned_bytes(*plans)
+    training = plans.training
+    return machine.planned_bytes(*plans) | (
+        {"planned_share": training.active} if training.visits else {}
+    )
 
 
 def _fit_and_save(

@@ -1,0 +1,246 @@
+"""Background of slides, as the flags ask for it: whether it is skipped, and where it is."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+import tfbig
+from tfbig import SourceError, sources
+from tfbig.cli import messages, paths
+from tfbig.cli.settings.background_settings import BackgroundSettings
+from tfbig.cli.settings.choices import TISSUE_METHODS
+from tfbig.plan.plan import Plan
+from tfbig.results import slide_viewer
+from tfbig.results.geojson import COLOURS
+from tfbig.sources.slides.slide import Slide
+from tfbig.tissue.drawn import read_tissue
+from tfbig.tissue.masks import Tissue, find_tissue
+
+B = TypeVar("B", bound=BackgroundSettings)
+
+MASKS = (".geojson", ".png", ".tif", ".tiff", ".npy")
+"""Suffixes of the mask of a slide in a folder; the first that exists is used."""
+OUTLINES = (".geojson", ".json")
+"""Suffixes of files of outlines; other masks are images."""
+FLAGS = ("tissue", "leave_out", "dilation")
+"""Flags that say where background is, and so that it is skipped."""
+_LOOK = "look at its outlines with tfbig tile, and pass them with --tissue if they are better"
+
+
+def resolved(settings: B, run: Mapping[str, Any] | None = None) -> B:
+    """Return the settings with those of a run where no flag is given; background is skipped if a flag says where it is.
+
+    Args:
+        settings: Settings of the command.
+        run: Settings of the run whose model is used.
+
+    Raises:
+        FlagError: `--tissue` and `--leave-out` are given.
+    """
+    if settings.tissue and settings.leave_out:
+        raise paths.FlagError(
+            "--tissue and --leave-out both say where the background is; expected one of them. Remove the other."
+        )
+    given = {name: getattr(settings, name) for name in FLAGS}
+    asks = "skip" if any(value is not None for value in given.values()) else None
+    if run and run.get("background") == "skip":
+        saved = {name: run.get(name) for name in FLAGS}
+        if settings.tissue or settings.leave_out:  # the place, but not its dilation
+            saved |= {"tissue": None, "leave_out": None}
+        given = {name: saved[name] if value is None else value for name, value in given.items()}
+        asks = "skip"
+    colour = given["leave_out"]
+    given["leave_out"] = None if colour is None else tuple(colour)
+    return replace(settings, background=settings.background or asks, **given)
+
+
+def refuse(settings: BackgroundSettings, reason: str) -> None:
+    """Check that no background is to be skipped.
+
+    Args:
+        settings: Settings of the command, `resolved`.
+        reason: Why none can be skipped, and what to do.
+
+    Raises:
+        FlagError: It is to be skipped.
+    """
+    if settings.background == "skip":
+        given = [name for name in FLAGS if getattr(settings, name) is not None]
+        name = f"--{given[0].replace('_', '-')}" if given else "--background skip"
+        raise paths.FlagError(f"{name}: {reason}")
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Gives the background of slides one colour.
+
+    Attributes:
+        tissue: Way to find tissue, or the path of a mask or of a folder of masks.
+        leave_out: Colour that is background instead, or None.
+        dilation: Micrometres around the tissue that are no background.
+    """
+
+    tissue: str = TISSUE_METHODS[0]
+    leave_out: tuple[float, ...] | None = None
+    dilation: float = 0.0
+
+    @classmethod
+    def of(cls, settings: BackgroundSettings) -> Masking | None:
+        """Return what `resolved` settings ask for; None to use slides as they are.
+
+        Args:
+            settings: Settings of the command.
+        """
+        if settings.background != "skip":
+            return None
+        tissue = settings.tissue or TISSUE_METHODS[0]
+        return cls(tissue, settings.leave_out, settings.dilation or 0.0)
+
+    def apply(self, slide: Slide, source: sources.Source) -> sources.Source:
+        """Return an image of a slide whose background has one colour, under the name of that image.
+
+        Args:
+            slide: The slide.
+            source: An image of the whole slide.
+
+        Raises:
+            SourceError: There is no tissue, no mask of this slide, or no such colour.
+        """
+        self._measure(slide, source)
+        if self.leave_out is not None:
+            colour = self.leave_out[0] if len(self.leave_out) == 1 else self.leave_out
+            masked = tfbig.masked(source, leave_out=colour, dilation=self.dilation)
+        else:
+            masked = tfbig.masked(source, self._mask(slide), dilation=self.dilation)
+        masked.name = source.name
+        return masked
+
+    def _measure(self, slide: Slide, source: sources.Source) -> None:
+        """Set the size of the pixels of an image, if it is needed.
+
+        Raises:
+            SourceError: It is unknown.
+        """
+        if not self.dilation or source.mpp is not None:
+            return
+        if slide.mpp is None:
+            raise SourceError(
+                f"{slide.name}: does not say how large its pixels are, which --dilation {self.dilation:g} needs. Use "
+                "--slide-mpp or --mpp-of, or if the command has none, leave --dilation out."
+            )
+        rows, columns = (n / m for n, m in zip(slide.shape[:2], source.shape[:2], strict=True))
+        source.mpp = slide.mpp[0] * rows, slide.mpp[1] * columns
+
+    def _mask(self, slide: Slide) -> Tissue | Path:
+        """Return the tissue of a slide, or the path of its mask, and print a warning if the tissue is uncertain."""
+        if self.tissue not in TISSUE_METHODS:
+            path = self._path(slide)
+            return read_tissue(path, slide) if path.suffix.lower() in OUTLINES else path
+        tissue = find_tissue(slide, self.tissue)
+        if not tissue.mask.any():
+            raise SourceError(
+                f"{slide.name}: no tissue was found by --tissue {self.tissue}. Use another method, pass a mask with "
+                "--tissue FOLDER, or leave the slide out."
+            )
+        if warning := messages.uncertain_tissue(tissue.agreement, _LOOK):
+            print(f"{slide.title}: tissue {warning}", file=sys.stderr)
+        return tissue
+
+    def _path(self, slide: Slide) -> Path:
+        """Return the path of the mask of a slide.
+
+        Raises:
+            SourceError: There is none.
+        """
+        place = Path(self.tissue)
+        if place.is_file():
+            return place
+        found = [path for suffix in MASKS if (path := place / f"{slide.title}{suffix}").is_file()]
+        if not found:
+            raise SourceError(
+                f"{slide.name}: --tissue {place} has no mask of it; expected {slide.title}.geojson, "
+                f"or .png, .tif or .npy. Add it, or use --tissue {TISSUE_METHODS[0]}."
+            )
+        return found[0]
+
+
+def masked_level(path: str | Path, source: sources.Source, masking: Masking) -> sources.Source:
+    """Return an image of a slide with the background of one colour; the slide is open only meanwhile.
+
+    Args:
+        path: Path of the slide.
+        source: The image.
+        masking: What is background.
+    """
+    with closing(sources.open_slide(path)) as slide:
+        return masking.apply(slide, source)
+
+
+def foreground_pixels(image: sources.Source) -> float:
+    """Return the number of pixels of an image that are not background.
+
+    Args:
+        image: The image.
+    """
+    return math.prod(image.shape[:2]) * foreground(image)
+
+
+def foreground(image: sources.Source) -> float:
+    """Return the share of an image that is not background, 1 if it has none.
+
+    Args:
+        image: The image.
+    """
+    return 1.0 if image.background is None else image.background.share
+
+
+def shares(image: sources.Source, plan: Plan | None) -> dict[str, float]:
+    """Return the columns of a table that say what is computed of an image.
+
+    Args:
+        image: The image.
+        plan: Plan of the image, or None if it is not streamed.
+    """
+    return {"foreground": foreground(image), "computed": 1.0 if plan is None else plan.active}
+
+
+def describe(items: Iterable[tuple[str, sources.Source]]) -> str:
+    """Return a line with the share of the foreground of images, the first ones by name.
+
+    Args:
+        items: Names and images.
+    """
+    each = [(name, foreground(image)) for name, image in items]
+    first = [f"{name} {share:.3f}" for name, share in each[:5]]
+    more = (
+        f", mean of {len(each)} {sum(s for _, s in each) / len(each):.3f}" if len(each) > 1 else ""
+    )
+    return f"background has one colour; share of the foreground: {', '.join(first)}{more}"
+
+
+def overlays(image: sources.Source) -> list[slide_viewer.Overlay]:
+    """Return an overlay that shows the foreground of an image, invisible at first; none without background.
+
+    Args:
+        image: An image of the whole slide.
+    """
+    found = image.background
+    if found is None:
+        return []
+    found = found.coarser(-(-max(found.foreground.shape) // slide_viewer.MAX_SIDE))
+    share = found.foreground.shape[1] * found.cell / image.shape[1]
+    cells = found.foreground.astype(np.uint8)
+    names = ("", "foreground")
+    return [
+        slide_viewer.class_overlay(
+            "foreground", cells, names, share=share, opacity=0.0, colours=COLOURS[1:]
+        )
+    ]
