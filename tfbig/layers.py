@@ -30,6 +30,7 @@ import tensorflow as tf
 from tfbig.engine import keras_variables
 from tfbig.engine.program import Program
 from tfbig.network import keras_reader
+from tfbig.network.attention_pooling import AttentionPooling as AttentionPooling
 from tfbig.network.graph import Graph
 from tfbig.network.instances import Instances as Instances
 from tfbig.plan.limits import Limits
@@ -42,6 +43,7 @@ MAX_ELEMENTS = 2**24
 """Default `max_elements`: 64 MiB of float32."""
 
 __all__ = [
+    "AttentionPooling",
     "BigActivation",
     "BigAdd",
     "BigAveragePooling2D",

@@ -239,3 +239,11 @@ def test_handles() -> None:
         resolved = sources.resolve(handle)
         assert isinstance(resolved, sources.Source)
         assert resolved.background == source.background
+
+
+def test_weights_are_of_the_foreground() -> None:
+    background = Background(np.array([[True, False], [False, True]]), 3)
+    weights = Masked(ArraySource(image(6, 5, 3)), background, 7).weights
+    expected = where(np.ones((6, 5, 1)), background, 0)
+    np.testing.assert_array_equal(weights.read(0, 6), expected)
+    assert weights.background == background

@@ -15,7 +15,9 @@ from skipped_background import Skipping, image_of, mask_of, projected, small_til
 from small_networks import decoder, normalisations, resampling, signal, volume, windows
 
 import tfbig
+from tfbig.layers import AttentionPooling
 from tfbig.plan import search
+from tfbig.sources import Masked
 
 MODELS: dict[Callable[[], keras.Model], tuple[tuple[int, ...], int]] = {
     windows: ((301, 283), 4),
@@ -56,7 +58,7 @@ def assert_exact(build: Callable[[], keras.Model], x: np.ndarray, **options: Any
 
 
 @pytest.mark.parametrize("build", MODELS)
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_outputs_and_gradients(
     build: Callable[[], keras.Model], batch: int, skipping: Skipping, float64: None
 ) -> None:
@@ -86,7 +88,7 @@ def segmenter() -> keras.Model:
     return keras.Model(start, layers.Conv2D(1, 3, padding="same", activation="sigmoid")(x))
 
 
-def slides(masks: list[np.ndarray]) -> tuple[list[tfbig.Source], np.ndarray]:
+def slides(masks: list[np.ndarray]) -> tuple[list[Masked], np.ndarray]:
     """Return masked images as sources, and their pixels."""
     sources = []
     for seed, mask in enumerate(masks):
@@ -121,10 +123,46 @@ def train_both(
     return big
 
 
-@pytest.mark.parametrize("batch", [1, 2])
+def plan_of(build: Callable[[], keras.Model], image: tfbig.Source, **options: Any) -> tfbig.Plan:
+    """Return the plan of a training step on an image."""
+    big = tfbig.stream(build(), source_dtype="float64", **options)
+    big.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    return big.plan(image)
+
+
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_training_on_slides(batch: int, skipping: Skipping, float64: None) -> None:
     sources, pixels = slides([mask_of((120, 100), seed) for seed in range(batch)])
     train_both(classifier, sources, pixels, np.ones((batch, 2)), "mse")
+    assert min(skipping.active()) < 0.9
+
+
+@pytest.mark.parametrize("counts", [True, False], ids=["counted", "left out"])
+def test_attention_over_the_background(counts: bool, skipping: Skipping, float64: None) -> None:
+    """Background is one pixel that counts as often as it occurs, or has weight 0."""
+
+    def attention() -> keras.Model:
+        image = keras.Input((None, None, 3))
+        x = layers.Conv2D(6, 3, 2, padding="same")(image)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
+        if counts:
+            return keras.Model(image, layers.Dense(2)(AttentionPooling(4)(x)))
+        weights = keras.Input((None, None, 1))
+        small = layers.MaxPooling2D(2, padding="same")(weights)
+        pooled = AttentionPooling(4)([x, small])
+        return keras.Model([image, weights], layers.Dense(2)(pooled))
+
+    sources, pixels = slides([mask_of((120, 100), seed) for seed in range(2)])
+    masks = [s.weights for s in sources]
+    model, twin = attention(), attention()
+    twin.set_weights(model.get_weights())
+    big = tfbig.stream(model, source_dtype="float64")
+    handles = tf.constant([s.handle for s in sources])
+    ones = np.stack([m.read(0, 120) for m in masks]).astype("float64")
+    x = handles if counts else [handles, tf.constant([m.handle for m in masks])]
+    actual = results(big, x, model.trainable_variables)
+    plain = tf.constant(pixels) if counts else [tf.constant(pixels), tf.constant(ones)]
+    assert_same(actual, results(twin, plain, twin.trainable_variables), FLOAT64)
     assert min(skipping.active()) < 0.9
 
 
@@ -139,8 +177,8 @@ def test_all_tissue_and_hardly_any(everything: bool, skipping: Skipping, float64
 
 def test_spilled_tiles(skipping: Skipping, float64: None, tmp_path: Any) -> None:
     sources, pixels = slides([mask_of((320, 300), 1, side=150)])
-    train_both(classifier, sources, pixels, np.ones((1, 2)), "mse")
-    host = skipping.plans[-1].total_bytes - skipping.plans[-1].projected.host // 3
+    whole = plan_of(classifier, sources[0])
+    host = whole.total_bytes - whole.projected.host // 3
     budget = tfbig.Budget(host=host, disk="1GB", scratch=str(tmp_path))
     train_both(classifier, sources, pixels, np.ones((1, 2)), "mse", budget=budget)
     assert skipping.plans[-1].layout.spilled
@@ -148,9 +186,7 @@ def test_spilled_tiles(skipping: Skipping, float64: None, tmp_path: Any) -> None
 
 def test_less_host_memory(skipping: Skipping, float64: None) -> None:
     sources, pixels = slides([mask_of((320, 300), 1, side=150)])
-    budget = tfbig.Budget(device="4MB")
-    train_both(classifier, sources, pixels, np.ones((1, 2)), "mse", budget=budget)
-    whole = skipping.plans[-1]
+    whole = plan_of(classifier, sources[0], budget=tfbig.Budget(device="4MB"))
     host = whole.total_bytes - whole.projected.host // 4
     budget = tfbig.Budget(device="4MB", host=host, disk=0)
     train_both(classifier, sources, pixels, np.ones((1, 2)), "mse", budget=budget)

@@ -125,6 +125,15 @@ class Masked(View):
             )
         return cls(source, background, fill)
 
+    @property
+    def weights(self) -> Masked:
+        """1 on the foreground and 0 on the background, `[H, W, 1]`, for pooling that leaves background out.
+
+        It has the dtype and the background of the image, which is computed once here too.
+        """
+        ones = np.broadcast_to(np.ones((), self.dtype), (*self.shape[:2], 1))
+        return Masked(from_array(ones), self._own, 0)
+
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         return read_foreground(self._read_inner, self._own, self.fill, (start, stop, left, right))
 

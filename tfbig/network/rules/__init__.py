@@ -5,6 +5,7 @@ add one rule, see `rule`. Layers without an image among their inputs need none, 
 """
 
 from tfbig.network.rules import (
+    attention,
     convolutions,
     noise,
     normalisation,
@@ -23,6 +24,7 @@ __all__ = [
     "Rule",
     "Slot",
     "apply",
+    "attention",
     "convolutions",
     "find",
     "noise",
