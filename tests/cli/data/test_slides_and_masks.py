@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import tifffile
 from cli_runs import run_segmentation
+from masked_images import check_background
 from samples import tissue, write_slide
 
 from tfbig.cli.data import slides_and_masks
+from tfbig.cli.data.background import Masking
 from tfbig.cli.main import main
 from tfbig.sources import ArraySource
 from tfbig.tissue import tissue_mask
@@ -120,3 +122,19 @@ def test_drawn(tmp_path):
     whole = slides_and_masks.draw(slides, None, 3, [1, 0])
     assert {crop.name for crop in whole} == {"0.npy", "1.npy", "2.npy"}
     assert {crop.image.shape for crop in whole} == {(384, 768, 1)}
+
+
+def test_padding_of_a_masked_slide_is_background(tmp_path):
+    """At every brightness; other slides are padded with 0."""
+    tifffile.imwrite(tmp_path / "a.tif", tissue(1)[:200, :300], photometric="rgb")
+    masking = Masking("grey")
+    slide = slides_and_masks.open_slide(tmp_path / "a.tif", masking=masking)
+    for offset in (0, 10, -200):
+        image = slide.darker(offset).padded().image
+        pixels = image.read(0, 256)
+        assert image.shape == (256, 384, 1)
+        assert (pixels[200:] == pixels[0, 0]).all() and (pixels[:, 300:] == pixels[0, 0]).all()
+        assert image.background.share < slide.image.background.share
+        check_background(image, 0.5)
+    plain = slides_and_masks.open_slide(tmp_path / "a.tif").darker(5).padded().image
+    assert (plain.read(0, 256)[200:] == 0).all()

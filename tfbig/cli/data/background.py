@@ -20,6 +20,7 @@ from tfbig.cli.settings.choices import TISSUE_METHODS
 from tfbig.plan.plan import Plan
 from tfbig.results import slide_viewer
 from tfbig.results.geojson import COLOURS
+from tfbig.sources.background import colour_of
 from tfbig.sources.slides.slide import Slide
 from tfbig.tissue.drawn import read_tissue
 from tfbig.tissue.masks import Tissue, find_tissue
@@ -200,6 +201,18 @@ def foreground(image: sources.Source) -> float:
         image: The image.
     """
     return 1.0 if image.background is None else image.background.share
+
+
+def gray_level(image: sources.Source) -> int:
+    """Return the value of the background of an image of one channel; 0 if it has none.
+
+    Args:
+        image: The image.
+    """
+    found = image.background
+    if found is None or found.foreground.all():
+        return 0
+    return int(colour_of(image, found)[0])
 
 
 def shares(image: sources.Source, plan: Plan | None) -> dict[str, float]:

@@ -37,12 +37,14 @@ class LabelledSlide:
         image: Inverted gray, `[H, W, 1]` uint8: the white background is 0.
         labels: `[H, W, 1]` uint8: 1 is tissue.
         means: Means of the slide, if the labels are computed from it.
+        fill: Gray level of the background, if it has one.
     """
 
     name: str
     image: sources.Source
     labels: sources.Source
     means: BlockMeans | None = None
+    fill: int | None = None
 
     def crop(self, rows: tuple[int, int], columns: tuple[int, int]) -> LabelledSlide:
         """Return the same rectangle of image and labels; nothing is read."""
@@ -60,13 +62,13 @@ class LabelledSlide:
             offset: Gray levels; negative for a brighter slide.
         """
         labels = self.labels if self.means is None else _labels(self.means, WHITE + offset)
-        return replace(self, image=Darker(self.image, offset), labels=labels)
+        fill = None if self.fill is None else min(max(self.fill + offset, 0), 255)
+        return replace(self, image=Darker(self.image, offset), labels=labels, fill=fill)
 
     def padded(self) -> LabelledSlide:
         """Return it with background below and to the right, up to a multiple of the network's stride."""
-        return LabelledSlide(
-            self.name, sources.Padded(self.image, STRIDE), sources.Padded(self.labels, STRIDE)
-        )
+        image = sources.Padded(self.image, STRIDE, self.fill or 0)
+        return LabelledSlide(self.name, image, sources.Padded(self.labels, STRIDE))
 
 
 class MaskSource(sources.Source):
@@ -118,10 +120,11 @@ def open_slide(
     if masking is not None:
         source = background.masked_level(path, source, masking)
     name, image = Path(path).name, sources.Grayscale(source, invert=True)
+    fill = None if masking is None else background.gray_level(image)
     if mask is not None:
-        return LabelledSlide(name, image, _open_mask(mask, path, source))
+        return LabelledSlide(name, image, _open_mask(mask, path, source), fill=fill)
     means = BlockMeans.of(source)
-    return LabelledSlide(name, image, _labels(means, WHITE), means)
+    return LabelledSlide(name, image, _labels(means, WHITE), means, fill)
 
 
 def mask_of(path: Path) -> Path | None:

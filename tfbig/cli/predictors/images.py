@@ -75,7 +75,7 @@ class Images:
             )
         with source.lent() as handle:
             outputs = self.model.predict_on_batch(tf.constant([handle]))[0]
-        computed = results.computed(self.model, source) if self.masking else {}
+        computed = results.computed(self.model, source, source) if self.masking else {}
         probabilities = results.class_probabilities(outputs, self.last)
         classes = settings.classes or ()
         row = results.slide_columns(path, source) | results.class_columns(classes, probabilities)

@@ -80,9 +80,11 @@ class Masks:
         rows, columns = source.shape[:2]
         if self.settings.dry_run:
             return f"{slide.describe()}: would be read at {rows} x {columns} pixels"
-        image = sources.Padded(results.network_input(source, self.settings), self.stride)
+        image = results.network_input(source, self.settings)
+        is_gray = self.masking is not None and image.shape[2] == 1
+        image = sources.Padded(image, self.stride, background.gray_level(image) if is_gray else 0)
         with tempfile.TemporaryDirectory(prefix=".part-", dir=self.folder) as scratch:
-            computed = results.computed(self.model, image) if self.masking else {}
+            computed = results.computed(self.model, source, image) if self.masking else {}
             whole = self.model.predict_to(image, f"{scratch}/prediction.npy", self._converted)
             prediction = whole.crop((0, rows), (0, columns))
             prediction.mpp = source.mpp

@@ -142,14 +142,15 @@ def class_probabilities(outputs: npt.ArrayLike, last: Any) -> npt.NDArray[np.flo
     return values if normalized else evaluation.softmax(values)
 
 
-def computed(model: Any, image: Source) -> dict[str, float]:
+def computed(model: Any, source: Source, image: Source) -> dict[str, float]:
     """Return the columns that say how much of a masked slide is foreground, and is computed.
 
     Args:
         model: The streamed model.
-        image: The image.
+        source: The slide.
+        image: The slide as the network reads it.
     """
-    return background.shares(image, model.plan(image, training=False))
+    return background.shares(source, model.plan(image, training=False))
 
 
 def in_words(computed: Mapping[str, float]) -> str:

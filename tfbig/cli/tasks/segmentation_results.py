@@ -86,17 +86,18 @@ def evaluate_slide(
         prediction = _whole(models, slide, Path(scratch))
         row: dict[str, Any] = {"slide": slide.name, **overlaps(slide.labels, prediction)}
         if skips:
-            row |= _shares(models, slide.padded().image)
+            row |= _shares(models, slide)
         result = "no tissue" if row["dice"] is None else f"Dice {row['dice']:.4f}"
         shown = background.overlays(slide.image) if skips else []
         draw(folder, Path(slide.name).stem, slide, prediction, f"{slide.name}: {result}", shown)
     return row
 
 
-def _shares(models: Models, image: Source) -> dict[str, float]:
+def _shares(models: Models, slide: LabelledSlide) -> dict[str, float]:
     """Return the shares of a slide that are foreground, and that a prediction computes."""
-    streamed = models.model is not models.twin
-    return background.shares(image, models.model.plan(image, training=False) if streamed else None)
+    streamed, image = models.model is not models.twin, slide.padded().image
+    plan = models.model.plan(image, training=False) if streamed else None
+    return background.shares(slide.image, plan)
 
 
 def _whole(models: Models, slide: LabelledSlide, scratch: Path) -> Source:
