@@ -164,7 +164,7 @@ def plan_everything(arguments: argparse.Namespace, big: Any, shape: Sequence[int
     import tfbig
 
     budget = tfbig.Budget(device=arguments.strips, host=arguments.host, disk="100TB")
-    whole = tfbig.stream(big.twin, budget, store=arguments.store)
+    whole = tfbig.stream(big.twin, budget, store=arguments.store, plain_if_small=False)
     whole.compile("sgd", "mse")
     return whole.plan((1, *shape))
 
@@ -187,7 +187,7 @@ def prepare(arguments: argparse.Namespace) -> tuple[Any, Any]:
         disk=arguments.disk,
         scratch=arguments.scratch,
     )
-    big = tfbig.stream(model, budget, store=arguments.store)
+    big = tfbig.stream(model, budget, store=arguments.store, plain_if_small=False)
     big.compile(keras.optimizers.SGD(1e-4), "mse")
     if arguments.slide:
         image = tfbig.masked(tfbig.open_slide(arguments.slide), dilation=20)

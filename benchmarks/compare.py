@@ -145,10 +145,16 @@ def build(arguments: argparse.Namespace, way: dict[str, Any]) -> tuple[Any, Any]
     kinds = {"adam": lambda: "adam", "adamw": lambda: keras.optimizers.AdamW(1e-5, 1e-4)}
     if "budget" not in way:
         plain.compile(kinds[arguments.optimizer](), "mse", jit_compile=False)
-        whole = tfbig.stream(NETWORKS[arguments.network](), tfbig.Budget("900TB", "900TB", disk=0))
+        whole = tfbig.stream(
+            NETWORKS[arguments.network](),
+            tfbig.Budget("900TB", "900TB", disk=0),
+            plain_if_small=False,
+        )
         return plain, whole.plan(shape)
     host = arguments.host if way["budget"].get("host") else None
-    big = tfbig.stream(plain, tfbig.Budget(arguments.device, host), store=way.get("store"))
+    big = tfbig.stream(
+        plain, tfbig.Budget(arguments.device, host), store=way.get("store"), plain_if_small=False
+    )
     big.compile(kinds[arguments.optimizer](), "mse")
     big.optimizer.build(big.trainable_variables)
     print(big.plan(shape), file=sys.stderr)

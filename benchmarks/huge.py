@@ -56,7 +56,7 @@ def step(arguments: argparse.Namespace, path: Path) -> str:
     encoder = getattr(resnet, arguments.model)(include_top=False, pooling="avg")
     model = keras.Model(encoder.input, keras.layers.Dense(1)(encoder.output))
     budget = tfbig.Budget(device=arguments.strips, host=arguments.host, disk=arguments.disk)
-    big = tfbig.stream(model, budget, store=arguments.store)
+    big = tfbig.stream(model, budget, store=arguments.store, plain_if_small=False)
     big.compile("adam", "mse")
     shape = (arguments.side, arguments.side, 3)
     plan = big.plan((1, *shape))

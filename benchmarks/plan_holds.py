@@ -106,7 +106,8 @@ def measure(network: str, size: str, budget: str, kind: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         streamed, x, y, shape = problem(network, [int(n) for n in size.split("x")], folder)
         limits = limits_of(streamed, shape, budget, training)
-        big = compiled(streamed(limits), training)
+        options = {"plain_if_small": True} if budget == "plain" else {}
+        big = compiled(streamed(limits, **options), training)
         base, files = resident_bytes_at_start(), file_bytes()
         plan = big.plan(shape, training)
         began = time.perf_counter()
@@ -154,7 +155,11 @@ def problem(network: str, size: Sequence[int], folder: str) -> tuple[Any, Any, A
     if network != "mil":
         plain = NETWORKS[network]() if network in NETWORKS else application(network)
         x = tf.constant(random.random((1, *size, 3), np.float32))
-        return (lambda limits: tfbig.stream(plain, limits)), x, tf.ones((1, 1)), tuple(x.shape)
+
+        def streamed(limits: Any, plain_if_small: bool = False) -> Any:
+            return tfbig.stream(plain, limits, plain_if_small=plain_if_small)
+
+        return streamed, x, tf.ones((1, 1)), tuple(x.shape)
     count, side = size
     tiles = random.integers(0, 256, (count, side, side, 3), np.uint8)
     np.save(f"{folder}/bag.npy", tiles)
@@ -180,6 +185,8 @@ def limits_of(streamed: Any, shape: Any, budget: str, training: bool) -> Any:
     """Return a budget by its name, see above."""
     import tfbig
 
+    if budget == "plain":
+        return tfbig.Budget(device="4GB", disk=0)
     large = tfbig.Budget(disk=0)
     if budget == "large":
         return large

@@ -92,7 +92,9 @@ def times(name: str, stages: str, arguments: argparse.Namespace) -> dict:
     pixel_bytes = WHOLE_BYTES * (1.0 if name == "resnet50" else 0.35)
     most = (0.8 * available_bytes() / pixel_bytes) ** 0.5 if stages != "4" else max(arguments.sides)
     if stages != "plain":  # plans count whole tensors without reuse; WHOLE_BYTES is what they take
-        model = tfbig.stream(model, tfbig.Budget(host="1TB", disk=0), upto=upto)
+        model = tfbig.stream(
+            model, tfbig.Budget(host="1TB", disk=0), upto=upto, plain_if_small=False
+        )
     optimizer = keras.optimizers.AdamW(1e-5, weight_decay=1e-4)
     model.compile(optimizer, "mse", jit_compile=False)
     seconds_by_side: dict[int, list[float]] = {side: [] for side in arguments.sides if side <= most}

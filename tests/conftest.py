@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from tfbig.engine import machine_rates
 from tfbig.network.rules.registry import RULES
+from tfbig.streaming import program_cache
 
 settings.register_profile("tfbig", derandomize=True, deadline=None)
 settings.load_profile("tfbig")
@@ -45,6 +46,13 @@ def _independent_of_order() -> Iterator[None]:
     keras.config.set_dtype_policy("float32")
     RULES.clear()
     RULES.update(rules)
+
+
+@pytest.fixture(autouse=True)
+def _small_images_stream(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stream small images too, which would run in plain Keras; but not in tests of that, marked `plain`."""
+    if request.node.get_closest_marker("plain") is None:
+        monkeypatch.setattr(program_cache.Settings, "_plain_bytes", lambda self, host: 0)
 
 
 @pytest.fixture

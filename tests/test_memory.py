@@ -23,6 +23,9 @@ NETWORKS = [
     ("mil", "200x96", "large", "training"),
     ("resnet18", "1024x1024", "large", "training"),
     ("resnet50", "64x2048", "large", "training"),
+    ("resnet18", "1024x1024", "plain", "training"),
+    ("MobileNetV2", "768x768", "plain", "training"),
+    ("ResNet50", "768x768", "plain", "inference"),
 ]
 
 

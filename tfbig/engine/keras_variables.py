@@ -55,9 +55,23 @@ def backgrounds_of(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, 
         program: Program to run.
         tensors: Eager inputs: tensors, or string handles `[N]`.
     """
-    inputs = _inputs(program, tensors)
-    images = {i: t for i, t in inputs.items() if program.graph.values[i].image}
-    return backgrounds.expected(images)
+    return backgrounds.expected(_images(program, tensors))
+
+
+def runs_plain(program: Program, tensors: Sequence[tf.Tensor]) -> bool:
+    """Return whether the plain model is to run instead of a program, because it fits.
+
+    Args:
+        program: The program.
+        tensors: Inputs of the model, tensors or string handles `[N]`.
+    """
+    return program.layouts.is_plain(_images(program, tensors))
+
+
+def _images(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
+    """Return the images among the inputs by value id."""
+    pairs = _inputs(program, tensors).items()
+    return {i: t for i, t in pairs if program.graph.values[i].image}
 
 
 def _data_inputs(program: Program) -> list[int]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import tensorflow as tf
 
+from tfbig.engine import backgrounds, read_ahead
 from tfbig.errors import BudgetError
 from tfbig.geometry.background import Background
 from tfbig.plan.plan import Plan
@@ -60,6 +61,34 @@ class LayoutChoice:
         self._chosen.append(best.layout)
         return best.layout
 
+    def for_images(self, images: Mapping[int, tf.Tensor], skips: bool = True) -> Layout:
+        """Choose the layout for eager images.
+
+        Args:
+            images: Tensor, or string handles `[N]`, per input image.
+            skips: Whether background may be skipped; only the sum of its gradient is then known.
+
+        Returns:
+            The layout.
+
+        Raises:
+            BudgetError: No layout fits.
+        """
+        shapes = {v: read_ahead.shape_of(t) for v, t in images.items()}
+        return self.for_shapes(shapes, backgrounds.expected(images) if skips else {})
+
+    def is_plain(self, images: Mapping[int, tf.Tensor]) -> bool:
+        """Return whether the plain model is to run instead of the program, because it fits.
+
+        Args:
+            images: Tensor, or string handles `[N]`, per input image; symbolic in a trace.
+        """
+        if not self.planner.limits.plain:
+            return False
+        if self.forced is None and tf.executing_eagerly():
+            return self.for_images(images).plain
+        return self.while_tracing(images).plain
+
     def _say_what_is_computed(self, plan: Plan) -> None:
         """Warn once about layers that have the background computed too."""
         if plan.everywhere and not self._warned:
@@ -89,8 +118,8 @@ class LayoutChoice:
     def while_tracing(self, images: Mapping[int, tf.Tensor]) -> Layout:
         """Choose the layout while tracing, from the sizes that are known.
 
-        If all are known, a step that does not fit fails now. If the batch size is not known, nothing stays on the
-        device: there may be no room for a larger batch.
+        If all are known, a step that does not fit fails now. If the batch size is not known, images are
+        streamed and none stays on the device: there may be no room for a larger batch.
 
         Args:
             images: Symbolic tensor, or string handles `[N]`, per input image.
@@ -108,4 +137,6 @@ class LayoutChoice:
             return self.planner.prepared.straight
         batch = next(iter(images.values())).shape[0]
         layout = self.planner.plan(batch or 1, sizes).layout
+        if not batch and layout.plain:
+            return self.planner.prepared.straight
         return layout if batch else replace(layout, kept=frozenset())

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
 
 from tfbig.engine import (
-    backgrounds,
     backward_pass,
     first_order,
-    read_ahead,
     step_geometry,
     step_progress,
     sweep_loop,
@@ -32,7 +31,7 @@ from tfbig.engine.forward_pass import ForwardPass
 from tfbig.engine.layout_choice import LayoutChoice
 from tfbig.engine.sweep_calls import SweepCalls
 from tfbig.engine.sweep_state import StepState, Structure
-from tfbig.network.graph import Graph, Whole, values_with_gradient
+from tfbig.network.graph import Graph, Node, Whole, values_with_gradient
 from tfbig.ops import autodiff
 from tfbig.plan.planner import Planner
 from tfbig.stores import host_store
@@ -63,8 +62,6 @@ class Program:
         self.planner = planner
         self.folder = folder
         self.layouts = LayoutChoice(planner)
-        after = {n.output for s in planner.sweeps for n in s.wholes}
-        self._before = [n for n in graph.nodes if isinstance(n.op, Whole) and n.output not in after]
         extra = [value for _, value, _ in graph.updates]
         self._results = list(dict.fromkeys([*graph.outputs, *extra]))
         self._calls = SweepCalls(planner.prepared, devices, folder)
@@ -126,6 +123,12 @@ class Program:
         """
         return self._in_graph(self._run_loss, inputs, list(weights), scale)
 
+    @cached_property
+    def _before(self) -> list[Node]:
+        """Whole nodes that run before the first sweep."""
+        after = {n.output for s in self.planner.sweeps for n in s.wholes}
+        return [n for n in self.graph.nodes if isinstance(n.op, Whole) and n.output not in after]
+
     @property
     def _trained(self) -> frozenset[int]:
         """Positions of the trainable weights that a node uses; the others have no gradient."""
@@ -153,10 +156,7 @@ class Program:
         if not tf.executing_eagerly():
             with self._calls.on_host():
                 return tf.autograph.experimental.do_not_convert(function)(inputs, *others)
-        images = self._images(inputs)
-        shapes = {v: read_ahead.shape_of(t) for v, t in images.items()}
-        known = backgrounds.expected(images) if skips else {}
-        layout = self.layouts.for_shapes(shapes, known)
+        layout = self.layouts.for_images(self._images(inputs), skips)
 
         def run(*arguments: Any) -> Any:
             with self.layouts.using(layout), self._calls.on_host():

@@ -16,6 +16,7 @@ class Limits:
         firm: Whether `device` is a limit; otherwise a sweep may exceed it if its smallest strip needs more.
         shared: Whether strips are in host memory too; `host` then limits all bytes of the model.
         reserved: Bytes of the host limit that layers use that do not stream; not part of `host`.
+        plain: Most bytes of the plain model for which it runs instead of strips; 0 for never.
     """
 
     device: int
@@ -24,6 +25,7 @@ class Limits:
     firm: bool = True
     shared: bool = False
     reserved: int = 0
+    plain: int = 0
 
     def without(self, reserved: int) -> Limits:
         """Return the limits that remain if some bytes are reserved.

@@ -250,7 +250,10 @@ class Plan:
             *zip(self.sweeps, self.costs, strict=True),
             *zip(self.layout.replays, self.replay_costs, strict=True),
         ]
-        lines = [f"Plan for an image of {' x '.join(map(str, self.shape))}", head, "-" * len(head)]
+        title = f"Plan for an image of {' x '.join(map(str, self.shape))}"
+        if self.layout.plain:
+            title += ", small enough for plain Keras"
+        lines = [title, head, "-" * len(head)]
         lines += [_line(self, sweep, cost) for sweep, cost in pairs]
         lines += ["-" * len(head), *_totals(self), *_replica_totals(self)]
         if self.layout.replays:

@@ -50,7 +50,7 @@ class Options:
 
 
 class PreparedGraph:
-    """A graph with its cut points and sweeps.
+    """A graph with its cut points and sweeps, found when they are first needed.
 
     Args:
         graph: The graph to run.
@@ -59,22 +59,35 @@ class PreparedGraph:
 
     Attributes:
         rates: Joint speed of the devices.
-        cuts: Cut points, see `tfbig.plan.sweeps.schedule`.
-        sweeps: The sweeps with every cut point.
-        with_gradient: Images that have a gradient in training.
-        fused: Whether the last sweep, with a loss, can run forward and backward together.
     """
 
     def __init__(self, graph: Graph, options: Options, device_bytes: int) -> None:
         self.graph = graph
         self.options = options
         self.rates = options.rates.times(options.devices)
+        self._device_bytes = device_bytes
+
+    @cached_property
+    def cuts(self) -> frozenset[int]:
+        """Cut points, see `tfbig.plan.sweeps.schedule`."""
         # If the user sets the size of the slices of a bag, only one slice may be in memory: nothing is cut.
-        slices = options.strip_rows is not None and bool(graph.instance_shapes)
-        self.cuts = frozenset[int]() if slices else self._cuts(device_bytes)
-        self.sweeps = schedule(graph, self.cuts)
-        self.with_gradient = images_with_gradient(graph)
-        self.fused = options.training and _is_fusible(graph, self.sweeps[-1])
+        slices = self.options.strip_rows is not None and bool(self.graph.instance_shapes)
+        return frozenset[int]() if slices else self._cuts(self._device_bytes)
+
+    @cached_property
+    def sweeps(self) -> list[Sweep]:
+        """The sweeps with every cut point."""
+        return schedule(self.graph, self.cuts)
+
+    @cached_property
+    def with_gradient(self) -> frozenset[int]:
+        """Images that have a gradient in training."""
+        return images_with_gradient(self.graph)
+
+    @cached_property
+    def fused(self) -> bool:
+        """Whether the last sweep, with a loss, can run forward and backward together."""
+        return self.options.training and _is_fusible(self.graph, self.sweeps[-1])
 
     def _cuts(self, device_bytes: int) -> frozenset[int]:
         """Return the cut points for strips of these bytes."""

@@ -15,13 +15,14 @@ from math import inf, prod
 
 from tfbig.errors import BudgetError
 from tfbig.network.graph import Node
-from tfbig.plan import kept_images, layout_search, placement, refusals
+from tfbig.plan import kept_images, layout_search, placement, plain_model, refusals
 from tfbig.plan.activity import Activity
 from tfbig.plan.cost import operations_of
 from tfbig.plan.plan import Plan
 from tfbig.plan.prepared_graph import operations_of_node
 from tfbig.plan.pricing import Pricing, Problem
 from tfbig.plan.sweeps import Layout, Sweep
+from tfbig.units import format_bytes
 
 GOOD_ENOUGH = 1.1
 """The search, and the tracing of further layouts, ends when no plan could be faster by more than this factor."""
@@ -48,9 +49,12 @@ def fastest(problem: Problem) -> Plan:
     Raises:
         BudgetError: If the smallest strip, or the images that must be stored, exceed the limits.
     """
+    plain = plain_model.plan_of(problem)
+    if plain is not None and not problem.backgrounds:
+        return plain
     activity = problem.activity(problem.prepared.straight)
     if activity is None:
-        return _everywhere(problem)
+        return plain or _everywhere(problem)
     return replace(_fastest_of_both(problem, activity), everywhere=activity.everywhere)
 
 
@@ -58,7 +62,7 @@ def _fastest_of_both(problem: Problem, activity: Activity) -> Plan:
     """Return the fastest plan of those that skip background and those that compute it."""
     skipping = _skipping(problem, activity)
     try:
-        everywhere = _everywhere(problem)
+        everywhere = plain_model.plan_of(problem) or _everywhere(problem)
     except BudgetError:
         if skipping is None:
             raise
@@ -113,6 +117,8 @@ def with_layout(problem: Problem, layout: Layout) -> Plan:
     """
     if layout.skips:
         return _with_skipping_layout(problem, layout)
+    if layout.plain:
+        return _with_plain_layout(problem)
     prepared, plans = problem.prepared, []
     for bare in _heights(Pricing(problem, chooses_axes=False), layout):
         plans.append(kept_images.keep(prepared, bare, layout.kept))
@@ -124,6 +130,17 @@ def with_layout(problem: Problem, layout: Layout) -> Plan:
     if placement.fits(placed):
         return placed
     raise _host_error(problem, [placed])
+
+
+def _with_plain_layout(problem: Problem) -> Plan:
+    """Return the plan of the plain model, as `with_layout` does."""
+    plan = plain_model.plan_of(problem)
+    if plan is None:
+        raise BudgetError(
+            f"'{problem.prepared.options.name}': the plain model needs more than "
+            f"{format_bytes(problem.limits.plain)}, which are allowed without strips."
+        )
+    return plan
 
 
 def _with_skipping_layout(problem: Problem, layout: Layout) -> Plan:

@@ -449,12 +449,14 @@ class Layout:
             of its segment.
         spilled: Stores in the scratch file.
         kept: Images that stay on the device, with their gradients.
+        plain: Whether the plain model runs instead, because it fits; then there is one sweep, with all layers.
     """
 
     sweeps: tuple[Sweep, ...] = ()
     replays: tuple[Sweep, ...] = ()
     spilled: frozenset[Store] = frozenset()
     kept: frozenset[int] = frozenset()
+    plain: bool = False
 
     def where(self, store: Store) -> str:
         """Return the place of a store.

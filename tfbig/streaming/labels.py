@@ -110,6 +110,24 @@ class Labels:
         return pixels
 
 
+def of_pixels(weights: Any, targets: Any) -> Any:
+    """Return sample weights `[N, ..., 1]` for every pixel of targets `[N, ..., C]`.
+
+    Args:
+        weights: Structure of sample weights `[N]` or `[N, ..., 1]`; one may be for several targets.
+        targets: Structure of targets.
+    """
+    first = keras.tree.flatten(targets)[0]
+
+    def expand(weight: tf.Tensor) -> tf.Tensor:
+        if weight.shape.rank != 1:
+            return weight
+        of_images = tf.reshape(weight, [-1, *[1] * (first.shape.rank - 1)])
+        return of_images * tf.ones_like(first[..., :1], weight.dtype)
+
+    return map_structure(expand, weights)
+
+
 def flatten(structure: Any) -> list[Any]:
     """Return the leaves of a structure; none for None."""
     return [] if structure is None else keras.tree.flatten(structure)

@@ -46,6 +46,11 @@ class LossStep:
         return keras_variables.backgrounds_of(self.program, self.tensors)
 
     @property
+    def runs_plain(self) -> bool:
+        """Whether the plain model is to run instead, because it fits."""
+        return keras_variables.runs_plain(self.program, self.tensors)
+
+    @property
     def batch(self) -> tf.Tensor:
         """N, int32 scalar."""
         return tf.shape(self.tensors[0])[0]

@@ -16,7 +16,7 @@ from tfbig.engine import keras_variables, traced_steps
 from tfbig.errors import UnsupportedLayerError
 from tfbig.network import front_and_rest, user_code
 from tfbig.plan.plan import Plan
-from tfbig.streaming import gradient_step, loss_step, prediction, trackers
+from tfbig.streaming import gradient_step, labels, loss_step, prediction, trackers
 from tfbig.streaming.layout_model import LayoutModel
 from tfbig.streaming.loss_step import LossStep
 from tfbig.streaming.model_inputs import ModelInputs
@@ -40,6 +40,7 @@ def stream(
     store: str | None = None,
     upto: str | None = None,
     unsupported: str = "error",
+    plain_if_small: bool = True,
 ) -> StreamedModel:
     """Run a Keras model on images that do not fit in memory, with the same weights, outputs and gradients.
 
@@ -59,6 +60,9 @@ def stream(
             Keras. By default the whole model streams.
         unsupported: `"error"` raises an error for a layer that cannot stream; `"device"` runs the model on whole
             tensors from the first such layer on.
+        plain_if_small: Whether images run in plain Keras, in its time and with its results, if all tensors
+            of `model` fit in the bytes for strips: in `Budget(device=)` if it is set, else in an eighth of the host
+            memory. `plan` says so. Images always stream if `strip_rows`, `store` or `upto` is set.
 
     Returns:
         A `StreamedModel`, which is a `keras.Model`. As inputs and targets it accepts tensors and handles
@@ -89,6 +93,7 @@ def stream(
         store=store,
         upto=upto,
         unsupported=unsupported,
+        plain_if_small=plain_if_small,
     )
 
 
@@ -108,6 +113,7 @@ class StreamedModel(LayoutModel):
         store: As in `tfbig.stream`.
         upto: As in `tfbig.stream`.
         unsupported: As in `tfbig.stream`.
+        plain_if_small: As in `tfbig.stream`.
         **kwargs: Arguments of `keras.Model`, such as `name`.
 
     Attributes:
@@ -142,6 +148,7 @@ class StreamedModel(LayoutModel):
         store: str | None = None,
         upto: str | None = None,
         unsupported: str = "error",
+        plain_if_small: bool = True,
         **kwargs: Any,
     ) -> None:
         _check_class(model)
@@ -155,9 +162,12 @@ class StreamedModel(LayoutModel):
         self.store = store
         self.upto = upto
         self.unsupported = unsupported
+        self.plain_if_small = plain_if_small
         self._split = front_and_rest.find(self._functional_twin, upto, unsupported)
         self._plan_with(
-            Settings(self.budget, strip_rows, self.devices, source_dtype, store, replicas)
+            Settings(
+                self.budget, strip_rows, self.devices, source_dtype, store, replicas, plain_if_small
+            )
         )
         self._inputs_reader = ModelInputs(self.name, self._functional_twin, self._programs.rank)
         self.built = True
@@ -169,6 +179,8 @@ class StreamedModel(LayoutModel):
         """Return the outputs for tensors or handles."""
         tensors = self._inputs_reader.read(inputs).tensors
         program = self._programs.forward(training, tensors, Compiled.by(self))
+        if keras_variables.runs_plain(program, tensors):
+            return _plain_outputs(self, tensors, training)
         outputs = keras_variables.call(program, tensors)
         if self._split is not None:
             direct = self._split.direct
@@ -197,6 +209,8 @@ class StreamedModel(LayoutModel):
         if not self.spatial:
             return gradient_step.keras_gradients(self, _dense(self, data))
         step = _loss_step(self, data, training=True)
+        if step.runs_plain:
+            return gradient_step.keras_gradients(self, _of_pixels(self, data))
         if not self.trainable_variables:
             return [], _finish(self, step, step.forward())
         scale = self.optimizer.scale_loss(tf.constant(1.0 / gradient_step.replicas()))
@@ -217,6 +231,8 @@ class StreamedModel(LayoutModel):
         if not self.spatial:
             return super().test_step(_dense(self, data))
         step = _loss_step(self, data, training=False)
+        if step.runs_plain:
+            return super().test_step(_of_pixels(self, data))
         return _finish(self, step, step.forward())
 
     def _with_labels(self, data: Any) -> Any:
@@ -240,6 +256,7 @@ class StreamedModel(LayoutModel):
             "store": self.store,
             "upto": self.upto,
             "unsupported": self.unsupported,
+            "plain_if_small": self.plain_if_small,
             "name": self.name,
         }
 
@@ -398,6 +415,29 @@ def _dense(model: StreamedModel, data: Any) -> Any:
     return model._programs.labels.dense_data(data, keras_internals.compiled_loss(model), outputs)
 
 
+def _of_pixels(model: StreamedModel, data: Any) -> Any:
+    """Return data with tensors as targets, and a sample weight for each pixel, as the losses of Keras expect."""
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(_dense(model, data))
+    y, sample_weight = model._programs.labels.prepare(y, sample_weight)
+    if sample_weight is not None:
+        sample_weight = labels.of_pixels(sample_weight, y)
+    return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
+
+
+def _plain_outputs(
+    model: StreamedModel, tensors: Sequence[tf.Tensor], training: bool | None
+) -> Any:
+    """Return the outputs of the plain model for tensors or handles."""
+    twin, devices = model._functional_twin, model._programs.devices
+    dense = [
+        model._programs.labels.dense(t, spec.shape[-1])
+        for t, spec in zip(tensors, twin.inputs, strict=True)
+    ]
+    inputs = keras.tree.pack_sequence_as(keras_internals.input_structure(twin), dense)
+    with tf.device(devices[0] if devices else None):
+        return twin(inputs, training=training)
+
+
 def _finish(
     model: StreamedModel, step: LossStep, results: dict[int, Any], penalty: Any = None
 ) -> dict[str, Any]:
@@ -426,7 +466,7 @@ def _predict_to(
             f"'{model.name}' has {len(inputs)} inputs and {len(outputs)} outputs; predict_to expects one image "
             "[H, W, C] and returns one. Use predict."
         )
-    program = model._programs.forward(False, [handle], Compiled.by(model))
+    program = model._programs.forward(False, [handle], Compiled.by(model), always_streams=True)
     prediction.by_strips(program, handle, size, path, convert)
     return None
 

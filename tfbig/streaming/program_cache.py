@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import keras
@@ -43,6 +42,7 @@ class Settings:
         source_dtype: As in `tfbig.stream`.
         store: As in `tfbig.stream`.
         replicas: Number of replicas that share the memory and the disk of the machine.
+        plain_if_small: As in `tfbig.stream`.
     """
 
     budget: Budget
@@ -51,6 +51,7 @@ class Settings:
     source_dtype: str
     store: str | None
     replicas: int = 1
+    plain_if_small: bool = False
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -83,7 +84,14 @@ class Settings:
         """
         strips, firm = self.strip_bytes
         host, disk = (n // self.replicas for n in (self.budget.host_bytes, self.budget.disk_bytes))
-        return Limits(strips, host, disk, firm, shared)
+        return Limits(strips, host, disk, firm, shared, plain=self._plain_bytes(host))
+
+    def _plain_bytes(self, host: int) -> int:
+        """Return the most bytes of the plain model for which it runs instead of strips; 0 for never."""
+        strips, firm = self.strip_bytes
+        if not self.plain_if_small or self.strip_rows or self.store:
+            return 0
+        return strips if firm else host // HOST_SHARE
 
 
 class Compiled(NamedTuple):
@@ -224,7 +232,11 @@ class Programs:
         return self._planner(graph, training).plan(batch, sizes, None, backgrounds)
 
     def forward(
-        self, training: bool | None, tensors: Sequence[tf.Tensor], compiled: Compiled
+        self,
+        training: bool | None,
+        tensors: Sequence[tf.Tensor],
+        compiled: Compiled,
+        always_streams: bool = False,
     ) -> Program:
         """Return the program that computes the outputs for inputs of these element types.
 
@@ -232,14 +244,16 @@ class Programs:
             training: As in `keras.Model.__call__`.
             tensors: Inputs, or specs of them.
             compiled: What `compile` has set.
+            always_streams: Whether small images stream too, for results that are written strip by strip.
         """
         self._prepare(tensors, compiled)
-        key = (training, self.order, self._trainable(), self.devices, *(t.dtype for t in tensors))
+        types = (t.dtype for t in tensors)
+        key = (training, always_streams, self.order, self._trainable(), self.devices, *types)
 
         def build() -> Program:
             graph = self.read(training, [self._dtype(t) for t in tensors])
             phase_layout.rewrite(graph)
-            return self._program(graph, bool(training))
+            return self._program(graph, bool(training), always_streams)
 
         return self._cached(key, build)
 
@@ -289,10 +303,13 @@ class Programs:
             self._built[key] = build()
         return self._built[key]
 
-    def _program(self, graph: Graph, training: bool) -> Program:
+    def _program(self, graph: Graph, training: bool, always_streams: bool = False) -> Program:
         """Return the program of a graph."""
-        folder = self.settings.budget.folder
-        return Program(graph, self._planner(graph, training), self.devices or (None,), folder)
+        folder, planner = (
+            self.settings.budget.folder,
+            self._planner(graph, training, always_streams),
+        )
+        return Program(graph, planner, self.devices or (None,), folder)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -300,10 +317,14 @@ class Programs:
         device = replication.device()
         return self.settings.devices if device is None else (device,)
 
-    def _planner(self, graph: Graph, training: bool) -> Planner:
+    def _planner(self, graph: Graph, training: bool, always_streams: bool = False) -> Planner:
         """Return the planner of a graph, with the limits of the budget."""
-        kind = Planner if self.cut is None else partial(SplitPlanner, self.cut)
-        return kind(graph, self.settings.limits(shared=not self.devices), self._options(training))
+        limits, options = self.settings.limits(shared=not self.devices), self._options(training)
+        if always_streams or self.bags or self.cut is not None:
+            limits = replace(limits, plain=0)
+        if self.cut is not None:
+            return SplitPlanner(self.cut, graph, limits, options)
+        return Planner(graph, limits, options)
 
     def _options(self, training: bool) -> Options:
         """Return what plans depend on besides the limits."""

@@ -217,7 +217,9 @@ def _baseline(settings: PatchGDSettings, shape: Shape, classes: int) -> Models:
     if machine.is_plain(settings):
         return Models(plain, plain)
     budget = machine.budget(settings)
-    big = tfbig.stream(plain, budget, devices=settings.devices, unsupported="device")
+    big = tfbig.stream(
+        plain, budget, devices=settings.devices, unsupported="device", plain_if_small=False
+    )
     return Models(big, plain)  # heads that cannot be streamed use whole tensors
 
 

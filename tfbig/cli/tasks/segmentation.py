@@ -209,7 +209,9 @@ def make_both(settings: SegmentationSettings) -> Models:
 
 def _stream(twin: Any, settings: SegmentationSettings) -> Any:
     """Return the model streamed strip by strip, with the same variables."""
-    return tfbig.stream(twin, machine.budget(settings), devices=settings.devices)
+    return tfbig.stream(
+        twin, machine.budget(settings), devices=settings.devices, plain_if_small=False
+    )
 
 
 def plan_of(models: Models, image: tuple[int, ...] | sources.Source, training: bool = True) -> Any:
