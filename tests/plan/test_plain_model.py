@@ -45,7 +45,7 @@ def test_limit(training: bool) -> None:
     layout = found.plan(1, squares(found.graph, 64)).layout
     assert layout.plain
     assert not found.plan(1, squares(found.graph, 65)).layout.plain
-    with pytest.raises(BudgetError, match="the plain model needs more than .* without strips"):
+    with pytest.raises(BudgetError, match=r"the plain model needs more than .* without strips"):
         found.plan(1, squares(found.graph, 65), layout)
 
 
