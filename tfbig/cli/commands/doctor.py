@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfbig.cli.settings.commands import DoctorSettings
 from tfbig.sources.slides import openslide, zarr
+from tfbig.system import cpu_allocator
 from tfbig.system.budget import available_bytes
 from tfbig.units import format_bytes
 
@@ -50,6 +51,7 @@ def inspect_system() -> dict[str, Any]:
         "accelerators": [device.name for device in tf.config.list_physical_devices("GPU")],
         "cores": os.cpu_count(),
         "memory_available_bytes": available_bytes(),
+        "tensors": cpu_allocator.describe(),
         "disk_free_bytes": shutil.disk_usage(Path.cwd()).free,
         "readers": readers | {"zarr": zarr.zarr is not None},
         "missing": missing,
@@ -74,6 +76,7 @@ def _lines(system: dict[str, Any]) -> Iterator[str]:
         format_bytes(system[f"{key}_bytes"]) for key in ("memory_available", "disk_free")
     )
     yield f"memory available {memory}, disk free here {disk}"
+    yield f"memory of tensors on the CPU: {system['tensors']}"
     for name, version in system["packages"].items():
         yield f"  {name} {version or 'not installed'}"
     for name, there in system["readers"].items():
