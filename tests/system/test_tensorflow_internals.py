@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.eager import context
 
 from tfbig.system import tensorflow_internals
 
@@ -37,3 +39,13 @@ def test_a_dismantled_graph_holds_nothing() -> None:
 def test_devices_exist_after_the_first_tensor() -> None:
     tf.constant(1)
     assert tensorflow_internals.has_devices()
+
+
+def test_graphs_are_optimized_once() -> None:
+    options = context.context().function_call_options
+    with tensorflow_internals.optimized_once():
+        inner = context.context().function_call_options
+        proto = config_pb2.ConfigProto.FromString(inner.config_proto_serialized)
+        assert proto.graph_options.rewrite_options.meta_optimizer_iterations == 1
+        assert tf.function(lambda x: x + 1)(tf.constant(2)) == 3
+    assert context.context().function_call_options is options

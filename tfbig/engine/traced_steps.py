@@ -83,7 +83,7 @@ class Traced:
                 run, input_signature=kinds, autograph=False, jit_compile=self.jit_compile
             )
             self._traced[key] = traces.concrete(function)
-        return partial(self._traced[key], *flat)
+        return partial(traces.run, self._traced[key], *flat)
 
     def flat(self, data: Any, specs: Any = None) -> tuple[list[Any], list[tf.TensorSpec], Any]:
         """Return the tensors of data, the specs to trace them with, and their structure with None for missing data."""

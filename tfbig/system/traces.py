@@ -40,6 +40,20 @@ def concrete(function: Any, *arguments: Any) -> Any:
     return trace
 
 
+def run(trace: Any, *arguments: Any) -> Any:
+    """Call a trace.
+
+    Args:
+        trace: As `concrete` returns it.
+        *arguments: Its arguments.
+
+    Returns:
+        Its results.
+    """
+    with tensorflow_internals.optimized_once():
+        return trace(*arguments)
+
+
 def call(function: Any, *arguments: Any) -> Any:
     """Call a `tf.function`, and free the graphs of its traces with the function.
 
@@ -51,7 +65,7 @@ def call(function: Any, *arguments: Any) -> Any:
         Its results.
     """
     count = function.experimental_get_tracing_count()
-    with _new_gradients() as gradients:
+    with _new_gradients() as gradients, tensorflow_internals.optimized_once():
         results = function(*arguments)
     if function.experimental_get_tracing_count() != count:
         concrete(function, *arguments).tfbig_gradients = gradients
