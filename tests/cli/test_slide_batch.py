@@ -18,6 +18,7 @@ from tfbig import SourceError
 from tfbig.cli import slide_batch
 from tfbig.cli.commands import tile
 from tfbig.cli.main import main
+from tfbig.results import run_folder
 from tfbig.sources import read_coords
 from tfbig.system import signals
 
@@ -153,6 +154,23 @@ def test_shards_share_a_folder(many, whole, tmp_path):
     names = [{p.name for p in folder.rglob("*") if p.suffix == ".h5"} for folder in (out, whole)]
     assert names[0] == names[1]
     assert len(names[0]) == 4
+
+
+def test_shards_that_start_at_once(slides, tmp_path, monkeypatch):
+    """While one saves the settings of the folder, no other process does: their temporary files have one name."""
+    out, codes, write = tmp_path / "out", [], run_folder.write_yaml
+    program = (
+        "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    )
+
+    def write_yaml(*arguments):
+        command = [sys.executable, "-c", program, str(out / ".lock")]
+        codes.append(subprocess.run(command, check=False, capture_output=True).returncode)
+        write(*arguments)
+
+    monkeypatch.setattr(run_folder, "write_yaml", write_yaml)
+    assert main(["tile", str(slides), "--out", str(out), "--size", "64"]) == 0
+    assert codes == [1]  # the lock is held
 
 
 def test_invalid_shard(many, tmp_path, capsys):

@@ -25,7 +25,7 @@ OPEN = {"weights": None, "include_top": False, "input_shape": (None, None, 3)}
 
 @pytest.fixture
 def skipping(monkeypatch: pytest.MonkeyPatch) -> Skipping:
-    return small_tiles(monkeypatch, least=8)
+    return small_tiles(monkeypatch, least=32)
 
 
 def results(run: Any, model: keras.Model, x: tf.Tensor) -> dict[str, dict[str, Any]]:

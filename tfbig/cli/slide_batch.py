@@ -245,8 +245,15 @@ def _mpp(path: Path, sizes: Mapping[str, float]) -> float | None:
 
 def _claim_folder(folder: Path, name: str, settings: TileSettings | PredictSettings) -> None:
     """Create the folder, or check that it holds results of the same settings."""
-    current = deciding(settings)
-    file = folder / f"{name}.yaml"
+    if folder.exists() and not folder.is_dir():
+        raise SourceError(f"{folder}: is a file; expected a folder. Check --out.")
+    folder.mkdir(parents=True, exist_ok=True)
+    with run_folder.folder_lock(folder):  # several shards may start at once
+        _claim(folder, folder / f"{name}.yaml", deciding(settings))
+
+
+def _claim(folder: Path, file: Path, current: Mapping[str, Any]) -> None:
+    """Save the settings of a folder, or check those that are saved."""
     if file.exists():
         saved = read_yaml(file)
         changed = [key for key in current if saved.get(key) != current[key]]
@@ -256,9 +263,6 @@ def _claim_folder(folder: Path, name: str, settings: TileSettings | PredictSetti
                 f"settings in {file}."
             )
         return
-    if folder.exists() and not folder.is_dir():
-        raise SourceError(f"{folder}: is a file; expected a folder. Check --out.")
-    folder.mkdir(parents=True, exist_ok=True)
     run_folder.write_yaml(file, current)
     run_folder.write_versions(folder)
 
