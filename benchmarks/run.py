@@ -80,6 +80,21 @@ CASES = {
         "one gigapixel through ResNet-18 with BatchNormalization, a training step",
         "huge.py resnet18 32768 --host 18GB --disk 50GB --strips 1.5GB --store bfloat16",
     ),
+    "first-step-512": Case(
+        "the first step and the first prediction, plain and streamed", "first_step.py --rounds 2"
+    ),
+    "first-step-1536": Case(
+        "the same where images stream",
+        "first_step.py --networks ResNet50 DenseNet121 --side 1536 --ways plain streamed",
+    ),
+    "background-resnet18": Case(
+        "time against the share of an image that is not background",
+        "background.py shares --network resnet18 --side 8192 --rounds 1 --steps 1",
+    ),
+    "background-resnet50": Case(
+        "the same for ResNet-50",
+        "background.py shares --network resnet50 --side 4096 --rounds 1 --steps 1",
+    ),
     "scaling": Case(
         "how time grows with the area, by stages that stream", "scaling.py --plot scaling.png"
     ),

@@ -9,12 +9,16 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from keras import layers
 from PIL import Image
 from samples import ROOT
 
-from benchmarks import compare, mil_loss, profile, qmnist_variants, run, scaling
+import tfbig
+from benchmarks import compare, first_step, mil_loss, profile, qmnist_variants, run, scaling
 
 
 def printed(script: str, *words: str) -> list[dict]:
@@ -27,6 +31,29 @@ def printed(script: str, *words: str) -> list[dict]:
     )
     assert process.returncode == 0, process.stderr
     return [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
+
+
+def test_traces_do_not_grow() -> None:
+    """The first step takes as long as its traces are large; they are counted, which no machine changes."""
+    x = image = keras.Input((None, None, 3))
+    for filters in (4, 4, 8, 8):
+        y = layers.DepthwiseConv2D(3, padding="same", use_bias=False)(x)
+        y = layers.ReLU()(layers.BatchNormalization()(y))
+        x = layers.BatchNormalization()(layers.Conv2D(filters, 1, use_bias=False)(y))
+    model = keras.Model(image, layers.Dense(1)(layers.GlobalAveragePooling2D()(x)))
+    big = tfbig.stream(model, tfbig.Budget(device="200KB"), plain_if_small=False)
+    big.compile("sgd", "mse")
+    size = first_step.graph_size(big, (tf.zeros((1, 64, 64, 3)), tf.ones((1, 1))))
+    assert size["functions"] < 1.5 * 57
+    assert size["operations"] < 1.5 * 4391
+
+
+@pytest.mark.slow
+def test_first_step() -> None:
+    words = ["--networks", "conv_chain", "--side", "96", "--ways", "plain", "small", "streamed"]
+    plain, small, streamed = printed("first_step.py", *words)
+    assert plain["first_step_ratio"] == 1
+    assert small["operations"] < streamed["operations"]
 
 
 @pytest.mark.slow

@@ -1,0 +1,125 @@
+"""Time the first step and the first prediction of plain and streamed networks, each in a process of its own.
+
+    python benchmarks/first_step.py [--networks ResNet50 MobileNetV2 --side 512 --rounds 1 --ways plain small streamed]
+
+The ways: `plain` is Keras without XLA, `small` is `tfbig.stream` as it is, which runs small images in plain Keras, and
+`streamed` streams them too (`plain_if_small=False`). One JSON line for each network and way has the seconds of the
+first prediction and of the first step, of the steps after it, and of the first step of another size; the ratios are to
+the first way, medians over rounds. Of streamed steps it has the traced functions and the operations in their graphs
+too, which do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[0] = os.path.dirname(HERE)
+
+from benchmarks import report
+
+WAYS = ("plain", "small", "streamed")
+FIGURES = ("first_prediction", "prediction", "first_step", "step", "first_step_of_another_size")
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the arguments of the command line."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument(
+        "--networks", nargs="+", default=["ResNet50", "EfficientNetB0", "MobileNetV2"]
+    )
+    parser.add_argument("--side", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--only", choices=WAYS, help="measure one way in this process")
+    return parser.parse_args()
+
+
+def measure(network: str, way: str, side: int) -> dict[str, Any]:
+    """Return the figures of one way, in this process."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import tfbig
+    from benchmarks.networks import NETWORKS, application
+
+    keras.utils.set_random_seed(0)
+    model: Any = NETWORKS[network]() if network in NETWORKS else application(network)
+    if way != "plain":
+        model = tfbig.stream(model, plain_if_small=way == "small")
+    model.compile("sgd", "mse", jit_compile=False)
+    x = np.random.default_rng(0).random((1, side, side, 3), np.float32)
+    y = np.ones((1, 1), np.float32)
+    image, label = tf.constant(x), tf.constant(y)
+    figures = {
+        "first_prediction": seconds(lambda: model.predict_on_batch(image)),
+        "prediction": seconds(lambda: model.predict_on_batch(image)),
+        "first_step": seconds(lambda: model.train_on_batch(image, label)),
+    }
+    steps = [seconds(lambda: model.train_on_batch(image, label)) for _ in range(3)]
+    figures["step"] = statistics.median(steps)
+    other = tf.constant(x[:, : side - 32])
+    figures["first_step_of_another_size"] = seconds(lambda: model.train_on_batch(other, label))
+    figures = {name: round(value, 2) for name, value in figures.items()}
+    return figures | (graph_size(model, (image, label)) if way != "plain" else {})
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    """Return the seconds that a call takes."""
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def graph_size(model: Any, data: Any) -> dict[str, int]:
+    """Return the number of traced functions of a training step, and of the operations in all of its graphs."""
+    step = model.traced(model.train_step)
+    step.ready(data)
+    (trace,) = step._traced.values()
+    definition = trace.graph.as_graph_def()
+    functions = definition.library.function
+    operations = len(definition.node) + sum(len(f.node_def) for f in functions)
+    return {"functions": len(functions), "operations": operations}
+
+
+def compare(network: str, arguments: argparse.Namespace) -> list[str]:
+    """Return the JSON lines of a network, all ways in turn."""
+    found: dict[str, list[dict[str, Any]]] = {way: [] for way in arguments.ways}
+    for _ in range(arguments.rounds):
+        for way, runs in found.items():
+            words = [__file__, "--networks", network, "--side", arguments.side, "--only", way]
+            runs.append(report.in_own_process(words))
+    first = found[arguments.ways[0]]
+    lines = []
+    for way, runs in found.items():
+        ratios = {
+            f"{name}_ratio": round(
+                statistics.median(a[name] / b[name] for a, b in zip(runs, first, strict=True)), 2
+            )
+            for name in FIGURES
+        }
+        size = [arguments.side, arguments.side, 3]
+        lines.append(report.line("first step", size, network=network, way=way, **ratios, **runs[0]))
+    return lines
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.only:
+        print(json.dumps(measure(arguments.networks[0], arguments.only, arguments.side)))
+        return
+    for network in arguments.networks:
+        print("\n".join(compare(network, arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
