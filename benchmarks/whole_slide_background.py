@@ -18,6 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ SIDE = 700
 """Longest side of a picture of a slide."""
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("slides", nargs="+")
@@ -44,7 +45,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--way", choices=WAYS, help="train in this process")
     parser.add_argument("--out", type=Path, help="folder of the run, with --way")
     parser.add_argument("--picture", default=str(HERE / "whole_slide_background.png"))
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def write_table(slides: list[str], path: Path) -> None:
