@@ -38,7 +38,7 @@ class StripReader:
         Args:
             index: Index of the strip.
         """
-        return StripGeometry(self.sweep, self.tensors.table[index])
+        return StripGeometry(self.sweep, tf.gather(self.tensors.table, index))
 
     def read(
         self, geometry: StripGeometry, index: tf.Tensor, last: tf.Tensor

@@ -35,6 +35,9 @@ class StripStep:
         self.sweep = sweep
         self.tensors = tensors
         self.geometry = geometry
+        count, axes = len(graph.values), graph.spatial
+        sizes = tf.unstack(tf.reshape(tensors.extents, [-1]), num=count * axes)
+        self._sizes = [sizes[first : first + axes] for first in range(0, len(sizes), axes)]
 
     def add_to_pages(
         self, pages: dict[int, tf.Tensor], rows: dict[int, tf.Tensor], first: str
@@ -77,7 +80,7 @@ class StripStep:
     def _strip(self, value: int, part: list[Interval], read: list[list[Any]]) -> Strip:
         """Return the position of a part of an image; `read` has what it reads of each input, along each axis."""
         axes = [
-            Strip(*interval, self.tensors.extents[value, axis], tuple(rows[axis] for rows in read))
+            Strip(*interval, self._sizes[value][axis], tuple(rows[axis] for rows in read))
             for axis, interval in enumerate(part)
         ]
         return replace(axes[0], others=tuple(axes[1:]))
@@ -86,10 +89,10 @@ class StripStep:
         """Return what a node reads of its input `p`, along each axis."""
         names = ("start", "stop", "before", "after")
         numbers = zip(*(self.geometry.along(name, node.output, p) for name in names), strict=True)
-        extents = self.tensors.extents[node.inputs[p]]
+        sizes = self._sizes[node.inputs[p]]
         return [
-            InputRows(start, stop, before, after, extents[axis])
-            for axis, (start, stop, before, after) in enumerate(numbers)
+            InputRows(start, stop, before, after, size)
+            for (start, stop, before, after), size in zip(numbers, sizes, strict=False)
         ]
 
     def _input_rows(self, values: dict[int, tf.Tensor], node: Node, p: int) -> tf.Tensor:

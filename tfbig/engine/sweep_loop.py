@@ -283,12 +283,19 @@ def _loop(
     """
     ends = []
     for position, device in enumerate(devices):
-        first, stop = (count * n // len(devices) for n in (position, position + 1))
+        first, stop = _share(count, position, len(devices))
         strips = _DeviceStrips(device, _to_device(tensors, device), stop - 1)
         ends.append(_loop_on_device(strips, first, stop, graph, body, _copy_to(start, device)))
     with tf.control_dependencies([done for done, _ in ends]):
         done = tf.identity(ends[0][0])
     return host_store.finish(done), reduce(join, [sums for _, sums in ends])
+
+
+def _share(count: tf.Tensor, position: int, devices: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the first strip of a device, and the one after its last."""
+    if devices == 1:
+        return tf.constant(0), count
+    return count * position // devices, count * (position + 1) // devices
 
 
 def _loop_on_device(

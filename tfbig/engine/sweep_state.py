@@ -60,7 +60,11 @@ class StepState:
     def weight_gradients(self) -> list[tf.Tensor | None]:
         """One gradient per weight; None for a weight that is not trainable."""
         return [
-            self.d_weights.get(w, tf.zeros_like(t)) if w in self.trained else None
+            None
+            if w not in self.trained
+            else self.d_weights[w]
+            if w in self.d_weights
+            else tf.zeros_like(t)
             for w, t in enumerate(self.weights)
         ]
 

@@ -106,8 +106,7 @@ def take(
             that memory itself, but may overwrite its last slice, which claims to own it (`SubBuffer` in `tensor.cc`).
     """
     if sizes is None:
-        shape = tf.shape(x)
-        sizes = [shape[i] for i in range(1, len(parts) + 1)]
+        sizes = tf.unstack(tf.shape(x), num=x.shape.rank)[1 : len(parts) + 1]
 
     @traces.custom_gradient
     def cut(x: tf.Tensor) -> Any:
@@ -145,8 +144,8 @@ def _slice(x: tf.Tensor, parts: Sequence[Part], copy: bool) -> tf.Tensor:
 def _slice_rows(x: tf.Tensor, start: Any, size: Any) -> tf.Tensor:
     if x.shape[0] != 1:
         return x[:, start : start + size]
-    flat = tf.reshape(x, tf.concat([[-1], tf.shape(x)[2:]], 0))  # [H, W, C]
-    taken = tf.reshape(flat[start : start + size], tf.concat([[1, size], tf.shape(x)[2:]], 0))
+    flat = tf.squeeze(x, 0)  # [H, W, C]: rows of it share its memory
+    taken = tf.expand_dims(flat[start : start + size], 0)
     return tf.ensure_shape(taken, [1, None, *x.shape[2:]])
 
 
@@ -154,10 +153,12 @@ def pad(x: tf.Tensor, *amounts: Any, value: Any = 0) -> tf.Tensor:
     """Pad rows, columns, ... by `(before, after)` each; free if all amounts are the integer 0."""
     if all(isinstance(n, int) and n == 0 for pair in amounts for n in pair):
         return x
-    paddings = [(0, 0), *amounts, (0, 0)]
-    return tf.pad(
-        x, tf.stack([tf.stack(p) for p in paddings]), constant_values=tf.cast(value, x.dtype)
-    )
+    zero = tf.constant(0)
+    numbers = [zero if isinstance(n, int) and n == 0 else n for pair in amounts for n in pair]
+    paddings = tf.reshape(tf.stack([zero, zero, *numbers, zero, zero]), [-1, 2])
+    result = tf.pad(x, paddings, constant_values=tf.constant(value, x.dtype))
+    result.set_shape([x.shape[0], *[None] * (x.shape.rank - 2), x.shape[-1]])
+    return result
 
 
 def pads(window: Window, x: tf.Tensor, axis: int) -> tuple[Any, Any]:
@@ -206,9 +207,9 @@ def windowed(function: Any, x: tf.Tensor, axes: Sequence[Window], strip: Strip) 
     (Explicit paddings of `tf.nn.conv2d` would do both, but their gradient takes 1.7 times as long.)
     """
     if is_same(axes):
-        y, shape = function(x, "SAME"), tf.shape(x)
+        y, shape = function(x, "SAME"), tf.unstack(tf.shape(x), num=x.shape.rank)
         parts = [(a.start - a.inputs[0].start, a.stop - a.start) for a in strip.axes]
-        return take(y, parts, [shape[i] for i in range(1, len(parts) + 1)])
+        return take(y, parts, shape[1 : len(parts) + 1])
     return function(padded(x, axes, strip), "VALID")
 
 

@@ -116,7 +116,8 @@ def of(x: tf.Tensor, axes: Sequence[int]) -> Moments:
 
 def _size(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
     """Return the number of elements along `axes`, as float64."""
-    return tf.cast(tf.reduce_prod([tf.shape(x, tf.int64)[axis] for axis in axes]), tf.float64)
+    sizes = tf.gather(tf.shape(x, tf.int64), tf.constant(axes, tf.int32))
+    return tf.cast(tf.reduce_prod(sizes), tf.float64)
 
 
 def merge(a: Moments, b: Moments) -> Moments:

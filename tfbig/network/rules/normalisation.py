@@ -120,12 +120,13 @@ def _affine(call: Call, statistics: int, expand: Any, grouped: Any) -> int:
 
     def run(x: list[Any], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
         groups = grouped(x[0])
-        w = [tf.reshape(t, groups.shape[call.rank - 1 :]) for t in w]
+        if groups is not x[0]:
+            w = [tf.reshape(t, groups.shape[call.rank - 1 :]) for t in w]
         gamma = w[0] if layer.scale else None
         beta = w[-1] if layer.center else None
         mean, variance = (expand(t) for t in x[1][:2])
         y = normalise(groups, mean, variance, gamma, beta, layer.epsilon)
-        return tf.reshape(y, tf.shape(x[0]))
+        return y if groups is x[0] else tf.reshape(y, tf.shape(x[0]))
 
     return call.local(
         run,
@@ -163,8 +164,12 @@ def normalise(
 
 def _of_rank(t: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """Return `t` with leading axes of size 1, so that it has the rank of `x`."""
-    missing = x.shape.rank - t.shape.rank
-    return tf.reshape(t, tf.concat([[1] * missing, tf.shape(t)], 0)) if missing else t
+    missing, shape = x.shape.rank - t.shape.rank, t.shape.as_list()
+    if not missing:
+        return t
+    if shape.count(None) > 1:
+        return tf.reshape(t, tf.concat([[1] * missing, tf.shape(t)], 0))
+    return tf.reshape(t, [*[1] * missing, *(-1 if n is None else n for n in shape)])
 
 
 @traces.custom_gradient
