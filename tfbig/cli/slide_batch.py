@@ -248,23 +248,19 @@ def _claim_folder(folder: Path, name: str, settings: TileSettings | PredictSetti
     if folder.exists() and not folder.is_dir():
         raise SourceError(f"{folder}: is a file; expected a folder. Check --out.")
     folder.mkdir(parents=True, exist_ok=True)
-    with run_folder.folder_lock(folder):  # several shards may start at once
-        _claim(folder, folder / f"{name}.yaml", deciding(settings))
-
-
-def _claim(folder: Path, file: Path, current: Mapping[str, Any]) -> None:
-    """Save the settings of a folder, or check those that are saved."""
-    if file.exists():
-        saved = read_yaml(file)
-        changed = [key for key in current if saved.get(key) != current[key]]
-        if changed:
-            raise SourceError(
-                f"{folder}: holds results of other settings: {', '.join(changed)}. Use another --out, or the "
-                f"settings in {file}."
-            )
-        return
-    run_folder.write_yaml(file, current)
-    run_folder.write_versions(folder)
+    current, file = deciding(settings), folder / f"{name}.yaml"
+    if not file.exists():
+        with run_folder.folder_lock(folder):  # several shards may start at once
+            if not file.exists():
+                run_folder.write_yaml(file, current)
+                run_folder.write_versions(folder)
+    saved = read_yaml(file)
+    changed = [key for key in current if saved.get(key) != current[key]]
+    if changed:
+        raise SourceError(
+            f"{folder}: holds results of other settings: {', '.join(changed)}. Use another --out, or the "
+            f"settings in {file}."
+        )
 
 
 def _drop_old_failures(folder: Path, paths: Sequence[Path]) -> None:
