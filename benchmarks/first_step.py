@@ -108,7 +108,11 @@ def compare(network: str, arguments: argparse.Namespace) -> list[str]:
             for name in FIGURES
         }
         size = [arguments.side, arguments.side, 3]
-        lines.append(report.line("first step", size, network=network, way=way, **ratios, **runs[0]))
+        lines.append(
+            report.line(
+                f"{network} first step", size, network=network, way=way, **ratios, **runs[0]
+            )
+        )
     return lines
 
 
