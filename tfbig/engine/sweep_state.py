@@ -60,13 +60,14 @@ class StepState:
     def weight_gradients(self) -> list[tf.Tensor | None]:
         """One gradient per weight; None for a weight that is not trainable."""
         return [
-            None
-            if w not in self.trained
-            else self.d_weights[w]
-            if w in self.d_weights
-            else tf.zeros_like(t)
-            for w, t in enumerate(self.weights)
+            self._weight_gradient(w) if w in self.trained else None
+            for w in range(len(self.weights))
         ]
+
+    def _weight_gradient(self, weight: int) -> tf.Tensor:
+        """Return the gradient of a weight by its position; zeros if nothing depends on it."""
+        known = self.d_weights.get(weight)
+        return tf.zeros_like(self.weights[weight]) if known is None else known
 
     def run_wholes(self, nodes: Sequence[Node]) -> None:
         """Run whole nodes: add their results to `wholes`."""

@@ -305,11 +305,8 @@ class Programs:
 
     def _program(self, graph: Graph, training: bool, always_streams: bool = False) -> Program:
         """Return the program of a graph."""
-        folder, planner = (
-            self.settings.budget.folder,
-            self._planner(graph, training, always_streams),
-        )
-        return Program(graph, planner, self.devices or (None,), folder)
+        planner = self._planner(graph, training, always_streams)
+        return Program(graph, planner, self.devices or (None,), self.settings.budget.folder)
 
     @property
     def devices(self) -> tuple[str, ...]:

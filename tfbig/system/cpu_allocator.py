@@ -1,8 +1,8 @@
 """Pooled memory of tensors on the CPU: TensorFlow keeps what is freed for the next tensor.
 
 Without a pool, TensorFlow takes each large tensor from the system and gives it back, and the system clears every page
-anew. On machines where TensorFlow does not use the allocator of oneDNN, which has a pool (processors without AVX-512),
-that takes a fifth to a third of the time of a step: see `docs/adr/0035-pool-the-memory-of-tensors.md`.
+anew. Where TensorFlow does not use oneDNN, whose allocator has a pool, that took a quarter of the time of a step: see
+`docs/adr/0035-pool-the-memory-of-tensors.md`.
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ def has_devices() -> bool:
 def optimized_once() -> Iterator[None]:
     """Let TensorFlow optimise the graphs of functions that are called in a `with` block once, where it would twice.
 
-    The second time changes nothing that is measurable in the graphs of steps, and takes a fifth of the first step. All
-    calls of a function must be in such a block: TensorFlow prepares it anew for other options.
+    The first run of a streamed EfficientNetB0 at 1024 x 1024 takes 16 s instead of 19.5 s, and further steps the same
+    time. All calls of a function must be in such a block: TensorFlow prepares it anew for other options.
     """
     state = context.context()
     before = state.function_call_options
