@@ -117,3 +117,35 @@ def test_active_share_is_that_of_the_work() -> None:
         c.exact_operations for c in whole.costs
     )
     assert found.active == pytest.approx(done, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_tile_is_larger_than_planned(seed: int) -> None:
+    """Whatever the mask, also where windows are wider than high."""
+    x = start = Input((None, None, 3))
+    for _ in range(2):
+        x = layers.BatchNormalization()(layers.Conv2D(4, (1, 9), padding="same")(x))
+    graph = read(Model(start, layers.GlobalAveragePooling2D()(x)))
+    mask = np.random.default_rng(seed).random((64, 32)) < 0.01
+    mask[:, 5:8] = mask[10:40, 20:26] = True
+    found = make_planner(graph, 2**26).plan(
+        1, {graph.inputs[0]: (8192, 4096)}, None, {graph.inputs[0]: Background(mask, 128)}
+    )
+    assert max(cost.joined for cost in found.costs) > 1
+    for visits, cost in zip(found.visits, found.costs, strict=True):
+        heights = (visits.rectangles[:, 1] - visits.rectangles[:, 0] + 1).tolist()
+        assert max(heights) > 1
+        table, columns = visits.table()[1:], visits.sweep.columns
+        single = ActiveStrips(
+            graph, visits.sweep, 1, visits.sizes, 0, True, frozenset(), fixed=cost.strips,
+            blocks=cost.blocks, steps=visits.steps,
+        )  # fmt: skip
+        joined = (s for s in single.neighbours(cost.strips) if s.joined == cost.joined)
+        strips = next(joined, single)
+        for v in visits.sweep.images:
+            rows, wide = (
+                table[:, axis + columns["stop", v]] - table[:, axis + columns["start", v]]
+                for axis in (0, len(columns))
+            )
+            most = strips._tallest(cost.strips, range(cost.strips))[v] * strips._row_pixels[v][0]
+            assert (rows * wide).max() <= most

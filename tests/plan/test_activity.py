@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -163,16 +164,34 @@ def test_tiles_begin_with_patterns() -> None:
 
 @pytest.mark.parametrize("joined", [1, 2, 3, 8])
 def test_neighbours_are_joined(joined: int) -> None:
-    """Joined tiles own and read the same pixels as single ones; each is in one row and without gaps."""
+    """Joined tiles own and read the same pixels as single ones; each is a rectangle without gaps."""
     activity, layout = activity_of(with_decoder(), projected(mask_of(SIZE, 3), 2))
     sweep = layout.sweeps[-1]
     single, wide = (activity.tiles(sweep, (10, 8), n) for n in (1, joined))
-    assert wide.runs[:, 2].max() - wide.runs[:, 1].min() < 8
-    assert (wide.runs[:, 2] - wide.runs[:, 1] < joined).all()
     covered = np.zeros_like(wide.active)
-    for row, first, last in wide.runs:
-        assert not covered[row, first : last + 1].any()
-        covered[row, first : last + 1] = True
+    for top, bottom, first, last in wide.rectangles:
+        assert (bottom - top + 1) * (last - first + 1) <= joined
+        assert not covered[top : bottom + 1, first : last + 1].any()
+        covered[top : bottom + 1, first : last + 1] = True
     np.testing.assert_array_equal(covered, wide.active)
+    places = wide.rectangles[:, [0, 2]].tolist()
+    assert places == sorted(places)
     for value in sweep.observed:
         np.testing.assert_array_equal(tiles_of(wide, value)[0], tiles_of(single, value)[0])
+
+
+def test_runs_of_the_same_columns_are_joined_downwards() -> None:
+    activity, layout = activity_of(encoder())
+    tiles = activity.tiles(layout.sweeps[0], (8, 6))
+    active = np.zeros((8, 6), bool)
+    active[1:6, 0] = active[:, 3:5] = active[7, 0] = True
+    found = replace(tiles, active=active, joined=4)
+    assert found.rectangles.tolist() == [
+        [0, 1, 3, 4],
+        [1, 4, 0, 0],
+        [2, 3, 3, 4],
+        [4, 5, 3, 4],
+        [5, 5, 0, 0],
+        [6, 7, 3, 4],
+        [7, 7, 0, 0],
+    ]

@@ -63,3 +63,17 @@ def test_nothing_is_written_twice() -> None:
     assert written.next == 10
     bands.finish()
     assert written.next == 10
+
+
+def test_tiles_of_different_heights() -> None:
+    """Tiles come in the order of their first rows; a high one is still open when the next begin."""
+    pattern = np.full((1, 1, 2), 7.0)
+    image, written = np.tile(pattern, (10, 6, 1)), Written()
+    bands = Bands(written)
+    bands.write([4, 4], pattern, SIZE, True)
+    for top, bottom, left, right in [(1, 7, 0, 2), (1, 3, 4, 6), (3, 5, 2, 6), (8, 9, 1, 2)]:
+        image[top:bottom, left:right] = -top - left
+        bands.write([top, left], image[top:bottom, left:right], SIZE, False)
+        assert written.next == top
+    bands.finish()
+    np.testing.assert_array_equal(written.image, image)

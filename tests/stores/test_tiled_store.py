@@ -15,27 +15,45 @@ SHAPE = (2, 24, 16, 3)
 COUNTS = (4, 3)
 
 
-def _tiles(active: np.ndarray, step: int, pattern: bool = True) -> tuple[np.ndarray, np.ndarray]:
+def _high(tiles: list[list[int]]) -> list[list[int]]:
+    """Join tiles of the first two columns with those below them."""
+    joined: list[list[int]] = []
+    for tile in tiles:
+        above = next((t for t in joined if t[1:] == [tile[0], *tile[2:]] and tile[2] < 11), None)
+        if above:
+            above[1] = tile[1]
+        else:
+            joined.append(list(tile))
+    return joined
+
+
+def _tiles(
+    active: np.ndarray, step: int, pattern: bool = True, high: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     edges = [
         np.stack(partition(n, count, np.arange(count), step), 1)
         for n, count in zip(SHAPE[1:], COUNTS, strict=False)
     ]
     tiles = [[*edges[0][i], *edges[1][j]] for i, j in np.argwhere(active)]
+    if high:
+        tiles = _high(tiles)
     first = [[8, 8 + step, 4, 4 + step]] if pattern else []
     return np.array(first + tiles).reshape(-1, 4), np.arange(len(tiles) + pattern) < pattern
 
 
-def _store(active: np.ndarray, step: int, sums: bool) -> tuple[Tiling, np.ndarray]:
-    tiling = Tiling(SHAPE, *_tiles(active, step), sums)
+def _store(
+    active: np.ndarray, step: int, sums: bool, high: bool = False
+) -> tuple[Tiling, np.ndarray]:
+    tiling = Tiling(SHAPE, *_tiles(active, step, high=high), sums)
     return tiling, np.full(tiling.elements, np.nan)
 
 
-def _image(active: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
+def _image(active: np.ndarray, step: int, high: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return an image whose inactive tiles repeat a pattern, and the pattern."""
     random = np.random.default_rng(0)
     pattern = random.standard_normal((2, step, step, 3))
     image = np.tile(pattern, (1, -(-24 // step), -(-16 // step), 1))[:, :24, :16]
-    for top, bottom, left, right in _tiles(active, step)[0][1:]:
+    for top, bottom, left, right in _tiles(active, step, high=high)[0][1:]:
         shape = image[:, top:bottom, left:right].shape
         image[:, top:bottom, left:right] = random.standard_normal(shape)
     return image, pattern
@@ -55,11 +73,12 @@ active_tiles = st.lists(st.booleans(), min_size=12, max_size=12).map(
 )
 
 
-@given(active_tiles, st.sampled_from([1, 2, 4]), st.data())
-def test_reads_the_image(active: np.ndarray, step: int, data: st.DataObject) -> None:
-    (tiling, store), (image, pattern) = _store(active, step, sums=False), _image(active, step)
+@given(active_tiles, st.sampled_from([1, 2, 4]), st.booleans(), st.data())
+def test_reads_the_image(active: np.ndarray, step: int, high: bool, data: st.DataObject) -> None:
+    tiling, store = _store(active, step, False, high)
+    image, pattern = _image(active, step, high)
     tiling.write(store, pattern, [8, 4], is_pattern=True)
-    for top, bottom, left, right in _tiles(active, step)[0][1:]:
+    for top, bottom, left, right in _tiles(active, step, high=high)[0][1:]:
         tiling.write(store, image[:, top:bottom, left:right], [top, left], is_pattern=False)
     starts, stops = _rectangle(data)
     expected = image[:, starts[0] : stops[0], starts[1] : stops[1]]
@@ -67,9 +86,11 @@ def test_reads_the_image(active: np.ndarray, step: int, data: st.DataObject) -> 
     np.testing.assert_array_equal(tiling.dense(store), image)
 
 
-@given(active_tiles, st.sampled_from([1, 2, 4]), st.data())
-def test_sums_are_in_tiles_and_rest(active: np.ndarray, step: int, data: st.DataObject) -> None:
-    tiling, store = _store(active, step, sums=True)
+@given(active_tiles, st.sampled_from([1, 2, 4]), st.booleans(), st.data())
+def test_sums_are_in_tiles_and_rest(
+    active: np.ndarray, step: int, high: bool, data: st.DataObject
+) -> None:
+    tiling, store = _store(active, step, True, high)
     total, random = np.zeros(SHAPE), np.random.default_rng(1)
     for _ in range(data.draw(st.integers(0, 4))):
         starts, stops = _rectangle(data)
@@ -78,7 +99,7 @@ def test_sums_are_in_tiles_and_rest(active: np.ndarray, step: int, data: st.Data
         total[part] += added
         tiling.add(store, added, starts)
     inside = np.zeros(SHAPE[1:3], bool)
-    for top, bottom, left, right in _tiles(active, step)[0][1:]:
+    for top, bottom, left, right in _tiles(active, step, high=high)[0][1:]:
         inside[top:bottom, left:right] = True
         tile = tiling.read(store, [top, left], [bottom, right])
         np.testing.assert_allclose(tile, total[:, top:bottom, left:right], atol=1e-14)
@@ -130,18 +151,21 @@ def test_stores_are_found_by_address(sums: bool) -> None:
     assert tiled_store.tiling_of(store) is None
 
 
-def test_tiles_above_a_row_are_passed() -> None:
-    active = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], bool)
-    tiling, store = _store(active, 1, sums=False)
-    tiles, _ = _tiles(active, 1)
+@pytest.mark.parametrize("high", [False, True])
+def test_tiles_above_a_row_are_passed(high: bool) -> None:
+    """A tile is passed when it and all tiles before it end above the row."""
+    active = np.array([[1, 0, 1], [1, 0, 0], [1, 1, 1], [0, 1, 0]], bool)
+    tiling, store = _store(active, 1, False, high)
+    tiles, _ = _tiles(active, 1, high=high)
+    assert len(tiles) == (1 + 4 if high else 1 + 7)
     gone = 0
     for row in (*range(25), *range(25)):
         start, stop = tiling.passed(row)
         assert start == (0 if stop < gone else gone)
         gone = stop
-        for n, (_, bottom, *_) in enumerate(tiles):
+        for n in range(1, len(tiles)):
             part, end = tiling.tile(store, n), store.ctypes.data + gone * store.itemsize
-            if n and bottom <= row:
+            if tiles[1 : n + 1, 1].max() <= row:
                 assert part.ctypes.data + part.nbytes <= end
-            elif n:
+            else:
                 assert part.ctypes.data >= end

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import inf, prod
+from operator import mul
 
 import numpy as np
 
@@ -28,8 +29,8 @@ their operations, 1.25 ms each (two CPU cores).
 """
 
 
-MOST_JOINED = (8, 4, 2)
-"""Numbers of neighbours in a row that are computed as one tile, if they fit: convolutions of wide tiles are faster."""
+MOST_JOINED = 64
+"""Most neighbours that are computed as one tile, if they fit, a power of two: large tiles are started less often."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,13 @@ class ActiveStrips(Strips):
 
     Args:
         activity: What is background.
-        joined: Most neighbours in a row that are computed as one tile.
+        joined: Most neighbours that are computed as one tile, a rectangle.
+        largest: Pixels of the largest rectangle of each image by the rows of the highest band, if tiles are joined.
     """
 
     activity: Activity | None = None
     joined: int = 1
+    largest: Mapping[int, int] = field(default_factory=dict)
 
     def cost(self) -> SweepCost:
         """Return the cost of the tiles that are computed."""
@@ -67,23 +70,49 @@ class ActiveStrips(Strips):
 
     def _visited(self, heights: Mapping[int, np.ndarray]) -> dict[int, int]:
         """Return the pixels of each image in all tiles that are computed."""
-        row, first, last = self.visits(len(next(iter(heights.values())))).runs.T
+        count = len(next(iter(heights.values())))
+        top, bottom, first, last = self.visits(count).rectangles.T
         pixels = {}
-        for v, rows in heights.items():
-            start, stop = self._columns[v]
-            inner = prod(self.extents[v][1 + len(self.blocks) :])
-            pixels[v] = int(rows[row] @ (stop[last] - start[first])) * inner
+        for v, rows in self._rows(count).items():
+            columns, inner = self._columns[v], prod(self.extents[v][1 + len(self.blocks) :])
+            high, wide = (
+                rows.stop[bottom] - rows.start[top],
+                columns.stop[last] - columns.start[first],
+            )
+            pixels[v] = int(high @ wide) * inner
         return pixels
 
     @cached_property
     def _row_pixels(self) -> dict[int, tuple[int, int]]:
-        """Pixels that a row of each image has in the widest tile, and in all parts of the row together."""
+        """Pixels that a row of each image has in the largest tile, and in all parts of the row together.
+
+        The largest tile counts as one of as many rows as a band, and of fractions of columns.
+        """
         row = {}
-        for v, (start, stop) in self._columns.items():
+        for v, columns in self._columns.items():
+            widest = self.largest.get(v, int(columns.size.max()))
             inner = prod(self.extents[v][1 + len(self.blocks) :])
-            far = np.minimum(np.arange(len(stop)) + self.joined, len(stop)) - 1
-            row[v] = int((stop[far] - start).max()) * inner, int((stop - start).sum()) * inner
+            row[v] = widest * inner, int(columns.size.sum()) * inner
         return row
+
+    def _rows(self, count: int) -> dict[int, Interval]:
+        """Rows of each image that every band reads or computes."""
+        return intervals(self, 0, count, range(count))
+
+    def neighbours(self, count: int) -> Iterator[ActiveStrips]:
+        """Yield the same tiles with their neighbours, from many to few.
+
+        Args:
+            count: Number of bands.
+        """
+        rows = self._rows(count)
+        lengths = {v: (_longest(rows[v]), _longest(self._columns[v])) for v in rows}
+        for power in range(MOST_JOINED.bit_length() - 1, 0, -1):
+            largest = {
+                v: -(-max(map(mul, high, wide[power::-1])) // max(high[0], 1))
+                for v, (high, wide) in lengths.items()
+            }
+            yield replace(self, joined=2**power, largest=largest)
 
     @cached_property
     def _columns(self) -> dict[int, Interval]:
@@ -93,6 +122,14 @@ class ActiveStrips(Strips):
             return dict.fromkeys(self.sweep.images, one)
         (count,) = self.blocks
         return intervals(self, 1, count, range(count))
+
+
+def _longest(parts: Interval) -> list[int]:
+    """Return the length of the longest part of an axis, of the longest two neighbours, of four, ..."""
+    last = len(parts.stop) - 1
+    numbers = 2 ** np.arange(MOST_JOINED.bit_length())
+    far = np.minimum(np.arange(last + 1) + numbers[:, None] - 1, last)
+    return (parts.stop[far] - parts.start).max(axis=1).tolist()
 
 
 def fastest(strips: Strips, activity: Activity) -> ActiveStrips:
@@ -133,11 +170,10 @@ def fastest(strips: Strips, activity: Activity) -> ActiveStrips:
 
 def _with_neighbours(tiles: ActiveStrips, count: int) -> ActiveStrips:
     """Return the tiles with as many neighbours joined as fit the device."""
-    for joined in MOST_JOINED if tiles.blocks else ():
-        wide = replace(tiles, joined=joined)
-        if wide._fits(count, range(count)):
-            return wide
-    return tiles
+    if not tiles.blocks:
+        return tiles
+    fitting = (wide for wide in tiles.neighbours(count) if wide._fits(count, range(count)))
+    return next(fitting, tiles)
 
 
 def _block_counts(strips: ActiveStrips, largest: int) -> list[tuple[int, ...]]:

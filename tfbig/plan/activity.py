@@ -8,6 +8,7 @@ transposed convolutions. It is computed once.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,8 +34,11 @@ Pattern = tuple[Interval, ...]
 GAP = 64
 """Most elements between two tiles of a store (`tfbig.stores.tiled_store.ALIGNED`)."""
 
+MOST_KNOWN = 64
+"""Most divisions of sweeps whose tiles are kept while a plan is searched for."""
+
 _ENDS = frozenset({"stop", "after", "own stop", "until"})
-"""Columns of `Sweep.table` that tiles with their neighbours have from the last of them."""
+"""Columns of `Sweep.table` that tiles with their neighbours have from the last one of these."""
 
 MOST_PATTERN = 64
 """Most rows or columns of a pattern; images with a larger one are computed everywhere."""
@@ -51,7 +55,7 @@ class Visits:
         steps: For each observed image, rows and columns of a pattern; tiles begin at multiples of these.
         pattern: For each observed image, where the pattern is that is computed for all background; None without one.
         sizes: Size of every image.
-        joined: Most neighbours in a row that are computed as one tile.
+        joined: Most neighbours that are computed as one tile, a rectangle; a power of two of them has one height.
     """
 
     sweep: Sweep
@@ -63,8 +67,23 @@ class Visits:
     joined: int = 1
 
     @cached_property
-    def runs(self) -> np.ndarray:
-        """Tiles with their neighbours, row by row, `[n, 3]`: the row, the first column and the last."""
+    def rectangles(self) -> np.ndarray:
+        """Tiles with their neighbours, `[n, 4]`: first row, last row, first column and last column, in this order."""
+        row, first, last = self._runs()
+        # Runs of the same columns in rows that follow each other are joined too, as long as there are not too many.
+        order = np.lexsort([row, last, first])
+        row, first, last = row[order], first[order], last[order]
+        follows = (np.diff(first) == 0) & (np.diff(last) == 0) & (np.diff(row) == 1)
+        start = np.maximum.accumulate(np.where(np.append(False, follows), 0, np.arange(len(row))))
+        high = 2 ** np.log2(self.joined // (last - first + 1)).astype(np.int64)
+        begins = (np.arange(len(row)) - start) % high == 0
+        tops = np.nonzero(begins)[0]
+        bottoms = np.append(tops[1:], len(row)) - 1
+        found = np.stack([row[tops], row[bottoms], first[tops], last[tops]], 1).astype(np.int32)
+        return found[np.lexsort([found[:, 2], found[:, 0]])]
+
+    def _runs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return neighbours in a row: the row, the first column and the last."""
         changes = np.diff(np.pad(self.active, ((0, 0), (1, 1))).astype(np.int8), axis=1)
         rows, firsts = np.nonzero(changes == 1)
         _, stops = np.nonzero(changes == -1)
@@ -73,7 +92,7 @@ class Visits:
         piece = np.arange(len(run)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
         first = firsts[run] + piece * self.joined
         last = np.minimum(first + self.joined, stops[run]) - 1
-        return np.stack([rows[run], first, last], axis=1)
+        return rows[run], first, last
 
     def background_reads(self) -> dict[int, Pattern]:
         """Return where the pattern reads each image that is stored or comes from outside."""
@@ -92,10 +111,10 @@ class Visits:
     @property
     def number(self) -> int:
         """Number of tiles that are computed, the pattern included."""
-        return len(self.runs) + (self.pattern is not None)
+        return len(self.rectangles) + (self.pattern is not None)
 
     def table(self) -> np.ndarray:
-        """Return the geometry of the tiles: first the pattern, then all others row by row.
+        """Return the geometry of the tiles: first the pattern, then all others in the order of their first rows.
 
         Returns:
             Array `[number, axes * len(sweep.columns) + 1]` int32: a line of `Sweep.tiles`, then 1 for the pattern.
@@ -109,19 +128,32 @@ class Visits:
             )
             for axis, count in enumerate(self.counts)
         ]
-        row, first, last = self.runs.T
-        lines = tables[0][row]
-        if len(tables) > 1:
-            ends = [key[0] in _ENDS for key in self.sweep.columns]
-            lines = np.hstack([lines, np.where(ends, tables[1][last], tables[1][first])])
+        ends = [key[0] in _ENDS for key in self.sweep.columns]
+        lines = np.hstack(
+            [
+                np.where(ends, table[last], table[first])
+                for table, (first, last) in zip(tables, self._intervals(), strict=True)
+            ]
+        )
         marks = np.zeros((len(lines), 1), np.int32)
         if self.pattern is not None:
             lines = np.vstack([self.sweep.line(self.sizes, self.pattern), lines])
             marks = np.vstack([np.ones((1, 1), np.int32), marks])
         return np.hstack([lines, marks]).astype(np.int32)
 
+    def _intervals(self) -> list[np.ndarray]:
+        """Return the first and the last part of each tile, `[2, n]` for each axis that images are cut along."""
+        return np.split(self.rectangles.T, 2)[: len(self.counts)]
+
     def owned_pixels(self, value: int) -> int:
         """Return the pixels of an observed image that the tiles own together, without those of the pattern."""
+        return self._owned_pixels[value]
+
+    @cached_property
+    def _owned_pixels(self) -> dict[int, int]:
+        return {v: self._pixels_of(v) for v in self.sweep.observed}
+
+    def _pixels_of(self, value: int) -> int:
         sizes = [
             partition(size, count, np.arange(count), step).size
             for size, count, step in zip(
@@ -130,7 +162,7 @@ class Visits:
         ]
         inner = prod(self.sizes[value][len(self.counts) :])
         columns = sizes[1] if len(sizes) > 1 else np.ones(1, np.int64)
-        return int(sizes[0].astype(np.int64) @ self.active @ columns) * inner
+        return int((sizes[0].astype(np.int64) @ self.active) @ columns) * inner
 
     def pattern_pixels(self, value: int) -> int:
         """Return the pixels of the pattern of an observed image; 0 without a pattern."""
@@ -179,7 +211,8 @@ class Activity:
         }
         for sweep in layout.sweeps:
             self._know(sweep)
-        self._tiles: dict[tuple[object, ...], BoolArray] = {}
+        self._active: dict[tuple[object, ...], BoolArray] = {}
+        self._tiles: OrderedDict[tuple[object, ...], Visits] = OrderedDict()
 
     @property
     def everywhere(self) -> tuple[str, ...]:
@@ -252,8 +285,18 @@ class Activity:
             joined: As in `Visits`.
         """
         self._know(sweep)
-        key = (sweep.observed, *counts)
+        key = (sweep, *counts, joined)
         if key not in self._tiles:
+            active, steps = self._active_tiles(sweep, counts), self.steps(sweep)
+            self._tiles[key] = Visits(sweep, tuple(counts), active, steps, None, self.sizes, joined)
+            if len(self._tiles) > MOST_KNOWN:
+                self._tiles.popitem(last=False)
+        self._tiles.move_to_end(key)
+        return self._tiles[key]
+
+    def _active_tiles(self, sweep: Sweep, counts: Sequence[int]) -> BoolArray:
+        key = (sweep.observed, *counts)
+        if key not in self._active:
             steps, active = self.steps(sweep), np.zeros((counts[0], prod(counts[1:])), bool)
             for v in sweep.observed:
                 owned = [
@@ -261,9 +304,8 @@ class Activity:
                     for size, count, step in zip(self.sizes[v], counts, steps[v], strict=False)
                 ]
                 active |= self.active(v, owned, steps[v])
-            self._tiles[key] = active
-        active, steps = self._tiles[key], self.steps(sweep)
-        return Visits(sweep, tuple(counts), active, steps, None, self.sizes, joined)
+            self._active[key] = active
+        return self._active[key]
 
     def stored_shares(self, sweep: Sweep, counts: Sequence[int]) -> dict[int, float]:
         """Return the share of each image that a sweep writes that is stored: its tiles, and a pattern.

@@ -49,7 +49,7 @@ class SweepCost:
         blocks: Number of parts along the columns and every further axis that images are cut along; then `strips` are
             bands of tiles.
         active: Share of the image that is computed; the rest is background.
-        joined: Most neighbours in a row that are computed as one tile, if background is skipped.
+        joined: Most neighbours that are computed as one tile, if background is skipped.
     """
 
     strips: int

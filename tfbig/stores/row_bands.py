@@ -14,7 +14,7 @@ BAND_ROWS = 64
 
 
 class Bands:
-    """Whole rows for a writer, put together from tiles, which come row by row.
+    """Whole rows for a writer, put together from tiles, which come in the order of their first rows.
 
     Args:
         writer: Function of the first row and the rows `[r, W, C]`.
@@ -22,8 +22,9 @@ class Bands:
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._band: np.ndarray | None = None
-        self._first = 0
+        self._rows: np.ndarray | None = (
+            None  # from `_next` on; those below the last tile are unfinished
+        )
         self._next = 0
         self._pattern: np.ndarray | None = None
         self._size: list[int] = []
@@ -43,35 +44,44 @@ class Bands:
         if is_pattern:
             self._pattern = tile
             return
-        if self._band is None or firsts[0] != self._first:
-            self._begin(firsts[0], len(tile), tile)
-        assert self._band is not None
-        stops = [a + n for a, n in zip(firsts[1:], tile.shape[1:], strict=False)]
-        self._band[(slice(None), *map(slice, firsts[1:], stops))] = tile
-        if stops == self._size[1 : len(firsts)]:
-            self._flush()
+        self._pass_on(firsts[0])
+        if self._rows is None:
+            self._next = firsts[0]
+        rows = self._until(firsts[0] + len(tile), tile)
+        starts = [firsts[0] - self._next, *firsts[1:]]
+        stops = [a + n for a, n in zip(starts, tile.shape, strict=False)]
+        rows[tuple(map(slice, starts, stops))] = tile
+        if self._pattern is None and stops[1:] == self._size[1 : len(firsts)]:
+            self._pass_on(self._next + len(rows))
 
     def finish(self) -> None:
         """Pass on what is left: rows whose last tiles are background."""
-        self._flush()
-        if self._pattern is not None:
-            self._fill(self._size[0])
+        if self._size:
+            self._pass_on(self._size[0])
 
-    def _begin(self, first: int, rows: int, tile: np.ndarray) -> None:
-        """Begin a band, after background down to it."""
-        self._flush()
+    def _pass_on(self, until: int) -> None:
+        """Pass on all rows above a row: no tile comes that begins there."""
+        if self._rows is not None and until > self._next:
+            rows = self._rows[: until - self._next]
+            self._rows = self._rows[len(rows) :] if len(rows) < len(self._rows) else None
+            self._writer(self._next, rows)
+            self._next += len(rows)
         if self._pattern is not None:
-            self._fill(first)
-            self._band = self._background(first, rows)
-        else:
-            self._band = np.empty((rows, *self._size[1:], tile.shape[-1]), tile.dtype)
-        self._first = first
+            self._fill(until)
 
-    def _flush(self) -> None:
-        if self._band is not None:
-            self._writer(self._first, self._band)
-            self._next = self._first + len(self._band)
-            self._band = None
+    def _until(self, stop: int, tile: np.ndarray) -> np.ndarray:
+        """Return the rows from the next one to a row, or further: those that are there, and new ones."""
+        if self._rows is None:
+            self._rows = self._new(self._next, stop - self._next, tile)
+        end = self._next + len(self._rows)
+        if end < stop:
+            self._rows = np.concatenate([self._rows, self._new(end, stop - end, tile)])
+        return self._rows
+
+    def _new(self, first: int, rows: int, tile: np.ndarray) -> np.ndarray:
+        if self._pattern is not None:
+            return self._background(first, rows)
+        return np.empty((rows, *self._size[1:], tile.shape[-1]), tile.dtype)
 
     def _fill(self, until: int) -> None:
         """Pass on rows of background."""

@@ -23,7 +23,7 @@ ALIGNED = 64
 
 
 class Tiling:
-    """Tiles of an image `[N, H, W, ..., C]`, cut along the rows, or into bands of rows and each band along its columns.
+    """Tiles of an image `[N, H, W, ..., C]`, intervals of rows or rectangles, in the order of their first rows.
 
     A store of values gives the colour of the background outside its tiles. A store of sums adds up there what is
     added, since only the sum counts, and gives zero.
@@ -56,16 +56,11 @@ class Tiling:
         self._sizes = [(outer, *map(int, each), *self._inner) for each in heights]
         (patterns,) = np.nonzero(is_pattern)
         self._pattern = int(patterns[0]) if len(patterns) else None
-        regular = bounds[~is_pattern]
-        self._rows = np.unique(regular[:, 0], axis=0).tolist()
-        self._columns: dict[int, list[list[int]]] = {first: [] for first, _ in self._rows}
-        for (first, _), *columns in regular.tolist():
-            self._columns[first] += columns
-        # First element of the tiles of each band, which are in the order of the bands.
-        at = dict(zip(bounds[::-1, 0, 0].tolist(), self._offsets[-2::-1], strict=True))
-        self._begins = [at[first] for first, _ in self._rows]
-        firsts = map(tuple, bounds[..., 0].tolist())
-        self._slots = {f: n for n, f in enumerate(firsts) if n != self._pattern}
+        self._firsts = [tuple(first) for first in bounds[..., 0].tolist()]
+        regular = [n for n in range(len(bounds)) if n != self._pattern]
+        self._slots = {self._firsts[n]: n for n in regular}
+        self._bands, self._columns = _bands(bounds, regular)
+        self._passable = _ends_of_prefixes(bounds[:, 0, 1], is_pattern)
         self.elements = int(self._offsets[-1])
         self._touched: set[int] = set()
         self._passed = 0
@@ -175,8 +170,7 @@ class Tiling:
         Returns:
             First element, and the one after the last, of tiles above the row.
         """
-        band = bisect_right(self._rows, row, key=lambda edge: edge[1])
-        stop = self._begins[band] if band < len(self._begins) else self.elements
+        stop = self._offsets[bisect_right(self._passable, row)]
         start, self._passed = (0 if stop < self._passed else self._passed), stop
         return start, stop
 
@@ -196,13 +190,21 @@ class Tiling:
         self, starts: Sequence[int], stops: Sequence[int]
     ) -> Iterator[tuple[Part, int | None, Part]]:
         """Yield the pieces of a rectangle: its place in it, the tile that holds it or None, and its place there."""
-        for first, last, band in _cut(self._rows, starts[0], stops[0]):
-            edges = [] if band is None else self._columns[band]
-            across = [_cut(edges, a, b) for a, b in zip(starts[1:], stops[1:], strict=True)]
-            for piece in product([(first, last, band)], *across):
-                places = tuple(place for *_, place in piece)
-                slot = None if None in places else self._slots.get(places)
-                yield _part_of(piece, starts), slot, _part_of(piece, [p or 0 for p in places])
+        for top, bottom, band in _cut(self._bands, starts[0], stops[0]):
+            for across, slot in self._across(band, starts[1:], stops[1:]):
+                piece = ((top, bottom), *across)
+                firsts = starts if slot is None else self._firsts[slot]
+                yield _part_of(piece, starts), slot, _part_of(piece, firsts)
+
+    def _across(
+        self, band: int | None, starts: Sequence[int], stops: Sequence[int]
+    ) -> list[tuple[tuple[tuple[int, int], ...], int | None]]:
+        """Return the pieces of a part of a band, and the tile of each: columns, none if tiles are intervals of rows."""
+        if not starts:
+            return [((), band)]
+        edges = [] if band is None else self._columns[band]
+        pieces = _cut(edges, starts[0], stops[0])
+        return [(((left, right),), slot) for left, right, slot in pieces]
 
     def _colour(self, store: np.ndarray, starts: Sequence[int], part: Part) -> np.ndarray | float:
         """Return background for a piece of a rectangle."""
@@ -237,34 +239,65 @@ class Tiling:
             self.rest[place] += piece[(slice(None), *rows)].sum(axes, np.float64, keepdims=True)
 
 
-def _part_of(piece: Sequence[tuple[int, int, int | None]], firsts: Sequence[int]) -> Part:
+def _part_of(piece: Sequence[tuple[int, int]], firsts: Sequence[int]) -> Part:
     """Return the index of a piece in an array that begins at some row and column."""
-    slices = (slice(a - first, b - first) for (a, b, _), first in zip(piece, firsts, strict=True))
+    slices = (slice(a - first, b - first) for (a, b), first in zip(piece, firsts, strict=True))
     return (slice(None), *slices)
 
 
-def _cut(
-    edges: Sequence[Sequence[int]], start: int, stop: int
-) -> list[tuple[int, int, int | None]]:
-    """Cut an interval along the edges of tiles.
+Edges = list[tuple[int, int, int]]
+"""First place, place after the last and number of intervals, in order; there may be gaps between them."""
+
+
+def _bands(bounds: np.ndarray, regular: Sequence[int]) -> tuple[Edges, list[Edges]]:
+    """Cut the rows of tiles into bands, each of which only has tiles of all its rows.
 
     Args:
-        edges: First row and row after the last of tiles, in order; there may be gaps between them.
-        start: First row.
-        stop: Row after the last.
+        bounds: `[n, axes, 2]`.
+        regular: Tiles to regard.
 
     Returns:
-        First row and row after the last of each piece, and the first row of its tile, None in a gap.
+        The bands, numbered; for intervals of rows, by the number of the tile. Then the columns of the tiles of each
+        band, by the number of the tile; none for intervals of rows.
+    """
+    rows = bounds[regular, 0]
+    if bounds.shape[1] == 1:
+        return [(*each, n) for each, n in zip(rows.tolist(), regular, strict=True)], []
+    edges = np.unique(rows)
+    columns: list[Edges] = [[] for _ in edges]
+    for n, (first, stop) in zip(regular, np.searchsorted(edges, rows).tolist(), strict=True):
+        for band in range(first, stop):
+            columns[band].append((*bounds[n, 1].tolist(), n))
+    pairs = zip(edges.tolist(), edges[1:].tolist(), strict=False)
+    bands = [(*pair, n) for n, pair in enumerate(pairs) if columns[n]]
+    return bands, [sorted(each) for each in columns]
+
+
+def _ends_of_prefixes(stops: np.ndarray, is_pattern: np.ndarray) -> list[int]:
+    """Return for each tile the row after the last one of all tiles up to it, without the pattern."""
+    return np.maximum.accumulate(np.where(is_pattern, 0, stops)).tolist()
+
+
+def _cut(edges: Edges, start: int, stop: int) -> list[tuple[int, int, int | None]]:
+    """Cut an interval along the edges of others.
+
+    Args:
+        edges: The others.
+        start: First place.
+        stop: Place after the last.
+
+    Returns:
+        First place and place after the last of each piece, and the number of the interval around it, None in a gap.
     """
     pieces: list[tuple[int, int, int | None]] = []
     position = max(bisect_right(edges, start, key=lambda edge: edge[0]) - 1, 0)
     at = start
     while at < stop:
-        first, last = edges[position] if position < len(edges) else (stop, stop)
+        first, last, number = edges[position] if position < len(edges) else (stop, stop, None)
         if at < first:
             pieces.append((at, min(first, stop), None))
         elif at < last:
-            pieces.append((at, min(last, stop), first))
+            pieces.append((at, min(last, stop), number))
         at = max(at, pieces[-1][1]) if pieces else at
         position += at >= last
     return pieces
