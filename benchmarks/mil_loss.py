@@ -40,7 +40,7 @@ PAIRS = {
 }
 """Which differences are drawn: what, and against what."""
 STYLES = {"whole bags": "C0-", "a quarter at once": "C1--", "a quarter, statistics of each": "C2--"}
-"""Of the runs whose losses are drawn."""
+"""Line styles of the runs whose losses are drawn."""
 DRAWN = (5e-5, 1e-6)
 """Learning rates that are drawn."""
 

@@ -69,7 +69,7 @@ def test_an_image_that_is_all_foreground_is_not_cut_into_tiles() -> None:
 
 
 def test_finds_the_tiles_that_cost_least(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all numbers of tiles that are tried, none costs less."""
+    """No other number of tiles that is tried costs less."""
     tried: list[float] = []
     effort = active_strips._effort
 

@@ -15,7 +15,7 @@ from draw_map import MODULES, tree
 PRIVATE_PACKAGES = ("keras.src", "tensorflow.python")
 ACCESSORS = {"getattr", "hasattr", "setattr", "delattr"}
 OTHERS = {"_exit", "_mmap", "_replace"}
-"""Of `os`, `numpy.memmap` and named tuples."""
+"""Names of `os`, `numpy.memmap` and named tuples that are public in spite of the underscore."""
 
 
 def is_private(name: str) -> bool:

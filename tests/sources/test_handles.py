@@ -143,7 +143,7 @@ def test_on_disk_arguments(tmp_path: Path) -> None:
 
 
 def test_background_of_handles(tmp_path: Path) -> None:
-    """Of registered sources, augmented ones and paths."""
+    """Handles of registered sources, of augmented ones and of paths give the background."""
     masked = sources.Masked.by(ArraySource(image(64, 64)), np.eye(8), 3)
     with masked.lent() as handle:
         assert resolved(handle).background == masked.background

@@ -29,12 +29,12 @@ INSIDE[200:700, 300:800] = True
 
 @pytest.fixture
 def slide(tmp_path: Path) -> Slide:
-    """Of 1200 x 900 with tissue in rows 200:700 and columns 300:800."""
+    """Return a slide of 1200 x 900 pixels with tissue in rows 200:700 and columns 300:800."""
     return write_slide(tmp_path / "slide.tif")
 
 
 def foreground(source: Source) -> np.ndarray:
-    """Whether each pixel is foreground."""
+    """Return which pixels are foreground."""
     background = source.background
     assert background is not None
     return cells.pixels(background, (0, source.shape[0]), (0, source.shape[1]))

@@ -18,7 +18,7 @@ BAND_BYTES = 2**24
 """Bytes of an image that are compared at a time."""
 
 _CONSTANT: WeakKeyDictionary[Any, dict[Background, Background]] = WeakKeyDictionary()
-"""For each source, where it is constant on a background."""
+"""Where each source is constant on a background."""
 
 
 def expected(images: Mapping[int, tf.Tensor]) -> dict[int, Background]:

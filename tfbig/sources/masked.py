@@ -164,7 +164,7 @@ class Masked(View):
 
 @final
 class _OtherColours(Pointwise):
-    """Whether the pixels of an image have another colour `[C]`."""
+    """An image that is 1 where the pixels of another one have another colour than `[C]`."""
 
     def __init__(self, source: Source, colour: RowArray) -> None:
         super().__init__(source, (*source.shape[:2], 1), np.bool_, source.name)

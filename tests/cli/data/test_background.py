@@ -77,7 +77,7 @@ def test_refused_by_name() -> None:
 
 @pytest.fixture
 def slide(tmp_path: Path) -> sources.Slide:
-    """Of 300 x 420 pixels of 0.5 um, grey tissue in rows 40:200 and columns 100:330."""
+    """Return a slide of 300 x 420 pixels of 0.5 um with grey tissue in rows 40:200 and columns 100:330."""
     write_rectangle(tmp_path / "a.tif")
     return sources.open_slide(tmp_path / "a.tif")
 

@@ -147,7 +147,7 @@ def test_background_outside_the_scanned_area(scanned_slide: Any, level: int) -> 
 def test_windows_at_the_border_of_the_scanned_area(
     scanned_slide: Any, rows: tuple[int, int], columns: tuple[int, int]
 ) -> None:
-    """As OpenSlide reads them, without what is far outside."""
+    """Windows equal those that OpenSlide reads, but what is far outside is not read."""
     source, fake = scanned_slide.level(0), FakeOpenSlide("")
     size = columns[1] - columns[0], rows[1] - rows[0]
     whole = fake.read_region((columns[0], rows[0]), 0, size)

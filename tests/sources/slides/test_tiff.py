@@ -240,7 +240,7 @@ def test_background_of_missing_strips_and_planes(tmp_path: Path) -> None:
 
 
 def test_no_background(tmp_path: Path) -> None:
-    """Of small images, of files that store everything, and where missing tiles are not numbers."""
+    """Small images have none, nor do files that store everything, or whose missing tiles are not numbers."""
     small = write_sparse(tmp_path / "a.tif", (64, 64), (16, 16), np.eye(4))
     assert TiffSource(small).background is None
     full = write_sparse(tmp_path / "b.tif", (1100, 1100), (256, 256), np.ones((5, 5)))

@@ -102,7 +102,7 @@ def test_background_of_missing_chunks(tmp_path: Path, axes: str, shards: bool, f
 
 
 def test_no_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of small arrays, of those that store everything, with too many chunks, or with a fill value of nan."""
+    """Small arrays have none, nor do those that store everything, have too many chunks, or a fill value of nan."""
     zarr.save(tmp_path / "small.zarr", np.zeros((64, 64), np.uint8))
     assert sources.open(tmp_path / "small.zarr").background is None
     zarr.save(tmp_path / "full.zarr", noise(1100, 1000))
