@@ -131,6 +131,48 @@ def learning_curve(
     save(figure, path)
 
 
+def seed_curves(
+    path: str | Path,
+    histories: Mapping[int, Sequence[Mapping[str, Any]]],
+    labels: Mapping[str, str],
+    unseen: str = "unseen slide",
+) -> None:
+    """Draw the validation curve of each seed, their mean, and one standard deviation of a sample around it.
+
+    The mean is drawn as far as all seeds were trained.
+
+    Args:
+        path: PNG file to write.
+        histories: For each seed, rows with `epoch`, and each column of `labels` with the prefix `val_`.
+        labels: Axis labels of the columns to draw, by column.
+        unseen: What the validation data are, for the labels of the axes.
+    """
+    epochs = min(len(rows) for rows in histories.values())
+    figure = Figure(figsize=(4.5 * len(labels), 3.5), layout="constrained")
+    all_axes = figure.subplots(1, len(labels), squeeze=False)[0]
+    for axes, (name, label) in zip(all_axes, labels.items(), strict=True):
+        curves = {
+            seed: ([float(r["epoch"]) for r in rows], [float(r[f"val_{name}"]) for r in rows])
+            for seed, rows in histories.items()
+        }
+        for seed, (times, values) in curves.items():
+            axes.plot(times, values, ".-", linewidth=0.8, alpha=0.6, label=f"seed {seed}")
+        shared = np.array([values[:epochs] for _, values in curves.values()])
+        times, mean, deviation = (
+            next(iter(curves.values()))[0][:epochs],
+            shared.mean(0),
+            shared.std(0, ddof=1),
+        )
+        axes.plot(times, mean, "k-", linewidth=2, label="mean")
+        axes.fill_between(times, mean - deviation, mean + deviation, color="k", alpha=0.12)
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(f"{label}, {unseen}")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    save(figure, path)
+
+
 def attention_map(
     path: str | Path, bag: Bag, attention: npt.NDArray[Any], title: str, max_side: int = 1200
 ) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import yaml
 from cli_runs import history, metrics, rows_of
+from PIL import Image
 
 import train
 from tfbig import NonFiniteError, SourceError, Stopped
@@ -140,6 +141,35 @@ def test_other_errors_end_the_command_and_it_resumes(settings: TrainSettings) ->
     assert seeds.run(healthy, resumed, range(3)) == 0
     assert healthy.trained == [1, 2]
     assert [row["mean"] for row in rows_of(Path(settings.out or "") / "seeds.csv")] == ["0.6"]
+
+
+def test_curves_of_the_seeds_are_in_the_report(settings: TrainSettings) -> None:
+    """Each run has its own number of epochs, as with early stopping."""
+
+    @dataclass
+    class Trained(Fake):
+        def curve(self, settings: MILSettings) -> Curve:
+            return Curve({"loss": "loss", "accuracy": "accuracy"}, "validation bags")
+
+        def write_results(
+            self, models: Models, settings: MILSettings, data: NoData, folder: Path, measured: Any
+        ) -> None:
+            super().write_results(models, settings, data, folder, measured)
+            rows = [
+                {
+                    "epoch": n + 1,
+                    "val_loss": 1 / (n + 1),
+                    "val_accuracy": 0.1 * n + self.accuracy(0),
+                }
+                for n in range(3 + settings.seed)
+            ]
+            run_folder.write_csv(folder / run_folder.HISTORY, rows)
+
+    assert seeds.run(Trained(raising(Stopped("never"))), settings, range(3)) == 0
+    out = Path(settings.out or "")
+    with Image.open(out / "learning_curve.png") as picture:
+        assert picture.width > picture.height > 100
+    assert "Learning curves" in (out / "report.html").read_text()
 
 
 def test_a_folder_in_which_nothing_began_is_free(settings: TrainSettings) -> None:

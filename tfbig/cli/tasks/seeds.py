@@ -21,7 +21,7 @@ from tfbig.cli.settings.run_settings import seed_folder
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.cli.tasks import run_results, trainer
 from tfbig.cli.tasks.task import Task
-from tfbig.results import report, run_folder
+from tfbig.results import figures, report, run_folder
 
 T = TypeVar("T", bound=TrainSettings)
 Row = dict[str, Any]
@@ -65,7 +65,7 @@ def run(task: Task[Any, Any], settings: TrainSettings, seeds: range) -> int:
     finally:
         if not any((seed_folder(folder, seed) / run_folder.CONFIG).exists() for seed in seeds):
             (folder / run_folder.CONFIG).unlink()  # nothing was begun: the folder can be used again
-    _write(folder, settings, finished)
+    _write(task, folder, settings, finished)
     codes = [splits.exit_code(Path(each.out or "")) for each in finished]
     return max(codes) if len(finished) == len(runs) else 1
 
@@ -113,7 +113,9 @@ def _has_finished(settings: TrainSettings) -> bool:
     )
 
 
-def _write(folder: Path, settings: TrainSettings, finished: Sequence[TrainSettings]) -> None:
+def _write(
+    task: Task[Any, Any], folder: Path, settings: TrainSettings, finished: Sequence[TrainSettings]
+) -> None:
     """Write and print the table, the metrics and the report of all runs.
 
     Raises:
@@ -133,8 +135,21 @@ def _write(folder: Path, settings: TrainSettings, finished: Sequence[TrainSettin
     deviations = {row["metric"]: row["standard deviation"] for row in rows}
     about = {"mode": settings.mode, "seeds": list(metrics)}
     run_results.write_metrics(folder, settings, about | means | {"standard_deviation": deviations})
+    _draw(task, folder, settings, finished)
     page = report.write_report(folder)
     print(f"\n{_text(rows)}\nrun folder: {folder}\nreport: {page}")
+
+
+def _draw(
+    task: Task[Any, Any], folder: Path, settings: TrainSettings, finished: Sequence[TrainSettings]
+) -> None:
+    """Draw the validation curves of all runs; runs that were only evaluated have none."""
+    histories = {
+        each.seed: run_folder.read_rows(Path(each.out or "") / run_folder.HISTORY)
+        for each in finished
+    }
+    if all(histories.values()):
+        figures.seed_curves(folder / "learning_curve.png", histories, *task.curve(settings))
 
 
 def table(metrics: Mapping[int, Mapping[str, Any]]) -> list[Row]:
