@@ -1,13 +1,15 @@
 """Time training steps on images of which a part is background: skipped, and computed.
 
-    python benchmarks/background.py shares [--network resnet18 --side 8192 --shares 0.1 0.25 0.5 0.75 1 --rounds 2]
+    python benchmarks/background.py shares [--network resnet18 --side 4096 --shares 0.02 0.25 0.5 1 --rounds 2]
+    python benchmarks/background.py plot
     python benchmarks/background.py step [SLIDE | --side 65536 --tissue 0.2 --pieces 400] [--everything]
                                     [--host 18GB --disk 60GB --strips 256MB --store bfloat16]
 
 `shares` prints one JSON line for each share of foreground in the middle of an image: steps that skip background and
 steps that compute it run in turn, each in a process of its own; `active` is the share of the work of a forward pass
-that is left. `step` runs one step, tracing included, on a slide, masked by its tissue, or on an image with many pieces
-of foreground; it prints the plan, the seconds of each sweep and one JSON line with the peak memory.
+that is left. `plot` draws what is in `results.jsonl` of it. `step` runs one step, tracing included, on a slide, masked
+by its tissue, or on an image with many pieces of foreground; it prints the plan, the seconds of each sweep and one
+JSON line with the peak memory.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ CELL = 64
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("what", choices=["shares", "step", "way"])
+    parser.add_argument("what", choices=["shares", "step", "way", "plot"])
     parser.add_argument("slide", nargs="?", help="a slide; by default an image is made")
     parser.add_argument("--network", default="resnet18", choices=["resnet18", "resnet50"])
-    parser.add_argument("--side", type=int, default=8192)
-    parser.add_argument("--shares", nargs="+", type=float, default=[0.1, 0.25, 0.5, 0.75, 1.0])
+    parser.add_argument("--side", type=int, default=4096)
+    parser.add_argument("--shares", nargs="+", type=float, default=[0.02, 0.25, 0.5, 1.0])
     parser.add_argument("--tissue", type=float, default=0.2, help="share of foreground")
     parser.add_argument("--pieces", type=int, default=1, help="pieces of foreground, disks")
     parser.add_argument("--everything", action="store_true", help="compute background too")
@@ -60,6 +62,8 @@ def main() -> None:
     if arguments.what == "shares":
         for share in arguments.shares:
             print(compare(arguments, share), flush=True)
+    elif arguments.what == "plot":
+        plot(os.path.join(HERE, "results.jsonl"), os.path.join(HERE, "background.png"))
     elif arguments.what == "way":
         print(json.dumps(way(arguments)))
     else:
@@ -70,6 +74,7 @@ def compare(arguments: argparse.Namespace, share: float) -> str:
     """Return the JSON line of one share: both ways in turn."""
     common = ["--network", arguments.network, "--side", arguments.side, "--tissue", share]
     common += ["--steps", arguments.steps, "--strips", arguments.strips]
+    common += ["--store", arguments.store] if arguments.store else []
     results: dict[bool, list[Any]] = {False: [], True: []}
     for _ in range(arguments.rounds):
         for everything, found in results.items():
@@ -81,6 +86,7 @@ def compare(arguments: argparse.Namespace, share: float) -> str:
         [arguments.side, arguments.side, 3],
         network=arguments.network,
         tissue=share,
+        store=arguments.store or "float32",
         active=round(pairs[0][0]["active"], 4),
         skips=pairs[0][0]["skips"],
         time_ratio=round(statistics.median(a["seconds"] / b["seconds"] for a, b in pairs), 3),
@@ -93,6 +99,38 @@ def compare(arguments: argparse.Namespace, share: float) -> str:
         everything_peak_bytes=pairs[0][1]["peak_bytes"],
         pairs=len(pairs),
     )
+
+
+def plot(results: str, path: str) -> None:
+    """Draw time and memory of steps that skip background against the share of the work that is left.
+
+    Of each network, image and share of foreground, the last line counts.
+    """
+    from matplotlib.figure import Figure
+
+    with open(results) as file:
+        lines = [json.loads(line) for line in file]
+    lines = [line for line in lines if {"time_ratio", "active", "tissue"} <= line.keys()]
+    last = {(line["network"], line["size"][0], line["tissue"]): line for line in lines}
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    time_axes, memory_axes = figure.subplots(1, 2)
+    for network, side in sorted({key[:2] for key in last}):
+        points = sorted(
+            (line["active"], line["time_ratio"], line["peak_bytes"] / line["everything_peak_bytes"])
+            for key, line in last.items()
+            if key[:2] == (network, side)
+        )
+        active, seconds, peaks = zip(*points, strict=True)
+        label = f"{network}, {side} x {side}"
+        time_axes.plot(active, seconds, "o-", label=label)
+        memory_axes.plot(active, peaks, "o-", label=label)
+    for axes, name in ((time_axes, "time of a step"), (memory_axes, "peak memory of the process")):
+        axes.plot([0, 1], [0, 1], "k:", linewidth=1, label="the share itself")
+        axes.set_xlabel("share of the work that is not background")
+        axes.set_ylabel(f"{name}, relative to computing everything")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    figure.savefig(path, dpi=120)
 
 
 def way(arguments: argparse.Namespace) -> dict[str, Any]:

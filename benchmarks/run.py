@@ -89,11 +89,16 @@ CASES = {
     ),
     "background-resnet18": Case(
         "time against the share of an image that is not background",
-        "background.py shares --network resnet18 --side 8192 --rounds 1 --steps 1",
+        "background.py shares --network resnet18 --side 4096 --shares 0.02 0.1 0.25 0.5 0.75 1",
+    ),
+    "background-resnet18-8192": Case(
+        "the same for a larger image, with stores in bfloat16",
+        "background.py shares --network resnet18 --side 8192 --shares 0.02 0.2 --rounds 1 "
+        "--store bfloat16",
     ),
     "background-resnet50": Case(
         "the same for ResNet-50",
-        "background.py shares --network resnet50 --side 4096 --rounds 1 --steps 1",
+        "background.py shares --network resnet50 --side 3072 --shares 0.05 0.25 0.5 1 --rounds 1",
     ),
     "scaling": Case(
         "how time grows with the area, by stages that stream", "scaling.py --plot scaling.png"
