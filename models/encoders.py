@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import keras
-import numpy as np
 from keras import layers
 
 from tfbig.models.mobilenet import mobilenetv2
 from tfbig.models.resnet import resnet18, resnet18_flat, resnet26, resnet34, resnet50
+from tfbig.models.scaling import scaled
 
 Builder: TypeAlias = Callable[..., keras.Model]
 """Function from the shape of a tile, and options, to an encoder."""
@@ -121,32 +121,6 @@ def lenet(shape: Sequence[int]) -> keras.Model:
     return keras.Model(tile, x, name="lenet")
 
 
-def scaled(
-    net: keras.Model,
-    shape: Sequence[int | None],
-    mean: float | Sequence[float] = 0.0,
-    std: float | Sequence[float] = 1.0,
-) -> keras.Model:
-    """Put a network behind `(x / 255 - mean) / std`; a tile of one channel is repeated for a network of three.
-
-    Args:
-        net: Keras model that expects `[N, H, W, 3]`, or `[N, H, W, 1]`.
-        shape: `(H, W, C)` of a tile, with C 1 or 3.
-        mean: Mean of the channels divided by 255, one number or one per channel.
-        std: Standard deviation of the channels divided by 255, one number or one per channel.
-
-    Returns:
-        A plain `keras.Model` from values 0 to 255, `[N, H, W, C]`, to what `net` returns.
-    """
-    channels = net.input_shape[-1]
-    means, stds = (np.broadcast_to(n, channels).tolist() for n in (mean, std))
-    tile = keras.Input(shape)
-    x = layers.Concatenate()([tile] * channels) if shape[-1] == 1 < channels else tile
-    scale, shift = [1 / (255 * s) for s in stds], [-m / s for m, s in zip(means, stds, strict=True)]
-    x = layers.Rescaling(scale, shift)(x)
-    return keras.Model(tile, net(x), name=net.name)
-
-
 TRUNKS: dict[str, Builder] = {"small": small_trunk, "strided": strided_trunk}
 """Networks for any number of channels, which need no mean and standard deviation."""
 NETWORKS: dict[str, Builder] = RESNETS | {"mobilenetv2": mobilenetv2}
@@ -190,8 +164,8 @@ def make(
     Args:
         name: `small`, `strided`, `lenet`, or one of `NETWORKS`.
         shape: `(H, W, C)` of a tile, or of a whole image if `pooled` is False.
-        mean: Mean of the channels, for one of `NETWORKS`; see `scaled`.
-        std: Standard deviation of the channels, for one of `NETWORKS`; see `scaled`.
+        mean: Mean of the channels, for one of `NETWORKS`; see `tfbig.models.scaling`.
+        std: Standard deviation of the channels, for one of `NETWORKS`; see `tfbig.models.scaling`.
         norm: False removes the BatchNormalization layers.
         latent: Numbers in a code, computed from the features by a Dense layer (or a 1 x 1 convolution if `pooled` is
             False); None for the features themselves.

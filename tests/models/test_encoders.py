@@ -1,6 +1,5 @@
 """Encoders of tiles and patches by name."""
 
-import keras
 import numpy as np
 import pytest
 
@@ -49,16 +48,6 @@ def test_encoder_of_abmil_acc():
     assert gray.output_shape == (None, 2048)
     count = sum(int(np.prod(w.shape)) for w in gray.trainable_weights)
     assert count == 15_995_176 - 2048 * 1000 - 1000 - 2 * 7 * 7 * 64
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_scaled_tiles(channels):
-    """Tiles from 0 to 255 are scaled, and a gray tile is repeated for a network of three channels."""
-    mean, std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
-    net = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.Identity()])
-    x = np.random.default_rng(0).integers(0, 256, (2, 4, 4, channels)).astype("float32")
-    seen = encoders.scaled(net, (4, 4, channels), mean, std)(x)
-    np.testing.assert_allclose(seen, (x / 255 - mean) / std, atol=1e-6)
 
 
 def test_encoder_of_big_layers():
