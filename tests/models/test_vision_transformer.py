@@ -1,11 +1,15 @@
 """Vision transformers: every option is that of timm, position embeddings are resized as in timm."""
 
+import keras
+import mil_models
 import numpy as np
 import pytest
 import torch_weights
 from exactness import FLOAT64, assert_same
 
 from tfbig.models import pretrained, vision_transformer
+from tfbig.models.pooling import ABMIL
+from tfbig.models.scaling import scaled
 from tfbig.models.vision_transformer import Tokens, ViT
 
 MEAN, STD = np.array(pretrained.IMAGENET_MEAN), np.array(pretrained.IMAGENET_STD)
@@ -131,3 +135,24 @@ def test_names_of_transformers():
 def test_configurations_that_do_not_exist(options, message):
     with pytest.raises(ValueError, match=message):
         ViT(**OURS | options)
+
+
+def tile_encoder():
+    """Two blocks with registers, for tiles of the size of `mil_models.SIDE`."""
+    keras.utils.set_random_seed(3)
+    config = ViT(3, 12, 2, 2, mlp="swiglu", registers=2, layer_scale=1.0, pooling="token_mean")
+    shape = (mil_models.SIDE, mil_models.SIDE, 3)
+    return scaled(vision_transformer.vision_transformer(shape, config), shape, 0.5, 0.2)
+
+
+def test_training_on_bags(float64):
+    """`fit` in slices of three instances equals `fit` on whole bags."""
+    models = mil_models.both(
+        lambda: ABMIL(2, hidden=8), lambda: keras.optimizers.SGD(0.1, momentum=0.9), tile_encoder
+    )
+    before = models[0].get_weights()
+    logs = mil_models.train(models, epochs=2)
+    assert_same(logs[0]["loss"], logs[1]["loss"], FLOAT64)
+    assert_same(models[0].get_weights(), models[1].get_weights(), FLOAT64)
+    for variable, old in zip(models[0].encoder.weights, before, strict=False):
+        assert np.abs(variable - old).max() > 0, variable.path
