@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 import keras
 from keras import layers
 
+from tfbig.models import pathology_encoders
 from tfbig.models.mobilenet import mobilenetv2
+from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
 from tfbig.models.resnet import resnet18, resnet18_flat, resnet26, resnet34, resnet50
 from tfbig.models.scaling import scaled
 
@@ -153,8 +155,8 @@ def without_norm(model: keras.Model) -> keras.Model:
 def make(
     name: str,
     shape: Sequence[int | None],
-    mean: float | Sequence[float] = 0.0,
-    std: float | Sequence[float] = 1.0,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
     norm: bool = True,
     latent: int | None = None,
     pooled: bool = True,
@@ -162,28 +164,40 @@ def make(
     """Build an encoder by name.
 
     Args:
-        name: `small`, `strided`, `lenet`, or one of `NETWORKS`.
+        name: `small`, `strided`, `lenet`, one of `NETWORKS`, or one of `tfbig.models.pathology_encoders`.
         shape: `(H, W, C)` of a tile, or of a whole image if `pooled` is False.
-        mean: Mean of the channels, for one of `NETWORKS`; see `tfbig.models.scaling`.
-        std: Standard deviation of the channels, for one of `NETWORKS`; see `tfbig.models.scaling`.
+        mean: Mean of the channels, for one of `NETWORKS`, see `tfbig.models.scaling`; by default 0, or that of an
+            encoder of pathology.
+        std: Standard deviation of the channels in the same way; by default 1, or that of an encoder of pathology.
         norm: False removes the BatchNormalization layers.
         latent: Numbers in a code, computed from the features by a Dense layer (or a 1 x 1 convolution if `pooled` is
             False); None for the features themselves.
-        pooled: False leaves out the global pooling, so that the result is a feature map; `lenet` has no such form.
+        pooled: False leaves out the global pooling, so that the result is a feature map; `lenet` and encoders of
+            pathology have no such form.
 
     Returns:
         A plain `keras.Model` from `[N, H, W, C]` to `[N, d]`, or to `[N, rows, columns, d]`.
+
+    Raises:
+        ValueError: The encoder has no feature map, or cannot read such tiles.
     """
+    if name in PATHOLOGY_ENCODERS and not pooled:
+        raise ValueError(
+            f"pooled=False: '{name}' has no feature map; choose one of {', '.join((*TRUNKS, *NETWORKS))}."
+        )
     builders: dict[str, Builder] = (
         {"small": small, "strided": strided, "lenet": lenet} if pooled else TRUNKS
     )
     if name in builders:
         encoder = builders[name](shape)
+    elif name in PATHOLOGY_ENCODERS:
+        encoder = pathology_encoders.build(name, shape, mean=mean, std=std)
     else:
         pooling = "flatten" if name in FLAT else "avg"
         options = {"include_top": False, "pooling": pooling if pooled else None}
         seen = tuple(shape) if name in TILE_CHANNELS else (*shape[:2], 3)
-        encoder = scaled(NETWORKS[name](seen, **options), shape, mean, std)
+        scale = (0.0 if mean is None else mean, 1.0 if std is None else std)
+        encoder = scaled(NETWORKS[name](seen, **options), shape, *scale)
     encoder = encoder if norm else without_norm(encoder)
     if latent is None:
         return encoder

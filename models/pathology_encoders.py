@@ -135,7 +135,11 @@ PATHOLOGY_ENCODERS = {
 
 
 def build(
-    name: str, shape: Sequence[int | None] | None = None, depth: int | None = None
+    name: str,
+    shape: Sequence[int | None] | None = None,
+    depth: int | None = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
 ) -> keras.Model:
     """Build an encoder of pathology tiles with its normalisation, and random weights.
 
@@ -144,6 +148,8 @@ def build(
         shape: `(H, W, 3)` of a tile, with H and W multiples of the patch; by default those of the weights. For another
             size, `tfbig.models.pretrained.load` adapts position embeddings as timm does; those of Phikon are refused.
         depth: Number of blocks; by default that of the weights.
+        mean: Mean of the channels divided by 255; by default that of the weights.
+        std: Standard deviation of the channels divided by 255; by default that of the weights.
 
     Returns:
         A plain `keras.Model` from tiles `[N, H, W, 3]` of values 0 to 255 to features `[N, width]`.
@@ -153,7 +159,8 @@ def build(
     """
     entry = find(name)
     shape = (entry.size, entry.size, 3) if shape is None else tuple(shape)
-    return scaled(network(name, shape, depth), shape, entry.mean, entry.std)
+    scale = (entry.mean if mean is None else mean, entry.std if std is None else std)
+    return scaled(network(name, shape, depth), shape, *scale)
 
 
 def find(name: str) -> PathologyEncoder:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfbig.models import encoders
+from tfbig.models import encoders, pathology_encoders, vision_transformer
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,23 @@ def test_without_norm():
     assert not any("batch_normalization" in name for name in names)
     assert sum("conv2d" in name for name in names) == 5
     assert model(np.zeros((1, 64, 64, 1))).shape == (1, 4)
+
+
+def test_encoders_of_pathology(monkeypatch):
+    """Their mean and deviation are the defaults; a Dense layer makes codes of their features."""
+    monkeypatch.setattr(vision_transformer, "_normal", lambda: "zeros")
+    default = encoders.make("phikon", (32, 32, 3), latent=5)
+    assert default.output_shape == (None, 5)
+    (scaling,) = (layer for layer in default.get_layer("phikon").layers if "resc" in layer.name)
+    entry = pathology_encoders.PATHOLOGY_ENCODERS["phikon"]
+    np.testing.assert_allclose(scaling.offset, -np.array(entry.mean) / entry.std, rtol=1e-6)
+    given = encoders.make("phikon", (32, 32, 3), mean=0.0, std=1.0)
+    (scaling,) = (layer for layer in given.layers if "resc" in layer.name)
+    np.testing.assert_allclose(scaling.scale, [1 / 255] * 3)
+    with pytest.raises(
+        ValueError, match="pooled=False: 'phikon' has no feature map; choose one of"
+    ):
+        encoders.make("phikon", (32, 32, 3), pooled=False)
 
 
 def test_encoder_of_abmil_acc():
