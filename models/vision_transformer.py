@@ -2,6 +2,8 @@
 
 Dosovitskiy et al., "An image is worth 16x16 words" (ICLR 2021), with the additions of later encoders: LayerScale
 (Touvron et al., ICCV 2021), SwiGLU (Shazeer 2020), and registers (Darcet et al., ICLR 2024).
+
+Import this module before `keras.saving.load_model` reads a saved network, so that Keras knows its layers.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ ENCODERS = sorted(PATHOLOGY_ENCODERS)
 FLOAT32 = 1e-5
 """Error of float32 features, relative to the largest of them."""
 DEPTH = 2
+SAME = {"h-optimus-1": "h-optimus-0"}
+"""Encoders with the network and the scale of another, which read its file."""
 
 
 def spec(name, depth=DEPTH, **options):
@@ -25,7 +27,7 @@ def spec(name, depth=DEPTH, **options):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Folder with all encoders, of two blocks."""
-    specs = [spec(name, bin=name == "phikon") for name in ENCODERS]
+    specs = [spec(name, bin=name == "phikon") for name in ENCODERS if name not in SAME]
     return torch_weights.write_transformers(tmp_path_factory.mktemp("torch"), *specs)
 
 
@@ -37,9 +39,10 @@ def _plain_initial_weights(monkeypatch):
 
 def check(folder, name, depth, suffix=".safetensors"):
     """Load a file and compare the features of tiles from 0 to 255."""
-    expected = np.load(folder / f"{name}.npz")
+    file = SAME.get(name, name)
+    expected = np.load(folder / f"{file}.npz")
     encoder = pathology_encoders.build(name, expected["x"].shape[1:], depth)
-    loaded = pretrained.load(encoder, folder / f"{name}{suffix}")
+    loaded = pretrained.load(encoder, folder / f"{file}{suffix}")
     assert loaded.tensors == len(encoder.weights)
     assert set(loaded.unused) <= {"pooler.dense.weight", "pooler.dense.bias"}
     features = encoder(expected["x"], training=False).numpy()

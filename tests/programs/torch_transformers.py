@@ -88,6 +88,24 @@ def timm_network(size: tuple[int, int], **options: Any) -> nn.Module:
     return net.to_empty(device="cpu").eval()
 
 
+def in_float64(net: nn.Module) -> nn.Module:
+    """Return a network that computes in float64, with one layer at a time in float64, for large networks."""
+
+    def widen(layer: nn.Module, _: Any) -> None:
+        layer.kept = [parameter.data for parameter in layer.parameters()]
+        layer.double()
+
+    def narrow(layer: nn.Module, *_: Any) -> None:
+        for parameter, kept in zip(layer.parameters(), layer.kept, strict=True):
+            parameter.data = kept
+
+    for layer in net.modules():
+        if isinstance(layer, nn.Linear | nn.LayerNorm | nn.Conv2d):
+            layer.register_forward_pre_hook(widen)
+            layer.register_forward_hook(narrow)
+    return net
+
+
 def linear(x: torch.Tensor, tensors: Tensors, key: str) -> torch.Tensor:
     return functional.linear(x, tensors[f"{key}.weight"], tensors.get(f"{key}.bias"))
 
@@ -216,8 +234,7 @@ def of_timm(
     if stored != seen.shape[2:]:
         net = timm_network(tuple(seen.shape[2:]), **options)
         net.load_state_dict(checkpoint_filter_fn(dict(tensors), net))
-    outputs = net.double()(seen)
-    return tensors, outputs
+    return tensors, in_float64(net)(seen)
 
 
 def of_conch(
@@ -231,7 +248,7 @@ def of_conch(
     net.load_state_dict(trunk | {"pos_embed": stretched(trunk["pos_embed"], grid)})
     pool = randomise({key: torch.empty(shape) for key, shape in conch_shapes().items()})
     wide = {key: tensor.double() for key, tensor in pool.items()}
-    features = conch_features(wide, net.double()(seen))
+    features = conch_features(wide, in_float64(net)(seen))
     return {f"trunk.{key}": tensor for key, tensor in trunk.items()} | pool, features
 
 
