@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import keras
-import numpy as np
 from keras import layers
 
+from tfbig.models import pathology_encoders
 from tfbig.models.mobilenet import mobilenetv2
+from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
 from tfbig.models.resnet import resnet18, resnet18_flat, resnet26, resnet34, resnet50
+from tfbig.models.scaling import scaled
 
 Builder: TypeAlias = Callable[..., keras.Model]
 """Function from the shape of a tile, and options, to an encoder."""
@@ -121,32 +123,6 @@ def lenet(shape: Sequence[int]) -> keras.Model:
     return keras.Model(tile, x, name="lenet")
 
 
-def scaled(
-    net: keras.Model,
-    shape: Sequence[int | None],
-    mean: float | Sequence[float] = 0.0,
-    std: float | Sequence[float] = 1.0,
-) -> keras.Model:
-    """Put a network behind `(x / 255 - mean) / std`; a tile of one channel is repeated for a network of three.
-
-    Args:
-        net: Keras model that expects `[N, H, W, 3]`, or `[N, H, W, 1]`.
-        shape: `(H, W, C)` of a tile, with C 1 or 3.
-        mean: Mean of the channels divided by 255, one number or one per channel.
-        std: Standard deviation of the channels divided by 255, one number or one per channel.
-
-    Returns:
-        A plain `keras.Model` from values 0 to 255, `[N, H, W, C]`, to what `net` returns.
-    """
-    channels = net.input_shape[-1]
-    means, stds = (np.broadcast_to(n, channels).tolist() for n in (mean, std))
-    tile = keras.Input(shape)
-    x = layers.Concatenate()([tile] * channels) if shape[-1] == 1 < channels else tile
-    scale, shift = [1 / (255 * s) for s in stds], [-m / s for m, s in zip(means, stds, strict=True)]
-    x = layers.Rescaling(scale, shift)(x)
-    return keras.Model(tile, net(x), name=net.name)
-
-
 TRUNKS: dict[str, Builder] = {"small": small_trunk, "strided": strided_trunk}
 """Networks for any number of channels, which need no mean and standard deviation."""
 NETWORKS: dict[str, Builder] = RESNETS | {"mobilenetv2": mobilenetv2}
@@ -179,8 +155,8 @@ def without_norm(model: keras.Model) -> keras.Model:
 def make(
     name: str,
     shape: Sequence[int | None],
-    mean: float | Sequence[float] = 0.0,
-    std: float | Sequence[float] = 1.0,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
     norm: bool = True,
     latent: int | None = None,
     pooled: bool = True,
@@ -188,28 +164,40 @@ def make(
     """Build an encoder by name.
 
     Args:
-        name: `small`, `strided`, `lenet`, or one of `NETWORKS`.
+        name: `small`, `strided`, `lenet`, one of `NETWORKS`, or one of `tfbig.models.pathology_encoders`.
         shape: `(H, W, C)` of a tile, or of a whole image if `pooled` is False.
-        mean: Mean of the channels, for one of `NETWORKS`; see `scaled`.
-        std: Standard deviation of the channels, for one of `NETWORKS`; see `scaled`.
+        mean: Mean of the channels, for one of `NETWORKS`, see `tfbig.models.scaling`; by default 0, or that of an
+            encoder of pathology.
+        std: Standard deviation of the channels in the same way; by default 1, or that of an encoder of pathology.
         norm: False removes the BatchNormalization layers.
         latent: Numbers in a code, computed from the features by a Dense layer (or a 1 x 1 convolution if `pooled` is
             False); None for the features themselves.
-        pooled: False leaves out the global pooling, so that the result is a feature map; `lenet` has no such form.
+        pooled: False leaves out the global pooling, so that the result is a feature map; `lenet` and encoders of
+            pathology have no such form.
 
     Returns:
         A plain `keras.Model` from `[N, H, W, C]` to `[N, d]`, or to `[N, rows, columns, d]`.
+
+    Raises:
+        ValueError: The encoder has no feature map, or cannot read such tiles.
     """
+    if name in PATHOLOGY_ENCODERS and not pooled:
+        raise ValueError(
+            f"pooled=False: '{name}' has no feature map; choose one of {', '.join((*TRUNKS, *NETWORKS))}."
+        )
     builders: dict[str, Builder] = (
         {"small": small, "strided": strided, "lenet": lenet} if pooled else TRUNKS
     )
     if name in builders:
         encoder = builders[name](shape)
+    elif name in PATHOLOGY_ENCODERS:
+        encoder = pathology_encoders.build(name, shape, mean=mean, std=std)
     else:
         pooling = "flatten" if name in FLAT else "avg"
         options = {"include_top": False, "pooling": pooling if pooled else None}
         seen = tuple(shape) if name in TILE_CHANNELS else (*shape[:2], 3)
-        encoder = scaled(NETWORKS[name](seen, **options), shape, mean, std)
+        scale = (0.0 if mean is None else mean, 1.0 if std is None else std)
+        encoder = scaled(NETWORKS[name](seen, **options), shape, *scale)
     encoder = encoder if norm else without_norm(encoder)
     if latent is None:
         return encoder

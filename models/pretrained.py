@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 
 import keras
 
-from tfbig.models import mobilenet, weight_files
+from tfbig.models import mobilenet, vision_transformer, weight_files
+from tfbig.models.vision_transformer import LayerScale, Query, Tokens
 from tfbig.models.weight_files import Arrays
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -26,11 +27,11 @@ IMAGENET = {
 }
 """Published weights of each network after training on ImageNet-1k; `tv` are those of torchvision."""
 
-NOT_WEIGHTS = ("num_batches_tracked",)
-"""Endings of keys that no network uses: torch counts batches."""
+NOT_WEIGHTS = ("num_batches_tracked", "mask_token", "masked_embed")
+"""Endings of keys that no network uses: torch counts batches, and masks patches in training."""
 OUTSIDE = "../"
 """What is put before the names of layers outside the network, such as those of its code."""
-CLASSIFIERS = ("fc.", "classifier.", "head.", "layers/dense/", OUTSIDE)
+CLASSIFIERS = ("fc.", "classifier.", "head.", "pooler.", "layers/dense/", OUTSIDE)
 """Beginnings of keys that a network without its top does not use."""
 KINDS = {
     keras.layers.Conv2D: "conv2d",
@@ -38,8 +39,21 @@ KINDS = {
     keras.layers.Dense: "dense",
     keras.layers.BatchNormalization: "batch_normalization",
     keras.layers.GroupNormalization: "group_normalization",
+    keras.layers.LayerNormalization: "layer_normalization",
+    Tokens: "tokens",
+    LayerScale: "layer_scale",
+    Query: "query",
 }
 """Layers with weights, and their names in `.weights.h5` files."""
+NORMS = (
+    keras.layers.BatchNormalization,
+    keras.layers.GroupNormalization,
+    keras.layers.LayerNormalization,
+)
+POSITIONS = "pos_embed"
+"""Key of position embeddings."""
+TRUNK = "trunk."
+"""What CONCH puts before the names of its vision transformer."""
 WRAPPED = "layers/functional/"
 """What Keras puts before the names of a model inside a model."""
 
@@ -72,11 +86,11 @@ def load(model: keras.Model, path: str | Path) -> Loaded:
         safetensors.torch.save_file(torchvision.models.resnet18(weights="DEFAULT").state_dict(), path)
 
     Args:
-        model: Network of `tfbig.models.resnet`, of `tfbig.models.mobilenet` or `tfbig.models.encoders`; it may be
-            streamed, or part of a larger model that has no other weights.
-        path: A file that `tfbig.models.weight_files.read` accepts, with names and layouts of torchvision or timm, or
-            the `.weights.h5` of the same network, also inside a larger model. Without its top, the classifier of the
-            file is left out.
+        model: Network of `tfbig.models`, such as one of `tfbig.models.encoders`; it may be streamed, or part of a
+            larger model that has no other weights.
+        path: A file that `tfbig.models.weight_files.read` accepts, with names and layouts of torchvision, timm, or
+            for vision transformers transformers, or the `.weights.h5` of the same network, also inside a larger model.
+            Without its top, the classifier of the file is left out.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -86,7 +100,7 @@ def load(model: keras.Model, path: str | Path) -> Loaded:
     arrays = weight_files.read(path)
     by_keras = any(key.startswith("layers/") for key in arrays)
     expected = _keras_variables(model) if by_keras else _torch_variables(model)
-    arrays = _unwrapped(arrays, expected) if by_keras else _as_torchvision(arrays)
+    arrays = _unwrapped(arrays, expected) if by_keras else _as_torchvision(arrays, model)
     for key, (variable, order) in expected.items():
         _check_key(key, _shape(variable, order), arrays, path, model.name)
     unused = sorted(arrays.keys() - expected.keys())
@@ -157,14 +171,21 @@ def _torch_variables(model: keras.Model) -> Variables:
         if isinstance(layer, keras.layers.Conv2D):
             # From [out, in, rows, columns].
             variables[f"{layer.name}.weight"] = layer.kernel, (2, 3, 1, 0)
+            if layer.use_bias:
+                variables[f"{layer.name}.bias"] = layer.bias, (0,)
         elif isinstance(layer, keras.layers.DepthwiseConv2D):
             # From [channels, 1, rows, columns].
             variables[f"{layer.name}.weight"] = layer.kernel, (2, 3, 0, 1)
         elif isinstance(layer, keras.layers.Dense):
             # From [out, in].
             variables[f"{layer.name}.weight"] = layer.kernel, (1, 0)
-            variables[f"{layer.name}.bias"] = layer.bias, (0,)
-        elif isinstance(layer, (keras.layers.BatchNormalization, keras.layers.GroupNormalization)):
+            if layer.use_bias:
+                variables[f"{layer.name}.bias"] = layer.bias, (0,)
+        elif isinstance(layer, (Tokens, LayerScale, Query)):
+            prefix = "" if isinstance(layer, Tokens) else f"{layer.name}."
+            for variable in layer.weights:
+                variables[f"{prefix}{variable.name}"] = variable, tuple(range(len(variable.shape)))
+        elif isinstance(layer, NORMS):
             variables[f"{layer.name}.weight"] = layer.gamma, (0,)
             variables[f"{layer.name}.bias"] = layer.beta, (0,)
         if isinstance(layer, keras.layers.BatchNormalization):
@@ -188,11 +209,20 @@ def _keras_variables(model: keras.Model) -> Variables:
     return variables
 
 
-def _as_torchvision(arrays: Arrays) -> Arrays:
-    """Return arrays under torchvision's names, without those that no network uses."""
-    arrays = {key.replace("/", "."): array for key, array in arrays.items()}
+def _as_torchvision(arrays: Arrays, model: keras.Model) -> Arrays:
+    """Return arrays under the names of the network's layers, those of torchvision or timm.
+
+    Those that no network uses are left out, and position embeddings are fitted to the size of the images.
+    """
+    arrays = {key.replace("/", ".").removeprefix(TRUNK): array for key, array in arrays.items()}
     arrays = {key: array for key, array in arrays.items() if not key.endswith(NOT_WEIGHTS)}
-    return mobilenet.from_timm(arrays) if "conv_stem.weight" in arrays else arrays
+    if "conv_stem.weight" in arrays:
+        return mobilenet.from_timm(arrays)
+    arrays = vision_transformer.from_transformers(arrays)
+    for layer in _leaves(model):
+        if isinstance(layer, Tokens) and POSITIONS in arrays:
+            arrays[POSITIONS] = layer.fitted(arrays[POSITIONS])
+    return arrays
 
 
 def _unwrapped(arrays: Arrays, expected: Mapping[str, Any]) -> Arrays:
@@ -214,14 +244,14 @@ def _check_key(
     if key not in arrays:
         raise ValueError(
             f"{path}: has no '{key}', which '{model}' expects with shape {shape}; the file has {_describe(arrays)}. "
-            "Use weights of the same network, under the names of torchvision, timm or tfbig."
+            "Use weights of the same network, under the names of torchvision, timm, transformers or tfbig."
         )
     if arrays[key].shape != shape:
-        advice = (
-            "Build the model with as many classes as the file, or with include_top=False"
-            if key.startswith(CLASSIFIERS)
-            else "Use weights of the same network"
-        )
+        advice = "Use weights of the same network"
+        if key.startswith(CLASSIFIERS):
+            advice = "Build the model with as many classes as the file, or with include_top=False"
+        elif key == POSITIONS:
+            advice = "Use tiles of the size that the weights were trained with, of the same network"
         raise ValueError(
             f"{path}: '{key}' has shape {arrays[key].shape}, '{model}' expects {shape}. {advice}."
         )

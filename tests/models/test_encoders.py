@@ -1,10 +1,9 @@
 """Encoders of tiles and patches by name."""
 
-import keras
 import numpy as np
 import pytest
 
-from tfbig.models import encoders
+from tfbig.models import encoders, pathology_encoders, vision_transformer
 
 
 @pytest.mark.parametrize(
@@ -41,6 +40,23 @@ def test_without_norm():
     assert model(np.zeros((1, 64, 64, 1))).shape == (1, 4)
 
 
+def test_encoders_of_pathology(monkeypatch):
+    """Their mean and deviation are the defaults; a Dense layer makes codes of their features."""
+    monkeypatch.setattr(vision_transformer, "_normal", lambda: "zeros")
+    default = encoders.make("phikon", (32, 32, 3), latent=5)
+    assert default.output_shape == (None, 5)
+    (scaling,) = (layer for layer in default.get_layer("phikon").layers if "resc" in layer.name)
+    entry = pathology_encoders.PATHOLOGY_ENCODERS["phikon"]
+    np.testing.assert_allclose(scaling.offset, -np.array(entry.mean) / entry.std, rtol=1e-6)
+    given = encoders.make("phikon", (32, 32, 3), mean=0.0, std=1.0)
+    (scaling,) = (layer for layer in given.layers if "resc" in layer.name)
+    np.testing.assert_allclose(scaling.scale, [1 / 255] * 3)
+    with pytest.raises(
+        ValueError, match="pooled=False: 'phikon' has no feature map; choose one of"
+    ):
+        encoders.make("phikon", (32, 32, 3), pooled=False)
+
+
 def test_encoder_of_abmil_acc():
     """ResNet of bottlenecks 2, 2, 2, 2 whose first convolution has one channel: 2048 features of gray tiles."""
     gray, colour = (encoders.make("resnet26", (84, 84, channels)) for channels in (1, 3))
@@ -49,16 +65,6 @@ def test_encoder_of_abmil_acc():
     assert gray.output_shape == (None, 2048)
     count = sum(int(np.prod(w.shape)) for w in gray.trainable_weights)
     assert count == 15_995_176 - 2048 * 1000 - 1000 - 2 * 7 * 7 * 64
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_scaled_tiles(channels):
-    """Tiles from 0 to 255 are scaled, and a gray tile is repeated for a network of three channels."""
-    mean, std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
-    net = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.Identity()])
-    x = np.random.default_rng(0).integers(0, 256, (2, 4, 4, channels)).astype("float32")
-    seen = encoders.scaled(net, (4, 4, channels), mean, std)(x)
-    np.testing.assert_allclose(seen, (x / 255 - mean) / std, atol=1e-6)
 
 
 def test_encoder_of_big_layers():

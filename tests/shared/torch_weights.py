@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "torch_networks.py"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 
 
 def write(folder: Path, *names: str) -> Path:
     """Write networks by the names of `tests/programs/torch_networks.py`, and return the folder; skip without torch."""
+    return _run("torch_networks.py", folder, *names)
+
+
+def write_transformers(folder: Path, *specs: dict[str, Any]) -> Path:
+    """Write vision transformers, as `tests/programs/torch_transformers.py` says, and return the folder."""
+    return _run("torch_transformers.py", folder, json.dumps(specs))
+
+
+def _run(program: str, folder: Path, *arguments: str) -> Path:
+    """Run a program that writes to a folder; skip without torch."""
     for library in ("torchvision", "timm"):
         if importlib.util.find_spec(library) is None:
             pytest.skip(f"{library} is not installed")
-    run = [sys.executable, str(PROGRAM), str(folder), *names]
+    run = [sys.executable, str(PROGRAMS / program), str(folder), *arguments]
     subprocess.run(run, check=True, capture_output=True, text=True)
     return folder

@@ -8,7 +8,7 @@ from tfbig.cli.data import images, published_datasets
 from tfbig.cli.settings import choices, request
 from tfbig.cli.tasks import fitting
 from tfbig.cli.tasks.mil import AGGREGATORS
-from tfbig.models import dtfd, encoders, gigapixel_unet, latent
+from tfbig.models import dtfd, encoders, gigapixel_unet, latent, pathology_encoders
 from tfbig.patchgd import patch_sampling
 from tfbig.results import report, run_folder
 from tfbig.tissue import masks
@@ -27,6 +27,7 @@ def test_names() -> None:
     assert tuple(
         tuple(names) for names in (encoders.TRUNKS, encoders.RESNETS, encoders.NETWORKS)
     ) == (choices.TRUNKS, choices.RESNETS, choices.NETWORKS)
+    assert tuple(pathology_encoders.PATHOLOGY_ENCODERS) == choices.PATHOLOGY_ENCODERS
     assert list(choices.COLLECTIONS) == list(published_datasets.COLLECTIONS)
     assert set(images.POOLS) < set(choices.IMAGES)
 

@@ -2,6 +2,7 @@
 
 import importlib
 import shutil
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -15,6 +16,7 @@ from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
 from tfbig.cli.tasks import encoder_weights
 from tfbig.models import encoders, pretrained
+from tfbig.models.pathology_encoders import OPTIMUS_MEAN, OPTIMUS_STD, PATHOLOGY_ENCODERS
 
 RESNET = ("--encoder", "resnet18", "--tile", "32", "--model", "mean")
 
@@ -130,6 +132,8 @@ def test_networks_without_published_weights():
         SourceError, match="no published weights of --encoder small, but of resnet18,"
     ):
         encoder_weights._fetched("small")
+    with pytest.raises(SourceError, match=r"Request .* at https://huggingface.co/MahmoodLab/UNI,"):
+        encoder_weights._fetched("uni")
 
 
 def test_file_of_torchvision(torch_file, tmp_path, capsys):
@@ -207,6 +211,8 @@ def test_run_of_another_encoder(mil_run, tmp_path, capsys):
         (MILSettings(std=0.5), (0.0, 0.5)),
         (PatchGDSettings(encoder="resnet50", mean=(0.1, 0.2, 0.3)), ((0.1, 0.2, 0.3), 1.0)),
         (MILSettings(encoder="small", encoder_weights="w.h5"), (0.0, 1.0)),
+        (MILSettings(encoder="h-optimus-0", encoder_weights="w.bin"), (OPTIMUS_MEAN, OPTIMUS_STD)),
+        (MILSettings(encoder="uni", std=0.5), (pretrained.IMAGENET_MEAN, 0.5)),
         (
             MILSettings(encoder="resnet18", encoder_weights="imagenet", mean=0.0, std=1.0),
             (0.0, 1.0),
@@ -221,9 +227,31 @@ def test_scale(settings, scale):
 
 def test_scale_of_a_run(tmp_path):
     (tmp_path / "config.yaml").write_text("mean: [0.1, 0.2, 0.3]\nstd: 0.5\n")
-    settings = MILSettings(encoder="resnet18", encoder_weights=str(tmp_path))
-    resolved = encoder_weights.with_scale(settings)
-    assert (resolved.mean, resolved.std) == ((0.1, 0.2, 0.3), 0.5)
+    for encoder in ("resnet18", "uni"):
+        settings = MILSettings(encoder=encoder, encoder_weights=str(tmp_path))
+        resolved = encoder_weights.with_scale(settings)
+        assert (resolved.mean, resolved.std) == ((0.1, 0.2, 0.3), 0.5)
+
+
+def test_encoders_of_pathology(tmp_path, monkeypatch, capsys):
+    """`--encoder virchow2` takes a file with timm's names; here its network has one small block."""
+    entry = PATHOLOGY_ENCODERS["virchow2"]
+    network = replace(entry.network, patch=16, width=8, heads=2, depth=1)
+    monkeypatch.setitem(PATHOLOGY_ENCODERS, "virchow2", replace(entry, network=network))
+    save_file(state_of("virchow2"), tmp_path / "virchow2.safetensors")
+    flags = ("--encoder", "virchow2", "--encoder-weights", str(tmp_path / "virchow2.safetensors"))
+    more = ("--tile", "32", "--model", "mean", "--mode", "frozen", "--epochs", "1")
+    assert run_mil(tmp_path / "out", *flags, *more) == 0
+    printed = capsys.readouterr().out
+    assert (
+        "--mean 0.485 0.456 0.406 --std 0.229 0.224 0.225: those of --encoder virchow2" in printed
+    )
+    assert f"encoder weights {flags[-1]}: 21 tensors loaded\n" in printed
+    model = keras.models.load_model(tmp_path / "out" / "model.keras", compile=False)
+    trained = pretrained.find(model, "virchow2").get_layer("virchow2").get_layer("tokens")
+    expected = state_of("virchow2")["pos_embed"]
+    assert expected.shape == (1, 5 + 4, 8)
+    np.testing.assert_array_equal(trained.pos_embed, expected)
 
 
 @pytest.mark.parametrize(

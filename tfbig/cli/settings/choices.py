@@ -30,6 +30,10 @@ SAMPLERS = ("shuffle", "replacement", "attention")
 SCALES = ("published", "unbiased")
 TRUNKS = ("small", "strided")
 NETWORKS = (*RESNETS, "mobilenetv2")
+PATHOLOGY_ENCODERS = (
+    *("uni", "uni2-h", "virchow", "virchow2", "h-optimus-0", "h-optimus-1"),
+    *("prov-gigapath", "phikon", "phikon-v2", "conch-1.5"),
+)
 
 COLLECTIONS = {
     "panda": "prostate biopsies, ISUP grade 0 to 5 (Bulten et al., 2022)",

@@ -155,12 +155,16 @@ class MILNetwork:
     )
     encoder: str = flag(
         "small",
-        choices=["small", "lenet", *choices.RESNETS, "none"],
+        choices=["small", "lenet", *choices.RESNETS, *choices.PATHOLOGY_ENCODERS, "none"],
         help="network of an instance; none if bags hold features (default: %(default)s)",
     )
     encoder_weights: str | None = encoder_weights_flag()
-    mean: float | tuple[float, ...] | None = channels_flag(0.0, "mean", "a ResNet")
-    std: float | tuple[float, ...] | None = channels_flag(1.0, "standard deviation", "a ResNet")
+    mean: float | tuple[float, ...] | None = channels_flag(
+        0.0, "mean", "a ResNet, or an encoder of pathology, which has its own"
+    )
+    std: float | tuple[float, ...] | None = channels_flag(
+        1.0, "standard deviation", "a ResNet, or an encoder of pathology, which has its own"
+    )
     hidden: int = flag(
         128, type=types.count, help="units of the attention layer (default: %(default)s)"
     )

@@ -14,6 +14,7 @@ from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentation
 from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
 from tfbig.models import encoders, pretrained
+from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
 from tfbig.results import run_folder
 
 MODEL = "model.keras"
@@ -29,7 +30,8 @@ S = TypeVar("S", bound=EncoderSettings)
 def with_scale(settings: S) -> S:
     """Return the settings with the mean and standard deviation of the channels that the encoder expects.
 
-    Without `--mean` and `--std` these are 0 and 1, or those that the weights of `--encoder-weights` were trained with.
+    Without `--mean` and `--std` these are 0 and 1, or those that the weights of `--encoder-weights`, or those of an
+    encoder of pathology, were trained with.
 
     Args:
         settings: Settings of the run.
@@ -45,7 +47,9 @@ def with_scale(settings: S) -> S:
         )
     if settings.mean is not None and settings.std is not None:
         return settings
-    if weights is None or settings.encoder not in encoders.NETWORKS:
+    if settings.encoder in PATHOLOGY_ENCODERS and not _is_run(weights):
+        return _with_own_scale(settings)
+    if weights is None or settings.encoder not in (*encoders.NETWORKS, *PATHOLOGY_ENCODERS):
         mean, std = settings.mean, settings.std
         return replace(
             settings, mean=0.0 if mean is None else mean, std=1.0 if std is None else std
@@ -58,6 +62,20 @@ def with_scale(settings: S) -> S:
     mean, std = _known_scale(weights)
     print(f"--mean {_shown(mean)} --std {_shown(std)}: those of --encoder-weights {weights}")
     return replace(settings, mean=mean, std=std)
+
+
+def _with_own_scale(settings: S) -> S:
+    """Return the settings with the mean and standard deviation of an encoder of pathology, where none are given."""
+    entry = PATHOLOGY_ENCODERS[settings.encoder]
+    mean = entry.mean if settings.mean is None else settings.mean
+    std = entry.std if settings.std is None else settings.std
+    print(f"--mean {_shown(mean)} --std {_shown(std)}: those of --encoder {settings.encoder}")
+    return replace(settings, mean=mean, std=std)
+
+
+def _is_run(weights: str | None) -> bool:
+    """Return whether weights are those of a run, whose settings say how its images were scaled."""
+    return weights is not None and (Path(weights) / run_folder.CONFIG).is_file()
 
 
 def _known_scale(weights: str) -> tuple[Any, Any]:
@@ -134,6 +152,11 @@ def _fetched(name: str) -> str:
     Raises:
         SourceError: There are none, or they cannot be fetched.
     """
+    if name in PATHOLOGY_ENCODERS:
+        raise SourceError(
+            f"--encoder-weights imagenet: --encoder {name} was trained on slides. Request its weights at "
+            f"https://huggingface.co/{PATHOLOGY_ENCODERS[name].repository}, and give the path of the file."
+        )
     if name not in pretrained.IMAGENET:
         raise SourceError(
             f"--encoder-weights imagenet: there are no published weights of --encoder {name}, but of "
