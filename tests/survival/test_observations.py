@@ -12,7 +12,7 @@ WRONG = [
     (
         [1.0, 2.0],
         [1],
-        r"times have shape \(2,\) and events \(1,\), expected equal shapes \[n\]. Give one",
+        r"times have shape \(2,\) and events \(1,\), expected equal shapes \[n\]. Give one of the times and one",
     ),
     ([[1.0]], [[1]], r"times have shape \(1, 1\)"),
     ([1.0, -1.0], [1, 0], r"1 of 2 times .* negative \(member 1 has -1.0\), .* Correct the table"),

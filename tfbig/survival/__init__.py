@@ -1,5 +1,17 @@
 """Survival analysis: losses, gradients over whole risk sets, concordance, survival curves. Higher risk is worse."""
 
 from tfbig.survival.cox import cox_loss
+from tfbig.survival.discrete_time import (
+    TimeBins,
+    discrete_time_loss,
+    discrete_time_risk,
+    survival_function,
+)
 
-__all__ = ["cox_loss"]
+__all__ = [
+    "TimeBins",
+    "cox_loss",
+    "discrete_time_loss",
+    "discrete_time_risk",
+    "survival_function",
+]

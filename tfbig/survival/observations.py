@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 
-def check_observations(name: str, times: Any, events: Any, need_event: bool = True) -> None:
+def check_observations(
+    name: str, times: Any, events: Any, need_event: bool = True, what: str = "times"
+) -> None:
     """Check times and events as far as their values are known.
 
     Tensors of a graph have no values while it is traced: only their static shapes are checked.
@@ -21,6 +23,7 @@ def check_observations(name: str, times: Any, events: Any, need_event: bool = Tr
         times: Times `[n]`, in any unit.
         events: Events `[n]`, each 0 or 1.
         need_event: Refuse data without any event.
+        what: What the times are called in messages.
 
     Raises:
         ValueError: Shapes differ or are not `[n]`; a time is negative, missing or infinite; an event is neither 0
@@ -29,8 +32,8 @@ def check_observations(name: str, times: Any, events: Any, need_event: bool = Tr
     shapes = shape_of(times), shape_of(events)
     if any(len(shape) != 1 for shape in shapes) or not _may_be_equal(*shapes):
         raise ValueError(
-            f"{name}: times have shape {shapes[0]} and events {shapes[1]}, expected equal shapes [n]. "
-            "Give one time and one event for each member."
+            f"{name}: {what} have shape {shapes[0]} and events {shapes[1]}, expected equal shapes [n]. "
+            f"Give one of the {what} and one event for each member."
         )
     known_times, known_events = known_values(times), known_values(events)
     if known_times is not None:
