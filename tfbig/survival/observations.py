@@ -63,6 +63,32 @@ def observed(
     return np.asarray(times, np.float64), np.asarray(events).astype(bool)
 
 
+def risks_of(name: str, risks: Any, num_members: int) -> np.ndarray:
+    """Check risks, and return them as an array.
+
+    Args:
+        name: Function that error messages begin with.
+        risks: Risks `[n]` or `[n, 1]`, infinite ones included.
+        num_members: The number n.
+
+    Returns:
+        Risks, float64 `[n]`.
+
+    Raises:
+        ValueError: The shape is another one, or a risk is NaN.
+    """
+    values = np.asarray(risks, np.float64)
+    if values.shape not in ((num_members,), (num_members, 1)):
+        raise ValueError(
+            f"{name}: risks have shape {values.shape}, expected [{num_members}] or [{num_members}, 1], one for each "
+            "time."
+        )
+    num_nan = int(np.isnan(values).sum())
+    if num_nan:
+        raise ValueError(f"{name}: {num_nan} of {values.size} risks are NaN. Check the model.")
+    return values.reshape(-1)
+
+
 def known_values(data: Any) -> np.ndarray | None:
     """Return the values of an array, a list or an eager tensor; None for a tensor of a graph."""
     try:
