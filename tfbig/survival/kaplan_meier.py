@@ -78,14 +78,15 @@ def kaplan_meier(times: Any, events: Any, level: float = 0.95) -> SurvivalCurve:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The confidence interval is undefined", RuntimeWarning)
         band = curve.confidence_interval(level, method="log-log")
-    survival = curve.probabilities
-    ends = [np.where(survival == 1, 1.0, end.probabilities) for end in (band.low, band.high)]
-    start = [] if curve.quantiles[0] == 0 else [1.0]  # the curve begins at time 0
-    return SurvivalCurve(
-        np.concatenate([np.zeros(len(start)), curve.quantiles]),
-        *(np.concatenate([start, values]) for values in (survival, *ends)),
-        (times >= np.concatenate([np.zeros(len(start)), curve.quantiles])[:, None]).sum(1),
+    start = [] if curve.quantiles[0] == 0 else [0.0]  # the curve begins at time 0, with 1
+    ones, rising = np.ones(len(start)), np.concatenate([start, curve.quantiles])
+    survival = np.concatenate([ones, curve.probabilities])
+    low, high = (
+        np.where(survival == 1, 1.0, np.concatenate([ones, end.probabilities]))
+        for end in (band.low, band.high)
     )
+    num_at_risk = len(times) - np.searchsorted(np.sort(times), rising, "left")
+    return SurvivalCurve(rising, survival, low, high, num_at_risk)
 
 
 @dataclass(frozen=True)
