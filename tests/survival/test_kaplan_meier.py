@@ -21,6 +21,7 @@ def test_curve_by_hand():
     expected = np.cumprod([1, 5 / 6, 4 / 5, 2 / 3, 1, 0])
     np.testing.assert_allclose(curve.survival, expected, rtol=1e-14)
     assert curve.median == 3
+    assert kaplan_meier([1, 2, 3, 4], [1, 1, 1, 1]).median == 2  # where exactly half survive
 
 
 @few

@@ -143,27 +143,31 @@ def test_random_numbers_that_cannot_be_repeated_are_refused():
 class Members:
     """Members that are made when they are asked for."""
 
-    def __init__(self, n, counts=(None, None)):
-        self.n, self.counts, self.read = n, iter(counts), 0
+    def __init__(self, n, counts=(None, None), before=lambda: None):
+        self.n, self.counts, self.read, self.before = n, iter(counts), 0, before
 
     def __iter__(self):
         rng, count = np.random.default_rng(0), next(self.counts)
         for _ in range(self.n if count is None else count):
             self.read += 1
+            self.before()
             yield tf.constant(rng.normal(size=(1, *INPUT)), tf.float32)
 
 
 class Spy(layers.Layer):
-    """Counts the earlier outputs of it that are still in memory when it is called."""
+    """Counts the earlier outputs of it that are still in memory, whenever it is called or asked."""
 
     def __init__(self):
         super().__init__()
         self.outputs, self.alive = [], []
 
+    def count(self):
+        gc.collect()
+        self.alive.append(sum(output() is not None for output in self.outputs))
+
     def call(self, x):
         if tf.executing_eagerly():
-            gc.collect()
-            self.alive.append(sum(output() is not None for output in self.outputs))
+            self.count()
         y = tf.tanh(x)
         self.outputs.append(weakref.ref(y))
         return y
@@ -172,10 +176,9 @@ class Spy(layers.Layer):
 def test_one_member_is_in_memory_at_a_time():
     _, times, events = cohort(4, n=6)
     spy = Spy()
-    model, members = network(spy), Members(6)
-    del spy.outputs[:]
-    risk_set_gradient(model, members, times, events)
-    assert spy.alive == [0] * 12
+    model = network(spy)
+    risk_set_gradient(model, Members(6, before=spy.count), times, events)
+    assert spy.alive == [0] * 24  # when a member is read, and when it is computed
     on_one_tape(model, list(Members(6)), times, events)
     assert max(spy.alive) == 5  # so the count sees what a tape keeps
 

@@ -167,7 +167,6 @@ def _summed_gradients(
         _check_same(k, risk, risks)
         gradients = tape.gradient(risk, variables, cotangents[k])
         sums = [_sum(old, new) for old, new in zip(sums, gradients, strict=True)]
-        del tape, risk, gradients  # before the next member is read
         count = k + 1
     _check_count(count, len(risks))
     return sums
