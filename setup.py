@@ -49,6 +49,7 @@ setup(
             "zarr>=3",
             "tensorboard>=2.20",
             "distributed",
+            "lifelines",  # what tests of survival analysis compare with
             *(
                 "torchvision",
                 "timm",

@@ -110,7 +110,9 @@ def test_nobody_imports_models_by_its_folder() -> None:
         assert not {i for i in imports(module) if i.split(".")[0] == "models"}, module
 
 
-@pytest.mark.parametrize("package", ["sources", "tissue", "results", "metrics", "models"])
+@pytest.mark.parametrize(
+    "package", ["sources", "tissue", "results", "metrics", "models", "survival"]
+)
 def test_slides_and_results_know_no_engine(package: str) -> None:
     graph, waiting, below = package_graph(), [package], set()
     while waiting:

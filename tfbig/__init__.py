@@ -5,7 +5,7 @@ There are two concepts: `stream` runs a Keras model strip by strip, `Budget` lim
 
 from tfbig.system import backend  # isort: skip  (first: refuses a Keras that tfbig cannot run on)
 from tfbig.system import cpu_allocator  # isort: skip  # noqa: F401  (before TensorFlow creates a tensor)
-from tfbig import layers, metrics, mil, optimizers, patchgd, sources
+from tfbig import layers, metrics, mil, optimizers, patchgd, sources, survival
 from tfbig.errors import (
     BudgetError,
     NonFiniteError,
@@ -55,5 +55,6 @@ __all__ = [
     "rule",
     "sources",
     "stream",
+    "survival",
     "unified_memory",
 ]
