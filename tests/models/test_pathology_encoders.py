@@ -17,6 +17,9 @@ FLOAT32 = 1e-5
 DEPTH = 2
 SAME = {"h-optimus-1": "h-optimus-0"}
 """Encoders with the network and the scale of another, which read its file."""
+VARIED = ("conch-1.5", "phikon", "uni2-h", "virchow2")
+"""Encoders that have all kinds of tokens, positions, poolings and names; the others are tested as slow."""
+OTHERS = tuple(name for name in ENCODERS if name not in VARIED)
 
 
 def spec(name, depth=DEPTH, **options):
@@ -28,8 +31,18 @@ def spec(name, depth=DEPTH, **options):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Folder with all encoders, of two blocks."""
-    specs = [spec(name, bin=name == "phikon") for name in ENCODERS if name not in SAME]
+    """Folder with varied encoders, of two blocks."""
+    return write(tmp_path_factory, VARIED)
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    """Folder with the other encoders, of two blocks."""
+    return write(tmp_path_factory, OTHERS)
+
+
+def write(tmp_path_factory, names):
+    specs = [spec(name, bin=name == "phikon") for name in names if name not in SAME]
     return torch_weights.write_transformers(tmp_path_factory.mktemp("torch"), *specs)
 
 
@@ -55,9 +68,15 @@ def check(folder, name, depth, suffix=".safetensors"):
     assert difference <= FLOAT32
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", VARIED)
 def test_features_are_those_of_torch(name, folder):
     check(folder, name, DEPTH)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_features_of_other_encoders_are_those_of_torch(name, others):
+    check(others, name, DEPTH)
 
 
 def test_files_of_torch(folder):
@@ -113,12 +132,12 @@ def test_encoders_are_saved(tmp_path, monkeypatch):
     ("name", "size", "depth", "file", "message"),
     [
         (
-            "uni",
+            "virchow2",
             (2, 3),
             3,
-            "uni",
-            r"uni.safetensors: has no 'blocks.2.norm1.weight', which 'uni' expects with shape \(1024,\); the "
-            r"file has 34 keys, such as 'blocks.0.attn.proj.bias' .*Use weights of the same network",
+            "virchow2",
+            r"virchow2.safetensors: has no 'blocks.2.norm1.weight', which 'virchow2' expects with shape "
+            r"\(1280,\); the file has 35 keys, such as 'blocks.0.attn.proj.bias' .*Use weights of the same network",
         ),
         (
             "phikon",
