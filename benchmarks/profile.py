@@ -123,7 +123,7 @@ def timed() -> dict[str, float]:
 
     follow(host_store, "_copy_all", "copies to stores")
     follow(host_store, "_submit", "waiting for copies")
-    follow(read_ahead, "_read_rows", "reading files")
+    follow(read_ahead, "_read_part", "reading files")
     return taken
 
 
