@@ -122,7 +122,9 @@ def background() -> dict[str, Any]:
     image = tfbig.masked(tfbig.open(noise), mask, 0.25, cell=2)
     with pytest.MonkeyPatch.context() as patch:
         record = small_tiles(patch)
-        big = tfbig.stream(copied, source_dtype="float64", devices=["CPU:1", "CPU:2"])
+        big = tfbig.stream(
+            copied, source_dtype="float64", devices=["CPU:1", "CPU:2"], plain_if_small=False
+        )
         for model, data in ((plain, image.read(0, 120)[None]), (big, np.array([image.handle]))):
             model.compile(keras.optimizers.SGD(0.1), "mse")
             for _ in range(2):
@@ -150,7 +152,9 @@ def step(device: str | list[str], budget: int = BUDGET) -> Any:
     x = layers.Conv2D(8, 3, padding="same")(inputs)
     x = layers.ReLU()(layers.BatchNormalization()(x))
     model = keras.Model(inputs, layers.Conv2D(1, 3, padding="same", activation="sigmoid")(x))
-    big = tfbig.stream(model, tfbig.Budget(device=budget, host="1GB"), devices=device)
+    big = tfbig.stream(
+        model, tfbig.Budget(device=budget, host="1GB"), devices=device, plain_if_small=False
+    )
     big.compile("adam", "mse")
     random = np.random.default_rng(0)
     pair = [random.random((*SHAPE[:3], c)).astype("float32") for c in (3, 1)]
