@@ -104,21 +104,22 @@ def compare(arguments: argparse.Namespace, share: float) -> str:
 def plot(results: str, path: str) -> None:
     """Draw time and memory of steps that skip background against the share of the work that is left.
 
-    Of each network, image and share of foreground, the last line counts.
+    Of each network and image, the lines of the last commit are drawn.
     """
     from matplotlib.figure import Figure
 
     with open(results) as file:
         lines = [json.loads(line) for line in file]
     lines = [line for line in lines if {"time_ratio", "active", "tissue"} <= line.keys()]
-    last = {(line["network"], line["size"][0], line["tissue"]): line for line in lines}
+    commits = {(line["network"], line["size"][0]): line["commit"] for line in lines}
     figure = Figure(figsize=(9, 4), layout="constrained")
+    figure.suptitle("Steps that skip background, relative to steps that compute it")
     time_axes, memory_axes = figure.subplots(1, 2)
-    for network, side in sorted({key[:2] for key in last}):
+    for (network, side), commit in sorted(commits.items()):
         points = sorted(
             (line["active"], line["time_ratio"], line["peak_bytes"] / line["everything_peak_bytes"])
-            for key, line in last.items()
-            if key[:2] == (network, side)
+            for line in lines
+            if (line["network"], line["size"][0], line["commit"]) == (network, side, commit)
         )
         active, seconds, peaks = zip(*points, strict=True)
         label = f"{network}, {side} x {side}"
@@ -127,7 +128,7 @@ def plot(results: str, path: str) -> None:
     for axes, name in ((time_axes, "time of a step"), (memory_axes, "peak memory of the process")):
         axes.plot([0, 1], [0, 1], "k:", linewidth=1, label="the share itself")
         axes.set_xlabel("share of the work that is not background")
-        axes.set_ylabel(f"{name}, relative to computing everything")
+        axes.set_ylabel(name)
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
     figure.savefig(path, dpi=120)
