@@ -48,8 +48,8 @@ def risk_set_gradient(
     over the members. A BatchNormalization in training mode normalises each member by that member's own statistics:
     the gradient is that of `[model(member, training=True) for member in members]`, not of one batch of all members.
 
-    Losses that layers add (regularisers, `add_loss`) do not depend on the risk set and are not included; so is weight
-    decay of an optimiser.
+    Losses that layers add (regularisers, `add_loss`) do not depend on the risk set and are not included, nor is the
+    weight decay of an optimizer.
 
     Args:
         model: Keras model that gives one risk for a member: an output of shape `[1, 1]`, `[1]` or `[]`. Streamed and
