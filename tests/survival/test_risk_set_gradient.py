@@ -173,6 +173,7 @@ class Spy(layers.Layer):
         return y
 
 
+@pytest.mark.slow
 def test_one_member_is_in_memory_at_a_time():
     _, times, events = cohort(4, n=6)
     spy = Spy()
