@@ -111,7 +111,7 @@ def test_the_size_of_the_weights_is_the_default():
 
 
 def test_encoders_are_saved(tmp_path, monkeypatch):
-    """As a model, and as weights that another encoder reads; the network is a small one."""
+    """A saved model gives the same features, and so does another encoder that reads saved weights."""
     entry = PATHOLOGY_ENCODERS["conch-1.5"]
     small = replace(entry.network, width=16, heads=2, registers=2)
     entry = replace(entry, network=small, attention_pool=(8, 2))

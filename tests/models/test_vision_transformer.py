@@ -103,7 +103,7 @@ def test_names_of_other_files_stay():
 
 
 def test_names_of_transformers():
-    """With the prefix of a larger model; queries, keys and values become one tensor."""
+    """The prefix of a larger model is left out; queries, keys and values become one tensor."""
     block = "vit.encoder.layer.11.attention"
     arrays = {
         "vit.embeddings.cls_token": np.zeros(1),

@@ -19,7 +19,7 @@ from tfbig.plan.planner import Planner
 
 @dataclass
 class Skipping:
-    """What skipped background in a test.
+    """Record of the plans that skipped background in a test.
 
     Args:
         known: Background of tensors, by the size of the image.

@@ -162,7 +162,7 @@ def test_sampled_colour() -> None:
 
 @pytest.mark.parametrize("colour", [7, 9])
 def test_background_of_the_image_joins_that_of_the_mask(tmp_path: Path, colour: int) -> None:
-    """Where the file has the same colour as the mask."""
+    """They are joined only where the file has the colour of the mask."""
     tile = image(16, 16)
     tiles = iter([tile, None, None, tile] * 2048)
     tags = [(42113, "s", 0, "7", True)]

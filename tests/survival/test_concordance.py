@@ -106,7 +106,7 @@ def test_interval_is_reproducible_and_wider_at_a_higher_level():
 
 
 def test_interval_contains_the_truth_about_as_often_as_it_says():
-    """Of 1000 cohorts, the mean index is near the truth; percentiles are a little narrow at this size."""
+    """The truth is the mean index of 1000 cohorts; percentiles are a little narrow at this size."""
     truth = np.mean([concordance_index(*cohort(seed, 80, tied=False)) for seed in range(1000)])
     inside = 0
     for seed in range(200):

@@ -19,7 +19,7 @@ def members(seed, n=50, bins=4):
 
 
 def mcat_loss(logits, bins, events, alpha):
-    """As MCAT writes it, without its clipping: survival padded by 1, gathered at the bin."""
+    """Return the loss as MCAT writes it, without its clipping: survival padded by 1, gathered at the bin."""
     hazards = 1 / (1 + np.exp(-logits))
     survival = np.cumprod(1 - hazards, axis=1)
     padded, row = np.concatenate([np.ones((len(bins), 1)), survival], 1), np.arange(len(bins))
@@ -80,7 +80,7 @@ def test_a_higher_hazard_is_a_higher_risk(seed, column):
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
 def test_large_logits(dtype):
-    """Where clipping would stop the gradient."""
+    """Gradients are exact where clipping would make them zero."""
     logits = tf.constant([[-1000.0, 1000.0], [1000.0, -1000.0]], dtype)
     with tf.GradientTape() as tape:
         tape.watch(logits)

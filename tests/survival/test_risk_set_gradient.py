@@ -77,7 +77,7 @@ def test_equals_the_gradient_of_the_batch(ties):
 
 @pytest.mark.usefixtures("float64")
 def test_moving_statistics_are_updated_once():
-    """As in one pass over the members, each normalised by its own statistics."""
+    """They end as after one pass over the members, each normalised by its own statistics."""
     _, times, events = cohort(1, n=5)
     model, members = network(layers.BatchNormalization(momentum=0.7)), members_of(5)
     before = state(model)

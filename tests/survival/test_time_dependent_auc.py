@@ -41,7 +41,7 @@ def test_matches_definition(data):
 
 
 def test_by_hand():
-    """Of five, the second is censored at 2: those after it stand for 4/3 members each."""
+    """The second of five is censored at 2, so those after it stand for 4/3 members each."""
     times, events = np.array([1.0, 2, 3, 4, 5]), np.array([1, 0, 1, 1, 1])
     chances = under_observation(times, events.astype(bool))
     np.testing.assert_allclose(chances, [1, 1, 3 / 4, 3 / 4, 3 / 4])

@@ -25,7 +25,7 @@ STARTS = 2
 """Time to start a layer on a tile, relative to a strip: it has two axes, and is put together from tiles.
 
 With 1, 2 and 4, a step of ResNet-18 at 4096 x 4096 takes 7.3, 6.9 and 7.1 s where a twentieth of the image is tissue,
-and 13.7, 13.5 and 14.0 s where 0.3 of it is (two CPU cores).
+and 13.7, 13.5 and 14.0 s where 0.3 of it is (two CPU cores, `benchmarks/background.py way --tissue 0.05`).
 """
 
 

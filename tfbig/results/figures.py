@@ -158,11 +158,8 @@ def seed_curves(
         for seed, (times, values) in curves.items():
             axes.plot(times, values, ".-", linewidth=0.8, alpha=0.6, label=f"seed {seed}")
         shared = np.array([values[:epochs] for _, values in curves.values()])
-        times, mean, deviation = (
-            next(iter(curves.values()))[0][:epochs],
-            shared.mean(0),
-            shared.std(0, ddof=1),
-        )
+        mean, deviation = shared.mean(0), shared.std(0, ddof=1)
+        times = times[:epochs]
         axes.plot(times, mean, "k-", linewidth=2, label="mean")
         axes.fill_between(times, mean - deviation, mean + deviation, color="k", alpha=0.12)
         axes.set_xlabel("epoch")

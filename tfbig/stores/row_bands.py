@@ -22,9 +22,8 @@ class Bands:
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._rows: np.ndarray | None = (
-            None  # from `_next` on; those below the last tile are unfinished
-        )
+        # Rows from `_next` on that are not passed on yet: tiles may still come for them.
+        self._rows: np.ndarray | None = None
         self._next = 0
         self._pattern: np.ndarray | None = None
         self._size: list[int] = []
