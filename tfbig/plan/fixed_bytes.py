@@ -59,7 +59,7 @@ TRAINING = TraceBytes(runtime=32 * 2**20, sweep=17 * 2**18, node=17 * 2**17)
 """Bytes of a training step. A least squares fit gives 22.5, 3.8 and 1.9 MiB, and is within 6 % of each network."""
 
 INFERENCE = TraceBytes(runtime=12 * 2**20, sweep=9 * 2**17, node=7 * 2**16)
-"""Bytes of a step without a backward pass. Five networks need 0.77 to 0.86 of this (`benchmarks/plan_holds.py`)."""
+"""Bytes of a step without a backward pass. Five networks need 0.73 to 0.91 (`benchmarks/plan_holds.py`, 64 x 64)."""
 
 FREED_BYTES = 32 * 2**20
 """Most bytes of freed strips that the heap keeps; larger tensors return to the system at once."""
