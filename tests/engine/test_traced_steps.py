@@ -136,7 +136,8 @@ def test_handles_of_many_sizes(tmp_path: Path) -> None:
     assert history.history["loss"][0] == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [4, 1])
 def test_eager_calls_of_many_sizes(every: int) -> None:
     """Outputs and gradients of the plain model, also if images are rematerialised to stay inside the budget."""
     twin = network(blocks=3)

@@ -145,6 +145,7 @@ def tile_encoder():
     return scaled(vision_transformer.vision_transformer(shape, config), shape, 0.5, 0.2)
 
 
+@pytest.mark.slow
 def test_training_on_bags(float64):
     """A step in slices of three instances, the last of one, equals a step on the whole bag."""
     models = mil_models.both(

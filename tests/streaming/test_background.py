@@ -184,6 +184,7 @@ def test_spilled_tiles(skipping: Skipping, float64: None, tmp_path: Any) -> None
     assert skipping.plans[-1].layout.spilled
 
 
+@pytest.mark.slow
 def test_less_host_memory(skipping: Skipping, float64: None) -> None:
     sources, pixels = slides([mask_of((320, 300), 1, side=150)])
     whole = plan_of(classifier, sources[0], budget=tfbig.Budget(device="4MB"))
@@ -216,7 +217,9 @@ def test_replayed_tiles(skipping: Skipping, float64: None, monkeypatch: pytest.M
     assert min(skipping.active()) < 0.9
 
 
-@pytest.mark.parametrize("loss", ["binary_crossentropy", "dice"])
+@pytest.mark.parametrize(
+    "loss", [pytest.param("binary_crossentropy", marks=pytest.mark.slow), "dice"]
+)
 def test_labels_of_pixels(loss: str, skipping: Skipping, float64: None) -> None:
     """Labels are constant on most of the background, and not on one pixel of it."""
     mask = mask_of((140, 120), 2)
@@ -242,7 +245,7 @@ def test_predictions_are_whole(skipping: Skipping, float64: None, tmp_path: Any)
     np.testing.assert_allclose(np.load(tmp_path / "mask.npy"), expected[0], atol=1e-12)
 
 
-@pytest.mark.parametrize("store", [None, "bfloat16"])
+@pytest.mark.parametrize("store", [None, pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_gradients_of_a_large_background(store: str | None, skipping: Skipping) -> None:
     """They are no further from float64 than if background is computed: 80,000 equal terms are added up."""
     mask = np.zeros((300, 280), bool)

@@ -93,6 +93,7 @@ def test_coords_record_what_was_asked_for(table, coords):
     assert (settings.magnification, settings.level) == (None, None)
 
 
+@pytest.mark.slow
 def test_coords_equal_the_tiles_of_training(table, coords):
     _, with_coords = trained_bags(table, "--coords", str(coords))
     _, without = trained_bags(table, *ASKED, "--tile", "16")

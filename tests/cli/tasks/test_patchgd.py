@@ -179,6 +179,7 @@ def test_errors(flags, message, tmp_path, capsys):
     assert "Traceback" not in error
 
 
+@pytest.mark.slow
 def test_whole_slides_without_background(cohort_table, tmp_path, capsys):
     """A run masks its slides, and `predict` masks slides as its run did."""
     run, out = tmp_path / "run", tmp_path / "out"
