@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TextIO, TypeVar
@@ -34,12 +35,14 @@ class Work(Generic[S]):
         settings: Settings of the command, without gaps.
         process: Function that processes the slide of a path and returns a line to print.
         finished: Function that returns whether the slide of a path is done.
+        reads_bags: Whether paths are those of bags of features, which `process` opens itself; its slide is None.
     """
 
     name: str
     settings: S
-    process: Callable[[Path, Slide], str]
+    process: Callable[[Path, Any], str]
     finished: Callable[[Path], bool]
+    reads_bags: bool = False
 
 
 class Outcome(NamedTuple):
@@ -85,7 +88,7 @@ def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
     """
     work = make_work(settings)
     settings, folder = work.settings, Path(settings.out)
-    all_paths = list_slides(settings.slides)
+    all_paths = list_slides(settings.slides, work.reads_bags)
     paths = select_shard(all_paths, settings.shard)
     sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
     if not settings.dry_run:
@@ -151,11 +154,11 @@ def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
     start = time.monotonic()
     try:
         _check_name(path)
-        slide = open_slide(path, mpp, work.settings)
-        try:
+        with ExitStack() as stack:
+            slide = None
+            if not work.reads_bags:
+                slide = stack.enter_context(closing(open_slide(path, mpp, work.settings)))
             line = work.process(path, slide)
-        finally:
-            slide.close()
     except Stopped:
         raise
     except (TfbigError, OSError, ValueError, MemoryError, tf.errors.OpError) as error:
@@ -201,11 +204,12 @@ def select_shard(paths: list[Path], shard: str | None) -> list[Path]:
     return paths[index::count]
 
 
-def list_slides(names: Sequence[str | Path]) -> list[Path]:
+def list_slides(names: Sequence[str | Path], bags: bool = False) -> list[Path]:
     """Return the slides among files and folders, by name.
 
     Args:
         names: Paths of slides and of folders; subfolders of a folder without slides are searched too.
+        bags: Whether to list bags of features instead.
 
     Raises:
         SourceError: A folder holds no slides, or two slides have the same name without suffix.
@@ -213,10 +217,12 @@ def list_slides(names: Sequence[str | Path]) -> list[Path]:
     paths: list[Path] = []
     for path in map(Path, names):
         is_folder = path.is_dir() and path.suffix.lower() != ".zarr"
-        files = slide_folders.slides_in(path) if is_folder else [path]
+        listed = slide_folders.bags_in if bags else slide_folders.slides_in
+        files = listed(path) if is_folder else [path]
         if not files:
-            suffixes = ", ".join(sorted(sources.SLIDE_SUFFIXES))
-            raise SourceError(f"{path}: holds no slides ({suffixes}). Check the path.")
+            suffixes = slide_folders.BAG_SUFFIXES if bags else sources.SLIDE_SUFFIXES
+            what = f"{'bags' if bags else 'slides'} ({', '.join(sorted(suffixes))})"
+            raise SourceError(f"{path}: holds no {what}. Check the path.")
         paths += files
     by_name: dict[str, Path] = {}
     for path in dict.fromkeys(paths):

@@ -24,7 +24,7 @@ class BagSet:
 
     Attributes:
         bags: The opened bags.
-        labels: Class of each bag, int64 `[len(bags)]`.
+        labels: Class of each bag, int64 `[len(bags)]`, or other labels `[len(bags), ...]`.
         failed: `(name, reason)` of the bags that were left out.
 
     Raises:
@@ -44,15 +44,15 @@ class BagSet:
     failed: tuple[tuple[str, str], ...] = ()
 
 
-def read_bags(bags: Sequence[Any], labels: Sequence[int], classes: int) -> BagSet:
+def read_bags(bags: Sequence[Any], labels: Sequence[Any], classes: int | None) -> BagSet:
     """Open bags; those that cannot be used are listed in `failed`, with the reason.
 
     The first bag that can be used sets the shape and dtype of an instance; bags with other instances are left out.
 
     Args:
         bags: Paths, arrays or bags, see `tfbig.sources.open_bag`.
-        labels: Class of each bag, 0 to `classes` - 1.
-        classes: Number of classes.
+        labels: Class of each bag, 0 to `classes` - 1, or other labels of one shape.
+        classes: Number of classes, or None if labels are none, such as numbers to predict.
 
     Returns:
         A `BagSet` with the usable bags and their labels.
@@ -71,23 +71,25 @@ def read_bags(bags: Sequence[Any], labels: Sequence[int], classes: int) -> BagSe
     if len(bags) != len(labels):
         raise ValueError(f"{len(labels)} labels for {len(bags)} bags; expected one label per bag.")
     opened: list[Bag] = []
-    classes_of_bags: list[int] = []
+    labels_of_bags: list[Any] = []
     failed: list[tuple[str, str]] = []
     for item, label in zip(bags, labels, strict=True):
         name = getattr(item, "name", item if isinstance(item, str) else str(type(item).__name__))
         try:
             bag = sources.open_bag(item)
-            _check_label(bag.name, label, classes)
+            if classes is not None:
+                _check_label(bag.name, label, classes)
             _check_instances(bag, opened[0] if opened else bag)
         except (SourceError, ValueError) as error:
             failed.append((str(name), str(error)))
             continue
         opened.append(bag)
-        classes_of_bags.append(int(label))
+        labels_of_bags.append(label)
     if not opened:
         first = f" The first: {failed[0][1]}" if failed else ""
         raise SourceError(f"none of {len(bags)} bags can be used.{first}")
-    return BagSet(tuple(opened), np.array(classes_of_bags, np.int64), tuple(failed))
+    dtype = None if classes is None else np.int64
+    return BagSet(tuple(opened), np.array(labels_of_bags, dtype), tuple(failed))
 
 
 def foreground(bag: Bag, share: float, low: int = 3, high: int = 230) -> Bag:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,39 @@ _BINS: Final = 10
 Numbers = npt.NDArray[Any]
 
 
+class Column(NamedTuple):
+    """A class or a label of samples: its name, whether each sample has it `[n]`, and its probabilities `[n]`."""
+
+    name: str
+    positive: Numbers
+    scores: Numbers
+
+
+def class_columns(labels: Numbers, probabilities: Numbers, classes: Sequence[str]) -> list[Column]:
+    """Return each class against all others.
+
+    Args:
+        labels: True classes `[n]`.
+        probabilities: Probabilities `[n, classes]`.
+        classes: Names of the classes.
+    """
+    return [Column(name, labels == k, probabilities[:, k]) for k, name in enumerate(classes)]
+
+
+def known_columns(names: Sequence[str], labels: Numbers, probabilities: Numbers) -> list[Column]:
+    """Return each of several labels, for the samples of which it is known.
+
+    Args:
+        names: Names of the labels.
+        labels: Labels `[n, names]`: 0, 1, or a negative number if unknown.
+        probabilities: Probabilities `[n, names]`.
+    """
+    return [
+        Column(name, y[y >= 0] == 1, p[y >= 0])
+        for name, y, p in zip(names, labels.T, probabilities.T, strict=True)
+    ]
+
+
 def write(
     folder: str | Path,
     labels: Numbers,
@@ -43,13 +76,32 @@ def write(
         classes: Names of the classes.
         thresholds: Threshold of each class; by default 0.5.
     """
-    thresholds = thresholds or [DEFAULT_THRESHOLD] * len(classes)
+    columns = class_columns(labels, probabilities, classes)
+    shown = columns[1:] if len(columns) == 2 else columns
+    write_columns(folder, columns, thresholds, shown)
+
+
+def write_columns(
+    folder: str | Path,
+    columns: Sequence[Column],
+    thresholds: Sequence[float] | None = None,
+    shown: Sequence[Column] | None = None,
+) -> None:
+    """Write `classes.csv` and `curves.png` of classes or labels into a run folder.
+
+    Args:
+        folder: Run folder.
+        columns: The classes or labels.
+        thresholds: Threshold of each; by default 0.5.
+        shown: Those whose curves are drawn; by default all.
+    """
+    thresholds = thresholds or [DEFAULT_THRESHOLD] * len(columns)
     numbers = [
-        {"class": name, **evaluated(labels == k, probabilities[:, k], thresholds[k])}
-        for k, name in enumerate(classes)
+        {"class": each.name, **evaluated(each.positive, each.scores, threshold)}
+        for each, threshold in zip(columns, thresholds, strict=True)
     ]
     run_folder.write_csv(Path(folder) / TABLE, numbers)
-    draw_curves(Path(folder) / CURVES, labels, probabilities, classes)
+    draw_curves(Path(folder) / CURVES, columns if shown is None else shown)
 
 
 def evaluated(positive: Numbers, scores: Numbers, threshold: float) -> dict[str, Any]:
@@ -129,27 +181,21 @@ def best_threshold(positive: Numbers, scores: Numbers) -> float:
     return float((thresholds[place] + below) / 2)
 
 
-def draw_curves(
-    path: str | Path, labels: Numbers, probabilities: Numbers, classes: Sequence[str]
-) -> None:
-    """Draw ROC, precision-recall and calibration curves of each class; of two classes those of the second.
+def draw_curves(path: str | Path, columns: Sequence[Column]) -> None:
+    """Draw ROC, precision-recall and calibration curves of classes or labels.
 
     Args:
         path: PNG file to write.
-        labels: True classes `[n]`.
-        probabilities: Probabilities `[n, classes]`.
-        classes: Names of the classes.
+        columns: The classes or labels; those that no sample or all samples have are left out.
     """
     figure = Figure(figsize=(13, 4.4), layout="constrained")
     receiver, recall, calibrated = figure.subplots(1, 3)
-    shown = range(1, 2) if len(classes) == 2 else range(len(classes))
-    for number in shown:
-        positive, scores = labels == number, probabilities[:, number]
+    for number, (name, positive, scores) in enumerate(columns):
         if positive.all() or not positive.any():
             continue
         style = {
             "color": hex_of(COLOURS[number % len(COLOURS)]),
-            "label": _caption(classes[number], positive, scores),
+            "label": _caption(name, positive, scores),
         }
         wrong, right, _ = sklearn_metrics.roc_curve(positive, scores)
         receiver.plot(wrong, right, **style)

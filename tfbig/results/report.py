@@ -20,7 +20,14 @@ import yaml
 from markupsafe import Markup
 
 from tfbig.errors import SourceError
-from tfbig.results import classification, embedded_views, run_folder, slide_viewer
+from tfbig.results import (
+    classification,
+    embedded_views,
+    regression,
+    run_folder,
+    slide_viewer,
+    survival,
+)
 from tfbig.units import format_bytes
 
 NAME: Final = "report.html"
@@ -39,6 +46,15 @@ _ABOUT_CLASSES: Final = (
     "specificity, precision and F1 are at the threshold, which has the largest sum of sensitivity and specificity on "
     "the validation data, or is 0.5 where these do not decide."
 )
+_ABOUT_GROUPS: Final = (
+    "A higher risk is worse. Cases are the test cases, with the mean risk of their slides, above and below the median "
+    "risk of the training cases. The median time is empty if more than half of a group have no event in all that time."
+)
+_ABOUT_AREAS: Final = (
+    "How well the risk separates cases with an event up to a time from cases beyond it, at the quarters of the times "
+    "of events (Uno et al., 2007). The interval of the concordance has a confidence of 95 % (bootstrap over cases)."
+)
+_ABOUT_LABELS: Final = " Each label is judged by the bags of which it is known."
 _ABOUT_SEEDS: Final = (
     "The results above are means. The standard deviation is that of a sample (n - 1). The folder of each seed has its "
     "own report."
@@ -126,7 +142,9 @@ def _sections(
     predictions = run_folder.read_rows(place / run_folder.PREDICTIONS)
     yield from _results(metrics, predictions)
     yield from _seeds(place)
-    yield from _classes(place)
+    yield from _classes(place, predictions)
+    yield from _survival(place)
+    yield from _regression(place)
     yield from _slides(slide_viewer.read_views(place), max_views)
     yield from _curves(place)
     yield from _memory(metrics)
@@ -185,14 +203,36 @@ def _seeds(place: Path) -> Iterator[Section]:
         yield _table("Seeds", rows) | {"note": _ABOUT_SEEDS}
 
 
-def _classes(place: Path) -> Iterator[Section]:
-    """Yield the table of the classes, and their curves."""
+def _classes(place: Path, predictions: Sequence[Mapping[str, str]]) -> Iterator[Section]:
+    """Yield the table of the classes, or of several labels, and their curves."""
     rows = run_folder.read_rows(place / classification.TABLE)
     if rows:
-        yield _table("Classes", rows) | {"note": _ABOUT_CLASSES}
-    curves = place / classification.CURVES
-    if curves.exists():
-        yield {"title": "Curves", "kind": "figures", "rows": [_figure(curves)]}
+        several = bool(predictions) and "label" not in predictions[0]
+        about = _ABOUT_CLASSES + (_ABOUT_LABELS if several else "")
+        yield _table("Labels" if several else "Classes", rows) | {"note": about}
+    yield from _one_figure("Curves", place / classification.CURVES)
+
+
+def _survival(place: Path) -> Iterator[Section]:
+    """Yield the curves of the groups of risk, and the tables of groups and of areas under the curve."""
+    yield from _one_figure("Survival", place / survival.CURVES)
+    for title, name, about in (
+        ("Groups of risk", survival.GROUPS, _ABOUT_GROUPS),
+        ("Area under the curve at a time", survival.AREAS, _ABOUT_AREAS),
+    ):
+        if rows := run_folder.read_rows(place / name):
+            yield _table(title, rows) | {"note": about}
+
+
+def _regression(place: Path) -> Iterator[Section]:
+    """Yield the figure of predicted against true values."""
+    yield from _one_figure("Predicted and true values", place / regression.FIGURE)
+
+
+def _one_figure(title: str, path: Path) -> Iterator[Section]:
+    """Yield a section with one figure, if it exists."""
+    if path.exists():
+        yield {"title": title, "kind": "figures", "rows": [_figure(path)]}
 
 
 def _confusion(counts: Any, names: Sequence[str]) -> Section:
@@ -216,9 +256,7 @@ def _slides(views: Sequence[slide_viewer.View], max_views: int) -> Iterator[Sect
 
 
 def _curves(place: Path) -> Iterator[Section]:
-    curve = place / "learning_curve.png"
-    if curve.exists():
-        yield {"title": "Learning curves", "kind": "figures", "rows": [_figure(curve)]}
+    yield from _one_figure("Learning curves", place / "learning_curve.png")
 
 
 def _memory(metrics: Mapping[str, Any]) -> Iterator[Section]:
@@ -270,7 +308,8 @@ def _full_precision(key: str, value: Any) -> dict[str, Any]:
 def _figures(place: Path) -> Iterator[Section]:
     """Yield the figures that have no other section."""
     viewed = {view.file.stem for view in slide_viewer.read_views(place)}
-    elsewhere = {"learning_curve", "confusion", Path(classification.CURVES).stem} | viewed
+    own = (classification.CURVES, survival.CURVES, regression.FIGURE)
+    elsewhere = {"learning_curve", "confusion", *(Path(name).stem for name in own)} | viewed
     figures = [path for path in sorted(place.glob("*.png")) if path.stem not in elsewhere]
     if figures:
         left = len(figures) - MAX_FIGURES

@@ -54,6 +54,8 @@ class Loop:
         alike: Settings that must be equal on all workers, in addition to the images, as JSON can represent them.
         verbose: Progress output as in `fit`: 0, 1 or 2.
         clock: Function that returns the time in seconds.
+        worker: Function from the model to the only worker, which computes its steps in another way than `fit`; by
+            default that of the strategy.
 
     Attributes:
         place: Position of the training: `place.epoch` finished epochs and `place.step` batches of the next.
@@ -96,6 +98,7 @@ class Loop:
         alike: object = None,
         verbose: int = 0,
         clock: Callable[[], float] = time.monotonic,
+        worker: Callable[[keras.Model], Single] | None = None,
     ) -> None:
         self.model = model
         self.training = training
@@ -114,7 +117,8 @@ class Loop:
             steps=training.steps,
         )
         distributed = keras_internals.strategy_of(model) is not None
-        self.worker: Single | Replicas = Replicas(model) if distributed else Single(model)
+        usual = Replicas if distributed else Single
+        self.worker: Single | Replicas = (worker or usual)(model)
         if accumulate > 1 and not self.worker.two_phase:
             raise ValueError(
                 f"accumulate={accumulate}: the optimizer of '{model.name}' updates the weights inside a training step, "

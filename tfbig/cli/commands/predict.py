@@ -1,8 +1,9 @@
-"""Predict masks or classes of slides of any size: files for QuPath, pictures and a table."""
+"""Predict masks, classes, risks or values of slides of any size: files for QuPath, pictures and a table."""
 
 from __future__ import annotations
 
 from tfbig.cli import predictors, slide_batch
+from tfbig.cli.predictors.features import Features
 from tfbig.cli.settings.slide_settings import PredictSettings
 
 
@@ -18,4 +19,7 @@ def work(settings: PredictSettings) -> slide_batch.Work[PredictSettings]:
         settings: Settings of the command.
     """
     predictor = predictors.make(settings)
-    return slide_batch.Work("predict", predictor.settings, predictor.predict, predictor.finished)
+    reads_bags = isinstance(predictor, Features)
+    return slide_batch.Work(
+        "predict", predictor.settings, predictor.predict, predictor.finished, reads_bags
+    )

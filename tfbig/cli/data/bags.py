@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig import SourceError, mil
-from tfbig.cli.data import cohort, splits, tile_coords
+from tfbig.cli.data import cohort, splits, target_columns, tile_coords
 from tfbig.cli.data.splits import SPLITS, Data, Row
 from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.settings.tasks import MILSettings
@@ -20,7 +20,6 @@ from tfbig.datasets.digits import read_digits
 from tfbig.mil import generate
 from tfbig.sources import Bag, Coords, Filled, Subset, read_coords
 
-COLUMNS = ("bag", "label", "split")
 Pool = tuple[Bag, npt.NDArray[Any]]
 """Instances and their classes."""
 TILE, MPP, MIN_TISSUE = 256, 0.5, 0.6
@@ -71,14 +70,19 @@ def large_enough(data: Data, smallest: int) -> Data:
     return data.mapped(checked)
 
 
-def print_counts(data: Data) -> None:
-    """Print the bags, instances and classes of every split."""
+def print_counts(data: Data, count: Callable[[mil.BagSet], str] | None = None) -> None:
+    """Print the bags, instances and labels of every split.
+
+    Args:
+        data: Data of the run.
+        count: Function from a split to a few words about its labels; by default the bags of each class.
+    """
 
     def of(part: mil.BagSet) -> str:
         sizes = [bag.shape[0] for bag in part.bags]
         return f"of {min(sizes)} to {max(sizes)} instances"
 
-    splits.print_counts(data, "bags", of)
+    splits.print_counts(data, "bags", of, count)
 
 
 def _foreground(part: mil.BagSet, share: float) -> mil.BagSet:
@@ -159,25 +163,30 @@ def _subset(instances: Bag, classes: npt.NDArray[Any], places: npt.NDArray[Any])
 
 
 def _folder(settings: MILSettings) -> Data:
-    """Read `bags.csv` of a folder: columns `bag` (a path in it), `label`, `split` (train, val, test)."""
+    """Read `bags.csv` of a folder: columns `bag` (a path in it), `split`, and those of the target."""
     folder = Path(_data_folder(settings))
-    table = folder / "bags.csv"
-    rows = splits.read_table(table, COLUMNS)
+    table, columns = folder / "bags.csv", target_columns.of(settings)
+    rows = splits.read_table(table, ("bag", *columns.names, "split"))
     if settings.confine:
         splits.check_inside((folder / row["bag"] for row in rows), (folder,))
-    rows, names = splits.with_classes(rows, table, settings.class_names, settings.classes)
+    found = columns.labelled(rows, table, "bag")
 
     def opened(split: str) -> mil.BagSet:
-        chosen = splits.of_split(rows, split, table)
+        chosen = splits.of_split(found.rows, split, table)
         paths = [str(folder / row["bag"]) for row in chosen]
-        return mil.read_bags(paths, [row["label"] for row in chosen], len(names))
+        classes = len(found.classes) if columns.whole else None
+        return mil.read_bags(paths, [row["label"] for row in chosen], classes)
 
-    return Data.opened(opened, names, bool(settings.test_only), decided={"classes": len(names)})
+    decided = {"classes": len(found.classes)} if columns.whole else {}
+    return Data.opened(
+        opened, found.classes, bool(settings.test_only), cases=found.cases, decided=decided
+    )
 
 
 def _slides(settings: MILSettings) -> Data:
     """Read tiles of slides; slides that cannot be read or hold no tissue are skipped."""
-    slides = cohort.read(settings)
+    columns = target_columns.of(settings)
+    slides = cohort.read(settings, columns)
     coords = _read_coords(settings, slides.rows) if settings.coords else {}
     decided = _tiles_of(settings, coords)
     settings = replace(settings, **decided)
@@ -193,7 +202,7 @@ def _slides(settings: MILSettings) -> Data:
 
     def opened(rows: Sequence[Row]) -> mil.BagSet:
         bags, labels, failed = cohort.open_rows(rows, tiles)
-        read = mil.read_bags(bags, labels, len(slides.classes))
+        read = mil.read_bags(bags, labels, len(slides.classes) if columns.whole else None)
         return replace(read, failed=(*failed, *read.failed))
 
     data = cohort.load(settings, slides, opened)

@@ -14,13 +14,15 @@ from tfbig import SourceError, sources
 from tfbig.cli import messages, paths
 from tfbig.cli.data import slide_folders, splits
 from tfbig.cli.data.splits import Row
+from tfbig.cli.data.target_columns import ClassColumn, TargetColumns
 from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings, SegmentationSettings
 from tfbig.errors import TfbigError
 from tfbig.sources.slides.slide import title_of
 
 TABLE = "slides.csv"
-COLUMNS = ("slide_id", "label")
+SLIDE = "slide_id"
+"""Column that names a slide."""
 CohortSettings: TypeAlias = MILSettings | PatchGDSettings
 """Settings of a run on slides of a table."""
 TableSettings: TypeAlias = CohortSettings | SegmentationSettings
@@ -33,12 +35,16 @@ class Cohort:
     """Slides of a run.
 
     Attributes:
-        rows: Dicts of `slide_id`, `label` (a number), `split`, and `path`, which is None if the file is missing.
-        classes: Names of the classes, by number.
+        rows: Dicts of `slide_id`, `label`, `split`, and `path`, which is None if the file is missing.
+        columns: Reader of what is to be predicted.
+        classes: Names of the classes, by number, or of several labels.
+        cases: Names of the cases that labels number, if they do.
     """
 
     rows: tuple[Row, ...]
+    columns: TargetColumns
     classes: tuple[str, ...]
+    cases: tuple[str, ...] = ()
 
     def of_split(self, split: str) -> list[Row]:
         """Return the rows of a split.
@@ -62,7 +68,7 @@ class Cohort:
         return tuple(
             {
                 "slide_id": row["slide_id"],
-                "label": self.classes[row["label"]],
+                **self.columns.shown(row, self.classes),
                 "split": row["split"],
             }
             | {"path": "" if row["path"] is None else str(row["path"].resolve())}
@@ -71,13 +77,14 @@ class Cohort:
         )
 
 
-def read(settings: CohortSettings) -> Cohort:
+def read(settings: CohortSettings, columns: TargetColumns | None = None) -> Cohort:
     """Return the slides of `--data`: a table, or a folder with `slides.csv`.
 
-    Columns are `slide_id` and `label` (numbers or names); optional are `case_id`, `split` and `path`.
+    Columns are `slide_id` and those to be predicted; optional are `case_id`, `split` and `path`.
 
     Args:
         settings: Settings of the run.
+        columns: Reader of what is to be predicted; by default the column `label`, numbers or names.
 
     Raises:
         FlagError: There is no `--data`.
@@ -89,9 +96,11 @@ def read(settings: CohortSettings) -> Cohort:
         )
     table = Path(settings.data)
     table = table / TABLE if table.is_dir() else table
-    rows = splits.read_table(table, COLUMNS)
-    rows, classes = splits.with_classes(rows, table, settings.class_names)
-    return Cohort(tuple(with_splits(with_paths(rows, table, settings), settings)), classes)
+    columns = columns or ClassColumn(settings)
+    rows = splits.read_table(table, (SLIDE, *columns.names))
+    found = columns.labelled(rows, table, SLIDE)
+    rows = with_splits(with_paths(found.rows, table, settings), settings)
+    return Cohort(tuple(rows), columns, found.classes, found.cases)
 
 
 def with_paths(rows: Sequence[Row], table: Path, settings: TableSettings) -> list[Row]:
@@ -134,6 +143,7 @@ def load(
         lambda split: open_split(cohort.of_split(split)),
         cohort.classes,
         bool(settings.test_only),
+        cases=cohort.cases,
         table=cohort.table(*shown),
     )
 
@@ -198,7 +208,7 @@ class Opener:
 
 def open_rows(
     rows: Sequence[Row], opener: Callable[[Path], Any]
-) -> tuple[list[Any], list[int], list[tuple[str, str]]]:
+) -> tuple[list[Any], list[Any], list[tuple[str, str]]]:
     """Return `(items, labels, failed)`; `failed` lists `(name, reason)` of slides that cannot be used.
 
     Args:

@@ -10,6 +10,17 @@ from tfbig.results import run_folder
 
 RESULTS: Final = ("tile.yaml", "predict.yaml", run_folder.CONFIG)
 """Files that mark a folder of results, whose images are not slides."""
+BAG_SUFFIXES: Final = {".npy", ".h5", ".hdf5"}
+"""Suffixes of bags of features."""
+
+
+def bags_in(folder: Path) -> list[Path]:
+    """Return the bags of features in a folder, by name.
+
+    Args:
+        folder: The folder.
+    """
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in BAG_SUFFIXES)
 
 
 def slides_in(folder: Path) -> list[Path]:

@@ -31,7 +31,8 @@ class Data:
         train: Training set, with `labels`, and `failed`: `(name, reason)` of items that were skipped.
         val: Validation set.
         test: Test set.
-        classes: Names of the classes.
+        classes: Names of the classes, or of several labels; empty for survival and numbers.
+        cases: Names of the cases, if labels number them.
         table: Rows that say which slide is in which split, if known.
         decided: Settings that the data decide, which are saved with the run.
         placed_on: Function from a bag to a function that opens its slide, and its tiles; None for other bags.
@@ -41,6 +42,7 @@ class Data:
     val: Any
     test: Any
     classes: tuple[str, ...]
+    cases: tuple[str, ...] = ()
     table: tuple[Row, ...] = ()
     decided: Mapping[str, Any] = field(default_factory=dict)
     placed_on: Callable[[Bag], Placed | None] = lambda bag: None
@@ -237,13 +239,13 @@ def of_split(rows: Iterable[Row], split: str, path: Path) -> list[Row]:
 def split_rows(
     rows: Sequence[Row], shares: Sequence[float] = (0.7, 0.1, 0.2), seed: int = 0
 ) -> list[Row]:
-    """Return the rows with a `split`, stratified by label; all rows of a case are in one split.
+    """Return the rows with a `split`, stratified by `stratum`, else by label; all rows of a case are in one split.
 
-    A case with several labels counts for its first. The shares of all cases are exact up to one case, those of each
+    A case with several strata counts for its first. The shares of all cases are exact up to one case, those of each
     class up to one and a half; classes of few cases share a validation set.
 
     Args:
-        rows: Rows with `label`, and with `case_id` or `patient` where images share one.
+        rows: Rows with `stratum` or `label`, and with `case_id` or `patient` where images share one.
         shares: Shares of training, validation and test.
         seed: Random seed; same seed, same split.
     """
@@ -373,39 +375,56 @@ def exit_code(folder: Path) -> int:
 
 def _cases(rows: Sequence[Row]) -> list[str]:
     """Return the case of every row; a row without one is its own case."""
-    return [
-        row.get("case_id") or row.get("patient") or f"row {number}"
-        for number, row in enumerate(rows)
-    ]
+    return [case_of(row) or f"row {number}" for number, row in enumerate(rows)]
+
+
+def case_of(row: Row) -> str:
+    """Return the case of a row, or an empty string."""
+    return row.get("case_id") or row.get("patient") or ""
 
 
 def _cases_by_label(rows: Sequence[Row]) -> list[list[str]]:
-    """Return the cases of each label, sorted by label; a case has the label of its first row."""
+    """Return the cases of each stratum, or label, sorted by it; a case has that of its first row."""
     labels: dict[str, Any] = {}
     for row, case in zip(rows, _cases(rows), strict=True):
-        labels.setdefault(case, row["label"])
+        labels.setdefault(case, row["stratum"] if "stratum" in row else row["label"])
     return [
         [case for case, case_label in labels.items() if case_label == label]
         for label in sorted(set(labels.values()))
     ]
 
 
-def print_counts(data: Data, items: str, describe: Callable[[Any], str]) -> None:
-    """Print the items and classes of every split.
+def print_counts(
+    data: Data,
+    items: str,
+    describe: Callable[[Any], str],
+    count: Callable[[Any], str] | None = None,
+) -> None:
+    """Print the items of every split, and their classes or other labels.
 
     Args:
         data: Data of the run.
         items: What the items are, in the plural.
         describe: Function from a split to a few words about its items.
+        count: Function from a split to a few words about its labels; by default the items of each class.
     """
     for split in SPLITS if data.train is not data.test else ("test",):
         part = getattr(data, split)
-        counts = np.bincount(part.labels, minlength=len(data.classes))
-        kinds = ", ".join(f"{n} {name}" for n, name in zip(counts, data.classes, strict=True))
-        print(f"{split}: {len(part.labels)} {items} {describe(part)} ({kinds})")
-        missing = [name for n, name in zip(counts, data.classes, strict=True) if not n]
-        if split == "train" and missing:
-            print(
-                f"warning: none of the {items} to train on has the class {', '.join(missing)}, which cannot be learned",
-                file=sys.stderr,
-            )
+        words = count(part) if count else _class_counts(part, data.classes)
+        print(f"{split}: {len(part.labels)} {items} {describe(part)} ({words})")
+        if split == "train" and not count:
+            _warn_of_missing(part, items, data.classes)
+
+
+def _class_counts(part: Any, classes: Sequence[str]) -> str:
+    counts = np.bincount(part.labels, minlength=len(classes))
+    return ", ".join(f"{n} {name}" for n, name in zip(counts, classes, strict=True))
+
+
+def _warn_of_missing(part: Any, items: str, classes: Sequence[str]) -> None:
+    counts = np.bincount(part.labels, minlength=len(classes))
+    if missing := [name for n, name in zip(counts, classes, strict=True) if not n]:
+        print(
+            f"warning: none of the {items} to train on has the class {', '.join(missing)}, which cannot be learned",
+            file=sys.stderr,
+        )

@@ -1,4 +1,4 @@
-"""Predict the class of a slide from a bag of its tiles, and the attention of each tile."""
+"""Predict the class, risk or value of a slide from a bag of its tiles, and the attention of each tile."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Bags:
         background.refuse(background.resolved(settings), results.BY_PATCHES)
         _check_network(settings.model, plain)
         self.size, _, channels = plain.inputs[0].shape[2:]
-        count = plain.outputs[0].shape[-1]
+        self.target = results.target_of(settings, plain, config)
         settings = replace(
             settings,
             input=results.input_of(settings, channels),
-            classes=results.classes_of(settings, count, config.get("class_names")),
+            classes=results.names_of(self.target),
             min_tissue=_min_tissue(settings, config),
         )
         default = {} if settings.coords else {"mpp": bags.MPP}
@@ -75,18 +75,16 @@ class Bags:
             coords = replace(coords, coords=np.asarray(tiles.coords))
         explanation = self.model.explain(tiles)
         count = len(coords.coords)
-        logits = explanation["logits"]
-        logits = logits["bag"] if isinstance(logits, dict) else logits
-        probabilities = evaluation.softmax(logits)
+        target, scores = self.target, np.asarray(explanation["scores"])
+        prediction = target.predicted(evaluation.logits_of(explanation)[None])[0]
         row = results.slide_columns(path, image) | {"tiles": count}
-        row |= results.class_columns(settings.classes or (), probabilities)
-        title = f"{title_of(path)}: {row['predicted']} {probabilities.max():.1%}"
-        scores = evaluation.softmax(explanation["scores"])
-        attention = explanation["attention"]
-        results.write_attention(settings, path, slide, coords, attention, title, scores)
+        row |= target.columns(prediction)
+        caption, attention = target.caption(prediction), explanation["attention"]
+        title = f"{title_of(path)}: {caption}"
+        numbers, classes = target.tile_numbers(scores), target.tile_classes(scores)
+        results.write_attention(settings, path, slide, coords, attention, title, numbers, classes)
         results.write_row(self.folder, row)
-        most = np.max(attention)
-        return f"{path.name}: {row['predicted']} {probabilities.max():.1%}, {count} tiles, attention up to {most:.3g}"
+        return f"{path.name}: {caption}, {count} tiles, attention up to {np.max(attention):.3g}"
 
     def _coords(self, path: Path, slide: Slide) -> sources.Coords:
         """Return the tiles of a file in `--coords`, those that the run was trained on, or those that hold tissue."""
@@ -119,15 +117,11 @@ def _check_network(name: str, plain: Any) -> None:
     Raises:
         SourceError: It has not.
     """
+    results.check_attention(name, plain)
     rows, columns, _ = plain.inputs[0].shape[2:]
     if rows != columns:
         raise SourceError(
             f"{name}: expects tiles of {rows} x {columns} pixels; only square tiles are supported."
-        )
-    if not hasattr(plain.layers[-1], "attention"):
-        raise SourceError(
-            f"{name}: its last layer '{plain.layers[-1].name}' has no method `attention`, which tfbig "
-            "predict needs."
         )
 
 
@@ -146,7 +140,7 @@ def _coords_of_run(settings: PredictSettings, config: Config) -> dict[Path, Path
         return {}
     if _without_none(slide_batch.resolution(settings)) != results.resolution_of_run(config):
         return {}
-    rows = splits.read_table(table, cohort.COLUMNS)
+    rows = splits.read_table(table, (cohort.SLIDE,))
     paths = [Path(row["path"]) for row in rows if row["path"]]
     files = {path: tile_coords.file_of(config["coords"], path) for path in paths}
     return {path: file for path, file in files.items() if file.exists()}

@@ -18,7 +18,7 @@ from tfbig.cli.data.background import Masking
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings.slide_settings import PredictSettings
-from tfbig.cli.tasks import patchgd
+from tfbig.cli.tasks import class_scores, patchgd
 from tfbig.sources.slides.slide import Slide, title_of
 
 
@@ -78,7 +78,7 @@ class Images:
         computed = results.computed(self.model, source, source) if self.masking else {}
         probabilities = results.class_probabilities(outputs, self.last)
         classes = settings.classes or ()
-        row = results.slide_columns(path, source) | results.class_columns(classes, probabilities)
+        row = results.slide_columns(path, source) | class_scores.columns(classes, probabilities)
         prediction = f"{row['predicted']} {probabilities.max():.1%}"
         if self.by_patches and hasattr(self.model.head, "attention"):
             self._write_attention(path, slide, source, f"{title_of(path)}: {prediction}")

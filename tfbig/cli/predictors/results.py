@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import keras
@@ -16,7 +17,8 @@ from tfbig.cli.data import background, tile_coords
 from tfbig.cli.settings.choices import INPUT_CHANNELS
 from tfbig.cli.settings.run_settings import seed_folder
 from tfbig.cli.settings.slide_settings import PredictSettings
-from tfbig.cli.tasks import evaluation
+from tfbig.cli.tasks import class_scores, targets
+from tfbig.cli.tasks.target import Target
 from tfbig.results import figures, geojson, heatmap, run_folder, slide_viewer
 from tfbig.sources import Coords, Source
 from tfbig.sources.slides.slide import Slide, title_of
@@ -97,6 +99,50 @@ def classes_of(
     return classes
 
 
+def target_of(settings: PredictSettings, plain: Any, config: Config) -> Target:
+    """Return what a network of bags predicts: the target of its run, or classes.
+
+    Args:
+        settings: Settings of the command.
+        plain: The model.
+        config: Settings of its run, or an empty dict.
+
+    Raises:
+        SourceError: There are names of classes, but the network has none, or another number.
+    """
+    if config.get("target") in ("survival", "regression"):
+        if settings.classes:
+            raise SourceError(
+                f"--classes: {settings.model} predicts --target {config['target']} and has no classes. Leave it out."
+            )
+        return targets.of_config(config, ())
+    count = plain.outputs[0].shape[-1]
+    return targets.of_config(config, classes_of(settings, count, config.get("class_names")))
+
+
+def names_of(target: Target) -> tuple[str, ...] | None:
+    """Return the names of the classes or labels of a target, or None."""
+    names: tuple[str, ...] | None = getattr(target, "classes", getattr(target, "names", None))
+    return names
+
+
+def check_attention(name: str, plain: Any) -> None:
+    """Check that the last layer of a network of bags gives attention.
+
+    Args:
+        name: Path of the network, for the error.
+        plain: The network.
+
+    Raises:
+        SourceError: It does not.
+    """
+    if not hasattr(plain.layers[-1], "attention"):
+        raise SourceError(
+            f"{name}: its last layer '{plain.layers[-1].name}' has no method `attention`, which tfbig "
+            "predict needs."
+        )
+
+
 def with_resolution(settings: PredictSettings, config: Config, **default: float) -> PredictSettings:
     """Return the settings with a resolution: that of the flags, of the run, or the default.
 
@@ -139,7 +185,7 @@ def class_probabilities(outputs: npt.ArrayLike, last: Any) -> npt.NDArray[np.flo
     if len(values) == 1:
         share = values if normalized else 1 / (1 + np.exp(-values))
         return np.concatenate([1 - share, share])
-    return values if normalized else evaluation.softmax(values)
+    return values if normalized else class_scores.softmax(values)
 
 
 def computed(model: Any, source: Source, image: Source) -> dict[str, float]:
@@ -167,12 +213,6 @@ def slide_columns(path: Path, source: Source) -> dict[str, Any]:
     return row | {"mpp_rows": mpp[0], "mpp_columns": mpp[1]}
 
 
-def class_columns(classes: Sequence[str], probabilities: npt.NDArray[np.float64]) -> dict[str, Any]:
-    """Return the columns of a predicted class."""
-    columns = {f"probability_{n}": float(p) for n, p in zip(classes, probabilities, strict=True)}
-    return {"predicted": classes[int(np.argmax(probabilities))], **columns}
-
-
 def write_row(folder: Path, row: Mapping[str, Any]) -> None:
     """Write a row of the table, in place of an older one of the same slide."""
     run_folder.replace_row(Path(folder) / run_folder.PREDICTIONS, "slide", row["slide"], row)
@@ -192,7 +232,8 @@ def write_attention(
     coords: Coords,
     attention: npt.NDArray[Any],
     title: str,
-    scores: npt.NDArray[Any] | None = None,
+    numbers: Mapping[str, npt.NDArray[Any]] = MappingProxyType({}),
+    classes: tuple[npt.NDArray[Any], Sequence[str]] | None = None,
 ) -> None:
     """Write the attention of tiles as detections, a picture, an OME-TIFF, and in the view of the report.
 
@@ -203,15 +244,15 @@ def write_attention(
         coords: Coordinates of the tiles.
         attention: Attention of each tile, `[n]`.
         title: Title of the picture.
-        scores: Probabilities of each tile, `[n, classes]`, if the network has them.
+        numbers: Further numbers of each tile, `[n]`, by name.
+        classes: Class of each tile, `[n]`, and the names of the classes, if there are any.
     """
     folder, name = Path(settings.out), title_of(path)
-    numbers = {"attention": attention}
-    classes, names = np.zeros(len(attention), int), ["region"]
-    if scores is not None:
-        classes, names = scores.argmax(1), [*(settings.classes or ())]
-        numbers |= {f"probability_{n}": scores[:, i] for i, n in enumerate(names)}
-    features = geojson.tile_features(coords.coords, coords.size_at_level_0, classes, names, numbers)
+    kinds, names = classes or (np.zeros(len(attention), int), ["region"])
+    measured = {"attention": attention, **numbers}
+    features = geojson.tile_features(
+        coords.coords, coords.size_at_level_0, kinds, [*names], measured
+    )
     geojson.write_geojson(folder / f"{name}.geojson", features)
     painted, share = heatmap.paint(coords, attention, slide)
     overlay = slide_viewer.attention_overlay(painted, len(attention), share)

@@ -17,6 +17,14 @@ IMAGES = ("drawn", "digits", "folder", "pictures", "har", "slides")
 INPUT_CHANNELS = {"rgb": 3, "gray": 1, "inverted-gray": 1}
 """Inputs of `tfbig predict`, and the channels of each."""
 LOSSES = ("cross_entropy", "binary_cross_entropy")
+MONITORS = {
+    "class": ("loss", "accuracy", "qwk"),
+    "survival": ("loss", "concordance"),
+    "regression": ("loss", "mae"),
+    "multilabel": ("loss", "auc"),
+}
+"""Targets of `--task mil`, and the validation metrics of each by which an epoch can be kept."""
+LOWER_IS_BETTER = ("loss", "mae")
 MASK_LOSSES = ("binary_cross_entropy", "dice")
 NORMS = ("exact", "frozen", "per_slice")
 OPTIMIZERS = ("adam", "coupled_adam", "adamw", "demon_adamw", "lookahead_radam")
@@ -28,6 +36,8 @@ RESNETS = (
 SCHEDULES = ("constant", "cosine", "step-cosine", "exponential", "linear")
 SAMPLERS = ("shuffle", "replacement", "attention")
 SCALES = ("published", "unbiased")
+SURVIVAL_LOSSES = ("discrete", "cox")
+TARGETS = tuple(MONITORS)
 TRUNKS = ("small", "strided")
 NETWORKS = (*RESNETS, "mobilenetv2")
 PATHOLOGY_ENCODERS = (

@@ -87,7 +87,8 @@ class CohortSettings(SplitSettings):
     class_names: tuple[str, ...] | None = flag(
         nargs="+",
         metavar="NAME",
-        help="class names, in order (default: the labels of the table, sorted)",
+        help="class names, in order (default: the labels of the table, sorted; of several labels, its columns "
+        "label_NAME)",
     )
     mpp: float | None = flag(
         type=types.positive,

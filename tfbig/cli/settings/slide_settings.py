@@ -164,7 +164,8 @@ class ModelSettings:
         exists="file or folder",
         positional=True,
         metavar="MODEL",
-        help="run folder of train, or .keras file; from images to masks or classes, or from bags of tiles to classes",
+        help="run folder of train, or .keras file; from images to masks or classes, or from bags of tiles or features "
+        "to classes, or to what --target of the run was",
     )
 
 

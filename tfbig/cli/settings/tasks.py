@@ -21,6 +21,7 @@ from tfbig.cli.settings.run_settings import (
     mode_flag,
     task_flag,
 )
+from tfbig.cli.settings.target_settings import TargetSettings
 from tfbig.cli.settings.training_settings import (
     ClassifierSettings,
     EvaluationSettings,
@@ -203,6 +204,14 @@ class MILTraining(ClassifierSettings):
 
     SECTION = "training"
 
+    monitor: str = redeclared(
+        ClassifierSettings,
+        "monitor",
+        "loss",
+        choices=list(dict.fromkeys(name for names in choices.MONITORS.values() for name in names)),
+        help="validation metric of --keep: loss; accuracy or qwk of classes; concordance of survival; mae of a number; "
+        "auc, the mean of several labels (default: %(default)s)",
+    )
     tile_weights: bool = flag(
         False,
         help="weight training bags by their number of tiles, divided by its mean; multiplies --class-weights",
@@ -221,6 +230,7 @@ class MILEvaluation(EvaluationSettings):
 @dataclass(frozen=True, kw_only=True)
 class MILSettings(
     MILTask,
+    TargetSettings,
     BagSettings,
     MILNetwork,
     MILTraining,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tfbig import SourceError, optimizers
 from tfbig.cli import machine
 from tfbig.cli.data.splits import Data
+from tfbig.cli.settings import choices
 from tfbig.cli.settings.flag import deciding
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.cli.settings.training_settings import ClassifierSettings
@@ -23,6 +24,7 @@ from tfbig.cli.tasks.task import History, Models
 from tfbig.results import run_folder
 from tfbig.training import Checkpoints, Epochs, Loop
 from tfbig.training.best_window import BestWindow
+from tfbig.training.single_process import Single
 
 OPTIMIZERS: dict[str, Callable[[TrainSettings, int, Mapping[str, Any]], Any]] = {
     "adam": lambda s, steps, o: keras.optimizers.Adam(s.lr, epsilon=s.epsilon, **o),
@@ -108,6 +110,7 @@ def fit_and_keep(
     epochs: Epochs,
     validation: Epochs,
     monitor: str,
+    worker: Callable[[Any], Single] | None = None,
 ) -> History:
     """Train by `--schedule`, load the weights of the epoch that `--keep` selects, and return the history.
 
@@ -118,10 +121,12 @@ def fit_and_keep(
         epochs: Training data.
         validation: Validation data.
         monitor: Column of the history by which the epoch is selected.
+        worker: Function from the model to a worker whose batches hold the bags of `--accumulate` steps; by default
+            gradients of `--accumulate` steps are averaged.
     """
     callbacks = [_schedule(settings, epochs.steps), *_keep_callbacks(settings, folder, monitor)]
-    accumulate = settings.accumulate
-    history = fit(models.model, settings, folder, epochs, validation, callbacks, accumulate)
+    accumulate = 1 if worker else settings.accumulate
+    history = fit(models.model, settings, folder, epochs, validation, callbacks, accumulate, worker)
     if settings.keep != "last" and machine.is_chief():
         _load(models.twin, folder / KEPT)
     return history
@@ -135,6 +140,7 @@ def fit(
     validation: Epochs,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     accumulate: int = 1,
+    worker: Callable[[Any], Single] | None = None,
 ) -> History:
     """Train from the last checkpoint of the run, and return the history of all epochs.
 
@@ -146,6 +152,7 @@ def fit(
         validation: Validation data.
         callbacks: Callbacks in addition to those of every run.
         accumulate: Steps whose gradients are averaged.
+        worker: Function from the model to the worker that trains it; by default the usual one.
     """
     recorder = run_folder.Recorder(folder)
     skipped = None if settings.strict else FailureLog(Path(settings.out or folder))
@@ -161,6 +168,7 @@ def fit(
         alike=deciding(settings),
         left_out=skipped,
         verbose=verbosity(settings),
+        worker=worker,
     ).run()
     if not recorder.new:
         print("all epochs are already done; use more --epochs to train longer")
@@ -269,7 +277,7 @@ def _keep_callbacks(
     if settings.keep == "last":
         return []
     window = settings.window if settings.keep == "window" else 1
-    mode = "min" if settings.monitor == "loss" else "max"
+    mode = "min" if settings.monitor in choices.LOWER_IS_BETTER else "max"
     return [BestWindow(folder / KEPT, monitor, window, mode, folder / run_folder.CHECKPOINTS)]
 
 

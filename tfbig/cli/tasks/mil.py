@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,24 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-import tfbig
-from tfbig import mil
+from tfbig import mil, sources
 from tfbig.cli import machine
 from tfbig.cli.data import bags
 from tfbig.cli.data.splits import Data
+from tfbig.cli.settings import target_settings
 from tfbig.cli.settings.tasks import MILSettings
-from tfbig.cli.tasks import encoder_weights, evaluation, fitting
+from tfbig.cli.tasks import encoder_weights, evaluation, fitting, targets
+from tfbig.cli.tasks.target import Target
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
+from tfbig.mil.target_losses import Survival
 from tfbig.models import encoders
 from tfbig.models.dtfd import DTFDMIL, PseudoBagLoss
 from tfbig.models.pooling import ABMIL, MaxPooling, MeanPooling
 from tfbig.models.self_attention import SelfAttentionMIL
 from tfbig.models.transmil import TransMIL
 from tfbig.training import Epochs
+from tfbig.training.risk_sets import RiskSets
 
 AGGREGATORS: dict[str, Callable[[MILSettings, int], Any]] = {
     "abmil": lambda s, n: ABMIL(n, s.hidden, name="abmil"),
@@ -56,7 +60,10 @@ class MIL(Task[MILSettings, Data]):
     """Training and evaluation with `--task mil`."""
 
     def resolved(self, settings: MILSettings) -> MILSettings:
-        """Return the settings with the scale of pixels that the encoder expects."""
+        """Return the settings with the scale of pixels that the encoder expects, and what an evaluated run decided."""
+        target_settings.check(settings)
+        if settings.test_only:
+            settings = replace(settings, **targets.of_evaluated_run(settings))
         return encoder_weights.with_scale(settings)
 
     def load(self, settings: MILSettings) -> Data:
@@ -64,16 +71,19 @@ class MIL(Task[MILSettings, Data]):
         least = settings.pseudo_bags if settings.model == "dtfd" else 1
         data = bags.large_enough(bags.load(settings), least)
         print(f"mode {settings.mode}, model {settings.model}, precision {settings.precision}")
-        bags.print_counts(data)
-        return replace(data, decided={**data.decided, "class_names": data.classes})
+        decided = targets.decided(settings, data)
+        target = targets.of(replace(settings, **decided), data)
+        bags.print_counts(data, None if settings.target == targets.CLASS else target.counts)
+        return replace(data, decided={**data.decided, **decided})
 
     def models(self, settings: MILSettings, data: Data) -> Models:
         """Return new models, compiled with one optimizer."""
-        models = make_models(settings, data)
-        steps = steps_per_epoch(settings, data)
-        optimizer = fitting.make_optimizer(settings, steps)
-        loss, weights = _loss(settings)
-        metrics = _metrics(settings, len(data.classes))
+        target = targets.of(settings, data)
+        models = make_models(settings, data, target.num_outputs)
+        batches = -(-len(data.train.bags) // settings.batch_size)
+        optimizer = fitting.make_optimizer(settings, batches)
+        loss, weights = _loss(settings, target)
+        metrics = _metrics(settings, target, data)
         return fitting.compile_both(models, optimizer, loss, weights, lambda: metrics)
 
     def plans(self, models: Models, settings: MILSettings, data: Data) -> Plans | None:
@@ -92,23 +102,29 @@ class MIL(Task[MILSettings, Data]):
 
     def fit(self, models: Models, settings: MILSettings, data: Data, folder: Path) -> History:
         """Train from the last checkpoint, and return the history of all epochs."""
-        weights = bag_weights(settings, data)
+        target, weights = targets.of(settings, data), bag_weights(settings, data)
+        train, val = (
+            replace(part, labels=target.labels(part, data)) for part in (data.train, data.val)
+        )
         prefix = "" if settings.monitor == "loss" else _bag_prefix(settings)
         training = Epochs(
             steps_per_epoch(settings, data),
-            lambda shard: dataset(data.train, settings, settings.sample, True, weights, shard),
+            lambda shard: dataset(train, settings, settings.sample, True, weights, shard),
             fitting.item_names(data.train.bags, data.train.labels),
         )
         validation = Epochs(
             len(data.val.bags),
-            lambda shard: dataset(data.val, settings, settings.val_sample, shard=shard),
+            lambda shard: dataset(val, settings, settings.val_sample, shard=shard),
         )
         monitor = f"val_{prefix}{settings.monitor}"
-        return fitting.fit_and_keep(models, settings, folder, training, validation, monitor)
+        worker = partial(_risk_sets, settings) if by_risk_sets(settings) else None
+        return fitting.fit_and_keep(models, settings, folder, training, validation, monitor, worker)
 
     def curve(self, settings: MILSettings) -> Curve:
         """Return what the learning curve shows."""
-        labels = {"loss": "loss", f"{_bag_prefix(settings)}accuracy": "accuracy"}
+        prefix = _bag_prefix(settings)
+        curves = targets.TARGETS[settings.target].curves
+        labels = {name if name == "loss" else prefix + name: text for name, text in curves.items()}
         return Curve(labels, "validation bags")
 
     def write_results(
@@ -120,15 +136,16 @@ class MIL(Task[MILSettings, Data]):
         measured: Mapping[str, Any],
     ) -> None:
         """Write predictions, pictures, and last the metrics."""
-        evaluation.write_results(_explainer(models), data, folder, settings, measured)
+        target, explain = targets.of(settings, data), _explainer(models)
+        evaluation.write_results(target, explain, data, folder, settings, measured)
 
 
-def make_models(settings: MILSettings, data: Data) -> Models:
+def make_models(settings: MILSettings, data: Data, num_outputs: int) -> Models:
     """Return new models; both are the same in mode device and for features."""
     keras.config.set_dtype_policy(settings.precision)
     keras.utils.set_random_seed(settings.seed)
     shape = data.train.bags[0].shape[1:]
-    aggregator = AGGREGATORS[settings.model](settings, len(data.classes))
+    aggregator = AGGREGATORS[settings.model](settings, num_outputs)
     if settings.encoder == "none":
         bag = keras.Input((None, *shape), name="bag")
         twin = keras.Model(bag, aggregator(bag), name=settings.model)
@@ -151,20 +168,38 @@ def make_models(settings: MILSettings, data: Data) -> Models:
     return Models(model.twin if machine.is_plain(settings) else model, model.twin)
 
 
-def _loss(settings: MILSettings) -> tuple[Any, Any]:
+def _loss(settings: MILSettings, target: Target) -> tuple[Any, Any]:
     """Return the losses of the outputs, and their weights."""
-    entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    weight = fitting.loss_weight(settings)
+    of_bag, weight = target.loss(), fitting.loss_weight(settings)
     if settings.model != "dtfd":
-        return entropy, [weight]
-    loss = {"bag": entropy, "pseudo": PseudoBagLoss("mean" if settings.two_tiers else "sum")}
+        return of_bag, [weight]
+    loss = {"bag": of_bag, "pseudo": PseudoBagLoss("mean" if settings.two_tiers else "sum")}
     return loss, dict.fromkeys(loss, weight)
 
 
-def _metrics(settings: MILSettings, classes: int) -> Any:
+def _metrics(settings: MILSettings, target: Target, data: Data) -> Any:
     """Return the metrics of the bag."""
-    metrics = ["accuracy", tfbig.metrics.QuadraticWeightedKappa(classes)]
+    metrics = target.metrics(data)
     return {"bag": metrics} if settings.model == "dtfd" else metrics
+
+
+def by_risk_sets(settings: MILSettings) -> bool:
+    """Return whether a step is that of a whole risk set of `--accumulate` bags."""
+    return settings.survival_loss == "cox"
+
+
+def _risk_sets(settings: MILSettings, model: Any) -> RiskSets:
+    """Return the worker that trains a model by risk sets."""
+
+    def observations(labels: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        known = np.asarray(labels)
+        return known[:, Survival.RANK], known[:, Survival.EVENT]
+
+    def read(handle: Any) -> Any:
+        bag = sources.resolve(handle.numpy().decode())
+        return tf.convert_to_tensor(bag.read(0, bag.shape[0])[None])
+
+    return RiskSets(model, observations, read if _is_dense(settings) else None)
 
 
 def _bag_prefix(settings: MILSettings) -> str:
@@ -173,8 +208,18 @@ def _bag_prefix(settings: MILSettings) -> str:
 
 
 def steps_per_epoch(settings: MILSettings, data: Data) -> int:
-    """Return the number of batches of all bags; the last may be smaller."""
-    return -(-len(data.train.bags) // settings.batch_size)
+    """Return the number of batches, or of risk sets, of all bags; the last may be smaller."""
+    return -(-len(data.train.bags) // _batch_size(settings))
+
+
+def _batch_size(settings: MILSettings) -> int:
+    """Return the number of training bags that are read together: those of a risk set by their handles."""
+    return settings.accumulate if by_risk_sets(settings) else settings.batch_size
+
+
+def _is_dense(settings: MILSettings) -> bool:
+    """Return whether the model reads tensors instead of handles."""
+    return machine.is_plain(settings) or settings.encoder == "none"
 
 
 def largest(part: mil.BagSet, sample: float | None) -> int:
@@ -221,7 +266,7 @@ def dataset(
         weights: Weight of each bag, or None.
         shard: Batches of this worker, and the epoch to start with.
     """
-    dense = machine.is_plain(settings) or settings.encoder == "none"
+    dense = _is_dense(settings) and not by_risk_sets(settings)
     both = dense and settings.model == "dtfd"  # plain Keras needs a label for each output
 
     def labelled(x: Any, y: Any) -> tuple[Any, ...]:
@@ -232,7 +277,7 @@ def dataset(
     return mil.dataset(
         part.bags,
         part.labels if weights is None else np.stack([part.labels, weights], 1),
-        settings.batch_size if learns else 1,
+        _batch_size(settings) if learns else 1,
         sample=sample,
         shuffle=learns,
         augment=learns and settings.augment,
@@ -249,7 +294,15 @@ def _explainer(models: Models) -> evaluation.Explain:
     if isinstance(models.model, mil.MIL):
         explain_streamed: evaluation.Explain = models.model.explain
         return explain_streamed
-    twin = models.twin
+    return explainer_of_twin(models.twin)
+
+
+def explainer_of_twin(twin: Any) -> evaluation.Explain:
+    """Return the function from a bag to logits, attention and scores of a plain model, which reads it whole.
+
+    Args:
+        twin: Model whose last layer is the aggregator.
+    """
     *_, aggregator = twin.layers
 
     def explain(bag: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.run_settings import EXACT_MODES
 from tfbig.cli.settings.tasks import PatchGDSettings
 from tfbig.cli.tasks import (
+    class_scores,
     encoder_weights,
     evaluation,
     fitting,
@@ -402,9 +403,9 @@ def _predicted(
     """Return the scores of the images of a split, and the rows of their predictions."""
     part = getattr(data, split)
     logits = model.predict(dataset(data, split, settings).map(lambda x, *_: x), verbose=0)
-    scores = evaluation.scores(part.labels, evaluation.softmax(logits), len(data.classes))
+    scores = class_scores.scores(part.labels, class_scores.softmax(logits), len(data.classes))
     items = [{"image": image.name} for image in part.images]
-    return scores, evaluation.rows(items, part.labels, scores["probabilities"], data.classes)
+    return scores, class_scores.rows(items, part.labels, scores["probabilities"], data.classes)
 
 
 def _with_shares(

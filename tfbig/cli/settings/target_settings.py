@@ -1,0 +1,138 @@
+"""Settings of what `--task mil` predicts: a class, survival, a number or several labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tfbig.cli import paths
+from tfbig.cli.settings import choices
+from tfbig.cli.settings import value_types as types
+from tfbig.cli.settings.flag import flag
+
+BINS = 4
+"""Default number of bins of time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetSettings:
+    """What is predicted of a bag."""
+
+    SECTION = "data"
+
+    target: str = flag(
+        "class",
+        choices=choices.TARGETS,
+        help="what is predicted, and the columns of the table. class: label; survival: time and event (1, or 0 if the "
+        "case was censored), one pair for all slides of a case_id; regression: value; multilabel: label_NAME with 0, 1 "
+        "or nothing for each NAME (default: %(default)s)",
+    )
+    survival_loss: str = flag(
+        "discrete",
+        choices=choices.SURVIVAL_LOSSES,
+        help="loss of survival. discrete: likelihood of hazards in bins of time; cox: partial likelihood of Cox's "
+        "model over risk sets of --accumulate bags, exact by two passes over each set (default: %(default)s)",
+    )
+    time_bins: int = flag(
+        BINS,
+        type=types.two_or_more,
+        metavar="N",
+        help="bins of time of --survival-loss discrete, which hold equal numbers of events of the training bags "
+        "(default: %(default)s)",
+    )
+    time_cuts: tuple[float, ...] | None = flag(
+        nargs="+",
+        type=types.positive,
+        metavar="TIME",
+        help="times that separate the bins, instead of --time-bins (default: quantiles of the training bags)",
+    )
+    alpha: float = flag(
+        0.0,
+        type=types.share,
+        help="how far censored cases count less with --survival-loss discrete, 0 to 1 (default: %(default)s)",
+    )
+    value_scale: tuple[float, float] | None = flag(
+        nargs=2,
+        type=float,
+        metavar=("MEAN", "DEVIATION"),
+        help="mean and standard deviation by which values of --target regression are scaled while training (default: "
+        "those of the training bags)",
+    )
+
+
+DECIDED = ("time_cuts", "value_scale", "class_names")
+"""Settings that the training set decides, which a prediction takes from the run."""
+_OF_SURVIVAL = ("survival_loss", "time_bins", "time_cuts", "alpha")
+_OF_CLASSES = ("class_weights", "tile_weights", "classes")
+
+
+def check(settings: Any) -> None:
+    """Check that the settings of a run fit its target.
+
+    Args:
+        settings: Settings of `--task mil`.
+
+    Raises:
+        FlagError: A flag is of another target, or cannot be combined with this one.
+    """
+    target = f"--target {settings.target}"
+    monitors = choices.MONITORS[settings.target]
+    if settings.monitor not in monitors:
+        raise paths.FlagError(
+            f"--monitor {settings.monitor}: {target} has {' and '.join(monitors)}. Choose one of these."
+        )
+    others = () if settings.target == "survival" else _OF_SURVIVAL
+    others += () if settings.target == "class" else _OF_CLASSES
+    others += () if settings.target == "regression" else ("value_scale",)
+    others += () if settings.target in ("class", "multilabel") else ("class_names",)
+    _refuse(settings, others, f"is not used by {target}. Leave it out.")
+    if settings.value_scale and not settings.value_scale[1] > 0:
+        raise paths.FlagError(
+            f"--value-scale: the deviation is {settings.value_scale[1]:g}, expected a number above 0."
+        )
+    if settings.target == "class":
+        return
+    if settings.bags not in ("folder", "slides"):
+        raise paths.FlagError(
+            f"--bags {settings.bags}: composes bags of two classes, but {target} needs a table. Use --bags folder or "
+            "--bags slides."
+        )
+    if settings.model == "dtfd":
+        raise paths.FlagError(
+            f"--model dtfd: distils features by their class, and {target} has none. Use another --model."
+        )
+    if settings.survival_loss == "cox":
+        _check_cox(settings)
+    elif settings.time_cuts and settings.time_bins not in (BINS, len(settings.time_cuts) + 1):
+        raise paths.FlagError(
+            f"--time-cuts: {len(settings.time_cuts)} times make {len(settings.time_cuts) + 1} bins, but --time-bins is "
+            f"{settings.time_bins}. Leave one of them out."
+        )
+
+
+def _check_cox(settings: Any) -> None:
+    loss = "--survival-loss cox"
+    _refuse(settings, ("time_bins", "time_cuts", "alpha"), f"is not used by {loss}. Leave it out.")
+    _refuse(settings, ("published", "sum"), f"cannot be combined with {loss}. Leave it out.")
+    if settings.strategy != "none":
+        raise paths.FlagError(
+            f"--strategy {settings.strategy}: {loss} computes a risk set on one worker. Leave it out."
+        )
+    if settings.batch_size != 1:
+        raise paths.FlagError(
+            f"--batch-size {settings.batch_size}: {loss} computes one bag at a time, expected 1. Set the size of a "
+            "risk set by --accumulate."
+        )
+    if settings.accumulate < 2 and not settings.test_only:
+        raise paths.FlagError(
+            f"--accumulate {settings.accumulate}: is the number of bags of a risk set of {loss}, expected 2 or more, "
+            "such as 32. Raise it."
+        )
+
+
+def _refuse(settings: Any, names: tuple[str, ...], reason: str) -> None:
+    """Raise for a flag that is not at its default."""
+    defaults = {each.name: each.default for each in fields(settings)}
+    for name in names:
+        if getattr(settings, name) != defaults[name]:
+            raise paths.FlagError(f"--{name.replace('_', '-')}: {reason}")
