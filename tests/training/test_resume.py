@@ -9,6 +9,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import target_bags
 from safetensors.numpy import load_file
 from samples import ENVIRONMENT, PROGRAMS, ROOT
 
@@ -122,6 +123,40 @@ def test_killed_run_resumes(tmp_path):
     assert work.returncode == -signal.SIGKILL, work.stderr
     place = Checkpoints(out / "checkpoints", run_folder.identity(out)).newest().values["place"]
     assert (place["epoch"], place["step"], place["batches"]) == (1, 4, 1)
+    finish(start(flags, out, "--resume"))
+    assert_equal(results(out), results(whole))
+
+
+TARGETS = {
+    "survival": ("survival", "8", ["--accumulate", "3"]),
+    "cox": ("survival", "6", ["--survival-loss", "cox", "--accumulate", "12"]),
+    "multilabel": ("multilabel", "40", ["--monitor", "auc"]),
+}
+"""Target, checkpoints before the kill and flags of runs on features."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TARGETS)
+def test_killed_run_of_a_target_resumes(name, tmp_path):
+    """With Cox's loss, the run is killed in the middle of an epoch, after whole risk sets."""
+    target, checkpoints, flags = TARGETS[name]
+    data = target_bags.write(tmp_path / "data", target)
+    flags = [*target_bags.FLAGS, "--target", target, "--data", str(data), *flags]
+    flags += [*ALWAYS, "--epochs", "4", "--model", "gated"]
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    work = subprocess.run(
+        [
+            *(sys.executable, str(PROGRAMS / "train_until_killed.py")),
+            *(str(whole), str(out), checkpoints, *flags),
+        ],
+        env=OWN_RATES,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert work.returncode == -signal.SIGKILL, work.stderr
+    place = Checkpoints(out / "checkpoints", run_folder.identity(out)).newest().values["place"]
+    assert place["step"] > 0
     finish(start(flags, out, "--resume"))
     assert_equal(results(out), results(whole))
 

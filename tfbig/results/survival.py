@@ -159,7 +159,7 @@ def _draw_curve(axes: Axes, times: Numbers, events: Numbers, colour: str, label:
 
 def _write_numbers(table: Axes, curves: Axes, times: Numbers, high: Numbers) -> None:
     """Write the numbers at risk of each group at the ticks of the time."""
-    curves.xaxis.get_major_locator().set_params(nbins=_TICKS)
+    curves.locator_params(axis="x", nbins=_TICKS)
     last = curves.get_xlim()[1]
     ticks = [tick for tick in curves.get_xticks() if 0 <= tick <= last]
     for row, (chosen, colour) in enumerate(zip((~high, high), COLOURS[:2], strict=True)):

@@ -102,8 +102,8 @@ class RiskSets(Single):
         """Return the metrics since they were reset; of a validation with the loss of all its members."""
         logs = super().results()
         if self._tested:
-            observed = (np.concatenate(each) for each in zip(*self._tested, strict=True))
-            logs |= as_numbers({"loss": survival.cox_loss(*observed)})
+            risks, times, events = map(np.concatenate, zip(*self._tested, strict=True))
+            logs |= as_numbers({"loss": survival.cox_loss(risks, times, events)})
         return logs
 
 

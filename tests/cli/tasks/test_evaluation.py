@@ -1,33 +1,27 @@
-"""Metrics of a trained classifier."""
+"""Evaluation of the test bags: parts that all targets share."""
 
 import numpy as np
-import pytest
 
 from tfbig.cli.tasks import evaluation
 
 
-def test_scores():
-    probabilities = np.array([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3], [0.2, 0.8]])
-    scores = evaluation.scores(np.array([0, 0, 1, 1]), probabilities, 2)
-    np.testing.assert_array_equal(scores["confusion"], [[1, 1], [1, 1]])
-    assert scores["accuracy"] == 0.5
-    assert scores["qwk"] == pytest.approx(0, abs=1e-6)
-    assert scores["auc"] == 0.75
+def test_outputs_of_an_explanation():
+    """Of several outputs, that of the bag counts."""
+    logits = np.array([1.0, 2.0])
+    for given in (logits, {"bag": logits, "pseudo": np.zeros((3, 2))}):
+        np.testing.assert_array_equal(evaluation.logits_of({"logits": given}), logits)
 
 
-def test_softmax():
-    probabilities = evaluation.softmax([[1000.0, 1000.0], [0.0, np.log(3)]])
-    np.testing.assert_allclose(probabilities, [[0.5, 0.5], [0.25, 0.75]])
+def test_titles():
+    assert evaluation.in_words({"label": "red"}) == "red"
+    observed = {"case": "P1", "time": 3.25, "event": 1}
+    assert evaluation.in_words(observed) == "case P1, time 3.25, event 1"
+    assert evaluation.in_words({"label_a": 0, "label_b": ""}) == "label_a 0"
 
 
-def test_rows():
-    rows = evaluation.rows([{"bag": "a"}], [1], np.array([[0.75, 0.25]]), ("no", "yes"))
-    assert rows == [
-        {
-            "bag": "a",
-            "label": "yes",
-            "predicted": "no",
-            "probability_no": 0.75,
-            "probability_yes": 0.25,
-        }
-    ]
+def test_means_over_repeats():
+    """A metric that is not defined is left out."""
+    repeats = [{"auc": 0.5, "qwk": float("nan")}, {"auc": 0.7, "qwk": 0.1}]
+    means, deviations = evaluation._means_and_deviations(repeats)
+    assert means == {"test_auc": 0.6}
+    np.testing.assert_allclose(deviations["test_auc"], 0.1)

@@ -81,7 +81,7 @@ def check(settings: Any) -> None:
         raise paths.FlagError(
             f"--monitor {settings.monitor}: {target} has {' and '.join(monitors)}. Choose one of these."
         )
-    others = () if settings.target == "survival" else _OF_SURVIVAL
+    others: tuple[str, ...] = () if settings.target == "survival" else _OF_SURVIVAL
     others += () if settings.target == "class" else _OF_CLASSES
     others += () if settings.target == "regression" else ("value_scale",)
     others += () if settings.target in ("class", "multilabel") else ("class_names",)

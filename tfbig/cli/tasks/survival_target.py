@@ -165,17 +165,17 @@ def cuts_of(part: mil.BagSet, num_bins: int) -> tuple[float, ...]:
         ) from error
 
 
-def check_splits(data: Data, cox: bool) -> None:
+def check_splits(data: Data, validates: bool) -> None:
     """Check that each split to train with has what its loss and its metric need.
 
     Args:
         data: Data of the run.
-        cox: Whether the loss is that of Cox's model.
+        validates: Whether validation needs an event too, as Cox's loss and concordance do.
 
     Raises:
-        SourceError: The training bags, or with Cox the validation bags, have no event, or their times are equal.
+        SourceError: The training bags, or the validation bags, have no event, or the times of the former are equal.
     """
-    for split in ("train", "val") if cox else ("train",):
+    for split in ("train", "val") if validates else ("train",):
         labels = getattr(data, split).labels
         number = f"the {len(labels)} bags of split '{split}'"
         if not labels[:, EVENT].any():

@@ -122,4 +122,5 @@ def sigmoid(logits: Any) -> npt.NDArray[np.float64]:
     """Return probabilities of logits, float64, without overflow."""
     values = np.asarray(logits, np.float64)
     odds = np.exp(-np.abs(values))
-    return np.where(values >= 0, 1, odds) / (1 + odds)
+    shares: npt.NDArray[np.float64] = np.where(values >= 0, 1, odds) / (1 + odds)
+    return shares

@@ -67,7 +67,7 @@ def decided(settings: MILSettings, data: Data) -> dict[str, Any]:
     if settings.target == "survival":
         cox = settings.survival_loss == "cox"
         if learns:
-            survival_target.check_splits(data, cox)
+            survival_target.check_splits(data, cox or settings.monitor == "concordance")
         if not cox:
             cuts = settings.time_cuts
             values["time_cuts"] = cuts or survival_target.cuts_of(data.train, settings.time_bins)

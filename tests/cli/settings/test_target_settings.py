@@ -1,0 +1,73 @@
+"""Flags of `--target`: each is of a target, and combinations that cannot work are refused in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import train
+from tfbig.cli.paths import FlagError
+from tfbig.cli.settings import choices, target_settings
+from tfbig.cli.settings.tasks import MILSettings
+
+SURVIVAL = {"target": "survival", "bags": "folder"}
+COX = SURVIVAL | {"survival_loss": "cox", "accumulate": 32}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"class_weights": True, "monitor": "qwk", "model": "dtfd"},
+        SURVIVAL | {"monitor": "concordance", "time_bins": 6, "alpha": 0.4, "batch_size": 2},
+        SURVIVAL | {"time_cuts": (1.0, 2.0)},
+        COX,
+        COX | {"accumulate": 1, "test_only": "runs/a"},
+        {"target": "regression", "bags": "slides", "monitor": "mae", "value_scale": (-3.0, 2.0)},
+        {"target": "multilabel", "bags": "slides", "monitor": "auc", "class_names": ("a", "b")},
+    ],
+)
+def test_what_is_allowed(changes: dict[str, Any]) -> None:
+    target_settings.check(MILSettings(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"monitor": "mae"}, "--monitor mae: --target class has loss and accuracy and qwk"),
+        (SURVIVAL | {"monitor": "auc"}, "--target survival has loss and concordance"),
+        ({"alpha": 0.5}, "--alpha: is not used by --target class. Leave it out"),
+        ({"survival_loss": "cox"}, "--survival-loss: is not used by --target class"),
+        (SURVIVAL | {"class_weights": True}, "--class-weights: is not used by --target survival"),
+        (SURVIVAL | {"tile_weights": True}, "--tile-weights: is not used by --target survival"),
+        (SURVIVAL | {"class_names": ("a",)}, "--class-names: is not used by --target survival"),
+        (SURVIVAL | {"value_scale": (0.0, 1.0)}, "--value-scale: is not used by"),
+        (SURVIVAL | {"bags": "shapes"}, "--bags shapes: composes bags of two classes"),
+        (SURVIVAL | {"model": "dtfd"}, "--model dtfd: distils features by their class"),
+        (SURVIVAL | {"time_cuts": (1.0,), "time_bins": 6}, "1 times make 2 bins, but --time-bins"),
+        (
+            {"target": "regression", "bags": "folder", "value_scale": (1.0, 0.0)},
+            "the deviation is 0, expected a number above 0",
+        ),
+        (COX | {"accumulate": 1}, "--accumulate 1: is the number of bags of a risk set"),
+        (COX | {"batch_size": 4}, "--batch-size 4: --survival-loss cox computes one bag at a time"),
+        (COX | {"strategy": "mirrored"}, "--strategy mirrored: --survival-loss cox"),
+        (COX | {"published": True}, "--published: cannot be combined with --survival-loss cox"),
+        (COX | {"sum": True}, "--sum: cannot be combined with --survival-loss cox"),
+        (COX | {"alpha": 0.1}, "--alpha: is not used by --survival-loss cox"),
+        (COX | {"time_cuts": (1.0,)}, "--time-cuts: is not used by --survival-loss cox"),
+    ],
+)
+def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FlagError) as error:
+        target_settings.check(MILSettings(**changes))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_each_monitor_can_be_chosen() -> None:
+    for target, names in choices.MONITORS.items():
+        for name in names:
+            flags = ["--task", "mil", "--target", target, "--monitor", name]
+            assert train.settings_of(flags).monitor == name
