@@ -14,7 +14,7 @@ WIDTH = 6
 """Features of an instance; the mean of the first is the signal."""
 FLAGS = [
     *("--task", "mil", "--bags", "folder", "--encoder", "none", "--mode", "device"),
-    *("--model", "mean", "--lr", "0.05", "--schedule", "constant", "--epochs", "6", "--quiet"),
+    *("--model", "mean", "--lr", "0.05", "--schedule", "constant", "--epochs", "5", "--quiet"),
 ]
 """A small run on features, without `--target`, `--data` and `--out`."""
 SPLITS = ["train"] * 32 + ["val"] * 12 + ["test"] * 16

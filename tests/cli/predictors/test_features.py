@@ -10,6 +10,8 @@ from cli_runs import predictions, rows_of
 
 from tfbig.cli.main import main
 
+SPLITS = ["train"] * 6 + ["val"] * 2 + ["test"] * 2
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
@@ -17,7 +19,7 @@ def runs(tmp_path_factory):
     found = {}
     for target in ("regression", "class"):
         base = tmp_path_factory.mktemp(target)
-        data = target_bags.write(base / "data", target)
+        data = target_bags.write(base / "data", target, splits=SPLITS)
         with cli_runs.like_a_test():
             assert target_bags.run(data, base / "run", target, "--epochs", "1") == 0
         found[target] = data, base / "run"
