@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
 from mpl_toolkits.axes_grid1.anchored_artists import AnchoredSizeBar
 
 from tfbig.results.geojson import COLOURS, hex_of
@@ -188,9 +189,10 @@ def intervals(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
             axes.plot([row["95 % from"], row["to"]], [place, place], color=f"C{place % 10}")
             axes.plot([row["mean"]], [place], "o", color=f"C{place % 10}")
         axes.set_xlabel(metric)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.grid(alpha=0.3)
     all_axes[0].set_yticks(range(len(runs)), runs)
-    all_axes[0].invert_yaxis()
+    all_axes[0].set_ylim(len(runs) - 0.5, -0.5)  # the first run is at the top
     save(figure, path)
 
 
