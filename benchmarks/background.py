@@ -104,22 +104,22 @@ def compare(arguments: argparse.Namespace, share: float) -> str:
 def plot(results: str, path: str) -> None:
     """Draw time and memory of steps that skip background against the share of the work that is left.
 
-    Of each network and image, the lines of the last commit are drawn.
+    Of each network, image and share of foreground, the last line is drawn.
     """
     from matplotlib.figure import Figure
 
     with open(results) as file:
         lines = [json.loads(line) for line in file]
-    lines = [line for line in lines if {"time_ratio", "active", "tissue"} <= line.keys()]
-    commits = {(line["network"], line["size"][0]): line["commit"] for line in lines}
+    lines = [line for line in lines if {"time_ratio", "active", "tissue", "store"} <= line.keys()]
+    last = {(line["network"], line["size"][0], line["tissue"]): line for line in lines}
     figure = Figure(figsize=(9, 4), layout="constrained")
     figure.suptitle("Steps that skip background, relative to steps that compute it")
     time_axes, memory_axes = figure.subplots(1, 2)
-    for (network, side), commit in sorted(commits.items()):
+    for network, side in sorted({key[:2] for key in last}):
         points = sorted(
             (line["active"], line["time_ratio"], line["peak_bytes"] / line["everything_peak_bytes"])
-            for line in lines
-            if (line["network"], line["size"][0], line["commit"]) == (network, side, commit)
+            for key, line in last.items()
+            if key[:2] == (network, side)
         )
         active, seconds, peaks = zip(*points, strict=True)
         label = f"{network}, {side} x {side}"

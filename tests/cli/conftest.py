@@ -126,6 +126,7 @@ def cohort_data(tmp_path: Path) -> Path:
 def slide_bags_run(cohort_table: Path) -> Run:
     """A run of `--task mil` on tiles of the slides, with augmentation, split in three folds."""
     flags = [*cli_runs.SLIDE_BAGS, "--data", str(cohort_table), "--augment", "--folds", "3"]
+    flags += ["--fold", "0"]
     return run_once(flags, cohort_table.parent.parent / "bags", cohort_table)
 
 
@@ -138,6 +139,7 @@ def whole_slides_run(cohort_table: Path) -> Callable[[str], Run]:
         if mode not in runs:
             head = "abmil" if mode == "patchgd" else "smaller"
             flags = ["--mode", mode, "--head", head, "--augment", "slide", "--folds", "3"]
+            flags += ["--fold", "0"]
             flags = [*cli_runs.WHOLE_SLIDES, *flags, "--data", str(cohort_table)]
             runs[mode] = run_once(flags, cohort_table.parent.parent / mode, cohort_table)
         return runs[mode]

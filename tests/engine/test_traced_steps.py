@@ -154,6 +154,7 @@ def test_eager_calls_of_many_sizes(every: int) -> None:
     assert big.plan((1, *SIZES[4], 3)).layout != big.plan((1, *SIZES[0], 3)).layout
 
 
+@pytest.mark.slow
 def test_several_steps_per_execution() -> None:
     """`steps_per_execution` batches per call, also if the data ends in the middle of a call."""
     model, twin = twins(blocks=2)

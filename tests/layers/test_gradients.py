@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from exactness import FLOAT64, assert_same, gradients
-from layer_pairs import EVERY, IMAGE, TABLE, Row, compare, every_kind, images, pair
+from layer_pairs import IMAGE, TABLE, Row, compare, every_kind, images, pair
 
 from tfbig import layers
 
 
-@EVERY
+@every_kind(TABLE)
 def test_dynamic_sizes(kind: type) -> None:
     row = TABLE[kind] if kind is not layers.BigDropout else Row({"rate": 0.0})
     big, twin = pair(kind, row, max_elements=1)

@@ -8,6 +8,11 @@ from keras import layers
 import tfbig
 from tfbig.models import encoders, latent
 
+FAST = ("published", "abmil")
+HEADS = [
+    kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in latent.HEADS
+]
+
 
 def z(*cells, width=256, batch=2):
     return np.random.default_rng(0).normal(size=(batch, *cells, width)).astype("float32")
@@ -133,7 +138,7 @@ def test_baseline_streams():
     np.testing.assert_allclose(streamed(x), model(x), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", latent.HEADS)
+@pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("eager", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_training_with_patchgd(kind, eager):
     """A step changes every kernel of the encoder and the head."""

@@ -62,8 +62,8 @@ def inner(**options: Any) -> keras.Model:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
         {"sampling": 1.0, "patches_at_once": 3},
+        pytest.param({}, marks=pytest.mark.slow),
         pytest.param({"patches_at_once": 3}, marks=pytest.mark.slow),
         pytest.param({"sampling": 1.0}, marks=pytest.mark.slow),
     ],

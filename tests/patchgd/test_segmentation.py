@@ -55,10 +55,9 @@ def make(context: int = 0, vector: bool = False, **options: Any) -> PatchGDSegme
     ("context", "vector", "fill_mask"),
     [
         (1, False, True),
-        (0, True, False),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in [(0, False, True), (1, True, True), (1, False, False)]
+            for case in [(0, True, False), (0, False, True), (1, True, True), (1, False, False)]
         ),
     ],
 )

@@ -72,7 +72,20 @@ def test_samples_of_one_class_have_no_curves(
     monkeypatch.setattr(classification.figures, "save", lambda figure, path: drawn.append(figure))
     for labels, lines in ((np.zeros(3, int), [0, 0, 0]), (np.array([0, 1, 1]), [1, 1, 1])):
         probabilities = np.array([[0.7, 0.3], [0.4, 0.6], [0.1, 0.9]])
-        classification.draw_curves(tmp_path / "a.png", labels, probabilities, ("a", "b"))
+        classification.write(tmp_path, labels, probabilities, ("a", "b"))
         diagonals = [1, 0, 1]
         counts = [len(axes.lines) - d for axes, d in zip(drawn[-1].axes, diagonals, strict=True)]
         assert counts == lines
+
+
+def test_labels_of_which_some_are_unknown(tmp_path: Path) -> None:
+    """Each label is judged by the samples of which it is known, and both labels of two are drawn."""
+    labels = np.array([[1, 0], [0, -1], [-1, 1], [1, 1]])
+    shares = np.array([[0.9, 0.2], [0.1, 0.6], [0.5, 0.7], [0.8, 0.3]])
+    columns = classification.known_columns(("a", "b"), labels, shares)
+    assert columns[0].positive.tolist() == [True, False, True]
+    assert columns[0].scores.tolist() == [0.9, 0.1, 0.8]
+    classification.write_columns(tmp_path, columns)
+    first, second = run_folder.read_rows(tmp_path / "classes.csv")
+    assert (first["samples"], second["samples"]) == ("2", "2")
+    assert first["auc"] == second["auc"] == "1.0"

@@ -62,19 +62,20 @@ def test_confusion_matrix(tmp_path):
         assert image.size[0] == image.size[1]
 
 
-def test_curves_of_seeds_show_their_mean(tmp_path, monkeypatch):
+def test_curves_of_runs_show_their_mean(tmp_path, monkeypatch):
     """The mean goes as far as the shortest run, and is that of the values in the files, which are text."""
     drawn = []
     monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure))
-    losses = {0: [3.0, 2.0, 1.0], 4: [5.0, 2.0], 7: [4.0, 5.0, 0.5, 0.1]}
+    losses = {"seed 0": [3.0, 2.0, 1.0], "seed 4": [5.0, 2.0], "fold 7": [4.0, 5.0, 0.5, 0.1]}
     histories = {
-        seed: [{"epoch": str(n + 1), "val_loss": str(v)} for n, v in enumerate(values)]
-        for seed, values in losses.items()
+        run: [{"epoch": str(n + 1), "val_loss": str(v)} for n, v in enumerate(values)]
+        for run, values in losses.items()
     }
-    figures.seed_curves(tmp_path / "a.png", histories, {"loss": "loss"}, "validation bags")
+    figures.run_curves(tmp_path / "a.png", histories, {"loss": "loss"}, "validation bags")
     (axes,) = drawn[0].axes
     *each, mean = axes.lines
     assert [line.get_ydata().tolist() for line in each] == [*losses.values()]
+    assert [line.get_label() for line in each] == list(losses)
     assert mean.get_xdata().tolist() == [1, 2]
     assert mean.get_ydata().tolist() == [4, 3]
     (band,) = axes.collections

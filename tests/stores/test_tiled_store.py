@@ -152,20 +152,31 @@ def test_stores_are_found_by_address(sums: bool) -> None:
 
 
 @pytest.mark.parametrize("high", [False, True])
-def test_tiles_above_a_row_are_passed(high: bool) -> None:
-    """A tile is passed when it and all tiles before it end above the row."""
+def test_tiles_that_were_copied_are_left_at_once(high: bool) -> None:
     active = np.array([[1, 0, 1], [1, 0, 0], [1, 1, 1], [0, 1, 0]], bool)
     tiling, store = _store(active, 1, False, high)
     tiles, _ = _tiles(active, 1, high=high)
-    assert len(tiles) == (1 + 4 if high else 1 + 7)
-    gone = 0
-    for row in (*range(25), *range(25)):
-        start, stop = tiling.passed(row)
-        assert start == (0 if stop < gone else gone)
-        gone = stop
-        for n in range(1, len(tiles)):
-            part, end = tiling.tile(store, n), store.ctypes.data + gone * store.itemsize
-            if tiles[1 : n + 1, 1].max() <= row:
-                assert part.ctypes.data + part.nbytes <= end
-            else:
-                assert part.ctypes.data >= end
+    for starts, stops in (([0, 0], [24, 16]), ([3, 1], [9, 14]), ([20, 0], [22, 1])):
+        tiling.read(store, starts, stops)
+        inside = [
+            n
+            for n, (top, bottom, left, right) in enumerate(tiles)
+            if n and top < stops[0] and bottom > starts[0] and left < stops[1] and right > starts[1]
+        ]
+        expected = {tiling.tile(store, n).ctypes.data for n in inside}
+        assert {part.ctypes.data for part in tiling.left(store)} == expected
+        assert tiling.left(store) == []
+
+
+def test_tiles_that_were_lent_are_left_later() -> None:
+    """The last ones are in use; a tile that is lent again is, too."""
+    tiling, store = _store(np.ones(COUNTS, bool), 1, sums=False)
+    tiles, _ = _tiles(np.ones(COUNTS, bool), 1)
+    left = []
+    for n in (1, 2, 3, 4, 2, 5, 4):
+        top, bottom, first, last = tiles[n]
+        part = tiling.read(store, [top, first], [bottom, last])
+        assert np.shares_memory(part, store)
+        left.append([part.ctypes.data for part in tiling.left(store)])
+    places = {tiling.tile(store, n).ctypes.data: n for n in range(1, len(tiles))}
+    assert [[places[each] for each in found] for found in left] == [[], [], [1], [2], [3], [4], [2]]

@@ -13,6 +13,7 @@ from exactness import FLOAT64, assert_same
 from keras import layers
 from skipped_background import Skipping, image_of, mask_of, projected, small_tiles
 from small_networks import decoder, normalisations, resampling, signal, volume, windows
+from streamed_pairs import slow
 
 import tfbig
 from tfbig.layers import AttentionPooling
@@ -57,7 +58,7 @@ def assert_exact(build: Callable[[], keras.Model], x: np.ndarray, **options: Any
         assert_same(first.numpy(), second.numpy(), FLOAT64)
 
 
-@pytest.mark.parametrize("build", MODELS)
+@pytest.mark.parametrize("build", [slow(b) if b in (volume, signal) else b for b in MODELS])
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_outputs_and_gradients(
     build: Callable[[], keras.Model], batch: int, skipping: Skipping, float64: None
@@ -166,7 +167,7 @@ def test_attention_over_the_background(counts: bool, skipping: Skipping, float64
     assert min(skipping.active()) < 0.9
 
 
-@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("everything", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_all_tissue_and_hardly_any(everything: bool, skipping: Skipping, float64: None) -> None:
     mask = np.full((90, 80), everything)
     mask[45, 40] = True
@@ -202,6 +203,7 @@ def deep() -> keras.Model:
     return keras.Model(start, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
 
 
+@pytest.mark.slow
 def test_replayed_tiles(skipping: Skipping, float64: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments are replayed, although there is memory for all images."""
 
@@ -245,7 +247,8 @@ def test_predictions_are_whole(skipping: Skipping, float64: None, tmp_path: Any)
     np.testing.assert_allclose(np.load(tmp_path / "mask.npy"), expected[0], atol=1e-12)
 
 
-@pytest.mark.parametrize("store", [None, pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("store", [None, "bfloat16"])
 def test_gradients_of_a_large_background(store: str | None, skipping: Skipping) -> None:
     """They are no further from float64 than if background is computed: 80,000 equal terms are added up."""
     mask = np.zeros((300, 280), bool)

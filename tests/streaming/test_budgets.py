@@ -75,6 +75,7 @@ def rematerialised(plan: tfbig.Plan) -> set[str]:
     return {name for name in names if names.count(name) > 1}
 
 
+@pytest.mark.slow
 def test_rematerialise_in_every_sweep(float64: None) -> None:
     """Neither the first convolution nor its gradient is stored, although BatchNormalization needs all rows."""
     twin = stem()

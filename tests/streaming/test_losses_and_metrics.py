@@ -193,7 +193,7 @@ SEVERAL = {
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 @pytest.mark.parametrize(
-    "case", [slow("list"), slow("names"), "dict", "only one", slow("objects"), "mixed"]
+    "case", [slow("list"), slow("names"), "dict", slow("only one"), slow("objects"), "mixed"]
 )
 def test_several_outputs(case: str, float64: None) -> None:
     build, compiled_loss, weights, metrics = SEVERAL[case]
@@ -214,6 +214,7 @@ def shared_outputs() -> keras.Model:
     return keras.Model(inputs, [layers.Activation("sigmoid", name="probability")(x), x, x])
 
 
+@pytest.mark.slow
 def test_outputs_computed_from_each_other(float64: None) -> None:
     y = [classes(2, 7, 6, 1, count=2).astype("float64"), *[numbers(2, 7, 6, 1)] * 2]
 

@@ -177,7 +177,7 @@ ONE_ROW = (
 @pytest.mark.parametrize(
     ("build", "strip_rows"),
     [(build, 1) if build in ONE_ROW else slow(build, 1) for build in MODELS]
-    + [(two_branches, 3), (unet, 3)]
+    + [slow(two_branches, 3), slow(unet, 3)]
     + [slow(build, 3) for build in (residual, shared_layer, separable)]
     + [slow(residual, None)],
 )

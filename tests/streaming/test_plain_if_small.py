@@ -77,8 +77,8 @@ def assert_equal_logs(first: dict[str, Any], second: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("build", "loss", "shape"), TASKS)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("handles", [False, True])
+@pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("handles", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_fit_is_that_of_keras(
     build: Any, loss: str, shape: tuple[int, ...], weighted: bool, handles: bool
 ) -> None:

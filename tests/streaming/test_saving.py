@@ -39,6 +39,7 @@ def test_weights_interchange_with_plain_model(build: Any, suffix: str, tmp_path:
         assert_same(target.get_weights(), source.get_weights())
 
 
+@pytest.mark.slow
 def test_continue_from_model_checkpoint(float64: None, tmp_path: Path) -> None:
     """A run continued from `ModelCheckpoint` equals an uninterrupted one, optimiser state included."""
     x, y = data(segmenter, 6)

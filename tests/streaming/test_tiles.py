@@ -13,7 +13,16 @@ import tensorflow as tf
 from exactness import FLOAT64, assert_same, gradients, integer_weights, integers
 from keras import layers
 from small_networks import decoder, normalisations, resampling, volume, windows
-from streamed_pairs import both, classifier, data, map_and_vector, same_logs, segmenter, two_maps
+from streamed_pairs import (
+    both,
+    classifier,
+    data,
+    map_and_vector,
+    same_logs,
+    segmenter,
+    slow,
+    two_maps,
+)
 
 import tfbig
 from tfbig.plan import tile_search
@@ -72,7 +81,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("build", CASES)
+@pytest.mark.parametrize("build", [slow(b) if b in (volume, resampling) else b for b in CASES])
 def test_outputs_and_gradients(
     build: Callable[[], keras.Model], in_tiles: None, float64: None
 ) -> None:

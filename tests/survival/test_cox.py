@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from tfbig.survival import cox_loss
 
-every_tie = pytest.mark.parametrize("ties", ["efron", "breslow"])
+every_tie = pytest.mark.parametrize(
+    "ties", ["efron", pytest.param("breslow", marks=pytest.mark.slow)]
+)
 few = settings(max_examples=25)
 
 

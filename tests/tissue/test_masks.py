@@ -293,7 +293,9 @@ SLOW = [
 ]
 
 
-@pytest.mark.parametrize(("contrast", "least"), [(0.5, 0.93), (0.3, 0.7)])
+@pytest.mark.parametrize(
+    ("contrast", "least"), [(0.5, 0.93), pytest.param(0.3, 0.7, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", ["pancreas_pdac_1", *SLOW])
 def test_pale_half_of_a_slide(name: str, contrast: float, least: float, tmp_path: Path) -> None:
     """Pale tissue is found beside stained tissue; Otsu's threshold leaves up to all of it out."""

@@ -196,7 +196,7 @@ def test_resumed_run_equals_uninterrupted_run(name, accumulate, stop_after, tmp_
 
 
 @pytest.mark.parametrize(
-    "name", ["streamed", *(pytest.param(name, marks=slow) for name in ("plain", "masks", "bags"))]
+    "name", ["plain", *(pytest.param(name, marks=slow) for name in ("streamed", "masks", "bags"))]
 )
 def test_equals_fit(name):
     fitted = MODELS[name]()
@@ -341,8 +341,8 @@ def test_accumulation_equals_a_large_batch(accumulate, float64):
 @pytest.mark.parametrize(
     "name",
     [
-        "streamed",
-        *(pytest.param(name, marks=slow) for name in ("plain", "masks", "bags", "patches")),
+        "plain",
+        *(pytest.param(name, marks=slow) for name in ("streamed", "masks", "bags", "patches")),
     ],
 )
 def test_failing_batch_does_not_change_the_model(name, tmp_path):
@@ -459,7 +459,8 @@ def test_epoch_restarts_if_the_images_changed(tmp_path, capsys):
     assert "starts again" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("accumulate", [1, pytest.param(2, marks=slow)])
+@slow
+@pytest.mark.parametrize("accumulate", [1, 2])
 def test_unreadable_image_is_skipped(accumulate):
     """Equal to training without the image, except for the boundaries of accumulated groups."""
     x, y = images()

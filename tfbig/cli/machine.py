@@ -23,6 +23,7 @@ import tensorflow as tf
 import tfbig
 from tfbig import SourceError
 from tfbig.cli.settings.run_settings import MachineSettings, MemorySettings
+from tfbig.cli.settings.series import members
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.engine import machine_rates
 from tfbig.plan.plan import Plan
@@ -105,10 +106,10 @@ def _strategy_of(settings: TrainSettings) -> Any:
             f"--devices needs --strategy none; with --strategy {settings.strategy} each replica has its own device. "
             "Leave it out."
         )
-    if settings.strategy == "multiworker" and settings.seeds:
+    if settings.strategy == "multiworker" and members(vars(settings)):
         raise SourceError(
-            "--seeds needs one process, but --strategy multiworker has several. Leave --seeds out, and start a run for "
-            "each --seed."
+            "--seeds and --folds need one process, but --strategy multiworker has several. Start a run for each --seed "
+            "and --fold."
         )
     if settings.strategy == "multiworker" and not settings.out:
         raise SourceError(

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
 from mpl_toolkits.axes_grid1.anchored_artists import AnchoredSizeBar
 
 from tfbig.results.geojson import COLOURS, hex_of
@@ -131,19 +132,19 @@ def learning_curve(
     save(figure, path)
 
 
-def seed_curves(
+def run_curves(
     path: str | Path,
-    histories: Mapping[int, Sequence[Mapping[str, Any]]],
+    histories: Mapping[str, Sequence[Mapping[str, Any]]],
     labels: Mapping[str, str],
     unseen: str = "unseen slide",
 ) -> None:
-    """Draw the validation curve of each seed, their mean, and one standard deviation of a sample around it.
+    """Draw the validation curve of each run, their mean, and one standard deviation of a sample around it.
 
-    The mean is drawn as far as all seeds were trained.
+    The mean is drawn as far as all runs were trained.
 
     Args:
         path: PNG file to write.
-        histories: For each seed, rows with `epoch`, and each column of `labels` with the prefix `val_`.
+        histories: For each run, by its name, rows with `epoch`, and each column of `labels` with the prefix `val_`.
         labels: Axis labels of the columns to draw, by column.
         unseen: What the validation data are, for the labels of the axes.
     """
@@ -152,11 +153,11 @@ def seed_curves(
     all_axes = figure.subplots(1, len(labels), squeeze=False)[0]
     for axes, (name, label) in zip(all_axes, labels.items(), strict=True):
         curves = {
-            seed: ([float(r["epoch"]) for r in rows], [float(r[f"val_{name}"]) for r in rows])
-            for seed, rows in histories.items()
+            run: ([float(r["epoch"]) for r in rows], [float(r[f"val_{name}"]) for r in rows])
+            for run, rows in histories.items()
         }
-        for seed, (times, values) in curves.items():
-            axes.plot(times, values, ".-", linewidth=0.8, alpha=0.6, label=f"seed {seed}")
+        for run, (times, values) in curves.items():
+            axes.plot(times, values, ".-", linewidth=0.8, alpha=0.6, label=run)
         shared = np.array([values[:epochs] for _, values in curves.values()])
         mean, deviation = shared.mean(0), shared.std(0, ddof=1)
         times = times[:epochs]
@@ -167,6 +168,31 @@ def seed_curves(
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
+    save(figure, path)
+
+
+def intervals(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draw the mean and the interval of each run, one plot for each metric.
+
+    Args:
+        path: PNG file to write.
+        rows: Rows with `metric`, `run`, `mean`, and the ends `95 % from` and `to`.
+    """
+    metrics = list(dict.fromkeys(row["metric"] for row in rows))
+    runs = list(dict.fromkeys(row["run"] for row in rows))
+    size = (1.5 + 3 * len(metrics), 1.2 + 0.35 * len(runs))
+    figure = Figure(figsize=size, layout="constrained")
+    all_axes = figure.subplots(1, len(metrics), squeeze=False, sharey=True)[0]
+    for axes, metric in zip(all_axes, metrics, strict=True):
+        for row in (row for row in rows if row["metric"] == metric):
+            place = runs.index(row["run"])
+            axes.plot([row["95 % from"], row["to"]], [place, place], color=f"C{place % 10}")
+            axes.plot([row["mean"]], [place], "o", color=f"C{place % 10}")
+        axes.set_xlabel(metric)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.grid(alpha=0.3)
+    all_axes[0].set_yticks(range(len(runs)), runs)
+    all_axes[0].set_ylim(len(runs) - 0.5, -0.5)  # the first run is at the top
     save(figure, path)
 
 

@@ -55,9 +55,15 @@ _ABOUT_AREAS: Final = (
     "of events (Uno et al., 2007). The interval of the concordance has a confidence of 95 % (bootstrap over cases)."
 )
 _ABOUT_LABELS: Final = " Each label is judged by the bags of which it is known."
-_ABOUT_SEEDS: Final = (
-    "The results above are means. The standard deviation is that of a sample (n - 1). The folder of each seed has its "
-    "own report."
+_ABOUT_RUNS: Final = (
+    "The results above are means over the runs. The standard deviation is that of a sample (n - 1): how much runs "
+    "differ. The interval has a confidence of 95 % and says how much the mean depends on the cases that were tested: "
+    "they are drawn with replacement in each run (bootstrap). The folder of each run has its own report."
+)
+_ABOUT_COMPARISON: Final = (
+    "Means over the runs of a series. Intervals have a confidence of 95 % and say how much a mean depends on the cases "
+    "that were tested: they are drawn with replacement (bootstrap). Differences are from the first run; cases that "
+    "both tested are drawn for both. Choose between runs by their validation data, not by this table."
 )
 _DAMAGED: Final = (
     *(OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
@@ -141,7 +147,8 @@ def _sections(
 ) -> Iterator[Section]:
     predictions = run_folder.read_rows(place / run_folder.PREDICTIONS)
     yield from _results(metrics, predictions)
-    yield from _seeds(place)
+    yield from _runs(place)
+    yield from _compared_runs(place)
     yield from _classes(place, predictions)
     yield from _survival(place)
     yield from _regression(place)
@@ -196,11 +203,18 @@ def _results(
         yield _confusion(counts, names)
 
 
-def _seeds(place: Path) -> Iterator[Section]:
-    """Yield the table of runs with several seeds."""
-    rows = run_folder.read_rows(place / run_folder.SEEDS)
+def _runs(place: Path) -> Iterator[Section]:
+    """Yield the table of a series of runs."""
+    rows = run_folder.read_rows(place / run_folder.RUNS)
     if rows:
-        yield _table("Seeds", rows) | {"note": _ABOUT_SEEDS}
+        yield _table("Runs", rows) | {"note": _ABOUT_RUNS}
+
+
+def _compared_runs(place: Path) -> Iterator[Section]:
+    """Yield the table and the picture of a comparison of runs."""
+    rows = run_folder.read_rows(place / run_folder.COMPARISON)
+    if rows:
+        yield _table("Comparison of runs", rows) | {"note": _ABOUT_COMPARISON}
 
 
 def _classes(place: Path, predictions: Sequence[Mapping[str, str]]) -> Iterator[Section]:

@@ -36,7 +36,8 @@ HISTORY = "history.csv"
 METRICS = "metrics.json"
 PREDICTIONS = "predictions.csv"
 FAILED = "failed.csv"
-SEEDS = "seeds.csv"
+RUNS = "runs.csv"
+COMPARISON = "comparison.csv"
 VERSIONS = "versions.json"
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 """Start of a text that spreadsheets compute (https://owasp.org/www-community/attacks/CSV_Injection), or of one that has

@@ -243,8 +243,9 @@ def _part(store: np.ndarray, bounds: list[int], is_pattern: bool) -> np.ndarray:
     starts, stops = bounds[::2], bounds[1::2]
     tiling = tiled_store.tiling_of(store)
     if tiling is not None:
-        _forget(store, [store[slice(*tiling.passed(starts[0]))]])
-        return tiling.read(store, starts, stops, is_pattern)
+        part = tiling.read(store, starts, stops, is_pattern)
+        _forget(store, tiling.left(store))
+        return part
     file = file_pool.pool_of(store)
     if file is not None:
         file.visit(store, starts[0], stops[0])

@@ -6,6 +6,7 @@ The tiles are in one array, one after the other. `host_store` finds the tiling o
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
@@ -20,6 +21,8 @@ Part = tuple[slice, ...]
 
 ALIGNED = 64
 """Elements; each tile begins at a multiple of them, so that TensorFlow uses it without a copy."""
+LENT = 2
+"""Most tiles of a store that strips read at a time without a copy."""
 
 
 class Tiling:
@@ -60,10 +63,10 @@ class Tiling:
         regular = [n for n in range(len(bounds)) if n != self._pattern]
         self._slots = {self._firsts[n]: n for n in regular}
         self._bands, self._columns = _bands(bounds, regular)
-        self._passable = _ends_of_prefixes(bounds[:, 0, 1], is_pattern)
         self.elements = int(self._offsets[-1])
         self._touched: set[int] = set()
-        self._passed = 0
+        self._copied: set[int] = set()
+        self._lent: deque[int] = deque()
         self.rest = None if self._pattern is None else np.zeros(self._sizes[self._pattern])
 
     @property
@@ -104,6 +107,7 @@ class Tiling:
         size = tuple(stop - start for start, stop in zip(starts, stops, strict=True))
         slot = self._slots.get(tuple(starts))
         if slot is not None and self._sizes[slot][1 : 1 + self.axes] == size:
+            self._lent.append(slot)
             return self._complete(store, slot)
         rows = TILES.array((self.shape[0], *size, *self._inner), store.dtype)
         for part, slot, inside in self._pieces(starts, stops):
@@ -111,6 +115,7 @@ class Tiling:
                 rows[part] = self._colour(store, starts, part)
             else:
                 rows[part] = self._complete(store, slot)[inside]
+                self._copied.add(slot)
         return rows
 
     def write(
@@ -161,18 +166,18 @@ class Tiling:
             changed.append(target)
         return changed
 
-    def passed(self, row: int) -> tuple[int, int]:
-        """Return the elements that a pass in the order of rows needs no more, since the last call.
+    def left(self, store: np.ndarray) -> list[np.ndarray]:
+        """Return the tiles that were read since the last call and that no strip reads now.
+
+        Those are tiles of which rectangles were copied, and tiles that were lent without a copy, but for the last ones.
 
         Args:
-            row: First row of the rectangle that is read next.
-
-        Returns:
-            First element, and the one after the last, of tiles above the row.
+            store: The store.
         """
-        stop = self._offsets[bisect_right(self._passable, row)]
-        start, self._passed = (0 if stop < self._passed else self._passed), stop
-        return start, stop
+        while len(self._lent) > LENT:
+            self._copied.add(self._lent.popleft())
+        slots, self._copied = self._copied - set(self._lent), set()
+        return [self.tile(store, slot) for slot in slots]
 
     def dense(self, store: np.ndarray) -> np.ndarray:
         """Return the whole image."""
@@ -271,11 +276,6 @@ def _bands(bounds: np.ndarray, regular: Sequence[int]) -> tuple[Edges, list[Edge
     pairs = zip(edges.tolist(), edges[1:].tolist(), strict=False)
     bands = [(*pair, n) for n, pair in enumerate(pairs) if columns[n]]
     return bands, [sorted(each) for each in columns]
-
-
-def _ends_of_prefixes(stops: np.ndarray, is_pattern: np.ndarray) -> list[int]:
-    """Return for each tile the row after the last one of all tiles up to it, without the pattern."""
-    return np.maximum.accumulate(np.where(is_pattern, 0, stops)).tolist()
 
 
 def _cut(edges: Edges, start: int, stop: int) -> list[tuple[int, int, int | None]]:

@@ -39,7 +39,7 @@ def concordance_index(risks: Any, times: Any, events: Any) -> float:
         0.6666666666666666
     """
     risks, times, events = _checked("concordance_index", risks, times, events)
-    return float(_indices(risks, times, events, np.ones((1, len(risks))))[0])
+    return float(weighted_indices(risks, times, events, np.ones((1, len(risks))))[0])
 
 
 def concordance_interval(
@@ -86,7 +86,7 @@ def concordance_interval(
         )
     n = len(risks)
     drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), num_samples)
-    indices = _indices(risks, times, events, drawn.astype(np.float64))
+    indices = weighted_indices(risks, times, events, drawn.astype(np.float64))
     indices = indices[np.isfinite(indices)]
     if not indices.size:
         return float("nan"), float("nan")
@@ -101,10 +101,20 @@ def _checked(
     return risks_of(name, risks, len(times)), times, events
 
 
-def _indices(
+def weighted_indices(
     risks: np.ndarray, times: np.ndarray, events: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:
-    """Return the index of each row of weights `[samples, n]`, which count how often a member was drawn."""
+    """Compute concordance indices of samples in which members count several times or not at all.
+
+    Args:
+        risks: Risks `[n]`.
+        times: Times `[n]`.
+        events: Events `[n]`, bool.
+        weights: How often each member counts, `[samples, n]`.
+
+    Returns:
+        The indices `[samples]`; NaN for samples without a comparable pair.
+    """
     in_order, comparable = np.zeros(len(weights)), np.zeros(len(weights))
     first = np.flatnonzero(events)  # members i
     for start in range(0, len(first), BLOCK_ROWS):

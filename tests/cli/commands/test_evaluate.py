@@ -121,6 +121,7 @@ def test_from_another_directory(cohort_table, tiles, other_table, tmp_path, monk
     assert metrics(out)["test_accuracy"] == pytest.approx(np.mean(correct))
 
 
+@pytest.mark.slow
 def test_table_of_one_class(slide_bags_run, other_table, tmp_path, capsys):
     run = slide_bags_run.folder
     assert main(["evaluate", str(run), "--data", str(other_table), "--out", str(tmp_path)]) == 0

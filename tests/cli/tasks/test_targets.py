@@ -21,11 +21,12 @@ from tfbig.cli.tasks import regression_target, survival_target, targets
 from tfbig.cli.tasks.regression_target import RegressionTarget
 from tfbig.cli.tasks.survival_target import SurvivalTarget
 from tfbig.mil import BagSet
+from tfbig.results import judgement
 
 COX = ("--survival-loss", "cox", "--accumulate", "16")
 FLAGS = {
     "survival": ("survival", 2, ("--monitor", "concordance", "--alpha", "0.1", "--epochs", "3")),
-    "cox": ("survival", 1, (*COX, "--epochs", "3", "--lr", "0.1")),
+    "cox": ("survival", 1, (*COX, "--epochs", "4", "--lr", "0.3")),
     "regression": ("regression", 1, ("--monitor", "mae")),
     "multilabel": ("multilabel", 1, ("--monitor", "auc")),
 }
@@ -125,6 +126,15 @@ def test_labels_are_learned(made):
     assert "the bags of which it is known" in page
 
 
+@pytest.mark.parametrize("name", FLAGS)
+def test_saved_predictions_give_the_metrics_of_the_run(name, made):
+    """So series of runs and `tfbig compare` have their intervals."""
+    folder = made(name).folder
+    found = judgement.means([judgement.read(folder)])
+    assert found
+    assert found == pytest.approx({key: metrics(folder)[key] for key in found}, rel=1e-9)
+
+
 @pytest.mark.parametrize(
     "name", ["survival", *(pytest.param(n, marks=pytest.mark.slow) for n in [*FLAGS][1:])]
 )
@@ -184,7 +194,9 @@ def test_seeds(made, tmp_path):
     out, again = tmp_path / "out", tmp_path / "again"
     flags = ("--seeds", "2", "--epochs", "1")
     assert target_bags.run(data, out, "survival", *flags) == 0
-    assert {row["metric"] for row in rows_of(out / "seeds.csv")} > {"test_concordance", "val_loss"}
+    table = {row["metric"]: row for row in rows_of(out / "runs.csv")}
+    assert set(table) > {"test_concordance", "val_loss"}
+    assert float(table["test_concordance"]["95 % from"]) < float(table["test_concordance"]["to"])
     assert main(["evaluate", str(out), "--out", str(again)]) == 0
     for seed in ("seed-0", "seed-1"):
         assert predictions(again / seed) == predictions(out / seed)

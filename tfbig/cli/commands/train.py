@@ -9,7 +9,7 @@ from tfbig import SourceError
 from tfbig.cli import machine, open_run, paths
 from tfbig.cli.settings import training
 from tfbig.cli.settings.tasks import TrainSettings
-from tfbig.cli.tasks import seeds, trainer
+from tfbig.cli.tasks import run_series, trainer
 from tfbig.cli.tasks.mil import MIL
 from tfbig.cli.tasks.patchgd import PatchGDTask
 from tfbig.cli.tasks.patchgd_segmentation import PatchGDSegmentationTask
@@ -36,8 +36,8 @@ def run(settings: TrainSettings) -> int:
         with machine.chief_prints():
             for line in (*notices, *machine.replica_notice()):
                 print(line)
-            if several := seeds.seeds_of(prepared):
-                return seeds.run(TASKS[prepared.task], prepared, several)
+            if several := run_series.members_of(prepared):
+                return run_series.run(TASKS[prepared.task], prepared, several)
             return trainer.run(TASKS[prepared.task], prepared)
     finally:
         open_run.close_run()

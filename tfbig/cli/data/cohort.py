@@ -65,12 +65,14 @@ class Cohort:
 
     def table(self, *names: str) -> tuple[Row, ...]:
         """Return the rows of some splits, as a run saves them."""
+        cases = any(row.get("case_id") for row in self.rows)
         return tuple(
             {
                 "slide_id": row["slide_id"],
                 **self.columns.shown(row, self.classes),
                 "split": row["split"],
             }
+            | ({"case_id": row.get("case_id") or ""} if cases else {})
             | {"path": "" if row["path"] is None else str(row["path"].resolve())}
             for row in self.rows
             if row["split"] in names
@@ -304,7 +306,7 @@ def with_splits(rows: list[Row], settings: TableSettings) -> list[Row]:
     if settings.splits:
         return _rows_of_splits(rows, Path(settings.splits))
     if settings.folds:
-        return splits.fold_rows(rows, settings.folds, settings.fold, settings.seed)
+        return splits.fold_rows(rows, settings.folds, settings.fold or 0, settings.seed)
     if "split" in rows[0]:
         return rows
     return splits.split_rows(rows, settings.shares, settings.seed)

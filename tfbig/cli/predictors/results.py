@@ -15,7 +15,7 @@ from tfbig import SourceError, sources
 from tfbig.cli import load_model, slide_batch
 from tfbig.cli.data import background, tile_coords
 from tfbig.cli.settings.choices import INPUT_CHANNELS
-from tfbig.cli.settings.run_settings import seed_folder
+from tfbig.cli.settings.series import members
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks import class_scores, targets
 from tfbig.cli.tasks.target import Target
@@ -50,10 +50,10 @@ def load_run(path: str | Path, custom: Sequence[str] = ()) -> tuple[Any, Config]
         raise SourceError(
             f"{folder}: is not a run folder of train ({error}); expected one with {run_folder.CONFIG} and model.keras."
         ) from error
-    if config.get("seeds"):
-        one = seed_folder(folder, config.get("seed", 0))
+    if several := members(config):
+        one = several[0].folder(folder)
         raise SourceError(
-            f"{folder}: holds the runs of several seeds. Name one of them, such as {one}."
+            f"{folder}: holds the runs of several seeds or folds. Name one of them, such as {one}."
         )
     return load_model.load(folder / "model.keras", custom), config
 

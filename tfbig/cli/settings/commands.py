@@ -124,6 +124,23 @@ class ReportSettings:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompareSettings:
+    """Settings of `tfbig compare`."""
+
+    runs: tuple[str, ...] = flag(
+        REQUIRED,
+        exists="folder",
+        positional=True,
+        nargs="+",
+        metavar="RUN",
+        help="run folders of train or evaluate, or folders of --seeds or --folds; differences are from the first",
+    )
+    out: str = flag(
+        REQUIRED, kind=PLACE, metavar="DIR", help="folder for the table, the picture and the report"
+    )
+
+
 def _training(about: str) -> Command:
     """Return a command that trains or evaluates; its settings depend on `--task`."""
     return Command(
@@ -165,6 +182,11 @@ COMMANDS = {
         "tfbig.cli.commands.predict",
         "Predict masks or classes of slides of any size: files for QuPath, pictures and a table.",
         PredictSettings,
+    ),
+    "compare": Command(
+        "tfbig.cli.commands.compare",
+        "Compare finished runs on the cases that they tested, with confidence intervals of metrics and differences.",
+        CompareSettings,
     ),
     "report": Command(
         "tfbig.cli.commands.report",

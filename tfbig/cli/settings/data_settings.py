@@ -56,12 +56,13 @@ class SplitSettings:
     )
     folds: int | None = flag(
         type=types.count,
-        help="number of folds of cross-validation, by case and stratified by label (default: no folds)",
+        help="number of folds of cross-validation, by case and stratified by label; trains a run for each, in the "
+        "folders fold-0, fold-1, ... of --out, and writes the mean and a confidence interval of each metric; the next "
+        "fold is for validation (default: no folds)",
     )
-    fold: int = flag(
-        0,
+    fold: int | None = flag(
         type=types.count_from_zero,
-        help="index of the test fold, from 0; the next one is for validation (default: 0)",
+        help="train only the run that tests this fold, from 0 (default: one for each fold)",
     )
     shares: tuple[int, int, int] = shares_flag()
     eval_split: str = flag(

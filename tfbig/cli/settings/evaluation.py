@@ -10,16 +10,17 @@ from pathlib import Path
 from tfbig.cli import paths
 from tfbig.cli.settings import training, yaml_flags
 from tfbig.cli.settings.choices import CONFIG
-from tfbig.cli.settings.run_settings import RunSettings, seed_folder
+from tfbig.cli.settings.run_settings import RunSettings
+from tfbig.cli.settings.series import members
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.errors import SourceError
 
 HELP = """usage: tfbig evaluate RUN [FLAGS]
 
-RUN is a run folder of train, or a folder of its --seeds, of which all are evaluated. FLAGS are flags of tfbig train;
-they win over --config, and that over the settings of the run. With another table, --data, all its slides are evaluated,
-or those with split "test" if it has a column split and --eval-split is not all, but never slides that the run was
-trained on. Results go to --out (default: RUN/evaluation-<date>-<time>). Example:
+RUN is a run folder of train, or a folder of its --seeds or --folds, of which all are evaluated. FLAGS are flags of
+tfbig train; they win over --config, and that over the settings of the run. With another table, --data, all its slides
+are evaluated, or those with split "test" if it has a column split and --eval-split is not all, but never slides that
+the run was trained on. Results go to --out (default: RUN/evaluation-<date>-<time>). Example:
   tfbig evaluate runs/mine --data other/slides.csv --slides OTHER --out results"""
 DATA_SETTINGS = ("slides", "coords", "splits", "folds", "fold")
 """Settings that belong to the data of the run, not to another --data."""
@@ -48,8 +49,8 @@ def parse(argv: Sequence[str], about: str) -> TrainSettings:
     names = [flag.partition("=")[0].replace("_", "-") for flag in flags]
     _check_flags(names)
     values = yaml_flags.read_yaml(config)
-    if values.get("seeds"):  # the first run has the settings that its data decided
-        values = yaml_flags.read_yaml(seed_folder(run, values["seed"]) / CONFIG)
+    if several := members(values):  # the first run has the settings that its data decided
+        values = yaml_flags.read_yaml(several[0].folder(run) / CONFIG)
     values.pop("encoder_weights", None)  # the run has weights of its own
     if "--data" in names:
         values = {key: value for key, value in values.items() if key not in DATA_SETTINGS}

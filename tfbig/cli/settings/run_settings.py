@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.flag import PLACE, RESULT, SESSION, TUNABLE, Kind, flag
@@ -110,16 +109,6 @@ class SeedSettings:
         help="train N times, with the seeds from --seed on, in the folders seed-0, seed-1, ... of --out, and write the "
         "mean and the standard deviation of each metric (default: train once)",
     )
-
-
-def seed_folder(folder: str | Path, seed: int) -> Path:
-    """Return the run folder of a seed in a folder of `--seeds`.
-
-    Args:
-        folder: Folder of all seeds.
-        seed: The seed.
-    """
-    return Path(folder) / f"seed-{seed}"
 
 
 @dataclass(frozen=True, kw_only=True)

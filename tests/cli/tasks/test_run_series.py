@@ -1,4 +1,4 @@
-"""Runs of several seeds: folders, means and deviations, and what happens if one fails or is stopped."""
+"""Runs of several seeds and folds: folders, means and intervals, and what happens if one fails or is stopped."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ import train
 from tfbig import NonFiniteError, SourceError, Stopped
 from tfbig.cli.main import main
 from tfbig.cli.settings import training
+from tfbig.cli.settings.series import Member
 from tfbig.cli.settings.tasks import MILSettings, TrainSettings
-from tfbig.cli.tasks import seeds
+from tfbig.cli.tasks import run_series
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 from tfbig.results import run_folder
 
 SERIES = [*cli_runs.MIL, "--seeds", "2"]
+THREE = (Member(0), Member(1), Member(2))
 
 
 @dataclass(frozen=True)
@@ -95,12 +97,13 @@ def raising(error: Exception, *failing: int) -> Callable[[int], float]:
 
 
 def test_means_and_deviations() -> None:
-    runs: dict[int, dict[str, Any]] = {
-        seed: {"mode": "offload", "epochs": 3, "auc": value, "odd": odd}
+    runs: dict[str, dict[str, Any]] = {
+        f"seed {seed}": {"mode": "offload", "epochs": 3, "auc": value, "odd": odd}
         for seed, value, odd in ((4, 0.1, 0.2), (5, 0.4, float("nan")), (6, 0.4, 0.5))
     }
-    del runs[6]["mode"]
-    (row,) = seeds.table(runs)
+    del runs["seed 6"]["mode"]
+    (row,) = run_series.table(runs, {"auc": (0.2, 0.5)})
+    assert (row["95 % from"], row["to"]) == (0.2, 0.5)
     values = [0.1, 0.4, 0.4]
     assert [row[name] for name in ("metric", "seed 4", "seed 5", "seed 6")] == ["auc", *values]
     assert row["mean"] == pytest.approx(np.mean(values))
@@ -111,36 +114,36 @@ def test_a_diverged_seed_is_left_out(
     settings: TrainSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = Fake(raising(NonFiniteError("the loss is NaN"), 1))
-    several = seeds.seeds_of(settings)
-    assert several == range(3)
-    assert seeds.run(task, settings, several) == 1
+    several = run_series.members_of(settings)
+    assert several == THREE
+    assert run_series.run(task, settings, several) == 1
     assert task.trained == [0, 1, 2]
     printed = capsys.readouterr()
     assert "seed 1: the loss is NaN" in printed.err
     assert "test_accuracy  0.5000  0.7000  0.6000" in printed.out
     out = Path(settings.out or "")
-    assert metrics(out)["seeds"] == [0, 2]
+    assert metrics(out)["runs"] == ["seed 0", "seed 2"]
     assert metrics(out)["standard_deviation"] == {"test_accuracy": pytest.approx(0.1 * 2**0.5)}
 
 
 def test_only_diverged_seeds(settings: TrainSettings) -> None:
     task = Fake(raising(NonFiniteError("the loss is NaN"), 0, 2))
-    with pytest.raises(SourceError, match="1 of 3 seeds finished; expected two or more"):
-        seeds.run(task, settings, range(3))
+    with pytest.raises(SourceError, match="1 of 3 runs finished; expected two or more"):
+        run_series.run(task, settings, THREE)
 
 
 def test_other_errors_end_the_command_and_it_resumes(settings: TrainSettings) -> None:
     with pytest.raises(SourceError, match="the disk is full"):
-        seeds.run(Fake(raising(SourceError("the disk is full"), 1)), settings, range(3))
+        run_series.run(Fake(raising(SourceError("the disk is full"), 1)), settings, THREE)
     resumed = training.parse(["--resume", "--out", settings.out or ""])
     stopped = Fake(raising(Stopped("stopped by SIGTERM"), 1))
     with pytest.raises(Stopped, match="stopped by SIGTERM"):
-        seeds.run(stopped, resumed, range(3))
+        run_series.run(stopped, resumed, THREE)
     assert stopped.trained == [1]  # the first seed has finished before
     healthy = Fake(raising(Stopped("never")))
-    assert seeds.run(healthy, resumed, range(3)) == 0
+    assert run_series.run(healthy, resumed, THREE) == 0
     assert healthy.trained == [1, 2]
-    assert [row["mean"] for row in rows_of(Path(settings.out or "") / "seeds.csv")] == ["0.6"]
+    assert [row["mean"] for row in rows_of(Path(settings.out or "") / "runs.csv")] == ["0.6"]
 
 
 def test_curves_of_the_seeds_are_in_the_report(settings: TrainSettings) -> None:
@@ -165,7 +168,7 @@ def test_curves_of_the_seeds_are_in_the_report(settings: TrainSettings) -> None:
             ]
             run_folder.write_csv(folder / run_folder.HISTORY, rows)
 
-    assert seeds.run(Trained(raising(Stopped("never"))), settings, range(3)) == 0
+    assert run_series.run(Trained(raising(Stopped("never"))), settings, THREE) == 0
     out = Path(settings.out or "")
     with Image.open(out / "learning_curve.png") as picture:
         assert picture.width > picture.height > 100
@@ -177,14 +180,14 @@ def test_a_folder_in_which_nothing_began_is_free(settings: TrainSettings) -> Non
         raise SourceError("no such table")
 
     with pytest.raises(SourceError, match="no such table"):
-        seeds.run(Fake(raising(Stopped("never")), missing), settings, range(3))
-    assert seeds.run(Fake(raising(Stopped("never"))), settings, range(3)) == 0
+        run_series.run(Fake(raising(Stopped("never")), missing), settings, THREE)
+    assert run_series.run(Fake(raising(Stopped("never"))), settings, THREE) == 0
 
 
 def test_dry_run(settings: TrainSettings, tmp_path: Path) -> None:
     """The first seed is planned; nothing is written."""
     task = Fake(raising(Stopped("never")))
-    assert seeds.run(task, replace(settings, dry_run=True), range(3)) == 0
+    assert run_series.run(task, replace(settings, dry_run=True), THREE) == 0
     assert task.trained == []
     assert not (tmp_path / "out").exists()
 
@@ -192,13 +195,13 @@ def test_dry_run(settings: TrainSettings, tmp_path: Path) -> None:
 def test_runs_that_did_not_finish_are_not_evaluated(settings: TrainSettings) -> None:
     (Path(settings.test_only or "") / "seed-1" / "metrics.json").unlink()
     task = Fake(raising(Stopped("never")))
-    assert seeds.run(task, settings, range(3)) == 1
+    assert run_series.run(task, settings, THREE) == 1
     assert task.trained == [0, 2]
 
 
 def test_several_processes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train.main([*SERIES, "--strategy", "multiworker", "--out", str(tmp_path / "out")]) == 1
-    assert "--seeds needs one process" in capsys.readouterr().err
+    assert "--seeds and --folds need one process" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         train.main([*cli_runs.MIL, "--seeds", "1"])
     assert "must be at least 2" in capsys.readouterr().err
@@ -221,13 +224,13 @@ def test_training(series: Path, mil_run: Any) -> None:
     assert history(runs[1]) != history(runs[0])
     assert [yaml.safe_load((run / "config.yaml").read_text())["seed"] for run in runs] == [0, 1]
     assert yaml.safe_load((series / "config.yaml").read_text())["seeds"] == 2
-    rows = {row["metric"]: row for row in rows_of(series / "seeds.csv")}
+    rows = {row["metric"]: row for row in rows_of(series / "runs.csv")}
     assert {"loss", "val_loss", "test_accuracy", "seconds_per_step"} <= set(rows)
     values = [metrics(run)["test_auc"] for run in runs]
     assert float(rows["test_auc"]["mean"]) == statistics.mean(values) == metrics(series)["test_auc"]
     assert float(rows["test_auc"]["standard deviation"]) == statistics.stdev(values)
     page = (series / "report.html").read_text()
-    assert "<h2>Seeds</h2>" in page
+    assert "<h2>Runs</h2>" in page
     assert "standard deviation" in page
 
 
@@ -287,3 +290,46 @@ def test_other_tasks(task: str, data: Path, tmp_path: Path) -> None:
     assert main(["evaluate", str(out), "--out", str(tmp_path / "again")]) == 0
     again = metrics(tmp_path / "again")["standard_deviation"]
     assert again[figure] == pytest.approx(metrics(out)["standard_deviation"][figure], abs=1e-6)
+
+
+def test_folds(slide_bags_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The weights of one run stand for those of three folds, which test other slides; every slide is tested once."""
+    series, out = tmp_path / "series", tmp_path / "out"
+    settings = yaml.safe_load((slide_bags_run.folder / "config.yaml").read_text())
+    rows = rows_of(slide_bags_run.folder / "slides.csv")
+    usable = [row for row in rows if row["path"]]
+    for fold in range(3):
+        place = Path(shutil.copytree(slide_bags_run.folder, series / f"fold-{fold}"))
+        split = [
+            {**row, "split": "test" if n % 3 == fold else "train"} for n, row in enumerate(usable)
+        ]
+        run_folder.write_csv(place / "slides.csv", split)
+        run_folder.write_yaml(place / "config.yaml", settings | {"folds": 3, "fold": fold})
+    run_folder.write_yaml(series / "config.yaml", settings | {"folds": 3, "fold": None})
+    assert main(["evaluate", str(series), "--out", str(out)]) in (0, 3)
+    tested = [
+        row["bag"] for fold in range(3) for row in rows_of(out / f"fold-{fold}" / "predictions.csv")
+    ]
+    assert len(tested) == len(set(tested)) > 6
+    (row,) = [row for row in rows_of(out / "runs.csv") if row["metric"] == "test_accuracy"]
+    values = [float(row[f"fold {fold}"]) for fold in range(3)]
+    assert float(row["mean"]) == pytest.approx(statistics.mean(values))
+    assert float(row["95 % from"]) <= float(row["mean"]) <= float(row["to"])
+    assert metrics(out)["interval"]["test_accuracy"][0] == float(row["95 % from"])
+
+
+@pytest.mark.slow
+def test_folds_and_seeds_are_trained(cohort_table: Path, tmp_path: Path) -> None:
+    """Six runs, of which each seed tests every slide once; a resumed command makes none of them again."""
+    out = tmp_path / "out"
+    flags = [*cli_runs.SLIDE_BAGS, "--data", str(cohort_table), "--out", str(out)]
+    assert train.main([*flags, "--folds", "3", "--seeds", "2", "--epochs", "1"]) in (0, 3)
+    runs = [out / f"fold-{fold}-seed-{seed}" for fold in range(3) for seed in range(2)]
+    for seed in range(2):
+        tested = [row["bag"] for run in runs[seed::2] for row in rows_of(run / "predictions.csv")]
+        assert len(tested) == len(set(tested))
+    before = [(run / "metrics.json").stat().st_mtime_ns for run in runs]
+    assert train.main(["--resume", "--out", str(out)]) in (0, 3)
+    assert [(run / "metrics.json").stat().st_mtime_ns for run in runs] == before
+    assert yaml.safe_load((out / "config.yaml").read_text())["folds"] == 3
+    assert set(metrics(out)["runs"]) == {run.name.replace("-", " ") for run in runs}

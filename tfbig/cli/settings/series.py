@@ -1,0 +1,54 @@
+"""The runs of a series: one for each seed, for each fold of cross-validation, or for each pair of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run of a series.
+
+    Attributes:
+        seed: Seed of the run.
+        fold: Index of the fold that it tests; None without cross-validation.
+        names_seed: Whether the series has several seeds, so that names say which.
+    """
+
+    seed: int
+    fold: int | None = None
+    names_seed: bool = True
+
+    @property
+    def name(self) -> str:
+        """Return the name of the run, such as "fold 0 seed 3"."""
+        fold = [] if self.fold is None else [f"fold {self.fold}"]
+        return " ".join([*fold, *([f"seed {self.seed}"] if self.names_seed else [])])
+
+    def folder(self, series: str | Path) -> Path:
+        """Return the run folder, such as `series/fold-0-seed-3`.
+
+        Args:
+            series: Folder of the series.
+        """
+        return Path(series) / self.name.replace(" ", "-")
+
+
+def members(settings: Mapping[str, Any]) -> tuple[Member, ...]:
+    """Return the runs that settings ask for; none if they are those of a single run.
+
+    Args:
+        settings: Settings by name, of which `seed`, `seeds`, `folds` and `fold` are read.
+    """
+    first, number = settings.get("seed", 0), settings.get("seeds")
+    folds = settings.get("folds") if settings.get("fold") is None else None
+    if not number and not folds:
+        return ()
+    return tuple(
+        Member(seed, fold, bool(number))
+        for fold in (range(folds) if folds else (None,))
+        for seed in range(first, first + (number or 1))
+    )

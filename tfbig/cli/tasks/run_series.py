@@ -1,0 +1,220 @@
+"""Runs of several seeds and folds in one folder, with the mean, the deviation and an interval of each metric."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import keras
+
+from tfbig import NonFiniteError, SourceError
+from tfbig.cli import machine, open_run
+from tfbig.cli.data import splits
+from tfbig.cli.settings import training
+from tfbig.cli.settings.flag import deciding
+from tfbig.cli.settings.series import Member, members
+from tfbig.cli.settings.tasks import TrainSettings
+from tfbig.cli.tasks import run_results, trainer
+from tfbig.cli.tasks.task import Task
+from tfbig.results import figures, judgement, report, run_folder
+
+T = TypeVar("T", bound=TrainSettings)
+MAX_PRINTED = 5
+"""Largest number of runs whose own values are printed; the table in the folder has all."""
+Row = dict[str, Any]
+"""A metric: its name, its value in each run, their mean and standard deviation, and an interval."""
+
+
+def members_of(settings: TrainSettings) -> tuple[Member, ...]:
+    """Return the runs that `--seeds` and `--folds` ask for, or those of the evaluated folder; none for a single run.
+
+    Args:
+        settings: Settings of the run.
+    """
+    if settings.test_only and (config := Path(settings.test_only) / run_folder.CONFIG).exists():
+        return members(run_folder.read_yaml(config))
+    return members(vars(settings))
+
+
+def run(task: Task[Any, Any], settings: TrainSettings, series: Sequence[Member]) -> int:
+    """Train or evaluate the runs of a series, write their metrics in one table, and return the exit code.
+
+    Runs that have finished are not made again. A run whose training diverges is reported, and the next one starts; any
+    other error ends the command.
+
+    Args:
+        task: The task.
+        settings: Settings of all runs.
+        series: The runs.
+
+    Raises:
+        SourceError: Fewer than two runs have finished.
+    """
+    if settings.dry_run:
+        return trainer.run(task, _of_member(settings, Path(settings.out or ""), series[0]))
+    settings = _of_series(settings, series)
+    folder = open_run.open_run(settings)
+    runs = {member: _of_member(settings, folder, member) for member in series}
+    try:
+        finished = {
+            member: each
+            for member, each in runs.items()
+            if _is_there(each.test_only) and _finish(task, each, member)
+        }
+    finally:
+        if not any((member.folder(folder) / run_folder.CONFIG).exists() for member in series):
+            (folder / run_folder.CONFIG).unlink()  # nothing was begun: the folder can be used again
+    _write(task, folder, settings, finished, len(series))
+    codes = [splits.exit_code(Path(each.out or "")) for each in finished.values()]
+    return max(codes) if len(finished) == len(runs) else 1
+
+
+def _of_series(settings: T, series: Sequence[Member]) -> T:
+    """Return the settings that the folder of a series saves, from which its members can be told again."""
+    seeds = sorted({member.seed for member in series})
+    changed: dict[str, Any] = {"seed": seeds[0]}
+    changed["seeds"] = len(seeds) if series[0].names_seed else None
+    if series[0].fold is not None:
+        changed |= {"folds": len({member.fold for member in series}), "fold": None}
+    return replace(settings, **changed)
+
+
+def _of_member(settings: T, folder: Path, member: Member) -> T:
+    """Return the settings of a run of a series."""
+    out = member.folder(folder)
+    evaluated = settings.test_only and str(member.folder(settings.test_only))
+    resumes = settings.resume and (out / run_folder.CONFIG).exists()
+    changed: dict[str, Any] = {"seed": member.seed, "seeds": None, "out": str(out)}
+    changed |= {"test_only": evaluated, "resume": resumes}
+    changed |= {} if member.fold is None else {"fold": member.fold}
+    return replace(settings, **changed)
+
+
+def _is_there(evaluated: str | None) -> bool:
+    """Return whether the run to evaluate, if any, has finished: it may have diverged."""
+    return not evaluated or (Path(evaluated) / run_folder.METRICS).exists()
+
+
+def _finish(task: Task[Any, Any], settings: TrainSettings, member: Member) -> bool:
+    """Train or evaluate a run unless it has finished; return whether it has metrics."""
+    place = f"{member.name}: {settings.out}"
+    if _has_finished(settings):
+        print(f"\n{place} has finished", flush=True)
+        return True
+    print(f"\n{place}", flush=True)
+    keras.utils.clear_session()  # layers get the names that they have in a run of their own
+    machine.begin(settings)
+    try:
+        trainer.run(task, settings)
+    except NonFiniteError as error:
+        print(f"{member.name}: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def _has_finished(settings: TrainSettings) -> bool:
+    """Return whether the run has metrics, and was made with these settings; data decide some that are None here."""
+    folder = Path(settings.out or "")
+    if not (folder / run_folder.METRICS).exists():
+        return False
+    made = deciding(training.parse(["--resume", "--out", str(folder)]))
+    return all(
+        made[name] == value for name, value in deciding(settings).items() if value is not None
+    )
+
+
+def _write(
+    task: Task[Any, Any],
+    folder: Path,
+    settings: TrainSettings,
+    finished: Mapping[Member, TrainSettings],
+    number: int,
+) -> None:
+    """Write and print the table, the metrics and the report of all runs.
+
+    Raises:
+        SourceError: Fewer than two runs have finished.
+    """
+    if len(finished) < 2:
+        raise SourceError(
+            f"{folder}: {len(finished)} of {number} runs finished; expected two or more, for their deviation."
+        )
+    places = {member: Path(each.out or "") for member, each in finished.items()}
+    metrics = {m.name: run_folder.read_json(p / run_folder.METRICS) for m, p in places.items()}
+    intervals = judgement.intervals([judgement.read(place) for place in places.values()])
+    rows = table(metrics, intervals)
+    run_folder.write_csv(folder / run_folder.RUNS, rows)
+    about: dict[str, Any] = {"mode": settings.mode, "runs": list(metrics)}
+    means = {row["metric"]: row["mean"] for row in rows}
+    deviations = {row["metric"]: row["standard deviation"] for row in rows}
+    others = {"standard_deviation": deviations, "interval": intervals}
+    run_results.write_metrics(folder, settings, about | means | others)
+    _draw(task, folder, settings, places)
+    page = report.write_report(folder)
+    print(f"\n{_text(rows, list(metrics))}\nrun folder: {folder}\nreport: {page}")
+
+
+def _draw(
+    task: Task[Any, Any], folder: Path, settings: TrainSettings, places: Mapping[Member, Path]
+) -> None:
+    """Draw the validation curves of all runs; runs that were only evaluated have none."""
+    histories = {
+        member.name: run_folder.read_rows(place / run_folder.HISTORY)
+        for member, place in places.items()
+    }
+    if all(histories.values()):
+        figures.run_curves(folder / "learning_curve.png", histories, *task.curve(settings))
+
+
+def table(
+    metrics: Mapping[str, Mapping[str, Any]], intervals: Mapping[str, Sequence[float]] | None = None
+) -> list[Row]:
+    """Return a row for each metric that is a finite float in all runs, with the standard deviation of a sample (n - 1).
+
+    Args:
+        metrics: Metrics of each run, by its name.
+        intervals: Ends of the interval of the mean of a metric, for those that have one.
+    """
+    first, *others = metrics.values()
+    names = [name for name in first if all(_is_measured(m.get(name)) for m in (first, *others))]
+    rows = [_row(name, {run: m[name] for run, m in metrics.items()}) for name in names]
+    ends = intervals or {}
+    return [
+        row | dict(zip(("95 % from", "to"), ends.get(row["metric"], ("", "")), strict=True))
+        for row in rows
+    ]
+
+
+def _row(name: str, values: Mapping[str, float]) -> Row:
+    numbers = list(values.values())
+    return {
+        "metric": name,
+        **values,
+        "mean": statistics.mean(numbers),
+        "standard deviation": statistics.stdev(numbers),
+    }
+
+
+def _is_measured(value: Any) -> bool:
+    """Return whether a value is a measurement; counts and bytes are integers."""
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _text(rows: Sequence[Row], runs: Sequence[str]) -> str:
+    """Return the table as aligned text, without the single runs if there are many."""
+    left_out = runs if len(runs) > MAX_PRINTED else ()
+    rows = [{name: v for name, v in row.items() if name not in left_out} for row in rows]
+    lines = [
+        list(rows[0]),
+        *([v if isinstance(v, str) else f"{v:.4f}" for v in row.values()] for row in rows),
+    ]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
+        for line in lines
+    )

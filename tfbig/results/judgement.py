@@ -1,0 +1,284 @@
+"""Metrics of saved predictions, and their bootstrap intervals over the cases that were tested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tfbig.results import run_folder
+from tfbig.survival import concordance
+
+Floats = npt.NDArray[np.float64]
+Measure = Callable[[Floats], Floats]
+"""Function from weights `[samples, n]` of the predictions to the metric of each sample, NaN where it is not defined."""
+Rows = Sequence[Mapping[str, str]]
+NUM_SAMPLES = 1000
+LEVEL = 0.95
+TABLE = "slides.csv"
+_ITEMS = ("bag", "image", "slide")
+"""Columns of `predictions.csv` that name what was predicted."""
+_OVERLAPS = ("dice", "iou", "precision", "sensitivity")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Predictions of a run, and what they are judged by.
+
+    Attributes:
+        cases: Case of each prediction `[n]`: the patient if the run knows it, else the slide, bag or image.
+        measures: For each metric, by its name in `metrics.json`, a function of weights of the predictions.
+    """
+
+    cases: tuple[str, ...]
+    measures: Mapping[str, Measure]
+
+
+def read(folder: str | Path) -> Judged:
+    """Read the predictions of a run.
+
+    Args:
+        folder: Run folder of a training or an evaluation.
+
+    Returns:
+        The predictions; without metrics if their kind is not known.
+    """
+    rows = run_folder.read_rows(Path(folder) / run_folder.PREDICTIONS)
+    return Judged(_cases(rows, Path(folder)), _measures(rows))
+
+
+def means(runs: Sequence[Judged]) -> dict[str, float]:
+    """Return the mean over the runs of each metric that all have.
+
+    Args:
+        runs: Predictions of the runs.
+    """
+    ones = {case: np.ones(1) for run in runs for case in run.cases}
+    return {name: float(values[0]) for name, values in _sampled(runs, ones).items()}
+
+
+def intervals(runs: Sequence[Judged], seed: int = 0) -> dict[str, tuple[float, float]]:
+    """Return a confidence interval, with 95 %, of the mean over the runs of each metric that all have.
+
+    Cases are drawn with replacement, as many as there are (Efron, "Bootstrap methods: another look at the jackknife",
+    Annals of Statistics 1979); a case that several runs tested is drawn for all of them. Runs in whose sample a metric
+    is not defined do not count for its mean. The interval says how the mean depends on the cases, not on training.
+
+    Args:
+        runs: Predictions of the runs.
+        seed: Seed of the samples; equal seeds give equal intervals.
+    """
+    return {name: _ends(values) for name, values in _sampled(runs, _drawn(runs, seed)).items()}
+
+
+def differences(
+    first: Sequence[Judged], second: Sequence[Judged], seed: int = 0
+) -> dict[str, tuple[float, float, float]]:
+    """Return how much the mean of the second runs exceeds that of the first, and its interval, for each metric.
+
+    Cases that both tested are drawn for both, so that the interval is that of paired data.
+
+    Args:
+        first: Predictions of some runs.
+        second: Predictions of other runs.
+        seed: Seed of the samples.
+
+    Returns:
+        For each metric that all have, `(difference, low, high)`.
+    """
+    weights = _drawn([*first, *second], seed)
+    before, after = (_sampled(runs, weights) for runs in (first, second))
+    points = [means(runs) for runs in (first, second)]
+    return {
+        name: (points[1][name] - points[0][name], *_ends(after[name] - before[name]))
+        for name in before
+        if name in after
+    }
+
+
+def _drawn(runs: Sequence[Judged], seed: int) -> dict[str, Floats]:
+    """Return for each case how often it is in each sample."""
+    names = sorted({case for run in runs for case in run.cases})
+    if not names:
+        return {}
+    shares = np.full(len(names), 1 / len(names))
+    counts = np.random.default_rng(seed).multinomial(len(names), shares, NUM_SAMPLES)
+    return dict(zip(names, counts.T.astype(np.float64), strict=True))
+
+
+def _sampled(runs: Sequence[Judged], weights: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Return the mean over the runs of each metric that all have, for each sample."""
+    if not all(run.measures for run in runs):
+        return {}
+    tables = [np.stack([weights[case] for case in run.cases], axis=1) for run in runs]
+    first, *others = runs
+    names = [name for name in first.measures if all(name in run.measures for run in others)]
+    found = {
+        name: np.array([run.measures[name](table) for run, table in zip(runs, tables, strict=True)])
+        for name in names
+    }
+    return {name: _mean_of_defined(values) for name, values in found.items()}
+
+
+def _mean_of_defined(values: Floats) -> Floats:
+    """Return the mean over the rows, without NaN; NaN where all are."""
+    defined = np.isfinite(values)
+    total, count = np.where(defined, values, 0).sum(0), defined.sum(0)
+    return np.divide(total, count, np.full(len(total), np.nan), where=count > 0)
+
+
+def _ends(values: Floats) -> tuple[float, float]:
+    """Return the percentiles between which the level of the finite values lies."""
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return float("nan"), float("nan")
+    low, high = np.quantile(finite, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def _cases(rows: Rows, folder: Path) -> tuple[str, ...]:
+    """Return the case of each row."""
+    case_of: dict[str, str] = {}
+    for row in run_folder.read_rows(folder / TABLE):
+        if case := row.get("case_id"):
+            case_of |= {row["slide_id"]: case, Path(row.get("path", "")).name: case}
+    names = [next((row[key] for key in _ITEMS if key in row), str(n)) for n, row in enumerate(rows)]
+    return tuple(
+        row.get("case") or case_of.get(name, name) for row, name in zip(rows, names, strict=True)
+    )
+
+
+def _measures(rows: Rows) -> dict[str, Measure]:
+    """Return the metrics of a table of predictions, by its columns."""
+    columns = {key: [row.get(key, "") for row in rows] for key in (rows[0] if rows else ())}
+    classes = [
+        key.removeprefix("probability_") for key in columns if key.startswith("probability_")
+    ]
+    if {"risk", "time", "event", "case"} <= columns.keys():
+        return _survival(columns)
+    if {"value", "predicted"} <= columns.keys():
+        return _regression(*(np.array(columns[name], float) for name in ("value", "predicted")))
+    if classes and {f"label_{name}" for name in classes} <= columns.keys():
+        return _labels(columns, classes)
+    if len(classes) > 1 and set(columns.get("label", ("",))) <= set(classes):
+        probabilities = np.array([columns[f"probability_{name}"] for name in classes], float).T
+        labels = np.array([classes.index(label) for label in columns["label"]])
+        return _classification(labels, probabilities)
+    return {f"test_{name}": _mean(columns[name]) for name in _OVERLAPS if name in columns}
+
+
+def _survival(columns: Mapping[str, Sequence[str]]) -> dict[str, Measure]:
+    """Return the concordance of the mean risks of cases, all of whose slides are drawn together."""
+    _, first, place = np.unique(columns["case"], return_index=True, return_inverse=True)
+    risks, times, events = (np.array(columns[name], float) for name in ("risk", "time", "event"))
+    means = np.bincount(place, risks) / np.bincount(place)
+    observed = times[first], events[first] > 0
+
+    def index(weights: Floats) -> Floats:
+        return np.asarray(concordance.weighted_indices(means, *observed, weights[:, first]))
+
+    return {"test_concordance": index}
+
+
+def _regression(values: Floats, predicted: Floats) -> dict[str, Measure]:
+    """Return errors, and the share of the variance that is explained."""
+    error = predicted - values
+    centred = values - values.mean()  # so that the variance does not cancel
+
+    def explained(weights: Floats) -> Floats:
+        total = weights.sum(1)
+        spread = weights @ centred**2 - _divided((weights @ centred) ** 2, total)
+        return np.asarray(1 - _divided(weights @ error**2, spread * (spread > 1e-12 * total)))
+
+    return {
+        "test_mae": lambda weights: _divided(weights @ np.abs(error), weights.sum(1)),
+        "test_rmse": lambda weights: np.sqrt(_divided(weights @ error**2, weights.sum(1))),
+        "test_r2": explained,
+    }
+
+
+def _labels(columns: Mapping[str, Sequence[str]], names: Sequence[str]) -> dict[str, Measure]:
+    """Return the mean area under the curve of several labels, each over the bags of which it is known."""
+    scores = {name: np.array(columns[f"probability_{name}"], float) for name in names}
+    known = {name: np.array([cell != "" for cell in columns[f"label_{name}"]]) for name in names}
+    positive = {name: np.array(columns[f"label_{name}"])[known[name]] == "1" for name in names}
+
+    def auc(weights: Floats) -> Floats:
+        areas = [
+            weighted_auc(positive[name], scores[name][known[name]], weights[:, known[name]])
+            if known[name].any()
+            else np.full(len(weights), np.nan)
+            for name in names
+        ]
+        return _mean_of_defined(np.array(areas))
+
+    return {"test_auc": auc}
+
+
+def _mean(column: Sequence[str]) -> Measure:
+    """Return the weighted mean of a column; empty cells do not count."""
+    known = np.array([cell != "" for cell in column])
+    values = np.array([float(cell) if cell else 0.0 for cell in column])
+    return lambda weights: _divided(weights @ values, weights @ known.astype(float))
+
+
+def _classification(labels: npt.NDArray[np.int64], probabilities: Floats) -> dict[str, Measure]:
+    """Return accuracy, quadratic weighted kappa and area under the ROC curve, the mean of those of each class."""
+    classes, predicted = probabilities.shape[1], probabilities.argmax(1)
+    correct = (predicted == labels).astype(float)
+    positives = [1] if classes == 2 else range(classes)
+
+    def auc(weights: Floats) -> Floats:
+        areas = [
+            weighted_auc(labels == number, probabilities[:, number], weights)
+            for number in positives
+        ]
+        return np.asarray(np.mean(areas, axis=0))
+
+    return {
+        "test_accuracy": lambda weights: _divided(weights @ correct, weights.sum(1)),
+        "test_qwk": lambda weights: _kappa(labels, predicted, classes, weights),
+        "test_auc": auc,
+    }
+
+
+def weighted_auc(positive: npt.NDArray[np.bool_], scores: Floats, weights: Floats) -> Floats:
+    """Compute areas under the ROC curve of samples in which predictions count several times or not at all.
+
+    Args:
+        positive: Whether a prediction is of a positive, `[n]`.
+        scores: Scores `[n]`.
+        weights: How often each prediction counts, `[samples, n]`.
+
+    Returns:
+        The areas `[samples]`, as `tfbig.metrics.auc`; NaN for samples without positives or negatives.
+    """
+    order = np.argsort(scores, kind="stable")
+    _, starts = np.unique(scores[order], return_index=True)
+    weights = weights[:, order]
+    positives, negatives = (
+        np.add.reduceat(weights * chosen[order], starts, axis=1) for chosen in (positive, ~positive)
+    )
+    below = negatives.cumsum(1) - negatives / 2
+    return _divided((positives * below).sum(1), positives.sum(1) * negatives.sum(1))
+
+
+def _kappa(
+    labels: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], classes: int, weights: Floats
+) -> Floats:
+    """Return the quadratic weighted kappa of each sample."""
+    cells = np.eye(classes**2)[labels * classes + predicted]
+    counts = (weights @ cells).reshape(-1, classes, classes)
+    distance = np.subtract.outer(np.arange(classes), np.arange(classes)) ** 2
+    expected = np.einsum("si,sj,ij->s", counts.sum(2), counts.sum(1), distance)
+    observed = np.einsum("sij,ij->s", counts, distance) * weights.sum(1)
+    return 1 - _divided(observed, expected)
+
+
+def _divided(dividend: Any, divisor: Any) -> Floats:
+    """Return quotients; NaN where the divisor is 0."""
+    return np.divide(dividend, divisor, np.full(np.shape(divisor), np.nan), where=divisor != 0)
