@@ -24,7 +24,7 @@ def rows_of(target: str, signal: np.ndarray, seed: int = 0) -> list[dict[str, An
     """Return the columns of a target, which a signal decides up to noise."""
     rng = np.random.default_rng(seed)
     if target == "survival":
-        times = np.round(10 * np.exp(-2 * signal) * rng.exponential(0.3, len(signal)) + 0.1, 2)
+        times = np.round(10 * np.exp(-2 * signal) * rng.gamma(4, 0.1, len(signal)) + 0.1, 2)
         ends = rng.exponential(60, len(signal)).round(2) + 0.5
         return [
             {"time": min(time, end), "event": int(time <= end)}
@@ -52,7 +52,7 @@ def write(folder: Path, target: str, slides: int = 1, splits: list[str] | None =
         for slide in range(slides):
             name = f"case{case}-{slide}.npy"
             features = rng.normal(size=(int(rng.integers(5, 12)), WIDTH))
-            features[:, 0] += signal[case]
+            features[:, 0] += 2 * signal[case]
             np.save(folder / name, features.astype(np.float32))
             lines.append({"case_id": f"P{case}", "bag": name, **row, "split": split})
     write_table(folder / "bags.csv", lines)

@@ -26,7 +26,7 @@ from tfbig.results import judgement
 COX = ("--survival-loss", "cox", "--accumulate", "16")
 FLAGS = {
     "survival": ("survival", 2, ("--monitor", "concordance", "--alpha", "0.1", "--epochs", "3")),
-    "cox": ("survival", 1, (*COX, "--epochs", "4", "--lr", "0.3")),
+    "cox": ("survival", 1, (*COX[:-1], "8", "--epochs", "4", "--lr", "0.1")),
     "regression": ("regression", 1, ("--monitor", "mae")),
     "multilabel": ("multilabel", 1, ("--monitor", "auc")),
 }
