@@ -14,9 +14,10 @@ import tensorflow as tf
 
 import tfbig
 from tfbig import mil
-from tfbig.cli import machine
+from tfbig.cli import machine, paths
 from tfbig.cli.data import bags
 from tfbig.cli.data.splits import Data
+from tfbig.cli.settings.flag import fields_of
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.cli.tasks import encoder_weights, evaluation, fitting
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
@@ -56,8 +57,8 @@ class MIL(Task[MILSettings, Data]):
     """Training and evaluation with `--task mil`."""
 
     def resolved(self, settings: MILSettings) -> MILSettings:
-        """Return the settings with the scale of pixels that the encoder expects."""
-        return encoder_weights.with_scale(settings)
+        """Return the settings with the scale of pixels that the encoder expects, and no encoder for features."""
+        return encoder_weights.with_scale(_of_features(settings))
 
     def load(self, settings: MILSettings) -> Data:
         """Return the bags, and print what they are."""
@@ -121,6 +122,23 @@ class MIL(Task[MILSettings, Data]):
     ) -> None:
         """Write predictions, pictures, and last the metrics."""
         evaluation.write_results(_explainer(models), data, folder, settings, measured)
+
+
+def _of_features(settings: MILSettings) -> MILSettings:
+    """Return the settings without an encoder if the bags hold features.
+
+    Raises:
+        FlagError: An encoder was asked for.
+    """
+    if settings.bags != "features":
+        return settings
+    default = fields_of(MILSettings)["encoder"].default
+    if settings.encoder not in (default, "none"):
+        raise paths.FlagError(
+            f"--encoder {settings.encoder}: bags of --bags features are features already. Leave it out, or use --bags "
+            "slides."
+        )
+    return replace(settings, encoder="none")
 
 
 def make_models(settings: MILSettings, data: Data) -> Models:
