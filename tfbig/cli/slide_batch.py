@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TextIO, TypeVar
+from typing import Any, Generic, NamedTuple, TextIO, TypeAlias, TypeVar
 
 import tensorflow as tf
 from tqdm import tqdm
 
 from tfbig import SourceError, Stopped, TfbigError, sources
 from tfbig.cli import dask, messages
-from tfbig.cli.data import slide_folders
+from tfbig.cli.data import cohort, slide_folders
+from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.flag import deciding
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
@@ -22,7 +23,9 @@ from tfbig.results import report, run_folder, slide_viewer
 from tfbig.sources.slides.slide import Slide, title_of
 from tfbig.system import progress, signals
 
-S = TypeVar("S", TileSettings, PredictSettings)
+S = TypeVar("S", TileSettings, PredictSettings, FeaturesSettings)
+BatchSettings: TypeAlias = TileSettings | PredictSettings | FeaturesSettings
+"""Settings of a command over many slides."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,15 @@ class Work(Generic[S]):
         settings: Settings of the command, without gaps.
         process: Function that processes the slide of a path and returns a line to print.
         finished: Function that returns whether the slide of a path is done.
+        prepare: Function that is called once before the first slide, if any is not done; what it raises ends the
+            command.
     """
 
     name: str
     settings: S
     process: Callable[[Path, Slide], str]
     finished: Callable[[Path], bool]
+    prepare: Callable[[], object] = lambda: None
 
 
 class Outcome(NamedTuple):
@@ -69,7 +75,7 @@ def with_resolution(settings: S, **default: float) -> S:
     return replace(settings, **chosen)
 
 
-def resolution(settings: TileSettings | PredictSettings) -> dict[str, Any]:
+def resolution(settings: BatchSettings) -> dict[str, Any]:
     """Return the arguments of `Slide.at`."""
     return {key: getattr(settings, key) for key in ("mpp", "magnification", "level")}
 
@@ -95,6 +101,8 @@ def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
     if len(waiting) < len(paths):
         print(f"{len(paths) - len(waiting)} of {len(paths)} slides are already finished")
     progress.show(False if settings.quiet else None)
+    if waiting and not (settings.dry_run or settings.dask):
+        work.prepare()
     tasks = [(path, _mpp(path, sizes)) for path in waiting]
     outcomes = (
         dask.process_slides(settings, make_work, process_slide, tasks, _failure)
@@ -120,7 +128,7 @@ def _in_turn(
 
 
 def _report_outcomes(
-    outcomes: Iterator[tuple[Path, Outcome]], count: int, settings: TileSettings | PredictSettings
+    outcomes: Iterator[tuple[Path, Outcome]], count: int, settings: BatchSettings
 ) -> int:
     """Print and save the outcome of every slide, and return how many failed."""
     failed, quiet = 0, settings.quiet or not sys.stderr.isatty()
@@ -167,7 +175,7 @@ def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
     return Outcome(line, None, time.monotonic() - start)
 
 
-def open_slide(path: Path, mpp: float | None, settings: TileSettings | PredictSettings) -> Slide:
+def open_slide(path: Path, mpp: float | None, settings: BatchSettings) -> Slide:
     """Open a slide with the size of its pixels: of `--mpp-of`, else of the file, else of `--slide-mpp`.
 
     Args:
@@ -205,13 +213,17 @@ def list_slides(names: Sequence[str | Path]) -> list[Path]:
     """Return the slides among files and folders, by name.
 
     Args:
-        names: Paths of slides and of folders; subfolders of a folder without slides are searched too.
+        names: Paths of slides, of folders and of tables of slides, `*.csv`; subfolders of a folder without slides are
+            searched too.
 
     Raises:
-        SourceError: A folder holds no slides, or two slides have the same name without suffix.
+        SourceError: A folder holds no slides, a table lacks `slide_id`, or two slides have the same name.
     """
     paths: list[Path] = []
     for path in map(Path, names):
+        if cohort.is_table(path):
+            paths += [row["path"] for row in cohort.slides_of_table(path)]
+            continue
         is_folder = path.is_dir() and path.suffix.lower() != ".zarr"
         files = slide_folders.slides_in(path) if is_folder else [path]
         if not files:
@@ -230,7 +242,7 @@ def list_slides(names: Sequence[str | Path]) -> list[Path]:
 
 
 def write_view(
-    settings: TileSettings | PredictSettings,
+    settings: BatchSettings,
     path: Path,
     slide: Slide,
     overlays: Sequence[slide_viewer.Overlay],
@@ -243,7 +255,7 @@ def _mpp(path: Path, sizes: Mapping[str, float]) -> float | None:
     return sizes.get(path.name, sizes.get(title_of(path)))
 
 
-def _claim_folder(folder: Path, name: str, settings: TileSettings | PredictSettings) -> None:
+def _claim_folder(folder: Path, name: str, settings: BatchSettings) -> None:
     """Create the folder, or check that it holds results of the same settings."""
     if folder.exists() and not folder.is_dir():
         raise SourceError(f"{folder}: is a file; expected a folder. Check --out.")
