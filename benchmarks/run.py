@@ -107,6 +107,13 @@ CASES = {
         "a step on a bag of 500 tiles",
         "mil_step.py --instances 500 --side 84 --at-once 125 --norm none",
     ),
+    "features": Case(
+        "features of the tiles of three slides, by ResNet-18", "features.py --encoder resnet18"
+    ),
+    "features-uni": Case(
+        "the same by a vision transformer of 303 million parameters, with random weights",
+        "features.py --encoder uni",
+    ),
     "patchgd": Case("memory of PatchGD over the side of the image", "patchgd_memory.py"),
     "profile": Case("where the time of a step goes", "profile.py --network resnet18 --side 2048"),
     **{

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cli_runs import write_square
 from keras import layers
 from PIL import Image
 from samples import ROOT
@@ -183,6 +184,16 @@ def test_report() -> None:
     lines = run.table(x for x in run.results() if "memory_ratio" in x)
     assert lines[0].startswith("| network | size | way |")
     assert "\n".join(lines) in (ROOT / "benchmarks/README.md").read_text()
+
+
+@pytest.mark.slow
+def test_features(tmp_path: Path) -> None:
+    slides = [str(write_square(tmp_path / f"{name}.tif")) for name in "ab"]
+    (line,) = printed("features.py", *slides, "--tile", "80", "--batch-size", "5")
+    assert (line["slides"], line["tiles"], line["width"]) == (2, 32, 512)
+    assert (line["case"], line["encoder"], line["exit_code"]) == ("features", "resnet18", 0)
+    assert line["peak_bytes"] > line["base_bytes"] > 0
+    assert line["seconds"] > line["slide_seconds"] > 0
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ COVERED_BY = {
         f"cli.settings.{name}": "cli/settings/test_request.py"
         for name in (
             *("training_settings", "commands", "data_settings", "run_settings"),
-            "background_settings",
+            *("background_settings", "feature_settings"),
         )
     },
     "cli.settings.evaluation": "cli/commands/test_evaluate.py",

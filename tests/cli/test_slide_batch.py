@@ -18,6 +18,7 @@ from tfbig import SourceError
 from tfbig.cli import slide_batch
 from tfbig.cli.commands import tile
 from tfbig.cli.main import main
+from tfbig.cli.settings.slide_settings import TileSettings
 from tfbig.results import run_folder
 from tfbig.sources import read_coords
 from tfbig.system import signals
@@ -103,6 +104,44 @@ def test_equal_names(slides, tmp_path):
     with pytest.raises(SourceError, match=r"none: holds no slides \(\.bif, "):
         slide_batch.list_slides([tmp_path / "none"])
     assert slide_batch.list_slides([slides / "a.tif", slides / "a.tif"]) == [slides / "a.tif"]
+
+
+def test_tables_of_slides(slides, tmp_path, capsys):
+    """Paths are relative to the table; without one, slides are found by name beside it."""
+    table = slides / "slides.csv"
+    table.write_text("slide_id,path,label\nfirst,a.tif,x\nb,,y\nnone,,x\n")
+    paths = slide_batch.list_slides([table])
+    assert paths == [slides / "a.tif", slides / "b.ome.tif", slides / "none"]
+    out = tmp_path / "out"
+    assert main(["tile", str(table), "--out", str(out), "--size", "64"]) == 3
+    assert (out / "a.h5").exists() and (out / "b.h5").exists()
+    assert [row["slide"] for row in failures(out)] == [str(slides / "none")]
+    table.write_text("slide,label\na,x\n")
+    assert main(["tile", str(table), "--out", str(out), "--size", "64"]) == 1
+    assert f"{table}: line 1: has no column 'slide_id'" in capsys.readouterr().err
+
+
+def test_preparation_that_fails_ends_the_command(slides, tmp_path):
+    """It is not called if there is nothing to do."""
+
+    def make_work(settings):
+        def prepare():
+            raise SourceError("no weights")
+
+        folder = Path(settings.out)
+        return slide_batch.Work(
+            "tile",
+            settings,
+            lambda *_: "",
+            lambda path: (folder / "done").exists(),
+            prepare=prepare,
+        )
+
+    settings = TileSettings(slides=(str(slides),), out=str(tmp_path / "out"))
+    with pytest.raises(SourceError, match="no weights"):
+        slide_batch.run(settings, make_work)
+    (tmp_path / "out" / "done").touch()
+    assert slide_batch.run(settings, make_work) == 0
 
 
 def test_out_of_memory_fails_one_slide(slides, tmp_path, capsys, monkeypatch):

@@ -1,7 +1,5 @@
 """Files of weights: what is read, and what is refused."""
 
-import io
-import pickle
 import zipfile
 from collections import OrderedDict
 
@@ -9,68 +7,12 @@ import h5py
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from torch_saved import Call, tensor, write
 
 from tfbig.models import weight_files
+from tfbig.sources import torch_files
 
 STATE = {"a.weight": np.arange(6, dtype="float32").reshape(2, 3), "a.bias": np.ones(2, "float32")}
-
-
-class Named:
-    """Object that is pickled as a global name, such as a class of torch that is not installed."""
-
-    def __init__(self, module, name):
-        self.module, self.name = module, name
-
-    def __call__(self):
-        """Only what can be called is pickled as a function."""
-
-
-class TorchPickler(pickle._Pickler):
-    """Writer of pickles as `torch.save` writes them, without torch."""
-
-    def persistent_id(self, item):
-        return item if isinstance(item, tuple) and item[:1] == ("storage",) else None
-
-    def save_named(self, item):
-        self.write(pickle.GLOBAL + f"{item.module}\n{item.name}\n".encode())
-
-
-TorchPickler.dispatch = pickle._Pickler.dispatch | {Named: TorchPickler.save_named}
-
-
-class Call:
-    """Object that is pickled as a call of a function."""
-
-    def __init__(self, module, name, *arguments):
-        self.call = Named(module, name), arguments
-
-    def __reduce__(self):
-        return self.call
-
-
-def tensor(array, key, shape=None, strides=None, offset=0, kind="FloatStorage"):
-    storage = ("storage", Named("torch", kind), key, "cpu", array.size)
-    strides = strides or tuple(s // array.itemsize for s in array.strides)
-    return Call(
-        "torch._utils",
-        "_rebuild_tensor_v2",
-        storage,
-        offset,
-        shape or array.shape,
-        strides,
-        False,
-        OrderedDict(),
-    )
-
-
-def write(path, content, storages, compression=zipfile.ZIP_STORED):
-    pickled = io.BytesIO()
-    TorchPickler(pickled, 2).dump(content)
-    with zipfile.ZipFile(path, "w", compression) as file:
-        file.writestr("w/data.pkl", pickled.getvalue())
-        for key, array in storages.items():
-            file.writestr(f"w/data/{key}", array.tobytes())
-    return path
 
 
 def test_files_of_arrays(tmp_path):
@@ -100,7 +42,7 @@ def test_files_of_torch(wrapper, tmp_path):
 
 def test_views_of_a_storage(tmp_path):
     """A transposed part of a storage of bfloat16, which torch stores by offset and strides."""
-    numbers = np.arange(12, dtype=weight_files.STORAGES["BFloat16Storage"])
+    numbers = np.arange(12, dtype=torch_files.STORAGES["BFloat16Storage"])
     view = tensor(numbers, "0", (2, 3), (1, 4), 1, "BFloat16Storage")
     arrays = weight_files.read(write(tmp_path / "w.bin", {"w": view}, {"0": numbers}))
     np.testing.assert_array_equal(arrays["w"], numbers.reshape(3, 4).T[1:3])
@@ -140,11 +82,21 @@ NUMBERS = np.zeros(6, "float32")
         tensor(NUMBERS, "0", (6,), (-1,), 5),
         tensor(NUMBERS, "0", (6,), (1,), -1),
         tensor(NUMBERS, "0", (-6,), (1,)),
+        tensor(NUMBERS, "0", (2**40, 6), (0, 1)),
     ],
 )
 def test_tensors_that_reach_out_of_their_storage(view, tmp_path):
     path = write(tmp_path / "w.pth", {"w": view}, {"0": NUMBERS})
     with pytest.raises(ValueError, match="reaches out of its 6 numbers"):
+        weight_files.read(path)
+
+
+def test_changed_numbers_of_torch(tmp_path):
+    path = write(tmp_path / "w.pth", {"w": tensor(NUMBERS, "0")}, {"0": NUMBERS})
+    content = path.read_bytes()
+    assert content.count(NUMBERS.tobytes()) == 1
+    path.write_bytes(content.replace(NUMBERS.tobytes(), b"\1" + NUMBERS.tobytes()[1:]))
+    with pytest.raises(ValueError, match=r"w\.pth: .*the checksum of its numbers is wrong"):
         weight_files.read(path)
 
 

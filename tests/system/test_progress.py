@@ -32,6 +32,13 @@ def test_prints_and_clears_the_line_of_a_long_step(clock, capsys):
     assert capsys.readouterr().err == "\r" + " " * 60 + "\r"
 
 
+def test_rate(clock, capsys):
+    with progress.reporting("a.tif", "tile", rate=True) as report:
+        clock[0] += 8
+        report(20, 80)
+    assert "a.tif, tile 20/80, 2.5 tiles/s, 8 s" in capsys.readouterr().err
+
+
 def test_clears_the_line_after_an_error(clock, capsys):
     def long_work():
         with progress.reporting("a.tif") as report:

@@ -32,9 +32,10 @@ def check(settings: Any) -> None:
 
 
 def _kind(name: str, declared: Flag, settings: Any) -> str:
-    """Return what a path must be; `--data` of slides may also be their table."""
+    """Return what a path must be; `--data` of slides, or of their features, may also be their table."""
     values = vars(settings)
-    slides = name == "data" and "slides" in (values.get("bags"), values.get("images"))
+    kinds = {values.get("bags"), values.get("images")}
+    slides = name == "data" and bool(kinds & {"slides", "features"})
     return "file or folder" if slides else declared.exists
 
 

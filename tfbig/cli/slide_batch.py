@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TextIO, TypeVar
+from typing import Any, Generic, NamedTuple, TextIO, TypeAlias, TypeVar
 
 import tensorflow as tf
 from tqdm import tqdm
 
 from tfbig import SourceError, Stopped, TfbigError, sources
 from tfbig.cli import dask, messages
-from tfbig.cli.data import slide_folders
+from tfbig.cli.data import cohort, slide_folders
+from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.flag import deciding
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
@@ -23,7 +24,9 @@ from tfbig.results import report, run_folder, slide_viewer
 from tfbig.sources.slides.slide import Slide, title_of
 from tfbig.system import progress, signals
 
-S = TypeVar("S", TileSettings, PredictSettings)
+S = TypeVar("S", TileSettings, PredictSettings, FeaturesSettings)
+BatchSettings: TypeAlias = TileSettings | PredictSettings | FeaturesSettings
+"""Settings of a command over many slides."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Work(Generic[S]):
         process: Function that processes the slide of a path and returns a line to print.
         finished: Function that returns whether the slide of a path is done.
         reads_bags: Whether paths are those of bags of features, which `process` opens itself; its slide is None.
+        prepare: Function that is called once before the first slide, if any is not done; what it raises ends the
+            command.
     """
 
     name: str
@@ -43,6 +48,7 @@ class Work(Generic[S]):
     process: Callable[[Path, Any], str]
     finished: Callable[[Path], bool]
     reads_bags: bool = False
+    prepare: Callable[[], object] = lambda: None
 
 
 class Outcome(NamedTuple):
@@ -72,7 +78,7 @@ def with_resolution(settings: S, **default: float) -> S:
     return replace(settings, **chosen)
 
 
-def resolution(settings: TileSettings | PredictSettings) -> dict[str, Any]:
+def resolution(settings: BatchSettings) -> dict[str, Any]:
     """Return the arguments of `Slide.at`."""
     return {key: getattr(settings, key) for key in ("mpp", "magnification", "level")}
 
@@ -98,6 +104,8 @@ def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
     if len(waiting) < len(paths):
         print(f"{len(paths) - len(waiting)} of {len(paths)} slides are already finished")
     progress.show(False if settings.quiet else None)
+    if waiting and not (settings.dry_run or settings.dask):
+        work.prepare()
     tasks = [(path, _mpp(path, sizes)) for path in waiting]
     outcomes = (
         dask.process_slides(settings, make_work, process_slide, tasks, _failure)
@@ -123,7 +131,7 @@ def _in_turn(
 
 
 def _report_outcomes(
-    outcomes: Iterator[tuple[Path, Outcome]], count: int, settings: TileSettings | PredictSettings
+    outcomes: Iterator[tuple[Path, Outcome]], count: int, settings: BatchSettings
 ) -> int:
     """Print and save the outcome of every slide, and return how many failed."""
     failed, quiet = 0, settings.quiet or not sys.stderr.isatty()
@@ -170,7 +178,7 @@ def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
     return Outcome(line, None, time.monotonic() - start)
 
 
-def open_slide(path: Path, mpp: float | None, settings: TileSettings | PredictSettings) -> Slide:
+def open_slide(path: Path, mpp: float | None, settings: BatchSettings) -> Slide:
     """Open a slide with the size of its pixels: of `--mpp-of`, else of the file, else of `--slide-mpp`.
 
     Args:
@@ -208,14 +216,18 @@ def list_slides(names: Sequence[str | Path], bags: bool = False) -> list[Path]:
     """Return the slides among files and folders, by name.
 
     Args:
-        names: Paths of slides and of folders; subfolders of a folder without slides are searched too.
+        names: Paths of slides, of folders and of tables of slides, `*.csv`; subfolders of a folder without slides are
+            searched too.
         bags: Whether to list bags of features instead.
 
     Raises:
-        SourceError: A folder holds no slides, or two slides have the same name without suffix.
+        SourceError: A folder holds no slides, a table lacks `slide_id`, or two slides have the same name.
     """
     paths: list[Path] = []
     for path in map(Path, names):
+        if cohort.is_table(path):
+            paths += [row["path"] for row in cohort.slides_of_table(path)]
+            continue
         is_folder = path.is_dir() and path.suffix.lower() != ".zarr"
         listed = slide_folders.bags_in if bags else slide_folders.slides_in
         files = listed(path) if is_folder else [path]
@@ -236,7 +248,7 @@ def list_slides(names: Sequence[str | Path], bags: bool = False) -> list[Path]:
 
 
 def write_view(
-    settings: TileSettings | PredictSettings,
+    settings: BatchSettings,
     path: Path,
     slide: Slide,
     overlays: Sequence[slide_viewer.Overlay],
@@ -249,7 +261,7 @@ def _mpp(path: Path, sizes: Mapping[str, float]) -> float | None:
     return sizes.get(path.name, sizes.get(title_of(path)))
 
 
-def _claim_folder(folder: Path, name: str, settings: TileSettings | PredictSettings) -> None:
+def _claim_folder(folder: Path, name: str, settings: BatchSettings) -> None:
     """Create the folder, or check that it holds results of the same settings."""
     if folder.exists() and not folder.is_dir():
         raise SourceError(f"{folder}: is a file; expected a folder. Check --out.")

@@ -40,7 +40,9 @@ class Meter:
         self.began = self.printed = clock()
         self.open = False
 
-    def tick(self, what: str, index: int, count: int, unit: str = "strip") -> None:
+    def tick(
+        self, what: str, index: int, count: int, unit: str = "strip", rate: bool = False
+    ) -> None:
         """Report that a unit of work is done.
 
         Args:
@@ -48,11 +50,14 @@ class Meter:
             index: Number of the unit, from 0.
             count: Number of units.
             unit: Name of a unit.
+            rate: Whether to print how many units are done in a second.
 
         Raises:
             Stopped: The work was requested to stop.
         """
-        self.report(f"{what}, {unit} {index + 1}/{count}")
+        seconds = self.clock() - self.began if rate else 0
+        speed = f", {(index + 1) / seconds:.3g} {unit}s/s" if seconds > 0 else ""
+        self.report(f"{what}, {unit} {index + 1}/{count}{speed}")
 
     def report(self, what: str) -> None:
         """Report the work in progress.
@@ -89,18 +94,21 @@ METER = Meter()
 
 
 @contextmanager
-def reporting(what: str, unit: str = "strip") -> Iterator[Callable[[int, int], None]]:
+def reporting(
+    what: str, unit: str = "strip", rate: bool = False
+) -> Iterator[Callable[[int, int], None]]:
     """Report the progress of the work done in this context.
 
     Args:
         what: Name of the work.
         unit: Name of a unit of work.
+        rate: Whether to print how many units are done in a second.
 
     Yields:
         A function to call with the number of units done and the total number.
     """
     METER.begin()
     try:
-        yield lambda done, count: METER.tick(what, done - 1, count, unit)
+        yield lambda done, count: METER.tick(what, done - 1, count, unit, rate)
     finally:
         METER.end()

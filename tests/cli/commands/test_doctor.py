@@ -14,6 +14,7 @@ def test_missing_packages(capsys, monkeypatch):
         "accelerators: " in output
         and "reads NDPI, MRXS, SCN, BIF, Philips, CZI, DICOM: yes" in output
     )
+    assert "encoders for tfbig features: 17; their weights are not part of tfbig" in output
     monkeypatch.setattr(openslide, "openslide", None)
     version = doctor._version
     monkeypatch.setattr(
@@ -24,5 +25,6 @@ def test_missing_packages(capsys, monkeypatch):
     assert report["missing"] == {"openslide-bin": "pip install openslide-bin"}
     assert report["optional"] == {"zarr": "pip install 'tfbig[zarr]'"}
     assert report["readers"]["openslide"] is False
+    assert "uni2-h" in report["encoders"]
     assert main(["doctor"]) == 1
     assert "openslide-bin is missing: pip install openslide-bin" in capsys.readouterr().out

@@ -213,7 +213,7 @@ def test_coords_of_trident(table, coords, tmp_path):
     folder.mkdir()
     for path in coords.glob("*.h5"):
         made = read_coords(path)
-        with h5py.File(folder / path.name, "w") as file:
+        with h5py.File(folder / f"{path.stem}_patches.h5", "w") as file:
             data = file.create_dataset("coords", data=made.coords)
             attributes = {"patch_size": 16, "patch_size_level0": made.size_at_level_0}
             data.attrs.update(attributes | {"target_magnification": 5, "overlap": 0})

@@ -40,6 +40,9 @@ def test_edge(tmp_path: Path) -> None:
     def corners(edge: int) -> list[int]:
         return sorted({*Selection(100, "none", 0.6, edge).find(slide, 1.0).coords.ravel().tolist()})
 
+    overlapping = Selection(100, "none", 0.6, overlap=50).find(slide, 1.0)
+    assert overlapping.overlap == 50
+    assert sorted({*overlapping.coords[:, 1].tolist()}) == [0, 50, 100, 150]
     assert corners(0) == [0, 100, 126, 150]
     assert corners(26) == [0, 100, 150]
     assert corners(49) == [0, 100, 150]

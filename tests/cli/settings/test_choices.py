@@ -28,6 +28,7 @@ def test_names() -> None:
         tuple(names) for names in (encoders.TRUNKS, encoders.RESNETS, encoders.NETWORKS)
     ) == (choices.TRUNKS, choices.RESNETS, choices.NETWORKS)
     assert tuple(pathology_encoders.PATHOLOGY_ENCODERS) == choices.PATHOLOGY_ENCODERS
+    assert {*choices.FEATURE_ENCODERS} < {*encoders.NETWORKS, *choices.PATHOLOGY_ENCODERS}
     assert list(choices.COLLECTIONS) == list(published_datasets.COLLECTIONS)
     assert set(images.POOLS) < set(choices.IMAGES)
 

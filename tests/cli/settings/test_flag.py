@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError, dataclass
 import pytest
 
 from tfbig.cli.settings import flag as flags
+from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.flag import PLACE, RESULT, SESSION, TUNABLE, flag
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
 from tfbig.cli.settings.tasks import TASKS, MILSettings, PatchGDSettings, SegmentationSettings
@@ -74,7 +75,10 @@ def test_settings_do_not_change() -> None:
         MILSettings().epochs = 3  # type: ignore[misc]
 
 
-PATHS = {"data", "slides", "coords", "splits", "mpp_of", "encoder_weights", "backbone", "test_only"}
+PATHS = {
+    *("data", "slides", "coords", "splits", "mpp_of", "encoder_weights", "backbone", "test_only"),
+    "features",
+}
 PLACES = {
     *("out", "scratch", "devices", "device_memory", "host_memory", "disk", "oversubscription"),
     *("strict", "confine", "tensorboard", "checkpoint_minutes", "instances_at_once", *PATHS),
@@ -95,9 +99,10 @@ def test_kinds_of_a_training_run(settings: type) -> None:
     assert declared["mode"].interchangeable == ("device", "unified", "offload")
 
 
-@pytest.mark.parametrize("settings", [TileSettings, PredictSettings])
+@pytest.mark.parametrize("settings", [TileSettings, PredictSettings, FeaturesSettings])
 def test_settings_that_results_of_slides_depend_on(settings: type) -> None:
     others = {"slides", "strict", "quiet", "dry_run", "config", "out", "mpp_of", "reader", "shard"}
+    others |= {"encoder_weights", "batch_size", "list"}  # weights_sha256 decides
     others |= {"slide_mpp", "dask", "device_memory", "host_memory", "disk", "scratch"}
     declared = flags.flags_of(settings)
     assert {name for name, each in declared.items() if not each.kind.decides} == others & set(

@@ -8,7 +8,17 @@ from samples import FILES
 import train
 from tfbig.cli.main import main
 
-COMMANDS = ("doctor", "plan", "dataset", "tile", "predict", "report", "evaluate", "compare")
+COMMANDS = (
+    "doctor",
+    "plan",
+    "dataset",
+    "tile",
+    "features",
+    "predict",
+    "report",
+    "evaluate",
+    "compare",
+)
 TASKS = ("segmentation", "mil", "patchgd", "patchgd-segmentation")
 HELP = {
     "tfbig": (main, ["--help"]),

@@ -30,6 +30,7 @@ from tfbig.cli.settings import value_types as types
         (types.inner_steps, "all", "all"),
         (types.inner_steps, "2", 2),
         (types.tissue_or_masks, "otsu", "otsu"),
+        (types.sha256, "0a" * 32, "0a" * 32),
     ],
 )
 def test_values(parse: Callable[[str], Any], text: str, value: Any) -> None:
@@ -48,6 +49,8 @@ def test_values(parse: Callable[[str], Any], text: str, value: Any) -> None:
         (types.share, "2", "'2' must be a share from 0 to 1"),
         (types.byte_size, "five", "five"),
         (types.shard, "8/8", "is not I/N with I from 0 to N - 1"),
+        (types.sha256, "0a" * 31, "is not a SHA-256 of 64 hexadecimal digits"),
+        (types.sha256, "xy" * 32, "is not a SHA-256 of 64 hexadecimal digits"),
         (
             types.tissue_or_masks,
             "no such folder",

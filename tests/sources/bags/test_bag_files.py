@@ -24,6 +24,38 @@ def test_features_with_leading_axis(tmp_path: Path) -> None:
     np.testing.assert_array_equal(bag.read(1, 3), np.arange(7, 21).reshape(2, 7))
 
 
+def stamp(path: Path, coords: np.ndarray, **attributes: Any) -> FeatureBag:
+    """Write features as STAMP does, in float16, and open them."""
+    with h5py.File(path, "w") as file:
+        file["coords"] = coords
+        file["feats"] = np.arange(2 * len(coords)).reshape(len(coords), 2).astype("float16")
+        file.attrs.update(attributes)
+    return FeatureBag(path)
+
+
+def test_features_of_stamp(tmp_path: Path) -> None:
+    coords = np.array([[0, 0], [256, 0], [0, 512]], "float32")
+    now = {"stamp_version": "2.4.0", "unit": "um", "tile_size_um": 256.0, "feat_type": "tile"}
+    bag = stamp(tmp_path / "a.h5", coords, **now)
+    assert (bag.shape, bag.dtype, bag.unit) == ((3, 2), np.float16, "um")
+    np.testing.assert_array_equal(bag.coords, coords)
+    np.testing.assert_array_equal(bag.read(1, 3), [[2, 3], [4, 5]])
+    assert isinstance(open_bag(tmp_path / "a.h5"), FeatureBag)
+
+
+def test_coordinates_of_old_files_of_stamp(tmp_path: Path) -> None:
+    """Of version 1 are tiles 224 apart, which are 256 micrometres; of version 2 is the attribute `unit`."""
+    grid = np.array([[0, 0], [224, 0], [0, 448]])
+    for coords, attributes, expected, unit in (
+        (grid, {}, grid / 224 * 256, "um"),
+        (grid, {"unit": "um", "tile_size": 224.0}, grid, "um"),
+        (grid * 2, {}, grid * 2, ""),
+    ):
+        bag = stamp(tmp_path / "a.h5", coords, **attributes)
+        assert bag.unit == unit
+        np.testing.assert_allclose(bag.coords, expected)
+
+
 def test_features_truncated_after_opening(tmp_path: Path) -> None:
     bag = features(tmp_path)
     (tmp_path / "slide.h5").write_bytes((tmp_path / "slide.h5").read_bytes()[:700])
@@ -83,12 +115,20 @@ def write(path: Path, **datasets: Any) -> Path:
     [
         (lambda f: open_bag(f / "none.npy"), "none.npy: there is no such file"),
         (lambda f: open_bag(f), "has no pictures"),
-        (lambda f: open_bag(f / "bag.pt"), "has an unknown format"),
+        (lambda f: open_bag(f / "bag.mat"), "has an unknown format"),
         (lambda f: open_bag(write(f / "a.h5", features=np.ones((3, 2)))), "a.h5: has no 'coords'"),
         (lambda f: open_bag(write(f / "a.h5", coords=np.ones((3, 2)))), "has no 'features'"),
         (
             lambda f: open_bag(write(f / "a.h5", features=np.ones((3, 2)), coords=np.ones((2, 2)))),
             "a.h5: has coordinates of shape",
+        ),
+        (
+            lambda f: stamp(f / "a.h5", np.zeros((3, 2)), feat_type="slide"),
+            "a.h5: has 'feats' of slides; expected numbers",
+        ),
+        (
+            lambda f: open_bag(write(f / "a.h5", features=["x"], coords=np.ones((1, 2)))),
+            "a.h5: has 'features' of object; expected numbers",
         ),
         (lambda f: open_bag(f / "torn.h5"), "torn.h5: is not a readable HDF5 file"),
         (lambda f: open_bag(f / "torn.npy"), "torn.npy: is not a readable .npy file"),

@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfbig.cli.data import encoder_list
+from tfbig.cli.settings import choices
 from tfbig.cli.settings.commands import DoctorSettings
 from tfbig.sources.slides import openslide, zarr
 from tfbig.system import cpu_allocator
@@ -54,6 +56,7 @@ def inspect_system() -> dict[str, Any]:
         "tensors": cpu_allocator.describe(),
         "disk_free_bytes": shutil.disk_usage(Path.cwd()).free,
         "readers": readers | {"zarr": zarr.zarr is not None},
+        "encoders": list(choices.FEATURE_ENCODERS),
         "missing": missing,
         "optional": {name: line for name, line in OPTIONAL.items() if versions[name] is None},
     }
@@ -81,5 +84,6 @@ def _lines(system: dict[str, Any]) -> Iterator[str]:
         yield f"  {name} {version or 'not installed'}"
     for name, there in system["readers"].items():
         yield f"reads {FORMATS[name]}: {f'yes, by {name}' if there else 'no'}"
+    yield encoder_list.summary()
     for name, line in (system["missing"] | system["optional"]).items():
         yield f"{name} is missing{'' if name in system['missing'] else ' (optional)'}: {line}"

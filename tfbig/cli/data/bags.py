@@ -1,4 +1,4 @@
-"""Bags for `--task mil`: drawn shapes, digits, pictures, a folder with `bags.csv`, or tiles of slides."""
+"""Bags for `--task mil`: drawn shapes, digits, pictures, a folder with `bags.csv`, slides as tiles or features."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.datasets.digits import read_digits
 from tfbig.mil import generate
-from tfbig.sources import Bag, Coords, Filled, Subset, read_coords
+from tfbig.sources import Bag, Coords, Filled, Subset, open_bag, read_coords
 
 Pool = tuple[Bag, npt.NDArray[Any]]
 """Instances and their classes."""
@@ -34,6 +34,7 @@ def load(settings: MILSettings) -> Data:
         "pictures": _pictures,
         "folder": _folder,
         "slides": _slides,
+        "features": _features,
     }
     data = loaders[settings.bags](settings)
     if (share := settings.foreground) is not None:
@@ -210,6 +211,49 @@ def _slides(settings: MILSettings) -> Data:
         decided |= _measured(settings, data.train.bags[0])
         _check_pixels(data, settings.coords, coords, _resolution(settings))
     return replace(data, decided=decided, placed_on=opener.placed_on)
+
+
+def _features(settings: MILSettings) -> Data:
+    """Read features of slides; files that cannot be read, or have another width than the first, are skipped."""
+    columns = target_columns.of(settings)
+    slides = cohort.read(settings, columns)
+    first: list[Bag] = []
+
+    def features(path: Path) -> Bag:
+        bag = open_bag(path)
+        _check_features(bag, first[0] if first else None, settings.feature_width)
+        first.append(bag)
+        return bag
+
+    def opened(rows: Sequence[Row]) -> mil.BagSet:
+        bags, labels, failed = cohort.open_rows(rows, features, "--features")
+        read = mil.read_bags(bags, labels, len(slides.classes) if columns.whole else None)
+        return replace(read, failed=(*failed, *read.failed))
+
+    data = cohort.load(settings, slides, opened)
+    return replace(data, decided={"feature_width": first[0].shape[1]})
+
+
+def _check_features(bag: Bag, first: Bag | None, width: int | None) -> None:
+    """Check that a bag has features, `width` of a tile, or else as many as the first.
+
+    Raises:
+        SourceError: It has not.
+    """
+    if len(bag.shape) != 2:
+        raise SourceError(
+            f"{bag.name}: has shape {bag.shape}; expected features [n, d] of n tiles. Check --features."
+        )
+    if width not in (None, bag.shape[1]):
+        raise SourceError(
+            f"{bag.name}: has {bag.shape[1]} features of a tile; expected {width} (--feature-width), as in training. "
+            "Use features of the same encoder."
+        )
+    if first and (bag.shape[1], bag.dtype) != (first.shape[1], first.dtype):
+        raise SourceError(
+            f"{bag.name}: has {bag.shape[1]} features of a tile in {bag.dtype}; expected {first.shape[1]} in "
+            f"{first.dtype}, as in {first.name}. Use features of one encoder."
+        )
 
 
 def _check_pixels(

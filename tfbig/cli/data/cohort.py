@@ -12,7 +12,8 @@ import numpy as np
 
 from tfbig import SourceError, sources
 from tfbig.cli import messages, paths
-from tfbig.cli.data import slide_folders, splits
+from tfbig.cli.data import feature_folders, slide_folders, splits
+from tfbig.cli.data.feature_folders import FeatureFiles
 from tfbig.cli.data.splits import Row
 from tfbig.cli.data.target_columns import ClassColumn, TargetColumns
 from tfbig.cli.data.tile_selection import Selection
@@ -80,7 +81,7 @@ class Cohort:
 
 
 def read(settings: CohortSettings, columns: TargetColumns | None = None) -> Cohort:
-    """Return the slides of `--data`: a table, or a folder with `slides.csv`.
+    """Return the slides of `--data`: a table, or a folder with `slides.csv`; for features also with `features.csv`.
 
     Columns are `slide_id` and those to be predicted; optional are `case_id`, `split` and `path`.
 
@@ -96,13 +97,46 @@ def read(settings: CohortSettings, columns: TargetColumns | None = None) -> Coho
         raise paths.FlagError(
             "slides need --data FILE, a table with columns case_id, slide_id, label, such as tfbig dataset writes."
         )
-    table = Path(settings.data)
-    table = table / TABLE if table.is_dir() else table
+    table = _table(Path(settings.data), settings)
     columns = columns or ClassColumn(settings)
     rows = splits.read_table(table, (SLIDE, *columns.names))
     found = columns.labelled(rows, table, SLIDE)
     rows = with_splits(with_paths(found.rows, table, settings), settings)
     return Cohort(tuple(rows), columns, found.classes, found.cases)
+
+
+def _table(data: Path, settings: CohortSettings) -> Path:
+    """Return the table that `--data` names, or that is in the folder that it names."""
+    if not data.is_dir():
+        return data
+    own = data / feature_folders.TABLE
+    is_of_features = isinstance(settings, MILSettings) and settings.bags == "features"
+    return own if is_of_features and own.exists() else data / TABLE
+
+
+def is_table(path: str | Path) -> bool:
+    """Return whether a path among slides is that of a table of them."""
+    return Path(path).suffix.lower() == ".csv"
+
+
+def slides_of_table(table: Path) -> list[Row]:
+    """Return the rows of a table with a column `slide_id`, with the `path` of each slide.
+
+    Slides are found by an optional column `path`, as it is or relative to the table, or by name in the folder of the
+    table. The path of a slide that does not exist is where it was expected.
+
+    Args:
+        table: Path of the table.
+
+    Raises:
+        SourceError: The table has no such column, or a slide has two lines or two files.
+    """
+    rows = splits.read_table(table, ("slide_id",))
+    _check_unique(rows, table)
+    files = _Files(table.parent)
+    return [
+        row | {"path": _path(row, table, files) or table.parent / row["slide_id"]} for row in rows
+    ]
 
 
 def with_paths(rows: Sequence[Row], table: Path, settings: TableSettings) -> list[Row]:
@@ -117,17 +151,29 @@ def with_paths(rows: Sequence[Row], table: Path, settings: TableSettings) -> lis
         SourceError: A slide has two lines or two files, none has a file, or with `--confine` one is elsewhere.
     """
     _check_unique(rows, table)
-    folder = Path(settings.slides or table.parent)
-    files = _Files(folder)
-    placed = [row | {"path": _path(row, table, files)} for row in rows]
+    folder, file_of, flag = _files(table, settings)
+    placed = [row | {"path": file_of(row)} for row in rows]
     if settings.confine:
         splits.check_inside((row["path"] for row in placed if row["path"]), (folder, table.parent))
     if all(row["path"] is None for row in placed):
         raise SourceError(
             f"{folder}: holds none of the {len(rows)} slides of {table}; the first is {rows[0]['slide_id']}. "
-            "Check --slides."
+            f"Check {flag}."
         )
     return placed
+
+
+def _files(table: Path, settings: TableSettings) -> tuple[Path, Callable[[Row], Path | None], str]:
+    """Return a folder, its flag, and between them a function from a row to the file of its slide or features."""
+    if isinstance(settings, MILSettings) and settings.bags == "features":
+        folder = Path(settings.features or table.parent)
+        features = FeatureFiles(folder)
+        if settings.features:  # paths of the table may be those of the slides
+            return folder, lambda row: features.of(row["slide_id"]), "--features"
+        return folder, lambda row: _path(row, table, features), "--features"
+    folder = Path(settings.slides or table.parent)
+    files = _Files(folder)
+    return folder, lambda row: _path(row, table, files), "--slides"
 
 
 def load(
@@ -209,13 +255,14 @@ class Opener:
 
 
 def open_rows(
-    rows: Sequence[Row], opener: Callable[[Path], Any]
+    rows: Sequence[Row], opener: Callable[[Path], Any], flag: str = "--slides"
 ) -> tuple[list[Any], list[Any], list[tuple[str, str]]]:
     """Return `(items, labels, failed)`; `failed` lists `(name, reason)` of slides that cannot be used.
 
     Args:
         rows: Rows of the slides.
         opener: Function from a path to an item.
+        flag: Flag that names the folder of the files.
 
     Raises:
         SourceError: No slide can be used.
@@ -224,7 +271,7 @@ def open_rows(
     for row in rows:
         try:
             if row["path"] is None:
-                raise SourceError(f"no file of slide {row['slide_id']}. Check --slides.")
+                raise SourceError(f"no file of slide {row['slide_id']}. Check {flag}.")
             items.append(opener(row["path"]))
             labels.append(row["label"])
         except UNREADABLE as error:
@@ -250,7 +297,7 @@ def _check_unique(rows: Sequence[Row], table: Path) -> None:
             )
 
 
-def _path(row: Row, table: Path, files: _Files) -> Path | None:
+def _path(row: Row, table: Path, files: _Files | FeatureFiles) -> Path | None:
     """Return the file of a row: its `path`, as it is or relative to the table, else the file of that name or None."""
     if row.get("path"):
         path = Path(row["path"])

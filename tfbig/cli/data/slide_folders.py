@@ -8,7 +8,7 @@ from typing import Final
 from tfbig import sources
 from tfbig.results import run_folder
 
-RESULTS: Final = ("tile.yaml", "predict.yaml", run_folder.CONFIG)
+RESULTS: Final = ("tile.yaml", "predict.yaml", "features.yaml", run_folder.CONFIG)
 """Files that mark a folder of results, whose images are not slides."""
 BAG_SUFFIXES: Final = {".npy", ".h5", ".hdf5"}
 """Suffixes of bags of features."""

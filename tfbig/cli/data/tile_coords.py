@@ -15,13 +15,15 @@ RESOLUTIONS = ("mpp", "magnification", "level")
 
 
 def file_of(folder: str | Path, path: str | Path) -> Path:
-    """Return the file with the tiles of a slide.
+    """Return the file with the tiles of a slide, `SLIDE.h5`, or `SLIDE_patches.h5` as TRIDENT names it.
 
     Args:
         folder: Folder of `--coords`.
         path: Path of the slide.
     """
-    return Path(folder) / f"{title_of(path)}.h5"
+    file = Path(folder) / f"{title_of(path)}.h5"
+    of_trident = file.with_name(f"{file.stem}_patches.h5")
+    return of_trident if of_trident.exists() and not file.exists() else file
 
 
 def resolution_of(coords: Coords) -> dict[str, Any]:

@@ -24,12 +24,14 @@ class Selection:
         tissue: Way to find tissue, one of `choices.TISSUE`.
         min_tissue: Smallest share of tissue in a tile.
         edge: Pixels that may be left at the end of a row or column without another tile.
+        overlap: Pixels that neighbouring tiles share.
     """
 
     size: int
     tissue: str
     min_tissue: float
     edge: int = 0
+    overlap: int = 0
 
     def find(self, slide: Slide, step: float) -> Coords:
         """Return the tiles of a slide, and print a warning if its tissue is uncertain.
@@ -45,6 +47,7 @@ class Selection:
             slide,
             self.size,
             step=step,
+            overlap=self.overlap,
             edge=self.edge,
             tissue=self._mask(slide),
             smallest_share=self.min_tissue,

@@ -9,7 +9,7 @@ AGGREGATORS = (
 AUGMENTATIONS = ("a3", "slide")
 SLIDE_AUGMENTATIONS = ("none", "brightness")
 BACKGROUNDS = ("skip", "compute")
-BAGS = ("shapes", "digits", "pictures", "folder", "slides")
+BAGS = ("shapes", "digits", "pictures", "folder", "slides", "features")
 DISTILLATIONS = ("AFS", "MaxS", "MaxMinS", "MAS")
 FILLINGS = ("published", "frozen")
 HEADS = ("published", "smaller", "larger", "linear", "abmil", "transformer")
@@ -44,6 +44,11 @@ PATHOLOGY_ENCODERS = (
     *("uni", "uni2-h", "virchow", "virchow2", "h-optimus-0", "h-optimus-1"),
     *("prov-gigapath", "phikon", "phikon-v2", "conch-1.5"),
 )
+FEATURE_ENCODERS = (
+    *(name for name in NETWORKS if name != "resnet18_flat"),
+    *PATHOLOGY_ENCODERS,
+)
+"""Encoders of `tfbig features`; features of `resnet18_flat` depend on the size of a tile."""
 
 COLLECTIONS = {
     "panda": "prostate biopsies, ISUP grade 0 to 5 (Bulten et al., 2022)",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.background_settings import BackgroundSettings
+from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag
 from tfbig.cli.settings.run_settings import MemorySettings
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings, custom_flag
@@ -177,6 +178,11 @@ COMMANDS = {
         "tfbig.cli.commands.tile",
         "Find tissue on slides and the tiles that hold it; write coordinates for CLAM and TRIDENT, and pictures.",
         TileSettings,
+    ),
+    "features": Command(
+        "tfbig.cli.commands.features",
+        "Encode the tiles of slides once; write their features as TRIDENT does, and a table to train on.",
+        FeaturesSettings,
     ),
     "predict": Command(
         "tfbig.cli.commands.predict",

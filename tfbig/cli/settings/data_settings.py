@@ -125,7 +125,8 @@ class ComposedBagSettings:
         help="what the bags are made of. shapes: drawn tiles, a bag with a ring is positive; digits: QMNIST-bags from "
         "the IDX files in --data; pictures: Imagenette-bags from --data/train/CLASS and --data/val/CLASS; "
         "folder: --data/bags.csv with columns bag, label, split; slides: tiles of slides, --data is a table "
-        "with columns case_id, slide_id, label (default: %(default)s)",
+        "with columns case_id, slide_id, label; features: features of slides in files, see --features, with the same "
+        "table, and no --encoder (default: %(default)s)",
     )
     data: str | None = flag(
         exists="folder",
@@ -133,6 +134,21 @@ class ComposedBagSettings:
         path=True,
         metavar="FOLDER",
         help="folder of digits, pictures or bags; table of slides",
+    )
+    features: str | None = flag(
+        exists="folder",
+        kind=PLACE,
+        path=True,
+        metavar="FOLDER",
+        help="--bags features: folder with SLIDE.h5 or SLIDE.pt, searched with subfolders, of tfbig features, TRIDENT "
+        "(features_ENCODER), CLAM (with h5_files or pt_files) or STAMP (default: column path of the table, else "
+        "the folder of the table)",
+    )
+    feature_width: int | None = flag(
+        type=types.count,
+        metavar="N",
+        help="--bags features: number of features of a tile; files with another number are skipped (default: that of "
+        "the first file)",
     )
     num_bags: tuple[int, int, int] = flag(
         (150, 30, 30),

@@ -60,7 +60,7 @@ class SlideSettings:
         positional=True,
         nargs="+",
         metavar="SLIDE",
-        help="slides, or folders of slides",
+        help="slides, folders of slides, or tables of slides, *.csv with a column slide_id and optional path",
     )
     out: str = flag(
         REQUIRED, kind=PLACE, metavar="DIR", help="folder for the results; created if needed"

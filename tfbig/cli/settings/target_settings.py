@@ -92,10 +92,10 @@ def check(settings: Any) -> None:
         )
     if settings.target == "class":
         return
-    if settings.bags not in ("folder", "slides"):
+    if settings.bags not in ("folder", "slides", "features"):
         raise paths.FlagError(
-            f"--bags {settings.bags}: composes bags of two classes, but {target} needs a table. Use --bags folder or "
-            "--bags slides."
+            f"--bags {settings.bags}: composes bags of two classes, but {target} needs a table. Use --bags folder, "
+            "slides or features."
         )
     if settings.model == "dtfd":
         raise paths.FlagError(

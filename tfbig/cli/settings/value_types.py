@@ -103,6 +103,14 @@ def shard(text: str) -> str:
     return text
 
 
+def sha256(text: str) -> str:
+    """Check a SHA-256 in hexadecimal digits, and return it in lower case."""
+    digits = text.lower()
+    if len(digits) != 64 or set(digits) - set("0123456789abcdef"):
+        raise ArgumentTypeError(f"'{text}' is not a SHA-256 of 64 hexadecimal digits")
+    return digits
+
+
 def crop(text: str) -> str:
     """Check rows x columns of a crop for the gigapixel U-Net, or whole, and return them."""
     if text == WHOLE:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 from tfbig import SourceError
 from tfbig.cli import load_model, paths
 from tfbig.cli.settings.choices import IMAGENET
+from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
@@ -24,7 +25,7 @@ WITHOUT_WEIGHTS = ("none", "series")
 
 EncoderSettings: TypeAlias = MILSettings | PatchGDSettings | PatchGDSegmentationSettings
 """Settings of a task with an encoder."""
-S = TypeVar("S", bound=EncoderSettings)
+S = TypeVar("S", bound=EncoderSettings | FeaturesSettings)
 
 
 def with_scale(settings: S) -> S:
@@ -114,12 +115,26 @@ def load(encoder: Any, settings: EncoderSettings) -> None:
     weights = settings.encoder_weights
     if weights is None or settings.test_only or _has_checkpoint(settings):
         return
-    network = pretrained.find(encoder, settings.encoder)
+    load_file(encoder, settings.encoder, weights)
+
+
+def load_file(encoder: Any, name: str, weights: str) -> None:
+    """Load weights into an encoder, and print what was loaded.
+
+    Args:
+        encoder: Encoder, or a model that has it inside.
+        name: Name of the encoder.
+        weights: Value of `--encoder-weights`.
+
+    Raises:
+        SourceError: As `load`.
+    """
+    network = pretrained.find(encoder, name)
     assert network is not None
-    path = Path(_fetched(settings.encoder) if weights == IMAGENET else weights)
+    path = file_of(name, weights)
     try:
-        if path.is_dir() or path.suffix == KERAS_FILE:
-            loaded = pretrained.copy(network, _trained(path, settings.encoder))
+        if path.suffix == KERAS_FILE:
+            loaded = pretrained.copy(network, _trained(path, name, weights))
         else:
             loaded = pretrained.load(network, path)
     except (ValueError, FileNotFoundError) as error:
@@ -129,19 +144,33 @@ def load(encoder: Any, settings: EncoderSettings) -> None:
     print(f"encoder weights {weights}: {loaded}")
 
 
+def file_of(name: str, weights: str) -> Path:
+    """Return the file of weights; published ones are fetched once.
+
+    Args:
+        name: Name of the encoder.
+        weights: Value of `--encoder-weights`.
+
+    Raises:
+        SourceError: They cannot be fetched.
+    """
+    path = Path(_fetched(name) if weights == IMAGENET else weights)
+    return path / MODEL if path.is_dir() else path
+
+
 def _has_checkpoint(settings: EncoderSettings) -> bool:
     """Return whether the run continues from a checkpoint."""
     folder = Path(settings.out or "") / run_folder.CHECKPOINTS
     return settings.resume and any(folder.rglob("step-*"))
 
 
-def _trained(path: Path, name: str) -> Any:
-    """Return the encoder of this name in the model of a file or a run folder."""
-    model = load_model.load(path / MODEL if path.is_dir() else path)
+def _trained(path: Path, name: str, weights: str) -> Any:
+    """Return the encoder of this name in the model of a file."""
+    model = load_model.load(path)
     found = pretrained.find(model, name)
     if found is None:
         raise SourceError(
-            f"--encoder-weights {path}: its model has no encoder '{name}'. Use a run with --encoder {name}."
+            f"--encoder-weights {weights}: its model has no encoder '{name}'. Use a run with --encoder {name}."
         )
     return found
 

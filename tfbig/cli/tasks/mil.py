@@ -14,10 +14,11 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import mil, sources
-from tfbig.cli import machine
+from tfbig.cli import machine, paths
 from tfbig.cli.data import bags
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings import target_settings
+from tfbig.cli.settings.flag import fields_of
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.cli.tasks import encoder_weights, evaluation, fitting, targets
 from tfbig.cli.tasks.target import Target
@@ -60,11 +61,11 @@ class MIL(Task[MILSettings, Data]):
     """Training and evaluation with `--task mil`."""
 
     def resolved(self, settings: MILSettings) -> MILSettings:
-        """Return the settings with the scale of pixels that the encoder expects, and what an evaluated run decided."""
+        """Return the settings with the scale that the encoder expects, and what an evaluated run decided."""
         target_settings.check(settings)
         if settings.test_only:
             settings = replace(settings, **targets.of_evaluated_run(settings))
-        return encoder_weights.with_scale(settings)
+        return encoder_weights.with_scale(_of_features(settings))
 
     def load(self, settings: MILSettings) -> Data:
         """Return the bags, and print what they are."""
@@ -138,6 +139,23 @@ class MIL(Task[MILSettings, Data]):
         """Write predictions, pictures, and last the metrics."""
         target, explain = targets.of(settings, data), _explainer(models)
         evaluation.write_results(target, explain, data, folder, settings, measured)
+
+
+def _of_features(settings: MILSettings) -> MILSettings:
+    """Return the settings without an encoder if the bags hold features.
+
+    Raises:
+        FlagError: An encoder was asked for.
+    """
+    if settings.bags != "features":
+        return settings
+    default = fields_of(MILSettings)["encoder"].default
+    if settings.encoder not in (default, "none"):
+        raise paths.FlagError(
+            f"--encoder {settings.encoder}: bags of --bags features are features already. Leave it out, or use --bags "
+            "slides."
+        )
+    return replace(settings, encoder="none")
 
 
 def make_models(settings: MILSettings, data: Data, num_outputs: int) -> Models:

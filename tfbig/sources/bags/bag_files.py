@@ -6,7 +6,7 @@ Files are open only while they are read, so that there may be thousands of bags.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig.errors import SourceError
+from tfbig.sources import torch_files
 from tfbig.sources.arrays import file_offset, is_mapped, map_npy
 from tfbig.sources.bags import hdf5
 from tfbig.sources.bags.bag import Array, ArrayBag, Bag, Indices, resize
@@ -61,14 +62,19 @@ class NpyBag(Bag):
 
 @final
 class FeatureBag(Bag):
-    """Features of a slide in an HDF5 file of CLAM or TRIDENT: `features` `[n, d]` and `coords` `[n, 2]`.
+    """Features of a slide in an HDF5 file of CLAM, TRIDENT or STAMP: `features` or `feats` `[n, d]`, `coords` `[n, 2]`.
 
     Args:
-        path: The file. Its `features` may also be `[1, n, d]`.
+        path: The file. Its features may also be `[1, n, d]`.
         labels: Labels of the instances `[n]`, as in `Bag`.
 
+    Attributes:
+        unit: Unit of `coords`: "px", pixels of level 0; or "um", micrometres, as STAMP stores them; or "", if an old
+            file of STAMP does not say it.
+
     Raises:
-        SourceError: The file cannot be read, has no features, or the numbers of features and coordinates differ.
+        SourceError: The file cannot be read, has no features of tiles, or the numbers of features and coordinates
+            differ.
 
     Example:
         >>> import h5py
@@ -76,34 +82,112 @@ class FeatureBag(Bag):
         ...     file["features"] = np.ones((5, 8), "float32")
         ...     file["coords"] = np.arange(10).reshape(5, 2)
         >>> bag = tfbig.sources.FeatureBag("slide.h5")
-        >>> bag.shape, bag.coords[1].tolist()
-        ((5, 8), [2, 3])
+        >>> bag.shape, bag.coords[1].tolist(), bag.unit
+        ((5, 8), [2, 3], 'px')
     """
 
     def __init__(self, path: PathLike, labels: npt.ArrayLike | None = None) -> None:
         name = os.fspath(path)
         File(name)  # raises if it does not exist
         with hdf5.opened(name) as file:
-            missing = [key for key in (_FEATURES, _COORDS) if key not in file]
+            self._key = _STAMP if _STAMP in file and _FEATURES not in file else _FEATURES
+            missing = [key for key in (self._key, _COORDS) if key not in file]
             if missing:
                 raise SourceError(
-                    f"{name}: has no '{missing[0]}', it has {sorted(file)}; expected the HDF5 of CLAM or TRIDENT, "
-                    "with 'features' [n, d] and 'coords' [n, 2]."
+                    f"{name}: has no '{missing[0]}', it has {sorted(file)}; expected the HDF5 of CLAM, TRIDENT or "
+                    "STAMP, with 'features' or 'feats' [n, d] and 'coords' [n, 2]."
                 )
-            features, coords = (hdf5.dataset(file, key) for key in (_FEATURES, _COORDS))
+            features, stored = (hdf5.dataset(file, key) for key in (self._key, _COORDS))
+            kind = file.attrs.get("feat_type", "tile")
+            if features.dtype.kind not in "fiu" or kind != "tile":
+                held = f"of {kind}s" if kind != "tile" else f"of {features.dtype}"
+                raise SourceError(
+                    f"{name}: has '{self._key}' {held}; expected numbers [n, d], the features of n tiles."
+                )
             self._stacked = features.ndim == 3 and features.shape[0] == 1
             shape = features.shape[1:] if self._stacked else features.shape
-            super().__init__(shape, features.dtype, name, np.asarray(coords), labels)
+            coords = np.asarray(stored)
+            self.unit = "px"
+            if self._key == _STAMP:
+                coords, self.unit = stamp_coords(coords, file.attrs)
+            super().__init__(shape, features.dtype, name, coords, labels)
 
     def _read(self, start: int, stop: int) -> RowArray:
         with hdf5.opened(self.name) as file:
-            features = hdf5.dataset(file, _FEATURES)
+            features = hdf5.dataset(file, self._key)
             rows = features[0, start:stop] if self._stacked else features[start:stop]
         return np.ascontiguousarray(rows, self.dtype)
 
     def _take(self, places: Indices) -> RowArray:
         first = int(places.min())
         return self._read(first, int(places.max()) + 1)[places - first]
+
+
+@final
+class TorchBag(Bag):
+    """Features of a slide in a `.pt` file of CLAM: one tensor `[n, d]`, without coordinates.
+
+    Neither torch nor code of the file is run, see `tfbig.sources.torch_files`; rows are read in place.
+
+    Args:
+        path: The file. Its tensor may also be `[1, n, d]`, and in a dictionary under "features" or "feats".
+        labels: Labels of the instances `[n]`, as in `Bag`.
+
+    Raises:
+        SourceError: The file does not exist, is damaged, or holds anything but features.
+    """
+
+    def __init__(self, path: PathLike, labels: npt.ArrayLike | None = None) -> None:
+        name = os.fspath(path)
+        File(name)  # raises if it does not exist
+        try:
+            content = torch_files.read(name, _MAX_PICKLE_BYTES)
+            if isinstance(content, dict):
+                content = content.get(_FEATURES, content.get(_STAMP))
+        except torch_files.DAMAGE as error:
+            raise SourceError(
+                f"{torch_files.describe(name, error)}; expected one tensor [n, d], as CLAM writes it. Write it again, "
+                f"or use the .h5 file of the slide."
+            ) from error
+        if not isinstance(content, torch_files.Tensor):
+            raise SourceError(
+                f"{name}: holds a {type(content).__name__}; expected one tensor [n, d], as CLAM writes it. Use the "
+                ".h5 file of the slide."
+            )
+        shape = content.shape
+        if len(shape) == 3 and shape[0] == 1:
+            content = content._replace(shape=shape[1:], strides=content.strides[1:])
+        super().__init__(content.shape, content.dtype, name, None, labels)
+        self._tensor = content
+
+    def _read(self, start: int, stop: int) -> RowArray:
+        try:
+            return torch_files.rows(self.name, self._tensor, start, stop)
+        except ValueError as error:
+            raise SourceError(f"{self.name}: is damaged ({error}). Write it again.") from error
+
+
+def stamp_coords(
+    coords: npt.NDArray[Any], attributes: Mapping[str, Any]
+) -> tuple[npt.NDArray[Any], str]:
+    """Return the coordinates of a file of STAMP in micrometres, and their unit.
+
+    Files from before version 2 do not say the unit; where their tiles are 224 apart, 224 stands for 256 micrometres.
+
+    Args:
+        coords: As they are stored, `[n, 2]`.
+        attributes: Attributes of the file.
+
+    Returns:
+        The coordinates and "um", or unchanged and "" if the unit is unknown.
+    """
+    if "tile_size_um" in attributes or attributes.get("unit") == "um":
+        return coords, "um"
+    gaps = [gap for axis in coords.T for gap in np.diff(np.unique(axis)) if gap > 0]
+    tile = attributes.get("tile_size", min(gaps, default=0))
+    if np.ndim(tile) == 0 and round(float(tile)) == OLD_STAMP_TILE:
+        return coords / OLD_STAMP_TILE * OLD_STAMP_UM, "um"
+    return coords, ""
 
 
 @final
@@ -171,8 +255,9 @@ def open_bag(bag: PathLike | Array | Bag) -> Bag:
     """Open a bag from a file, a folder or an array.
 
     Args:
-        bag: A path: `.npy` `[n, ...]`, `.h5` with features (CLAM, TRIDENT), or a folder of pictures, ordered by name.
-            Or an array `[n, ...]`; for a memory map the file behind it is read. Or a bag.
+        bag: A path: `.npy` `[n, ...]`, `.h5` with features (CLAM, TRIDENT, STAMP), `.pt` with features (CLAM), or a
+            folder of pictures, ordered by name. Or an array `[n, ...]`; for a memory map the file behind it is read. Or
+            a bag.
 
     Returns:
         The bag `[n, ...]`. A bag is returned unchanged.
@@ -202,12 +287,20 @@ def open_bag(bag: PathLike | Array | Bag) -> Bag:
         return PictureBag(pictures, os.fspath(path))
     if path.suffix.lower() in (".h5", ".hdf5"):
         return FeatureBag(path)
+    if path.suffix.lower() == ".pt":
+        return TorchBag(path)
     if path.suffix.lower() == ".npy":
         return NpyBag(path)
     raise SourceError(
-        f"{path}: has an unknown format; expected a folder of pictures, a .npy file, or a .h5 file with features."
+        f"{path}: has an unknown format; expected a folder of pictures, a .npy file, or features in a .h5 or .pt file."
     )
 
 
+OLD_STAMP_TILE, OLD_STAMP_UM = 224, 256
+"""Pixels of a tile of STAMP before version 2, and the micrometres that they stand for."""
 _FEATURES: Final = "features"
+_STAMP: Final = "feats"
+"""Datasets of features: of CLAM and TRIDENT, of STAMP."""
+_MAX_PICKLE_BYTES: Final = 2**13
+"""Largest pickle of a tensor of features; torch writes about 300 bytes."""
 _COORDS: Final = "coords"

@@ -123,12 +123,24 @@ def write_coords(path: PathLike, coords: Coords, slide: Slide) -> None:
     target = Path(path)
     try:
         with atomic_write(target) as part, h5py.File(part, "w") as file:
-            data = file.create_dataset(_COORDS, data=np.asarray(coords.coords, np.int64))
-            trident = _trident_attributes(coords, slide, target)
-            clam = _clam_attributes(coords, slide, target)
-            data.attrs.update(trident | clam | _tfbig_attributes(coords))
+            add_coords(file, coords, slide, target)
     except OSError as error:
         raise SourceError(f"{path}: cannot be written: {error}.") from error
+
+
+def add_coords(file: h5py.File, coords: Coords, slide: Slide, path: Path) -> None:
+    """Write tile positions and their attributes into an open HDF5 file.
+
+    Args:
+        file: The file.
+        coords: Positions of the tiles.
+        slide: The slide.
+        path: Path that the file gets when it is complete.
+    """
+    data = file.create_dataset(_COORDS, data=np.asarray(coords.coords, np.int64))
+    trident = _trident_attributes(coords, slide, path)
+    clam = _clam_attributes(coords, slide, path)
+    data.attrs.update(trident | clam | _tfbig_attributes(coords))
 
 
 def read_coords(path: PathLike) -> Coords:

@@ -1,0 +1,197 @@
+"""Encode the tiles of slides once; write their features as TRIDENT does, and a table to train on."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tfbig import SourceError, sources
+from tfbig.cli import paths, slide_batch, tile_encoder
+from tfbig.cli.data import bags, encoder_list, tile_coords
+from tfbig.cli.data.feature_table import FeatureTable, totals
+from tfbig.cli.data.tile_selection import Selection
+from tfbig.cli.settings.feature_settings import FeaturesSettings
+from tfbig.cli.tasks import encoder_weights
+from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
+from tfbig.sources import RGB, Bag, Coords
+from tfbig.sources.bags.feature_files import write_features
+from tfbig.sources.slides.slide import Slide
+from tfbig.system import progress
+
+
+def run(settings: FeaturesSettings) -> int:
+    """Encode every slide, or list the encoders, and return the exit code.
+
+    Raises:
+        FlagError: A flag or an argument is missing.
+    """
+    if settings.list:
+        print("\n".join(encoder_list.lines()))
+        return 0
+    _check_given(settings)
+    code = slide_batch.run(settings, work)
+    table = FeatureTable(settings.out, ())
+    if rows := table.rows():
+        print(f"{table.path}: {totals(rows)}")
+    return code
+
+
+def _check_given(settings: FeaturesSettings) -> None:
+    """Check that there is what `--list` does not need.
+
+    Raises:
+        FlagError: Something is missing.
+    """
+    given = {"SLIDE": settings.slides, "--encoder": settings.encoder, "--out": settings.out}
+    if missing := [name for name, value in given.items() if not value]:
+        raise paths.FlagError(
+            f"{', '.join(missing)}: missing; expected tfbig features SLIDE ... --encoder NAME --out DIR, or tfbig "
+            "features --list."
+        )
+
+
+def work(settings: FeaturesSettings) -> slide_batch.Work[FeaturesSettings]:
+    """Return the work on slides.
+
+    Args:
+        settings: Settings of the command.
+
+    Raises:
+        SourceError: Flags contradict each other, or the weights are not those of `--weights-sha256`.
+    """
+    encoding = Encoding(settings)
+    return slide_batch.Work(
+        "features",
+        encoding.settings,
+        encoding.process,
+        encoding.table.has,
+        prepare=encoding.prepare,
+    )
+
+
+class Encoding:
+    """The work on slides.
+
+    Args:
+        settings: Settings of the command.
+
+    Attributes:
+        settings: Settings of the command, without gaps.
+        table: The table of features.
+        asked: Resolution that the flags ask for, such as `{"mpp": 0.5}`, or an empty dict.
+
+    Raises:
+        SourceError: Flags contradict each other, or the weights are not those of `--weights-sha256`.
+    """
+
+    def __init__(self, settings: FeaturesSettings) -> None:
+        self.asked = _resolution(slide_batch.with_resolution(settings))
+        self._asked_size = settings.tile
+        settings = encoder_weights.with_scale(settings)
+        settings = replace(settings, weights_sha256=tile_encoder.checksum(settings))
+        self.settings = _with_tiles(settings)
+        self.table = FeatureTable(settings.out, settings.slides)
+
+    @cached_property
+    def encoder(self) -> tile_encoder.TileEncoder:
+        """The network, which is built when it is first needed."""
+        return tile_encoder.TileEncoder(self.settings)
+
+    def prepare(self) -> None:
+        """Build the network.
+
+        Raises:
+            SourceError: The weights cannot be read, or belong to another network.
+        """
+        assert self.encoder is not None
+
+    def process(self, path: Path, slide: Slide) -> str:
+        """Encode a slide, write its file and its row, and return a line to print."""
+        file = self.table.file(path)
+        if self.settings.dry_run:
+            coords = self._coords(path, slide)
+            return f"{slide.describe()}: {len(coords.coords)} tiles of {_sides(coords.size)} would be encoded"
+        if not file.exists():  # else only its row is missing
+            self._write(path, slide, file)
+        row = self.table.add(path)
+        rate = f", {row['tiles'] / row['seconds']:.3g} tiles/s" if row["seconds"] else ""
+        return f"{path.name}: {row['tiles']} tiles, {row['width']} features each{rate}"
+
+    def _write(self, path: Path, slide: Slide, file: Path) -> None:
+        encoder, start = self.encoder, time.monotonic()
+        coords = self._coords(path, slide)
+        tiles = coords.tiles_of(RGB(slide.scaled(coords.step)), slide.shape)
+        name, count = self.settings.encoder, len(coords.coords)
+        with write_features(file, coords, slide, encoder.width, name) as writer:
+            with progress.reporting(path.name, "tile", rate=True) as ticked:
+                for first, features in encoder.encode(tiles):
+                    writer.write(first, features)
+                    ticked(first + len(features), count)
+            writer.note(self._attributes(tiles) | {"seconds": time.monotonic() - start})
+
+    def _attributes(self, tiles: Bag) -> dict[str, Any]:
+        """Return what the file says about its features besides the attributes of TRIDENT."""
+        settings, mpp = self.settings, getattr(tiles, "mpp", None)
+        return {
+            "version": version("tfbig"),
+            "mpp": None if mpp is None else sum(mpp) / 2,
+            "encoder_size": self.encoder.size or tiles.shape[1],
+            "mean": settings.mean,
+            "std": settings.std,
+            "precision": settings.precision,
+            "weights": Path(settings.encoder_weights or "random").name,
+            "weights_sha256": settings.weights_sha256,
+        }
+
+    def _coords(self, path: Path, slide: Slide) -> Coords:
+        """Return the tiles of a file in `--coords`, or those that hold tissue."""
+        settings = self.settings
+        if settings.coords is None:
+            assert settings.tile is not None
+            share = settings.min_tissue or 0.0
+            selection = Selection(
+                settings.tile, settings.tissue, share, settings.edge, settings.overlap
+            )
+            resolution = slide_batch.resolution(settings)
+            coords = selection.find(slide, slide.step(**resolution))
+            made_with: dict[str, float] = _resolution(settings) | {"min_tissue": share}
+            return replace(coords, made_with=made_with)
+        file = tile_coords.file_of(settings.coords, path)
+        coords = sources.read_coords(file)
+        tile_coords.check(file, coords, self.asked, self._asked_size)
+        if set(tile_coords.resolution_of(coords)) <= {"level"} and slide.mpp:
+            mpp = [number * coords.step for number in slide.mpp]
+            tile_coords.check_pixels(file, slide.title, mpp, self.asked)
+        return coords
+
+
+def _resolution(settings: FeaturesSettings) -> dict[str, Any]:
+    """Return the resolution of settings, such as `{"mpp": 0.5}`, or an empty dict."""
+    values = slide_batch.resolution(settings)
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _with_tiles(settings: FeaturesSettings) -> FeaturesSettings:
+    """Return the settings with the tiles of the encoder where no flag and no file of `--coords` says others.
+
+    Raises:
+        SourceError: Tiles overlap by their whole size.
+    """
+    if settings.coords is not None:
+        return settings
+    entry = PATHOLOGY_ENCODERS.get(settings.encoder)
+    size, mpp = (bags.TILE, bags.MPP) if entry is None else (entry.size, entry.mpp)
+    tile = settings.tile or size
+    if settings.overlap >= tile:
+        raise SourceError(f"--overlap {settings.overlap}: expected less than --tile {tile}.")
+    share = bags.MIN_TISSUE if settings.min_tissue is None else settings.min_tissue
+    settings = slide_batch.with_resolution(settings, mpp=mpp)
+    return replace(settings, tile=tile, min_tissue=share)
+
+
+def _sides(size: int) -> str:
+    return f"{size} x {size} pixels"
