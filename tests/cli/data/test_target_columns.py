@@ -142,4 +142,4 @@ def test_slides_are_split_by_event_and_case(tmp_path):
     assert len(tested) == 16
     assert np.mean(tested) == 0.5
     shown = found.table("test")[0]
-    assert list(shown) == ["slide_id", "time", "event", "split", "path"]
+    assert list(shown) == ["slide_id", "time", "event", "split", "case_id", "path"]
