@@ -14,21 +14,25 @@ SPLITS = ["train"] * 6 + ["val"] * 2 + ["test"] * 2
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """The data and the run of regression, and of classes."""
+def made(tmp_path_factory):
+    """Function from a target to the data and the folder of its run, trained on first use."""
     found = {}
-    for target in ("regression", "class"):
-        base = tmp_path_factory.mktemp(target)
-        data = target_bags.write(base / "data", target, splits=SPLITS)
-        with cli_runs.like_a_test():
-            assert target_bags.run(data, base / "run", target, "--epochs", "1") == 0
-        found[target] = data, base / "run"
-    return found
+
+    def run(target):
+        if target not in found:
+            base = tmp_path_factory.mktemp(target)
+            data = target_bags.write(base / "data", target, splits=SPLITS)
+            with cli_runs.like_a_test():
+                assert target_bags.run(data, base / "run", target, "--epochs", "1") == 0
+            found[target] = data, base / "run"
+        return found[target]
+
+    return run
 
 
-@pytest.mark.parametrize("target", ["regression", "class"])
-def test_predictions_are_those_of_the_run(target, runs, tmp_path, capsys):
-    data, run = runs[target]
+@pytest.mark.parametrize("target", ["regression", pytest.param("class", marks=pytest.mark.slow)])
+def test_predictions_are_those_of_the_run(target, made, tmp_path, capsys):
+    data, run = made(target)
     expected = predictions(run)[0]
     bag = next(p for p in data.iterdir() if expected["bag"].endswith(p.name))
     for _ in range(2):
@@ -44,8 +48,8 @@ def test_predictions_are_those_of_the_run(target, runs, tmp_path, capsys):
     assert set(instances[0]) == {"instance", "attention"} | numbers[target]
 
 
-def test_folders_and_bad_bags(runs, tmp_path, capsys):
-    _, run = runs["regression"]
+def test_folders_and_bad_bags(made, tmp_path, capsys):
+    _, run = made("regression")
     folder, out = tmp_path / "bags", tmp_path / "out"
     folder.mkdir()
     flags = ["predict", str(run), str(folder), "--out", str(out)]

@@ -113,6 +113,7 @@ def test_regression_is_learned(made):
     assert "Predicted and true values" in (folder / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_labels_are_learned(made):
     folder = made("multilabel").folder
     table = rows_of(folder / "classes.csv")
@@ -126,7 +127,9 @@ def test_labels_are_learned(made):
     assert "the bags of which it is known" in page
 
 
-@pytest.mark.parametrize("name", FLAGS)
+@pytest.mark.parametrize(
+    "name", [*[*FLAGS][:3], pytest.param("multilabel", marks=pytest.mark.slow)]
+)
 def test_saved_predictions_give_the_metrics_of_the_run(name, made):
     """So series of runs and `tfbig compare` have their intervals."""
     folder = made(name).folder
