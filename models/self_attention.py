@@ -115,7 +115,7 @@ class SelfAttentionMIL(layers.Layer):
 
     def call(self, bag: tf.Tensor) -> tf.Tensor:
         """Return the logits `[N, classes]` of bags `[N, n, d]`."""
-        return self.head(self.norms[-1](self._encode(bag)[:, 0]))
+        return self._classify(self._encode(bag)[:, 0])
 
     def _embed_and_attend(self, bag: Array) -> tf.Tensor:
         """Return the tokens before the last block, `[N, 1 + n, width]`."""
@@ -158,7 +158,11 @@ class SelfAttentionMIL(layers.Layer):
         Returns:
             Logits `[N, n, classes]`.
         """
-        return self.head(self.norms[-1](self._encode(bag)[:, 1:]))
+        return self._classify(self._encode(bag)[:, 1:])
+
+    def _classify(self, tokens: tf.Tensor) -> tf.Tensor:
+        """Return the logits of tokens `[..., width]`."""
+        return self.head(self.norms[-1](tokens))
 
     def compute_output_shape(self, shape: Shape) -> Shape:
         """Return the shape `[N, classes]` of the logits of features `[N, n, d]`."""
@@ -169,6 +173,63 @@ class SelfAttentionMIL(layers.Layer):
         config: dict[str, Any] = super().get_config()
         names = ("classes", "width", "heads", "depth", "block", "mlp")
         return config | {name: getattr(self, name) for name in names}
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class TransformerMIL(SelfAttentionMIL):
+    """Transformer of two blocks of attention and MLP, with a class token and without positions.
+
+    `SelfAttentionMIL` with other defaults, and with a second normalisation before the head, as in the code of Wagner et
+    al., "Transformer-based biomarker prediction from colorectal cancer histology: a large-scale multicentric study"
+    (Cancer Cell 2023). 3,681,282 parameters for d = 1024 and two classes.
+
+    Args:
+        classes: Number of classes.
+        width: Width of a token; 512 in the original.
+        heads: Number of attention heads; must divide `width`.
+        depth: Number of blocks.
+        block: Number of queries and of keys held at once; see `tfbig.ops.blockwise_attention`.
+        mlp: Width of the MLP as a multiple of `width`.
+        **options: Options of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Returns:
+        Logits `[N, classes]` of bags of features `[N, n, d]`.
+
+    Raises:
+        ValueError: `depth` is below 1, or `heads` does not divide `width`.
+
+    Example:
+        >>> bag = np.random.default_rng(0).normal(size=(1, 5, 6)).astype("float32")  # five instances
+        >>> tfbig.mil.TransformerMIL(classes=2, width=8, heads=2)(bag).shape
+        TensorShape([1, 2])
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        width: int = 512,
+        heads: int = 8,
+        depth: int = 2,
+        block: int = 1024,
+        mlp: int = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(classes, width, heads, depth, block, mlp, **options)
+
+    def _create_layers(self) -> None:
+        super()._create_layers()
+        self.last_norm = layers.LayerNormalization(
+            epsilon=EPSILON, name="last_norm", dtype=self.dtype_policy
+        )
+
+    def build(self, shape: Sequence[int | None]) -> None:
+        """Create the weights for features `[N, n, d]`."""
+        self.last_norm.build((shape[0], self.width))
+        super().build(shape)
+
+    def _classify(self, tokens: tf.Tensor) -> tf.Tensor:
+        """Return the logits of tokens `[..., width]`, normalised twice."""
+        return self.head(self.last_norm(self.norms[-1](tokens)))
 
 
 @keras.saving.register_keras_serializable(PACKAGE)

@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equations import bag, close, dense, softmax
+from mil_models import check_training, entropy
+from published_weights import PublishedWeights
 
-from tfbig.models.self_attention import SelfAttention, SelfAttentionMIL
+from tfbig.models.self_attention import SelfAttention, SelfAttentionMIL, TransformerMIL
 
 
 def small(depth=2, **options):
@@ -116,3 +118,45 @@ def test_blocks_with_mlp():
         x = x + narrow(keras.activations.gelu(norm(x) @ wide.kernel + wide.bias))
     np.testing.assert_allclose(logits, layer.head(layer.norms[2](x[:, 0])), atol=1e-5)
     assert layer.attention(instances).shape == (2, 7)
+
+
+def test_published_transformer():
+    """Its number of parameters, and the logits that the published code gives for the same weights."""
+    layer = TransformerMIL(2)
+    layer.build((None, None, 1024))
+    assert layer.count_params() == 3_681_282
+    layer = TransformerMIL(3, 16, 2, dtype="float64")
+    layer.build((None, None, 6))
+    weights = PublishedWeights()
+    layer.token.assign(weights.draw(1, 1, 16))
+    weights.dense(layer.embed)
+    second = weights.draw(16), weights.draw(16)
+    weights.dense(layer.head)
+    for norm, block, mlp in zip(layer.norms, layer.blocks, layer.mlps, strict=False):
+        weights.dense(block.qkv)
+        weights.dense(block.out)
+        weights.norm(norm)
+        second_norm, wide, narrow = mlp.layers
+        weights.dense(wide)
+        weights.dense(narrow)
+        weights.norm(second_norm)
+    weights.norm(layer.norms[-1])
+    layer.last_norm.set_weights(second)
+    close(layer(bag()[:1].astype("float64"))[0], [-0.197632736, 0.927623711, 0.385404049], 1e-8)
+
+
+def test_transformer_saving_and_scores(tmp_path):
+    layer, features = TransformerMIL(3, 16, 2), keras.Input((None, 6))
+    model = keras.Model(features, layer(features))
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    close(again(bag()), model(bag()), 0)
+    assert again.layers[1].get_config() == layer.get_config()
+    assert layer.scores(bag()).shape == (2, 11, 3)
+    close(layer.attention(bag()).numpy().sum(1), [1, 1])
+
+
+@pytest.mark.slow
+def test_end_to_end_training(float64):
+    """The encoder is trained as in the plain model, in slices of three instances."""
+    check_training(lambda: TransformerMIL(2, 8, 2), entropy())

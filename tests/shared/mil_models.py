@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from exactness import FLOAT64, assert_same
 from keras import layers
 
 from tfbig import mil
@@ -75,3 +76,24 @@ def train(models: Any, epochs: int = 3, **options: Any) -> list[Any]:
             data = data.map(lambda x, y: (tf.cast(x, keras.config.floatx()), y))
         logs.append(model.fit(data, epochs=epochs, shuffle=False, verbose=0).history)
     return logs
+
+
+def check_training(aggregator: Any, loss: Any, weights: Any = None) -> None:
+    """Check that an encoder and this aggregator are trained as by plain Keras on whole bags, in float64."""
+    models = []
+    for plain in (False, True):
+        keras.utils.set_random_seed(5)
+        model = mil.MIL(small_encoder(), aggregator(), 3, instance_shape=(SIDE, SIDE, 3))
+        models.append(model.twin if plain else model)
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        models[-1].compile(optimizer, loss, loss_weights=weights, run_eagerly=plain)
+    models[1].set_weights(models[0].get_weights())
+    before = [w.numpy() for w in models[0].encoder.trainable_variables]
+    for bag, label in zip(bags((7, 2, 4)), LABELS[:3], strict=True):
+        x, y = bag.read(0, bag.shape[0])[None].astype("float64"), label[None]
+        streamed = models[0].train_on_batch(tf.constant([bag.handle]), y)
+        labels = dict.fromkeys(loss, y) if isinstance(loss, dict) else y
+        assert_same(streamed, models[1].train_on_batch(x, labels), FLOAT64)
+    assert_same(models[0].get_weights(), models[1].get_weights(), FLOAT64)
+    after = models[0].encoder.trainable_variables
+    assert all((w.numpy() != b).any() for w, b in zip(after, before, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from masked_images import Recording, check_background
 from scipy import ndimage
+from skimage import color
 from slide_files import noise
 
 from tfbig import SourceError, sources
@@ -47,6 +49,62 @@ def test_blur() -> None:
     actual = Augmentation(sigma=1.0)(tile).astype(float)
     assert abs(actual.mean() - tile.mean()) < 3
     assert actual.std() < 0.6 * tile.std()
+
+
+def test_stains_are_those_of_scikit_image() -> None:
+    """Hematoxylin, eosin and DAB are scaled and shifted as `rgb2hed` separates them, where none is negative."""
+    rng = np.random.default_rng(0)
+    stains = rng.uniform(0.05, 0.3, (20, 20, 3)) / -np.log(1e-6)
+    tile = np.round(color.hed2rgb(stains * 3) * 255).astype("uint8")
+    separated = color.rgb2hed(tile)
+    scale, shift = (1.05, 0.95, 1.02), (0.02, -0.01, 0.03)
+    changed = separated * scale + np.array(shift) / -np.log(1e-6)
+    is_inside = (separated > 0).all(-1)
+    assert is_inside.mean() > 0.5
+    actual = Augmentation(stain_scale=scale, stain_shift=shift)(tile).astype(float)
+    expected = np.clip(color.hed2rgb(changed) * 255, 0, 255)
+    assert abs(actual - expected)[is_inside].max() <= 0.51  # rounded
+
+
+def test_jitter_of_stains() -> None:
+    """All tiles of a bag have the same stains, which depend on the seed; grey tiles have none."""
+    same = np.repeat(tiles((1, 6, 6, 3)), 4, axis=0)
+    bag = ArrayBag(same)
+    first, again, other, strong = (
+        resolve(bag.drawn_handle(4, seed, jitter=sigma)).read(0, 4)
+        for seed, sigma in ((1, 0.05), (1, 0.05), (2, 0.05), (1, 0.2))
+    )
+    assert (first == first[:1]).all()
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+    assert abs(first.astype(int) - same).mean() < abs(strong.astype(int) - same).mean()
+    assert 0 < abs(first.astype(int) - same).mean() < 15
+    grey = ArrayBag(tiles((2, 6, 6, 1)))
+    unchanged = resolve(grey.drawn_handle(2, 1, jitter=0.05)).read(0, 2)
+    np.testing.assert_array_equal(unchanged, grey.read(0, 2))
+    each = resolve(bag.drawn_handle(4, 1, each=True, jitter=0.05)).read(0, 4)
+    assert (each[0] != each[1]).any()
+    drawn = Augmentation.draw(3)
+    assert drawn.with_jitter(0, 3) == drawn
+    jittered = drawn.with_jitter(0.05, 3)
+    assert (jittered.sigma, jittered.hue) == (drawn.sigma, drawn.hue)
+    assert all(0.95 <= factor <= 1.05 for factor in jittered.stain_scale)
+
+
+def test_jitter_of_an_image() -> None:
+    """Windows have the stains of the whole image, before contrast, whose mean luma is theirs."""
+    image = sources.open(tiles((1, 40, 40, 3))[0])
+    change = Augmentation(contrast=1.2).with_jitter(0.2, 5)
+    view = sources.AugmentedImage(image, change)
+    whole = change(image.read(0, 40), view.mean)
+    np.testing.assert_array_equal(view.read(0, 40), whole)
+    np.testing.assert_array_equal(view.read_window((3, 20), (5, 9)), whole[3:20, 5:9])
+    assert view.mean == pytest.approx(
+        replace(change, contrast=0.0)(image.read(0, 40)).mean() / 255, abs=0.02
+    )
+    handle = image.changed_handle(5, False, 0.2)
+    expected = Augmentation().with_jitter(0.2, 5)(image.read(0, 40))
+    np.testing.assert_array_equal(resolve(handle).read(0, 40), expected)
 
 
 def test_bag_has_one_augmentation_per_seed() -> None:

@@ -148,6 +148,7 @@ def dataset(
     shuffle: bool = False,
     augment: bool = False,
     augment_each: bool = False,
+    stain_jitter: float = 0.0,
     seed: int = 0,
     shard: Shard = ALL_BATCHES,
     like_sizes: bool = False,
@@ -166,6 +167,8 @@ def dataset(
         augment: Whether to blur, colour, flip and turn tiles, all tiles of a bag in the same way, anew in every epoch;
             see `tfbig.sources.Augmentation`.
         augment_each: Whether to augment as with `augment`, but each tile in its own way.
+        stain_jitter: Largest change of the stains, of all tiles of a bag in the same way, anew in every epoch; see
+            `tfbig.sources.Augmentation.with_jitter`.
         seed: Seed of the samples, orders and augmentations.
         shard: The batches of this worker, and the epoch to start from when training resumes.
         like_sizes: Whether shuffled bags that follow each other have similar numbers of instances, see
@@ -194,8 +197,9 @@ def dataset(
     bags = [bag if isinstance(bag, Bag) else sources.open_bag(bag) for bag in bags]
     for bag in bags:
         _check_instances(bag, bags[0])
+    changes = (augment, augment_each, stain_jitter)
     data = epochs.dataset(
-        lambda i, drawn: (_handle(bags[i], sample, drawn, augment, augment_each), labels[i]),
+        lambda i, drawn: (_handle(bags[i], sample, drawn, *changes), labels[i]),
         len(bags),
         batch_size,
         (tf.TensorSpec([], tf.string), tf.TensorSpec(labels.shape[1:], labels.dtype)),
@@ -235,11 +239,11 @@ def sample_size(bag: Bag, sample: int | float | None) -> int:
 
 
 def _handle(
-    bag: Bag, sample: int | float | None, seed: int, augment: bool, augment_each: bool
+    bag: Bag, sample: int | float | None, seed: int, augment: bool, each: bool, jitter: float
 ) -> str:
     size = sample_size(bag, sample)
-    whole = size == bag.shape[0] and not augment and not augment_each
-    return bag.handle if whole else bag.drawn_handle(size, seed, augment, augment_each)
+    whole = size == bag.shape[0] and not augment and not each and not jitter
+    return bag.handle if whole else bag.drawn_handle(size, seed, augment, each, jitter)
 
 
 def _dense(handle: tf.Tensor, shape: list[int | None], dtype: tf.DType) -> tf.Tensor:

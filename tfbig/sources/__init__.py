@@ -1,10 +1,10 @@
 """Images and bags that are read in parts and never held whole.
 
 A `Source` is an image `[H, W, C]` that is read by bands of rows or rectangles; `open` returns one for a path or an
-array. `Source.crop`, `Grayscale`, `RGB`, `Masked`, `Padded`, `Scaled` and `Upsampled` transform a source as it is
-read. A `Slide` is a pyramid of images with the size of their pixels; `open_slide` chooses its reader, and `Slide.at`
-returns the source of one resolution. A `Bag` has instances `[n, ...]`, read by slices; `open_bag` returns one, and
-`Patches` and `Tiles` are bags of an image.
+array. `Source.crop`, `Grayscale`, `RGB`, `Masked`, `Padded`, `Scaled`, `StainNormalised` and `Upsampled` transform a
+source as it is read. A `Slide` is a pyramid of images with the size of their pixels; `open_slide` chooses its reader,
+and `Slide.at` returns the source of one resolution. A `Bag` has instances `[n, ...]`, read by slices; `open_bag`
+returns one, and `Patches` and `Tiles` are bags of an image.
 
 A dataset refers to a source by its `handle`, a short string: `resolve(handle).read(start, stop)` returns rows.
 """
@@ -24,6 +24,7 @@ from tfbig.sources.slides.opening import SLIDE_SUFFIXES, open, open_slide
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.slides.tiff import TiffSource
 from tfbig.sources.source import Readable, Source
+from tfbig.sources.stain import Macenko, Reinhard, StainNormalised
 from tfbig.sources.views import RGB, CenterCropped, Channels, Grayscale, Padded, Scaled, Upsampled
 from tfbig.sources.writing import NpyWriter, write_npy
 
@@ -43,6 +44,7 @@ __all__ = [
     "FeatureBag",
     "Filled",
     "Grayscale",
+    "Macenko",
     "Masked",
     "NpyBag",
     "NpyWriter",
@@ -52,11 +54,13 @@ __all__ = [
     "PictureBag",
     "RawSource",
     "Readable",
+    "Reinhard",
     "Resized",
     "Resolution",
     "Scaled",
     "Slide",
     "Source",
+    "StainNormalised",
     "Subset",
     "TiffSource",
     "Tiles",

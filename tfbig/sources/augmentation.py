@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
-from skimage.color import hsv2rgb, rgb2hsv
+from skimage.color import hed_from_rgb, hsv2rgb, rgb2hsv, rgb_from_hed
 
 from tfbig.errors import SourceError
 from tfbig.geometry import cells
@@ -25,6 +25,10 @@ from tfbig.sources.source import RowArray, Source, View
 Image = npt.NDArray[np.float32]
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 """Weights of red, green and blue in ITU-R BT.601."""
+_JITTER = 1
+"""Second part of the seed of stains, so that other parameters are drawn from other numbers."""
+_DARKEST = 1e-6
+"""Intensity below which optical density does not grow, as in scikit-image."""
 SAMPLED_BANDS, BAND_ROWS, SAMPLED_COLUMNS = 16, 16, 1024
 
 _sampling = threading.Lock()
@@ -40,7 +44,7 @@ _moved: WeakKeyDictionary[Source, tuple[Background, tuple[Any, ...], Background]
 class Augmentation:
     """Parameters of an augmentation; by default nothing changes.
 
-    Calling it augments one tile: blur, brightness, contrast, saturation, hue, flips and rotation, in this order.
+    Calling it augments one tile: stains, blur, brightness, contrast, saturation, hue, flips, rotation, in this order.
 
     Args:
         sigma: Standard deviation of a Gaussian blur over 3 x 3 pixels; 0 for no blur.
@@ -51,6 +55,8 @@ class Augmentation:
         flip_rows: Whether to reverse the rows.
         flip_columns: Whether to reverse the columns.
         quarter_turns: Counterclockwise rotation in units of 90 degrees.
+        stain_scale: Factors of hematoxylin, eosin and DAB, separated as by `skimage.color.rgb2hed`.
+        stain_shift: Optical density, by natural logarithms, that is then added to each.
 
     Example:
         >>> tile = np.arange(4, dtype="uint8").reshape(2, 2, 1)
@@ -68,6 +74,29 @@ class Augmentation:
     flip_rows: bool = False
     flip_columns: bool = False
     quarter_turns: int = 0
+    stain_scale: tuple[float, ...] = (1.0, 1.0, 1.0)
+    stain_shift: tuple[float, ...] = (0.0, 0.0, 0.0)
+
+    def with_jitter(self, sigma: float, seed: int) -> Augmentation:
+        """Return this augmentation with random stains, as HED jitter.
+
+        Factors are drawn from 1 - sigma to 1 + sigma, shifts from -sigma to sigma. Tellez et al., "Whole-slide mitosis
+        detection in H&E breast histology using PHH3 as a reference" (IEEE TMI 2018), with sigma 0.05.
+
+        Args:
+            sigma: Largest change; 0 returns the augmentation unchanged.
+            seed: Seed; the same seed draws the same stains.
+        """
+        if not sigma:
+            return self
+        drawn = np.random.default_rng((seed, _JITTER)).uniform(-sigma, sigma, (2, 3))
+        scale, shift = (tuple(map(float, row)) for row in (1 + drawn[0], drawn[1]))
+        return replace(self, stain_scale=scale, stain_shift=shift)
+
+    @property
+    def changes_stains(self) -> bool:
+        """Whether the stains change."""
+        return self.stain_scale != (1.0, 1.0, 1.0) or self.stain_shift != (0.0, 0.0, 0.0)
 
     @classmethod
     def draw(cls, seed: int | tuple[int, int]) -> Augmentation:
@@ -96,7 +125,7 @@ class Augmentation:
     ) -> npt.NDArray[np.uint8]:
         """Return an augmented tile.
 
-        Saturation and hue do not apply to tiles with one channel.
+        Stains, saturation and hue do not apply to tiles with one channel.
 
         Args:
             tile: `[H, W, 1]` or `[H, W, 3]`, uint8.
@@ -105,7 +134,7 @@ class Augmentation:
         Returns:
             `[H, W, C]`, or `[W, H, C]` after a quarter turn, uint8.
         """
-        x: Image = tile.astype(np.float32) / np.float32(255)
+        x: Image = self._stained(tile.astype(np.float32) / np.float32(255))
         if self.sigma:
             x = ndimage.gaussian_filter(
                 x, (self.sigma, self.sigma, 0), mode="mirror", radius=(1, 1, 0)
@@ -123,6 +152,17 @@ class Augmentation:
             np.uint8
         )
         return augmented
+
+    def _stained(self, x: Image) -> Image:
+        """Return pixels `[..., C]` from 0 to 1 with changed stains: `-log(y) = (-log(x) H^-1 * scale + shift) H`."""
+        if x.shape[-1] != 3 or not self.changes_stains:
+            return x
+        change = hed_from_rgb * np.array(self.stain_scale) @ rgb_from_hed
+        added = np.array(self.stain_shift) @ rgb_from_hed
+        density = -np.log(np.maximum(x, np.float32(_DARKEST)))
+        density = density @ change.astype(np.float32) + added.astype(np.float32)
+        stained: Image = np.clip(np.exp(-density), 0, 1)
+        return stained
 
 
 @final
@@ -245,7 +285,7 @@ class AugmentedImage(View):
             )
         super().__init__(source, source.shape, np.uint8, source.name)
         self.change = change if rows == columns else replace(change, quarter_turns=0)
-        self.mean = _mean_luma(source, change.brightness)
+        self.mean = _mean_luma(source, change)
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
         window = (start, stop, left, right)
@@ -326,13 +366,14 @@ class AugmentedImage(View):
         return np.ascontiguousarray(np.rot90(augmented, change.quarter_turns))
 
 
-def _mean_luma(source: Source, brightness: float) -> float:
-    """Return the mean luma, 0 to 1, of sampled pixels after brightness."""
+def _mean_luma(source: Source, change: Augmentation) -> float:
+    """Return the mean luma, 0 to 1, of sampled pixels after stains and brightness."""
     with _sampling:
         sample = _samples.get(source)
         if sample is None:
             sample = _samples[source] = _sample_pixels(source)
-    bright = np.clip(sample.astype(np.float32) / 255 * brightness, 0, 1)
+    stained = change._stained(sample.astype(np.float32) / np.float32(255))
+    bright = np.clip(stained * change.brightness, 0, 1)
     return float((bright @ LUMA if bright.shape[-1] == 3 else bright).mean(dtype=np.float64))
 
 

@@ -191,15 +191,22 @@ def _resolve_registered(handle: str) -> Readable:
     readable = registered(name)
     if not query:
         return readable
-    numbers = [int(part.partition("=")[2]) for part in query.split("&")]
+    *numbers, jitter = (part.partition("=")[2] for part in query.split("&"))
     if isinstance(readable, Source):
-        return AugmentedImage(readable, Augmentation.draw(*numbers))
-    count, seed, augmented, each = numbers
+        seed, augmented = map(int, numbers)
+        return AugmentedImage(readable, _change(seed, bool(augmented), float(jitter)))
+    count, seed, augmented, each = map(int, numbers)
     assert isinstance(readable, Bag)  # only bags return such handles
     sample = readable.sample(count, seed)
-    if each:
-        return AugmentedEach(sample, seed)
-    return Augmented(sample, Augmentation.draw(seed)) if augmented else sample
+    change = _change(seed, bool(augmented) and not each, float(jitter))
+    sample = sample if change == Augmentation() else Augmented(sample, change)
+    return AugmentedEach(sample, seed) if each else sample
+
+
+def _change(seed: int, augmented: bool, jitter: float) -> Augmentation:
+    """Return the augmentation of a seed, with HED jitter."""
+    change = Augmentation.draw(seed) if augmented else Augmentation()
+    return change.with_jitter(jitter, seed)
 
 
 def _file_key(path: str) -> tuple[str, int, int, int]:

@@ -264,15 +264,17 @@ class Source(Readable):
         """
         return Cropped(self, rows, columns)
 
-    def changed_handle(self, seed: int) -> str:
+    def changed_handle(self, seed: int, augmented: bool = True, jitter: float = 0.0) -> str:
         """Return a handle of the image augmented by `Augmentation.draw(seed)`.
 
         The image is augmented as it is read; no augmented source has to be kept.
 
         Args:
             seed: Seed of the augmentation.
+            augmented: Whether to augment it by more than `jitter`.
+            jitter: Sigma of `Augmentation.with_jitter`, which changes the stains.
         """
-        return f"{self.handle}?seed={seed}"
+        return f"{self.handle}?seed={seed}&augmented={int(augmented)}&jitter={jitter}"
 
 
 class View(Source):

@@ -46,6 +46,13 @@ def inner_layers(layer: Any) -> list[Any]:
     return list(layer._flatten_layers(include_self=False)) if isinstance(layer, keras.Layer) else []
 
 
+def kernel_and_lora(layer: keras.layers.Dense) -> list[Any]:
+    """Return the kernel of a Dense layer, and the factors of its change if LoRA is enabled."""
+    if not layer.lora_enabled:
+        return [layer.kernel]
+    return [layer._kernel, layer.lora_kernel_a, layer.lora_kernel_b]
+
+
 def seed_generators(layer: Any) -> list[Any]:
     """Return the seed generators of a layer and of the layers inside it."""
     layers = [layer, *inner_layers(layer)] if isinstance(layer, keras.Layer) else []

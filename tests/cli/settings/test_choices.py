@@ -8,7 +8,7 @@ from tfbig.cli.data import images, published_datasets
 from tfbig.cli.settings import choices, request
 from tfbig.cli.tasks import fitting
 from tfbig.cli.tasks.mil import AGGREGATORS
-from tfbig.models import dtfd, encoders, gigapixel_unet, latent, pathology_encoders
+from tfbig.models import clam, dtfd, encoders, gigapixel_unet, latent, pathology_encoders
 from tfbig.patchgd import patch_sampling
 from tfbig.results import report, run_folder
 from tfbig.tissue import masks
@@ -18,6 +18,7 @@ def test_names() -> None:
     assert tuple(AGGREGATORS) == choices.AGGREGATORS
     assert tuple(fitting.OPTIMIZERS) == choices.OPTIMIZERS
     assert choices.DISTILLATIONS == dtfd.DISTILLATIONS
+    assert choices.INSTANCE_LOSSES == clam.INSTANCE_LOSSES
     assert choices.NORMS == mil.NORMS
     assert choices.FILLINGS == patchgd.FILLINGS
     assert (choices.SAMPLERS, choices.SCALES) == (patch_sampling.SAMPLERS, patch_sampling.SCALES)

@@ -1,16 +1,23 @@
 """`--task mil` from the command line to the run folder, in every mode."""
 
+import re
+from dataclasses import replace
+
 import keras
 import numpy as np
 import pytest
-from cli_runs import history, metrics, predictions, run_mil
+from cli_runs import SLIDE_BAGS, history, metrics, predictions, run_mil
 
+import train
 from tfbig import mil as bags
 from tfbig import sources
 from tfbig.cli.data.splits import Data
+from tfbig.cli.main import main
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.cli.tasks import mil
 from tfbig.models import encoders
+from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
+from tfbig.models.vision_transformer import ViT
 
 FILES = {
     *("checkpoints", "config.yaml", "history.csv", "kept.weights.h5", "learning_curve.png"),
@@ -88,6 +95,88 @@ def test_resume_and_test_only(tmp_path):
     before, after = metrics(tmp_path / "out"), metrics(tmp_path / "again")
     assert after["test_accuracy"] == before["test_accuracy"]
     assert after["test_auc"] == before["test_auc"]
+
+
+def test_head_with_two_outputs(tmp_path):
+    """CLAM logs both losses, and predicts by the first output."""
+    flags = ("--model", "clam_sb", "--width", "8", "--hidden", "4", "--mode", "frozen")
+    assert run_mil(tmp_path / "out", *flags) == 0
+    (row,) = history(tmp_path / "out")
+    both = 0.7 * float(row["bag_loss"]) + 0.3 * float(row["instances_loss"])
+    assert float(row["loss"]) == pytest.approx(both, rel=1e-4)
+    assert len(predictions(tmp_path / "out")) == 4
+
+
+@slow
+@pytest.mark.parametrize(
+    ("model", "others"),
+    [
+        ("clam_sb", ("--instance-samples", "3", "--subtyping")),
+        ("clam_mb", ("--instance-loss", "svm", "--bag-weight", "0.5")),
+        ("dsmil", ("--mode", "device")),
+        ("abmilx", ("--precision", "mixed_bfloat16")),
+        ("transformer", ("--mode", "frozen")),
+    ],
+)
+def test_train_resume_evaluate_and_predict(model, others, cohort_table, tmp_path):
+    """Code 3 says that damaged slides were skipped."""
+    flags = [*SLIDE_BAGS, "--data", str(cohort_table), "--folds", "3", "--fold", "0"]
+    out, again = tmp_path / "out", tmp_path / "again"
+    flags += ["--model", model, "--width", "16", "--hidden", "8", *others]
+    assert train.main([*flags, "--out", str(out)]) == 3
+    assert train.main([*flags, "--out", str(out), "--resume", "--epochs", "2"]) == 3
+    assert len(history(out)) == 2
+    assert np.isfinite([float(v) for row in history(out) for v in row.values()]).all()
+    assert train.main([*flags, "--test-only", str(out), "--out", str(again)]) == 0
+    assert metrics(again)["test_accuracy"] == metrics(out)["test_accuracy"]
+    slide = next(cohort_table.parent.rglob("s4.tif"))
+    assert main(["predict", str(out), str(slide), "--out", str(tmp_path / "predicted")]) == 0
+    (row,) = predictions(tmp_path / "predicted")
+    assert float(row["probability_purple"]) + float(row["probability_red"]) == pytest.approx(1)
+
+
+@slow
+def test_lora(tmp_path, capsys, monkeypatch):
+    """A run of low-rank changes resumes as if it had not stopped, and is evaluated from its merged weights."""
+    small = ViT(patch=8, width=8, depth=1, heads=2)
+    entry = replace(PATHOLOGY_ENCODERS["uni"], network=small)
+    monkeypatch.setitem(PATHOLOGY_ENCODERS, "uni", entry)
+    flags = ("--encoder", "uni", "--lora", "2", "--schedule", "constant", "--lr", "0.05")
+    assert run_mil(tmp_path / "out", *flags) == 0
+    assert "LoRA of rank 2: " in capsys.readouterr().out
+    assert run_mil(tmp_path / "out", "--resume", "--epochs", "2") == 0
+    assert run_mil(tmp_path / "whole", *flags, "--epochs", "2") == 0
+    for row, expected in zip(history(tmp_path / "out"), history(tmp_path / "whole"), strict=True):
+        assert row == pytest.approx(expected, rel=1e-4)
+    assert run_mil(tmp_path / "again", *flags, "--test-only", str(tmp_path / "out")) == 0
+    assert metrics(tmp_path / "again")["test_auc"] == metrics(tmp_path / "out")["test_auc"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (("--lora", "2"), "--lora 2: --encoder small: 'small.*' has no Dense layers for LoRA"),
+        (("--lora", "2", "--mode", "frozen"), "--lora 2: --mode frozen trains no encoder"),
+        (("--lora", "2", "--encoder", "none"), "--lora 2: --encoder none trains no encoder"),
+        (("--stain", "macenko"), "--stain macenko normalises whole slides. Use --bags slides"),
+    ],
+)
+def test_refusals(flags, text, tmp_path, capsys):
+    assert run_mil(tmp_path / "out", *flags) == 1
+    assert re.search(text, capsys.readouterr().err)
+
+
+def test_losses_of_two_outputs():
+    """Weights of both losses are published ones, or those of --bag-weight; --sum multiplies them."""
+    for settings, expected in (
+        (MILSettings(model="clam_sb"), (0.7, 0.3)),
+        (MILSettings(model="dsmil"), (0.5, 0.5)),
+        (MILSettings(model="clam_mb", bag_weight=0.9, accumulate=2, sum=True), (1.8, 0.2)),
+        (MILSettings(model="dtfd"), (1, 1)),
+    ):
+        losses, weights = mil._loss(settings)
+        assert list(losses) == ["bag", mil.SECOND_OUTPUTS[settings.model]]
+        assert list(weights.values()) == pytest.approx(expected)
 
 
 def test_encoder_without_norm():

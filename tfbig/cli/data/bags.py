@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig import SourceError, mil
-from tfbig.cli.data import cohort, splits, target_columns, tile_coords
+from tfbig.cli.data import cohort, splits, stain, target_columns, tile_coords
 from tfbig.cli.data.splits import SPLITS, Data, Row
 from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.settings.tasks import MILSettings
@@ -36,6 +36,7 @@ def load(settings: MILSettings) -> Data:
         "slides": _slides,
         "features": _features,
     }
+    stain.check(settings.stain, settings.bags == "slides", "--bags")
     data = loaders[settings.bags](settings)
     if (share := settings.foreground) is not None:
         data = data.mapped(lambda part: _foreground(part, share))

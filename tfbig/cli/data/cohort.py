@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from tfbig import SourceError, sources
 from tfbig.cli import messages, paths
-from tfbig.cli.data import feature_folders, slide_folders, splits
+from tfbig.cli.data import feature_folders, slide_folders, splits, stain
 from tfbig.cli.data.feature_folders import FeatureFiles
 from tfbig.cli.data.splits import Row
 from tfbig.cli.data.target_columns import ClassColumn, TargetColumns
@@ -209,12 +210,17 @@ class Opener:
             )
         self.look = self.look if values else {"level": level}
         self.reader, self.slide_mpp = settings.reader, settings.slide_mpp
+        self.stain = settings.stain
         self.sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
         self._tiled: dict[str, tuple[Path, sources.Coords]] = {}
 
-    def image(self, path: Path) -> sources.OnDisk:
-        """Return the slide as an image."""
-        return sources.OnDisk(path, **self.look, **self._options(path))
+    def image(self, path: Path) -> sources.Source:
+        """Return the slide as an image, with normalised colours if asked for."""
+        image = sources.OnDisk(path, **self.look, **self._options(path))
+        if self.stain == stain.NONE:
+            return image
+        with closing(self.slide(path)) as slide:
+            return stain.normalised(image, slide, self.stain)
 
     def slide(self, path: Path) -> sources.Slide:
         """Return the slide with its levels; the caller closes it."""
@@ -227,7 +233,8 @@ class Opener:
             if isinstance(coords, Selection):
                 coords = coords.find(slide, slide.step(**self.look))
             image = sources.OnDisk(path, step=coords.step, **self._options(path))
-            bag = coords.tiles_of(image, slide.shape)
+            normalised = stain.normalised(image, slide, self.stain)
+            bag = coords.tiles_of(normalised, slide.shape)
         finally:
             slide.close()
         bag.name = title_of(path)

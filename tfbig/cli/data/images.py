@@ -15,7 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import SourceError, sources
-from tfbig.cli.data import cohort, splits
+from tfbig.cli.data import cohort, splits, stain
 from tfbig.cli.data.background import Masking
 from tfbig.cli.data.splits import SPLITS, Data, Row
 from tfbig.cli.settings.tasks import PatchGDSettings
@@ -57,6 +57,12 @@ def load(settings: PatchGDSettings) -> Data:
         raise SourceError(
             f"--augment {settings.augment} is for images, not for signals. Remove it."
         )
+    if settings.stain_jitter and (settings.augment == "a3" or settings.images == "har"):
+        raise SourceError(
+            "--stain-jitter changes images that are read in parts; it is for neither --augment a3 nor --images har. "
+            "Remove it."
+        )
+    stain.check(settings.stain, settings.images == "slides", "--images")
     return loaders[settings.images](settings)
 
 
@@ -106,7 +112,12 @@ def dataset(
     mixes = learns and settings.augment == "a3"
     number, name = tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string)
     data = epochs.dataset(
-        partial(_seeded if mixes else _item, part, learns and settings.augment == "slide"),
+        partial(
+            _seeded if mixes else _item,
+            part,
+            learns and settings.augment == "slide",
+            settings.stain_jitter if learns else 0.0,
+        ),
         len(part.images),
         settings.batch_size,
         (name, number, number) if mixes else (name, number),
@@ -127,13 +138,19 @@ def dataset(
     return data.prefetch(1) if dense else data
 
 
-def _item(part: ImageSet, changes: bool, number: int, drawn: Any) -> tuple[Any, Any]:
+def _item(
+    part: ImageSet, augments: bool, jitter: float, number: int, drawn: Any
+) -> tuple[Any, Any]:
     """Return the handle and the label of an image, which is changed by a random number if asked for."""
-    image = part.images[number]
-    return image.changed_handle(drawn) if changes else image.handle, part.labels[number]
+    image, label = part.images[number], part.labels[number]
+    if augments or jitter:
+        return image.changed_handle(drawn, augments, jitter), label
+    return image.handle, label
 
 
-def _seeded(part: ImageSet, changes: bool, number: int, drawn: Any) -> tuple[Any, Any, Any]:
+def _seeded(
+    part: ImageSet, augments: bool, jitter: float, number: int, drawn: Any
+) -> tuple[Any, Any, Any]:
     """Return the handle and the label of an image, and the random number that augments it."""
     return part.images[number].handle, part.labels[number], drawn
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from tfbig import SourceError, mil, sources
 from tfbig.cli import machine, slide_batch
-from tfbig.cli.data import background, bags, cohort, splits, tile_coords
+from tfbig.cli.data import background, bags, cohort, splits, stain, tile_coords
 from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.results import Config
@@ -50,6 +50,7 @@ class Bags:
         self.settings = settings
         self.resolution = _without_none(slide_batch.resolution(settings))
         self.foreground = config.get("foreground")
+        self.stain = config.get("stain", stain.NONE)
         self.tissue, self.edge = config.get("tissue", choices.TISSUE[0]), config.get("edge", 0)
         self.coords_of_run = _coords_of_run(settings, config)
         encoder = plain.get_layer("instances").model
@@ -68,7 +69,8 @@ class Bags:
         if settings.dry_run:
             tiles_of = f"{len(coords.coords)} tiles of {self.size} x {self.size} pixels"
             return f"{slide.describe()}: would be read as {tiles_of}"
-        image = results.network_input(slide.scaled(coords.step), settings)
+        image = stain.normalised(slide.scaled(coords.step), slide, self.stain)
+        image = results.network_input(image, settings)
         tiles: sources.Bag = coords.tiles_of(image, slide.shape)
         if self.foreground:
             tiles = mil.foreground(tiles, self.foreground)

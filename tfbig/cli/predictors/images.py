@@ -13,7 +13,7 @@ import tensorflow as tf
 import tfbig
 from tfbig import sources
 from tfbig.cli import machine, slide_batch
-from tfbig.cli.data import background
+from tfbig.cli.data import background, stain
 from tfbig.cli.data.background import Masking
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.results import Config
@@ -66,6 +66,7 @@ class Images:
         """Predict a slide, write the results and return a line to print."""
         settings = self.settings
         image = slide.at(**slide_batch.resolution(settings))
+        image = stain.normalised(image, slide, self.config.get("stain", stain.NONE))
         if self.masking is not None and not settings.dry_run:
             image = self.masking.apply(slide, image)
         source = self._of_side(results.network_input(image, settings))

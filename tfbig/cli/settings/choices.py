@@ -4,7 +4,8 @@ from __future__ import annotations
 
 AGGREGATORS = (
     *("abmil", "gated", "abmil_relu", "abmil_gelu"),
-    *("dtfd", "transmil", "attention", "mean", "max"),
+    *("clam_sb", "clam_mb", "dsmil", "abmilx"),
+    *("dtfd", "transmil", "transformer", "attention", "mean", "max"),
 )
 AUGMENTATIONS = ("a3", "slide")
 SLIDE_AUGMENTATIONS = ("none", "brightness")
@@ -25,6 +26,7 @@ MONITORS = {
 }
 """Targets of `--task mil`, and the validation metrics of each by which an epoch can be kept."""
 LOWER_IS_BETTER = ("loss", "mae")
+INSTANCE_LOSSES = ("cross_entropy", "svm")
 MASK_LOSSES = ("binary_cross_entropy", "dice")
 NORMS = ("exact", "frozen", "per_slice")
 OPTIMIZERS = ("adam", "coupled_adam", "adamw", "demon_adamw", "lookahead_radam")
@@ -33,6 +35,7 @@ RESNETS = (
     *("resnet18", "resnet34", "resnet50", "resnet18_gn", "resnet50_gn"),
     *("resnet18_flat", "resnet26"),
 )
+STAINS = ("none", "macenko", "reinhard")
 SCHEDULES = ("constant", "cosine", "step-cosine", "exponential", "linear")
 SAMPLERS = ("shuffle", "replacement", "attention")
 SCALES = ("published", "unbiased")

@@ -111,6 +111,19 @@ class CohortSettings(SplitSettings):
         choices=choices.READERS,
         help="library that reads the slides (default: by format)",
     )
+    stain: str = flag(
+        "none",
+        choices=choices.STAINS,
+        help="map the colours of each slide to common ones, by statistics of its tissue; predict and evaluate do the "
+        "same (default: %(default)s)",
+    )
+    stain_jitter: float = flag(
+        0.0,
+        type=types.share,
+        metavar="SIGMA",
+        help="random stains of training images (HED jitter), the same for a whole slide or bag, drawn again in every "
+        "epoch; published: 0.05 (default: 0)",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

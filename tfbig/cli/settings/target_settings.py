@@ -63,6 +63,8 @@ class TargetSettings:
 DECIDED = ("time_cuts", "value_scale", "class_names")
 """Settings that the training set decides, which a prediction takes from the run."""
 _OF_SURVIVAL = ("survival_loss", "time_bins", "time_cuts", "alpha")
+_BY_CLASS = ("clam_sb", "clam_mb", "dsmil", "dtfd")
+"""Models with a loss of classes beside that of the bag."""
 _OF_CLASSES = ("class_weights", "tile_weights", "classes")
 
 
@@ -97,9 +99,9 @@ def check(settings: Any) -> None:
             f"--bags {settings.bags}: composes bags of two classes, but {target} needs a table. Use --bags folder, "
             "slides or features."
         )
-    if settings.model == "dtfd":
+    if settings.model in _BY_CLASS:
         raise paths.FlagError(
-            f"--model dtfd: distils features by their class, and {target} has none. Use another --model."
+            f"--model {settings.model}: has a second loss of classes, and {target} has none. Use another --model."
         )
     if settings.survival_loss == "cox":
         _check_cox(settings)

@@ -166,13 +166,22 @@ class MILNetwork:
     std: float | tuple[float, ...] | None = channels_flag(
         1.0, "standard deviation", "a ResNet, or an encoder of pathology, which has its own"
     )
+    lora: int | None = flag(
+        type=types.count,
+        metavar="RANK",
+        help="of the encoder, a vision transformer, train only low-rank changes of its Dense layers (LoRA) (default: "
+        "train all of it; --mode frozen trains nothing of it)",
+    )
     hidden: int = flag(
-        128, type=types.count, help="units of the attention layer (default: %(default)s)"
+        128,
+        type=types.count,
+        help="units of the attention layer; the published clam has 256 (default: %(default)s)",
     )
     width: int = flag(
         512,
         type=types.count,
-        help="number of reduced features, of dtfd, transmil and attention (default: %(default)s)",
+        help="number of reduced features, of clam, abmilx, dtfd, transmil, transformer and attention (default: "
+        "%(default)s)",
     )
     pseudo_bags: int = flag(4, type=types.count, help="pseudo-bags of dtfd (default: %(default)s)")
     distillation: str = flag(
@@ -181,6 +190,28 @@ class MILNetwork:
         help="feature distillation of dtfd (default: %(default)s)",
     )
     two_tiers: bool = flag(False, help="dtfd: train each tier only with its own loss")
+    instance_samples: int = flag(
+        8,
+        type=types.count,
+        metavar="K",
+        help="clam: most and least attended instances of a bag that its classifiers of instances learn from, so many "
+        "of each (default: %(default)s)",
+    )
+    instance_loss: str = flag(
+        "cross_entropy",
+        choices=choices.INSTANCE_LOSSES,
+        help="clam: loss of the instances; svm: smooth support vector machine (default: %(default)s)",
+    )
+    subtyping: bool = flag(
+        False,
+        help="clam: bags have instances of their own class only, so that the most attended ones are wrong for others",
+    )
+    bag_weight: float | None = flag(
+        type=types.share,
+        metavar="SHARE",
+        help="clam and dsmil: weight of the loss of the bag; that of the instances has the rest (default: 0.7 for "
+        "clam, 0.5 for dsmil)",
+    )
     norm: str = flag(
         "exact",
         choices=[*choices.NORMS, "none"],

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tfbig import mil, sources
+from tfbig import SourceError, mil, sources
 from tfbig.cli import machine, paths
 from tfbig.cli.data import bags
 from tfbig.cli.data.splits import Data
@@ -25,10 +25,13 @@ from tfbig.cli.tasks.target import Target
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.mil.target_losses import Survival
-from tfbig.models import encoders
+from tfbig.models import encoders, lora
+from tfbig.models.abmilx import ABMILX
+from tfbig.models.clam import CLAM, InstanceLoss
+from tfbig.models.dsmil import DSMIL
 from tfbig.models.dtfd import DTFDMIL, PseudoBagLoss
 from tfbig.models.pooling import ABMIL, MaxPooling, MeanPooling
-from tfbig.models.self_attention import SelfAttentionMIL
+from tfbig.models.self_attention import SelfAttentionMIL, TransformerMIL
 from tfbig.models.transmil import TransMIL
 from tfbig.training import Epochs
 from tfbig.training.risk_sets import RiskSets
@@ -40,6 +43,10 @@ AGGREGATORS: dict[str, Callable[[MILSettings, int], Any]] = {
     "abmil_gelu": lambda s, n: ABMIL(
         n, s.hidden, activation="gelu", widths=(256, 128), name="abmil_gelu"
     ),
+    "clam_sb": lambda s, n: CLAM(n, s.width, s.hidden, False, s.instance_samples, name="clam_sb"),
+    "clam_mb": lambda s, n: CLAM(n, s.width, s.hidden, True, s.instance_samples, name="clam_mb"),
+    "dsmil": lambda s, n: DSMIL(n, s.hidden, name="dsmil"),
+    "abmilx": lambda s, n: ABMILX(n, s.width, name="abmilx"),
     "dtfd": lambda s, n: DTFDMIL(
         n,
         s.width,
@@ -51,10 +58,16 @@ AGGREGATORS: dict[str, Callable[[MILSettings, int], Any]] = {
         name="dtfd",
     ),
     "transmil": lambda s, n: TransMIL(n, s.width, name="transmil"),
+    "transformer": lambda s, n: TransformerMIL(n, s.width, name="transformer"),
     "attention": lambda s, n: SelfAttentionMIL(n, s.width, name="attention"),
     "mean": lambda s, n: MeanPooling(n, name="mean"),
     "max": lambda s, n: MaxPooling(n, name="max"),
 }
+
+SECOND_OUTPUTS = {"clam_sb": "instances", "clam_mb": "instances", "dsmil": "max", "dtfd": "pseudo"}
+"""Aggregators with two outputs: the bag, and this one, which has a loss of its own."""
+BAG_WEIGHTS = {"clam_sb": 0.7, "clam_mb": 0.7, "dsmil": 0.5}
+"""Published weights of the loss of the bag, of aggregators where that of the second output has the rest."""
 
 
 class MIL(Task[MILSettings, Data]):
@@ -69,6 +82,7 @@ class MIL(Task[MILSettings, Data]):
 
     def load(self, settings: MILSettings) -> Data:
         """Return the bags, and print what they are."""
+        _check_lora(settings)
         least = settings.pseudo_bags if settings.model == "dtfd" else 1
         data = bags.large_enough(bags.load(settings), least)
         print(f"mode {settings.mode}, model {settings.model}, precision {settings.precision}")
@@ -173,6 +187,7 @@ def make_models(settings: MILSettings, data: Data, num_outputs: int) -> Models:
     encoder = encoders.make(settings.encoder, shape, **scale, norm=has_norm)
     encoder_weights.load(encoder, settings)
     encoder.trainable = settings.mode != "frozen"
+    _add_lora(encoder, settings)
     model = mil.MIL(
         encoder,
         aggregator,
@@ -186,19 +201,56 @@ def make_models(settings: MILSettings, data: Data, num_outputs: int) -> Models:
     return Models(model.twin if machine.is_plain(settings) else model, model.twin)
 
 
+def _add_lora(encoder: keras.Model, settings: MILSettings) -> None:
+    """Freeze all of an encoder but the changes of low rank that `--lora` asks for.
+
+    Raises:
+        SourceError: The encoder has no Dense layers.
+    """
+    if settings.lora is None:
+        return
+    try:
+        count = lora.add_lora(encoder, settings.lora)
+    except ValueError as error:
+        raise SourceError(
+            f"--lora {settings.lora}: --encoder {settings.encoder}: {error}"
+        ) from error
+    print(f"LoRA of rank {settings.lora}: {count:,} of {encoder.count_params():,} parameters")
+
+
+def _check_lora(settings: MILSettings) -> None:
+    """Check that `--lora` has an encoder to train.
+
+    Raises:
+        SourceError: There is none, or it is frozen.
+    """
+    if settings.lora is not None and (settings.encoder == "none" or settings.mode == "frozen"):
+        other = "--encoder none" if settings.encoder == "none" else "--mode frozen"
+        raise SourceError(f"--lora {settings.lora}: {other} trains no encoder. Remove one of them.")
+
+
 def _loss(settings: MILSettings, target: Target) -> tuple[Any, Any]:
     """Return the losses of the outputs, and their weights."""
     of_bag, weight = target.loss(), fitting.loss_weight(settings)
-    if settings.model != "dtfd":
+    second = SECOND_OUTPUTS.get(settings.model)
+    if second is None:
         return of_bag, [weight]
-    loss = {"bag": of_bag, "pseudo": PseudoBagLoss("mean" if settings.two_tiers else "sum")}
-    return loss, dict.fromkeys(loss, weight)
+    losses = {
+        "pseudo": PseudoBagLoss("mean" if settings.two_tiers else "sum"),
+        "instances": InstanceLoss(settings.instance_loss, settings.subtyping),
+        "max": of_bag,
+    }
+    loss = {"bag": of_bag, second: losses[second]}
+    if settings.model not in BAG_WEIGHTS:
+        return loss, dict.fromkeys(loss, weight)
+    share = BAG_WEIGHTS[settings.model] if settings.bag_weight is None else settings.bag_weight
+    return loss, {"bag": weight * share, second: weight * (1 - share)}
 
 
 def _metrics(settings: MILSettings, target: Target, data: Data) -> Any:
     """Return the metrics of the bag."""
     metrics = target.metrics(data)
-    return {"bag": metrics} if settings.model == "dtfd" else metrics
+    return {"bag": metrics} if settings.model in SECOND_OUTPUTS else metrics
 
 
 def by_risk_sets(settings: MILSettings) -> bool:
@@ -222,7 +274,7 @@ def _risk_sets(settings: MILSettings, model: Any) -> RiskSets:
 
 def _bag_prefix(settings: MILSettings) -> str:
     """Return the prefix that Keras puts before the metrics of the bag."""
-    return "bag_" if settings.model == "dtfd" else ""
+    return "bag_" if settings.model in SECOND_OUTPUTS else ""
 
 
 def steps_per_epoch(settings: MILSettings, data: Data) -> int:
@@ -285,12 +337,13 @@ def dataset(
         shard: Batches of this worker, and the epoch to start with.
     """
     dense = _is_dense(settings) and not by_risk_sets(settings)
-    both = dense and settings.model == "dtfd"  # plain Keras needs a label for each output
+    # Plain Keras needs a label for each output.
+    second = SECOND_OUTPUTS.get(settings.model) if dense else None
 
     def labelled(x: Any, y: Any) -> tuple[Any, ...]:
         weight = () if weights is None else (tf.cast(y[:, 1], tf.float32),)
         y = y if weights is None else tf.cast(y[:, 0], tf.int64)
-        return x, {"bag": y, "pseudo": y} if both else y, *weight
+        return x, {"bag": y, second: y} if second else y, *weight
 
     return mil.dataset(
         part.bags,
@@ -300,6 +353,7 @@ def dataset(
         shuffle=learns,
         augment=learns and settings.augment,
         augment_each=learns and settings.augment_each,
+        stain_jitter=settings.stain_jitter if learns else 0.0,
         seed=settings.seed,
         shard=shard,
         like_sizes=settings.like_sizes,

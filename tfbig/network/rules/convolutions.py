@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -14,6 +15,7 @@ from tfbig.network.rules.call import Call
 from tfbig.network.rules.nodes import activation, windows
 from tfbig.network.rules.registry import rule
 from tfbig.ops import kernels
+from tfbig.system import keras_internals
 
 layers = keras.layers
 
@@ -27,24 +29,31 @@ def _linear(
     inputs: Any = None,
     phase: Any = None,
     name: str = "convolution",
+    low_rank: Sequence[Any] = (),
 ) -> int:
-    """Add a linear layer with its bias and activation; with `windows` None it is per pixel."""
+    """Add a linear layer with its bias and activation; with `windows` None it is per pixel.
+
+    `low_rank` holds the two factors of a change of the kernel by LoRA, which Keras scales by `lora_alpha / lora_rank`.
+    """
     layer = call.layer
-    if getattr(layer, "lora_enabled", False) or getattr(layer, "quantization_mode", None):
+    has_lora = getattr(layer, "lora_enabled", False) and not low_rank
+    if has_lora or getattr(layer, "quantization_mode", None):
         call.refuse(
             "has LoRA or quantised weights, which cannot run strip by strip. Use the plain model, or build it without."
         )
     bias = [layer.bias] if layer.use_bias else []
 
     def run(x: list[tf.Tensor], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
-        weight = tf.cast(w[0], x[0].dtype)
+        weight, *others = (tf.cast(each, x[0].dtype) for each in w)
+        if low_rank:
+            weight += layer.lora_alpha / layer.lora_rank * tf.matmul(others[0], others[1])
         y = function(x[0], weight if windows is None else call.kernel(weight), strip)
-        return tf.nn.bias_add(y, tf.cast(w[1], y.dtype)) if bias else y
+        return tf.nn.bias_add(y, tf.cast(w[-1], y.dtype)) if bias else y
 
     value = call.local(
         run,
         windows,
-        [kernel, *bias],
+        [kernel, *low_rank, *bias],
         inputs=inputs,
         outside=None,
         name=name,
@@ -155,4 +164,5 @@ def dense(call: Call) -> int:
         y = tf.reshape(y, tf.concat([tf.shape(x)[:-1], [kernel.shape[1]]], 0))
         return tf.ensure_shape(y, [*x.shape[:-1], kernel.shape[1]])
 
-    return _linear(call, product, None, call.layer.kernel, name="product")
+    kernel, *low_rank = keras_internals.kernel_and_lora(call.layer)
+    return _linear(call, product, None, kernel, name="product", low_rank=low_rank)

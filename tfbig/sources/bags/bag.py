@@ -107,7 +107,12 @@ class Bag(Readable):
         return Subset(self, np.sort(drawn))
 
     def drawn_handle(
-        self, count: int, seed: int, augmented: bool = False, each: bool = False
+        self,
+        count: int,
+        seed: int,
+        augmented: bool = False,
+        each: bool = False,
+        jitter: float = 0.0,
     ) -> str:
         """Return a handle of `sample(count, seed)`.
 
@@ -118,10 +123,10 @@ class Bag(Readable):
             seed: Seed of the sample and of the augmentation.
             augmented: Whether to augment the instances by `Augmentation.draw(seed)`.
             each: Whether to augment each instance by parameters of its own, see `AugmentedEach`.
+            jitter: Sigma of `Augmentation.with_jitter`, which changes the stains of all instances alike.
         """
-        return (
-            f"{self.handle}?count={count}&seed={seed}&augmented={int(augmented)}&each={int(each)}"
-        )
+        query = f"count={count}&seed={seed}&augmented={int(augmented)}&each={int(each)}"
+        return f"{self.handle}?{query}&jitter={jitter}"
 
 
 @final
