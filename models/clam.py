@@ -240,6 +240,13 @@ class InstanceLoss(keras.losses.Loss):
 
     Raises:
         ValueError: `kind` is neither, or the labels are not one per bag.
+
+    Example:
+        >>> sure = np.array([[0.0, 9.0], [9.0, 0.0]])  # logits of the most and of the least attended instance
+        >>> loss = tfbig.mil.InstanceLoss()
+        >>> logits = np.stack([sure, -sure])[None].astype("float32")  # one bag, two classes
+        >>> [round(float(loss(np.array([label]), logits)), 2) for label in (0, 1)]
+        [0.0, 9.0]
     """
 
     def __init__(

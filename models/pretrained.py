@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import keras
+import numpy as np
 
 from tfbig.models import mobilenet, vision_transformer, weight_files
 from tfbig.models.vision_transformer import LayerScale, Query, Tokens
 from tfbig.models.weight_files import Arrays
+from tfbig.system import keras_internals
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of the channels of ImageNet, divided by 255, that the weights of `IMAGENET` expect."""
@@ -118,6 +120,8 @@ def load(model: keras.Model, path: str | Path) -> Loaded:
 def copy(network: keras.Model, trained: keras.Model) -> Loaded:
     """Assign the weights of a network to another of the same architecture, and return what was loaded.
 
+    Changes by LoRA of the trained network are part of its kernels then.
+
     Args:
         network: Network that gets the weights.
         trained: Network that has them.
@@ -125,7 +129,9 @@ def copy(network: keras.Model, trained: keras.Model) -> Loaded:
     Raises:
         ValueError: The two have different weights. Nothing has been assigned then.
     """
-    ours, theirs = network.weights, trained.weights
+    kernels = keras_internals.changed_kernels(trained)
+    ours = network.weights
+    theirs = [weight for weight in trained.weights if weight.name not in keras_internals.LORA]
     for new, old in zip(ours, theirs, strict=False):
         if new.shape != old.shape:
             raise ValueError(
@@ -136,7 +142,7 @@ def copy(network: keras.Model, trained: keras.Model) -> Loaded:
         raise ValueError(
             f"has {len(theirs)} tensors, '{network.name}' expects {len(ours)}. Use weights of the same network."
         )
-    network.set_weights(trained.get_weights())
+    network.set_weights([np.asarray(kernels.get(id(weight), weight)) for weight in theirs])
     return Loaded(len(ours))
 
 

@@ -114,6 +114,7 @@ def test_mixed_precision(policy):
     close(np.asarray(layer.attention(x)).sum(1), [1, 1])
 
 
+@pytest.mark.slow
 def test_end_to_end_training(float64):
     """Both losses reach the encoder as in the plain model, in slices of three instances."""
     losses = {"bag": entropy(), "max": entropy()}

@@ -9,6 +9,7 @@ from mil_models import SIDE, entropy, small_encoder
 
 from tfbig import mil
 from tfbig.mil import ABMIL
+from tfbig.models import pretrained
 from tfbig.models.lora import add_lora
 from tfbig.models.vision_transformer import ViT, vision_transformer
 
@@ -75,6 +76,18 @@ def test_saved_network_has_the_changes(tmp_path):
     changed.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(again(x), changed(x), rtol=1e-4, atol=1e-6)
+
+
+def test_weights_for_another_network(tmp_path):
+    """A network without LoRA gets the changed kernels, as `--encoder-weights RUN` asks."""
+    changed, plain = network(), network()
+    add_lora(changed, 2)
+    x = images()[0].astype("float32")
+    changed.compile(keras.optimizers.SGD(0.1), "mse")
+    for _ in range(2):
+        changed.train_on_batch(x, np.ones((4, 8)))
+    assert pretrained.copy(plain, changed).tensors == len(plain.weights)
+    np.testing.assert_allclose(plain(x), changed(x), rtol=1e-4, atol=1e-6)
 
 
 def test_refusals():

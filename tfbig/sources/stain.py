@@ -59,8 +59,8 @@ class Macenko:
         >>> slide = tfbig.sources.Macenko(((0.65, 0.70, 0.29), (0.07, 0.99, 0.11)), (1.5, 1.0))
         >>> pixels = 240 * np.exp(-rng.gamma(2, 0.4, (1000, 2)) @ np.array(slide.stains)) - 1
         >>> found = tfbig.sources.Macenko.of(pixels.clip(0).round().astype("uint8"))
-        >>> np.round(found.stains, 1).tolist()
-        [[0.7, 0.7, 0.3], [0.1, 1.0, 0.1]]
+        >>> bool(np.abs(np.array(found.stains) - slide.stains).max() < 0.05)
+        True
     """
 
     stains: tuple[Numbers, Numbers]

@@ -24,6 +24,8 @@ from keras.src.ops import core, math, nn, numpy
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.random.seed_generator import global_seed_generator as global_seed_generator
 
+LORA: Final = ("lora_kernel_a", "lora_kernel_b")
+"""Names of the variables of LoRA."""
 OPERATIONS: Final[dict[str, type]] = {**vars(numpy), **vars(nn), **vars(math), **vars(core)}
 """Classes of the operations of `keras.ops` by name, among other names of their modules."""
 
@@ -51,6 +53,12 @@ def kernel_and_lora(layer: keras.layers.Dense) -> list[Any]:
     if not layer.lora_enabled:
         return [layer.kernel]
     return [layer._kernel, layer.lora_kernel_a, layer.lora_kernel_b]
+
+
+def changed_kernels(model: keras.Model) -> dict[int, Any]:
+    """Return the kernels of a network's Dense layers with LoRA, changed by it, by the `id` of their variable."""
+    inner = [each for each in inner_layers(model) if isinstance(each, keras.layers.Dense)]
+    return {id(each._kernel): each.kernel for each in inner if each.lora_enabled}
 
 
 def seed_generators(layer: Any) -> list[Any]:
