@@ -44,7 +44,7 @@ def test_what_is_allowed(changes: dict[str, Any]) -> None:
         (SURVIVAL | {"class_names": ("a",)}, "--class-names: is not used by --target survival"),
         (SURVIVAL | {"value_scale": (0.0, 1.0)}, "--value-scale: is not used by"),
         (SURVIVAL | {"bags": "shapes"}, "--bags shapes: composes bags of two classes"),
-        (SURVIVAL | {"model": "dtfd"}, "--model dtfd: distils features by their class"),
+        (SURVIVAL | {"model": "dtfd"}, "--model dtfd: has a second loss of classes"),
         (SURVIVAL | {"time_cuts": (1.0,), "time_bins": 6}, "1 times make 2 bins, but --time-bins"),
         (
             {"target": "regression", "bags": "folder", "value_scale": (1.0, 0.0)},

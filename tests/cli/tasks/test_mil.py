@@ -15,6 +15,7 @@ from tfbig.cli.data.splits import Data
 from tfbig.cli.main import main
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.cli.tasks import mil
+from tfbig.cli.tasks.class_target import ClassTarget
 from tfbig.models import encoders
 from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
 from tfbig.models.vision_transformer import ViT
@@ -174,7 +175,7 @@ def test_losses_of_two_outputs():
         (MILSettings(model="clam_mb", bag_weight=0.9, accumulate=2, sum=True), (1.8, 0.2)),
         (MILSettings(model="dtfd"), (1, 1)),
     ):
-        losses, weights = mil._loss(settings)
+        losses, weights = mil._loss(settings, ClassTarget(("no", "yes")))
         assert list(losses) == ["bag", mil.SECOND_OUTPUTS[settings.model]]
         assert list(weights.values()) == pytest.approx(expected)
 

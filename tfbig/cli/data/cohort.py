@@ -210,7 +210,7 @@ class Opener:
             )
         self.look = self.look if values else {"level": level}
         self.reader, self.slide_mpp = settings.reader, settings.slide_mpp
-        self.stain = settings.stain
+        self.stain = getattr(settings, "stain", stain.NONE)
         self.sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
         self._tiled: dict[str, tuple[Path, sources.Coords]] = {}
 
