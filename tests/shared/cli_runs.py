@@ -65,7 +65,7 @@ FIGURE_DPI, VIEW_SIDE = 30, 64
 
 COHORT = {
     "stain": "none",
-    **dict.fromkeys(["slides", "splits", "folds", "magnification", "mpp_of", "reader"]),
+    **dict.fromkeys(["slides", "splits", "folds", "group", "magnification", "mpp_of", "reader"]),
     **dict.fromkeys(["class_names", "test_only", "confine", "mpp", "slide_mpp"]),
     "fold": 0,
     "shares": (70, 10, 20),

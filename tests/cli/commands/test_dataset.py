@@ -168,7 +168,7 @@ def test_table_and_missing_files(here: Path, capsys: pytest.CaptureFixture[str])
     assert "slides.csv, train: 36 slides (18 LUAD, 18 LUSC)" in output
     assert "missing: data/LUAD/TCGA-A0-0001-01Z-00-DX1.X.svs: its slide has two files" in output
     rows = list(csv.DictReader(Path("out/slides.csv").read_text().splitlines()))
-    assert list(rows[0]) == ["case_id", "slide_id", "label", "split", "path"]
+    assert list(rows[0]) == ["case_id", "slide_id", "label", "split", "path", "site"]
     assert all(Path(row["path"]).is_absolute() for row in rows)
     clam = splits.read_clam_splits(Path("out/splits_0.csv"))
     assert clam == {row["slide_id"]: row["split"] for row in rows}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import train
 from tfbig import SourceError
-from tfbig.cli.data import cohort, splits
+from tfbig.cli.data import cohort, folds, splits
 
 SMALL = ["--encoder", "small", "--patch", "32"]
 FLAGS = ["--task", "patchgd", "--images", "slides", "--side", "64", "--dry-run", *SMALL]
@@ -59,30 +59,8 @@ def test_split_rows():
     assert sorted(row["split"] for row in alone) == ["test"] * 2 + ["train"] * 7 + ["val"]
 
 
-def test_fold_rows():
-    rows = [
-        {"case_id": f"c{n // 2}", "slide_id": f"s{n}", "label": str(n % 2 and n // 40)}
-        for n in range(80)
-    ]
-    rows = [row | {"label": str(int(row["case_id"][1:]) % 4 == 0)} for row in rows]
-    tested = []
-    for fold in range(5):
-        result = splits.fold_rows(rows, 5, fold, seed=3)
-        of_case = {}
-        for row in result:
-            of_case.setdefault(row["case_id"], set()).add(row["split"])
-        assert all(len(names) == 1 for names in of_case.values())
-        held = [case for case, names in of_case.items() if names == {"test"}]
-        assert len(held) == 8
-        assert sum(int(case[1:]) % 4 == 0 for case in held) == 2
-        assert sum(names == {"val"} for names in of_case.values()) == 8
-        tested += held
-    assert sorted(tested) == sorted({row["case_id"] for row in rows})
-    assert splits.fold_rows(rows, 5, 0, seed=4) != splits.fold_rows(rows, 5, 0, seed=3)
-
-
 def test_clam_splits(cohort_table, tmp_path):
-    rows = splits.fold_rows(list(cohort.read(cohort_settings(cohort_table)).rows), 4, 2)
+    rows = folds.fold_rows(list(cohort.read(cohort_settings(cohort_table)).rows), 4, 2)
     splits.write_clam_splits(tmp_path / "splits_2.csv", rows)
     again = cohort.read(cohort_settings(cohort_table, splits=str(tmp_path / "splits_2.csv")))
     assert [r["split"] for r in again.rows] == [r["split"] for r in rows]

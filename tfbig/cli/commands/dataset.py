@@ -10,6 +10,7 @@ from tfbig import SourceError
 from tfbig.cli import paths
 from tfbig.cli.data import published_datasets, splits
 from tfbig.cli.data.collection_tables import Found, Table, shortened, with_features
+from tfbig.cli.data.folds import fold_rows
 from tfbig.cli.data.published_datasets import Recipe
 from tfbig.cli.settings.commands import DatasetSettings
 from tfbig.results import run_folder
@@ -161,7 +162,7 @@ def write(table: Table, folder: Path, folds: int | None, seed: int) -> None:
     if table.name != "slides":
         return
     for fold in range(folds or 1):
-        parts = splits.fold_rows(table.rows, folds, fold, seed) if folds else table.rows
+        parts = fold_rows(table.rows, folds, fold, seed) if folds else table.rows
         splits.write_clam_splits(folder / f"splits_{fold}.csv", parts)
 
 

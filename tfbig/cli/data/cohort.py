@@ -15,6 +15,7 @@ from tfbig import SourceError, sources
 from tfbig.cli import messages, paths
 from tfbig.cli.data import feature_folders, slide_folders, splits, stain
 from tfbig.cli.data.feature_folders import FeatureFiles
+from tfbig.cli.data.folds import fold_rows
 from tfbig.cli.data.splits import Row
 from tfbig.cli.data.target_columns import ClassColumn, TargetColumns
 from tfbig.cli.data.tile_selection import Selection
@@ -210,7 +211,7 @@ class Opener:
             )
         self.look = self.look if values else {"level": level}
         self.reader, self.slide_mpp = settings.reader, settings.slide_mpp
-        self.stain = getattr(settings, "stain", stain.NONE)
+        self.stain = settings.stain
         self.sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
         self._tiled: dict[str, tuple[Path, sources.Coords]] = {}
 
@@ -359,8 +360,11 @@ def with_splits(rows: list[Row], settings: TableSettings) -> list[Row]:
         ]
     if settings.splits:
         return _rows_of_splits(rows, Path(settings.splits))
+    if settings.group and not settings.folds:
+        raise paths.FlagError(f"--group {settings.group}: needs --folds. Add it.")
     if settings.folds:
-        return splits.fold_rows(rows, settings.folds, settings.fold or 0, settings.seed)
+        fold = settings.fold or 0
+        return fold_rows(rows, settings.folds, fold, settings.seed, settings.group)
     if "split" in rows[0]:
         return rows
     return splits.split_rows(rows, settings.shares, settings.seed)

@@ -284,7 +284,8 @@ def tcga_nsclc(folder: Path, seed: int) -> Found:
         ],
         "slides",
     )
-    table.rows = split_rows(table.rows, EIGHTY_TWENTY, seed)
+    rows = split_rows(table.rows, EIGHTY_TWENTY, seed)
+    table.rows = [row | {"site": row["case_id"].split("-")[1]} for row in rows]
     diagnostic = kinds["DX"]
     frozen = sum(kinds[section] for section in ("TS", "BS", "MS"))
     found.notes += [
@@ -292,6 +293,7 @@ def tcga_nsclc(folder: Path, seed: int) -> Found:
         "are of normal tissue), all labelled with their project, as the paper's 3220 files; to use diagnostic slides "
         "alone, keep only these in the folder",
         f"split 80:20 by patient with seed {seed}, a tenth of the patients of the 80 validates",
+        "column site has the hospital (tissue source site) of each case, for --folds 5 --group site",
     ]
     found.tables = [table]
     return found

@@ -251,11 +251,12 @@ def split_rows(
     """
     rng = np.random.default_rng(seed)
     ordered = [
-        cases[place] for cases in _cases_by_label(rows) for place in rng.permutation(len(cases))
+        cases[place] for cases in cases_by_stratum(rows) for place in rng.permutation(len(cases))
     ]
     split_of_case = dict(zip(ordered, _interleaved(shares, len(ordered)), strict=True))
     return [
-        {**row, "split": split_of_case[case]} for row, case in zip(rows, _cases(rows), strict=True)
+        {**row, "split": split_of_case[case]}
+        for row, case in zip(rows, cases_of(rows), strict=True)
     ]
 
 
@@ -266,40 +267,6 @@ def _interleaved(shares: Sequence[float], count: int) -> Iterator[str]:
         split = int(np.argmax(fractions * number - counts))
         counts[split] += 1
         yield SPLITS[split]
-
-
-def fold_rows(rows: Sequence[Row], folds: int, fold: int, seed: int = 0) -> list[Row]:
-    """Return the rows with a `split` of k-fold cross-validation: fold `fold` is for testing, the next for validation.
-
-    Every case is tested in one fold; classes are spread evenly, up to one case.
-
-    Args:
-        rows: Rows as in `split_rows`.
-        folds: Number of folds, 3 or more.
-        fold: Index of the test fold, 0 to `folds` - 1.
-        seed: Random seed; same seed, same folds.
-
-    Raises:
-        SourceError: There are fewer than 3 folds, no such fold, or fewer cases than folds.
-    """
-    if folds < 3 or not 0 <= fold < folds:
-        raise SourceError(
-            f"--folds {folds}, --fold {fold}: expected 3 folds or more (one for testing, one for validation), and "
-            "a fold from 0 to the number of folds - 1."
-        )
-    rng = np.random.default_rng(seed)
-    fold_of_case: dict[str, int] = {}
-    for cases in _cases_by_label(rows):
-        for which in rng.permutation(len(cases)):
-            fold_of_case[cases[which]] = (len(fold_of_case) - fold) % folds
-    if len(fold_of_case) < folds:
-        raise SourceError(
-            f"{len(fold_of_case)} cases are too few for {folds} folds. Use fewer --folds."
-        )
-    return [
-        {**row, "split": {0: "test", 1: "val"}.get(fold_of_case[case], "train")}
-        for row, case in zip(rows, _cases(rows), strict=True)
-    ]
 
 
 def read_clam_splits(path: Path) -> dict[str, str]:
@@ -373,8 +340,12 @@ def exit_code(folder: Path) -> int:
     return 3 if (folder / run_folder.FAILED).exists() else 0
 
 
-def _cases(rows: Sequence[Row]) -> list[str]:
-    """Return the case of every row; a row without one is its own case."""
+def cases_of(rows: Sequence[Row]) -> list[str]:
+    """Return the case of every row; a row without one is its own case.
+
+    Args:
+        rows: Rows of a table.
+    """
     return [case_of(row) or f"row {number}" for number, row in enumerate(rows)]
 
 
@@ -383,14 +354,28 @@ def case_of(row: Row) -> str:
     return row.get("case_id") or row.get("patient") or ""
 
 
-def _cases_by_label(rows: Sequence[Row]) -> list[list[str]]:
-    """Return the cases of each stratum, or label, sorted by it; a case has that of its first row."""
-    labels: dict[str, Any] = {}
-    for row, case in zip(rows, _cases(rows), strict=True):
-        labels.setdefault(case, row["stratum"] if "stratum" in row else row["label"])
+def strata_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the stratum, or label, of each case; a case has that of its first row.
+
+    Args:
+        rows: Rows as in `split_rows`.
+    """
+    strata: dict[str, Any] = {}
+    for row, case in zip(rows, cases_of(rows), strict=True):
+        strata.setdefault(case, row["stratum"] if "stratum" in row else row["label"])
+    return strata
+
+
+def cases_by_stratum(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the cases of each stratum, sorted by it.
+
+    Args:
+        rows: Rows as in `split_rows`.
+    """
+    strata = strata_of(rows)
     return [
-        [case for case, case_label in labels.items() if case_label == label]
-        for label in sorted(set(labels.values()))
+        [case for case, stratum in strata.items() if stratum == each]
+        for each in sorted(set(strata.values()))
     ]
 
 

@@ -64,6 +64,11 @@ class SplitSettings:
         type=types.count_from_zero,
         help="train only the run that tests this fold, from 0 (default: one for each fold)",
     )
+    group: str | None = flag(
+        metavar="COLUMN",
+        help="column of the table whose rows with one value are in one fold of --folds, such as the site or the "
+        "scanner of a slide (default: folds by case)",
+    )
     shares: tuple[int, int, int] = shares_flag()
     eval_split: str = flag(
         "test",

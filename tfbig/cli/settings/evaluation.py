@@ -22,9 +22,9 @@ tfbig train; they win over --config, and that over the settings of the run. With
 are evaluated, or those with split "test" if it has a column split and --eval-split is not all, but never slides that
 the run was trained on. Results go to --out (default: RUN/evaluation-<date>-<time>). Example:
   tfbig evaluate runs/mine --data other/slides.csv --slides OTHER --out results"""
-DATA_SETTINGS = ("slides", "coords", "splits", "folds", "fold")
+DATA_SETTINGS = ("slides", "coords", "splits", "folds", "fold", "group")
 """Settings that belong to the data of the run, not to another --data."""
-SPLIT_FLAGS = ("--splits", "--folds", "--fold")
+SPLIT_FLAGS = ("--splits", "--folds", "--fold", "--group")
 
 
 def parse(argv: Sequence[str], about: str) -> TrainSettings:
