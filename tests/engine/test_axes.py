@@ -80,9 +80,8 @@ def test_one_axis(training: bool, rows: int, float64: None) -> None:
     assert_streams(model, images(model, 2, 29), rows, training)
 
 
-@pytest.mark.parametrize(
-    ("training", "rows"), [pytest.param(True, 2, marks=pytest.mark.slow), (False, 3)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("training", "rows"), [(True, 2), (False, 3)])
 def test_three_axes(training: bool, rows: int, float64: None) -> None:
     model = stack()
     unlike_at_start(model)

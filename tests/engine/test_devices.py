@@ -40,6 +40,7 @@ def measured_slowly() -> dict[str, Any]:
     )
 
 
+@pytest.mark.slow
 def test_accelerator_computes(measured: dict[str, Any]) -> None:
     """Every convolution runs on the accelerator, none on the host."""
     placement = measured["placement"]
@@ -49,6 +50,7 @@ def test_accelerator_computes(measured: dict[str, Any]) -> None:
     assert "PyFunc" not in placement["device types"]  # stores stay on the host
 
 
+@pytest.mark.slow
 def test_tensors_on_accelerator_are_strips(measured: dict[str, Any]) -> None:
     placement = measured["placement"]
     assert placement["strips"] > 8
@@ -56,6 +58,7 @@ def test_tensors_on_accelerator_are_strips(measured: dict[str, Any]) -> None:
     assert placement["largest on device"] <= BUDGET
 
 
+@pytest.mark.slow
 def test_strips_stay_inside_device_budget(measured: dict[str, Any]) -> None:
     placement = measured["placement"]
     assert placement["live on device"] <= placement["planned"] <= BUDGET

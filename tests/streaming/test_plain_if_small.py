@@ -30,9 +30,9 @@ def segmenter() -> keras.Model:
     return keras.Model(image, layers.Conv2D(1, 3, padding="same", activation="sigmoid")(x))
 
 
-TASKS: list[tuple[Callable[[], keras.Model], str, tuple[int, ...]]] = [
+TASKS: list[Any] = [
     (classifier, "mse", (2,)),
-    (segmenter, "binary_crossentropy", (40, 30, 1)),
+    pytest.param(segmenter, "binary_crossentropy", (40, 30, 1), marks=pytest.mark.slow),
 ]
 
 

@@ -51,6 +51,7 @@ def test_plan_needs_a_complete_shape(shape: Any) -> None:
         both(segmenter)[0].plan(shape)
 
 
+@pytest.mark.slow
 def test_compile_between_fits(float64: None) -> None:
     """The last `compile` sets loss, metrics and optimiser, even if their names did not change."""
     x, y = data(segmenter, 4)

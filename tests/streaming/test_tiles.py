@@ -140,7 +140,8 @@ def wide() -> keras.Model:
     return keras.Model(start, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
 
 
-@pytest.mark.parametrize("host", [None, pytest.param("85MB", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("host", [None, "85MB"])
 def test_rows_that_do_not_fit(host: str | None, float64: None, tmp_path: Path) -> None:
     """An image of 9 x 3000 pixels in 100 KB: a row of the widest layer takes 192 KB; some stores are on disk."""
     model, twin = wide(), wide()

@@ -22,7 +22,7 @@ OF_KERAS = {
     *("_fn", "_fn_kwargs", "_functional", "_get_variable_index", "_inputs_struct"),
     *("_loss_tracker", "_maybe_symbolic_build", "_nodes_by_depth", "_outputs_struct"),
     *("_seed_generators", "_trainable_variables", "_use_weight_decay", "_user_loss"),
-    *("_user_loss_weights", "_value"),
+    *("_kernel", "_user_loss_weights", "_value"),
     "keras.src.applications.convnext.LayerScale",
     "keras.src.applications.convnext.StochasticDepth",
     "keras.src.applications.inception_resnet_v2.CustomScaleLayer",

@@ -384,7 +384,8 @@ def exhausted(monkeypatch):
     return fail
 
 
-@pytest.mark.parametrize("name", ["streamed", pytest.param("masks", marks=slow)])
+@slow
+@pytest.mark.parametrize("name", ["streamed", "masks"])
 def test_out_of_memory_retries_with_a_smaller_plan(name, tmp_path, exhausted, capsys, float64):
     expected = MODELS[name]()
     train(expected, validate=False)

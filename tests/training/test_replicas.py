@@ -106,6 +106,7 @@ EVERY = [
 ]
 
 
+@slow
 def test_two_workers_equal_one(tmp_path, run_here):
     """One of the workers has no batch in the last of two rounds."""
     settings = {"images": 3, "epochs": 1}

@@ -35,6 +35,7 @@ def refused(folder, rows, capsys, *flags):
     return line
 
 
+@pytest.mark.slow
 def test_table(folder, tmp_path, capsys):
     """Slides are trained on whole, the best epoch is kept, all test slides count; an evaluation uses them only."""
     rows = [row | {"mask": ""} for row in ROWS[:-1]]

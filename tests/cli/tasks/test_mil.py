@@ -98,6 +98,7 @@ def test_resume_and_test_only(tmp_path):
     assert after["test_auc"] == before["test_auc"]
 
 
+@slow
 def test_head_with_two_outputs(tmp_path):
     """CLAM logs both losses, and predicts by the first output."""
     flags = ("--model", "clam_sb", "--width", "8", "--hidden", "4", "--mode", "frozen")

@@ -65,7 +65,7 @@ def cases_of(rows):
     return risks, [float(of[c][0]["time"]) for c in cases], [int(of[c][0]["event"]) for c in cases]
 
 
-@pytest.mark.parametrize("name", ["survival", "cox"])
+@pytest.mark.parametrize("name", ["survival", pytest.param("cox", marks=pytest.mark.slow)])
 def test_survival_is_learned(name, made):
     """Figures of merit are those of the mean risks of the test cases; high risk dies earlier."""
     folder = made(name).folder
