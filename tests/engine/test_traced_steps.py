@@ -95,6 +95,7 @@ def test_sizes_are_traced_once_per_layout(float64: None, monkeypatch: pytest.Mon
     assert_same(result[1:], trained(twin, ragged(images()))[1:], FLOAT64)
 
 
+@pytest.mark.slow
 def test_size_without_a_plan_fails_before_its_step() -> None:
     """Also if the dataset leaves out the sizes."""
     model = network(blocks=2)

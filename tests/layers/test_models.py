@@ -64,6 +64,7 @@ def all_layers(source: Any, prefix: str) -> keras.Model:
     return keras.Model(inputs, of("Dense")(2)(of("Concatenate")()(vectors)))
 
 
+@pytest.mark.slow
 def test_model_equals_plain_model(tmp_path: Any) -> None:
     big, plain = all_layers(layers, "Big"), all_layers(keras.layers, "")
     assert {type(layer) for layer in big.layers} >= set(layers.ALL)

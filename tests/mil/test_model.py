@@ -97,6 +97,7 @@ def test_frozen_normalisation() -> None:
     assert_same([w.numpy() for layer in norms for w in layer.weights], before)
 
 
+@pytest.mark.slow
 def test_frozen_encoder(float64: None) -> None:
     """A frozen encoder has no gradient; the aggregator is trained as in the plain model."""
 

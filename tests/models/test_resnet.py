@@ -150,6 +150,7 @@ def test_group_normalisation(name):
     assert {norm.groups for norm in norms} == {32}
 
 
+@pytest.mark.slow
 def test_group_normalisation_is_that_of_torch(float64, tmp_path):
     """Torch normalises the channels of a group over the whole image, and then scales each channel."""
     _, state = reference("resnet18", images(1, 32, 32), 4)

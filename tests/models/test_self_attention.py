@@ -67,6 +67,7 @@ def test_independent_of_order_and_other_bags():
     close(layer.scores(x[:, order]), layer.scores(x).numpy()[:, order])
 
 
+@pytest.mark.slow
 def test_any_bag_size_and_saving(tmp_path):
     layer, features = small(), keras.Input((None, 6))
     model = keras.Model(features, layer(features))

@@ -142,6 +142,7 @@ def test_training_matches_plain_model(num_sizes: int, float64: None) -> None:
     assert_same(models[0].get_weights(), models[1].get_weights(), FLOAT64)
 
 
+@pytest.mark.slow
 def test_frozen_batch_norm_is_not_a_barrier(float64: None) -> None:
     encoder = plain()
     for layer in encoder.layers:

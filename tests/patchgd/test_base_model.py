@@ -19,6 +19,7 @@ from patch_models import (
 from tfbig.patchgd import PatchGD
 
 
+@pytest.mark.slow
 def test_saving_and_resuming(tmp_path: Any) -> None:
     x, y = images(12, 16, count=4), LABELS[:4]
     model = PatchGD(

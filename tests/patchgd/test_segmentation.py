@@ -182,6 +182,7 @@ def test_handles_and_files(float64: None, tmp_path: Any) -> None:
     assert_same(written.read(0, 12), expected.numpy(), FLOAT64)
 
 
+@pytest.mark.slow
 def test_saving_and_resuming(tmp_path: Any) -> None:
     x, y = data()
     model = make(1, sampling=3, accumulate=None, scale="unbiased")

@@ -176,6 +176,7 @@ def test_all_tissue_and_hardly_any(everything: bool, skipping: Skipping, float64
     assert (min(skipping.active()) < 0.5) != everything
 
 
+@pytest.mark.slow
 def test_spilled_tiles(skipping: Skipping, float64: None, tmp_path: Any) -> None:
     sources, pixels = slides([mask_of((320, 300), 1, side=150)])
     whole = plan_of(classifier, sources[0])
@@ -277,6 +278,7 @@ def weight_gradients(model: Any, x: tf.Tensor) -> list[np.ndarray]:
     return [g.numpy().astype("float64") for g in tape.gradient(total, values)]
 
 
+@pytest.mark.slow
 def test_noise_is_computed_everywhere(skipping: Skipping, float64: None) -> None:
     def noisy() -> keras.Model:
         model = classifier()

@@ -260,6 +260,7 @@ def regularised(head: Callable[[], Any]) -> keras.Model:
     return keras.Model(inputs, head()(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", [layers.ReLU, slow(layers.GlobalAveragePooling2D)])
 def test_weight_regularisers(head: Any, float64: None) -> None:
     """Models with image and vector outputs; frozen layers add no penalty, as in Keras."""

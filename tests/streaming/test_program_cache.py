@@ -80,6 +80,7 @@ def test_compile_after_layers_changed(float64: None) -> None:
     assert_same(big.predict(images(2), verbose=0), model(images(2)), FLOAT64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [segmenter, slow(classifier)])
 def test_freeze_layers_between_fits(build: Any, float64: None) -> None:
     """Layers may be frozen after `stream` and between fits; frozen statistics are used but not updated."""

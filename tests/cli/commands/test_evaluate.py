@@ -69,6 +69,7 @@ def test_background_of_the_run(flags, background, tissue, skipping_run, tmp_path
     assert background == "compute" or row == before
 
 
+@pytest.mark.slow
 def test_bags(mil_run, tmp_path):
     run = mil_run.folder
     assert main(["evaluate", str(run), "--out", str(tmp_path)]) == 0

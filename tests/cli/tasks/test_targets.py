@@ -127,6 +127,7 @@ def test_labels_are_learned(made):
     assert "the bags of which it is known" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [*[*FLAGS][:3], pytest.param("multilabel", marks=pytest.mark.slow)]
 )
