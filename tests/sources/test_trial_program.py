@@ -27,3 +27,25 @@ def test_program_opens_files(tmp_path: Path) -> None:
     assert "signature not found" in trial_program.open_hdf5(str(tmp_path / "other.h5"))
     with pytest.raises(SourceError, match=r"other\.h5: is not a readable HDF5 file: .*signature"):
         trial.check("hdf5", tmp_path / "other.h5")
+
+
+def test_damaged_rows_are_refused_and_missing_filters_are_not(tmp_path: Path) -> None:
+    """HDF5 may write to freed memory where it cannot read; a filter that is not installed does no harm."""
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        rows = np.random.default_rng(0).integers(0, 99, (64, 64))
+        data = file.create_dataset("features", data=rows, chunks=(8, 64), compression="gzip")
+        chunk = data.id.get_chunk_info(data.id.get_num_chunks() - 1)
+    content = bytearray((tmp_path / "rows.h5").read_bytes())
+    content[chunk.byte_offset : chunk.byte_offset + 32] = bytes(32)
+    (tmp_path / "rows.h5").write_bytes(content)
+    with pytest.raises(SourceError, match=r"rows\.h5: is not a readable HDF5 file: "):
+        trial.check("hdf5", tmp_path / "rows.h5")
+    with h5py.File(tmp_path / "filter.h5", "w") as file:
+        layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        layout.set_chunk((4,))
+        layout.set_filter(32099, h5py.h5z.FLAG_OPTIONAL, (1,))
+        space = h5py.h5s.create_simple((4,))
+        h5py.h5d.create(file.id, b"unused", h5py.h5t.NATIVE_INT32, space, layout)
+        file["unused"].id.write_direct_chunk((0,), b"anything", 0)
+        file["features"] = np.zeros((3, 4))
+    trial.check("hdf5", tmp_path / "filter.h5")
