@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from tfbig.models.pooling import PACKAGE, Array, Shape
+from tfbig.models.pooling import PACKAGE, Array, Shape, softmax
 from tfbig.ops.blockwise_attention import blockwise_attention
 
 EPSILON = 1e-5
@@ -168,8 +168,7 @@ class ABMILX(layers.Layer):
             q, k = ops.split(self.qk(self.plus_norm(x)), 2, axis=-1)
             a = a + blockwise_attention(q, k, self.v(a), block=self.block)
         a = ops.cast(a[..., 0], keras.backend.result_type(a.dtype, "float32"))
-        # Not ops.softmax, which warns about bags of one instance.
-        return ops.exp(a - ops.logsumexp(a, axis=-1, keepdims=True))
+        return softmax(a)
 
     def _classify(self, x: tf.Tensor) -> tf.Tensor:
         """Return the logits of pooled features `[..., width]`."""

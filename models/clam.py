@@ -13,11 +13,9 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from tfbig.models.pooling import PACKAGE, Array, Shape
+from tfbig.models.pooling import NEVER, PACKAGE, Array, Shape, largest, softmax
 
 INSTANCE_LOSSES = ("cross_entropy", "svm")
-NEVER = -1e30
-"""Logit of an instance that a small bag lacks; finite, so that no gradient is NaN."""
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -130,9 +128,9 @@ class CLAM(layers.Layer):
         h = self.reduce(bag)
         a = self._logits(h)
         if not self.per_class:
-            return _softmax(a)[:, 0]
+            return softmax(a)[:, 0]
         predicted = ops.argmax(self._classify(h, a), axis=-1)
-        return ops.take_along_axis(_softmax(a), predicted[:, None, None], axis=1)[:, 0]
+        return ops.take_along_axis(softmax(a), predicted[:, None, None], axis=1)[:, 0]
 
     def scores(self, bag: Array) -> tf.Tensor:
         """Return the logits of each instance, classified as if it were the whole bag.
@@ -155,7 +153,7 @@ class CLAM(layers.Layer):
 
     def _classify(self, h: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
         """Return the logits `[N, classes]` of features pooled by the softmax of `a`, `[N, branches, n]`."""
-        pooled = ops.matmul(ops.cast(_softmax(a), h.dtype), h)
+        pooled = ops.matmul(ops.cast(softmax(a), h.dtype), h)
         if not self.per_class:
             return self.head(pooled[:, 0])
         # Class c classifies what branch c has pooled.
@@ -172,7 +170,7 @@ class CLAM(layers.Layer):
             Logits `[N, classes, 2 samples, 2]`; -1e30 for instances that the bag lacks.
         """
         a = ops.stop_gradient(a)
-        ends = [_largest(end, self.samples) for end in (a, -a)]
+        ends = [largest(end, self.samples) for end in (a, -a)]
         places, exists = (ops.concatenate(parts, axis=-1) for parts in zip(*ends, strict=True))
         shape = (ops.shape(h)[0], self.branches, 2 * self.samples, self.classes, 2)
         flat = ops.reshape(places, (shape[0], -1))
@@ -195,18 +193,6 @@ class CLAM(layers.Layer):
         config: dict[str, Any] = super().get_config()
         names = ("classes", "width", "hidden", "per_class", "samples", "gated", "rate")
         return config | {name: getattr(self, name) for name in names}
-
-
-def _softmax(x: tf.Tensor) -> tf.Tensor:
-    """Return the softmax along the last axis; ops.softmax would warn about an axis of length 1."""
-    return ops.exp(x - ops.logsumexp(x, axis=-1, keepdims=True))
-
-
-def _largest(values: tf.Tensor, most: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the indices of the `most` largest of `[N, k, n]`, and a mask of those that exist, `[N, k, most]`."""
-    padded = ops.pad(values, [[0, 0], [0, 0], [0, most]], constant_values=NEVER)
-    top, places = ops.top_k(padded, most)
-    return ops.minimum(places, ops.shape(values)[2] - 1), top > NEVER
 
 
 def _diagonal(x: tf.Tensor, axis: int) -> tf.Tensor:

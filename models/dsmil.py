@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from tfbig.models.pooling import PACKAGE, Array, Shape
+from tfbig.models.pooling import PACKAGE, Array, Shape, softmax
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -126,8 +126,7 @@ class DSMIL(layers.Layer):
         q_m = ops.take_along_axis(q, critical[..., None], axis=1)  # [N, classes, hidden]
         a = ops.matmul(q_m, ops.transpose(q, (0, 2, 1)))
         a = ops.cast(a, keras.backend.result_type(a.dtype, "float32")) * self.hidden**-0.5
-        # Not ops.softmax, which warns about bags of one instance.
-        return ops.exp(a - ops.logsumexp(a, axis=-1, keepdims=True))
+        return softmax(a)
 
     def _classify(self, bag: Array, a: tf.Tensor) -> tf.Tensor:
         """Return the logits `[N, classes]` of features pooled with attention `[N, classes, n]`."""

@@ -13,11 +13,9 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from tfbig.models.pooling import PACKAGE, Array, Gate, Shape
+from tfbig.models.pooling import NEVER, PACKAGE, Array, Gate, Shape, largest, softmax
 
 DISTILLATIONS = ("AFS", "MaxS", "MaxMinS", "MAS")
-NEVER = -1e30
-"""Logit whose softmax weight is exactly 0; finite, so that no gradient is NaN."""
 LARGEST = 60.0
 """Largest difference of two activations that is distinguished; its `expm1` is far below -NEVER."""
 ARGUMENTS = (
@@ -187,7 +185,7 @@ class DTFDMIL(layers.Layer):
 
     def _weights(self, h: tf.Tensor, members: tf.Tensor) -> tf.Tensor:
         """Return the attention in each pseudo-bag, `[N, groups, n]`: exactly 0 for instances of other pseudo-bags."""
-        return _softmax(ops.where(members, self.gate1(h)[:, None], NEVER))
+        return softmax(ops.where(members, self.gate1(h)[:, None], NEVER))
 
     def _distil(
         self, h: tf.Tensor, a: tf.Tensor, members: tf.Tensor, pseudo: tf.Tensor
@@ -209,7 +207,7 @@ class DTFDMIL(layers.Layer):
             chosen, exists = self._choose_instances(h, a, members)
             items = ops.take_along_axis(h, chosen[..., None], axis=1)
         items = items if self.joint else ops.stop_gradient(items)
-        return items, _softmax(ops.where(exists, self.gate2(items), NEVER))
+        return items, softmax(ops.where(exists, self.gate2(items), NEVER))
 
     def _choose_instances(self, h: tf.Tensor, a: tf.Tensor, members: tf.Tensor) -> list[tf.Tensor]:
         """Return the indices of the distilled instances and a mask of those that exist.
@@ -224,11 +222,11 @@ class DTFDMIL(layers.Layer):
         """
         a = ops.sum(a, axis=1)  # [N, n]
         if self.distillation == "MAS":
-            chosen = [_highest(a, members, 1)]
+            values, most = [a], 1
         else:
             rank, most = self._rank(h, a), max(self.instances // self.groups, 1)
-            ends = (rank, -rank) if self.distillation == "MaxMinS" else (rank,)
-            chosen = [_highest(end, members, most) for end in ends]
+            values = [rank, -rank] if self.distillation == "MaxMinS" else [rank]
+        chosen = [largest(ops.where(members, each[:, None], NEVER), most) for each in values]
         shape = (ops.shape(h)[0], -1)
         return [
             ops.reshape(ops.concatenate(parts, axis=-1), shape)
@@ -265,31 +263,9 @@ class DTFDMIL(layers.Layer):
         return config | {name: getattr(self, name) for name in ARGUMENTS}
 
 
-def _softmax(x: tf.Tensor) -> tf.Tensor:
-    """Return the softmax along the last axis; ops.softmax would warn about an axis of length 1."""
-    return ops.exp(x - ops.logsumexp(x, axis=-1, keepdims=True))
-
-
 def _weigh(weights: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """Return the weighted sums `[N, k, d]` of `[N, n, d]` with weights `[N, k, n]`."""
     return ops.matmul(ops.cast(weights, x.dtype), x)
-
-
-def _highest(values: tf.Tensor, members: tf.Tensor, most: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the indices of the instances with the largest values in each pseudo-bag.
-
-    Args:
-        values: Values of the instances, `[N, n]`.
-        members: Which instances are in which pseudo-bag, `[N, groups, n]`.
-        most: Number of indices per pseudo-bag.
-
-    Returns:
-        Indices and a mask of those that exist, both `[N, groups, most]`.
-    """
-    values = ops.where(members, values[:, None], NEVER)
-    values = ops.pad(values, [[0, 0], [0, 0], [0, most]], constant_values=NEVER)
-    top, places = ops.top_k(values, most)
-    return ops.minimum(places, ops.shape(members)[2] - 1), top > NEVER
 
 
 def _check(classes: int, groups: int, distillation: str) -> None:

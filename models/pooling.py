@@ -21,6 +21,33 @@ Array: TypeAlias = tf.Tensor | npt.NDArray[np.floating]
 """Features of a caller; what Keras passes to `call` is always a tensor."""
 Shape: TypeAlias = tuple[int | None, ...]
 """Shape of a tensor; None for a size that is known only at run time."""
+NEVER = -1e30
+"""Logit whose softmax weight is exactly 0; finite, so that no gradient is NaN."""
+
+
+def softmax(x: tf.Tensor, axis: int = -1) -> tf.Tensor:
+    """Return the softmax along an axis; `keras.ops.softmax` would warn about an axis of length 1.
+
+    Args:
+        x: Logits.
+        axis: The axis.
+    """
+    return ops.exp(x - ops.logsumexp(x, axis=axis, keepdims=True))
+
+
+def largest(values: tf.Tensor, most: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the indices of the largest values along the last axis.
+
+    Args:
+        values: Values `[N, k, n]`; those of `NEVER` do not exist.
+        most: Number of indices.
+
+    Returns:
+        Indices and a mask of those that exist, both `[N, k, most]`.
+    """
+    padded = ops.pad(values, [[0, 0], [0, 0], [0, most]], constant_values=NEVER)
+    top, places = ops.top_k(padded, most)
+    return ops.minimum(places, ops.shape(values)[2] - 1), top > NEVER
 
 
 class Aggregator(layers.Layer):
@@ -245,9 +272,7 @@ class ABMIL(Aggregator):
 
     def _softmax(self, reduced: Array) -> tf.Tensor:
         """Return the attention `[N, n]` of reduced features."""
-        logits = self.gate(reduced)
-        # Not ops.softmax, which warns about bags of one instance.
-        return ops.exp(logits - ops.logsumexp(logits, axis=1, keepdims=True))
+        return softmax(self.gate(reduced), axis=1)
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the layer."""

@@ -77,7 +77,7 @@ def test_batches_do_not_change_features(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_checksum(tmp_path: Path) -> None:
-    """That of a file, or of the model of a run."""
+    """The checksum is that of a file, or of the model of a run."""
     (tmp_path / "model.keras").write_bytes(b"weights")
     digest = hashlib.sha256(b"weights").hexdigest()
     for weights in (tmp_path, tmp_path / "model.keras"):

@@ -78,7 +78,7 @@ def test_matches_equations(values, count):
 
 
 def test_equal_scores_train_one_instance():
-    """Of instances with equal scores one has the gradient, as in the published code."""
+    """If several instances have the largest score, one has the gradient, as in the published code."""
     layer, x = small(), tf.constant(np.repeat(bag(1, 1), 3, 1))
     with tf.GradientTape() as tape:
         tape.watch(x)

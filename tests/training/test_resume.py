@@ -138,7 +138,7 @@ TARGETS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_killed_run_of_a_target_resumes(name, tmp_path):
-    """With Cox's loss, the run is killed in the middle of an epoch, after whole risk sets."""
+    """A run with Cox's loss is killed in the middle of an epoch, after whole risk sets."""
     target, checkpoints, flags = TARGETS[name]
     data = target_bags.write(tmp_path / "data", target)
     flags = [*target_bags.FLAGS, "--target", target, "--data", str(data), *flags]

@@ -83,6 +83,15 @@ def resolution(settings: BatchSettings) -> dict[str, Any]:
     return {key: getattr(settings, key) for key in ("mpp", "magnification", "level")}
 
 
+def asked_resolution(settings: BatchSettings) -> dict[str, Any]:
+    """Return the resolution that flags ask for, such as `{"mpp": 0.5}`, or an empty dict.
+
+    Args:
+        settings: Settings of the command.
+    """
+    return {key: value for key, value in resolution(settings).items() if value is not None}
+
+
 def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
     """Process every slide that is not finished, and return the exit code.
 

@@ -22,7 +22,7 @@ from tfbig.system import traces
 
 
 class Found(NamedTuple):
-    """What a step on some data runs.
+    """Program of a step, with the images that it gets.
 
     Args:
         program: The program.

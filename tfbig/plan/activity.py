@@ -262,7 +262,7 @@ class Activity:
 
     @property
     def is_of_use(self) -> bool:
-        """Whether any image that is computed may have background."""
+        """Return whether any image that is computed may have background."""
         computed = self._depends.keys() - set(self.graph.inputs)
         return any(self._depends[v] is not None for v in computed)
 

@@ -42,7 +42,7 @@ class Planner:
 
     @property
     def fused(self) -> bool:
-        """Whether the last sweep, with a loss, can run forward and backward together."""
+        """Return whether the last sweep, with a loss, can run forward and backward together."""
         return self.prepared.fused
 
     def plan(

@@ -86,7 +86,7 @@ class PreparedGraph:
 
     @cached_property
     def fused(self) -> bool:
-        """Whether the last sweep, with a loss, can run forward and backward together."""
+        """Return whether the last sweep, with a loss, can run forward and backward together."""
         return self.options.training and _is_fusible(self.graph, self.sweeps[-1])
 
     def _cuts(self, device_bytes: int) -> frozenset[int]:

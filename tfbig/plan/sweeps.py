@@ -130,7 +130,7 @@ class Sweep:
 
     @cached_property
     def can_tile(self) -> bool:
-        """Whether images may be cut along further axes than the rows."""
+        """Return whether images may be cut along further axes than the rows."""
         return all(node.op.tiles for node in self.locals)
 
     def tiles(self, sizes: Mapping[int, Size], counts: Sequence[int]) -> np.ndarray:
@@ -473,7 +473,7 @@ class Layout:
 
     @property
     def skips(self) -> bool:
-        """Whether the sweeps skip background."""
+        """Return whether the sweeps skip background."""
         return any(sweep.skips for sweep in self.sweeps)
 
     @property

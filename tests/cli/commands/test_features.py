@@ -120,7 +120,7 @@ def test_finished_slides_and_other_settings(slides: Path, weights: Path, tmp_pat
 
 
 def test_interrupted_slides(slides: Path, tiny: None, tmp_path: Path, capsys) -> None:
-    """What a killed process leaves: a part of a file, or a whole file without its row in the table."""
+    """A killed process leaves a part of a file, or a whole file without its row in the table."""
     out = tmp_path / "out"
     command = ["features", str(slides), "--encoder", "uni", "--out", str(out)]
     assert main(command) == 0

@@ -30,7 +30,7 @@ def test_every_encoder_has_a_row() -> None:
     ],
 )
 def test_networks_of_imagenet(name: str) -> None:
-    """Those of pathology are compared in `models/test_pathology_encoders.py`."""
+    """The encoders of pathology are compared in `models/test_pathology_encoders.py`."""
     model = encoders.make(name, (bags.TILE, bags.TILE, 3))
     assert (model.output_shape[-1], model.count_params()) == (
         ROWS[name].width,

@@ -117,7 +117,7 @@ def test_unknown_name(tmp_path):
 
 
 def test_an_evaluation_needs_no_events(tmp_path):
-    """Of another table, all cases may be censored, or have one label."""
+    """All cases of another table may be censored, or have one label."""
     assert read(tmp_path, "survival", "bag,time,event a,1,0 b,1,0", test_only="run").rows
     assert read(tmp_path, "multilabel", "bag,label_x a,1", test_only="run").rows
     with pytest.raises(SourceError, match="time 'x'"):

@@ -6,7 +6,7 @@ from tfbig.cli.tasks import evaluation
 
 
 def test_outputs_of_an_explanation():
-    """Of several outputs, that of the bag counts."""
+    """If there are several outputs, that of the bag counts."""
     logits = np.array([1.0, 2.0])
     for given in (logits, {"bag": logits, "pseudo": np.zeros((3, 2))}):
         np.testing.assert_array_equal(evaluation.logits_of({"logits": given}), logits)

@@ -158,7 +158,7 @@ def test_evaluate_equals_the_run(name, made, tmp_path):
 
 @pytest.mark.parametrize("censored", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_another_table(censored, made, tmp_path):
-    """Of other cases, cuts and median risk are those of the run; without an event there is no concordance."""
+    """Other cases are judged with the cuts and the median risk of the run; without an event there is no concordance."""
     data, folder = made("survival")
     rows = [row for row in rows_of(data / "bags.csv") if row["split"] == "val"][:8]
     for row in rows:

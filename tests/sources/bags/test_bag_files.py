@@ -44,7 +44,7 @@ def test_features_of_stamp(tmp_path: Path) -> None:
 
 
 def test_coordinates_of_old_files_of_stamp(tmp_path: Path) -> None:
-    """Of version 1 are tiles 224 apart, which are 256 micrometres; of version 2 is the attribute `unit`."""
+    """Version 1 has tiles 224 apart, which are 256 micrometres; version 2 has the attribute `unit`."""
     grid = np.array([[0, 0], [224, 0], [0, 448]])
     for coords, attributes, expected, unit in (
         (grid, {}, grid / 224 * 256, "um"),

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tfbig import SourceError, sources
+from tfbig import SourceError
 from tfbig.cli import paths, slide_batch, tile_encoder
 from tfbig.cli.data import bags, encoder_list, tile_coords
 from tfbig.cli.data.feature_table import FeatureTable, totals
@@ -89,7 +89,7 @@ class Encoding:
     """
 
     def __init__(self, settings: FeaturesSettings) -> None:
-        self.asked = _resolution(slide_batch.with_resolution(settings))
+        self.asked = slide_batch.asked_resolution(slide_batch.with_resolution(settings))
         self._asked_size = settings.tile
         settings = encoder_weights.with_scale(settings)
         settings = replace(settings, weights_sha256=tile_encoder.checksum(settings))
@@ -158,21 +158,12 @@ class Encoding:
             )
             resolution = slide_batch.resolution(settings)
             coords = selection.find(slide, slide.step(**resolution))
-            made_with: dict[str, float] = _resolution(settings) | {"min_tissue": share}
+            made_with: dict[str, float] = slide_batch.asked_resolution(settings) | {
+                "min_tissue": share
+            }
             return replace(coords, made_with=made_with)
         file = tile_coords.file_of(settings.coords, path)
-        coords = sources.read_coords(file)
-        tile_coords.check(file, coords, self.asked, self._asked_size)
-        if set(tile_coords.resolution_of(coords)) <= {"level"} and slide.mpp:
-            mpp = [number * coords.step for number in slide.mpp]
-            tile_coords.check_pixels(file, slide.title, mpp, self.asked)
-        return coords
-
-
-def _resolution(settings: FeaturesSettings) -> dict[str, Any]:
-    """Return the resolution of settings, such as `{"mpp": 0.5}`, or an empty dict."""
-    values = slide_batch.resolution(settings)
-    return {key: value for key, value in values.items() if value is not None}
+        return tile_coords.of_slide(file, slide, self.asked, self._asked_size)
 
 
 def _with_tiles(settings: FeaturesSettings) -> FeaturesSettings:

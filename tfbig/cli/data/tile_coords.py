@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tfbig import SourceError
-from tfbig.sources import Coords
-from tfbig.sources.slides.slide import TOLERANCE, UM_TIMES_POWER, title_of
+from tfbig.sources import Coords, read_coords
+from tfbig.sources.slides.slide import TOLERANCE, UM_TIMES_POWER, Slide, title_of
 
 RESOLUTIONS = ("mpp", "magnification", "level")
 
@@ -57,6 +57,28 @@ def check(
         if not _agree(name, value, made_with):
             made = " ".join(f"--{key} {number:g}" for key, number in made_with.items())
             raise _contradiction(file, f"holds tiles that were made with {made}", name, value)
+
+
+def of_slide(
+    file: Path, slide: Slide, resolution: Mapping[str, float], size: int | None = None
+) -> Coords:
+    """Read the tiles of a slide, and check that they are those that are asked for.
+
+    Args:
+        file: The file of the tiles.
+        slide: The slide.
+        resolution: As in `check`.
+        size: As in `check`.
+
+    Raises:
+        SourceError: The file cannot be read, or its tiles are others.
+    """
+    coords = read_coords(file)
+    check(file, coords, resolution, size)
+    if set(resolution_of(coords)) <= {"level"} and slide.mpp:
+        mpp = [number * coords.step for number in slide.mpp]
+        check_pixels(file, slide.title, mpp, resolution)
+    return coords
 
 
 def check_pixels(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ class Bags:
         default = {} if settings.coords else {"mpp": bags.MPP}
         settings = results.with_resolution(settings, config, **default)
         self.settings = settings
-        self.resolution = _without_none(slide_batch.resolution(settings))
+        self.resolution = slide_batch.asked_resolution(settings)
         self.foreground = config.get("foreground")
         self.stain = config.get("stain", stain.NONE)
         self.tissue, self.edge = config.get("tissue", choices.TISSUE[0]), config.get("edge", 0)
@@ -100,16 +99,12 @@ class Bags:
 
     def _checked(self, file: Path, slide: Slide) -> sources.Coords:
         """Return the tiles of a file, after comparing them with the network, the flags and the run."""
-        coords = sources.read_coords(file)
+        coords = tile_coords.of_slide(file, slide, self.resolution)
         if coords.size != self.size:
             raise SourceError(
                 f"{file}: holds tiles of {coords.size} pixels; the network expects {self.size}. Use tiles of tfbig "
                 f"tile --size {self.size}."
             )
-        tile_coords.check(file, coords, self.resolution)
-        if set(tile_coords.resolution_of(coords)) <= {"level"} and slide.mpp:
-            mpp = [number * coords.step for number in slide.mpp]
-            tile_coords.check_pixels(file, slide.title, mpp, self.resolution)
         return coords
 
 
@@ -140,13 +135,9 @@ def _coords_of_run(settings: PredictSettings, config: Config) -> dict[Path, Path
     table = Path(settings.model) / cohort.TABLE
     if not config.get("coords") or not table.exists():
         return {}
-    if _without_none(slide_batch.resolution(settings)) != results.resolution_of_run(config):
+    if slide_batch.asked_resolution(settings) != results.resolution_of_run(config):
         return {}
     rows = splits.read_table(table, (cohort.SLIDE,))
     paths = [Path(row["path"]) for row in rows if row["path"]]
     files = {path: tile_coords.file_of(config["coords"], path) for path in paths}
     return {path: file for path, file in files.items() if file.exists()}
-
-
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}

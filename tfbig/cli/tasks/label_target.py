@@ -9,11 +9,12 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
 from tfbig import mil
 from tfbig.cli.data import target_columns
 from tfbig.cli.data.splits import Data
-from tfbig.cli.tasks.target import Numbers, Predict, Row, Target, sigmoid
+from tfbig.cli.tasks.target import Numbers, Predict, Row, Target
 from tfbig.mil.target_losses import LabelCrossEntropy
 from tfbig.mil.target_metrics import LabelAUC, mean_auc
 from tfbig.results import classification
@@ -58,7 +59,8 @@ class LabelTarget(Target):
 
     def predicted(self, logits: Numbers) -> Numbers:
         """Return probabilities."""
-        return sigmoid(logits)
+        shares: Numbers = expit(np.asarray(logits, np.float64))
+        return shares
 
     def columns(self, prediction: Numbers) -> Row:
         """Return the probability of each label."""
@@ -74,7 +76,7 @@ class LabelTarget(Target):
 
     def tile_numbers(self, scores: Numbers) -> dict[str, Numbers]:
         """Return the probability of each label."""
-        shares = sigmoid(scores)
+        shares = self.predicted(scores)
         return {f"probability_{name}": shares[:, k] for k, name in enumerate(self.names)}
 
     def truth(self, label: Any, data: Data) -> Row:

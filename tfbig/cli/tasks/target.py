@@ -116,11 +116,3 @@ class Target(ABC):
     def first_drawn(self, part: mil.BagSet, predictions: Numbers) -> Sequence[int]:
         """Return numbers of bags, in the order in which attention without a slide is drawn: largest first."""
         return [int(number) for number in np.argsort(-predictions[:, 0], kind="stable")]
-
-
-def sigmoid(logits: Any) -> npt.NDArray[np.float64]:
-    """Return probabilities of logits, float64, without overflow."""
-    values = np.asarray(logits, np.float64)
-    odds = np.exp(-np.abs(values))
-    shares: npt.NDArray[np.float64] = np.where(values >= 0, 1, odds) / (1 + odds)
-    return shares
