@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import keras
@@ -11,6 +12,19 @@ import tensorflow as tf
 from exactness import assert_same, gradients, integer_weights, integers
 
 from tfbig import layers
+
+
+@cache
+def dilates_transposes() -> bool:
+    """Return whether TensorFlow computes transposed convolutions with a dilation on this processor.
+
+    Its own kernels do not; those of oneDNN do, which TensorFlow uses by default only where there is AVX-512.
+    """
+    try:
+        keras.ops.conv_transpose(tf.ones((1, 4, 4, 1)), tf.ones((2, 2, 1, 1)), dilation_rate=2)
+    except tf.errors.InvalidArgumentError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import yaml
 from cli_runs import metrics, predictions, rows_of, write_cohort_slide, write_table
-from samples import write_slide
+from samples import tissue, write_slide
 
 import train
 from tfbig.cli.main import main
@@ -29,7 +29,10 @@ def test_segmentation(segmentation_run, tmp_path, capsys):
     assert [row["slide"] for row in predictions(tmp_path / "again")] == ["c.tif"]
     assert f"evaluating {run} on c.tif" in capsys.readouterr().out
     dice = metrics(tmp_path / "again")["test_dice"]
-    assert dice == pytest.approx(metrics(run)["val_dice"], abs=1e-6)
+    one_pixel = (
+        2 / (tissue(ord("c")).min(axis=2) < 200).sum()
+    )  # its probability may round across a half
+    assert dice == pytest.approx(metrics(run)["val_dice"], abs=one_pixel)
     assert (tmp_path / "again" / "report.html").exists()
 
 
