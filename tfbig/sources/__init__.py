@@ -29,7 +29,8 @@ from tfbig.sources.stain import Macenko, Reinhard, StainNormalised
 from tfbig.sources.views import RGB, CenterCropped, Channels, Grayscale, Padded, Scaled, Upsampled
 from tfbig.sources.volumes.grid import Grid
 from tfbig.sources.volumes.nifti_writing import write_nifti
-from tfbig.sources.volumes.opening import VOLUME_SUFFIXES, open_volume
+from tfbig.sources.volumes.opening import VOLUME_SUFFIXES, is_volume, open_volume
+from tfbig.sources.volumes.opening import title_of as volume_title
 from tfbig.sources.volumes.raw import ArrayVolume, RawVolume
 from tfbig.sources.volumes.views import PaddedVolume, Resampled, Stacked, at_spacing
 from tfbig.sources.volumes.volume import Turned, Volume
@@ -83,6 +84,7 @@ __all__ = [
     "Volume",
     "VolumeOnDisk",
     "at_spacing",
+    "is_volume",
     "open",
     "open_bag",
     "open_slide",
@@ -90,6 +92,7 @@ __all__ = [
     "read_coords",
     "read_mpp_table",
     "resolve",
+    "volume_title",
     "write_coords",
     "write_nifti",
     "write_npy",
