@@ -5,7 +5,7 @@ There are two concepts: `stream` runs a Keras model strip by strip, `Budget` lim
 
 from tfbig.system import backend  # isort: skip  (first: refuses a Keras that tfbig cannot run on)
 from tfbig.system import cpu_allocator  # isort: skip  # noqa: F401  (before TensorFlow creates a tensor)
-from tfbig import layers, metrics, mil, optimizers, patchgd, sources, survival
+from tfbig import layers, losses, metrics, mil, optimizers, patchgd, sources, survival
 from tfbig.errors import (
     BudgetError,
     NonFiniteError,
@@ -45,6 +45,7 @@ __all__ = [
     "WorkerError",
     "backend",
     "layers",
+    "losses",
     "masked",
     "metrics",
     "mil",

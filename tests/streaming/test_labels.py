@@ -159,7 +159,7 @@ def test_pixel_weights_of_ratio_loss_are_an_error() -> None:
     big, _ = both(segmenter)
     big.compile("sgd", keras.losses.Tversky())
     x, y = data(segmenter, 2)
-    with pytest.raises(tfbig.UnsupportedLayerError, match=r"'tversky' is a ratio .* accepts one"):
+    with pytest.raises(tfbig.UnsupportedLayerError, match=r"'tversky' is computed .* accepts one"):
         big.train_on_batch(x, y, np.ones((2, 7, 6)))
 
 

@@ -1,11 +1,11 @@
-"""Reductions of losses: means and sums over pixels, the sums of Dice and Tversky, and metrics without a loss.
+"""Reductions of losses: means and sums over pixels, sums of which losses are functions, and metrics without a loss.
 
 The inputs of each are the prediction, the target and, optionally, sample weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfbig.errors import UnsupportedLayerError
+from tfbig.losses import LossOfSums
 from tfbig.network.graph import Reduce
 from tfbig.system import keras_internals, traces
 
@@ -184,6 +185,57 @@ class RatioSums(Reduce):
         y_pred = self.tail(inputs[0])
         y, p = tf.cast(inputs[1], self.dtype), tf.cast(y_pred, self.dtype)
         return tuple(tf.reduce_sum(t, self.axis) for t in (y * p, y, p)), y_pred
+
+
+class ImageSums(Reduce):
+    """The sums of a `LossOfSums`, in float64.
+
+    Args:
+        loss: The loss.
+        tail: Pixelwise end of the model.
+        metrics: Called once per strip; None without metrics.
+        spatial: Number of spatial axes.
+        channels: Channels of the prediction before `tail`, and of the labels.
+    """
+
+    def __init__(
+        self,
+        loss: LossOfSums,
+        tail: Tail,
+        metrics: Metrics | None,
+        spatial: int,
+        channels: Sequence[int],
+    ) -> None:
+        self.loss = loss
+        self.tail = tail
+        self.metrics = metrics
+        self.dtype = tf.as_dtype(loss.dtype)
+        self.pixels = [[*[1] * spatial, n] for n in channels]
+
+    def init(self, batch: Any) -> tuple[tf.Tensor, ...]:
+        """Return zeros."""
+        sums, _ = self._sums([tf.zeros([batch, *pixel], self.dtype) for pixel in self.pixels])
+        return tuple(tf.zeros_like(t) for t in sums)
+
+    def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, ...]:
+        """Return the sums of a strip, and update the metrics."""
+        sums, y_pred = self._sums(inputs)
+        _update_metrics(self.metrics, inputs, y_pred, strip)
+        return sums
+
+    def pullback(
+        self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
+    ) -> list[Any]:
+        """Return the gradient of the prediction."""
+        with tf.GradientTape() as tape:
+            tape.watch(inputs[0])
+            sums, _ = self._sums(inputs)
+        return [tape.gradient(sums, inputs[0], list(cotangent)), *[None] * len(inputs[1:])]
+
+    def _sums(self, inputs: list[tf.Tensor]) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
+        y_pred = self.tail(inputs[0])
+        sums = self.loss.sums(tf.cast(inputs[1], self.dtype), tf.cast(y_pred, self.dtype))
+        return tuple(tf.cast(t, tf.float64) for t in sums), y_pred
 
 
 class WeightSum(Reduce):

@@ -1,13 +1,14 @@
 """Losses and metrics of images, strip by strip.
 
 A loss that is a mean over pixels is a sum over strips: the part of one strip and its gradient need nothing from
-other strips, so the last sweep is fused. Dice and Tversky are ratios of sums: their gradient needs the sums over the
-whole image first, so they are barriers.
+other strips, so the last sweep is fused. Dice and Tversky are ratios of sums, and `tfbig.losses.LossOfSums` any function
+of them: their gradient needs the sums over the whole image first, so they are barriers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -15,9 +16,17 @@ import tensorflow as tf
 
 from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry.windows import SAME
+from tfbig.losses import LossOfSums
 from tfbig.network import user_code
 from tfbig.network.graph import Graph, Local, Node, Reduce
-from tfbig.network.loss_reductions import MeanLoss, Metrics, MetricsOnly, RatioSums, WeightSum
+from tfbig.network.loss_reductions import (
+    ImageSums,
+    MeanLoss,
+    Metrics,
+    MetricsOnly,
+    RatioSums,
+    WeightSum,
+)
 from tfbig.system import keras_internals
 
 RATIOS = (keras.losses.Dice, keras.losses.Tversky)
@@ -98,7 +107,7 @@ def add(
         The value id of the loss, a scalar.
 
     Raises:
-        UnsupportedLayerError: The loss is not a mean, sum or ratio of sums over pixels.
+        UnsupportedLayerError: The loss is not a mean, sum, ratio or function of sums over pixels.
     """
     mean_of_one_channel = graph.values[prediction].channels == 1 and loss.reduction != "sum"
     value, tail, pixelwise = split_tail(graph, prediction)
@@ -110,7 +119,11 @@ def add(
         inputs.append(_weights_image(graph, target, sample_weight))
     if _is(loss, RATIOS):
         ratio = RatioSums(loss, tail, metrics, graph.spatial, pixelwise)
-        return _add_ratio(graph, ratio, inputs, loss, weight, sample_weight)
+        return _add_of_sums(graph, ratio, inputs, loss, weight, sample_weight)
+    if _is_of_sums(loss):
+        channels = [graph.values[v].channels for v in (value, target)]
+        sums = ImageSums(loss, tail, metrics, graph.spatial, channels)
+        return _add_of_sums(graph, sums, inputs, loss, weight, sample_weight)
     divisor_image = _divisor_image(graph, loss, inputs)
     divided = divisor_image is not None
     op = MeanLoss(
@@ -140,6 +153,11 @@ def _is(loss: keras.losses.Loss, kinds: tuple[type, ...]) -> bool:
     return isinstance(loss, kinds) and not user_code.overridden(loss, "call")
 
 
+def _is_of_sums(loss: keras.losses.Loss) -> bool:
+    """Return whether a loss is a function of sums over pixels, and no subclass overrides `call`."""
+    return isinstance(loss, LossOfSums) and type(loss).call is LossOfSums.call
+
+
 def _check(loss: keras.losses.Loss, graph: Graph, images: list[int]) -> None:
     """Raise if a loss is not a mean, sum or ratio of sums over pixels; `images` are labels and prediction."""
     if loss.reduction in (None, "none"):
@@ -157,12 +175,16 @@ def _check(loss: keras.losses.Loss, graph: Graph, images: list[int]) -> None:
             f"loss '{loss.name}' has axis={axis}; expected the channels, axis=-1."
         )
     channels = [graph.values[v].channels for v in images]
-    if type(loss) not in vars(keras.losses).values() and not user_code.is_per_pixel(
-        loss.call, channels, graph.spatial, str(loss.dtype)
+    of_keras = type(loss) in vars(keras.losses).values()
+    if (
+        not of_keras
+        and not _is_of_sums(loss)
+        and not user_code.is_per_pixel(loss.call, channels, graph.spatial, str(loss.dtype))
     ):
         raise UnsupportedLayerError(
             f"loss '{loss.name}' is not a mean over pixels: for part of an image it returns other values than for all. "
-            "Use a loss that returns one value per pixel, [N, ...], or keras.losses.Dice or Tversky."
+            "Use a loss that returns one value per pixel, [N, ...], keras.losses.Dice or Tversky, or a "
+            "tfbig.losses.LossOfSums."
         )
 
 
@@ -266,7 +288,7 @@ def _movable(node: Node) -> bool:
     return simple and op.axes[0] is not None and set(op.axes[0]) == {SAME}
 
 
-def _add_ratio(
+def _add_of_sums(
     graph: Graph,
     op: Reduce,
     inputs: list[int],
@@ -274,30 +296,37 @@ def _add_ratio(
     weight: float,
     sample_weight: int | None,
 ) -> int:
-    """Add Dice or Tversky: sums over strips, then a scalar computed from them."""
+    """Add a loss of sums over strips: the sums, then a scalar computed from them."""
     if sample_weight is not None and graph.values[sample_weight].image:
         raise UnsupportedLayerError(
-            f"loss '{loss.name}' is a ratio of sums over the image and accepts one weight per image, [N]; "
+            f"loss '{loss.name}' is computed from sums over the image and accepts one weight per image, [N]; "
             "for weights per pixel use a loss that is a mean over pixels."
         )
     sums = graph.reduce(loss.name, op, inputs)
     whole = [sums] if sample_weight is None else [sums, sample_weight]
+    of_sums = loss.of_sums if _is_of_sums(loss) else partial(_one_less_overlap, loss)
     return graph.whole(
-        f"{loss.name}/ratio", lambda x, w: _ratio_value(loss, weight, x[0], *x[1:]), whole
+        f"{loss.name}/mean",
+        lambda x, w: _mean_of_images(loss, of_sums(x[0]), weight, *x[1:]),
+        whole,
     )
 
 
-def _ratio_value(
-    loss: Any, weight: float, sums: tuple[tf.Tensor, ...], *sample_weight: tf.Tensor
-) -> tf.Tensor:
-    """Return one minus the overlap, over all images or their mean (or sum), as in `keras.losses`."""
+def _one_less_overlap(loss: Any, sums: tuple[tf.Tensor, ...]) -> tf.Tensor:
+    """Return one minus the overlap, over all images or of each, as in `keras.losses`."""
     products, labels, predictions = sums
     tiny = keras.backend.epsilon()
     if isinstance(loss, keras.losses.Tversky):
         outside = (labels - products) * loss.alpha + (predictions - products) * loss.beta
-        per_image = 1.0 - products / (products + outside + tiny)
-    else:
-        per_image = 1.0 - 2.0 * products / (labels + predictions + tiny)
+        return 1.0 - products / (products + outside + tiny)
+    return 1.0 - 2.0 * products / (labels + predictions + tiny)
+
+
+def _mean_of_images(
+    loss: keras.losses.Loss, per_image: tf.Tensor, weight: float, *sample_weight: tf.Tensor
+) -> tf.Tensor:
+    """Return the mean (or sum) over images, as in `keras.losses.Loss.__call__`."""
+    per_image = tf.cast(per_image, loss.dtype)
     weights = [tf.cast(w, per_image.dtype) for w in sample_weight]
     for w in weights:
         per_image *= w

@@ -236,7 +236,8 @@ class _Inputs:
 
 def _has_class_labels(loss: keras.losses.Loss) -> bool:
     """Return whether labels are class indices: one channel, however many the prediction has."""
-    return isinstance(loss, keras.losses.SparseCategoricalCrossentropy) or "sparse" in loss.name
+    sparse = isinstance(loss, keras.losses.SparseCategoricalCrossentropy) or "sparse" in loss.name
+    return sparse or getattr(loss, "class_labels", False)
 
 
 # ------------------------------------------------------------------------------- read from Keras
