@@ -83,5 +83,6 @@ def dice(number: npt.NDArray[np.int64]) -> list[float | None]:
     """
     both, predicted, labelled = number.tolist()
     return [
-        2 * b / (p + r) if p + r else None for b, p, r in zip(both, predicted, labelled, strict=True)
+        2 * b / (p + r) if p + r else None
+        for b, p, r in zip(both, predicted, labelled, strict=True)
     ]

@@ -4,4 +4,12 @@ from tfbig.metrics.class_dice import ClassDice
 from tfbig.metrics.counts import ConfusionMatrix, Dice, QuadraticWeightedKappa
 from tfbig.metrics.roc import auc, auc_interval, macro_auc
 
-__all__ = ["ClassDice", "ConfusionMatrix", "Dice", "QuadraticWeightedKappa", "auc", "auc_interval", "macro_auc"]
+__all__ = [
+    "ClassDice",
+    "ConfusionMatrix",
+    "Dice",
+    "QuadraticWeightedKappa",
+    "auc",
+    "auc_interval",
+    "macro_auc",
+]

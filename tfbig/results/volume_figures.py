@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ def planes(
 ) -> None:
     """Draw the plane, row and column through the middle of what is labelled, in each of some masks.
 
-    Voxels are drawn with the sides that the spacing gives them.
+    Voxels are drawn with the sides that the spacing gives them; if the orientation is known, with the top of the patient
+    up, else the front, and with the right side of the patient, or the front, on the left.
 
     Args:
         path: PNG file to write.
@@ -50,8 +51,16 @@ def planes(
         for axis, axes in enumerate(row):
             labels = section(mask, axis, place[axis])[..., 0]
             seen |= set(np.unique(labels).astype(int).tolist())
-            down, across = (spacing[other] for other in range(3) if other != axis)
-            axes.imshow(tint(gray[axis], labels), aspect=down / across, interpolation="nearest")
+            picture = tint(gray[axis], labels)
+            height, width = (
+                n * side
+                for n, side in zip(
+                    np.delete(volume.shape[:3], axis), np.delete(spacing, axis), strict=True
+                )
+            )
+            aspect = (height / len(picture)) / (width / picture.shape[1])
+            shown = _upright(picture, np.delete([*(volume.orientation or "???")], axis).tolist())
+            axes.imshow(shown, aspect=aspect, interpolation="nearest")
             axes.set_title(f"{name}, {('plane', 'row', 'column')[axis]} {place[axis]}", fontsize=9)
             axes.set_axis_off()
     figure.suptitle(title)
@@ -66,22 +75,44 @@ def planes(
 
 
 def middle(masks: Mapping[str, Volume]) -> tuple[int, int, int]:
-    """Return plane, row and column of the mean of the labelled voxels of the first mask that has any, else the middle.
+    """Return plane, row and column of the labelled voxel next to the mean of all, of the first mask that has any.
 
     Args:
         masks: Classes `[D, H, W, 1]`.
+
+    Returns:
+        The voxel; that in the middle if no mask has any.
     """
     shape = next(iter(masks.values())).shape
     for mask in masks.values():
         count, sums = 0, np.zeros(3)
-        for plane in range(shape[0]):
-            found = np.argwhere(mask.read(plane, plane + 1)[0, ..., 0] > 0)
+        for plane, found in _labelled(mask):
             count += len(found)
             sums += [plane * len(found), *found.sum(0)]
-        if count:
-            first, second, third = np.rint(sums / count).astype(int).tolist()
-            return first, second, third
+        if not count:
+            continue
+        best, place = np.inf, (0, 0, 0)
+        for plane, found in _labelled(mask):
+            distances = ((found - sums[1:] / count) ** 2).sum(1) + (plane - sums[0] / count) ** 2
+            if len(found) and distances.min() < best:
+                best = distances.min()
+                row, column = found[distances.argmin()].tolist()
+                place = plane, row, column
+        return place
     return shape[0] // 2, shape[1] // 2, shape[2] // 2
+
+
+def _labelled(mask: Volume) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Yield the number of each plane, and the rows and columns of its labelled voxels, `[n, 2]`."""
+    for plane in range(mask.shape[0]):
+        yield plane, np.argwhere(mask.read(plane, plane + 1)[0, ..., 0] > 0)
+
+
+def _upright(picture: npt.NDArray[Any], letters: Sequence[str]) -> npt.NDArray[Any]:
+    """Return a section as radiologists show it, given the directions in which its rows and columns grow."""
+    down, across = letters
+    picture = picture[::-1] if down in "SA" else picture
+    return picture[:, ::-1] if across in "RA" else picture
 
 
 def section(volume: Volume, axis: int, index: int) -> npt.NDArray[Any]:

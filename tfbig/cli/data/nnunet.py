@@ -136,7 +136,9 @@ def _classes(about: Mapping[str, Any], file: Path) -> tuple[str, ...]:
             f"{file}: its labels are {dict(labels)}; expected the numbers 0, 1, 2, ... without gaps. Number them again."
         ) from None
     if len(names) < 2:
-        raise SourceError(f"{file}: has {len(names)} label; expected the background and another one.")
+        raise SourceError(
+            f"{file}: has {len(names)} label; expected the background and another one."
+        )
     return names
 
 

@@ -204,7 +204,11 @@ def stacked(paths: Sequence[Any], name: str, channels: int | None = None) -> Vol
         volume = sources.Stacked([each.values() for each in opened])
         volume.header = header
     if channels is not None and volume.shape[3] != channels:
-        several = "one volume" if channels == 1 else f"{channels} channels, [D, H, W, {channels}] or a file for each"
+        several = (
+            "one volume"
+            if channels == 1
+            else f"{channels} channels, [D, H, W, {channels}] or a file for each"
+        )
         raise SourceError(
             f"{name}: holds {volume.shape[3]} channels; expected {several}. Take one time of a series, or use the images that "
             "the network was trained on."

@@ -192,5 +192,7 @@ RECIPES = {
 COLLECTIONS = {
     name: Collection(about, EXPECTED[name], reader, RECIPES[name])
     for name, about in choices.COLLECTIONS.items()
-    for reader in [(slide_collections.READERS | image_collections.READERS | volume_collections.READERS)[name]]
+    for reader in [
+        (slide_collections.READERS | image_collections.READERS | volume_collections.READERS)[name]
+    ]
 }

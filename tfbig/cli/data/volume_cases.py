@@ -134,9 +134,7 @@ def load(settings: VolumeSegmentationSettings, stride: tuple[int, int, int]) -> 
         opened[split], failed = found, failed + skipped
         if not found and split != "test":
             reason = skipped[0][1] if skipped else "Add some, or correct the column split."
-            raise SourceError(
-                f"{folder}: no volume of split '{split}' can be used. {reason}"
-            )
+            raise SourceError(f"{folder}: no volume of split '{split}' can be used. {reason}")
     if settings.test_only:
         opened = {"train": (), "val": (), "test": opened[wanted[0]]}
     volumes = [volume for split in SPLITS for volume in opened[split]]
@@ -152,9 +150,7 @@ def load(settings: VolumeSegmentationSettings, stride: tuple[int, int, int]) -> 
     )
 
 
-def _rows(
-    folder: Path, settings: VolumeSegmentationSettings
-) -> tuple[list[Row], tuple[str, ...]]:
+def _rows(folder: Path, settings: VolumeSegmentationSettings) -> tuple[list[Row], tuple[str, ...]]:
     """Return `name`, `images`, `labels` and perhaps `split` of each volume, and the names of the classes."""
     if (folder / TABLE).exists():
         if settings.class_names is None:
@@ -246,7 +242,9 @@ def _opened(
     volumes, failed = [], []
     for row in rows:
         try:
-            volumes.append(open_case(row["name"], row["images"], row["labels"], preparation, classes))
+            volumes.append(
+                open_case(row["name"], row["images"], row["labels"], preparation, classes)
+            )
         except (SourceError, OSError) as error:
             failed.append((str(row["name"]), str(error)))
     return tuple(volumes), failed
@@ -299,7 +297,11 @@ def _channels(volumes: Sequence[LabelledVolume]) -> int:
 def _saved(row: Row) -> Row:
     """Return a row as a run saves it, with absolute paths."""
     images = [str(Path(path).resolve()) for path in row["images"]]
-    named = {"image": images[0]} if len(images) == 1 else {f"image_{n}": p for n, p in enumerate(images)}
+    named = (
+        {"image": images[0]}
+        if len(images) == 1
+        else {f"image_{n}": p for n, p in enumerate(images)}
+    )
     labels = str(Path(row["labels"]).resolve())
     return {"case_id": row["name"], "split": row["split"], **named, "labels": labels}
 
@@ -329,9 +331,17 @@ def draw(
     drawn = []
     for number in order:
         volume = volumes[int(number) % len(volumes)]
-        volume = whole(volume, preparation) if size is None else _crop(volume, size, preparation, foreground, rng)
+        volume = (
+            whole(volume, preparation)
+            if size is None
+            else _crop(volume, size, preparation, foreground, rng)
+        )
         flips = [bool(flip) for flip in rng.integers(0, 2, 3)] if mirror else [False] * 3
-        drawn.append(_mapped(volume, lambda v, flips=flips: sources.Turned(v, (0, 1, 2), flips)) if any(flips) else volume)
+        drawn.append(
+            _mapped(volume, lambda v, flips=flips: sources.Turned(v, (0, 1, 2), flips))
+            if any(flips)
+            else volume
+        )
     return drawn
 
 
@@ -361,7 +371,9 @@ def _crop(
         labels=sources.PaddedVolume(volume.labels, (1, 1, 1), 0, size),
     )
     extents = padded.image.shape[:3]
-    firsts = [int(rng.integers(whole - part + 1)) for whole, part in zip(extents, size, strict=True)]
+    firsts = [
+        int(rng.integers(whole - part + 1)) for whole, part in zip(extents, size, strict=True)
+    ]
     if centred and volume.places:
         places = volume.places[int(rng.integers(len(volume.places)))]
         place = places[int(rng.integers(len(places)))]

@@ -51,9 +51,7 @@ class Volumes:
         self.preparation = preparation_of(config, settings)
         activation = getattr(getattr(last, "activation", None), "__name__", "")
         self.probability = activation == "sigmoid"
-        self.settings = replace(
-            settings, classes=self.classes, stride=max(self.preparation.stride)
-        )
+        self.settings = replace(settings, classes=self.classes, stride=max(self.preparation.stride))
         self.model = tfbig.stream(plain, machine.budget(settings), source_dtype="float32")
 
     def finished(self, path: Path) -> bool:

@@ -180,4 +180,6 @@ class VolumeSegmentationSettings(
 ):
     """Train a 3-D U-Net on volumes of CT, MR or microscopes: on crops, or on whole volumes."""
 
-    EXAMPLE = "--task volume-segmentation --data Dataset004_Hippocampus --crop whole --out runs/mine"
+    EXAMPLE = (
+        "--task volume-segmentation --data Dataset004_Hippocampus --crop whole --out runs/mine"
+    )

@@ -43,7 +43,9 @@ def write(
     run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
     results = over_volumes(rows)
     peak = {} if "peak_bytes" in measured else {"peak_bytes": run_folder.memory_bytes()[1]}
-    run_results.write_metrics(folder, settings, {**measured, **results, "volumes": len(rows), **peak})
+    run_results.write_metrics(
+        folder, settings, {**measured, **results, "volumes": len(rows), **peak}
+    )
     curve = {key: measured[key] for key in ("loss", "val_loss") if key in measured}
     run_results.print_results(curve | results, folder)
 

@@ -83,7 +83,9 @@ class VolumeSegmentation(Task[VolumeSegmentationSettings, VolumeSplits]):
 
     def curve(self, settings: VolumeSegmentationSettings) -> Curve:
         """Return what the learning curve shows."""
-        return Curve({"loss": settings.loss.replace("_", " "), "dice": "Dice"}, "validation volumes")
+        return Curve(
+            {"loss": settings.loss.replace("_", " "), "dice": "Dice"}, "validation volumes"
+        )
 
     def write_results(
         self,
