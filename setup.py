@@ -39,6 +39,7 @@ setup(
     ],
     extras_require={
         "zarr": ["zarr>=3"],
+        "volumes": ["nibabel>=5", "pynrrd>=1", "pydicom>=3"],
         "log": ["tensorboard>=2.20"],
         "dask": ["distributed"],
         "hub": ["huggingface_hub"],
@@ -47,6 +48,7 @@ setup(
             *("pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"),
             "selenium",  # opens reports in a browser
             "zarr>=3",
+            *("nibabel>=5", "pynrrd>=1", "pydicom>=3"),
             "tensorboard>=2.20",
             "distributed",
             "lifelines",  # what tests of survival analysis compare with

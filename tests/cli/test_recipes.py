@@ -8,6 +8,7 @@ import train
 from tfbig.cli.settings.flag import flags_of, saved_value
 
 TASKS = {
+    "volumes": "volume-segmentation",
     "patchgd-segmentation": "patchgd-segmentation",
     "patchgd": "patchgd",
     "gigapixel": "segmentation",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from tfbig import SourceError, Stopped, TfbigError, sources
 from tfbig.cli import dask, messages
-from tfbig.cli.data import cohort, slide_folders
+from tfbig.cli.data import cohort, slide_folders, volume_folders
 from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.flag import deciding
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
@@ -38,7 +38,8 @@ class Work(Generic[S]):
         settings: Settings of the command, without gaps.
         process: Function that processes the slide of a path and returns a line to print.
         finished: Function that returns whether the slide of a path is done.
-        reads_bags: Whether paths are those of bags of features, which `process` opens itself; its slide is None.
+        reads: What paths are those of: "slides", or "bags" of features or "volumes", which `process` opens itself; its
+            slide is then None.
         prepare: Function that is called once before the first slide, if any is not done; what it raises ends the
             command.
     """
@@ -47,8 +48,16 @@ class Work(Generic[S]):
     settings: S
     process: Callable[[Path, Any], str]
     finished: Callable[[Path], bool]
-    reads_bags: bool = False
+    reads: str = "slides"
     prepare: Callable[[], object] = lambda: None
+
+
+LISTED: Mapping[str, tuple[Callable[[Path], list[Path]], Collection[str]]] = {
+    "slides": (slide_folders.slides_in, sources.SLIDE_SUFFIXES),
+    "bags": (slide_folders.bags_in, slide_folders.BAG_SUFFIXES),
+    "volumes": (volume_folders.volumes_in, (*sources.VOLUME_SUFFIXES, "DICOM")),
+}
+"""Functions that list a folder, and the suffixes that they look for, by what is read."""
 
 
 class Outcome(NamedTuple):
@@ -103,7 +112,7 @@ def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
     """
     work = make_work(settings)
     settings, folder = work.settings, Path(settings.out)
-    all_paths = list_slides(settings.slides, work.reads_bags)
+    all_paths = list_slides(settings.slides, work.reads)
     paths = select_shard(all_paths, settings.shard)
     sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
     if not settings.dry_run:
@@ -173,7 +182,7 @@ def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
         _check_name(path)
         with ExitStack() as stack:
             slide = None
-            if not work.reads_bags:
+            if work.reads == "slides":
                 slide = stack.enter_context(closing(open_slide(path, mpp, work.settings)))
             line = work.process(path, slide)
     except Stopped:
@@ -221,13 +230,13 @@ def select_shard(paths: list[Path], shard: str | None) -> list[Path]:
     return paths[index::count]
 
 
-def list_slides(names: Sequence[str | Path], bags: bool = False) -> list[Path]:
+def list_slides(names: Sequence[str | Path], reads: str = "slides") -> list[Path]:
     """Return the slides among files and folders, by name.
 
     Args:
         names: Paths of slides, of folders and of tables of slides, `*.csv`; subfolders of a folder without slides are
             searched too.
-        bags: Whether to list bags of features instead.
+        reads: What to list, as in `Work`.
 
     Raises:
         SourceError: A folder holds no slides, a table lacks `slide_id`, or two slides have the same name.
@@ -238,19 +247,20 @@ def list_slides(names: Sequence[str | Path], bags: bool = False) -> list[Path]:
             paths += [row["path"] for row in cohort.slides_of_table(path)]
             continue
         is_folder = path.is_dir() and path.suffix.lower() != ".zarr"
-        listed = slide_folders.bags_in if bags else slide_folders.slides_in
+        listed, suffixes = LISTED[reads]
         files = listed(path) if is_folder else [path]
         if not files:
-            suffixes = slide_folders.BAG_SUFFIXES if bags else sources.SLIDE_SUFFIXES
-            what = f"{'bags' if bags else 'slides'} ({', '.join(sorted(suffixes))})"
-            raise SourceError(f"{path}: holds no {what}. Check the path.")
+            raise SourceError(
+                f"{path}: holds no {reads} ({', '.join(sorted(suffixes))}). Check the path."
+            )
         paths += files
     by_name: dict[str, Path] = {}
     for path in dict.fromkeys(paths):
-        other = by_name.setdefault(title_of(path), path)
+        title = volume_folders.case_of(path) if reads == "volumes" else title_of(path)
+        other = by_name.setdefault(title, path)
         if other != path:
             raise SourceError(
-                f"{path} and {other}: results of both would be written to '{title_of(path)}'. Rename one, or use two "
+                f"{path} and {other}: results of both would be written to '{title}'. Rename one, or use two "
                 "--out folders."
             )
     return list(by_name.values())

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfbig.engine import backgrounds
 from tfbig.engine.program import Program
 from tfbig.geometry.background import Background
+from tfbig.sources.handles import TURNED
 from tfbig.system import keras_internals, tensorflow_internals
 
 
@@ -88,7 +89,13 @@ def _inputs(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, tf.Tens
 
 
 def _transposed(image: tf.Tensor, axes: tuple[int, ...]) -> tf.Tensor:
-    return image if list(axes) == sorted(axes) else tf.transpose(image, axes)
+    """Return an image, or the handles of images, with the axes in another order."""
+    if list(axes) == sorted(axes):
+        return image
+    if image.dtype == tf.string:
+        order = "".join(str(axis - 1) for axis in axes[1:-1])
+        return tf.strings.join([image, f"{TURNED}{order}"])
+    return tf.transpose(image, axes)
 
 
 def arguments(program: Program, tensors: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:

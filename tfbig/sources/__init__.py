@@ -3,7 +3,8 @@
 A `Source` is an image `[H, W, C]` that is read by bands of rows or rectangles; `open` returns one for a path or an
 array. `Source.crop`, `Grayscale`, `RGB`, `Masked`, `Padded`, `Scaled`, `StainNormalised` and `Upsampled` transform a
 source as it is read. A `Slide` is a pyramid of images with the size of their pixels; `open_slide` chooses its reader,
-and `Slide.at` returns the source of one resolution. A `Bag` has instances `[n, ...]`, read by slices; `open_bag`
+and `Slide.at` returns the source of one resolution. A `Volume` is a source `[D, H, W, C]` with the place of its voxels.
+A `Bag` has instances `[n, ...]`, read by slices; `open_bag`
 returns one, and `Patches` and `Tiles` are bags of an image.
 
 A dataset refers to a source by its `handle`, a short string: `resolve(handle).read(start, stop)` returns rows.
@@ -16,7 +17,7 @@ from tfbig.sources.bags.bag_files import FeatureBag, NpyBag, PictureBag, open_ba
 from tfbig.sources.bags.patches import Patches
 from tfbig.sources.bags.tile_coords import Coords, read_coords, write_coords
 from tfbig.sources.bags.tiles import Tiles
-from tfbig.sources.handles import OnDisk, resolve
+from tfbig.sources.handles import OnDisk, VolumeOnDisk, resolve
 from tfbig.sources.masked import Masked
 from tfbig.sources.resolution import Resolution, read_mpp_table
 from tfbig.sources.slides.ome_tiff import write_ome_tiff
@@ -26,13 +27,22 @@ from tfbig.sources.slides.tiff import TiffSource
 from tfbig.sources.source import Readable, Source
 from tfbig.sources.stain import Macenko, Reinhard, StainNormalised
 from tfbig.sources.views import RGB, CenterCropped, Channels, Grayscale, Padded, Scaled, Upsampled
+from tfbig.sources.volumes.grid import Grid
+from tfbig.sources.volumes.nifti_writing import write_nifti
+from tfbig.sources.volumes.opening import VOLUME_SUFFIXES, is_volume, open_volume
+from tfbig.sources.volumes.opening import title_of as volume_title
+from tfbig.sources.volumes.raw import ArrayVolume, RawVolume
+from tfbig.sources.volumes.views import PaddedVolume, Resampled, Stacked, at_spacing
+from tfbig.sources.volumes.volume import Turned, Volume
 from tfbig.sources.writing import NpyWriter, write_npy
 
 __all__ = [
     "RGB",
     "SLIDE_SUFFIXES",
+    "VOLUME_SUFFIXES",
     "ArrayBag",
     "ArraySource",
+    "ArrayVolume",
     "Augmentation",
     "Augmented",
     "AugmentedEach",
@@ -44,34 +54,47 @@ __all__ = [
     "FeatureBag",
     "Filled",
     "Grayscale",
+    "Grid",
     "Macenko",
     "Masked",
     "NpyBag",
     "NpyWriter",
     "OnDisk",
     "Padded",
+    "PaddedVolume",
     "Patches",
     "PictureBag",
     "RawSource",
+    "RawVolume",
     "Readable",
     "Reinhard",
+    "Resampled",
     "Resized",
     "Resolution",
     "Scaled",
     "Slide",
     "Source",
+    "Stacked",
     "StainNormalised",
     "Subset",
     "TiffSource",
     "Tiles",
+    "Turned",
     "Upsampled",
+    "Volume",
+    "VolumeOnDisk",
+    "at_spacing",
+    "is_volume",
     "open",
     "open_bag",
     "open_slide",
+    "open_volume",
     "read_coords",
     "read_mpp_table",
     "resolve",
+    "volume_title",
     "write_coords",
+    "write_nifti",
     "write_npy",
     "write_ome_tiff",
 ]

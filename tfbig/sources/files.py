@@ -43,6 +43,20 @@ class File:
         weakref.finalize(self, os.close, self._descriptor)
         self.num_bytes = os.fstat(self._descriptor).st_size
 
+    @classmethod
+    def of_descriptor(cls, descriptor: int, name: str) -> File:
+        """Return an open file of the system, which it closes in the end.
+
+        Args:
+            descriptor: The descriptor.
+            name: Name for error messages.
+        """
+        file = cls.__new__(cls)
+        file.path, file._descriptor = name, descriptor
+        weakref.finalize(file, os.close, descriptor)
+        file.num_bytes = os.fstat(descriptor).st_size
+        return file
+
     def check_length(self, end: int) -> None:
         """Raise SourceError if the file ends before byte `end`.
 

@@ -15,7 +15,11 @@ from tfbig.sources.bags.bag import Bag
 from tfbig.sources.files import PathLike, cannot_open
 from tfbig.sources.slides.opening import open, open_slide, shape_of_file
 from tfbig.sources.source import Readable, RowArray, Source, registered
+from tfbig.sources.volumes.opening import describe_volume
+from tfbig.sources.volumes.volume import Box, Turned, Volume
 
+TURNED: Final = "?axes="
+"""What a handle of a volume ends with, before its axes in another order: `tfbig:7?axes=102`."""
 _MAX_OPEN_FILES: Final = 16
 
 _lock = threading.Lock()
@@ -31,7 +35,7 @@ def resolve(handle: str) -> Readable:
 
     Args:
         handle: `Source.handle`, `Source.changed_handle`, `Bag.handle`, `Bag.drawn_handle`, or a
-            path that `open` accepts.
+            path that `open` accepts. The engine appends the order of the axes to that of a volume.
 
     Returns:
         The source or bag.
@@ -48,9 +52,12 @@ def resolve(handle: str) -> Readable:
         >>> int(tfbig.sources.resolve("slide.npy").read(3, 4).max())
         7
     """
-    if handle.startswith("tfbig:"):
-        return _resolve_registered(handle)
-    return _resolve_file(handle)
+    plain, _, order = handle.partition(TURNED)
+    readable = _resolve_registered(plain) if plain.startswith("tfbig:") else _resolve_file(plain)
+    if not order:
+        return readable
+    assert isinstance(readable, Volume)  # only volumes are turned
+    return Turned(readable, [int(axis) for axis in order])
 
 
 class _Selection(NamedTuple):
@@ -157,6 +164,42 @@ class OnDisk(Source):
                 f"{self.dtype} when it was opened. Open it again."
             )
         return source
+
+
+@final
+class VolumeOnDisk(Volume):
+    """A volume on disk whose file is opened when it is read.
+
+    Of all images and volumes on disk, the 16 read last stay open, so that no more compressed volumes have decoded
+    samples
+    in the temporary folder.
+
+    Args:
+        path: The file or folder, as in `open`.
+
+    Raises:
+        SourceError: The file cannot be opened; when it is read, it is damaged, or was replaced by another volume.
+
+    Example:
+        >>> volume = tfbig.sources.VolumeOnDisk("x.nii.gz")  # doctest: +SKIP
+        >>> volume.spacing  # doctest: +SKIP
+        (3.0, 0.8, 0.8)
+    """
+
+    def __init__(self, path: PathLike) -> None:
+        found = describe_volume(path)
+        samples = found.samples
+        super().__init__(samples.shape, samples.dtype, os.fspath(path), found.grid, found.scaling)
+        self.header = found.header
+
+    def _read_box(self, box: Box) -> RowArray:
+        volume = _resolve_file(self.name)
+        if not isinstance(volume, Volume) or volume.shape != self.shape:
+            raise SourceError(
+                f"{self.name}: was replaced: it is {volume.shape} now, and was {self.shape} when it was opened. "
+                "Open it again."
+            )
+        return volume.read_box(*box)
 
 
 def _resolve_file(path: str, selection: _Selection = _FINEST) -> Source:

@@ -242,8 +242,8 @@ class Source(Readable):
         """Return `start, stop, left, right` of a valid rectangle."""
         height, width = self.shape[:2]
         down, across = (
-            _interval(self.name, "rows", rows, height),
-            _interval(self.name, "columns", columns, width),
+            interval(self.name, "rows", rows, height),
+            interval(self.name, "columns", columns, width),
         )
         return (*down, *across)
 
@@ -337,8 +337,8 @@ class Cropped(View):
     def __init__(
         self, source: Source, rows: tuple[int, int] | None, columns: tuple[int, int] | None
     ) -> None:
-        self._top, bottom = _interval(source.name, "rows", rows, source.shape[0])
-        self._left, right = _interval(source.name, "columns", columns, source.shape[1])
+        self._top, bottom = interval(source.name, "rows", rows, source.shape[0])
+        self._left, right = interval(source.name, "columns", columns, source.shape[1])
         shape = (bottom - self._top, right - self._left, source.shape[2])
         where = f"[{self._top}:{bottom}, {self._left}:{right}]"
         super().__init__(source, shape, source.dtype, source.name + where)
@@ -411,10 +411,20 @@ def _sample_dtype(dtype: npt.DTypeLike, name: str) -> np.dtype[Any]:
     return native
 
 
-def _interval(
+def interval(
     name: str, axis: str, interval: tuple[int, int] | None, extent: int
 ) -> tuple[int, int]:
-    """Return a valid `(start, stop)`; None stands for the whole axis."""
+    """Return a valid `(start, stop)`.
+
+    Args:
+        name: Name of the image, for the error.
+        axis: Name of the axis, for the error.
+        interval: `(start, stop)`; None for the whole axis.
+        extent: Length of the axis.
+
+    Raises:
+        IndexError: It is empty or out of bounds.
+    """
     start, stop = (0, extent) if interval is None else interval
     if not 0 <= start < stop <= extent:
         raise IndexError(

@@ -54,6 +54,7 @@ class NpyWriter:
         file: The file, open for writing in binary mode. Its header is written at once.
         shape: Shape of the array; the first axis is the rows.
         dtype: Dtype of the array.
+        axis: Axis along which bands are written: 0 for rows.
 
     Attributes:
         path: Path of the file.
@@ -68,39 +69,45 @@ class NpyWriter:
         [0, 0, 2, 2]
     """
 
-    def __init__(self, file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any], axis: int = 0
+    ) -> None:
         self.path = file.name
         self.shape = shape
         self.dtype = dtype
-        self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
-        self._is_written = np.zeros(shape[0], bool)
+        self._axis = axis
+        self._row_bytes = math.prod(shape[axis + 1 :]) * dtype.itemsize
+        self._is_written = np.zeros(shape[axis], bool)
         self._file = file
         descr = np.lib.format.dtype_to_descr(dtype)
         header = {"descr": descr, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         file.flush()
         self._offset = file.tell()
-        file.truncate(self._offset + shape[0] * self._row_bytes)
+        file.truncate(self._offset + math.prod(shape) * dtype.itemsize)
 
     def write(self, start: int, rows: RowArray) -> None:
         """Write a band of rows.
 
         Args:
             start: Index of the first row to write.
-            rows: `[r, ...]`, with the dtype of the file and its shape after the first axis.
+            rows: `[r, ...]`, with the dtype of the file and its shape but for the number of rows.
 
         Raises:
             ValueError: The dtype or shape of `rows` differs, or the rows end outside the file.
             SourceError: The disk is full, or writing failed.
         """
-        stop = start + len(rows)
-        fits = rows.shape[1:] == self.shape[1:] and start >= 0 and stop <= self.shape[0]
-        if rows.dtype != self.dtype or not fits:
+        axis, extent = self._axis, self.shape[self._axis]
+        stop = start + rows.shape[axis]
+        expected = (*self.shape[:axis], rows.shape[axis], *self.shape[axis + 1 :])
+        if rows.dtype != self.dtype or rows.shape != expected or start < 0 or stop > extent:
             raise ValueError(
                 f"{self.path}: rows {start}:{stop} of shape {rows.shape} and dtype {rows.dtype} do "
                 f"not fit shape {self.shape} and dtype {self.dtype}. Convert or crop the rows."
             )
-        self._write_bytes(np.ascontiguousarray(rows), self._offset + start * self._row_bytes)
+        for number, band in enumerate(rows.reshape(-1, *rows.shape[axis:])):
+            place = self._offset + (number * extent + start) * self._row_bytes
+            self._write_bytes(np.ascontiguousarray(band), place)
         self._is_written[start:stop] = True
 
     def _write_bytes(self, rows: RowArray, offset: int) -> None:
@@ -116,13 +123,15 @@ class NpyWriter:
         missing = np.flatnonzero(~self._is_written)
         if missing.size:
             raise SourceError(
-                f"{self.path}: {missing.size} of {self.shape[0]} rows were not written, the first "
+                f"{self.path}: {missing.size} of {len(self._is_written)} rows were not written, the first "
                 f"is row {missing[0]}. Write every row before leaving write_npy."
             )
 
 
 @contextmanager
-def write_npy(path: PathLike, shape: Sequence[int], dtype: npt.DTypeLike) -> Iterator[NpyWriter]:
+def write_npy(
+    path: PathLike, shape: Sequence[int], dtype: npt.DTypeLike, axis: int = 0
+) -> Iterator[NpyWriter]:
     """Write a `.npy` file by rows; it gets its name only when it is complete.
 
     Args:
@@ -130,6 +139,7 @@ def write_npy(path: PathLike, shape: Sequence[int], dtype: npt.DTypeLike) -> Ite
             `.part-NAME` in the same folder, which is deleted if anything fails.
         shape: Shape of the array; the first axis is the rows.
         dtype: Dtype of the array.
+        axis: Axis along which bands are written: 0 for rows.
 
     Yields:
         An `NpyWriter`, whose `write(start, rows)` accepts bands of rows in any order.
@@ -159,7 +169,7 @@ def write_npy(path: PathLike, shape: Sequence[int], dtype: npt.DTypeLike) -> Ite
         except OSError as error:
             raise cannot_open(part, error) from error
         with file:
-            writer = NpyWriter(file, extents, np.dtype(dtype))
+            writer = NpyWriter(file, extents, np.dtype(dtype), axis)
             yield writer
             writer._check_complete()
 

@@ -65,7 +65,7 @@ class Labels:
         tensor = tf.convert_to_tensor(tensor)
         if tensor.dtype != tf.string:
             return tensor
-        shape = read_ahead.source_shape(tensor)
+        shape = read_ahead.source_shape(tensor, self.rank)
         image = read_ahead.read_source(tensor, [(0, shape[1])], tf.as_dtype(self.source_dtype))
         return tf.ensure_shape(image, [*[None] * (self.rank - 1), channels])
 

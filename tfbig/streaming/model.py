@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfbig import sources
-from tfbig.engine import keras_variables, traced_steps
+from tfbig.engine import keras_variables, read_ahead, traced_steps
 from tfbig.errors import UnsupportedLayerError
 from tfbig.network import front_and_rest, user_code
 from tfbig.plan.plan import Plan
@@ -307,14 +307,14 @@ class StreamedModel(LayoutModel):
         """Predict one image of any size into a `.npy` file, strip by strip (at once if not all layers stream).
 
         Args:
-            image: A `Source`, a path or an array `[H, W, C]`.
+            image: A `Source`, a path or an array `[H, W, C]`; for a model of volumes, `[D, H, W, C]`.
             path: File to write; it appears under this name only when it is complete.
             convert: Function from a strip of the prediction, `[r, W, K]`, to the array to write, `[r, W, ...]`, which
-                must convert each pixel by itself, such as `lambda rows: rows.astype("float16")`. By default the
+                must convert each pixel by itself (of volumes, a box `[d, h, w, K]`), such as `lambda rows: rows.astype("float16")`. By default the
                 prediction is written unchanged.
 
         Returns:
-            The converted prediction `[H, W, K]`, as a source.
+            The converted prediction `[H, W, K]` or `[D, H, W, K]`, as a source.
 
         Raises:
             ValueError: The model has several inputs or outputs, or its output is not an image.
@@ -322,7 +322,7 @@ class StreamedModel(LayoutModel):
         """
         source = sources.open(image)
         with source.lent() as handle:
-            key, size = tf.constant([handle]), source.shape[:2]
+            key, size = tf.constant([handle]), source.shape[:-1]
             tf_errors.retry_with_less_memory(
                 self, lambda: _predict_to(self, key, size, path, convert or _unchanged)
             )
@@ -461,11 +461,14 @@ def _predict_to(
     if model._split is not None:
         return prediction.whole(model, handle, path, convert)
     inputs, outputs = model._functional_twin.inputs, model._functional_twin.outputs
-    if len(inputs) != 1 or len(outputs) != 1 or not model.spatial or model._programs.rank != 4:
+    if len(inputs) != 1 or len(outputs) != 1 or not model.spatial or model._programs.rank == 3:
         raise ValueError(
             f"'{model.name}' has {len(inputs)} inputs and {len(outputs)} outputs; predict_to expects one image "
-            "[H, W, C] and returns one. Use predict."
+            "[H, W, C] or [D, H, W, C] and returns one. Use predict."
         )
+    if len(size) != model._programs.rank - 2:
+        where = f"'{model.name}': input '{inputs[0].name}'"
+        read_ahead.checked_shape(handle, inputs[0].shape, where)  # raises
     program = model._programs.forward(False, [handle], Compiled.by(model), always_streams=True)
     prediction.by_strips(program, handle, size, path, convert)
     return None

@@ -39,21 +39,27 @@ def by_strips(
     Args:
         program: Program with one image as input and one as output.
         handle: String `[1]`.
-        size: Rows and columns of the image.
+        size: Rows and columns of the image; planes, rows and columns of a volume.
         path: File to write.
-        convert: Function from a strip of the prediction, `[r, W, K]`, to the array to write.
+        convert: Function from a strip of the prediction, `[r, W, K]` or of a volume `[r, H, W, K]`, to the array to
+            write. Strips of volumes are along their longest axis, so any of the first three may be short.
     """
     graph = program.graph
     (output,) = graph.outputs
-    rows, columns = graph.extents({graph.inputs[0]: size})[output]
+    extents = graph.extents({graph.inputs[0]: graph.to_graph_order(size)})[output]
     info = graph.values[output]
     dtype = tf.as_dtype(info.dtype).as_numpy_dtype
-    pixel = convert(np.zeros((1, 1, info.channels), dtype))
+    pixel = convert(np.zeros((*[1] * len(size), info.channels), dtype))
+    axes = [axis - 1 for axis in graph.inverse_permutation[1:]]  # of the model, in a strip
+    shape = (*(extents[axis] for axis in axes[:-1]), *pixel.shape[len(size) :])
+
+    def write(start: int, strip: np.ndarray) -> None:
+        writer.write(start, convert(strip.astype(dtype, copy=False).transpose(axes)))
+
+    along = axes.index(0)
     with (
-        sources.write_npy(path, (rows, columns, *pixel.shape[2:]), pixel.dtype) as writer,
-        host_store.sink(
-            lambda start, strip: writer.write(start, convert(strip.astype(dtype, copy=False)))
-        ) as key,
+        sources.write_npy(path, shape, pixel.dtype, along) as writer,
+        host_store.sink(write) as key,
     ):
         inputs = keras_variables.arguments(program, [handle])
         program.forward(inputs, keras_variables.weights(program), {output: tf.constant(key)})

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfbig.engine import machine_rates
+from tfbig.engine import machine_rates, read_ahead
 from tfbig.engine.program import Program
 from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry.background import Background
@@ -129,6 +129,15 @@ class LossProgram(NamedTuple):
     labels: list[int]
 
 
+def _size_of(tensor: Any) -> Sequence[Any] | None:
+    """Return planes, rows and columns of volumes or of volumes behind eager handles; None of other tensors."""
+    if tensor.dtype == tf.string and hasattr(tensor, "numpy"):
+        shape: Sequence[Any] = read_ahead.shape_of(tensor)
+    else:
+        shape = () if tensor.shape.rank is None else tensor.shape.as_list()
+    return shape[1:-1] if len(shape) == 5 else None
+
+
 class Programs:
     """The programs of a model, each built when it is first needed.
 
@@ -195,8 +204,10 @@ class Programs:
 
         Images of two axes are always cut by rows, because files are read by rows.
         """
-        sizes = [t.shape[1:-1].as_list() for t in tensors if t.shape.rank == 5]
-        if sizes and not self.bags and None not in sizes[0]:
+        if self.rank != 5 or self.bags:
+            return
+        sizes = [size for t in tensors if (size := _size_of(t)) is not None]
+        if sizes and None not in sizes[0]:
             self.order = keras_reader.longest_first(sizes[0])
 
     def plan(

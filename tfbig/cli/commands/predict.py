@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tfbig.cli import predictors, slide_batch
 from tfbig.cli.predictors.features import Features
+from tfbig.cli.predictors.volumes import Volumes
 from tfbig.cli.settings.slide_settings import PredictSettings
 
 
@@ -19,7 +20,9 @@ def work(settings: PredictSettings) -> slide_batch.Work[PredictSettings]:
         settings: Settings of the command.
     """
     predictor = predictors.make(settings)
-    reads_bags = isinstance(predictor, Features)
+    reads = "slides"
+    if isinstance(predictor, (Features, Volumes)):
+        reads = "bags" if isinstance(predictor, Features) else "volumes"
     return slide_batch.Work(
-        "predict", predictor.settings, predictor.predict, predictor.finished, reads_bags
+        "predict", predictor.settings, predictor.predict, predictor.finished, reads
     )

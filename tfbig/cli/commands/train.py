@@ -15,6 +15,7 @@ from tfbig.cli.tasks.patchgd import PatchGDTask
 from tfbig.cli.tasks.patchgd_segmentation import PatchGDSegmentationTask
 from tfbig.cli.tasks.segmentation import Segmentation
 from tfbig.cli.tasks.task import Task
+from tfbig.cli.tasks.volume_segmentation import VolumeSegmentation
 from tfbig.results import run_folder
 from tfbig.system import progress
 
@@ -24,6 +25,7 @@ TASKS: dict[str, Task[Any, Any]] = {
     "mil": MIL(),
     "patchgd": PatchGDTask(),
     "patchgd-segmentation": PatchGDSegmentationTask(),
+    "volume-segmentation": VolumeSegmentation(),
 }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfbig import SourceError
-from tfbig.cli.data import image_collections, slide_collections
+from tfbig.cli.data import image_collections, slide_collections, volume_collections
 from tfbig.cli.data.collection_tables import Found
 from tfbig.cli.settings import choices
 
@@ -118,6 +118,12 @@ EXPECTED = {
         "  train.csv                 id,digit_sum: of the competition\n  train/ID.jpeg             28000 images\n"
         "  or the files of MNIST, of which images are made: train-images-idx3-ubyte.gz and so on"
     ),
+    "nnunet": (
+        "  dataset.json              channel_names, labels, file_ending; or of the Decathlon modality, labels, training\n"
+        "  imagesTr/CASE_0000.nii.gz a file for each channel, _0000, _0001, ...; of the Decathlon CASE.nii.gz with all\n"
+        "  labelsTr/CASE.nii.gz      labels 0, 1, ... on the grid of the image\n"
+        "  imagesTs/CASE_0000.nii.gz optional, cases to predict"
+    ),
     "uci-har": (
         "  UCI HAR Dataset/train/Inertial Signals/body_acc_x_train.txt and eight others, train/y_train.txt\n"
         "  UCI HAR Dataset/test/Inertial Signals/body_acc_x_test.txt and eight others, test/y_test.txt"
@@ -172,6 +178,10 @@ RECIPES = {
         Recipe("patchgd-ultramnist-as-published", "PatchGD, images made of digits"),
         Recipe("patchgd-ultramnist-competition", "PatchGD, images of the competition", "images"),
     ),
+    "nnunet": (
+        Recipe("volumes-whole", "a 3-D U-Net on whole volumes"),
+        Recipe("volumes-patches", "the same network on crops"),
+    ),
     "uci-har": (
         Recipe("patchgd-har-as-published", "PatchGD"),
         Recipe("patchgd-har-as-coded", "PatchGD with the network of its code"),
@@ -182,5 +192,7 @@ RECIPES = {
 COLLECTIONS = {
     name: Collection(about, EXPECTED[name], reader, RECIPES[name])
     for name, about in choices.COLLECTIONS.items()
-    for reader in [(slide_collections.READERS | image_collections.READERS)[name]]
+    for reader in [
+        (slide_collections.READERS | image_collections.READERS | volume_collections.READERS)[name]
+    ]
 }

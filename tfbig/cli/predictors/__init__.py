@@ -2,7 +2,7 @@
 
 Each class takes the settings of `tfbig predict`, the model and the settings of its run; its attribute `settings` has no
 gaps. `predict(path, slide)` writes the results and returns a line to print; `finished(path)` returns whether that is
-done. Those of features read bags instead of slides: their `slide` is None.
+done. Those of features read bags instead of slides, those of volumes volumes: their `slide` is None.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from tfbig.cli.predictors.features import Features
 from tfbig.cli.predictors.images import Images
 from tfbig.cli.predictors.masks import Masks
 from tfbig.cli.predictors.results import load_run
+from tfbig.cli.predictors.volumes import Volumes
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.patchgd import PatchGDSegmentation
 
-Predictor: TypeAlias = Bags | Features | Images | Masks
+Predictor: TypeAlias = Bags | Features | Images | Masks | Volumes
 
 
 def make(settings: PredictSettings) -> Predictor:
@@ -37,6 +38,7 @@ def make(settings: PredictSettings) -> Predictor:
         return Masks(settings, plain, config)
     (image, *_), (output, *_) = plain.inputs, plain.outputs
     kinds: dict[tuple[int, int], type[Predictor]] = {
+        (5, 5): Volumes,
         (4, 4): Masks,
         (4, 2): Images,
         (5, 2): Bags,
@@ -46,6 +48,7 @@ def make(settings: PredictSettings) -> Predictor:
     if kind is None:
         raise SourceError(
             f"{settings.model}: maps {image.shape} to {output.shape}; expected images [N, H, W, C] to masks "
-            "[N, H, W, K] or to classes [N, K], or bags of tiles [N, n, H, W, C] or of features [N, n, d] to classes."
+            "[N, H, W, K] or to classes [N, K], volumes "
+            "[N, D, H, W, C] to masks [N, D, H, W, K], or bags of tiles [N, n, H, W, C] or of features [N, n, d] to classes."
         )
     return kind(settings, plain, config)

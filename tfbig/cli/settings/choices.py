@@ -63,6 +63,7 @@ COLLECTIONS = {
     "imagenette": "pictures of ten classes of ImageNet",
     "qmnist": "handwritten digits (Yadav, Bottou, 2019), or those of MNIST",
     "ultramnist": "sums of digits of all sizes (Gupta et al., 2022), of the competition or made of MNIST",
+    "nnunet": "volumes in the layout of nnU-Net, or of the Medical Segmentation Decathlon",
     "uci-har": "activities from signals of a smartphone (Anguita et al., 2013)",
 }
 """Public data sets of `tfbig dataset`, and what each is."""
@@ -71,6 +72,11 @@ UNET_STRIDE = 128
 """Rows and columns of crops for the gigapixel U-Net are multiples of this."""
 WHOLE = "whole"
 """Crop of whole slides."""
+STORED = "stored"
+"""Orientation of volumes as they are stored."""
+VOLUME_NETWORKS = ("unet3d",)
+VOLUME_AUGMENTATIONS = ("none", "mirror")
+VOLUME_LOSSES = ("dice_crossentropy", "crossentropy")
 EVALUATED = ("test", "all")
 """Slides of another table that are evaluated."""
 TISSUE_METHODS = ("colour", "otsu", "grey")

@@ -34,6 +34,8 @@ from tfbig.cli.settings.training_settings import (
     epochs_flag,
 )
 
+from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSettings
+
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentationTask:
@@ -391,7 +393,11 @@ class PatchGDSettings(
 
 
 TrainSettings: TypeAlias = (
-    SegmentationSettings | MILSettings | PatchGDSettings | PatchGDSegmentationSettings
+    SegmentationSettings
+    | MILSettings
+    | PatchGDSettings
+    | PatchGDSegmentationSettings
+    | VolumeSegmentationSettings
 )
 """Settings of a training run or an evaluation of any task."""
 
@@ -400,11 +406,13 @@ TASKS: dict[
     type[SegmentationSettings]
     | type[MILSettings]
     | type[PatchGDSettings]
-    | type[PatchGDSegmentationSettings],
+    | type[PatchGDSegmentationSettings]
+    | type[VolumeSegmentationSettings],
 ] = {
     "segmentation": SegmentationSettings,
     "mil": MILSettings,
     "patchgd": PatchGDSettings,
     "patchgd-segmentation": PatchGDSegmentationSettings,
+    "volume-segmentation": VolumeSegmentationSettings,
 }
 """Settings class of each task; the first is the default."""

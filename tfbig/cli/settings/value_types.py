@@ -6,7 +6,8 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 
 from tfbig.cli.settings import choices
-from tfbig.cli.settings.choices import UNET_STRIDE, WHOLE
+from tfbig.cli.settings.choices import STORED, UNET_STRIDE, WHOLE
+from tfbig.sources.volumes.grid import is_orientation
 from tfbig.system.budget import parse_bytes
 
 
@@ -132,6 +133,46 @@ def crop_size(text: str) -> tuple[int, int]:
     """Return `"1024x2048"` as `(1024, 2048)`."""
     rows, columns = (int(side) for side in text.split("x"))
     return rows, columns
+
+
+def box(text: str) -> str:
+    """Check planes x rows x columns of a crop of volumes, or whole, and return them."""
+    if text == WHOLE:
+        return text
+    return "x".join(map(str, _three(text, "planes x rows x columns, e.g. 96x96x96, or whole")))
+
+
+def stride(text: str) -> str:
+    """Check the stride of a stage along planes, rows and columns, such as 1x2x2, or one number for all."""
+    text = f"{text}x{text}x{text}" if text.isdecimal() else text
+    return "x".join(map(str, _three(text, "a stride along planes, rows and columns, e.g. 1x2x2")))
+
+
+def box_size(text: str) -> tuple[int, int, int]:
+    """Return `"96x128x128"` as `(96, 128, 128)`."""
+    planes, rows, columns = (int(side) for side in text.split("x"))
+    return planes, rows, columns
+
+
+def _three(text: str, expected: str) -> tuple[int, int, int]:
+    """Return three whole numbers above 0, separated by x."""
+    try:
+        sizes = box_size(text.lower())
+    except ValueError:
+        raise ArgumentTypeError(f"'{text}' is not {expected}") from None
+    if min(sizes) < 1:
+        raise ArgumentTypeError(f"'{text}': all must be at least 1")
+    return sizes
+
+
+def orientation(text: str) -> str:
+    """Check directions of the patient along planes, rows and columns, such as SAR, or stored."""
+    code = text.upper()
+    if text == STORED or is_orientation(code):
+        return text if text == STORED else code
+    raise ArgumentTypeError(
+        f"'{text}' is not {STORED}, nor three letters, one of R and L, one of A and P, one of S and I, such as SAR"
+    )
 
 
 def sampling(text: str) -> int | float:

@@ -27,6 +27,8 @@ from tfbig.models.gigapixel_unet import gigapixel_unet
 from tfbig.training import Epochs
 
 LOSS = "binary_crossentropy"
+VOLUMES = ("dataset.json", "volumes.csv")
+"""Files that mark a data set of volumes."""
 EXAMPLE_DATA = Path(__file__).parents[3] / "examples" / "data"
 
 
@@ -74,6 +76,10 @@ class Segmentation(Task[SegmentationSettings, SegmentationData]):
                 "--data FOLDER is missing: the folder of your slides, such as --data my_slides. Only a checkout of "
                 "tfbig has slides of its own, in examples/data. For other data: --task mil --help, --task patchgd "
                 "--help."
+            )
+        if settings.data and any((Path(settings.data) / name).exists() for name in VOLUMES):
+            raise paths.FlagError(
+                f"--data {settings.data}: is a data set of volumes; expected slides. Use --task volume-segmentation."
             )
         settings = background.resolved(settings)
         return replace(settings, data=settings.data or str(EXAMPLE_DATA))

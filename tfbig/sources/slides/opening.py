@@ -20,6 +20,8 @@ from tfbig.sources.slides.tiff import TiffSource
 from tfbig.sources.slides.tiff_layout import UndecodableError
 from tfbig.sources.slides.zarr import ZarrSlide
 from tfbig.sources.source import Source
+from tfbig.sources.volumes.opening import is_volume, open_volume
+from tfbig.sources.volumes.raw import volume_of
 
 _TIFF_SUFFIXES: Final = frozenset(
     {".tif", ".tiff", ".btf", ".tf8", ".svs", ".ndpi", ".scn", ".bif", ".qptiff"}
@@ -37,11 +39,13 @@ def open(image: PathLike | npt.NDArray[Any] | Source, level: int = 0) -> Source:
     Args:
         image: A path, an array or a source. Of paths, `.npy` files are read in place, TIFF and the other slide formats
             of `open_slide` are decoded tile by tile, and `.png`, `.jpg` and `.bmp` are decoded whole, so should be
-            small. Arrays are `[H, W]` or `[H, W, C]`; for a memory map the file behind it is read.
+            small. Volumes are NIfTI, NRRD and DICOM (a file, or the folder of a series): what is not compressed is read
+            in place, the rest is decoded once into a file without a name in the temporary folder (TMPDIR). Arrays are
+            `[H, W]`, `[H, W, C]` or `[D, H, W, C]`; for a memory map the file behind it is read.
         level: Level of the pyramid of a slide; 0 is full resolution.
 
     Returns:
-        The source `[H, W, C]`. A source is returned unchanged.
+        The source `[H, W, C]`, or the volume `[D, H, W, C]`, a `tfbig.sources.Volume`. A source is returned unchanged.
 
     Raises:
         SourceError: The file does not exist, is damaged or has an unknown format, or is not a single image.
@@ -56,12 +60,17 @@ def open(image: PathLike | npt.NDArray[Any] | Source, level: int = 0) -> Source:
     if isinstance(image, Source):
         return image
     if isinstance(image, np.ndarray):
-        return from_array(image)
+        return volume_of(image) if image.ndim == 4 else from_array(image)
     if not isinstance(image, str | os.PathLike):
         raise TypeError(
             f"received an image of type {type(image).__name__}; expected a path, a NumPy array or a "
             "tfbig.sources.Source. Subclass Source to read another format."
         )
+    if is_volume(image):
+        return open_volume(image)
+    if Path(image).suffix.lower() == ".npy":
+        array = map_npy(File(image))
+        return volume_of(array) if array.ndim == 4 else open_slide(image).level(level)
     return open_slide(image).level(level)
 
 

@@ -1,0 +1,60 @@
+"""Networks and losses by name, and flags that do not fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import train
+from tfbig.cli.paths import FlagError
+from tfbig.cli.tasks import volume_networks, volume_segmentation
+from tfbig.losses import DiceCrossentropy
+
+
+def settings(*flags: str):  # type: ignore[no-untyped-def]
+    return train.settings_of(["--task", "volume-segmentation", *flags])
+
+
+def test_unet3d() -> None:
+    chosen = settings("--features", "4", "8", "--strides", "1x2x2")
+    model = volume_networks.make(chosen, 3, 2)
+    assert model.input_shape == (None, None, None, None, 2)
+    assert model(np.zeros((1, 3, 4, 6, 2), "float32")).shape == (1, 3, 4, 6, 3)
+    assert volume_networks.strides_of(chosen) == ((1, 1, 1), (1, 2, 2))
+    assert volume_networks.strides_of(settings())[1:] == ((2, 2, 2),) * 5
+
+
+def test_losses() -> None:
+    assert isinstance(volume_networks.loss(settings()), DiceCrossentropy)
+    assert volume_networks.loss(settings("--loss", "crossentropy")).name.startswith("sparse")
+
+
+WRONG = {
+    "--features 4": "1 stage; expected two or more",
+    "--features 4 8 --strides 2 2": "2 strides; expected 1, one for each of --features but the first",
+    "--features 4 8 8 --crop 6x8x8": r"must be multiples of 4x4x4, .* Use --crop 8x8x8",
+    "--crop whole --batch-size 2": "whole volumes differ in size. Use --batch-size 1",
+}
+
+
+@pytest.mark.parametrize("flags", WRONG)
+def test_flags_that_do_not_fit(flags: str) -> None:
+    with pytest.raises(FlagError, match=WRONG[flags]):
+        volume_segmentation.VolumeSegmentation().load(settings(*flags.split()))
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "message"),
+    [
+        ("--crop", "96x96", "is not planes x rows x columns, e.g. 96x96x96, or whole"),
+        ("--crop", "0x8x8", "all must be at least 1"),
+        ("--strides", "1x2", "is not a stride along planes, rows and columns"),
+        ("--orientation", "SAX", "is not stored, nor three letters"),
+    ],
+)
+def test_flags_that_are_nothing(
+    flag: str, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        settings(flag, text)
+    assert message in capsys.readouterr().err

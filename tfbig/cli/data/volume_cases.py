@@ -1,0 +1,419 @@
+"""Volumes of `--task volume-segmentation` with their labels, by split, and crops of them, read when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tfbig import sources
+from tfbig.cli import paths
+from tfbig.cli.data import nnunet, prepared_volumes, splits
+from tfbig.cli.data.prepared_volumes import KnownLabels, Preparation
+from tfbig.cli.data.splits import SPLITS, Row
+from tfbig.cli.settings.choices import STORED
+from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSettings
+from tfbig.cli.settings.yaml_flags import read_yaml
+from tfbig.errors import SourceError
+from tfbig.results import run_folder
+from tfbig.sources import Volume
+from tfbig.sources.volumes.views import check_same_grid
+from tfbig.system import callbacks
+
+TABLE: Final = "volumes.csv"
+REMEMBERED: Final = 1000
+"""Voxels of each class of a volume at which crops may be centred."""
+
+
+@dataclass(frozen=True)
+class LabelledVolume:
+    """A volume with labels, or a crop of both, as the network reads them.
+
+    Attributes:
+        name: Name of the case.
+        image: `[D, H, W, C]`, float32.
+        labels: `[D, H, W, 1]`, float32: 0, 1, ...
+        stored: The image as stored.
+        stored_labels: The labels on the grid of the file.
+    """
+
+    name: str
+    image: Volume
+    labels: Volume
+    stored: Volume
+    stored_labels: Volume
+
+    @cached_property
+    def places(self) -> tuple[npt.NDArray[np.int64], ...]:
+        """Some voxels of each class of the foreground that occurs, `[n, 3]`, the same in each run.
+
+        The labels are read once for them, plane by plane.
+        """
+        rng = np.random.default_rng(0)
+        kept: dict[int, tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {}
+        for plane in range(self.labels.shape[0]):
+            labels = self.labels.read(plane, plane + 1)[0, ..., 0]
+            for label in np.unique(labels[labels > 0]).astype(int).tolist():
+                found = np.argwhere(labels == label)
+                found = np.concatenate([np.full((len(found), 1), plane), found], axis=1)
+                keys = rng.random(len(found))
+                if label in kept:
+                    found = np.concatenate([kept[label][0], found])
+                    keys = np.concatenate([kept[label][1], keys])
+                chosen = np.argsort(keys)[:REMEMBERED]
+                kept[label] = found[chosen], keys[chosen]
+        return tuple(kept[label][0] for label in sorted(kept))
+
+
+@dataclass(frozen=True)
+class VolumeSplits:
+    """Volumes of a run.
+
+    Attributes:
+        train: Volumes to train on; none in an evaluation.
+        val: Volumes for validation; none in an evaluation.
+        test: Volumes to test on, or none.
+        classes: Names of the labels 0, 1, ...
+        channels: Number of channels.
+        preparation: How the network reads volumes.
+        failed: `(name, reason)` of volumes that were skipped.
+        table: Rows that say which volume is in which split.
+        decided: Settings that the data decide.
+    """
+
+    train: tuple[LabelledVolume, ...]
+    val: tuple[LabelledVolume, ...]
+    test: tuple[LabelledVolume, ...]
+    classes: tuple[str, ...]
+    channels: int
+    preparation: Preparation
+    failed: tuple[tuple[str, str], ...] = ()
+    table: tuple[Row, ...] = ()
+    decided: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def unseen(self) -> tuple[LabelledVolume, ...]:
+        """Return the volumes of the results: those to test on, or if there are none, those for validation."""
+        return self.test or self.val
+
+
+def load(settings: VolumeSegmentationSettings, stride: tuple[int, int, int]) -> VolumeSplits:
+    """Return the volumes of `--data` by split; in an evaluation those for testing alone.
+
+    Args:
+        settings: Settings of the run.
+        stride: Total stride of the network.
+
+    Raises:
+        FlagError: There is no `--data`, or no names of the classes.
+        SourceError: The data set is wrong, or a split has no volume that can be used.
+    """
+    if settings.data is None:
+        raise paths.FlagError(
+            f"--data FOLDER is missing: a data set of nnU-Net with {nnunet.FILE}, or a folder with a table {TABLE}."
+        )
+    folder = Path(settings.data)
+    rows, classes = _rows(folder, settings)
+    if settings.confine:
+        files = (path for row in rows for path in (*row["images"], row["labels"]))
+        splits.check_inside(files, (folder,))
+    rows = _split(rows, settings)
+    wanted: Sequence[str] = _evaluated(rows) if settings.test_only else SPLITS
+    preparation = _preparation(settings, rows, stride)
+    opened: dict[str, tuple[LabelledVolume, ...]] = dict.fromkeys(SPLITS, ())
+    failed: list[tuple[str, str]] = []
+    for split in wanted:
+        chosen = [row for row in rows if row["split"] == split]
+        found, skipped = _opened(chosen, preparation, len(classes))
+        opened[split], failed = found, failed + skipped
+        if not found and split != "test":
+            reason = skipped[0][1] if skipped else "Add some, or correct the column split."
+            raise SourceError(f"{folder}: no volume of split '{split}' can be used. {reason}")
+    if settings.test_only:
+        opened = {"train": (), "val": (), "test": opened[wanted[0]]}
+    volumes = [volume for split in SPLITS for volume in opened[split]]
+    table = tuple(_saved(row) for row in rows if row["split"] in wanted)
+    return VolumeSplits(
+        **opened,
+        classes=classes,
+        channels=_channels(volumes),
+        preparation=preparation,
+        failed=tuple(failed),
+        table=table,
+        decided={"class_names": classes, "orientation": preparation.orientation},
+    )
+
+
+def _rows(folder: Path, settings: VolumeSegmentationSettings) -> tuple[list[Row], tuple[str, ...]]:
+    """Return `name`, `images`, `labels` and perhaps `split` of each volume, and the names of the classes."""
+    if (folder / TABLE).exists():
+        if settings.class_names is None:
+            raise paths.FlagError(
+                f"--class-names is missing: the names of the labels 0, 1, ... of {folder / TABLE}, background first."
+            )
+        return _rows_of_table(folder / TABLE), settings.class_names
+    found = nnunet.read(folder)
+    for line in found.missing:
+        print(f"missing: {line}")
+    classes = settings.class_names or found.classes
+    if len(classes) < len(found.classes):
+        raise paths.FlagError(
+            f"--class-names: {len(classes)} names; expected {len(found.classes)}, as in {folder / nnunet.FILE}."
+        )
+    rows = [{"name": c.name, "images": c.images, "labels": c.labels} for c in found.cases]
+    return rows, classes
+
+
+def _rows_of_table(table: Path) -> list[Row]:
+    """Return the rows of `volumes.csv`; paths are as they are, or relative to the folder of the table."""
+    rows = splits.read_table(table, ("labels",))
+    columns = [name for name in rows[0] if name == "image" or name.startswith("image_")]
+    if not columns:
+        raise SourceError(
+            f"{table}: line 1: has no column 'image'; expected image, or image_0, image_1, ... for the channels."
+        )
+    placed = []
+    for row in rows:
+        names = [row[column] for column in columns if (row[column] or "").strip()]
+        files = [_found(table, name, row["place"]) for name in (*names, row["labels"])]
+        if not names:
+            raise SourceError(f"{row['place']}: has no image. Add one, or remove the line.")
+        name = row.get("case_id") or sources.volume_title(files[0])
+        placed.append({**row, "name": name, "images": tuple(files[:-1]), "labels": files[-1]})
+    return placed
+
+
+def _found(table: Path, name: str, place: str) -> Path:
+    """Return the path of a table."""
+    for path in (Path(name), table.parent / name):
+        if path.exists():
+            return path
+    raise SourceError(f"{place}: no such file {name}. Correct the path, or remove the line.")
+
+
+def _split(rows: list[Row], settings: VolumeSegmentationSettings) -> list[Row]:
+    """Return the rows with a split; in an evaluation of another folder without splits all are for testing."""
+    if "split" in rows[0]:
+        return rows
+    if settings.test_only:
+        config = read_yaml(Path(settings.test_only) / run_folder.CONFIG)
+        if Path(config["data"]).resolve() != Path(settings.data or "").resolve():
+            return [row | {"split": "test"} for row in rows]
+    cases = [{"label": "0", **row, "case_id": row["name"]} for row in rows]
+    return splits.split_rows(cases, settings.shares, settings.seed)
+
+
+def _evaluated(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Return the split to evaluate: test, or if it is empty, val."""
+    return ("test",) if any(row["split"] == "test" for row in rows) else ("val",)
+
+
+def _preparation(
+    settings: VolumeSegmentationSettings, rows: Sequence[Row], stride: tuple[int, int, int]
+) -> Preparation:
+    """Return how the network reads volumes: in the orientation of the first training volume, if no flag sets it."""
+    orientation = settings.orientation
+    if orientation is None:
+        first = next((row for row in rows if row["split"] == "train"), rows[0])
+        orientation = prepared_volumes.stacked(first["images"], first["name"]).orientation
+    spacing, window = settings.spacing, settings.intensity_window
+    if window is not None and not window[0] < window[1]:
+        raise paths.FlagError(
+            f"--intensity-window {window[0]:g} {window[1]:g}: the first number must be below the second."
+        )
+    return Preparation(
+        orientation or STORED,
+        None if spacing is None else (spacing[0], spacing[1], spacing[2]),
+        None if window is None else (window[0], window[1]),
+        stride,
+    )
+
+
+def _opened(
+    rows: Sequence[Row], preparation: Preparation, classes: int
+) -> tuple[tuple[LabelledVolume, ...], list[tuple[str, str]]]:
+    """Open volumes; those that cannot be used are returned with the reason."""
+    volumes, failed = [], []
+    for row in rows:
+        try:
+            volumes.append(
+                open_case(row["name"], row["images"], row["labels"], preparation, classes)
+            )
+        except (SourceError, OSError) as error:
+            failed.append((str(row["name"]), str(error)))
+    return tuple(volumes), failed
+
+
+def open_case(
+    name: str, images: Sequence[Path], labels: Path, preparation: Preparation, classes: int
+) -> LabelledVolume:
+    """Open a volume and its labels; only headers are read.
+
+    Args:
+        name: Name of the case.
+        images: Files of the channels.
+        labels: File of the labels.
+        preparation: How the network reads volumes.
+        classes: Number of classes.
+
+    Raises:
+        SourceError: A file cannot be opened, or the labels are on another grid.
+    """
+    stored = prepared_volumes.stacked(images, name)
+    label_file = sources.VolumeOnDisk(labels)
+    check_same_grid(label_file, stored, "the image")
+    if label_file.grid.affine is None or stored.grid.affine is None:
+        grid = stored.grid  # where one file does not say it, the other does
+    else:
+        grid = label_file.grid
+    label_file.grid = grid
+    return LabelledVolume(
+        name,
+        preparation.image(stored),
+        preparation.labels(label_file, classes),
+        stored,
+        KnownLabels(label_file, classes),
+    )
+
+
+def _channels(volumes: Sequence[LabelledVolume]) -> int:
+    """Return the number of channels, which all volumes share."""
+    count = volumes[0].image.shape[3] if volumes else 1
+    for volume in volumes:
+        if volume.image.shape[3] != count:
+            raise SourceError(
+                f"{volume.name}: holds {volume.image.shape[3]} channels, {volumes[0].name} {count}; expected as many in each. "
+                "Take one time of a series, or remove the case."
+            )
+    return count
+
+
+def _saved(row: Row) -> Row:
+    """Return a row as a run saves it, with absolute paths."""
+    images = [str(Path(path).resolve()) for path in row["images"]]
+    named = (
+        {"image": images[0]}
+        if len(images) == 1
+        else {f"image_{n}": p for n, p in enumerate(images)}
+    )
+    labels = str(Path(row["labels"]).resolve())
+    return {"case_id": row["name"], "split": row["split"], **named, "labels": labels}
+
+
+def draw(
+    volumes: Sequence[LabelledVolume],
+    size: tuple[int, int, int] | None,
+    count: int,
+    seed: Sequence[int],
+    preparation: Preparation,
+    foreground: float = 0.0,
+    mirror: bool = False,
+) -> list[LabelledVolume]:
+    """Return crops at random places, from each volume in turn, or whole volumes in random order.
+
+    Args:
+        volumes: Volumes to crop.
+        size: Planes, rows and columns of a crop; None for whole volumes, padded.
+        count: Number of crops of all volumes.
+        seed: Random seeds; same seeds, same crops.
+        preparation: How the network reads volumes.
+        foreground: Share of the crops that are centred at a voxel of the foreground, of each class as often.
+        mirror: Whether to reverse each axis in half of the cases.
+    """
+    rng = np.random.default_rng(seed)
+    order = np.arange(count) if size else rng.permutation(count)
+    drawn = []
+    for number in order:
+        volume = volumes[int(number) % len(volumes)]
+        volume = (
+            whole(volume, preparation)
+            if size is None
+            else _crop(volume, size, preparation, foreground, rng)
+        )
+        flips = [bool(flip) for flip in rng.integers(0, 2, 3)] if mirror else [False] * 3
+        drawn.append(
+            _mapped(volume, lambda v, flips=flips: sources.Turned(v, (0, 1, 2), flips))
+            if any(flips)
+            else volume
+        )
+    return drawn
+
+
+def whole(volume: LabelledVolume, preparation: Preparation) -> LabelledVolume:
+    """Return a whole volume, padded to multiples of the stride of the network.
+
+    Args:
+        volume: The volume.
+        preparation: How the network reads volumes.
+    """
+    image = preparation.padded(volume.image, preparation.fill)
+    return replace(volume, image=image, labels=preparation.padded(volume.labels))
+
+
+def _crop(
+    volume: LabelledVolume,
+    size: tuple[int, int, int],
+    preparation: Preparation,
+    foreground: float,
+    rng: np.random.Generator,
+) -> LabelledVolume:
+    """Return a crop at a random place; volumes that are smaller are padded."""
+    centred = rng.random() < foreground
+    padded = replace(
+        volume,
+        image=sources.PaddedVolume(volume.image, (1, 1, 1), preparation.fill, size),
+        labels=sources.PaddedVolume(volume.labels, (1, 1, 1), 0, size),
+    )
+    extents = padded.image.shape[:3]
+    firsts = [
+        int(rng.integers(whole - part + 1)) for whole, part in zip(extents, size, strict=True)
+    ]
+    if centred and volume.places:
+        places = volume.places[int(rng.integers(len(volume.places)))]
+        place = places[int(rng.integers(len(places)))]
+        firsts = [
+            int(np.clip(at - part // 2, 0, whole - part))
+            for at, part, whole in zip(place, size, extents, strict=True)
+        ]
+    box = [(first, first + part) for first, part in zip(firsts, size, strict=True)]
+    return _mapped(padded, lambda v: v.crop(*box))
+
+
+def _mapped(volume: LabelledVolume, change: Any) -> LabelledVolume:
+    """Return a volume with image and labels changed alike."""
+    return replace(volume, image=change(volume.image), labels=change(volume.labels))
+
+
+def dataset(
+    volumes: Sequence[LabelledVolume], batch_size: int = 1, dense: bool = False
+) -> tf.data.Dataset:
+    """Return images and labels in the given order.
+
+    Args:
+        volumes: Volumes or crops, of one size within a batch; they must exist as long as the dataset.
+        batch_size: Volumes of a batch.
+        dense: Whether to return float32 tensors instead of handles `[N]`.
+    """
+    handles = [[v.image.handle for v in volumes], [v.labels.handle for v in volumes]]
+    pairs = tuple(tf.constant(h, tf.string, [len(volumes)]) for h in handles)
+    data = tf.data.Dataset.from_tensor_slices(pairs)
+    if dense:
+        channels = volumes[0].image.shape[3] if volumes else 1
+        data = data.map(lambda x, y: (_dense(x, channels), _dense(y, 1)))
+    return data.batch(batch_size)
+
+
+def _dense(handle: Any, channels: int) -> Any:
+    volume = callbacks.numpy_function(_read, [handle], tf.float32)
+    return tf.ensure_shape(volume, [None, None, None, channels])
+
+
+def _read(handle: bytes) -> Any:
+    volume = sources.resolve(handle.decode())
+    return volume.read(0, volume.shape[0])

@@ -1,0 +1,135 @@
+"""Predict the mask of a volume: NIfTI on the grid of the file, a picture, and volumes of the classes in the table."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import tfbig
+from tfbig import sources
+from tfbig.cli import machine, volume_masks
+from tfbig.cli.data import background, prepared_volumes, volume_folders
+from tfbig.cli.data.prepared_volumes import Preparation
+from tfbig.cli.predictors import results
+from tfbig.cli.predictors.results import Config
+from tfbig.cli.settings.choices import STORED
+from tfbig.cli.settings.slide_settings import PredictSettings
+from tfbig.cli.settings.value_types import box_size
+from tfbig.results import volume_figures
+from tfbig.sources import Volume
+from tfbig.system import progress
+
+STRIDE = 32
+"""Default multiple of planes, rows and columns, for networks without a run."""
+READS_SLIDES = "this model reads volumes, which have no background to skip. Remove it."
+
+
+class Volumes:
+    """Predictor for networks from volumes to masks, streamed.
+
+    Args:
+        settings: Settings of the command.
+        plain: The model.
+        config: Settings of its run, or an empty dict.
+
+    Attributes:
+        settings: Settings of the command, without gaps.
+    """
+
+    def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
+        self.folder = Path(settings.out)
+        background.refuse(background.resolved(settings), READS_SLIDES)
+        self.channels = plain.inputs[0].shape[-1]
+        outputs, last = plain.outputs[0].shape[-1], plain.layers[-1]
+        self.classes = results.classes_of(settings, max(outputs, 2), config.get("class_names"))
+        self.preparation = preparation_of(config, settings)
+        activation = getattr(getattr(last, "activation", None), "__name__", "")
+        self.probability = activation == "sigmoid"
+        self.settings = replace(settings, classes=self.classes, stride=max(self.preparation.stride))
+        self.model = tfbig.stream(plain, machine.budget(settings), source_dtype="float32")
+
+    def finished(self, path: Path) -> bool:
+        """Return whether the volume is done; its mask is written last."""
+        return self._mask(path).exists()
+
+    def predict(self, path: Path, slide: None) -> str:
+        """Predict a volume, write the results and return a line to print."""
+        files = volume_folders.channels_of(path, self.channels)
+        volume = prepared_volumes.stacked(files, str(path), self.channels)
+        size = " x ".join(map(str, volume.shape[:3]))
+        image = self.preparation.image(volume)
+        if self.settings.dry_run:
+            read = " x ".join(map(str, image.shape[:3]))
+            return f"{path.name}: {size} voxels, would be read as {read}"
+        name = volume_folders.case_of(path)
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=self.folder) as scratch:
+            mask = volume_masks.predict(
+                self.model,
+                volume,
+                self.preparation,
+                Path(scratch) / "mask.npy",
+                self.settings.threshold,
+                self.probability,
+            )
+            title = f"{name}: {size} voxels"
+            masks = {"prediction": mask}
+            volume_figures.planes(self.folder / f"{name}.png", volume, masks, self.classes, title)
+            number = _counts(mask, len(self.classes))
+            self._write_row(path, volume, number)
+            with progress.reporting(f"writing {self._mask(path).name}") as ticked:
+                sources.write_nifti(self._mask(path), mask, volume, ticked)
+        shares = zip(number / number.sum(), self.classes, strict=True)
+        return f"{path.name}: {size}, " + ", ".join(f"{s:.2%} {n}" for s, n in shares)
+
+    def _mask(self, path: Path) -> Path:
+        return self.folder / f"{volume_folders.case_of(path)}.nii.gz"
+
+    def _write_row(self, path: Path, volume: Volume, number: npt.NDArray[np.int64]) -> None:
+        """Write the row of the volume, in place of an older one."""
+        sizes = dict(zip(("planes", "rows", "columns"), volume.shape, strict=False))
+        spacing = volume.spacing or (None, None, None)
+        row: dict[str, Any] = {"slide": path.name, **sizes}
+        row |= dict(zip(("mm_planes", "mm_rows", "mm_columns"), spacing, strict=True))
+        row |= {f"voxels_{name}": int(n) for name, n in zip(self.classes, number, strict=True)}
+        millilitres = None if volume.spacing is None else float(np.prod(volume.spacing)) / 1000
+        row |= {
+            f"ml_{name}": None if millilitres is None else n * millilitres
+            for name, n in zip(self.classes, number.tolist(), strict=True)
+        }
+        results.write_row(self.folder, row)
+
+
+def preparation_of(config: Mapping[str, Any], settings: PredictSettings) -> Preparation:
+    """Return how the network of a run reads volumes.
+
+    Args:
+        config: Settings of the run, or an empty dict.
+        settings: Settings of the command.
+    """
+    if config.get("task") != "volume-segmentation":
+        side = settings.stride or STRIDE
+        return Preparation(stride=(side, side, side))
+    count = len(config["features"]) - 1
+    strides = [box_size(stride) for stride in config["strides"] or ["2x2x2"] * count]
+    spacing, window = config["spacing"], config["intensity_window"]
+    return Preparation(
+        config["orientation"] or STORED,
+        None if spacing is None else (spacing[0], spacing[1], spacing[2]),
+        None if window is None else (window[0], window[1]),
+        prepared_volumes.total_stride(strides),
+    )
+
+
+def _counts(mask: Volume, classes: int) -> npt.NDArray[np.int64]:
+    """Return the number of voxels of each class."""
+    planes = (mask.read(n, n + 1).ravel() for n in range(mask.shape[0]))
+    total = np.zeros(classes, np.int64)
+    for plane in planes:
+        total += np.bincount(plane, minlength=classes)
+    return total

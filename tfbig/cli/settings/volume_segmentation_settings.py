@@ -1,0 +1,185 @@
+"""Settings of `--task volume-segmentation`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfbig.cli.settings import choices
+from tfbig.cli.settings import value_types as types
+from tfbig.cli.settings.data_settings import shares_flag
+from tfbig.cli.settings.flag import PLACE, flag, redeclared
+from tfbig.cli.settings.run_settings import (
+    UNIFIED,
+    MachineSettings,
+    RunSettings,
+    SeedSettings,
+    evaluated_run_flag,
+    mode_flag,
+    task_flag,
+)
+from tfbig.cli.settings.training_settings import (
+    KeepSettings,
+    OptimizerSettings,
+    ScheduleSettings,
+    batch_size_flag,
+    epochs_flag,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeSegmentationTask:
+    """Task, mode and data of `--task volume-segmentation`."""
+
+    SECTION = "data"
+
+    task: str = task_flag("volume-segmentation")
+    mode: str = mode_flag(
+        {
+            "offload": "planes by planes, stored images in host memory or on disk",
+            "device": "plain Keras on whole crops or volumes, same data and seed",
+            "unified": UNIFIED,
+        }
+    )
+    data: str | None = flag(
+        exists="folder",
+        kind=PLACE,
+        path=True,
+        metavar="FOLDER",
+        help="folder of a data set of nnU-Net or of the Medical Segmentation Decathlon, with dataset.json; or folder with "
+        "a table volumes.csv, such as tfbig dataset nnunet writes: columns image (of several channels image_0, image_1, "
+        "...), labels, and optional case_id and split (train, val, test). Volumes are NIfTI, NRRD or DICOM",
+    )
+    class_names: tuple[str, ...] | None = flag(
+        nargs="+",
+        metavar="NAME",
+        help="names of the labels 0, 1, ..., of which 0 is the background (default: those of dataset.json)",
+    )
+    shares: tuple[int, int, int] = shares_flag()
+    confine: bool = flag(
+        False,
+        kind=PLACE,
+        help="refuse files of volumes.csv or dataset.json that are outside of --data, after following links",
+    )
+    crops: int = flag(
+        100,
+        type=types.count,
+        help="number of crops of the training volumes in an epoch, from each volume in turn, at random places that are "
+        "drawn again in every epoch (default: %(default)s)",
+    )
+    crop: str = flag(
+        "96x96x96",
+        type=types.box,
+        metavar="DxHxW",
+        help="planes x rows x columns of a crop in voxels of the network, multiples of its total stride, or whole: each "
+        "training volume whole, once in an epoch; validation and test use whole volumes (default: %(default)s)",
+    )
+    foreground: float = flag(
+        0.33,
+        type=types.share,
+        help="share of the crops that are centred at a voxel of a class but the background (default: %(default)s)",
+    )
+    augment: str = flag(
+        "mirror",
+        choices=choices.VOLUME_AUGMENTATIONS,
+        help="augmentation of training volumes. mirror: reversed along each axis in half of the cases, drawn again in every "
+        "epoch (default: %(default)s)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VoxelSettings:
+    """How the network reads volumes."""
+
+    SECTION = "voxels"
+
+    spacing: tuple[float, ...] | None = flag(
+        nargs=3,
+        type=types.positive,
+        metavar=("PLANES", "ROWS", "COLUMNS"),
+        help="resample volumes to voxels of so many millimetres, images linearly, labels to the nearest voxel; masks are "
+        "written on the grid of the file (default: voxels of the files)",
+    )
+    orientation: str | None = flag(
+        type=types.orientation,
+        metavar="CODE",
+        help="turn volumes so that planes, rows and columns grow in these directions of the patient, such as SAR (to the "
+        "top, to the front, to the right); stored: as they are stored (default: the orientation of the first training "
+        "volume)",
+    )
+    intensity_window: tuple[float, ...] | None = flag(
+        nargs=2,
+        type=float,
+        metavar=("LOW", "HIGH"),
+        help="clip values to this range and map it to -1 to 1, e.g. -1000 1000 for CT (default: subtract the mean of each "
+        "channel of a volume, and divide by its standard deviation)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeNetwork:
+    """Network of `--task volume-segmentation`."""
+
+    SECTION = "network"
+
+    network: str = flag(
+        "unet3d",
+        choices=choices.VOLUME_NETWORKS,
+        help="unet3d: the 3-D U-Net that nnU-Net plans (default: %(default)s)",
+    )
+    features: tuple[int, ...] = flag(
+        (32, 64, 128, 256, 320, 320),
+        nargs="+",
+        type=types.count,
+        metavar="N",
+        help="channels of each stage of the encoder, the finest first (default: 32 64 128 256 320 320)",
+    )
+    strides: tuple[str, ...] | None = flag(
+        nargs="+",
+        type=types.stride,
+        metavar="DxHxW",
+        help="stride of each stage after the first, such as 1x2x2 where planes are far apart (default: 2x2x2 for each)",
+    )
+    loss: str = flag(
+        "dice_crossentropy",
+        choices=choices.VOLUME_LOSSES,
+        help="loss; dice_crossentropy: both, as nnU-Net (default: %(default)s)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeSegmentationTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
+    """Training of `--task volume-segmentation`."""
+
+    SECTION = "training"
+
+    epochs: int = epochs_flag(20)
+    batch_size: int = batch_size_flag(1, "crops of a step")
+    clip: float | None = redeclared(
+        OptimizerSettings,
+        "clip",
+        12.0,
+        help="clip the global norm of the gradient to this value; 0 for no clipping (default: %(default)s)",
+    )
+    schedule: str = redeclared(ScheduleSettings, "schedule", "step-cosine")
+    keep: str = redeclared(KeepSettings, "keep", "last")
+    monitor: str = redeclared(KeepSettings, "monitor", "loss", choices=["loss", "dice"])
+    test_only: str | None = evaluated_run_flag(
+        "the volumes of --data with split test, or on all of another folder without splits"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeSegmentationSettings(
+    VolumeSegmentationTask,
+    VoxelSettings,
+    VolumeNetwork,
+    VolumeSegmentationTraining,
+    SeedSettings,
+    MachineSettings,
+    RunSettings,
+):
+    """Train a 3-D U-Net on volumes of CT, MR or microscopes: on crops, or on whole volumes."""
+
+    EXAMPLE = (
+        "--task volume-segmentation --data Dataset004_Hippocampus --crop whole --out runs/mine"
+    )

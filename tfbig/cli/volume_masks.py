@@ -1,0 +1,88 @@
+"""Masks that a network predicts of volumes, on the grid of the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tfbig import sources
+from tfbig.cli.data.prepared_volumes import Preparation
+from tfbig.errors import SourceError
+from tfbig.sources import Volume
+
+
+def predict(
+    model: Any,
+    volume: Volume,
+    preparation: Preparation,
+    scratch: Path,
+    threshold: float = 0.5,
+    probability: bool = False,
+) -> Volume:
+    """Return the mask of a volume, streamed into a scratch file if the model is.
+
+    The network reads the whole volume once; nothing is blended.
+
+    Args:
+        model: A streamed or a plain model, from volumes to a number for each class of a voxel, or to one number.
+        volume: The image as stored.
+        preparation: How the network reads it.
+        scratch: File of the mask in the voxels of the network, `*.npy`; it must exist as long as the result.
+        threshold: Probability above which a voxel is of class 1, for networks with one output.
+        probability: Whether a single output is a probability, else a logit.
+
+    Returns:
+        Classes `[D, H, W, 1]`, uint8, on the grid of the file.
+    """
+    image = preparation.padded(preparation.image(volume), preparation.fill)
+    limit = threshold if probability else float(np.log(threshold / (1 - threshold)))
+
+    def classes(outputs: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+        if outputs.shape[-1] == 1:
+            return (outputs > limit).astype(np.uint8)
+        return outputs.argmax(-1)[..., None].astype(np.uint8)
+
+    if hasattr(model, "predict_to"):
+        prediction = model.predict_to(image, str(scratch), classes)
+    else:
+        outputs = model.predict_on_batch(image.read(0, image.shape[0])[None])[0]
+        np.save(scratch, classes(outputs))
+        prediction = sources.open(scratch)
+    if prediction.shape[:3] != image.shape[:3]:
+        raise SourceError(
+            f"{volume.name}: the network maps {image.shape[:3]} voxels to {prediction.shape[:3]}; expected as many. Use a "
+            "network that pads."
+        )
+    return preparation.restored(prediction, volume)
+
+
+def counts(labels: Volume, mask: Volume, classes: int) -> npt.NDArray[np.int64]:
+    """Return how many voxels of each class are in both, predicted, and labelled, `[3, classes]`.
+
+    Args:
+        labels: `[D, H, W, 1]`.
+        mask: `[D, H, W, 1]`, of the same grid.
+        classes: Number of classes.
+    """
+    total = np.zeros((3, classes), np.int64)
+    for plane in range(labels.shape[0]):
+        real, found = (v.read(plane, plane + 1).astype(np.int64).ravel() for v in (labels, mask))
+        for row, values in enumerate((real[real == found], found, real)):
+            total[row] += np.bincount(values, minlength=classes)
+    return total
+
+
+def dice(number: npt.NDArray[np.int64]) -> list[float | None]:
+    """Return Dice of each class from what `counts` returns, None where a class neither occurs nor is predicted.
+
+    Args:
+        number: `[3, classes]`.
+    """
+    both, predicted, labelled = number.tolist()
+    return [
+        2 * b / (p + r) if p + r else None
+        for b, p, r in zip(both, predicted, labelled, strict=True)
+    ]

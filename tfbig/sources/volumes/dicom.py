@@ -1,0 +1,354 @@
+"""Volumes of DICOM: the series of a folder, a file per plane, or one file with several frames."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tfbig.errors import SourceError
+from tfbig.sources.files import PathLike, optional
+from tfbig.sources.source import RowArray
+from tfbig.sources.volumes import raw
+from tfbig.sources.volumes.grid import Grid, spacing_of
+from tfbig.sources.volumes.raw import INTERLEAVED, Description, RawVolume, Samples
+
+pydicom, _import_error = optional("pydicom")
+
+WHOLE_SLIDE: Final = "1.2.840.10008.5.1.4.1.1.77.1.6"
+"""SOP class of whole slides, which OpenSlide reads."""
+UNEQUAL: Final = 0.05
+"""Distances between planes that differ by this share of their median are an error."""
+PARALLEL: Final = 1e-3
+"""Largest difference of direction cosines of planes of a volume."""
+DERIVED: Final = ("LOCALIZER",)
+"""Kinds of images (third value of ImageType) that are no planes of the volume."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """A plane of a volume.
+
+    Args:
+        path: Its file.
+        frame: Its frame in the file, from 0.
+        frames: Number of frames of the file.
+        position: Centre of its first pixel in millimetres, x to the left, y to the back, z to the top; None if unknown.
+        directions: Direction cosines in which its columns grow, then its rows; None if unknown.
+        pixel: Millimetres from row to row and from column to column, or None.
+        thickness: Distance of planes as the file says it, for planes without a position.
+        scaling: Slope and intercept.
+        number: Number of the image or frame, by which planes without a position are sorted.
+        kind: Rows, columns, channels and dtype.
+    """
+
+    path: Path
+    frame: int
+    frames: int
+    position: tuple[float, ...] | None
+    directions: tuple[float, ...] | None
+    pixel: tuple[float, float] | None
+    thickness: float | None
+    scaling: tuple[float, float]
+    number: int
+    kind: tuple[int, int, int, str]
+
+
+def open_dicom(path: PathLike) -> RawVolume:
+    """Open a DICOM series, and decode its planes once into a file without a name.
+
+    Planes are in the order of their position, from inferior to superior, right to left or anterior to posterior.
+    Rescale slope and intercept are the scaling of the volume; where they differ from plane to plane, as those of PET
+    do,
+    they are applied, and the dtype is float32.
+
+    Args:
+        path: The folder of the series, or a file with several frames or one plane.
+
+    Raises:
+        SourceError: pydicom is not installed, there is no series or more than one, a file is damaged, or planes are
+            missing, repeated or not parallel.
+        BudgetError: There is no room for the decoded samples.
+    """
+    planes, description = _described(path)
+    samples = description.samples
+    parts = _decoded(planes, samples.dtype, len({plane.scaling for plane in planes}) > 1)
+    return RawVolume(raw.scratch(parts, samples.nbytes, os.fspath(path)), description)
+
+
+def describe_dicom(path: PathLike) -> Description:
+    """Return what the headers of a series say; no pixel is decoded.
+
+    Args:
+        path: As in `open_dicom`.
+
+    Raises:
+        SourceError: As in `open_dicom`.
+    """
+    return _described(path)[1]
+
+
+def _described(path: PathLike) -> tuple[list[Plane], Description]:
+    """Return the planes of a series in order, and what they are."""
+    name = os.fspath(path)
+    if pydicom is None:
+        raise SourceError(
+            f"{name}: needs the pydicom package ({_import_error}): pip install 'tfbig[volumes]'."
+        )
+    planes = _one_series(_planes_of(Path(path)), name)
+    planes, grid = _in_order(planes, name)
+    rows, columns, channels, code = planes[0].kind
+    differ = len({plane.scaling for plane in planes}) > 1
+    dtype, scaling = (
+        (np.dtype(np.float32), (1.0, 0.0)) if differ else (np.dtype(code), planes[0].scaling)
+    )
+    samples = Samples(dtype, (len(planes), rows, columns, channels), INTERLEAVED)
+    return planes, Description(samples, grid, scaling)
+
+
+def is_series(path: PathLike) -> bool:
+    """Return whether a folder holds a DICOM file, or a file is DICOM and no whole slide.
+
+    Args:
+        path: Folder or file.
+    """
+    if pydicom is None or not Path(path).exists():
+        return False
+    files = _files(Path(path))
+    first = next((file for file in files if _is_dicom(file)), None)
+    if first is None:
+        return False
+    return str(_read(first, ["SOPClassUID"]).get("SOPClassUID", "")) != WHOLE_SLIDE
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    return sorted(file for file in path.iterdir() if file.is_file())
+
+
+def _is_dicom(path: Path) -> bool:
+    """Return whether a file begins as DICOM files do."""
+    try:
+        with path.open("rb") as file:
+            return file.read(132)[128:] == b"DICM"
+    except OSError:
+        return False
+
+
+def _read(path: Path, tags: list[str] | None = None) -> Any:
+    """Return the data set of a file without its pixels.
+
+    Raises:
+        SourceError: The file is damaged.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about values that pydicom corrects
+            return pydicom.dcmread(path, stop_before_pixels=True, specific_tags=tags)
+    except Exception as error:  # pydicom raises several
+        raise SourceError(
+            f"{path}: is not a readable DICOM file ({error}). Copy it again, or remove it."
+        ) from error
+
+
+def _planes_of(path: Path) -> dict[str, list[Plane]]:
+    """Return the planes of every series, by its UID.
+
+    Raises:
+        SourceError: There is no DICOM file with an image.
+    """
+    series: dict[str, list[Plane]] = {}
+    for file in _files(path):
+        if not _is_dicom(file):
+            continue
+        data = _read(file)
+        kind = [*data.get("ImageType", [])]
+        if "Rows" not in data or (len(kind) > 2 and kind[2] in DERIVED):
+            continue
+        found = series.setdefault(str(data.get("SeriesInstanceUID", "")), [])
+        found += _planes_of_file(data, file)
+    if not series:
+        raise SourceError(
+            f"{path}: holds no DICOM image. Give the folder of one series, or a file with several frames."
+        )
+    return series
+
+
+def _planes_of_file(data: Any, path: Path) -> Iterator[Plane]:
+    """Yield the planes of a file: one, or one for each frame."""
+    count = int(data.get("NumberOfFrames", 1) or 1)
+    shared = _first(data.get("SharedFunctionalGroupsSequence"))
+    each = data.get("PerFrameFunctionalGroupsSequence") or [None] * count
+    if len(each) != count:
+        raise SourceError(
+            f"{path}: describes {len(each)} frames, but has {count}. Copy it again, or export the series again."
+        )
+    channels, code = int(data.get("SamplesPerPixel", 1)), _code(data)
+    kind = int(data.Rows), int(data.Columns), channels, code
+    for frame, own in enumerate(each):
+        groups = [group for group in (own, shared) if group is not None]
+        pixel = _value(groups, "PixelMeasuresSequence", "PixelSpacing", data)
+        position = _value(groups, "PlanePositionSequence", "ImagePositionPatient", data)
+        directions = _value(groups, "PlaneOrientationSequence", "ImageOrientationPatient", data)
+        thickness = _value(groups, "PixelMeasuresSequence", "SpacingBetweenSlices", data)
+        thickness = thickness or _value(groups, "PixelMeasuresSequence", "SliceThickness", data)
+        slope = _value(groups, "PixelValueTransformationSequence", "RescaleSlope", data)
+        intercept = _value(groups, "PixelValueTransformationSequence", "RescaleIntercept", data)
+        yield Plane(
+            path,
+            frame,
+            count,
+            None
+            if position is None or (count > 1 and own is None)
+            else tuple(map(float, position)),
+            None if directions is None else tuple(map(float, directions)),
+            None if pixel is None else (float(pixel[0]), float(pixel[1])),
+            None if thickness is None else float(thickness),
+            (float(1 if slope is None else slope), float(intercept or 0)),
+            frame if count > 1 else int(data.get("InstanceNumber", 0) or 0),
+            kind,
+        )
+
+
+def _code(data: Any) -> str:
+    """Return NumPy's code of the dtype of a sample."""
+    if "FloatPixelData" in data:
+        return "f4"
+    bits = max(int(data.get("BitsAllocated", 16)), 8)
+    return f"{'i' if int(data.get('PixelRepresentation', 0)) else 'u'}{bits // 8}"
+
+
+def _first(sequence: Any) -> Any:
+    return sequence[0] if sequence else None
+
+
+def _value(groups: Sequence[Any], sequence: str, name: str, data: Any) -> Any:
+    """Return a value of the functional groups of a frame, else of the file, else None."""
+    for group in groups:
+        item = _first(group.get(sequence))
+        if item is not None and item.get(name) is not None:
+            return item.get(name)
+    return data.get(name)
+
+
+def _one_series(series: dict[str, list[Plane]], name: str) -> list[Plane]:
+    """Return the planes of the only series.
+
+    Raises:
+        SourceError: There are several, or planes differ in size.
+    """
+    if len(series) > 1:
+        counts = ", ".join(str(len(planes)) for planes in series.values())
+        raise SourceError(
+            f"{name}: holds {len(series)} series, of {counts} planes; expected one. Move each into a folder of its own."
+        )
+    (planes,) = series.values()
+    for plane in planes:
+        if plane.kind != planes[0].kind or plane.pixel != planes[0].pixel:
+            raise SourceError(
+                f"{plane.path}: has {plane.kind[0]} x {plane.kind[1]} pixels of {plane.pixel} mm, other planes "
+                f"{planes[0].kind[0]} x {planes[0].kind[1]} of {planes[0].pixel}. Remove the file if it is of "
+                "another image."
+            )
+    return planes
+
+
+def _in_order(planes: list[Plane], name: str) -> tuple[list[Plane], Grid]:
+    """Return the planes in the order of their position, and the grid of the volume.
+
+    Raises:
+        SourceError: Planes are missing, repeated or not parallel.
+    """
+    first = planes[0]
+    if any(plane.position is None or plane.directions is None for plane in planes):
+        ordered = sorted(planes, key=lambda plane: plane.number)
+        return ordered, _grid_without_position(first)
+    directions = np.array([plane.directions for plane in planes])
+    if np.abs(directions - directions[0]).max() > PARALLEL:
+        raise SourceError(
+            f"{name}: its planes are not parallel; expected one direction. Remove localizers, or export the series "
+            "again."
+        )
+    across, down = directions[0][:3], directions[0][3:]
+    normal = np.cross(across, down)
+    if normal[np.abs(normal).argmax()] < 0:
+        normal = -normal
+    along = np.array([plane.position for plane in planes]) @ normal
+    order = np.argsort(along, kind="stable")
+    ordered = [planes[n] for n in order]
+    step = _step(along[order], ordered, name)
+    step = (step or ordered[0].thickness or 0.0) * 1.0
+    rows, columns = first.pixel or (0.0, 0.0)
+    affine = np.eye(4)
+    affine[:3, 0], affine[:3, 1], affine[:3, 2] = normal * step, down * rows, across * columns
+    if len(ordered) > 1:
+        ends = np.array([ordered[0].position, ordered[-1].position])
+        affine[:3, 0] = (ends[1] - ends[0]) / (len(ordered) - 1)
+    affine[:3, 3] = ordered[0].position
+    grid = Grid.of_affine(np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine)
+    return ordered, grid if grid.affine else _grid_without_position(first)
+
+
+def _grid_without_position(plane: Plane) -> Grid:
+    """Return the spacing as the file of a plane says it."""
+    rows, columns = plane.pixel or (0.0, 0.0)
+    return Grid(spacing_of((plane.thickness or 0.0, rows, columns)))
+
+
+def _step(along: RowArray, planes: Sequence[Plane], name: str) -> float:
+    """Return the distance of planes; 0 for a single one.
+
+    Raises:
+        SourceError: Planes are missing or repeated.
+    """
+    if len(along) == 1:
+        return 0.0
+    gaps = np.diff(along)
+    step = float(np.median(gaps))
+    if step <= 0 or (gaps < step * UNEQUAL).any():
+        place = int(gaps.argmin())
+        raise SourceError(
+            f"{name}: two planes are at the same place, {planes[place].path.name} and "
+            f"{planes[place + 1].path.name}; expected "
+            "one volume. Separate the phases or echoes of the series into a folder each."
+        )
+    worst = int(np.abs(gaps - step).argmax())
+    if abs(gaps[worst] - step) <= UNEQUAL * step:
+        return step
+    missing = round(float(gaps[worst] / step)) - 1
+    whole = np.abs(gaps / step - np.rint(gaps / step)).max() <= UNEQUAL
+    reason = f"{missing} planes are missing" if whole else "planes have unequal distances"
+    raise SourceError(
+        f"{name}: {reason}: {gaps[worst]:.3g} mm between {planes[worst].path.name} and {planes[worst + 1].path.name}, "
+        f"{step:.3g} mm elsewhere. Copy the whole series, or resample it to equal distances."
+    )
+
+
+def _decoded(planes: Sequence[Plane], dtype: np.dtype[Any], applied: bool) -> Iterator[bytes]:
+    """Yield the samples of each plane; the frames of a file are decoded one at a time."""
+    for plane in planes:
+        index = plane.frame if plane.frames > 1 else None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about values that pydicom corrects
+                pixels = pydicom.pixels.pixel_array(plane.path, index=index)
+        except Exception as error:  # pydicom and its decoders raise several
+            raise SourceError(
+                f"{plane.path}: its pixels cannot be decoded ({' '.join(str(error).split())}). Copy it again, or "
+                "install the decoder that it names."
+            ) from error
+        if pixels.size != np.prod(plane.kind[:3]):
+            raise SourceError(
+                f"{plane.path}: holds pixels of shape {pixels.shape}; expected {plane.kind[0]} x {plane.kind[1]}. "
+                "Copy it "
+                "again."
+            )
+        if applied:
+            pixels = pixels.astype(np.float64) * plane.scaling[0] + plane.scaling[1]
+        yield np.ascontiguousarray(pixels.astype(dtype)).tobytes()

@@ -1,0 +1,156 @@
+"""Volumes in NIfTI files, `.nii` and `.nii.gz`."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from tfbig.errors import SourceError
+from tfbig.sources.files import File, PathLike, cannot_open, optional
+from tfbig.sources.volumes import compressed, raw
+from tfbig.sources.volumes.grid import Grid, spacing_of
+from tfbig.sources.volumes.raw import INTERLEAVED, PLANAR, Description, RawVolume, Samples
+
+nibabel, _import_error = optional("nibabel")
+
+HEADER_BYTES: Final = 540
+"""Bytes of the header of NIfTI-2; NIfTI-1 has fewer."""
+MM_PER_UNIT: Final = {"meter": 1e3, "mm": 1.0, "micron": 1e-3}
+
+
+def open_nifti(path: PathLike) -> RawVolume:
+    """Open a NIfTI file. `.nii` is read in place; `.nii.gz` is decompressed once into a file without a name.
+
+    Planes, rows and columns are the third, second and first axis of the file, channels the fourth or, of vectors, the
+    fifth.
+
+    Args:
+        path: The file, NIfTI-1 or NIfTI-2 of any byte order.
+
+    Raises:
+        SourceError: nibabel is not installed, or the file is damaged, truncated or no volume.
+        BudgetError: There is no room for the decompressed file.
+    """
+    found = describe_nifti(path)
+    if not is_compressed(path):
+        return RawVolume(File(path), found)
+    samples = found.samples
+    parts = compressed.chunks(path, samples.nbytes, skip=samples.offset)
+    file = raw.scratch(parts, samples.nbytes, os.fspath(path))
+    return RawVolume(file, replace(found, samples=replace(samples, offset=0)))
+
+
+def is_compressed(path: PathLike) -> bool:
+    """Return whether a file is compressed, by its name."""
+    return os.fspath(path).lower().endswith(".gz")
+
+
+def describe_nifti(path: PathLike) -> Description:
+    """Return what the header says; of a compressed file, little more than the header is decompressed.
+
+    Args:
+        path: The file.
+
+    Raises:
+        SourceError: nibabel is not installed, or the file is damaged or no volume.
+    """
+    name = os.fspath(path)
+    if nibabel is None:
+        raise SourceError(
+            f"{name}: needs the nibabel package ({_import_error}): pip install 'tfbig[volumes]'."
+        )
+    try:
+        data = (
+            compressed.beginning(path, HEADER_BYTES)
+            if is_compressed(path)
+            else bytes(File(path).read(0, min(HEADER_BYTES, File(path).num_bytes)))
+        )
+    except OSError as error:
+        raise cannot_open(path, error) from error
+    header = parse_header(data, name)
+    samples = _samples(header, name)
+    slope, intercept = header.get_slope_inter()
+    scaling = (1.0, 0.0) if slope is None else (float(slope), float(intercept or 0.0))
+    return Description(samples, _grid(header), scaling, header.structarr.tobytes())
+
+
+def parse_header(data: bytes, name: str) -> Any:
+    """Return the header in some bytes, as nibabel holds it.
+
+    Args:
+        data: At least the header.
+        name: Path of the file, for the error.
+
+    Raises:
+        SourceError: They are no header of a NIfTI file.
+    """
+    try:
+        kind = nibabel.Nifti2Header if _is_second(data) else nibabel.Nifti1Header
+        header = kind.from_fileobj(io.BytesIO(data), check=False)
+        if not bytes(header["magic"]).startswith((b"n+1", b"n+2")):
+            raise ValueError("its header does not begin as that of NIfTI, magic n+1 or n+2")
+        header.get_data_dtype()
+    except Exception as error:  # nibabel raises several
+        raise SourceError(
+            f"{name}: is not a NIfTI file ({' '.join(str(error).split())}; {len(data)} bytes read). Write or copy "
+            "the file "
+            "again."
+        ) from error
+    return header
+
+
+def _is_second(data: bytes) -> bool:
+    """Return whether a header is that of NIfTI-2, whose first number is its length, 540."""
+    return any(int.from_bytes(data[:4], order) == HEADER_BYTES for order in ("little", "big"))
+
+
+def _samples(header: Any, name: str) -> Samples:
+    """Return how the samples are stored.
+
+    Raises:
+        SourceError: The file has too many axes, or samples that are no numbers.
+    """
+    shape, dtype = [int(n) for n in header.get_data_shape()], header.get_data_dtype()
+    axes = shape[:3] + [1] * (3 - len(shape))
+    times, vectors, others = (*shape[3:5], 1, 1)[0], 1, 1
+    if len(shape) > 4:
+        vectors, others = shape[4], math.prod(shape[5:])
+    if min(shape, default=0) < 1 or others != 1 or (times > 1 and vectors > 1):
+        raise SourceError(
+            f"{name}: has shape {tuple(shape)}; expected three axes of a volume, and one more for its channels. Split "
+            "series of volumes with several channels into one file each."
+        )
+    channels, axes_of_file = times * vectors, PLANAR
+    if dtype.names:  # colours, such as RGB24
+        channels, axes_of_file = channels * len(dtype.names), INTERLEAVED
+        if times * vectors > 1 or len({dtype[n] for n in dtype.names}) > 1:
+            raise SourceError(f"{name}: has several volumes of colours; expected one.")
+        dtype = dtype[0]
+    return Samples(
+        np.dtype(dtype),
+        (axes[2], axes[1], axes[0], channels),
+        axes_of_file,
+        int(header["vox_offset"]) or header.sizeof_hdr,
+    )
+
+
+def _grid(header: Any) -> Grid:
+    """Return the place of the voxels: by the sform, else the qform, else only the spacing."""
+    unit = header.get_xyzt_units()[0] if int(header["xyzt_units"]) & 7 in (1, 2, 3) else "mm"
+    factor = MM_PER_UNIT[unit]
+    try:
+        coded = next((f() for f in (header.get_sform, header.get_qform) if f(coded=True)[1]), None)
+    except Exception:  # a quaternion that is none
+        coded = None
+    if coded is not None:
+        affine = np.diag([factor, factor, factor, 1.0]) @ np.asarray(coded)
+        found = Grid.of_affine(affine[:, [2, 1, 0, 3]])
+        if found.affine is not None:
+            return found
+    x, y, z = (float(n) * factor for n in np.asarray(header["pixdim"][1:4]))
+    return Grid(spacing_of((z, y, x)))

@@ -1,0 +1,271 @@
+"""Volumes in NRRD files, `.nrrd`, and `.nhdr` with the samples in other files."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tfbig.errors import SourceError
+from tfbig.sources.files import File, PathLike, cannot_open, optional
+from tfbig.sources.volumes import compressed, raw
+from tfbig.sources.volumes.grid import Grid, spacing_of
+from tfbig.sources.volumes.raw import Description, RawVolume, Samples
+
+nrrd, _import_error = optional("nrrd")
+
+COMPRESSED: Final = {"gzip": "gzip", "gz": "gzip", "bzip2": "bzip2", "bz2": "bzip2"}
+TO_RAS: Final = {"L": -1.0, "R": 1.0, "P": -1.0, "A": 1.0, "S": 1.0, "I": -1.0}
+TYPES: Final = {
+    "i1": ("signed char", "int8", "int8_t"),
+    "u1": ("uchar", "unsigned char", "uint8", "uint8_t"),
+    "i2": ("short", "short int", "signed short", "signed short int", "int16", "int16_t"),
+    "u2": ("ushort", "unsigned short", "unsigned short int", "uint16", "uint16_t"),
+    "i4": ("int", "signed int", "int32", "int32_t"),
+    "u4": ("uint", "unsigned int", "uint32", "uint32_t"),
+    "i8": (
+        *("longlong", "long long", "long long int", "signed long long", "signed long long int"),
+        *("int64", "int64_t"),
+    ),
+    "u8": ("ulonglong", "unsigned long long", "unsigned long long int", "uint64", "uint64_t"),
+    "f4": ("float",),
+    "f8": ("double",),
+}
+"""Names of types in the definition of the format, by NumPy's codes."""
+SPACES: Final = {
+    "right-anterior-superior": "RAS",
+    "left-anterior-superior": "LAS",
+    "left-posterior-superior": "LPS",
+}
+"""Spaces of three axes that are those of the patient, which are also named by their letters."""
+
+
+@dataclass(frozen=True)
+class NrrdHeader:
+    """What the header of an NRRD file says.
+
+    Args:
+        description: How the samples are stored, after decompression, and where; the offset is that in the file.
+        file: File of the samples.
+        encoding: "raw", "gzip" or "bzip2".
+        from_end: Whether the samples are the last bytes of the file.
+        skip: Bytes to leave out before the samples: of the file, or of what is decompressed.
+        lines: Lines of the file to leave out before them.
+    """
+
+    description: Description
+    file: Path
+    encoding: str
+    from_end: bool
+    skip: int
+    lines: int
+
+
+def open_nrrd(path: PathLike) -> RawVolume:
+    """Open an NRRD file. Raw samples in one file are read in place; others are decoded once into a file without a name.
+
+    Planes, rows and columns are the spatial axes of the file, the slowest first; an axis of colours, vectors or a list
+    is that of the channels, wherever it is.
+
+    Args:
+        path: The file.
+
+    Raises:
+        SourceError: pynrrd is not installed, or the file is damaged, truncated or no volume.
+        BudgetError: There is no room for the decoded samples.
+    """
+    found, name = read_header(path), os.fspath(path)
+    samples = found.description.samples
+    if found.encoding == "raw":
+        file = File(found.file)
+        start = _start(found, file)
+        file.path = name
+        samples = replace(samples, offset=start)
+    else:
+        parts = compressed.chunks(
+            found.file, samples.nbytes, found.encoding, samples.offset, found.skip
+        )
+        file = raw.scratch(parts, samples.nbytes, name)
+        samples = replace(samples, offset=0)
+    return RawVolume(file, replace(found.description, samples=samples))
+
+
+def describe_nrrd(path: PathLike) -> Description:
+    """Return what the header says; no sample is read.
+
+    Args:
+        path: The file.
+
+    Raises:
+        SourceError: pynrrd is not installed, or the file is damaged or no volume.
+    """
+    return read_header(path).description
+
+
+def read_header(path: PathLike) -> NrrdHeader:
+    """Return what the header says; no sample is read.
+
+    Args:
+        path: The file.
+
+    Raises:
+        SourceError: pynrrd is not installed, or the file is damaged or no volume.
+    """
+    name = os.fspath(path)
+    if nrrd is None:
+        raise SourceError(
+            f"{name}: needs the pynrrd package ({_import_error}): pip install 'tfbig[volumes]'."
+        )
+    try:
+        with open(path, "rb") as file:
+            header: Mapping[str, Any] = nrrd.read_header(file)
+            end = file.tell()
+    except OSError as error:
+        raise cannot_open(path, error) from error
+    except Exception as error:  # pynrrd raises several
+        if b"\ndata file: LIST" in Path(path).read_bytes()[:4096]:
+            raise SourceError(_several(name)) from error
+        raise SourceError(
+            f"{name}: is not an NRRD file ({' '.join(str(error).split())}). Write or copy the file again."
+        ) from error
+    samples, spatial = _samples(header, name)
+    file_of_samples = _file(header, Path(path), name)
+    encoding = str(header.get("encoding", "raw")).lower()
+    encoding = COMPRESSED.get(encoding, encoding)
+    if encoding not in ("raw", "gzip", "bzip2"):
+        raise SourceError(
+            f"{name}: has the encoding '{encoding}'; expected raw, gzip or bzip2. Save it again with one of them."
+        )
+    skip = int(header.get("byte skip", header.get("byteskip", 0)))
+    lines = int(header.get("line skip", header.get("lineskip", 0)))
+    attached = file_of_samples == Path(path)
+    placed = replace(samples, offset=end if attached else 0)
+    found = Description(placed, _grid(header, spatial))
+    return NrrdHeader(found, file_of_samples, encoding, skip == -1, max(skip, 0), lines)
+
+
+def _samples(header: Mapping[str, Any], name: str) -> tuple[Samples, list[int]]:
+    """Return how the samples are stored, and the axes of the file that are planes, rows and columns.
+
+    Raises:
+        SourceError: The file has too many axes, or samples that are no numbers.
+    """
+    try:
+        sizes = [int(n) for n in header["sizes"]]
+        dtype = _dtype(header)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SourceError(
+            f"{name}: has no valid fields 'sizes', 'type' and 'endian' ({error}). Write or copy the file again."
+        ) from error
+    spatial = _spatial_axes(header, len(sizes))
+    others = [axis for axis in range(len(sizes)) if axis not in spatial]
+    channels = math.prod(sizes[axis] for axis in others)
+    if len(spatial) not in (2, 3) or sum(sizes[axis] > 1 for axis in others) > 1 or not min(sizes):
+        raise SourceError(
+            f"{name}: has sizes {tuple(sizes)}; expected three axes of a volume, and one more for its channels."
+        )
+    extents = [sizes[axis] for axis in reversed(spatial)]
+    planes, rows, columns = ([1] * (3 - len(extents))) + extents
+    letters = dict(zip(reversed(spatial), "dhw"[3 - len(spatial) :], strict=True))
+    used = [axis for axis in others if sizes[axis] > 1][:1] or others[:1]
+    order = [
+        letters.get(axis, "c")
+        for axis in reversed(range(len(sizes)))
+        if axis in letters or axis in used
+    ]
+    axes = "".join(order)
+    axes = axes if "c" in axes else f"c{axes}"
+    axes = axes if "d" in axes else f"d{axes}"
+    return Samples(dtype, (planes, rows, columns, channels), axes), spatial
+
+
+def _spatial_axes(header: Mapping[str, Any], count: int) -> list[int]:
+    """Return the axes of a volume, fastest first: those with a direction, or of kind domain or space, else three."""
+    directions = header.get("space directions")
+    if directions is not None:
+        return [
+            n for n, each in enumerate(directions) if each is not None and not np.isnan(each).any()
+        ]
+    kinds = [str(kind) for kind in header.get("kinds", [])]
+    if len(kinds) == count and any(kind in ("domain", "space") for kind in kinds):
+        return [n for n, kind in enumerate(kinds) if kind in ("domain", "space")][:3]
+    return list(range(min(count, 3)))
+
+
+def _grid(header: Mapping[str, Any], spatial: Sequence[int]) -> Grid:
+    """Return the place of the voxels, of planes first."""
+    directions = header.get("space directions")
+    if directions is not None and len(spatial) == 3:
+        columns = np.array([directions[axis] for axis in reversed(spatial)], float).T
+        if columns.shape == (3, 3):
+            space = str(header.get("space", "")).lower()
+            letters = SPACES.get(space, space.upper())
+            affine = np.eye(4)
+            affine[:3, :3] = columns
+            origin = header.get("space origin")
+            affine[:3, 3] = (
+                np.zeros(3) if origin is None else np.nan_to_num(np.array(origin, float))
+            )
+            if letters in SPACES.values():
+                signs = [TO_RAS[letter] for letter in letters]
+                return Grid.of_affine(np.diag([*signs, 1.0]) @ affine)
+            return Grid(spacing_of(np.linalg.norm(columns, axis=0).tolist()))
+    spacings = header.get("spacings")
+    if spacings is None or len(spatial) != 3:
+        return Grid()
+    return Grid(spacing_of([float(spacings[axis]) for axis in reversed(spatial)]))
+
+
+def _file(header: Mapping[str, Any], path: Path, name: str) -> Path:
+    """Return the file of the samples.
+
+    Raises:
+        SourceError: There are several.
+    """
+    listed = header.get("data file", header.get("datafile"))
+    if listed is None:
+        return path
+    if "%" in str(listed) or str(listed).upper().startswith("LIST"):
+        raise SourceError(_several(name))
+    return path.parent / str(listed)
+
+
+def _several(name: str) -> str:
+    return (
+        f"{name}: has its samples in several files; expected one. Save it again as one .nrrd file."
+    )
+
+
+def _start(found: NrrdHeader, file: File) -> int:
+    """Return the first byte of raw samples."""
+    if found.from_end:
+        return file.num_bytes - found.description.samples.nbytes
+    start = found.description.samples.offset
+    for _ in range(found.lines):
+        while bytes(file.read(start, 1)) != b"\n":
+            start += 1
+        start += 1
+    return start + found.skip
+
+
+def _dtype(header: Mapping[str, Any]) -> np.dtype[Any]:
+    """Return the dtype of a sample as stored.
+
+    Raises:
+        ValueError: It is missing or unknown.
+    """
+    kind = str(header.get("type", "missing"))
+    code = next((code for code, names in TYPES.items() if kind in names), None)
+    if code is None:
+        raise ValueError(f"type {kind}")
+    if code.endswith("1"):
+        return np.dtype(code)
+    order = {"little": "<", "big": ">"}.get(str(header.get("endian", "missing")))
+    if order is None:
+        raise ValueError(f"endian {header.get('endian', 'missing')}")
+    return np.dtype(order + code)
