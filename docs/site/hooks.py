@@ -7,6 +7,7 @@ from typing import Any
 
 import commands
 import links
+import machines
 import recipes
 import reference
 from mkdocs.structure.files import File, Files
@@ -17,14 +18,14 @@ FIRST = ("index.md", "README.md")
 
 def on_config(config: Any) -> Any:
     """Replace folders in the navigation, written `guides/`, by their pages."""
-    generated = set(_generated())
+    generated = _generated()
 
     def expanded(entry: Any) -> Any:
         if isinstance(entry, str) and entry.endswith("/"):
-            pages = {path.relative_to(DOCS).as_posix() for path in (DOCS / entry).glob("*.md")}
-            pages |= {place for place in generated if place.startswith(entry)}
-            named = [page for page in pages if page.rpartition("/")[2] in FIRST]
-            return [*named, *sorted(pages - set(named) - _named(config["nav"]))]
+            written = sorted(path.relative_to(DOCS).as_posix() for path in (DOCS / entry).glob("*.md"))
+            made = [place for place in generated if place.startswith(entry)]
+            pages = [page for page in (*written, *made) if page not in _named(config["nav"])]
+            return sorted(pages, key=lambda page: page.rpartition("/")[2] not in FIRST)
         if isinstance(entry, dict):
             return {title: expanded(part) for title, part in entry.items()}
         if isinstance(entry, list):
@@ -44,7 +45,7 @@ def _named(entry: Any) -> set[str]:
 
 
 def _generated() -> dict[str, str]:
-    return {**reference.pages(), **commands.pages(), **recipes.pages()}
+    return {**reference.pages(), **commands.pages(), **recipes.pages(), **machines.pages()}
 
 
 def on_files(files: Files, config: Any) -> Files:
