@@ -44,6 +44,11 @@ setup(
         "dask": ["distributed"],
         "hub": ["huggingface_hub"],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
+        "docs": [
+            "mkdocs>=1.6,<2",
+            "mkdocs-material>=9.6",
+            "mkdocstrings[python]>=1.0",
+        ],
         "dev": [
             *("pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"),
             "selenium",  # opens reports in a browser

@@ -33,6 +33,7 @@ from tfbig.system.yaml_files import load_yaml
 CHECKPOINTS = "checkpoints"
 CONFIG = "config.yaml"
 HISTORY = "history.csv"
+MODEL = "model.keras"
 METRICS = "metrics.json"
 PREDICTIONS = "predictions.csv"
 FAILED = "failed.csv"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfbig.cli.settings.tasks import TrainSettings
-from tfbig.results import report, run_folder
+from tfbig.results import model_card, report, run_folder
 from tfbig.system import unified_memory
 
 _COMPARED = (
@@ -43,12 +43,14 @@ def _compared(metrics: Mapping[str, Any], run: Path) -> dict[str, Any]:
 
 
 def print_results(numbers: Mapping[str, float], folder: Path) -> None:
-    """Write the report of a finished run, and print the results and the path.
+    """Write the report and the model card of a finished run, and print the results and the path.
 
     Args:
         numbers: Results by name.
         folder: Run folder.
     """
     page = report.write_report(folder)
+    if (folder / run_folder.MODEL).exists():  # an evaluation has no model of its own
+        model_card.write_card(folder)
     text = "  ".join(f"{key} {value:.4f}" for key, value in numbers.items())
     print(f"{text}\nrun folder: {folder}\nreport: {page}")

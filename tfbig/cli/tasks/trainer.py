@@ -12,7 +12,6 @@ from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.cli.tasks.task import Models, Plans, Task
 from tfbig.results import figures, run_folder
 
-MODEL = "model.keras"
 PLAN = "plan.txt"
 
 
@@ -38,7 +37,7 @@ def run(task: Task[Any, Any], settings: TrainSettings) -> int:
     splits.write_tables(data.table, data.failed, folder)
     measured: dict[str, Any] = {"mode": settings.mode}
     if settings.test_only:
-        task.restore(models, Path(settings.test_only) / MODEL)
+        task.restore(models, Path(settings.test_only) / run_folder.MODEL)
     else:
         measured |= _fit_and_save(task, models, settings, data, folder, plans) | planned
         if not machine.is_chief():
@@ -72,7 +71,7 @@ def _fit_and_save(
         run_folder.write_text(folder / PLAN, f"{plans.training}\n")
     history = task.fit(models, settings, data, folder)
     _, peak = run_folder.memory_bytes()  # of training: pictures are not in the plan
-    run_folder.save_model(folder / MODEL, models.twin)
+    run_folder.save_model(folder / run_folder.MODEL, models.twin)
     figures.learning_curve(folder / "learning_curve.png", history, *task.curve(settings))
     measured = {key: history[-1][key] for key in task.measured}
     return {"epochs": len(history), **measured, "peak_bytes": peak}
@@ -81,5 +80,5 @@ def _fit_and_save(
 def _rebuilt(task: Task[Any, Any], settings: TrainSettings, data: Any, folder: Path) -> Models:
     """Return new models with the weights of the run."""
     models = task.models(settings, data)
-    task.restore(models, folder / MODEL)
+    task.restore(models, folder / run_folder.MODEL)
     return models

@@ -1,0 +1,192 @@
+"""Tables of documents, made from the lines of benchmarks/results.jsonl, for write_pages.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+Line = dict[str, Any]
+SLIDES = {
+    "skin": "CMU-1-Small-Region",
+    "oesophagus": "esophagus_eosinophilic",
+    "stomach": "gastritis_lymphocytic",
+    "pancreas": "pancreas_pdac_1",
+    "tumour": "tcga-cr-7395-01a-01-ts1_jp2k",
+}
+MODES = {
+    "plain Keras, `--mode device`": "plain",
+    '`keras.RematScope("activations")`': "remat",
+    "plain Keras, `--mode unified` (on a CPU the same)": "unified",
+    "**streamed**, float32": "streamed",
+    '**streamed**, `Budget(host="1.1GB")` and `"3.8GB"`': "streamed-small",
+    '**streamed**, `store="bfloat16"`': "bfloat16-stores",
+    "plain Keras, mixed_bfloat16": "plain-bfloat16",
+    "**streamed**, mixed_bfloat16": "bfloat16",
+    "PyTorch 2.15": "torch",
+    "PyTorch, every block checkpointed": "torch-checkpoint",
+    "PyTorch, `save_on_cpu`": "torch-save_on_cpu",
+}
+SHORT_MODES = {
+    "streamed": "streamed",
+    "streamed, `Budget(host=)` of 1.1 GB at 2048, 3.8 GB at 4096": "streamed-small",
+    "plain Keras, mixed_bfloat16": "plain-bfloat16",
+    "streamed, mixed_bfloat16": "bfloat16",
+    "PyTorch 2.15, gradient checkpointing of every block": "torch-checkpoint",
+}
+PLANNED = {
+    "ResNet-18": "resnet18",
+    "ResNet-50": "resnet50",
+    "ResNet-18 and ABMIL": "mil",
+}
+"""Names of networks in the table of projected memory; others are as in the lines."""
+WAYS = {"plain": "plain Keras", "small": "`tfbig.stream`", "streamed": "streamed"}
+KEPT = {"plain Keras": "keras", "multiple instance learning": "mil", "PatchGD": "patchgd"}
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of Markdown."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+
+
+def last(lines: list[Line], **wanted: Any) -> Line | None:
+    """Return the last line with these values; None if there is none."""
+    fitting = [line for line in lines if all(line.get(k) == v for k, v in wanted.items())]
+    return fitting[-1] if fitting else None
+
+
+def _mode(lines: list[Line], way: str, side: int) -> list[str]:
+    line = last(lines, case="resnet18", way=way, size=[side, side, 3])
+    if line is None:
+        return [""] * 4
+    seconds, memory = f"{line['seconds']:.2f} s", f"{line['above_base_bytes'] / 1e9:.2f} GB"
+    return [seconds, f"{line['seconds_ratio']:.2f}", memory, f"{line['memory_ratio']:.2f}"]
+
+
+def modes(lines: list[Line]) -> str:
+    """Return the time and memory of one training step in all modes."""
+    of_size = ["ratio", "memory", "ratio"]
+    head = ["mode", "2048 x 2048", *of_size, "4096 x 4096", *of_size]
+    sides = (2048, 4096)
+    rows = (
+        [name, *(cell for side in sides for cell in _mode(lines, way, side))]
+        for name, way in MODES.items()
+    )
+    return table(head, rows)
+
+
+def short_modes(lines: list[Line]) -> str:
+    """Return the ratios to plain Keras that the README has."""
+    rows = []
+    plain = ["plain Keras"]
+    for side in (2048, 4096):
+        line = last(lines, case="resnet18", way="plain", size=[side, side, 3]) or {}
+        plain += [
+            f"1.00 ({line['seconds']:.1f} s)",
+            f"1.00 ({line['above_base_bytes'] / 1e9:.1f} GB)",
+        ]
+    for name, way in SHORT_MODES.items():
+        cells = [_mode(lines, way, side)[1::2] for side in (2048, 4096)]
+        rows.append([name, *(cells[0]), *(cells[1] if cells[1][0] else ["not measured", ""])])
+    return table(
+        ["mode", "time, 2048 x 2048", "memory", "time, 4096 x 4096", "memory"], [plain, *rows]
+    )
+
+
+def _first_steps(side: int, names: dict[str, str]) -> Callable[[list[Line]], str]:
+    columns = ("first_prediction", "first_step", "step", "first_step_of_another_size")
+
+    def of(lines: list[Line]) -> str:
+        fitting = [
+            line
+            for line in lines
+            if line["case"].endswith(" first step") and line["size"] == [side, side, 3]
+        ]
+        head = ["network", "way", "first prediction", "first step", "further steps"]
+        rows = (
+            [line["network"], names[line["way"]], *(f"{line[column]:g}" for column in columns)]
+            for line in fitting
+        )
+        return table([*head, "first step of another size"], rows)
+
+    return of
+
+
+def background(lines: list[Line]) -> str:
+    """Return time and memory against the share of foreground."""
+    latest = {
+        (line["network"], line["tissue"]): line
+        for line in lines
+        if "background" in line["case"] and "network" in line and "tissue" in line
+    }
+    by_share = sorted(latest, key=lambda key: (key[0], key[1]))
+    rows = []
+    for key in by_share:
+        line = latest[key]
+        if line.get("store") != "float32":
+            continue  # of an earlier version of the benchmark
+        memory = line["peak_bytes"] / line["everything_peak_bytes"]
+        ratios = line["active"], line["time_ratio"], line["processor_ratio"], memory
+        rows.append(
+            [
+                key[0].replace("resnet", "ResNet-"),
+                f"{key[1]:g}",
+                *(f"{ratio:.2f}" for ratio in ratios),
+            ]
+        )
+    head = ["network", "share of foreground", "share of the work", "time", "processor time"]
+    return table([*head, "memory"], rows)
+
+
+def tissue(lines: list[Line]) -> str:
+    """Return the Dice coefficients of three methods: by colour, by Otsu's threshold, by grey value."""
+    found = [line for line in lines if line["case"] == "tissue"]
+    rows = []
+    for change in dict.fromkeys(line["change"] for line in found):
+        cells = [last(found, slide=slide, change=change) or {} for slide in SLIDES.values()]
+        methods = ("colour", "otsu", "grey")
+        rows.append([change, *(" / ".join(f"{c[m]:.2f}" for m in methods) for c in cells)])
+    return table(["slide", *SLIDES], rows)
+
+
+def planned(lines: list[Line]) -> str:
+    """Return measured memory divided by that of the plan."""
+    found = {
+        (line["way"].split()[0], tuple(line["size"]), line["way"].split()[1]): line
+        for line in lines
+        if line["case"] == "plan_holds" and line["way"].endswith(" training")
+    }
+    titles = {short: name for name, short in PLANNED.items()}
+    rows = []
+    for network, size in dict.fromkeys(key[:2] for key in found):
+        images = (
+            f"{size[0]} tiles of {size[1]} x {size[1]}"
+            if network == "mil"
+            else " x ".join(map(str, size))
+        )
+        ratios = [
+            f"{found[network, size, limit]['ratio']:.2f}" for limit in ("large", "medium", "least")
+        ]
+        rows.append([titles.get(network, network), images, *ratios])
+    return table(["network", "images", "large", "medium", "least"], rows)
+
+
+def kept(lines: list[Line]) -> str:
+    """Return what deleted models keep."""
+    rows = []
+    for name, case in {"plain Keras": "keras", "streamed": "streamed", **KEPT}.items():
+        line = last(lines, case=f"models_let_go {case}") or {}
+        rows.append([name, f"{line['kept_bytes'] / 1e6:.1f} MB", f"{line['kept_objects']:.0f}"])
+    return table(["model", "bytes a round", "Python objects a round"], rows)
+
+
+TABLES: dict[str, Callable[[list[Line]], str]] = {
+    "modes": modes,
+    "short modes": short_modes,
+    "first steps": _first_steps(512, WAYS),
+    "first steps at 1536": _first_steps(1536, {**WAYS, "streamed": "`tfbig.stream`"}),
+    "background": background,
+    "tissue": tissue,
+    "plan holds": planned,
+    "kept": kept,
+}
+"""Tables by the name in `<!-- generated: NAME -->`."""

@@ -1,0 +1,73 @@
+"""Model cards, from the files of a run folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tfbig.errors import SourceError
+from tfbig.results import model_card
+
+SETTINGS: dict[str, Any] = {
+    "task": "mil",
+    "data": "/secret/place/slides.csv",
+    "encoder": "resnet18",
+    "model": "abmil",
+    "shares": [70, 10, 20],
+    "lr": 0.0001,
+    "seed": 3,
+    "fold": None,
+    "class_names": ["a|b", "<b>c</b>"],
+}
+METRICS = {"loss": 0.25, "test_auc": 0.91234, "peak_bytes": 2**30, "confusion": [[1]], "left_out": ["x"]}
+
+
+def card(folder: Path, settings: dict[str, Any], metrics: dict[str, Any]) -> str:
+    """Write a run folder and its card; return the text."""
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    return model_card.write_card(folder).read_text()
+
+
+def test_data_settings_results_and_limits(tmp_path: Path) -> None:
+    (tmp_path / "predictions.csv").write_text("bag,label\nb0,a\nb1,a\n")
+    (tmp_path / "failed.csv").write_text("slide,error\nbad.svs,is no TIFF\n")
+    text = card(tmp_path, SETTINGS, METRICS)
+    for line in (
+        "| encoder | resnet18 |",
+        "| data | slides.csv |",
+        "| shares | 70, 10, 20 |",
+        "| tested or validated | 2 |",
+        "| left out | 2 |",
+        "| test\\_auc | 0.9123 |",
+        "| peak\\_bytes | 1.0 GiB |",
+        "| lr | 0.0001 |",
+        "- One seed (3): `--seeds` says how much results depend on it.",
+        "- 1 files could not be read, among them bad.svs.",
+    ):
+        assert line in text.splitlines(), line
+    assert "secret" not in text
+    assert "confusion" not in text
+
+
+def test_names_cannot_break_the_page(tmp_path: Path) -> None:
+    assert "| class_names | a\\|b, &lt;b&gt;c&lt;/b&gt; |" in card(tmp_path, SETTINGS, METRICS)
+
+
+def test_a_run_without_a_test_says_so(tmp_path: Path) -> None:
+    text = card(tmp_path, {"task": "segmentation", "fold": 1, "precision": "mixed_bfloat16"}, {})
+    assert "There were no test images" in text
+    assert "Nothing was held back for a test." in text
+    assert "Computed in mixed\\_bfloat16, which rounds." in text
+    assert "One split" not in text
+    assert "| test" not in text
+
+
+def test_damaged_settings_are_named(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("- 1\n")
+    with pytest.raises(SourceError, match=r"config\.yaml: is damaged"):
+        model_card.write_card(tmp_path)

@@ -1,0 +1,157 @@
+"""Model card of a finished run, from the files of its folder: data, settings, results, limits."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tfbig.results import run_folder
+from tfbig.units import format_bytes
+
+NAME = "MODEL_CARD.md"
+
+_TITLES = {
+    "segmentation": "masks of images",
+    "mil": "one result for a bag of tiles",
+    "patchgd": "one class for a large image, by patch gradient descent",
+    "patchgd-segmentation": "masks of large images, by patch gradient descent",
+}
+_DATA = (
+    *("data", "bags", "images", "features", "slides", "splits", "coords", "shares", "fold", "folds"),
+    *("group", "mpp", "tile", "background", "tissue", "stain", "target", "class_names"),
+)
+"""Settings that say what the data is."""
+_PATHS = {"data", "features", "slides", "splits", "coords"}
+"""Settings of which the card has the last name only, since it is made to be given away."""
+_APART = ("mode", "epochs", "confusion", "left_out", "beside")
+"""Metrics that are no results, or no numbers."""
+
+
+def write_card(folder: str | Path) -> Path:
+    """Write the model card of a finished run.
+
+    Args:
+        folder: Run folder.
+
+    Returns:
+        Path of the card, `MODEL_CARD.md` in the folder.
+
+    Raises:
+        SourceError: A file of the folder is damaged.
+    """
+    folder = Path(folder)
+    settings = run_folder.read_yaml(folder / run_folder.CONFIG)
+    metrics = run_folder.read_json(folder / run_folder.METRICS)
+    versions = run_folder.read_json(folder / run_folder.VERSIONS)
+    failed = run_folder.read_rows(folder / run_folder.FAILED)
+    task = str(settings.get("task", ""))
+    parts = [
+        f"# Model card: {_text(folder.resolve().name)}",
+        f"A Keras model for {_TITLES.get(task, task)}, trained by `tfbig train --task {_text(task)}`. Written from the run "
+        "folder; what the data is, and who may use the model for what, is yours to add.",
+        "## Model",
+        _table([("file", run_folder.MODEL), *_model(folder, settings), *_named(versions)]),
+        "## Data",
+        _table([*_given(settings, _DATA), *_counts(folder, metrics, failed)]),
+        "## Results",
+        _table(_results(metrics)),
+        _about_results(metrics),
+        "## Settings",
+        "`config.yaml` has all of them; `tfbig train --config config.yaml --out FOLDER` uses them again.",
+        _table(_given(settings, [name for name in settings if name not in (*_DATA, "task", "out")])),
+        "## Limits",
+        "\n".join(f"- {line}" for line in _limits(settings, metrics, failed)),
+    ]
+    run_folder.write_text(folder / NAME, "\n\n".join(part for part in parts if part) + "\n")
+    return folder / NAME
+
+
+def _model(folder: Path, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the parts of the model and its size."""
+    rows = _given(settings, ("encoder", "model", "head", "encoder_weights"))
+    path = folder / run_folder.MODEL
+    return [*rows, ("size", format_bytes(path.stat().st_size))] if path.exists() else rows
+
+
+def _named(versions: Mapping[str, Any]) -> list[tuple[str, str]]:
+    names = ("run", "time", "tfbig", "tensorflow", "keras", "python")
+    return [(name, _text(versions[name])) for name in names if name in versions]
+
+
+def _counts(
+    folder: Path, metrics: Mapping[str, Any], failed: list[dict[str, str]]
+) -> list[tuple[str, str]]:
+    """Return how many images were tested and left out."""
+    tested = len(run_folder.read_rows(folder / run_folder.PREDICTIONS))
+    rows = [("tested or validated", str(tested))] if tested else []
+    left_out = [*(metrics.get("left_out") or ()), *failed]
+    return [*rows, ("left out", str(len(left_out)))] if left_out else rows
+
+
+def _given(settings: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the settings with a value, of paths their last name."""
+    rows = []
+    for name in names:
+        value = settings.get(name)
+        if value in (None, False, [], ""):
+            continue
+        if name in _PATHS and isinstance(value, str):
+            value = Path(value).name
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        rows.append((name, _text(shown)))
+    return rows
+
+
+def _results(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the metrics that are numbers; bytes as such."""
+    rows = []
+    for name, value in metrics.items():
+        if name in _APART or isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        shown = format_bytes(int(value)) if name.endswith("_bytes") else f"{value:.4g}"
+        rows.append((_text(name), shown))
+    return rows
+
+
+def _about_results(metrics: Mapping[str, Any]) -> str:
+    if any(name.startswith("test_") for name in metrics):
+        return "Names that begin with `test_` are of images that neither training nor the choice of an epoch saw."
+    return "There were no test images: `val_` is of images by which an epoch may have been chosen."
+
+
+def _limits(
+    settings: Mapping[str, Any], metrics: Mapping[str, Any], failed: list[dict[str, str]]
+) -> list[str]:
+    """Return what a user of the model should know."""
+    lines = [
+        "It was judged by the images named above alone. Other scanners, stains, organs, sensors or resolutions may "
+        "give worse results; test it on yours, with `tfbig evaluate`.",
+        "It is no medical device, and no result of it is a diagnosis.",
+    ]
+    if not any(name.startswith("test_") for name in metrics):
+        lines.append("Nothing was held back for a test.")
+    if settings.get("fold") is None:
+        lines.append("One split of the data: `--folds` says how much results depend on it.")
+    lines.append(f"One seed ({settings.get('seed', 0)}): `--seeds` says how much results depend on it.")
+    if str(settings.get("precision", "")).startswith("mixed"):
+        lines.append(f"Computed in {_text(settings['precision'])}, which rounds.")
+    if failed:
+        names = ", ".join(_text(next(iter(row.values()), "")) for row in failed[:5])
+        lines.append(f"{len(failed)} files could not be read, among them {names}.")
+    return lines
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> str:
+    """Return a table of names and values; nothing without rows."""
+    lines = [f"| {name} | {value} |" for name, value in rows]
+    return "\n".join(["| | |", "|---|---|", *lines]) if lines else ""
+
+
+def _text(value: Any) -> str:
+    """Return a text that Markdown shows as it is, on one line."""
+    line = html.escape(" ".join(str(value).split()), quote=False)
+    for mark in "\\`*_[]|#":
+        line = line.replace(mark, f"\\{mark}")
+    return line
