@@ -42,6 +42,7 @@ setup(
         "log": ["tensorboard>=2.20"],
         "dask": ["distributed"],
         "hub": ["huggingface_hub"],
+        "scenes": ["geopandas>=1"],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "dev": [
             *("pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"),
@@ -49,6 +50,8 @@ setup(
             "zarr>=3",
             "tensorboard>=2.20",
             "distributed",
+            "geopandas>=1",
+            "rio-cogeo",  # validates cloud-optimised GeoTIFF
             "lifelines",  # what tests of survival analysis compare with
             *(
                 "torchvision",

@@ -6,6 +6,9 @@ source as it is read. A `Slide` is a pyramid of images with the size of their pi
 and `Slide.at` returns the source of one resolution. A `Bag` has instances `[n, ...]`, read by slices; `open_bag`
 returns one, and `Patches` and `Tiles` are bags of an image.
 
+Satellite scenes: `RasterSource` reads GeoTIFF, JPEG 2000 and VRT files with their `Grid` on Earth, `stack_bands` shows
+files of single bands as one scene, `write_cog` writes cloud-optimised GeoTIFF.
+
 A dataset refers to a source by its `handle`, a short string: `resolve(handle).read(start, stop)` returns rows.
 """
 
@@ -19,6 +22,10 @@ from tfbig.sources.bags.tiles import Tiles
 from tfbig.sources.handles import OnDisk, resolve
 from tfbig.sources.masked import Masked
 from tfbig.sources.resolution import Resolution, read_mpp_table
+from tfbig.sources.scenes.cog import write_cog
+from tfbig.sources.scenes.grid import Grid
+from tfbig.sources.scenes.mosaic import stack_bands
+from tfbig.sources.scenes.raster import RasterSource
 from tfbig.sources.slides.ome_tiff import write_ome_tiff
 from tfbig.sources.slides.opening import SLIDE_SUFFIXES, open, open_slide
 from tfbig.sources.slides.slide import Slide
@@ -44,6 +51,7 @@ __all__ = [
     "FeatureBag",
     "Filled",
     "Grayscale",
+    "Grid",
     "Macenko",
     "Masked",
     "NpyBag",
@@ -52,6 +60,7 @@ __all__ = [
     "Padded",
     "Patches",
     "PictureBag",
+    "RasterSource",
     "RawSource",
     "Readable",
     "Reinhard",
@@ -71,6 +80,8 @@ __all__ = [
     "read_coords",
     "read_mpp_table",
     "resolve",
+    "stack_bands",
+    "write_cog",
     "write_coords",
     "write_npy",
     "write_ome_tiff",

@@ -15,10 +15,11 @@ from tfbig.cli.predictors.features import Features
 from tfbig.cli.predictors.images import Images
 from tfbig.cli.predictors.masks import Masks
 from tfbig.cli.predictors.results import load_run
+from tfbig.cli.predictors.scenes import Scenes
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.patchgd import PatchGDSegmentation
 
-Predictor: TypeAlias = Bags | Features | Images | Masks
+Predictor: TypeAlias = Bags | Features | Images | Masks | Scenes
 
 
 def make(settings: PredictSettings) -> Predictor:
@@ -35,6 +36,8 @@ def make(settings: PredictSettings) -> Predictor:
         return Images(settings, plain, config)
     if isinstance(plain, PatchGDSegmentation):
         return Masks(settings, plain, config)
+    if Scenes.reads(settings, plain, config):
+        return Scenes(settings, plain, config)
     (image, *_), (output, *_) = plain.inputs, plain.outputs
     kinds: dict[tuple[int, int], type[Predictor]] = {
         (4, 4): Masks,
