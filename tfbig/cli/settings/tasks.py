@@ -21,6 +21,7 @@ from tfbig.cli.settings.run_settings import (
     mode_flag,
     task_flag,
 )
+from tfbig.cli.settings.scene_settings import SceneSettings
 from tfbig.cli.settings.target_settings import TargetSettings
 from tfbig.cli.settings.training_settings import (
     ClassifierSettings,
@@ -391,7 +392,11 @@ class PatchGDSettings(
 
 
 TrainSettings: TypeAlias = (
-    SegmentationSettings | MILSettings | PatchGDSettings | PatchGDSegmentationSettings
+    SegmentationSettings
+    | MILSettings
+    | PatchGDSettings
+    | PatchGDSegmentationSettings
+    | SceneSettings
 )
 """Settings of a training run or an evaluation of any task."""
 
@@ -400,11 +405,13 @@ TASKS: dict[
     type[SegmentationSettings]
     | type[MILSettings]
     | type[PatchGDSettings]
-    | type[PatchGDSegmentationSettings],
+    | type[PatchGDSegmentationSettings]
+    | type[SceneSettings],
 ] = {
     "segmentation": SegmentationSettings,
     "mil": MILSettings,
     "patchgd": PatchGDSettings,
     "patchgd-segmentation": PatchGDSegmentationSettings,
+    "scenes": SceneSettings,
 }
 """Settings class of each task; the first is the default."""
