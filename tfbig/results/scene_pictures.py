@@ -67,7 +67,7 @@ def class_layer(
     image[shown, 3] = 255
     found = [n for n in np.unique(labels[shown]).tolist() if n < len(names)][:20]
     legend = tuple((hex_of(colours[(int(n) - first) % len(colours)]), names[int(n)]) for n in found)
-    return Overlay(name, image, legend, 1.0, 0.6)
+    return Overlay(name, image, legend, 1.0, 0.5)
 
 
 def value_layer(
@@ -135,7 +135,8 @@ def draw(
 def _blended(picture: npt.NDArray[np.uint8], layer: Overlay) -> npt.NDArray[np.uint8]:
     """Return a picture with a layer over it."""
     share = layer.image[..., 3:].astype(np.float32) / 255 * layer.opacity
-    mixed = (1 - share) * picture + share * layer.image[..., :3]
+    gray = picture.mean(-1, keepdims=True)  # so that only classes have a colour
+    mixed = (1 - share) * gray + share * layer.image[..., :3]
     return mixed.astype(np.uint8)
 
 

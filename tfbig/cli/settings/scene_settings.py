@@ -138,7 +138,7 @@ class SceneTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
     batch_size: int = batch_size_flag(4, "crops of a step")
     loss: str | None = flag(
         choices=choices.SCENE_LOSSES,
-        help="loss of a pixel: cross_entropy of classes; mse or huber of values, in units of their deviation (default: "
+        help="loss of a pixel: cross_entropy of classes; mse or huber of values, quadratic up to their deviation (default: "
         "cross_entropy, or mse)",
     )
     value_scale: tuple[float, float] | None = flag(
