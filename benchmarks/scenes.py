@@ -38,7 +38,7 @@ BANDS, CLASSES = 3, 4
 def scene_rows(top: int, rows: int, columns: int, height: int, nodata: float) -> np.ndarray:
     """Return rows of the scene, `[bands, rows, columns]`, uint8.
 
-    Fields of 200 to 300 pixels with some texture, 1 to 250; the nodata, 0, is outside a slanted swath as of a satellite.
+    Fields of 200 to 300 pixels with some texture; nodata, 0, is outside a slanted swath, as of a satellite.
 
     Args:
         top: First row.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,19 +125,19 @@ def predict(
     blocks, waiting = writer.blocks, writer.missing
     is_local = regions.region(model, image.shape[:2], *blocks[0]) is not None
     shares: list[float] = []
-    with tempfile.TemporaryDirectory(prefix=".part-", dir=path.parent) as scratch:
-        whole = None
-        if waiting and not is_local:
-            whole = model.predict_to(image, f"{scratch}/whole.npy", outputs.convert)
-        for block in tqdm(waiting, path.name, unit="block", leave=False, disable=not _shows()):
-            signals.check()
-            valid = image.valid(*block)
-            if whole is not None:
-                pixels, share = whole.read_window(*block), 1.0
-            else:
-                pixels, share = _block(model, image, block, valid, outputs, skip, Path(scratch))
-            writer.write(block, np.where(valid[..., None], pixels, _nodata(outputs)))
-            shares.append(share * valid.size)
+    scratch = writer.folder  # which is removed in the end, even if this process is killed
+    whole = None
+    if waiting and not is_local:
+        whole = model.predict_to(image, str(scratch / "whole.npy"), outputs.convert)
+    for block in tqdm(waiting, path.name, unit="block", leave=False, disable=not _shows()):
+        signals.check()
+        valid = image.valid(*block)
+        if whole is not None:
+            pixels, share = whole.read_window(*block), 1.0
+        else:
+            pixels, share = _block(model, image, block, valid, outputs, skip, scratch)
+        writer.write(block, np.where(valid[..., None], pixels, _nodata(outputs)))
+        shares.append(share * valid.size)
     area = sum((b[0][1] - b[0][0]) * (b[1][1] - b[1][0]) for b in waiting)
     counts, missing = _counted(writer, outputs)
     writer.finish()
@@ -162,7 +161,9 @@ def _block(
     """Return the pixels of a block, and the share of it that was computed; nothing is where nothing is measured."""
     if not valid.any():
         return np.empty((*valid.shape, len(outputs.names)), outputs.dtype), 0.0
-    rows, columns = regions.region(model, image.shape[:2], *block)
+    region = regions.region(model, image.shape[:2], *block)
+    assert region is not None  # as of the first block
+    rows, columns = region
     part: sources.Source = image.crop(rows, columns)
     share = 1.0
     if skip:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import lcm
+from typing import cast
 
 import numpy as np
 
@@ -88,10 +89,10 @@ def _is_same(
     inputs = {node.output: node.inputs for node in sweep.locals}
     for axis in range(len(owned)):
         for key, column in sweep.columns.items():
-            name, value, *position = key
-            value = inputs[value][position[0]] if position else value  # type: ignore[index]
+            name, image_of, *position = cast("tuple[str, int, *tuple[int, ...]]", key)
+            value = inputs[image_of][position[0]] if position else image_of
             is_place = name in ("start", "stop", "own start", "own stop")
-            shift = int(firsts[value][axis]) if is_place else 0  # type: ignore[index]
+            shift = int(firsts[value][axis]) if is_place else 0
             place = axis * len(sweep.columns) + column
             if whole[place] != alone[place] + shift:
                 return False

@@ -59,8 +59,10 @@ class LabelledScene:
 
     def crop(self, rows: tuple[int, int], columns: tuple[int, int]) -> LabelledScene:
         """Return the same rectangle of all; nothing is read."""
-        parts = (each.crop(rows, columns) for each in (self.image, self.labels, self.weights))
-        return LabelledScene(self.name, *parts, self.filled)
+        image, labels, weights = (
+            each.crop(rows, columns) for each in (self.image, self.labels, self.weights)
+        )
+        return LabelledScene(self.name, image, labels, weights, self.filled)
 
 
 @dataclass(frozen=True)
@@ -369,8 +371,8 @@ def _decided_values(settings: SceneSettings, scenes: Sequence[LabelledScene]) ->
             "nodata of the labels, or use --value-scale."
         )
     deviation = float(values.std()) or 1.0
-    numbers = (float(values.mean()), deviation)
-    return replace(settings, value_scale=tuple(float(f"{n:.7g}") for n in numbers))
+    mean, deviation = (float(f"{number:.7g}") for number in (values.mean(), deviation))
+    return replace(settings, value_scale=(mean, deviation))
 
 
 def _sampled_values(scene: LabelledScene) -> Any:
@@ -417,8 +419,10 @@ def _print_scenes(settings: SceneSettings, data: SceneData) -> None:
     )
     print(f"grids: {'; '.join(grids)}{more}")
     if settings.target == "class":
-        names = settings.class_names or ()
-        print(f"classes: {', '.join(names[:20])}{' ...' if len(names) > 20 else ''}", flush=True)
+        classes = settings.class_names or ()
+        print(
+            f"classes: {', '.join(classes[:20])}{' ...' if len(classes) > 20 else ''}", flush=True
+        )
 
 
 def _dense(handle: Any, channels: int) -> Any:

@@ -60,8 +60,8 @@ class SceneTask:
         kind=PLACE,
         path=True,
         metavar="TABLE",
-        help="table *.csv: columns scene (GeoTIFF, COG, JPEG 2000 or VRT), label (a raster of the same bands' grid or "
-        "any other; or outlines: GeoJSON, GeoPackage, shapefile), and optional split (train, val, test). Paths are "
+        help="table *.csv: columns scene (GeoTIFF, COG, JPEG 2000 or VRT), label (a raster on any grid; or outlines: "
+        "GeoJSON, GeoPackage, shapefile), and optional split (train, val, test). Paths are "
         "relative to the table; labels are reprojected to their scene",
     )
     shares: tuple[int, int, int] = shares_flag()
@@ -138,8 +138,8 @@ class SceneTraining(OptimizerSettings, ScheduleSettings, KeepSettings):
     batch_size: int = batch_size_flag(4, "crops of a step")
     loss: str | None = flag(
         choices=choices.SCENE_LOSSES,
-        help="loss of a pixel: cross_entropy of classes; mse or huber of values, quadratic up to their deviation (default: "
-        "cross_entropy, or mse)",
+        help="loss of a pixel: cross_entropy of classes; mse or huber of values, quadratic up to their deviation "
+        "(default: cross_entropy, or mse)",
     )
     value_scale: tuple[float, float] | None = flag(
         nargs=2,

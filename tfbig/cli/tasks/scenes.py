@@ -117,8 +117,8 @@ def make_model(settings: SceneSettings) -> keras.Model:
     assert settings.mean is not None and settings.std is not None
     count = len(settings.class_names or ()) if settings.target == "class" else 1
     values = settings.value_scale if settings.target == "regression" else None
-    options = {"width": settings.width, "depth": settings.depth, "values": values}
-    return scene_unet(settings.mean, settings.std, count, **options)
+    width, depth = settings.width, settings.depth
+    return scene_unet(settings.mean, settings.std, count, width=width, depth=depth, values=values)
 
 
 def make_loss(settings: SceneSettings) -> keras.losses.Loss:

@@ -141,7 +141,7 @@ class BlockWriter:
             raise SourceError(
                 f"{self.path}: {len(missing)} of {len(self.blocks)} blocks are not written; expected all of them."
             )
-        form, vrt = self.form, self.folder / "all.vrt"
+        form, vrt, whole = self.form, self.folder / "all.vrt", self.folder / "all.tif"
         options = {
             "compress": "DEFLATE",
             "level": 6,
@@ -156,10 +156,11 @@ class BlockWriter:
             write_vrt(vrt, form.shape[:2], form.dtype, form.grid, self._bands())
             with (
                 rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES, GDAL_TIFF_INTERNAL_MASK=True),
-                atomic_write(self.path) as part,
                 quiet(),
             ):
-                rasterio.shutil.copy(vrt, part, driver="COG", **options)
+                # in the folder of the blocks, so that nothing is left when the process is killed
+                rasterio.shutil.copy(vrt, whole, driver="COG", **options)
+            whole.replace(self.path)
         except (RasterioError, OSError) as error:
             raise SourceError(f"{self.path}: cannot be written: {error}.") from error
         shutil.rmtree(self.folder)

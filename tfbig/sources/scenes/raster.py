@@ -128,7 +128,10 @@ class RasterSource(Source):
         """
         measured: npt.NDArray[np.bool_] = self.measured(pixels).any(-1)
         if self.bands.is_masked:
-            measured &= self._call("read_masks", self._indexes[0], (*rows, *columns)) != 0
+            mask: npt.NDArray[np.uint8] = self._call(
+                "read_masks", self._indexes[0], (*rows, *columns)
+            )
+            measured = measured & np.asarray(mask != 0)
         return measured
 
     def measured(self, pixels: RowArray) -> npt.NDArray[np.bool_]:
@@ -161,7 +164,8 @@ class RasterSource(Source):
         pixels = np.ascontiguousarray(planes.transpose(1, 2, 0), self.dtype)
         known: npt.NDArray[np.bool_] = self.measured(pixels).any(-1)
         if self.bands.is_masked:
-            known &= self._call("read_masks", self._indexes[0], whole, out_shape=shape) != 0
+            mask = self._call("read_masks", self._indexes[0], whole, out_shape=shape)
+            known = known & np.asarray(mask != 0)
         return pixels, known
 
     @property
