@@ -43,6 +43,7 @@ setup(
         "log": ["tensorboard>=2.20"],
         "dask": ["distributed"],
         "hub": ["huggingface_hub"],
+        "scenes": ["geopandas>=1"],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "docs": [
             "mkdocs>=1.6,<2",
@@ -56,6 +57,8 @@ setup(
             *("nibabel>=5", "pynrrd>=1", "pydicom>=3"),
             "tensorboard>=2.20",
             "distributed",
+            "geopandas>=1",
+            "rio-cogeo",  # validates cloud-optimised GeoTIFF
             "lifelines",  # what tests of survival analysis compare with
             *(
                 "torchvision",

@@ -114,6 +114,16 @@ CASES = {
         "the same by a vision transformer of 303 million parameters, with random weights",
         "features.py --encoder uni",
     ),
+    "scene": Case(
+        "a prediction of a scene of a gigapixel into a COG, and its memory",
+        "scenes.py --size 34000x31000",
+    ),
+    "scene-1": Case("the same for a hundredth of 108000 x 97000", "scenes.py --size 10800x9700"),
+    "scene-whole": Case("the same for 10.5 gigapixels", "scenes.py --size 108000x97000"),
+    "scene-nodata": Case(
+        "the same for a scene with 60 % nodata, computed, skipped and killed meanwhile",
+        "scenes.py --size 12288x12288 --nodata 0.6 --ways compute skip killed",
+    ),
     "patchgd": Case("memory of PatchGD over the side of the image", "patchgd_memory.py"),
     "profile": Case("where the time of a step goes", "profile.py --network resnet18 --side 2048"),
     **{

@@ -27,6 +27,7 @@ COVERED_BY = {
     "cli.settings.evaluation": "cli/commands/test_evaluate.py",
     "cli.settings.patch_settings": "cli/settings/test_request.py",
     "cli.settings.patchgd_segmentation_settings": "cli/settings/test_request.py",
+    "cli.settings.scene_settings": "cli/settings/test_request.py",
     "cli.settings.slide_settings": "cli/settings/test_request.py",
     "cli.settings.tasks": "cli/settings/test_flag.py",
     "cli.tasks.class_target": "cli/tasks/test_mil.py",

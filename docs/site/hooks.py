@@ -8,9 +8,10 @@ from typing import Any
 import commands
 import links
 import machines
-import recipes
 import reference
 from mkdocs.structure.files import File, Files
+
+import recipes
 
 DOCS = links.DOCS
 FIRST = ("index.md", "README.md")
@@ -22,7 +23,9 @@ def on_config(config: Any) -> Any:
 
     def expanded(entry: Any) -> Any:
         if isinstance(entry, str) and entry.endswith("/"):
-            written = sorted(path.relative_to(DOCS).as_posix() for path in (DOCS / entry).glob("*.md"))
+            written = sorted(
+                path.relative_to(DOCS).as_posix() for path in (DOCS / entry).glob("*.md")
+            )
             made = [place for place in generated if place.startswith(entry)]
             pages = [page for page in (*written, *made) if page not in _named(config["nav"])]
             return sorted(pages, key=lambda page: page.rpartition("/")[2] not in FIRST)

@@ -60,7 +60,11 @@ def overview(rows: dict[tuple[str, int, str, int], Row], names: list[str]) -> st
     """Return the first page: the largest image of each network and machine."""
 
     def largest(name: str, machine: str, host: int) -> str:
-        fitting = [r.side for r in rows.values() if r.fits and r.key[::2] == (name, machine) and r.host == host]
+        fitting = [
+            r.side
+            for r in rows.values()
+            if r.fits and r.key[::2] == (name, machine) and r.host == host
+        ]
         return str(max(fitting)) if fitting else "none"
 
     parts = [

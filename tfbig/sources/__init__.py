@@ -7,6 +7,9 @@ and `Slide.at` returns the source of one resolution. A `Volume` is a source `[D,
 A `Bag` has instances `[n, ...]`, read by slices; `open_bag`
 returns one, and `Patches` and `Tiles` are bags of an image.
 
+Satellite scenes: `RasterSource` reads GeoTIFF, JPEG 2000 and VRT files with their `Grid` on Earth, `stack_bands` shows
+files of single bands as one scene, `write_cog` writes cloud-optimised GeoTIFF.
+
 A dataset refers to a source by its `handle`, a short string: `resolve(handle).read(start, stop)` returns rows.
 """
 
@@ -20,6 +23,10 @@ from tfbig.sources.bags.tiles import Tiles
 from tfbig.sources.handles import OnDisk, VolumeOnDisk, resolve
 from tfbig.sources.masked import Masked
 from tfbig.sources.resolution import Resolution, read_mpp_table
+from tfbig.sources.scenes.cog import write_cog
+from tfbig.sources.scenes.grid import Grid
+from tfbig.sources.scenes.mosaic import stack_bands
+from tfbig.sources.scenes.raster import RasterSource
 from tfbig.sources.slides.ome_tiff import write_ome_tiff
 from tfbig.sources.slides.opening import SLIDE_SUFFIXES, open, open_slide
 from tfbig.sources.slides.slide import Slide
@@ -64,6 +71,7 @@ __all__ = [
     "PaddedVolume",
     "Patches",
     "PictureBag",
+    "RasterSource",
     "RawSource",
     "RawVolume",
     "Readable",
@@ -92,7 +100,9 @@ __all__ = [
     "read_coords",
     "read_mpp_table",
     "resolve",
+    "stack_bands",
     "volume_title",
+    "write_cog",
     "write_coords",
     "write_nifti",
     "write_npy",

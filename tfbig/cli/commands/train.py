@@ -13,6 +13,7 @@ from tfbig.cli.tasks import run_series, trainer
 from tfbig.cli.tasks.mil import MIL
 from tfbig.cli.tasks.patchgd import PatchGDTask
 from tfbig.cli.tasks.patchgd_segmentation import PatchGDSegmentationTask
+from tfbig.cli.tasks.scenes import Scenes
 from tfbig.cli.tasks.segmentation import Segmentation
 from tfbig.cli.tasks.task import Task
 from tfbig.cli.tasks.volume_segmentation import VolumeSegmentation
@@ -26,6 +27,7 @@ TASKS: dict[str, Task[Any, Any]] = {
     "patchgd": PatchGDTask(),
     "patchgd-segmentation": PatchGDSegmentationTask(),
     "volume-segmentation": VolumeSegmentation(),
+    "scenes": Scenes(),
 }
 
 

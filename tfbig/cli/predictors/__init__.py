@@ -15,11 +15,12 @@ from tfbig.cli.predictors.features import Features
 from tfbig.cli.predictors.images import Images
 from tfbig.cli.predictors.masks import Masks
 from tfbig.cli.predictors.results import load_run
+from tfbig.cli.predictors.scenes import Scenes
 from tfbig.cli.predictors.volumes import Volumes
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.patchgd import PatchGDSegmentation
 
-Predictor: TypeAlias = Bags | Features | Images | Masks | Volumes
+Predictor: TypeAlias = Bags | Features | Images | Masks | Scenes | Volumes
 
 
 def make(settings: PredictSettings) -> Predictor:
@@ -36,6 +37,8 @@ def make(settings: PredictSettings) -> Predictor:
         return Images(settings, plain, config)
     if isinstance(plain, PatchGDSegmentation):
         return Masks(settings, plain, config)
+    if Scenes.reads(settings, plain, config):
+        return Scenes(settings, plain, config)
     (image, *_), (output, *_) = plain.inputs, plain.outputs
     kinds: dict[tuple[int, int], type[Predictor]] = {
         (5, 5): Volumes,

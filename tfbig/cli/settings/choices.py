@@ -17,6 +17,8 @@ HEADS = ("published", "smaller", "larger", "linear", "abmil", "transformer")
 IMAGES = ("drawn", "digits", "folder", "pictures", "har", "slides")
 INPUT_CHANNELS = {"rgb": 3, "gray": 1, "inverted-gray": 1}
 """Inputs of `tfbig predict`, and the channels of each."""
+BANDS = "bands"
+"""Input of `tfbig predict` for satellite scenes: all bands, as they are."""
 LOSSES = ("cross_entropy", "binary_cross_entropy")
 MONITORS = {
     "class": ("loss", "accuracy", "qwk"),
@@ -30,7 +32,7 @@ INSTANCE_LOSSES = ("cross_entropy", "svm")
 MASK_LOSSES = ("binary_cross_entropy", "dice")
 NORMS = ("exact", "frozen", "per_slice")
 OPTIMIZERS = ("adam", "coupled_adam", "adamw", "demon_adamw", "lookahead_radam")
-READERS = ("tifffile", "openslide", "zarr")
+READERS = ("tifffile", "openslide", "zarr", "rasterio")
 RESNETS = (
     *("resnet18", "resnet34", "resnet50", "resnet18_gn", "resnet50_gn"),
     *("resnet18_flat", "resnet26"),
@@ -39,6 +41,8 @@ STAINS = ("none", "macenko", "reinhard")
 SCHEDULES = ("constant", "cosine", "step-cosine", "exponential", "linear")
 SAMPLERS = ("shuffle", "replacement", "attention")
 SCALES = ("published", "unbiased")
+SCENE_LOSSES = ("cross_entropy", "mse", "huber")
+SCENE_TARGETS = ("class", "regression")
 SURVIVAL_LOSSES = ("discrete", "cox")
 TARGETS = tuple(MONITORS)
 TRUNKS = ("small", "strided")

@@ -174,8 +174,9 @@ class InputSettings:
     """Input of the network."""
 
     input: str | None = flag(
-        choices=list(choices.INPUT_CHANNELS),
-        help="channels that the network expects; inverted-gray: white is 0 (default: of the run, else by its channels)",
+        choices=[*choices.INPUT_CHANNELS, choices.BANDS],
+        help="channels that the network expects; inverted-gray: white is 0; bands: all bands of a satellite scene as "
+        "they are, whose mask is a cloud-optimised GeoTIFF (default: of the run, else by its channels)",
     )
 
 
@@ -204,7 +205,10 @@ class MaskSettings:
         help="masks: ignore regions of fewer pixels in the reduced mask from which outlines are drawn "
         "(default: 16)",
     )
-    probabilities: bool = flag(False, help="masks: also write NAME_probabilities.ome.tif")
+    probabilities: bool = flag(
+        False,
+        help="masks: also write NAME_probabilities.ome.tif; of scenes, bands of the mask in percent",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from tfbig.cli.settings.run_settings import (
     mode_flag,
     task_flag,
 )
+from tfbig.cli.settings.scene_settings import SceneSettings
 from tfbig.cli.settings.target_settings import TargetSettings
 from tfbig.cli.settings.training_settings import (
     ClassifierSettings,
@@ -33,7 +34,6 @@ from tfbig.cli.settings.training_settings import (
     encoder_weights_flag,
     epochs_flag,
 )
-
 from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSettings
 
 
@@ -398,6 +398,7 @@ TrainSettings: TypeAlias = (
     | PatchGDSettings
     | PatchGDSegmentationSettings
     | VolumeSegmentationSettings
+    | SceneSettings
 )
 """Settings of a training run or an evaluation of any task."""
 
@@ -407,12 +408,14 @@ TASKS: dict[
     | type[MILSettings]
     | type[PatchGDSettings]
     | type[PatchGDSegmentationSettings]
-    | type[VolumeSegmentationSettings],
+    | type[VolumeSegmentationSettings]
+    | type[SceneSettings],
 ] = {
     "segmentation": SegmentationSettings,
     "mil": MILSettings,
     "patchgd": PatchGDSettings,
     "patchgd-segmentation": PatchGDSegmentationSettings,
     "volume-segmentation": VolumeSegmentationSettings,
+    "scenes": SceneSettings,
 }
 """Settings class of each task; the first is the default."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tfbig.cli.settings import parser, yaml_flags
 from tfbig.cli.settings.choices import CONFIG
-from tfbig.cli.settings.flag import flags_of, to_save
+from tfbig.cli.settings.flag import flag, flags_of, to_save
 from tfbig.cli.settings.run_settings import RunSettings, task_flag
 from tfbig.cli.settings.tasks import TASKS, TrainSettings
 
@@ -20,6 +20,7 @@ class FirstSettings(RunSettings):
     """Settings that decide which other flags exist."""
 
     task: str = task_flag(next(iter(TASKS)))
+    data: str | None = flag(help="data of the run")
 
 
 def parse(argv: Sequence[str], prog: str = "train.py") -> TrainSettings:
@@ -128,13 +129,16 @@ def _first(argv: Sequence[str]) -> Namespace:
     """Return the settings that decide which other flags exist."""
     first = argparse.ArgumentParser(prog="train.py", add_help=False, allow_abbrev=False)
     parser.add_flags(first, FirstSettings)
-    return first.parse_known_args(argv)[0]
+    known = first.parse_known_args(argv)[0]
+    if known.task == "segmentation" and str(known.data).lower().endswith(".csv"):
+        known.task = "scenes"  # slides are in a folder, scenes in a table
+    return known
 
 
 def _parsed(tokens: Sequence[str], prog: str) -> TrainSettings:
     """Parse tokens that come from files and from the command line."""
     name = _first(tokens).task
-    return parser.parse(_parser(name, prog), TASKS[name], tokens)
+    return parser.parse(_parser(name, prog), TASKS[name], [*tokens, "--task", name])
 
 
 def _parser(name: str, prog: str) -> argparse.ArgumentParser:

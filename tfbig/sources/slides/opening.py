@@ -13,6 +13,7 @@ from tfbig.errors import SourceError
 from tfbig.sources.arrays import from_array, from_memmap, map_npy
 from tfbig.sources.files import File, PathLike
 from tfbig.sources.resolution import Resolution
+from tfbig.sources.scenes.raster import RasterSlide
 from tfbig.sources.slides.openslide import VendorSlide, vendor_of
 from tfbig.sources.slides.pictures import PICTURE_SUFFIXES, read_picture, shape_of_picture
 from tfbig.sources.slides.slide import Slide
@@ -27,7 +28,10 @@ _TIFF_SUFFIXES: Final = frozenset(
     {".tif", ".tiff", ".btf", ".tf8", ".svs", ".ndpi", ".scn", ".bif", ".qptiff"}
 )
 _VENDOR_SUFFIXES: Final = frozenset({".mrxs", ".vms", ".vmu", ".czi", ".dcm", ".svslide"})
-SLIDE_SUFFIXES: Final = _TIFF_SUFFIXES | _VENDOR_SUFFIXES | PICTURE_SUFFIXES | {".npy", ".zarr"}
+_SCENE_SUFFIXES: Final = frozenset({".jp2", ".vrt"})
+SLIDE_SUFFIXES: Final = (
+    _SCENE_SUFFIXES | _TIFF_SUFFIXES | _VENDOR_SUFFIXES | PICTURE_SUFFIXES | {".npy", ".zarr"}
+)
 """Suffixes of the files, and for zarr of the folders, that `open_slide` reads."""
 _TIFFFILE_FORMATS: Final = frozenset({None, "generic-tiff", "aperio"})
 """Formats, by OpenSlide's names, whose TIFF pages hold the image unchanged."""
@@ -79,12 +83,13 @@ def open_slide(path: PathLike, *, mpp: float | None = None, reader: str | None =
 
     TIFF, OME-TIFF, GeoTIFF (its pixels) and SVS are read tile by tile from their pages with tifffile. OpenSlide reads
     NDPI, MRXS, SCN, BIF, Philips, CZI and DICOM, and SVS that tifffile's codecs cannot convert to RGB. zarr reads zarr
-    and OME-Zarr. `.npy` files and pictures have one level.
+    and OME-Zarr. rasterio reads JPEG 2000 and VRT files of satellite scenes, and GeoTIFF on request. `.npy` files and
+    pictures have one level.
 
     Args:
         path: The file, or the folder of a zarr array.
         mpp: Micrometres per pixel at level 0; by default as specified in the file.
-        reader: "tifffile", "openslide" or "zarr"; by default the reader for the format.
+        reader: "tifffile", "openslide", "zarr" or "rasterio"; by default the reader for the format.
 
     Returns:
         The slide.
@@ -154,7 +159,12 @@ class SourceSlide(Slide):
 
 def _open_with_reader(path: str, reader: str | None) -> Slide:
     """Return the slide, opened by a reader; None chooses it by the format."""
-    readers = {"tifffile": _open_by_tifffile, "openslide": VendorSlide, "zarr": ZarrSlide}
+    readers = {
+        "tifffile": _open_by_tifffile,
+        "openslide": VendorSlide,
+        "zarr": ZarrSlide,
+        "rasterio": RasterSlide,
+    }
     if reader is not None:
         if reader not in readers:
             raise ValueError(f"{path}: reader '{reader}'; expected one of {', '.join(readers)}.")
@@ -163,6 +173,8 @@ def _open_with_reader(path: str, reader: str | None) -> Slide:
     if suffix == ".zarr":
         return ZarrSlide(path)
     file = File(path)  # raises if it does not exist, whatever its format
+    if suffix in _SCENE_SUFFIXES:
+        return RasterSlide(path)
     if suffix == ".npy":
         return SourceSlide(from_memmap(map_npy(file)), "numpy")
     if suffix in PICTURE_SUFFIXES:

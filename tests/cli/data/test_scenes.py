@@ -1,0 +1,181 @@
+"""Tables of scenes: splits, classes, normalisation, crops, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import geopandas
+import numpy as np
+import pytest
+import shapely
+from rasterio.transform import Affine
+from scene_files import PLACE, UTM, pixels, write_scene
+
+from tfbig.cli.data import scenes
+from tfbig.cli.paths import FlagError
+from tfbig.cli.settings.scene_settings import SceneSettings
+from tfbig.errors import SourceError
+
+
+def write_table(folder: Path, rows: list[str], columns: str = "scene,label,split") -> str:
+    (folder / "t.csv").write_text("\n".join([columns, *rows]))
+    return str(folder / "t.csv")
+
+
+def settings(folder: Path, **others: Any) -> SceneSettings:
+    given = {"data": str(folder / "t.csv"), "crop": "32x32", "depth": 2, **others}
+    return SceneSettings(**given)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Four scenes of three bands, with classes in rasters."""
+    rows = []
+    for n, split in enumerate(("train", "train", "val", "test")):
+        image = pixels(70, 90, 3, seed=n)
+        image[:20, :30] = 0
+        write_scene(tmp_path / f"s{n}.tif", image, nodata=0)
+        classes = np.random.default_rng(n).integers(0, 3 + n, (70, 90)).astype("uint16")
+        write_scene(tmp_path / f"l{n}.tif", classes, nodata=2)
+        rows.append(f"s{n}.tif,l{n}.tif,{split}")
+    write_table(tmp_path, rows)
+    return tmp_path
+
+
+def test_splits_and_decisions(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = tuple(map(str, range(6)))
+    data = scenes.load(settings(folder, class_names=names))
+    assert [[s.name for s in part] for part in (data.train, data.val, data.test)] == [
+        ["s0", "s1"],
+        ["s2"],
+        ["s3"],
+    ]
+    samples = np.concatenate([pixels(70, 90, 3, seed=n)[20:] for n in (0, 1)]).reshape(-1, 3)
+    rest = np.concatenate([pixels(70, 90, 3, seed=n)[:20, 30:] for n in (0, 1)]).reshape(-1, 3)
+    every = np.concatenate([samples, rest]).astype(float)
+    np.testing.assert_allclose(data.decided["mean"], every.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(data.decided["std"], every.std(0), rtol=1e-6)
+    assert "train: 2 scenes, s0, s1" in capsys.readouterr().out
+    image = data.train[0].image
+    assert image.shape == (72, 92, 3)
+    filled = np.rint(data.decided["mean"]).astype("float32")
+    np.testing.assert_array_equal(image.read(0, 1)[0, 0], filled)
+    weights = data.train[0].weights.read(0, 72)[..., 0]
+    classes = np.random.default_rng(0).integers(0, 3, (70, 90))
+    expected = np.zeros((72, 92))
+    expected[:70, :90] = classes != 2
+    expected[:20, :30] = 0
+    np.testing.assert_array_equal(weights, expected)
+
+
+def test_classes_of_rasters(folder: Path) -> None:
+    data = scenes.load(settings(folder))
+    assert data.decided["class_names"] == ("0", "1", "2", "3", "4")
+    # the test scene has class 5, which no other has
+    assert [name for name, _ in data.failed] == ["s3.tif"]
+    assert "has the class number 5, but there are 5 classes" in data.failed[0][1]
+
+
+def test_classes_of_outlines(folder: Path) -> None:
+    for n in range(4):
+        boxes = [
+            shapely.box(*(PLACE @ (5, 40)), *(PLACE @ (50, 10))),
+            shapely.box(5e5, 5.9e6, 6e5, 6e6),
+        ]
+        table = geopandas.GeoDataFrame({"kind": [10 + n, 9]}, geometry=boxes, crs=UTM)
+        table.to_crs(4326).to_file(folder / f"l{n}.geojson")
+    write_table(
+        folder, [f"s{n}.tif,l{n}.geojson,{s}" for n, s in enumerate(("train", "val", "train"))]
+    )
+    data = scenes.load(settings(folder, label_column="kind"))
+    assert data.decided["class_names"] == ("background", "9", "10", "11", "12")
+    assert set(np.unique(data.train[0].labels.read(0, 70))) == {0.0, 1.0}
+    single = scenes.load(settings(folder))
+    assert single.decided["class_names"] == ("background", "label")
+
+
+def test_crops(folder: Path) -> None:
+    data = scenes.load(settings(folder))
+    crops = scenes.draw(data.train, (32, 16), 20, [0, 1])
+    again = scenes.draw(data.train, (32, 16), 20, [0, 1])
+    assert all(crop.image.shape == (32, 16, 3) for crop in crops)
+    assert {crop.name for crop in crops} == {"s0", "s1"}
+    for one, two in zip(crops, again, strict=True):
+        np.testing.assert_array_equal(one.image.read(0, 32), two.image.read(0, 32))
+    assert all(crop.weights.read(0, 32).any() for crop in crops)
+    (images, labels, weights), *_ = list(scenes.dataset(crops[:4], 4, dense=True))
+    assert [tuple(t.shape) for t in (images, labels, weights)] == [
+        (4, 32, 16, 3),
+        (4, 32, 16, 1),
+        (4, 32, 16, 1),
+    ]
+    np.testing.assert_array_equal(images[1], crops[1].image.read(0, 32))
+
+
+def test_values(folder: Path) -> None:
+    values = np.random.default_rng(0).normal(50, 5, (70, 90)).astype("float32")
+    values[30:] = -1
+    write_scene(folder / "v.tif", values, nodata=-1)
+    write_table(folder, [f"s{n}.tif,v.tif,{s}" for n, s in enumerate(("train", "val"))])
+    data = scenes.load(settings(folder, target="regression"))
+    known = np.concatenate([values[20:30].ravel(), values[:20, 30:].ravel()]).astype(float)
+    assert data.decided["value_scale"] == pytest.approx((known.mean(), known.std()), rel=1e-5)
+
+
+def test_splits_of_a_table_without(folder: Path) -> None:
+    write_table(folder, [f"s{n}.tif,l{n}.tif" for n in range(4)], "scene,label")
+    data = scenes.load(settings(folder, class_names=tuple("012345")))
+    assert len(data.train) == 3 or len(data.train) == 2
+    assert data.val
+    write_table(folder, [f"s{n}.tif,l{n}.tif" for n in range(2)], "scene,label")
+    with pytest.raises(SourceError, match="has 2 scenes and no column split"):
+        scenes.load(settings(folder))
+
+
+def test_scenes_that_do_not_fit_are_left_out(folder: Path) -> None:
+    write_scene(folder / "four.tif", pixels(70, 90, 4))
+    far = PLACE @ Affine.translation(9000, 0)
+    write_scene(folder / "far.tif", np.zeros((70, 90), "uint8"), transform=far)
+    rows = [
+        "s0.tif,l0.tif,train",
+        "four.tif,l1.tif,train",
+        "s1.tif,far.tif,train",
+        "s2.tif,l2.tif,val",
+    ]
+    write_table(folder, [*rows, "none.tif,l0.tif,train"])
+    with pytest.raises(SourceError, match=r"far\.tif: does not overlap"):
+        scenes.load(settings(folder))
+    data = scenes.load(settings(folder, class_names=tuple("01234")))
+    assert [s.name for s in data.train] == ["s0"]
+    reasons = dict(data.failed)
+    assert "has 4 bands of 70 x 90 pixels, but this run reads 3" in reasons["four.tif"]
+    assert "does not overlap s1.tif" in reasons["s1.tif"]
+    assert "no such scene none.tif" in reasons["none.tif"]
+
+
+def test_flags_that_do_not_fit(folder: Path) -> None:
+    data = scenes.load(settings(folder))
+    for crop, message in (("30x32", "must be multiples of 4"), ("128x32", "has 70 x 90 pixels")):
+        with pytest.raises(FlagError, match=message):
+            scenes.check_crop(settings(folder, crop=crop), data.train)
+    with pytest.raises(FlagError, match="stands for --mean and --std"):
+        scenes.load(settings(folder, scale=1e4, mean=(0.0,)))
+    scaled = scenes.load(settings(folder, scale=1e4)).decided
+    assert (scaled["mean"], scaled["std"]) == ((0.0,) * 3, (1e4,) * 3)
+    with pytest.raises(FlagError, match="--data TABLE is missing"):
+        scenes.load(SceneSettings())
+
+
+def test_scenes_of_several_coordinate_systems(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_scene(folder / "z.tif", pixels(70, 90, 3), crs="EPSG:32633")
+    write_scene(folder / "lz.tif", np.ones((70, 90), "uint8"), crs="EPSG:32633")
+    write_table(folder, ["s0.tif,l0.tif,train", "z.tif,lz.tif,val"])
+    scenes.load(settings(folder))
+    printed = capsys.readouterr().out
+    assert (
+        "grids: EPSG:32632, pixels of 10 metre; EPSG:32633, pixels of 10 metre; networks see"
+        in printed
+    )

@@ -1,0 +1,64 @@
+"""Pictures of scenes: bands by name, contrast, colours of classes and values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from scene_files import pixels, write_scene
+
+from tfbig.results import scene_pictures
+from tfbig.results.geojson import COLOURS
+from tfbig.sources import RasterSource
+
+
+@pytest.mark.parametrize(
+    ("names", "bands"),
+    [
+        ((), (0, 1, 2)),
+        (("blue", "green", "red", "nir"), (2, 1, 0)),
+        (("B04", "B08", "B03", "B02"), (0, 2, 3)),
+    ],
+)
+def test_preview(tmp_path: Path, names: tuple[str, ...], bands: tuple[int, ...]) -> None:
+    image = pixels(30, 40, 4)
+    image[:3] = 0
+    scene = RasterSource(write_scene(tmp_path / "a.tif", image, nodata=0, names=names))
+    picture = scene_pictures.preview(scene)
+    assert (picture[:3] == 255).all()
+    for place, band in enumerate(bands):
+        low, high = np.percentile(image[3:, :, band], (2, 98))
+        expected = np.clip((image[3:, :, band] - low) / (high - low), 0, 1) * 255
+        np.testing.assert_allclose(picture[3:, :, place], expected, atol=1)
+
+
+def test_preview_of_nothing(tmp_path: Path) -> None:
+    scene = RasterSource(write_scene(tmp_path / "a.tif", np.zeros((4, 4, 1), "uint8"), nodata=0))
+    assert (scene_pictures.preview(scene) == 255).all()
+
+
+def test_class_layer() -> None:
+    labels, known = np.array([[0, 1], [2, 255]]), np.array([[True, True], [True, False]])
+    layer = scene_pictures.class_layer(labels, known, ("background", "a", "b"), "name")
+    assert layer.image[..., 3].tolist() == [[0, 255], [255, 0]]
+    assert layer.image[0, 1, :3].tolist() == list(COLOURS[0])
+    assert [text for _, text in layer.legend] == ["a", "b"]
+    layer = scene_pictures.class_layer(labels, known, ("0", "1", "2"), "name")
+    assert layer.image[0, 0].tolist() == [*COLOURS[0], 255]
+
+
+def test_value_layer_and_limits(tmp_path: Path) -> None:
+    values = np.linspace(0, 100, 101, dtype="float32").reshape(1, 101)
+    known = values < 90
+    low, high = scene_pictures.limits_of(values, known)
+    assert (low, high) == pytest.approx(np.percentile(values[known], (2, 98)))
+    layer = scene_pictures.value_layer(values, known, (low, high), "name")
+    assert layer.image[0, 95, 3] == 0
+    assert layer.legend[0][1] == f"{low:.4g}"
+    assert scene_pictures.limits_of(values, np.zeros_like(known)) == (0.0, 1.0)
+    picture = np.zeros((1, 101, 3), np.uint8)
+    scene_pictures.draw(tmp_path / "a.png", picture, [layer], "title")
+    with Image.open(tmp_path / "a.png") as drawn:
+        assert min(drawn.size) > 50

@@ -1,0 +1,435 @@
+"""Scenes and labels of `--task scenes`, of a table; crops of them, whole or at random places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfbig import SourceError, sources
+from tfbig.cli import scene_blocks
+from tfbig.cli.data import splits
+from tfbig.cli.data.splits import SPLITS, Row
+from tfbig.cli.paths import FlagError
+from tfbig.cli.settings.scene_settings import SceneSettings
+from tfbig.sources.scenes.labels import (
+    VECTORS,
+    Labels,
+    LabelSource,
+    RasterLabels,
+    VectorLabels,
+    class_names,
+    read_outlines,
+)
+from tfbig.sources.scenes.measured import FilledScene, sampled_moments
+from tfbig.sources.scenes.raster import RasterSource
+from tfbig.sources.slides.slide import title_of
+from tfbig.system import callbacks
+
+BACKGROUND = "background"
+"""Class of pixels outside all outlines."""
+OUTLINED = "label"
+"""Class of outlines without a column of classes."""
+TRIES = 16
+"""Most places that are drawn for a crop until one has a label."""
+_SAMPLE = 256
+
+
+@dataclass(frozen=True)
+class LabelledScene:
+    """A scene with its labels, or a crop of both.
+
+    Attributes:
+        name: Name of the file without suffix.
+        image: `[H, W, bands]`, float32.
+        labels: `[H, W, 1]`, float32.
+        weights: `[H, W, 1]`, float32: 1 where the label counts.
+        filled: The whole scene.
+    """
+
+    name: str
+    image: sources.Source
+    labels: sources.Source
+    weights: sources.Source
+    filled: FilledScene
+
+    def crop(self, rows: tuple[int, int], columns: tuple[int, int]) -> LabelledScene:
+        """Return the same rectangle of all; nothing is read."""
+        image, labels, weights = (
+            each.crop(rows, columns) for each in (self.image, self.labels, self.weights)
+        )
+        return LabelledScene(self.name, image, labels, weights, self.filled)
+
+
+@dataclass(frozen=True)
+class SceneData:
+    """Scenes of a run.
+
+    Attributes:
+        train: Scenes to train on.
+        val: Scenes for validation.
+        test: Scenes to test on; those for validation if there are none.
+        failed: `(name, reason)` of scenes that were skipped.
+        table: Rows that say which scene is in which split.
+        decided: Settings that the training scenes decide.
+    """
+
+    train: tuple[LabelledScene, ...]
+    val: tuple[LabelledScene, ...]
+    test: tuple[LabelledScene, ...]
+    failed: tuple[tuple[str, str], ...] = ()
+    table: tuple[Row, ...] = ()
+    decided: Mapping[str, Any] = field(default_factory=dict)
+
+
+def load(settings: SceneSettings) -> SceneData:
+    """Return the scenes of `--data` by split, and print what they are; in an evaluation those for testing alone.
+
+    Args:
+        settings: Settings of the run.
+
+    Raises:
+        SourceError: The table is wrong, or a split has no scene that can be used.
+        FlagError: There is no table, or flags do not fit the scenes.
+    """
+    if settings.data is None:
+        raise FlagError("--data TABLE is missing: a table *.csv with columns scene and label.")
+    table = Path(settings.data)
+    rows = _rows(table, settings)
+    opened: dict[str, tuple[RasterSource, Path]] = {}
+    failed: list[tuple[str, str]] = []
+    for row in rows:
+        try:
+            opened[row["place"]] = _open_scene(row, table)
+        except SourceError as error:
+            failed.append((row["scene"], str(error)))
+    usable = [row for row in rows if row["place"] in opened]
+    settings = _decided_bands(settings, usable, opened, table)
+    settings = _decided_classes(settings, usable, opened)
+    by_split: dict[str, list[LabelledScene]] = {split: [] for split in SPLITS}
+    for row in usable:
+        try:
+            scene = _labelled(*opened[row["place"]], settings)
+        except SourceError as error:
+            failed.append((row["scene"], str(error)))
+        else:
+            by_split[row["split"]].append(scene)
+    for split in () if settings.test_only else ("train", "val"):
+        if not by_split[split]:
+            reason = f" {failed[0][1]}" if failed else ""
+            raise SourceError(f"{table}: no scene of split '{split}' can be used.{reason}")
+    if not by_split["test"] and not by_split["val"]:
+        raise SourceError(f"{table}: no scene to evaluate on. {failed[0][1] if failed else ''}")
+    settings = _decided_values(settings, by_split["train"])
+    train, val, test = (tuple(by_split[split]) for split in SPLITS)
+    names = ("mean", "std", "class_names", "value_scale")
+    decided = {name: getattr(settings, name) for name in names}
+    saved = tuple({key: row[key] for key in ("scene", "label", "split")} for row in rows)
+    data = SceneData(train, val, test or val, tuple(failed), saved, decided)
+    _print_scenes(settings, data)
+    return data
+
+
+def draw(
+    scenes: Sequence[LabelledScene], size: tuple[int, int] | None, count: int, seed: Sequence[int]
+) -> list[LabelledScene]:
+    """Return crops at random places, of scenes in proportion to their area; or whole scenes in random order.
+
+    A crop without any label is drawn again, up to 16 times.
+
+    Args:
+        scenes: The scenes.
+        size: `(rows, columns)` of a crop; None for whole scenes.
+        count: Number of crops.
+        seed: Random seeds; same seeds, same crops.
+    """
+    rng = np.random.default_rng(seed)
+    if size is None:
+        return [scenes[i] for i in rng.permutation(len(scenes))]
+    areas = np.array([np.prod(s.filled.scene.shape[:2]) for s in scenes], float)
+    chosen = rng.choice(len(scenes), count, p=areas / areas.sum())
+    return [_drawn(scenes[i], size, rng) for i in chosen]
+
+
+def dataset(
+    scenes: Sequence[LabelledScene], batch_size: int = 1, dense: bool = False
+) -> tf.data.Dataset:
+    """Return images, labels and weights in the given order.
+
+    Args:
+        scenes: Scenes or crops, of one size within a batch; they must exist as long as the dataset.
+        batch_size: Images of a batch.
+        dense: Whether to return tensors `[N, H, W, C]` instead of handles `[N]`.
+    """
+    parts = ("image", "labels", "weights")
+    handles = [[getattr(scene, part).handle for scene in scenes] for part in parts]
+    data = tf.data.Dataset.from_tensor_slices(
+        tuple(tf.constant(each, tf.string, [len(scenes)]) for each in handles)
+    )
+    if dense:
+        bands = scenes[0].image.shape[2]
+        data = data.map(lambda x, y, w: (_dense(x, bands), _dense(y, 1), _dense(w, 1)))
+    return data.batch(batch_size)
+
+
+def crop_of(settings: SceneSettings) -> tuple[int, int] | None:
+    """Return rows and columns of a crop, or None for whole scenes."""
+    if settings.crop == "whole":
+        return None
+    rows, columns = (int(side) for side in settings.crop.split("x"))
+    return rows, columns
+
+
+def check_crop(settings: SceneSettings, scenes: Sequence[LabelledScene]) -> None:
+    """Check that crops fit the network and the scenes.
+
+    Args:
+        settings: Settings of the run.
+        scenes: Scenes that are cropped.
+
+    Raises:
+        FlagError: They do not.
+    """
+    size, multiple = crop_of(settings), 2**settings.depth
+    if size is None:
+        if settings.batch_size > 1 and len({scene.image.shape for scene in scenes}) > 1:
+            raise FlagError(
+                f"--batch-size {settings.batch_size}: whole scenes differ in size. Use --batch-size 1, and "
+                "--accumulate to average gradients."
+            )
+        return
+    if any(side % multiple for side in size):
+        raise FlagError(
+            f"--crop {settings.crop}: with --depth {settings.depth} both must be multiples of {multiple}. Use another "
+            "crop, or another depth."
+        )
+    for scene in scenes:
+        shape = scene.filled.scene.shape
+        if shape[0] < size[0] or shape[1] < size[1]:
+            raise FlagError(
+                f"--crop {settings.crop}: {scene.name} has {shape[0]} x {shape[1]} pixels. Use a smaller crop, or "
+                "whole."
+            )
+
+
+def _rows(table: Path, settings: SceneSettings) -> list[Row]:
+    """Return the rows of the table with a split; in an evaluation those for testing, else those for validation."""
+    rows = splits.read_table(table, ("scene", "label"))
+    if "split" not in rows[0]:
+        if settings.test_only:
+            return [row | {"split": "test"} for row in rows]
+        if len(rows) < 3:
+            raise SourceError(
+                f"{table}: has {len(rows)} scenes and no column split; expected at least 3 scenes, or a column with "
+                "train and val. A scene may be in both, with labels of different parts of it."
+            )
+        rows = splits.split_rows(
+            [{"label": "0", "case_id": row["scene"], "row": row} for row in rows],
+            settings.shares,
+            settings.seed,
+        )
+        rows = [row["row"] | {"split": row["split"]} for row in rows]
+        present = {row["split"] for row in rows}
+        if "val" not in present:  # few scenes: one for validation, none to test on
+            last = next(n for n in reversed(range(len(rows))) if rows[n]["split"] == "test")
+            rows[last]["split"] = "val"
+    if settings.test_only:
+        chosen = [row for row in rows if row["split"] == "test"]
+        return chosen or [row for row in rows if row["split"] == "val"]
+    return rows
+
+
+def _open_scene(row: Row, table: Path) -> tuple[RasterSource, Path]:
+    """Return the scene of a row, and the path of its label."""
+    places = {}
+    for name in ("scene", "label"):
+        given = Path(row[name])
+        found = [path for path in (table.parent / given, given) if path.is_file()]
+        if not found:
+            raise SourceError(f"{row['place']}: no such {name} {given}. Correct the path.")
+        places[name] = found[0]
+    return RasterSource(places["scene"]), places["label"]
+
+
+def _decided_bands(
+    settings: SceneSettings, rows: Sequence[Row], opened: Mapping[str, Any], table: Path
+) -> SceneSettings:
+    """Return the settings with the mean and deviation of each band."""
+    training = [opened[row["place"]][0] for row in rows if row["split"] == "train"]
+    if settings.mean is None and not training:
+        raise SourceError(f"{table}: no scene of split 'train' can be used. Check its paths.")
+    bands = len(settings.mean) if settings.mean else training[0].shape[2]
+    if settings.scale is not None:
+        if (settings.mean or settings.std) and not settings.test_only:
+            raise FlagError("--scale: stands for --mean and --std. Leave it out, or these.")
+        return replace(settings, mean=(0.0,) * bands, std=(settings.scale,) * bands)
+    mean, std = settings.mean, settings.std
+    if mean is None or std is None:
+        same = [scene for scene in training if scene.shape[2] == bands]
+        moments = sampled_moments(same) if same else ([0.0] * bands, [1.0] * bands)
+        mean = mean or tuple(float(f"{m:.7g}") for m in moments[0])
+        std = std or tuple(float(f"{d:.7g}") for d in moments[1])
+    if len(mean) != len(std):
+        raise FlagError(f"--std: {len(std)} numbers, but {len(mean)} bands. Use one for each band.")
+    return replace(settings, mean=mean, std=std)
+
+
+def _decided_classes(
+    settings: SceneSettings, rows: Sequence[Row], opened: Mapping[str, Any]
+) -> SceneSettings:
+    """Return the settings with the names of the classes: of the flag, or of all training and validation labels."""
+    if settings.target != "class" or settings.class_names:
+        return settings
+    numbers, names, outlined = -1, set[str](), False
+    for row in rows:
+        if row["split"] == "test":
+            continue
+        scene, path = opened[row["place"]]
+        if path.suffix.lower() not in VECTORS:
+            numbers = max(numbers, *RasterLabels(path, scene).values(), -1)
+            continue
+        outlined, column = True, settings.label_column
+        table = read_outlines(path)
+        if column is None:
+            names.add(OUTLINED)
+        elif column in table.columns:  # else the scene is refused when its labels are opened
+            names |= set(class_names(table[column]))
+    if outlined and numbers >= 0:
+        raise FlagError(
+            "--class-names is missing: some labels are rasters with numbers, others outlines with names. Name the "
+            "classes in the order of their numbers, background first."
+        )
+    if outlined:
+        return replace(settings, class_names=(BACKGROUND, *_in_order(names)))
+    if numbers > 65534:
+        raise SourceError(f"the labels go up to {numbers}; expected class numbers up to 65534.")
+    return replace(settings, class_names=tuple(map(str, range(max(numbers + 1, 2)))))
+
+
+def _in_order(names: set[str]) -> list[str]:
+    """Return names sorted, numbers by their value."""
+    return sorted(
+        names, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name)
+    )
+
+
+def _labelled(scene: RasterSource, label: Path, settings: SceneSettings) -> LabelledScene:
+    """Return a scene with its labels.
+
+    Raises:
+        SourceError: It has another number of bands, or the labels do not fit.
+    """
+    assert settings.mean is not None
+    scene_blocks.check_bands(scene, len(settings.mean), "this run")
+    fill = scene_blocks.fill_of(settings.mean, scene)
+    skips = settings.background == "skip" and crop_of(settings) is None
+    image = FilledScene(scene, fill, 2**settings.depth, skips)
+    labels = _open_labels(scene, label, settings)
+    name = title_of(scene.name)
+    return LabelledScene(
+        name, image, LabelSource(image, labels), LabelSource(image, labels, weights=True), image
+    )
+
+
+def _open_labels(scene: RasterSource, label: Path, settings: SceneSettings) -> Labels:
+    """Return the labels of a scene, and check that classes have a name."""
+    if label.suffix.lower() in VECTORS:
+        if settings.target == "regression":
+            if settings.label_column is None:
+                raise SourceError(
+                    f"{label}: outlines of values need --label-column, the column of the values. Add it."
+                )
+            return VectorLabels(label, scene, settings.label_column)
+        names = settings.class_names or ()
+        numbers = {name: number for number, name in enumerate(names)}
+        if settings.label_column is None:
+            numbers = {OUTLINED: 1}
+        return VectorLabels(label, scene, settings.label_column, numbers)
+    labels = RasterLabels(label, scene)
+    if settings.target == "class":
+        found, count = labels.values(), len(settings.class_names or ())
+        if found and max(found) >= count:
+            raise SourceError(
+                f"{label}: has the class number {max(found)}, but there are {count} classes, from 0. Add its name to "
+                "--class-names, or correct the labels."
+            )
+    return labels
+
+
+def _decided_values(settings: SceneSettings, scenes: Sequence[LabelledScene]) -> SceneSettings:
+    """Return the settings with the mean and deviation of the values of the training labels."""
+    if settings.target != "regression" or settings.value_scale or settings.test_only:
+        return settings
+    values = np.concatenate([_sampled_values(scene) for scene in scenes])
+    if not len(values):
+        raise SourceError(
+            "no sampled pixel of the training scenes has a value; expected labels that are not all nodata. Check the "
+            "nodata of the labels, or use --value-scale."
+        )
+    deviation = float(values.std()) or 1.0
+    mean, deviation = (float(f"{number:.7g}") for number in (values.mean(), deviation))
+    return replace(settings, value_scale=(mean, deviation))
+
+
+def _sampled_values(scene: LabelledScene) -> Any:
+    """Return the values of windows spread evenly over a scene, where they are known."""
+    found = []
+    height, width = scene.filled.scene.shape[:2]
+    for top in np.unique(np.linspace(0, max(height - _SAMPLE, 0), 8).astype(int)):
+        for left in np.unique(np.linspace(0, max(width - _SAMPLE, 0), 8).astype(int)):
+            window = (
+                (int(top), min(int(top) + _SAMPLE, height)),
+                (int(left), min(int(left) + _SAMPLE, width)),
+            )
+            known = scene.weights.read_window(*window) > 0
+            found.append(scene.labels.read_window(*window)[known].astype(np.float64))
+    return np.concatenate(found)
+
+
+def _drawn(scene: LabelledScene, size: tuple[int, int], rng: np.random.Generator) -> LabelledScene:
+    """Return a crop at a random place that has a label, if one of the first places has."""
+    shape = scene.filled.scene.shape
+    for _ in range(TRIES):
+        top, left = (int(rng.integers(n - m + 1)) for n, m in zip(shape, size, strict=False))
+        part = scene.crop((top, top + size[0]), (left, left + size[1]))
+        if part.weights.read(0, size[0]).any():
+            break
+    return part
+
+
+def _print_scenes(settings: SceneSettings, data: SceneData) -> None:
+    """Print what is trained, validated and tested on, and which coordinate systems there are."""
+    print(f"mode {settings.mode}, precision {settings.precision}, seed {settings.seed}")
+    for split in SPLITS:
+        scenes = getattr(data, split)
+        if not scenes or (settings.test_only and split != "test"):
+            continue
+        names = ", ".join(dict.fromkeys(scene.name for scene in scenes[:10]))
+        print(f"{split}: {len(scenes)} scenes, {names}")
+    every = (*data.train, *data.val, *data.test)
+    grids = list(dict.fromkeys(scene.filled.scene.grid.describe() for scene in every))
+    more = (
+        "; networks see pixels, not metres, so pixels should have one size"
+        if len(grids) > 1
+        else ""
+    )
+    print(f"grids: {'; '.join(grids)}{more}")
+    if settings.target == "class":
+        classes = settings.class_names or ()
+        print(
+            f"classes: {', '.join(classes[:20])}{' ...' if len(classes) > 20 else ''}", flush=True
+        )
+
+
+def _dense(handle: Any, channels: int) -> Any:
+    image = callbacks.numpy_function(_read, [handle], tf.float32)
+    return tf.ensure_shape(image, [None, None, channels])
+
+
+def _read(handle: bytes) -> Any:
+    source = sources.resolve(handle.decode())
+    return source.read(0, source.shape[0])

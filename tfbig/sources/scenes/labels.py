@@ -1,0 +1,305 @@
+"""Labels of scenes, read by windows: of rasters on any grid, and of polygons, lines and points."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+import shapely
+from rasterio.features import rasterize
+from rasterio.warp import transform_bounds
+
+from tfbig.errors import SourceError
+from tfbig.sources.files import File, PathLike, optional
+from tfbig.sources.scenes.grid import Grid
+from tfbig.sources.scenes.measured import FilledScene
+from tfbig.sources.scenes.raster import RasterSource
+from tfbig.sources.source import RowArray, View
+
+VECTORS: Final = (".geojson", ".json", ".gpkg", ".shp", ".fgb")
+"""Suffixes of files of outlines."""
+Bounds = tuple[float, float, float, float]
+"""Least x and y, greatest x and y."""
+Window = tuple[tuple[int, int], tuple[int, int]]
+Part = tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]
+"""Values of a window, `[rows, columns]`, and where they are known."""
+
+
+class Labels(ABC):
+    """Labels of a scene, on its pixels."""
+
+    @abstractmethod
+    def read(self, window: Window) -> Part:
+        """Return the labels of a window of the scene, and where they are known.
+
+        Args:
+            window: `(start, stop)` of the rows and of the columns.
+        """
+
+
+@final
+class RasterLabels(Labels):
+    """Labels in a raster: of the same grid, or resampled to it by the nearest pixel as they are read.
+
+    Args:
+        path: The file, of one band.
+        scene: The scene.
+
+    Attributes:
+        is_warped: Whether the labels are resampled.
+
+    Raises:
+        SourceError: The file cannot be read, has several bands, does not overlap the scene, or one of them has no
+            coordinate system and they differ in size.
+    """
+
+    def __init__(self, path: PathLike, scene: RasterSource) -> None:
+        source = RasterSource(path)
+        if source.shape[2] != 1:
+            raise SourceError(
+                f"{path}: has {source.shape[2]} bands; expected one, the labels. Write one band."
+            )
+        shape = scene.shape[0], scene.shape[1]
+        placed = source.grid.wkt is not None and scene.grid.wkt is not None
+        same = source.grid.equals(scene.grid, shape) if placed else True
+        self.is_warped = not (same and source.shape[:2] == shape)
+        if self.is_warped:
+            if not placed:
+                raise SourceError(
+                    f"{path}: is {source.shape[0]} x {source.shape[1]} pixels and {scene.name} {shape[0]} x "
+                    f"{shape[1]}, and not both have a coordinate system. Write it to both files, or labels of the same "
+                    "size."
+                )
+            _check_overlap(path, _bounds(source.grid, source.shape), source.grid, scene)
+            source = RasterSource(path, onto=(scene.grid, shape))
+        self.source = source
+
+    def read(self, window: Window) -> Part:
+        """Return the labels of a window, and where they are measurements."""
+        pixels = self.source.read_window(*window)
+        known = self.source.valid(*window, pixels)
+        return np.where(known, pixels[..., 0], 0).astype(np.float32), known
+
+    def values(self) -> set[int]:
+        """Return the class numbers that occur; all labels are read.
+
+        Raises:
+            SourceError: A label is no whole number, or negative.
+        """
+        found: set[int] = set()
+        rows, columns, _ = self.source.shape
+        for top in range(0, rows, 512):
+            values, known = self.read(((top, min(top + 512, rows)), (0, columns)))
+            found |= {float(v) for v in np.unique(values[known])}  # type: ignore[misc]
+        wrong = sorted(v for v in found if v < 0 or v != int(v))
+        if wrong:
+            raise SourceError(
+                f"{self.source.name}: has the label {wrong[0]:g}; expected class numbers from 0. If these are values, "
+                "use --target regression; if it stands for no label, set it as the nodata of the file."
+            )
+        return {int(v) for v in found}
+
+
+@final
+class VectorLabels(Labels):
+    """Outlines of classes or values, drawn on the pixels of a scene window by window.
+
+    A pixel has the label of the last outline that contains its centre. The outlines are reprojected to the coordinate
+    system of the scene, vertex by vertex.
+
+    Args:
+        path: GeoJSON, GeoPackage, shapefile or FlatGeobuf.
+        scene: The scene, which must have a coordinate system.
+        column: Column of the classes or values; None: all outlines are class 1.
+        numbers: Class number of each class in the column; None: the column has numbers, which are the values, and
+            pixels without an outline have none.
+
+    Raises:
+        SourceError: The file cannot be read, has no such column or a class without a number, or does not overlap the
+            scene; or a coordinate system is missing; or geopandas is not installed.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        scene: RasterSource,
+        column: str | None = None,
+        numbers: Mapping[str, int] | None = None,
+    ) -> None:
+        if scene.grid.crs is None:
+            raise SourceError(
+                f"{scene.name}: has no coordinate system, which the outlines of {path} need. Write it to the file, as "
+                "by rio edit-info --crs, or use a raster of labels."
+            )
+        table = read_outlines(path, scene)
+        self.grid, self.is_value = scene.grid, numbers is None
+        self.shapes: npt.NDArray[Any] = np.asarray(table.geometry.to_numpy())
+        self.burned = _burned(path, table, column, numbers)
+        self.tree = shapely.STRtree(self.shapes)
+
+    def read(self, window: Window) -> Part:
+        """Return the labels of a window; all are known of classes, those with an outline of values."""
+        (top, bottom), (left, right) = window
+        shape, grid = (bottom - top, right - left), self.grid.window(top, left)
+        area = shapely.box(*_bounds(grid, shape))
+        inside = np.sort(self.tree.query(area))
+        fill = np.nan if self.is_value else 0
+        values = np.full(shape, fill, np.float32)
+        if len(inside):
+            pairs = zip(self.shapes[inside], self.burned[inside].tolist(), strict=True)
+            rasterize(pairs, out=values, transform=grid.transform, fill=fill)
+        known = ~np.isnan(values)
+        return np.where(known, values, np.float32(0)), known
+
+
+def read_outlines(path: PathLike, scene: RasterSource | None = None) -> Any:
+    """Return the outlines of a file as a GeoDataFrame, without missing and empty ones.
+
+    Args:
+        path: The file.
+        scene: Scene whose area is read, in whose coordinate system the outlines are returned. Default: all as they are.
+
+    Raises:
+        SourceError: The file cannot be read, has no coordinate system, or does not overlap the scene; or geopandas is
+            not installed.
+    """
+    File(path)
+    geopandas, reason = optional("geopandas")
+    if geopandas is None:
+        raise SourceError(
+            f"{path}: outlines need geopandas ({reason}). Run pip install 'tfbig[scenes]'."
+        )
+    pyogrio, _ = optional("pyogrio")
+    area: dict[str, Any] = {}
+    try:
+        info = pyogrio.read_info(str(path), force_total_bounds=True)
+        if scene is not None:
+            if not info["crs"]:
+                raise SourceError(
+                    f"{path}: has no coordinate system, as a shapefile without .prj; expected one, to place the "
+                    "outlines on the scene. Add it, as by geopandas' set_crs and to_file."
+                )
+            area["bbox"] = _area_in(info["crs"], scene)
+        table = geopandas.read_file(path, engine="pyogrio", **area)
+    except SourceError:
+        raise
+    except Exception as error:  # pyogrio's, pyproj's and GDAL's own exceptions
+        raise SourceError(
+            f"{path}: cannot be read as outlines ({' '.join(str(error).split())}). Check that it is GeoJSON, "
+            "GeoPackage or a shapefile with its .shx, .dbf and .prj, and complete."
+        ) from error
+    if scene is not None and table.empty:
+        bounds = "nothing" if info["total_bounds"] is None else _numbers(info["total_bounds"])
+        raise SourceError(
+            f"{path}: its outlines do not overlap {scene.name}: they cover {bounds} ({info['crs']}), the scene is "
+            f"within {_numbers(area['bbox'])} there. Check that both are of the same place and have the right "
+            "coordinate system."
+        )
+    table = table if scene is None else table.to_crs(scene.grid.wkt)
+    return table[~(table.geometry.isna() | table.geometry.is_empty)]
+
+
+@final
+class LabelSource(View):
+    """Labels of a scene, or their weights, as a network reads them: `[H, W, 1]`, float32.
+
+    The weight of a pixel is 1 where its label is known and the scene has a measurement, else 0.
+
+    Args:
+        image: The scene, filled and padded.
+        labels: Its labels.
+        weights: Whether to return the weights.
+    """
+
+    def __init__(self, image: FilledScene, labels: Labels, weights: bool = False) -> None:
+        name = f"{'weights' if weights else 'labels'} of {image.name}"
+        super().__init__(image, (*image.shape[:2], 1), np.float32, name)
+        self._scene, self._labels, self._weights = image, labels, weights
+
+    def close(self) -> None:
+        """Do nothing: the scene stays open."""
+
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
+        out = np.zeros((stop - start, right - left, 1), np.float32)
+        height, width = self._scene.scene.shape[:2]
+        if start >= height or left >= width:
+            return out
+        window = (start, min(stop, height)), (left, min(right, width))
+        values, known = self._labels.read(window)
+        inside = out[: values.shape[0], : values.shape[1], 0]
+        inside[:] = known & self._scene.valid(*window) if self._weights else values
+        return out
+
+
+def _burned(
+    path: PathLike, table: Any, column: str | None, numbers: Mapping[str, int] | None
+) -> npt.NDArray[np.float64]:
+    """Return the number that each outline is drawn with."""
+    if column is None:
+        return np.ones(len(table))
+    if column not in table.columns:
+        names = ", ".join(str(name) for name in table.columns if name != "geometry")
+        raise SourceError(
+            f"{path}: has no column {column}; expected one of {names or 'none at all'}. Check --label-column."
+        )
+    if numbers is None:
+        try:
+            return np.asarray(table[column], np.float64)
+        except (TypeError, ValueError) as error:
+            raise SourceError(
+                f"{path}: its column {column} does not hold numbers ({error}); expected values. Use --target class."
+            ) from error
+    classes = class_names(table[column])
+    unknown = sorted({name for name in classes if name not in numbers})
+    if unknown:
+        raise SourceError(
+            f"{path}: has the class {unknown[0]} in column {column}; expected {', '.join(numbers)}. Add it to "
+            "--class-names."
+        )
+    return np.array([numbers[name] for name in classes], np.float64)
+
+
+def class_names(values: Sequence[Any]) -> list[str]:
+    """Return the classes of a column as text; 3.0, of a column of numbers with gaps, is "3".
+
+    Args:
+        values: The column.
+    """
+    return [
+        str(int(value)) if isinstance(value, float) and value == int(value) else str(value)
+        for value in values
+    ]
+
+
+def _area_in(crs: str, scene: RasterSource) -> Bounds:
+    """Return the area of a scene in another coordinate system."""
+    bounds = _bounds(scene.grid, scene.shape)
+    area: Bounds = transform_bounds(scene.grid.crs, crs, *bounds, densify_pts=21)
+    return area
+
+
+def _check_overlap(path: PathLike, bounds: Bounds, grid: Grid, scene: RasterSource) -> None:
+    """Raise SourceError if labels are of another place than a scene."""
+    area = _area_in(grid.wkt or "", scene)
+    if not shapely.box(*bounds).intersects(shapely.box(*area)):
+        raise SourceError(
+            f"{path}: does not overlap {Path(scene.name).name}: it covers {_numbers(bounds)}, the scene is within "
+            f"{_numbers(area)} in its coordinates. Check that both are of the same place and have the right coordinate "
+            "system."
+        )
+
+
+def _bounds(grid: Grid, shape: Sequence[int]) -> Bounds:
+    """Return the smallest rectangle with sides along the axes of coordinates around a grid of pixels."""
+    rows, columns = shape[:2]
+    corners = [grid.at(*corner) for corner in ((0, 0), (columns, 0), (0, rows), (columns, rows))]
+    x, y = zip(*corners, strict=True)
+    return min(x), min(y), max(x), max(y)
+
+
+def _numbers(bounds: Sequence[float]) -> str:
+    return " ".join(f"{number:.6g}" for number in bounds)

@@ -1,0 +1,70 @@
+"""Rectangles of an image that a streamed model predicts alone, with the pixels of a prediction of the whole image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import lcm
+
+import tensorflow as tf
+
+from tfbig.geometry.windows import Interval
+from tfbig.network.graph import Graph
+from tfbig.plan import regions
+from tfbig.streaming.model import StreamedModel
+from tfbig.streaming.program_cache import Compiled
+
+Bounds = tuple[int, int]
+"""First row or column, and the one after the last."""
+
+
+def region(
+    model: StreamedModel, size: Sequence[int], rows: Bounds, columns: Bounds
+) -> tuple[Bounds, Bounds] | None:
+    """Return the rectangle of an image from which a rectangle of its prediction is computed.
+
+    The prediction of this rectangle alone has the same pixels there as that of the whole image: every layer reads the
+    same pixels and the same padding. So an image can be predicted in parts, without seams and without blending.
+
+    Args:
+        model: A model with one image as input and one as output.
+        size: Rows and columns of the image.
+        rows: `(start, stop)` of the prediction.
+        columns: `(start, stop)` of the prediction.
+
+    Returns:
+        `(start, stop)` of the rows and of the columns; None if the model depends on statistics of the whole image.
+
+    Example:
+        >>> from tfbig.streaming.regions import region
+        >>> image = keras.Input((None, None, 1))
+        >>> big = tfbig.stream(keras.Model(image, keras.layers.Conv2D(1, 5, padding="same")(image)))
+        >>> region(big, (100, 100), (40, 60), (0, 10))
+        ((38, 62), (0, 12))
+    """
+    graph = _graph(model)
+    if graph is None:
+        return None
+    found = regions.read_for(graph, (size[0], size[1]), (Interval(*rows), Interval(*columns)))
+    if found is None:
+        return None
+    (top, bottom), (left, right) = found
+    return (int(top), int(bottom)), (int(left), int(right))
+
+
+def step(model: StreamedModel) -> int | None:
+    """Return the number of which the rows and columns of an image should be a multiple; None as for `region`.
+
+    Args:
+        model: A model with one image as input and one as output.
+    """
+    graph = _graph(model)
+    steps = None if graph is None else regions.step(graph)
+    return None if steps is None else lcm(*steps)
+
+
+def _graph(model: StreamedModel) -> Graph | None:
+    """Return the graph of a prediction of one image behind a handle; None if not all layers stream."""
+    if not model.spatial:
+        return None
+    handles = [tf.TensorSpec([None], tf.string)] * len(model._functional_twin.inputs)
+    return model._programs.forward(False, handles, Compiled.by(model), always_streams=True).graph
