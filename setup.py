@@ -46,7 +46,7 @@ setup(
         "dev": [
             *("pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"),
             "selenium",  # opens reports in a browser
-            "zarr>=3",
+            *("zarr>=3", "ome-zarr-models"),  # the second validates the OME-Zarr that is written
             "tensorboard>=2.20",
             "distributed",
             "lifelines",  # what tests of survival analysis compare with

@@ -17,9 +17,11 @@ from tfbig.sources.bags.patches import Patches
 from tfbig.sources.bags.tile_coords import Coords, read_coords, write_coords
 from tfbig.sources.bags.tiles import Tiles
 from tfbig.sources.handles import OnDisk, resolve
+from tfbig.sources.intensity import Rescaled, percentiles
 from tfbig.sources.masked import Masked
 from tfbig.sources.resolution import Resolution, read_mpp_table
 from tfbig.sources.slides.ome_tiff import write_ome_tiff
+from tfbig.sources.slides.ome_zarr import write_ome_zarr, write_ome_zarr_labels
 from tfbig.sources.slides.opening import SLIDE_SUFFIXES, open, open_slide
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.slides.tiff import TiffSource
@@ -55,6 +57,7 @@ __all__ = [
     "RawSource",
     "Readable",
     "Reinhard",
+    "Rescaled",
     "Resized",
     "Resolution",
     "Scaled",
@@ -68,10 +71,13 @@ __all__ = [
     "open",
     "open_bag",
     "open_slide",
+    "percentiles",
     "read_coords",
     "read_mpp_table",
     "resolve",
     "write_coords",
     "write_npy",
     "write_ome_tiff",
+    "write_ome_zarr",
+    "write_ome_zarr_labels",
 ]
