@@ -13,7 +13,7 @@ from scipy import ndimage
 from skimage.measure import label
 from skimage.segmentation import watershed
 
-from tfbig import BudgetError
+from tfbig import BudgetError, SourceError, sources
 from tfbig.results import instances
 from tfbig.results.instances import Thresholds, label_strips
 
@@ -126,3 +126,13 @@ def test_foreground_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
         BudgetError, match=r"have 105 pixels|have \d+ pixels, up to row 1\d; 100 are"
     ):
         list(label_strips(strips_of(maps, [5]), Thresholds(0, 0)))
+
+
+def test_source_is_read_once_in_any_bands() -> None:
+    maps, thresholds = blobs(50, 40, 0, 1.5, 255), Thresholds(100, 150)
+    expected = of_whole(maps, thresholds)
+    source = instances.Instances(sources.open(maps), thresholds, strip_rows=7)
+    for start, stop in ((0, 3), (3, 20), (20, 21), (21, 50)):
+        np.testing.assert_array_equal(source.read(start, stop)[..., 0], expected[start:stop])
+    with pytest.raises(SourceError, match="rows 0:3 of its instances were read before"):
+        source.read(0, 3)

@@ -8,8 +8,8 @@ The instances of an image are those of scikit-image:
     heights[markers > 0] = heights.min() - 1 - np.arange(np.count_nonzero(markers))[::-1]
     instances = watershed(heights, markers, mask=mask)
 
-The line before the last lets the pixels of markers enter the flood first, row by row. Otherwise scikit-image takes those
-of equal distance in an order that depends on the whole image.
+The line before the last lets the pixels of markers enter the flood first, row by row. Otherwise scikit-image takes
+those of equal distance in an order that depends on the whole image.
 
 Strips give the same, for any height, because each step is local or a union:
 
@@ -29,9 +29,9 @@ components that are not complete, and strips wait, compressed, for the component
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, final
 
 import imagecodecs
 import numpy as np
@@ -39,7 +39,8 @@ import numpy.typing as npt
 from scipy import ndimage
 from skimage.segmentation import watershed
 
-from tfbig.errors import BudgetError
+from tfbig.errors import BudgetError, SourceError
+from tfbig.sources import Source
 
 MOST_OPEN: Final = 2**28
 """Most pixels of components that are not complete: 4 GB."""
@@ -81,6 +82,53 @@ def label_strips(maps: Iterable[Rows], thresholds: Thresholds) -> Iterator[npt.N
         yield from state.complete_strips()
     state.end()
     yield from state.complete_strips()
+
+
+@final
+class Instances(Source):
+    """The instances of an image as a source that is read once, from top to bottom.
+
+    Args:
+        maps: Image `[H, W, 2]` of foreground and distance, as in `label_strips`; read once.
+        thresholds: Thresholds in its units.
+        strip_rows: Rows of the strips in which it is read.
+        ticked: Called with the number of strips that are read and the number of all strips.
+    """
+
+    def __init__(
+        self,
+        maps: Source,
+        thresholds: Thresholds,
+        strip_rows: int = 1024,
+        ticked: Callable[[int, int], None] = lambda done, count: None,
+    ) -> None:
+        super().__init__((*maps.shape[:2], 1), np.int32, maps.name)
+        self.mpp = maps.mpp
+        self._strips = label_strips(_strips(maps, strip_rows, ticked), thresholds)
+        self._held = np.zeros((0, maps.shape[1]), np.int32)
+        self._start = 0
+
+    def _read(self, start: int, stop: int) -> Rows:
+        if start < self._start:
+            raise SourceError(
+                f"{self.name}: rows {start}:{stop} of its instances were read before; they are read from top to bottom."
+            )
+        parts = [self._held]
+        count = len(self._held)
+        while self._start + count < stop:
+            parts.append(next(self._strips))
+            count += len(parts[-1])
+        held = np.concatenate(parts) if len(parts) > 1 else self._held
+        rows = held[start - self._start : stop - self._start]
+        self._held, self._start = held[stop - self._start :].copy(), stop
+        return rows[..., None]
+
+
+def _strips(maps: Source, height: int, ticked: Callable[[int, int], None]) -> Iterator[Rows]:
+    starts = range(0, maps.shape[0], height)
+    for number, start in enumerate(starts, 1):
+        yield maps.read(start, min(start + height, maps.shape[0]))
+        ticked(number, len(starts))
 
 
 class _Piece(NamedTuple):
@@ -283,7 +331,7 @@ class _State:
 
 
 def _heights(distance: Rows, markers: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
-    """Return the heights of a flood: low in the middle of an instance, lowest at markers, where they increase by row."""
+    """Return the heights of a flood: low in the middle of an instance, lowest at markers, where they grow by row."""
     heights = -distance.astype(np.float64)
     places = np.flatnonzero(markers)
     heights.ravel()[places] = heights.min() - 1 - np.arange(len(places))[::-1]
