@@ -53,8 +53,8 @@ setup(
         "dev": [
             *("pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"),
             "selenium",  # opens reports in a browser
-            "zarr>=3",
             *("nibabel>=5", "pynrrd>=1", "pydicom>=3"),
+            *("zarr>=3", "ome-zarr-models"),  # the second validates the OME-Zarr that is written
             "tensorboard>=2.20",
             "distributed",
             "geopandas>=1",

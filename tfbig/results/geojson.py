@@ -75,6 +75,22 @@ def tile_features(
         yield _feature(square, "detection", int(number), names, row)
 
 
+def instance_features(
+    instances: Iterable[tuple[shapely.Geometry, Mapping[str, float]]], name: str
+) -> Iterator[dict[str, Any]]:
+    """Yield one GeoJSON feature for each instance, a detection.
+
+    Args:
+        instances: Outline and measurements of each instance.
+        name: Name of their class.
+
+    Yields:
+        GeoJSON features.
+    """
+    for polygon, measurements in instances:
+        yield _feature(polygon, "detection", 1, ("background", name), measurements)
+
+
 def write_geojson(path: PathLike, features: Iterable[Mapping[str, Any]]) -> int:
     """Write a FeatureCollection with one feature per line; the file appears when it is complete.
 

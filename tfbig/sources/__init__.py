@@ -21,6 +21,7 @@ from tfbig.sources.bags.patches import Patches
 from tfbig.sources.bags.tile_coords import Coords, read_coords, write_coords
 from tfbig.sources.bags.tiles import Tiles
 from tfbig.sources.handles import OnDisk, VolumeOnDisk, resolve
+from tfbig.sources.intensity import Rescaled, percentiles
 from tfbig.sources.masked import Masked
 from tfbig.sources.resolution import Resolution, read_mpp_table
 from tfbig.sources.scenes.cog import write_cog
@@ -28,6 +29,7 @@ from tfbig.sources.scenes.grid import Grid
 from tfbig.sources.scenes.mosaic import stack_bands
 from tfbig.sources.scenes.raster import RasterSource
 from tfbig.sources.slides.ome_tiff import write_ome_tiff
+from tfbig.sources.slides.ome_zarr import write_ome_zarr, write_ome_zarr_labels
 from tfbig.sources.slides.opening import SLIDE_SUFFIXES, open, open_slide
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.slides.tiff import TiffSource
@@ -77,6 +79,7 @@ __all__ = [
     "Readable",
     "Reinhard",
     "Resampled",
+    "Rescaled",
     "Resized",
     "Resolution",
     "Scaled",
@@ -97,6 +100,7 @@ __all__ = [
     "open_bag",
     "open_slide",
     "open_volume",
+    "percentiles",
     "read_coords",
     "read_mpp_table",
     "resolve",
@@ -107,4 +111,6 @@ __all__ = [
     "write_nifti",
     "write_npy",
     "write_ome_tiff",
+    "write_ome_zarr",
+    "write_ome_zarr_labels",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, final
 
@@ -14,6 +15,7 @@ from tfbig.sources.augmentation import Augmentation, Augmented, AugmentedEach, A
 from tfbig.sources.bags.bag import Bag
 from tfbig.sources.files import PathLike, cannot_open
 from tfbig.sources.slides.opening import open, open_slide, shape_of_file
+from tfbig.sources.slides.stacks import Plane
 from tfbig.sources.source import Readable, RowArray, Source, registered
 from tfbig.sources.volumes.opening import describe_volume
 from tfbig.sources.volumes.volume import Box, Turned, Volume
@@ -69,12 +71,22 @@ class _Selection(NamedTuple):
     step: float | None = None
     pixel: float | None = None
     reader: str | None = None
+    channels: tuple[int | str, ...] | None = None
+    z: Plane = None
+    percentiles: tuple[float, float] | None = None
 
     def open(self, path: str) -> Source:
         """Open a file at this resolution."""
         if self == _Selection(self.level):
             return open(path, self.level or 0)
-        slide = open_slide(path, mpp=self.pixel, reader=self.reader)
+        slide = open_slide(
+            path,
+            mpp=self.pixel,
+            reader=self.reader,
+            channels=self.channels,
+            z=self.z,
+            percentiles=self.percentiles,
+        )
         if self.step is not None:
             return slide.scaled(self.step)
         return slide.at(mpp=self.mpp, magnification=self.magnification, level=self.level)
@@ -98,6 +110,9 @@ class OnDisk(Source):
         step: Factor by which the slide is smaller than level 0, as in `Slide.scaled`.
         pixel: Micrometres per pixel at level 0, for files that do not specify it.
         reader: Reader, as in `open_slide`.
+        channels: Channels, as in `open_slide`.
+        z: Plane of a stack, as in `open_slide`.
+        percentiles: Percentiles that become 0 and 255, as in `open_slide`.
 
     Raises:
         SourceError: The file cannot be opened, or not at this resolution; when it is read, the
@@ -122,6 +137,9 @@ class OnDisk(Source):
         step: float | None = None,
         pixel: float | None = None,
         reader: str | None = None,
+        channels: Sequence[int | str] | None = None,
+        z: Plane = None,
+        percentiles: tuple[float, float] | None = None,
     ) -> None:
         resolutions = {"level": level, "mpp": mpp, "magnification": magnification, "step": step}
         resolutions = {key: value for key, value in resolutions.items() if value is not None}
@@ -131,7 +149,10 @@ class OnDisk(Source):
             )
         name = os.fspath(path)
         level = level if resolutions else 0
-        selection = _Selection(level, mpp, magnification, step, pixel, reader)
+        numbers = None if channels is None else tuple(channels)
+        selection = _Selection(
+            level, mpp, magnification, step, pixel, reader, numbers, z, percentiles
+        )
         if selection == _Selection(level):
             shape, dtype = shape_of_file(path, level or 0)
             super().__init__(shape, dtype, name)

@@ -67,7 +67,7 @@ def resolution_from_openslide(properties: Mapping[str, str]) -> Resolution:
 
 
 def resolution_from_tiff(tiff: tifffile.TiffFile) -> Resolution:
-    """Return the resolution in the OME-XML, Aperio's description or the tags of the first page, in this order.
+    """Return the resolution in the OME-XML, the description of ImageJ or Aperio, or the tags of the first page.
 
     Args:
         tiff: The open file.
@@ -76,6 +76,8 @@ def resolution_from_tiff(tiff: tifffile.TiffFile) -> Resolution:
     if tiff.is_ome and tiff.ome_metadata:
         mpp = _mpp_from_ome(tiff.ome_metadata)
         return Resolution(mpp or _mpp_from_tags(page))
+    if tiff.is_imagej:
+        return Resolution(_mpp_from_imagej(tiff.imagej_metadata or {}, page))
     facts = dict(re.findall(r"\|\s*(MPP|AppMag)\s*=\s*([\d.]+)", page.description or ""))
     aperio = _positive(facts.get("MPP"))
     mpp = (aperio, aperio) if aperio else _mpp_from_tags(page)
@@ -152,6 +154,17 @@ def _mpp_from_tags(page: Any) -> Mpp | None:
         return None
     rows, columns = (unit / number for number in per_unit if number)
     return (rows, columns) if max(rows, columns) <= COARSEST else None
+
+
+def _mpp_from_imagej(metadata: Mapping[str, Any], page: Any) -> Mpp | None:
+    """Return `1 / resolution` in the unit of ImageJ, which is not that of the tag."""
+    unit = _UM_PER_OME_UNIT.get(str(metadata.get("unit", "")).replace("\\u00B5", "\u00b5"))
+    unit = 1.0 if metadata.get("unit") in ("micron", "microns") else unit
+    per_unit = [_ratio(getattr(page.tags.get(f"{a}Resolution"), "value", None)) for a in "YX"]
+    if unit is None or None in per_unit:
+        return None
+    rows, columns = (unit / number for number in per_unit if number)
+    return rows, columns
 
 
 def _is_default(properties: Mapping[str, str], mpp: Mpp) -> bool:

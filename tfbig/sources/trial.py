@@ -30,8 +30,8 @@ def check(kind: str, path: PathLike) -> None:
     A file is tried once, and again when it has changed.
 
     Args:
-        kind: "hdf5" or "openslide".
-        path: The file.
+        kind: "hdf5", "openslide" or "zarr".
+        path: The file, or the folder of a zarr array.
 
     Raises:
         SourceError: The process ended, or took more than `SECONDS`; HDF5 cannot read the file; or there is none.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -407,11 +408,11 @@ class CenterCropped(View):
 
 @final
 class Channels(Pointwise):
-    """Consecutive channels of an image.
+    """Some channels of an image.
 
     Args:
         source: Image `[H, W, C]`.
-        first: First channel.
+        first: First channel, or a sequence of the numbers of all channels.
         after: Channel after the last; by default C.
 
     Raises:
@@ -421,20 +422,27 @@ class Channels(Pointwise):
         >>> image = tfbig.open(np.arange(4, dtype="uint8").reshape(1, 1, 4))
         >>> tfbig.sources.Channels(image, 1, 3).read(0, 1).tolist()
         [[[1, 2]]]
+        >>> tfbig.sources.Channels(image, (3, 0)).read(0, 1).tolist()
+        [[[3, 0]]]
     """
 
-    def __init__(self, source: Source, first: int, after: int | None = None) -> None:
+    def __init__(
+        self, source: Source, first: int | Sequence[int], after: int | None = None
+    ) -> None:
         rows, columns, channels = source.shape
-        self._part = slice(first, channels if after is None else after)
-        if not 0 <= self._part.start < self._part.stop <= channels:
+        chosen = first
+        if isinstance(first, int):
+            chosen = range(first, channels if after is None else after)
+        self._chosen = list(chosen)  # type: ignore[arg-type]
+        if not self._chosen or not all(0 <= each < channels for each in self._chosen):
+            requested = f"{first} to {after}" if isinstance(first, int) else self._chosen
             raise SourceError(
-                f"{source.name}: channels {first} to {after} requested, but it has {channels}, counted from 0."
+                f"{source.name}: channels {requested} requested, but it has {channels}, counted from 0."
             )
-        shape = (rows, columns, self._part.stop - self._part.start)
-        super().__init__(source, shape, source.dtype, source.name)
+        super().__init__(source, (rows, columns, len(self._chosen)), source.dtype, source.name)
 
     def _convert(self, pixels: RowArray) -> RowArray:
-        return np.ascontiguousarray(pixels[..., self._part])
+        return np.ascontiguousarray(pixels[..., self._chosen])
 
 
 def _source_range(window: tuple[int, int], extent: int, scale: float) -> tuple[int, int]:

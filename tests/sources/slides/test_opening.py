@@ -69,7 +69,7 @@ def test_unknown_reader(tmp_path: Path) -> None:
 
 
 def test_openslide_reads_svs_that_tifffile_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: str) -> Any:
+    def refuse(path: str, z: object) -> Any:
         raise UndecodableError(f"{path}: refused")
 
     monkeypatch.setattr(opening, "_open_by_tifffile", refuse)
@@ -79,7 +79,7 @@ def test_openslide_reads_svs_that_tifffile_refuses(monkeypatch: pytest.MonkeyPat
 
 
 def test_openslide_is_not_tried_on_damaged_svs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: str) -> Any:
+    def refuse(path: str, z: object) -> Any:
         raise SourceError(f"{path}: is damaged")
 
     monkeypatch.setattr(opening, "_open_by_tifffile", refuse)

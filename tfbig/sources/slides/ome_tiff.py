@@ -164,7 +164,7 @@ class _Levels:
                 for start in range(0, source.shape[0], TILE):
                     rows = source.read(start, min(start + TILE, source.shape[0]))
                     if writer is not None:
-                        writer.write(start // 2, _half(rows, self.labels))
+                        writer.write(start // 2, halved(rows, self.labels))
                     yield rows[..., part]
 
     def _path(self, level: int) -> Path:
@@ -217,11 +217,15 @@ def _tiles(strips: Iterator[RowArray], rgb: bool) -> Iterator[RowArray]:
             yield tile if rgb else tile[..., 0]
 
 
-def _half(rows: RowArray, labels: bool) -> RowArray:
-    """Return `[r, W, C]` at half the size.
+def halved(rows: RowArray, labels: bool) -> RowArray:
+    """Return an image at half the size.
 
     Two by two pixels become their mean, rounded, or for labels the first of them. An odd last row or column counts
     twice.
+
+    Args:
+        rows: Image `[r, W, C]`.
+        labels: Whether its samples are labels.
     """
     if labels:
         return np.ascontiguousarray(rows[::2, ::2])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -17,8 +19,10 @@ from tfbig.sources.scenes.raster import RasterSlide
 from tfbig.sources.slides.openslide import VendorSlide, vendor_of
 from tfbig.sources.slides.pictures import PICTURE_SUFFIXES, read_picture, shape_of_picture
 from tfbig.sources.slides.slide import Slide
+from tfbig.sources.slides.stacks import Plane, chosen_planes
 from tfbig.sources.slides.tiff import TiffSource
-from tfbig.sources.slides.tiff_layout import UndecodableError
+from tfbig.sources.slides.tiff_layout import StackError, UndecodableError
+from tfbig.sources.slides.tiff_stack import TiffStack
 from tfbig.sources.slides.zarr import ZarrSlide
 from tfbig.sources.source import Source
 from tfbig.sources.volumes.opening import is_volume, open_volume
@@ -78,25 +82,49 @@ def open(image: PathLike | npt.NDArray[Any] | Source, level: int = 0) -> Source:
     return open_slide(image).level(level)
 
 
-def open_slide(path: PathLike, *, mpp: float | None = None, reader: str | None = None) -> Slide:
+def open_slide(
+    path: PathLike,
+    *,
+    mpp: float | None = None,
+    reader: str | None = None,
+    channels: Sequence[int | str] | None = None,
+    z: Plane = None,
+    percentiles: tuple[float, float] | None = None,
+) -> Slide:
     """Open a slide, with its pyramid levels and pixel size.
 
+<<<<<<< HEAD
     TIFF, OME-TIFF, GeoTIFF (its pixels) and SVS are read tile by tile from their pages with tifffile. OpenSlide reads
     NDPI, MRXS, SCN, BIF, Philips, CZI and DICOM, and SVS that tifffile's codecs cannot convert to RGB. zarr reads zarr
     and OME-Zarr. rasterio reads JPEG 2000 and VRT files of satellite scenes, and GeoTIFF on request. `.npy` files and
     pictures have one level.
+=======
+    TIFF, OME-TIFF, GeoTIFF (its pixels) and SVS are read tile by tile from their pages with tifffile, and so are stacks
+    of OME-TIFF and ImageJ. OpenSlide reads NDPI, MRXS, SCN, BIF, Philips, CZI and DICOM, and SVS that tifffile's codecs
+    cannot convert to RGB. zarr reads zarr and OME-Zarr. `.npy` files and pictures have one level.
+>>>>>>> microscopy
 
     Args:
         path: The file, or the folder of a zarr array.
         mpp: Micrometres per pixel at level 0; by default as specified in the file.
+<<<<<<< HEAD
         reader: "tifffile", "openslide", "zarr" or "rasterio"; by default the reader for the format.
+=======
+        reader: "tifffile", "openslide" or "zarr"; by default the reader for the format.
+        channels: Numbers or names of channels, as in `Slide.channels`; by default all.
+        z: Plane of a stack, counted from 0, or "max" for the largest value of all planes at each pixel.
+        percentiles: Percentiles of each channel that become 0 and 255, such as (1, 99.8), as in `Slide.normalised`; by
+            default the samples of the file.
+>>>>>>> microscopy
 
     Returns:
         The slide.
 
     Raises:
-        SourceError: The file does not exist, is damaged or has an unknown format, or is not a single image.
-        ValueError: `reader` is unknown, or `mpp` is not a positive number.
+        SourceError: The file does not exist, is damaged or has an unknown format, or is not a single image; there is
+            no such channel or plane.
+        ValueError: `reader` is unknown, `mpp` is not a positive number, or the percentiles are not in increasing order
+            within 0 and 100.
 
     Example:
         >>> np.save("slide.npy", np.zeros((64, 48, 3), "uint8"))
@@ -110,10 +138,12 @@ def open_slide(path: PathLike, *, mpp: float | None = None, reader: str | None =
         raise ValueError(
             f"{path}: received mpp={mpp}; expected micrometres per pixel, a number above 0."
         )
-    slide = _open_with_reader(os.fspath(path), reader)
+    slide = _open_with_reader(os.fspath(path), reader, z)
     if mpp is not None:
         slide.mpp = (mpp, mpp)
-    return slide
+    if channels is not None:
+        slide = slide.channels(*channels)
+    return slide if percentiles is None else slide.normalised(*percentiles)
 
 
 def shape_of_file(path: PathLike, level: int = 0) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -152,18 +182,26 @@ class SourceSlide(Slide):
         super().__init__(source.name, levels, channels, source.dtype, resolution, reader)
         self._first = source
         self.georeference = pyramid.georeference if pyramid else None
+        if pyramid and len(pyramid.channel_names) == channels:
+            self.channel_names = pyramid.channel_names
 
     def _open(self, level: int) -> Source:
         return self._first if level == 0 else TiffSource(self.name, level)
 
 
-def _open_with_reader(path: str, reader: str | None) -> Slide:
+def _open_with_reader(path: str, reader: str | None, z: Plane) -> Slide:
     """Return the slide, opened by a reader; None chooses it by the format."""
     readers = {
+<<<<<<< HEAD
         "tifffile": _open_by_tifffile,
         "openslide": VendorSlide,
         "zarr": ZarrSlide,
         "rasterio": RasterSlide,
+=======
+        "tifffile": partial(_open_by_tifffile, z=z),
+        "openslide": partial(_one_plane, VendorSlide, z=z),
+        "zarr": partial(ZarrSlide, z=z),
+>>>>>>> microscopy
     }
     if reader is not None:
         if reader not in readers:
@@ -171,16 +209,20 @@ def _open_with_reader(path: str, reader: str | None) -> Slide:
         return readers[reader](path)
     suffix = Path(path).suffix.lower()
     if suffix == ".zarr":
-        return ZarrSlide(path)
+        return ZarrSlide(path, z)
     file = File(path)  # raises if it does not exist, whatever its format
+<<<<<<< HEAD
     if suffix in _SCENE_SUFFIXES:
         return RasterSlide(path)
+=======
+    if suffix in _TIFF_SUFFIXES | _VENDOR_SUFFIXES:
+        return _open_scanned(path, suffix, z)
+    chosen_planes(z, 1, path)
+>>>>>>> microscopy
     if suffix == ".npy":
         return SourceSlide(from_memmap(map_npy(file)), "numpy")
     if suffix in PICTURE_SUFFIXES:
         return SourceSlide(read_picture(path), "pillow")
-    if suffix in _TIFF_SUFFIXES | _VENDOR_SUFFIXES:
-        return _open_scanned(path, suffix)
     suffixes = ", ".join(sorted(SLIDE_SUFFIXES))
     raise SourceError(
         f"{path}: has the unknown suffix '{suffix}'; expected one of {suffixes}. Use TiffSource or "
@@ -188,18 +230,32 @@ def _open_with_reader(path: str, reader: str | None) -> Slide:
     )
 
 
-def _open_scanned(path: str, suffix: str) -> Slide:
+def _one_plane(open_file: Callable[[str], Slide], path: str, z: Plane) -> Slide:
+    """Return a slide of a format without stacks."""
+    slide = open_file(path)
+    chosen_planes(z, 1, path)
+    return slide
+
+
+def _open_scanned(path: str, suffix: str, z: Plane) -> Slide:
     """Open a slide with tifffile if its TIFF pages hold the image unchanged, else with OpenSlide."""
     vendor = vendor_of(path)
     if vendor not in _TIFFFILE_FORMATS or suffix in _VENDOR_SUFFIXES:
-        return VendorSlide(path)
+        return _one_plane(VendorSlide, path, z)
     try:
-        return _open_by_tifffile(path)
+        return _open_by_tifffile(path, z)
     except UndecodableError:
         if vendor != "aperio":
             raise
-        return VendorSlide(path)
+        return _one_plane(VendorSlide, path, z)
 
 
-def _open_by_tifffile(path: str) -> Slide:
+def _open_by_tifffile(path: str, z: Plane) -> Slide:
+    try:
+        return _one_plane(_of_one_page, path, z)
+    except StackError:
+        return TiffStack(path, z)
+
+
+def _of_one_page(path: str) -> Slide:
     return SourceSlide(TiffSource(path), "tifffile")

@@ -77,6 +77,7 @@ class VendorSlide(Slide):
         resolution = resolution_from_openslide(slide.properties)
         self.vendor = str(slide.properties.get("openslide.vendor"))
         super().__init__(name, levels, 3, np.uint8, resolution, f"OpenSlide ({self.vendor})")
+        self.channel_names = _channel_names(slide.properties)
 
     def _open(self, level: int) -> Source:
         return _VendorLevel(self._handle, self.levels[level], level)
@@ -231,6 +232,19 @@ def _scanned(
         for first, size in ((y, height), (x, width))
     )
     return rows, columns
+
+
+def _channel_names(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Return red, green and blue; in fluorescence by Hamamatsu, the one that was exposed has the name of its filter."""
+    names = ["red", "green", "blue"]
+    shading = next((value for key, value in properties.items() if "Shading Data" in key), "")
+    facts = dict(line.strip().partition("=")[::2] for line in shading.split(";"))
+    used = [
+        n for n, colour in enumerate("RGB") if facts.get(f"ShadingAve{colour}_2048", "0") != "0"
+    ]
+    if len(used) == 1 and facts.get("Name", "").strip():
+        names[used[0]] = facts["Name"].strip()
+    return tuple(names)
 
 
 def _background(slide: Any) -> tuple[int, int, int]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
 
 from tfbig.errors import SourceError
 from tfbig.sources.files import PathLike
+from tfbig.sources.intensity import Rescaled, percentiles
 from tfbig.sources.resolution import Resolution
 from tfbig.sources.slides.georeference import Georeference
+from tfbig.sources.slides.stacks import chosen_channels
 from tfbig.sources.source import RowArray, Source
-from tfbig.sources.views import Scaled, scaled_mpp
+from tfbig.sources.views import Channels, Scaled, scaled_mpp
 
 TOLERANCE = 0.01
 """A level is used without scaling if its pixel size differs from the requested one by at most this fraction."""
@@ -24,6 +27,8 @@ ENLARGED = 1.25
 """How much finer than level 0 a requested pixel size may be: slides of one scanner differ by a few percent."""
 UM_TIMES_POWER = 10.0
 """Micrometres per pixel times magnification: 0.5 at 20x, 0.25 at 40x."""
+MEASURED = 2**20
+"""Fewest pixels of the level of which percentiles are computed, if there is one with as many."""
 _BLOCK_ROWS = 256
 
 
@@ -58,6 +63,7 @@ class Slide(ABC):
         dtype: NumPy dtype of a sample.
         mpp: Micrometres per pixel along rows and columns at level 0, or None if unknown.
         magnification: Magnification of the objective, or None if unknown.
+        channel_names: Names of the channels, or an empty tuple if they have none.
         georeference: Georeference of level 0 of a GeoTIFF, or None.
 
     Example:
@@ -85,6 +91,7 @@ class Slide(ABC):
         self.shape = (*self.levels[0], channels)
         self.dtype = np.dtype(dtype)
         self.mpp, self.magnification = resolution.mpp, resolution.magnification
+        self.channel_names: tuple[str, ...] = ()
         self.georeference: Georeference | None = None
         self._sources: dict[int, Source] = {}
         self._closed = False
@@ -93,6 +100,52 @@ class Slide(ABC):
     @abstractmethod
     def _open(self, level: int) -> Source:
         """Return the source of an existing level."""
+
+    def _open_channels(self, level: int, channels: tuple[int, ...]) -> Source:
+        """Return the source of some channels of a level; readers that need not decode the others do not."""
+        return Channels(self.level(level), channels)
+
+    def channels(self, *channels: int | str) -> Slide:
+        """Return the slide with some of its channels, in the given order, without reading it.
+
+        Args:
+            *channels: Numbers, counted from 0, or names as in `channel_names`: their case does not matter, and the
+                beginning of a name is enough if no other begins so.
+
+        Returns:
+            A slide with the same levels. Closing it closes this one.
+
+        Raises:
+            SourceError: There is no such channel, a name fits several, or a channel is repeated.
+        """
+        indices = chosen_channels(channels, self.channel_names, self.shape[2], self.name)
+        names = tuple(self.channel_names[index] for index in indices if self.channel_names)
+        return _Converted(
+            self, lambda level: self._open_channels(level, indices), len(indices), self.dtype, names
+        )
+
+    def normalised(self, low: float = 1.0, high: float = 99.8) -> Slide:
+        """Return the slide in 8 bits: percentiles of each channel become 0 and 255, what lies beyond is clipped.
+
+        The percentiles are those of the coarsest level with at least `MEASURED` pixels, which is read once, now; of a
+        slide with one level, of that. They are exact for 8 and 16 bits; other dtypes are sampled on a regular grid of
+        at most 4 million pixels.
+
+        Args:
+            low: Percentile that becomes 0, 0 to 100.
+            high: Percentile that becomes 255, above `low`.
+
+        Returns:
+            A slide of uint8 with the same levels. Closing it closes this one.
+
+        Raises:
+            ValueError: The percentiles are not in increasing order within 0 and 100.
+            SourceError: The level cannot be read.
+        """
+        fitting = [n for n, (h, w) in enumerate(self.levels) if h * w >= MEASURED]
+        limits = percentiles(self.level(fitting[-1] if fitting else 0), low, high)
+        convert = lambda level: Rescaled(self.level(level), limits)  # noqa: E731
+        return _Converted(self, convert, self.shape[2], np.uint8, self.channel_names)
 
     @property
     def title(self) -> str:
@@ -305,3 +358,37 @@ class Slide(ABC):
             return source
         shape = [max(round(n / ratio), 1) for n, ratio in zip(source.shape, ratios, strict=False)]
         return Scaled(source, (shape[0], shape[1]))
+
+
+@final
+class _Converted(Slide):
+    """A slide whose levels are computed from those of another one.
+
+    Args:
+        slide: The other slide.
+        convert: Function from a level to its source.
+        channels: Number of channels.
+        dtype: Dtype of a sample.
+        names: Names of the channels.
+    """
+
+    def __init__(
+        self,
+        slide: Slide,
+        convert: Callable[[int], Source],
+        channels: int,
+        dtype: npt.DTypeLike,
+        names: tuple[str, ...],
+    ) -> None:
+        resolution = Resolution(slide.mpp, slide.magnification)
+        super().__init__(slide.name, slide.levels, channels, dtype, resolution, slide.reader)
+        self.channel_names, self.georeference = names, slide.georeference
+        self._slide, self._convert = slide, convert
+
+    def _open(self, level: int) -> Source:
+        return self._convert(level)
+
+    def close(self) -> None:
+        """Close the slide that this one is computed from."""
+        super().close()
+        self._slide.close()

@@ -18,7 +18,7 @@ from tfbig.geometry import cells
 from tfbig.geometry.background import Background
 from tfbig.sources.background import SMALLEST
 from tfbig.sources.files import File, PathLike, still_open
-from tfbig.sources.slides.tiff_layout import read_layout
+from tfbig.sources.slides.tiff_layout import TiffLayout, TiffPyramid, read_layout
 from tfbig.sources.source import RowArray, Source
 
 
@@ -68,9 +68,37 @@ class TiffSource(Source):
         num_threads: int | None = None,
     ) -> None:
         file = File(path)
-        self.level = level
-        self.pyramid, layout = read_layout(file, level)
+        pyramid, layout = read_layout(file, level)
+        self._start(file, pyramid, layout, level, cache_bytes, num_threads)
+
+    @classmethod
+    def of_page(
+        cls, file: File, pyramid: TiffPyramid, layout: TiffLayout, level: int, cache_bytes: int
+    ) -> TiffSource:
+        """Return the image of one page of a stack.
+
+        Args:
+            file: The open file.
+            pyramid: Levels of the stack.
+            layout: Layout of the page.
+            level: Level of the page.
+            cache_bytes: As above.
+        """
+        source = cls.__new__(cls)
+        source._start(file, pyramid, layout, level, cache_bytes, None)
+        return source
+
+    def _start(
+        self,
+        file: File,
+        pyramid: TiffPyramid,
+        layout: TiffLayout,
+        level: int,
+        cache_bytes: int,
+        num_threads: int | None,
+    ) -> None:
         super().__init__(layout.shape, layout.stored, file.path)
+        self.level, self.pyramid = level, pyramid
         self._file: File | None = file
         self._layout = layout
         self._num_threads = num_threads or min(8, os.cpu_count() or 1)

@@ -6,10 +6,12 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
+from xml.etree import ElementTree
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +26,10 @@ from tfbig.units import format_bytes
 
 _MAX_BAND_BYTES: Final = 2**30
 _YCBCR_DECODED_TO_RGB: Final = frozenset({6, 7, 33007, 34892})  # the JPEG family
+
+
+class StackError(SourceError):
+    """Raised for files that hold a stack of pages, which `tiff_stack` reads."""
 
 
 class UndecodableError(SourceError):
@@ -128,11 +134,13 @@ class TiffPyramid:
         levels: Rows and columns of each level.
         resolution: Resolution of level 0.
         georeference: Georeference of level 0, or None.
+        channel_names: Names of the channels, or an empty tuple if one has none.
     """
 
     levels: tuple[tuple[int, int], ...]
     resolution: Resolution
     georeference: Georeference | None
+    channel_names: tuple[str, ...] = ()
 
 
 def read_layout(file: File, level: int) -> tuple[TiffPyramid, TiffLayout]:
@@ -146,38 +154,114 @@ def read_layout(file: File, level: int) -> tuple[TiffPyramid, TiffLayout]:
         SourceError: The file cannot be read in strips, as in `TiffSource`.
     """
     try:
-        with tifffile.TiffFile(file.path, _multifile=False) as tiff:  # never opens another file
-            if not len(tiff.pages):
-                raise SourceError(f"{file.path}: {_NO_IMAGE}")
-            _check_stack(file, tiff.pages.first)
+        with opened(file) as tiff:
             levels = _levels(file.path, tiff)
-            _check_first_page(file.path, tiff, levels[0].keyframe)
             page = _page(file.path, levels, level)
-            _check_decodable(file.path, page)
-            layout = _layout(file.path, page)
-            resolution = resolution_from_tiff(tiff)
-            georeference = georeference_of_page(levels[0].keyframe)
-        _check_segments(file, layout)
+            layout = layout_of_page(file, page)
+            return pyramid_of(tiff, levels), layout
     except SourceError:
         raise
     except Exception as error:  # tifffile's exceptions, struct.error, ValueError, IndexError, ...
-        raise SourceError(
-            f"{file.path}: cannot be read as TIFF ({error}; {file.num_bytes} bytes); expected a "
-            "TIFF file or a slide in a TIFF dialect. Check that it is one and was copied completely."
-        ) from error
+        raise unreadable(file, error) from error
+
+
+@contextmanager
+def opened(file: File) -> Iterator[tifffile.TiffFile]:
+    """Yield an open TIFF file, whose first page is checked; no other file that it names is opened.
+
+    Args:
+        file: The open file.
+
+    Raises:
+        SourceError: It has no complete image, declares more images than bytes, or stores the image rotated.
+    """
+    with tifffile.TiffFile(file.path, _multifile=False) as tiff:
+        if not len(tiff.pages):
+            raise SourceError(f"{file.path}: {_NO_IMAGE}")
+        _check_stack(file, tiff.pages.first)
+        _check_end(file, tiff)
+        if not tiff.series or not tiff.series[0].axes:
+            raise SourceError(f"{file.path}: {_NO_IMAGE}")
+        _check_first_page(file.path, tiff, tiff.series[0].keyframe)
+        yield tiff
+
+
+def unreadable(file: File, error: Exception) -> SourceError:
+    """Return the error of a file that tifffile cannot read.
+
+    Args:
+        file: The open file.
+        error: What tifffile raised.
+    """
+    return SourceError(
+        f"{file.path}: cannot be read as TIFF ({error}; {file.num_bytes} bytes); expected a "
+        "TIFF file or a slide in a TIFF dialect. Check that it is one and was copied completely."
+    )
+
+
+def pyramid_of(tiff: tifffile.TiffFile, levels: Sequence[tifffile.TiffPageSeries]) -> TiffPyramid:
+    """Return the sizes of levels, and resolution and georeference of the first.
+
+    Args:
+        tiff: The open file.
+        levels: The levels.
+    """
     sizes = tuple((one.keyframe.imagelength, one.keyframe.imagewidth) for one in levels)
-    return TiffPyramid(sizes, resolution, georeference), layout
+    georeference = georeference_of_page(levels[0].keyframe)
+    return TiffPyramid(sizes, resolution_from_tiff(tiff), georeference, _channel_names(tiff))
+
+
+def _channel_names(tiff: tifffile.TiffFile) -> tuple[str, ...]:
+    """Return the names of the channels in OME-XML or of ImageJ, or an empty tuple."""
+    if not tiff.is_ome or not tiff.ome_metadata:
+        labels = (tiff.imagej_metadata or {}).get("Labels")
+        return tuple(map(str, labels)) if isinstance(labels, list) else ()
+    try:
+        pixels = ElementTree.fromstring(tiff.ome_metadata).find(".//{*}Pixels")
+    except ElementTree.ParseError:
+        return ()
+    channels = [] if pixels is None else pixels.findall("{*}Channel")
+    names = [channel.get("Name") or channel.get("Fluor") or "" for channel in channels]
+    if len(names) == 1 and channels[0].get("SamplesPerPixel", "1") != "1":
+        names = names[0].split(", ")  # as `write_ome_tiff` names the planes of a page
+    return tuple(names) if all(names) else ()
+
+
+def layout_of_page(file: File, page: tifffile.TiffPage | tifffile.TiffFrame) -> TiffLayout:
+    """Return the layout of a page.
+
+    Args:
+        file: The open file.
+        page: The page.
+
+    Raises:
+        SourceError: It cannot be decoded in strips, or is truncated.
+    """
+    first = page.keyframe  # of frames, tifffile keeps no more than the places of their samples
+    _check_decodable(file.path, first)
+    layout = _layout(file.path, first)
+    if page is not first:
+        layout = _at_other_place(layout, page)
+    _check_segments(file, layout)
+    return layout
+
+
+def _at_other_place(layout: TiffLayout, frame: tifffile.TiffFrame) -> TiffLayout:
+    """Return the layout of a page like another one whose samples are elsewhere."""
+    offsets = tuple(map(operator.index, frame.dataoffsets))
+    counts = tuple(map(operator.index, frame.databytecounts))
+    follow = all(a + n == b for a, n, b in zip(offsets, counts, offsets[1:], strict=False))
+    rows_at = offsets[0] if layout.rows_at is not None and follow else None
+    return replace(layout, offsets=offsets, counts=counts, rows_at=rows_at)
 
 
 def _levels(path: str, tiff: tifffile.TiffFile) -> list[tifffile.TiffPageSeries]:
-    if not tiff.series or not tiff.series[0].axes:
-        raise SourceError(f"{path}: {_NO_IMAGE}")
     series = tiff.series[0]
     if series.axes not in ("YX", "YXS", "SYX"):
-        raise SourceError(
+        raise StackError(
             f"{path}: holds a stack of images, shape {series.shape} with axes '{series.axes}'; "
-            "expected one image, 'YX' (gray) or 'YXS' (RGB). Save one image of the stack in a separate "
-            "file; an RGB image must be written with photometric='rgb'."
+            "expected one image, 'YX' (gray) or 'YXS' (RGB). Open it with open_slide, which reads channels and planes; "
+            "an RGB image must be written with photometric='rgb'."
         )
     return list(series.levels)
 
@@ -191,6 +275,18 @@ def _check_stack(file: File, page: tifffile.TiffPage) -> None:
             raise SourceError(
                 f"{file.path}: its OME-XML declares {math.prod(sizes)} images, but the file has {file.num_bytes} "
                 "bytes. It is damaged or forged; write it again."
+            )
+
+
+def _check_end(file: File, tiff: tifffile.TiffFile) -> None:
+    """Raise SourceError if the list of pages goes on after the end of the file, where tifffile ends it silently."""
+    if len(tiff.pages) and not tiff.is_ndpi:  # whose offsets are in two parts
+        data = file.read(tiff.pages.next_page_offset, tiff.tiff.offsetsize)
+        following = int.from_bytes(data, "little" if tiff.byteorder == "<" else "big")
+        if following >= file.num_bytes:
+            raise SourceError(
+                f"{file.path}: its list of pages goes on at byte {following}, but the file has {file.num_bytes}. It is "
+                "truncated; copy it again."
             )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +15,17 @@ import numpy.typing as npt
 from tfbig.errors import SourceError
 from tfbig.geometry import cells
 from tfbig.geometry.background import Background
+from tfbig.sources import trial
 from tfbig.sources.background import SMALLEST
 from tfbig.sources.files import PathLike, optional
 from tfbig.sources.resolution import Resolution
 from tfbig.sources.slides.slide import Slide
+from tfbig.sources.slides.stacks import Plane, chosen_planes
 from tfbig.sources.slides.zarr_chunks import (
     check_array,
     check_chunk,
     chunks_of_window,
+    decoded_by_c,
     stored_chunks,
 )
 from tfbig.sources.source import RowArray, Source
@@ -31,65 +34,135 @@ zarr, _import_error = optional("zarr")
 
 _MAX_CHECKED = 2**18
 """Number of chunks that are remembered as checked, some 50 MB."""
-_UM_PER_UNIT = {"micrometer": 1.0, "nanometer": 1e-3, "millimeter": 1e3, "meter": 1e6}
+_UM_PER_UNIT = {
+    "angstrom": 1e-4,
+    "nanometer": 1e-3,
+    "micrometer": 1.0,
+    "millimeter": 1e3,
+    "centimeter": 1e4,
+    "meter": 1e6,
+    **dict.fromkeys(("um", "\u00b5m", "\u03bcm", "micron"), 1.0),
+}
+_OLD_AXES = "tczyx"
+"""Axes of OME-Zarr before version 0.3, which does not name them."""
+
+
+class Levels(NamedTuple):
+    """Contents of an OME-Zarr image.
+
+    Args:
+        arrays: Arrays of the levels.
+        axes: Letters of their axes, such as 'czyx'.
+        resolution: Resolution of level 0.
+        channel_names: Names of the channels, if they have any.
+    """
+
+    arrays: list[Any]
+    axes: str
+    resolution: Resolution = Resolution()
+    channel_names: tuple[str, ...] = ()
 
 
 @final
 class ZarrSlide(Slide):
     """An image in a zarr array `[H, W]` or `[H, W, C]`, or the first image of an OME-Zarr group.
 
-    The axes of an OME-Zarr are found by name: y, x, and optionally c, in any order; others must have size 1.
+    OME-Zarr 0.1 to 0.5 is read. The axes are found by name: y, x, and optionally c and z, in any order; others must
+    have size 1. A chunk that is missing has the fill value of the array, as everywhere in zarr.
 
     Args:
         path: Folder of the array or group.
+        z: Plane of a stack, counted from 0, or "max" for the largest value of all planes at each pixel.
 
     Raises:
-        SourceError: The zarr package is not installed, or the folder does not hold an image.
+        SourceError: The zarr package is not installed, the folder does not hold an image, or there are several
+            planes and `z` names none of them.
     """
 
-    def __init__(self, path: PathLike) -> None:
+    def __init__(self, path: PathLike, z: Plane = None) -> None:
         name = os.fspath(path)
-        arrays, axes, resolution = _open_levels(name)
-        sources = [_ZarrSource(array, axes, name) for array in arrays]
+        found = _open_levels(name)
+        sources = [_ZarrSource(array, found.axes, name, z) for array in found.arrays]
         first = sources[0]
         levels = [(source.shape[0], source.shape[1]) for source in sources]
-        super().__init__(name, levels, first.shape[2], first.dtype, resolution, "zarr")
+        super().__init__(name, levels, first.shape[2], first.dtype, found.resolution, "zarr")
+        if len({(source.shape[2], source.dtype) for source in sources}) > 1:
+            raise SourceError(
+                f"{name}: its levels differ in their number of channels or dtype. Write it again."
+            )
+        if len(found.channel_names) == first.shape[2]:
+            self.channel_names = found.channel_names
         self._levels = sources
 
     def _open(self, level: int) -> Source:
         return self._levels[level]
 
+    def _open_channels(self, level: int, channels: tuple[int, ...]) -> Source:
+        return self._levels[level].with_channels(channels)
+
 
 @final
 class _ZarrSource(Source):
-    """One array, whose axes have the letters `axes`, such as 'cyx'."""
+    """One array, whose axes have the letters `axes`, such as 'cyx'; by default all channels."""
 
-    def __init__(self, array: Any, axes: str, name: str) -> None:
+    def __init__(
+        self,
+        array: Any,
+        axes: str,
+        name: str,
+        z: Plane = None,
+        channels: Sequence[int] | None = None,
+    ) -> None:
         sizes = dict(zip(axes, array.shape, strict=False))
-        others = {axis: size for axis, size in sizes.items() if axis not in "yxc"}
+        others = {axis: size for axis, size in sizes.items() if axis not in "yxcz"}
         if (
             len(axes) != array.ndim
+            or len(sizes) != array.ndim
             or not {"y", "x"} <= set(axes)
             or max(others.values(), default=1) > 1
         ):
             raise SourceError(
-                f"{name}: holds {array.shape} with axes '{axes}'; expected an image with axes y and x, optionally c, "
-                "and others of size 1."
+                f"{name}: holds {array.shape} with axes '{axes}'; expected an image with axes y and x, optionally c "
+                "and z, and others of size 1, such as one point in time. Save one of them in a separate file."
             )
-        super().__init__((sizes["y"], sizes["x"], sizes.get("c", 1)), array.dtype, name)
+        self._planes = chosen_planes(z, sizes.get("z", 1), name)
+        self._channels = tuple(range(sizes.get("c", 1)) if channels is None else channels)
+        super().__init__((sizes["y"], sizes["x"], len(self._channels)), array.dtype, name)
         check_array(array, name)
-        self._array, self._axes = array, axes
+        if decoded_by_c(array):
+            trial.check("zarr", os.path.join(array.store.root, array.path))
+        self._array, self._axes, self._z = array, axes, z
         self._checked: set[tuple[int, ...]] = set()
+
+    def with_channels(self, channels: Sequence[int]) -> Source:
+        """Return the image of some channels; no others are read."""
+        return _ZarrSource(self._array, self._axes, self.name, self._z, channels)
 
     def _read(self, start: int, stop: int) -> RowArray:
         return self._read_window(start, stop, 0, self.shape[1])
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
-        slices = {"y": slice(start, stop), "x": slice(left, right), "c": slice(None)}
+        window = (start, stop, left, right)
+        parts = [self._projected(run, window) for run in _runs(self._channels)]
+        rows = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
+        return np.ascontiguousarray(rows, self.dtype)
+
+    def _projected(self, channels: slice, window: tuple[int, int, int, int]) -> RowArray:
+        """Return the maximum over the planes of consecutive channels, `[r, c, channels]`."""
+        largest: RowArray | None = None
+        for plane in self._planes:
+            rows = self._plane(plane, channels, window)
+            largest = rows if largest is None else np.maximum(largest, rows)
+        assert largest is not None
+        return largest
+
+    def _plane(self, z: int, channels: slice, window: tuple[int, int, int, int]) -> RowArray:
+        start, stop, left, right = window
+        slices = {"y": slice(start, stop), "x": slice(left, right), "c": channels, "z": z}
         places = tuple(slices.get(axis, 0) for axis in self._axes)
         try:
             self._check_chunks(places)
-            window = np.asarray(self._array[places])
+            part = np.asarray(self._array[places])
         except SourceError:
             raise
         except Exception as error:  # each codec and store raises its own exceptions
@@ -99,8 +172,7 @@ class _ZarrSource(Source):
             ) from error
         axes = [axis for axis in self._axes if axis in "yxc"]
         order = [axes.index(axis) for axis in "yxc" if axis in axes]
-        rows = window.transpose(order).reshape(stop - start, right - left, self.shape[2])
-        return np.ascontiguousarray(rows, self.dtype)
+        return part.transpose(order).reshape(stop - start, right - left, -1)
 
     def _colour(self, start: int, stop: int, left: int, right: int) -> RowArray | None:
         stored = self._stored
@@ -144,8 +216,17 @@ class _ZarrSource(Source):
             self._checked.add(chunk)
 
 
-def _open_levels(name: str) -> tuple[list[Any], str, Resolution]:
-    """Return the arrays of the levels, the letters of their axes, and the resolution."""
+def _runs(channels: Sequence[int]) -> Iterator[slice]:
+    """Yield runs of consecutive channels, which are read together."""
+    first = channels[0]
+    for channel, following in zip(channels, (*channels[1:], None), strict=True):
+        if following != channel + 1:
+            yield slice(first, channel + 1)
+            first = channel if following is None else following
+
+
+def _open_levels(name: str) -> Levels:
+    """Return the contents of an array, or of the first image of a group."""
     if zarr is None:
         raise SourceError(
             f"{name}: needs the zarr package ({_import_error}): pip install 'tfbig[zarr]'."
@@ -155,12 +236,30 @@ def _open_levels(name: str) -> tuple[list[Any], str, Resolution]:
     try:
         node = zarr.open(name, mode="r")
         if isinstance(node, zarr.Array):
-            return [node], "yxc"[: node.ndim], Resolution()
-        images = node.attrs.get("ome", node.attrs)["multiscales"]
-        image = images[0]
-        letters = "".join(axis["name"] for axis in image["axes"])
+            if node.ndim not in (2, 3):
+                return Levels([node], "?" * node.ndim)
+            return Levels([node], "yxc"[: node.ndim])
+        metadata = node.attrs.get("ome", node.attrs)
+        if "multiscales" not in metadata and "bioformats2raw.layout" in metadata:
+            node = node["0"]
+            metadata = node.attrs.get("ome", node.attrs)
+        if "plate" in metadata:
+            well = metadata["plate"]["wells"][0]["path"]
+            raise SourceError(
+                f"{name}: is a plate of many images. Open one of them, such as {name}/{well}/0 with reader='zarr'."
+            )
+        if "multiscales" not in metadata and "labels" in node:
+            names = ", ".join(sorted(node["labels"]))
+            raise SourceError(
+                f"{name}: holds labels {names} but no image. Open {name}/labels/NAME with reader='zarr'."
+            )
+        image = metadata["multiscales"][0]
         arrays = [node[data["path"]] for data in image["datasets"]]
-        return arrays, letters, Resolution(_mpp(image))
+        axes = image.get("axes", _OLD_AXES[-arrays[0].ndim :])
+        letters = "".join(_axis(axis) for axis in axes)
+        return Levels(arrays, letters, Resolution(_mpp(image)), _channel_names(metadata))
+    except SourceError:
+        raise
     except Exception as error:  # each store raises its own exceptions
         raise SourceError(
             f"{name}: is neither a zarr array nor an OME-Zarr group with an image ({type(error).__name__}: {error}). "
@@ -168,18 +267,30 @@ def _open_levels(name: str) -> tuple[list[Any], str, Resolution]:
         ) from error
 
 
+def _axis(axis: Any) -> str:
+    """Return the letter of an axis, '?' if its name is none; before version 0.4 an axis is its name."""
+    name = axis if isinstance(axis, str) else axis["name"]
+    return name.lower() if len(name) == 1 else "?"
+
+
+def _channel_names(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the labels of the channels for viewers, or nothing if one has none."""
+    channels = (metadata.get("omero") or {}).get("channels") or ()
+    labels = tuple(channel.get("label") for channel in channels)
+    return tuple(map(str, labels)) if all(labels) else ()
+
+
 def _mpp(image: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Return the micrometres per pixel from the scale of the first level, or None if its axes have no length unit."""
-    scales = [
-        t["scale"]
-        for t in image["datasets"][0].get("coordinateTransformations", ())
-        if "scale" in t
-    ]
-    if not scales:
+    """Return the micrometres per pixel of the first level, or None if its axes have no scale or no length unit."""
+    axes = image.get("axes", ())
+    if not all(isinstance(axis, Mapping) for axis in axes):
         return None
-    sizes = {
-        axis["name"]: scale * _UM_PER_UNIT[axis["unit"]]
-        for axis, scale in zip(image["axes"], scales[0], strict=True)
-        if axis.get("unit") in _UM_PER_UNIT
-    }
-    return (sizes["y"], sizes["x"]) if {"y", "x"} <= sizes.keys() else None
+    sizes = {axis["name"]: _UM_PER_UNIT.get(axis.get("unit"), math.nan) for axis in axes}
+    found = False
+    for part in (image["datasets"][0], image):  # the scale of the level, and that of all levels
+        for transformation in part.get("coordinateTransformations") or ():
+            for axis, scale in zip(axes, transformation.get("scale", ()), strict=False):
+                sizes[axis["name"]] *= float(scale)
+                found = True
+    mpp = sizes.get("y", math.nan), sizes.get("x", math.nan)
+    return mpp if found and all(0 < size < math.inf for size in mpp) else None

@@ -43,6 +43,8 @@ _FILTERS: Final = frozenset(
     }
 )
 """Filters that change numbers or add checksums; 'pickle' would run code of the file."""
+_C_CODECS: Final = frozenset({"blosc", "lz4", "zstd"})
+"""Compressors in C that are not part of Python; "blosc" has read beyond the end of damaged chunks."""
 _CHECKSUM: Final = "crc32c"
 _CHECKSUM_BYTES: Final = 4
 _PIECE: Final = 2**20
@@ -68,20 +70,27 @@ def check_array(array: Any, name: str) -> None:
             f"{name}: its chunks are stored with {stored}, which is not decoded here; expected one of "
             f"{', '.join(sorted(_DECODED_BYTES))}. Write it again with one of these."
         )
-    size = math.prod(array.shards or array.chunks) * array.dtype.itemsize
+    size = math.prod(array.chunks) * array.dtype.itemsize
     if size > MAX_CHUNK_BYTES:
         raise SourceError(
-            f"{name}: is stored in chunks of {array.shards or array.chunks}, {format_bytes(size)}, each of which is "
+            f"{name}: is stored in chunks of {array.chunks}, {format_bytes(size)}, each of which is "
             f"decoded at once; {format_bytes(MAX_CHUNK_BYTES)} are allowed. Write it again in smaller chunks."
         )
-    count = math.prod(
-        -(-n // m) for n, m in zip(array.shape, array.shards or array.chunks, strict=True)
-    )
+    count = math.prod(-(-n // m) for n, m in zip(array.shape, array.chunks, strict=True))
     if size < MIN_CHUNK_BYTES and count > MAX_SMALL_CHUNKS:
         raise SourceError(
-            f"{name}: is stored in {count} chunks of {array.shards or array.chunks}, {format_bytes(size)}, which would "
+            f"{name}: is stored in {count} chunks of {array.chunks}, {format_bytes(size)}, which would "
             f"take hours to read. Write it again in chunks of at least {format_bytes(MIN_CHUNK_BYTES)}."
         )
+
+
+def decoded_by_c(array: Any) -> bool:
+    """Return whether a C library decodes the chunks that damage may make end its process.
+
+    Args:
+        array: The zarr array.
+    """
+    return any(_name(codec) in _C_CODECS for codec in array.compressors)
 
 
 def check_chunk(array: Any, place: tuple[int, ...], name: str) -> None:
@@ -105,7 +114,7 @@ def check_chunk(array: Any, place: tuple[int, ...], name: str) -> None:
     limit = (
         8 * expected + _SLACK if array.filters else expected + _SLACK
     )  # filters may store wider numbers
-    for stored in _chunks(array, file.read_bytes()):
+    for stored in _chunks(array, file):
         data = stored[:-_CHECKSUM_BYTES] if names[-1] == _CHECKSUM else stored
         size = _DECODED_BYTES[compressors[0]](data, limit)
         if size > limit:
@@ -153,20 +162,35 @@ def _name(codec: Any) -> str:
     return str(name).removeprefix("numcodecs.")
 
 
-def _chunks(array: Any, data: bytes) -> list[bytes]:
-    """Return the stored chunks of a file: one, or those that the index of a shard lists."""
+def _chunks(array: Any, file: Path) -> Iterator[bytes]:
+    """Yield the stored chunks of a file: one, or those that the index of a shard lists."""
     if array.shards is None:
-        return [data]
+        yield file.read_bytes()
+        return
     ratios = zip(array.shards, array.chunks, strict=True)
     index_bytes = 16 * math.prod(shard // chunk for shard, chunk in ratios)
     at_end = array.metadata.codecs[0].index_location.value == "end"
-    first = max(len(data) - index_bytes - _CHECKSUM_BYTES, 0) if at_end else 0
-    index = np.frombuffer(data[first : first + index_bytes], "<u8").reshape(-1, 2).tolist()
-    return [data[at : at + length] for at, length in index if at != _NO_CHUNK]
+    size = file.stat().st_size
+    with file.open("rb") as shard:
+        shard.seek(max(size - index_bytes - _CHECKSUM_BYTES, 0) if at_end else 0)
+        index = np.frombuffer(shard.read(index_bytes), "<u8").reshape(-1, 2).tolist()
+        for at, length in index:
+            if at != _NO_CHUNK:
+                if at + length > size:
+                    raise ValueError(
+                        f"the index of the shard {file.name} lists bytes after its end"
+                    )
+                shard.seek(at)
+                yield shard.read(length)
 
 
 def _blosc(data: bytes, limit: int) -> int:
-    """Return the decoded size in the header of Blosc 1, which its library enforces."""
+    """Return the decoded size in the header of Blosc 1, which its library enforces.
+
+    The header states the stored size too. The library believes it: it reads beyond the end of data that is shorter.
+    """
+    if struct.unpack("<I", data[12:16])[0] > len(data):
+        raise ValueError("a chunk is shorter than its header states")
     return int(struct.unpack("<I", data[4:8])[0])
 
 
