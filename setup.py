@@ -43,6 +43,7 @@ setup(
         "dask": ["distributed"],
         "hub": ["huggingface_hub"],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
+        "docs": ["jupytext", "nbclient", "ipykernel", "nbconvert", "psutil"],
         "dev": [
             *("pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"),
             "selenium",  # opens reports in a browser
