@@ -23,7 +23,7 @@ import keras
 import matplotlib.pyplot as plt
 import numpy as np
 
-
+print("tfbig", tfbig.__version__)
 os.chdir(tempfile.mkdtemp())  # what is written goes here
 FLAGS = (
     "--task mil --num-bags 24 8 8 --instances 12 --epochs 6 --lr 0.003 --schedule constant --keep last"
