@@ -26,7 +26,6 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbconvert import MarkdownExporter
 from nbconvert.writers import FilesWriter
-from traitlets.config import Config
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "notebooks"
@@ -51,17 +50,20 @@ STRICT = """\
 _system = get_ipython().system
 
 
-def _checked(command):
-    _system(command)
+def _checked(*_words):
+    _system(*_words)
     if get_ipython().user_ns["_exit_code"]:
-        raise SystemError(f"{command} ended with exit code {get_ipython().user_ns['_exit_code']}")
+        raise SystemError(f"{_words} ended with exit code {get_ipython().user_ns['_exit_code']}")
 
 
 get_ipython().system = _checked
 """
-"""Start of each kernel: a failing `!command` is an error, which IPython does not make it."""
+"""Start of each kernel: a failing `!command` is an error, which IPython does not make it.
 
-SECONDS = 240
+IPython looks for `{name}` in a command among the local variables of the caller too, so these have no common names.
+"""
+
+SECONDS = 600
 """Most seconds that a cell may take."""
 
 SUSPECT = re.compile(
@@ -112,13 +114,16 @@ def execute(notebook: nbformat.NotebookNode, scratch: Path) -> None:
         notebook,
         timeout=SECONDS,
         kernel_name="python3",
-        config=Config(KernelManager={"transport": "ipc"}),
+        startup_timeout=SECONDS,
+        extra_arguments=["--log-level=40"],  # errors only
         resources={"metadata": {"path": str(FOLDER)}},
     )
-    client.execute(env=environment)
-    for cell in notebook.cells:
-        cell.metadata.pop("execution", None)  # times, which differ in every run
-        _as_shown(cell)
+    try:
+        client.execute(env=environment)
+    finally:
+        for cell in notebook.cells:
+            cell.metadata.pop("execution", None)  # times, which differ in every run
+            _as_shown(cell)
 
 
 def _as_shown(cell: nbformat.NotebookNode) -> None:
@@ -165,11 +170,12 @@ def run(path: Path, out: Path) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="notebook-", ignore_cleanup_errors=True) as scratch:
         try:
             execute(notebook, Path(scratch))
+            failures = []
         except CellExecutionError as error:
-            return [str(error)]
+            failures = [str(error)]
     out.mkdir(parents=True, exist_ok=True)
-    write(notebook, path.stem, out)
-    return list(problems(notebook))
+    write(notebook, path.stem, out)  # as far as it ran
+    return failures or list(problems(notebook))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -47,7 +47,7 @@ def weights(folder):
 # ## A run that nobody disturbs
 
 # %%
-# !tfbig train {FLAGS} --quiet --out whole | tail -3
+# !tfbig train {FLAGS} --quiet --out whole
 
 # %% [markdown]
 # ## The same run, killed
@@ -55,7 +55,9 @@ def weights(folder):
 # As a machine fails: at once, with no chance to save anything (`kill -9`), after its first checkpoints.
 
 # %%
-run = subprocess.Popen(["tfbig", "train", *FLAGS.split(), "--quiet", "--out", "killed"])
+run = subprocess.Popen(
+    ["tfbig", "train", *FLAGS.split(), "--quiet", "--out", "killed"], stdout=subprocess.DEVNULL
+)
 while run.poll() is None:
     time.sleep(0.05)
     if Path("killed/history.csv").exists() and len(history("killed")) >= 2:
@@ -74,7 +76,7 @@ assert not Path("killed/model.keras").exists()
 # that was interrupted goes on, and one that has ended stays as it is.
 
 # %%
-# !tfbig train {FLAGS} --quiet --out killed --resume | tail -3
+# !tfbig train {FLAGS} --quiet --out killed --resume
 
 # %%
 plt.figure(figsize=(6, 3.2))
@@ -127,7 +129,7 @@ print("codes of both workers:", [worker.wait() for worker in workers])
 
 # %%
 command = " ".join(TWO)
-# !tfbig train {command} --accumulate 2 --out one | tail -3
+# !tfbig train {command} --accumulate 2 --out one
 
 # %%
 largest = max(np.abs(a - b).max() for a, b in zip(weights("two"), weights("one"), strict=True))
