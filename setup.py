@@ -49,6 +49,7 @@ setup(
             "mkdocs>=1.6,<2",
             "mkdocs-material>=9.6",
             "mkdocstrings[python]>=1.0",
+            *("jupytext", "nbclient", "ipykernel", "nbconvert", "psutil"),
         ],
         "dev": [
             *("pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "types-PyYAML", "pre-commit"),

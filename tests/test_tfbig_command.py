@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from samples import ROOT
 
-import tfbig_command
+from tfbig.system import startup_logs
 
 HEAVY = ("tensorflow", "keras", "numpy", "skimage", "matplotlib", "tfbig.streaming")
 
 
 def started(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python in the checkout, without settings of TensorFlow's logs but those given."""
-    inherited = {k: v for k, v in os.environ.items() if k not in tfbig_command.QUIET}
+    inherited = {k: v for k, v in os.environ.items() if k not in startup_logs.QUIET}
     return subprocess.run(
         [sys.executable, *arguments],
         env=inherited | {"PYTHONPATH": str(ROOT)} | environment,
@@ -73,21 +73,6 @@ def test_tensorflow_prints_nothing(arguments: tuple[str, ...], tmp_path: Path) -
     ended = started(*arguments, XDG_CACHE_HOME=str(tmp_path))
     assert ended.returncode == 0
     assert ended.stderr == ""
-
-
-@pytest.mark.slow  # imports TensorFlow in a process
-def test_own_setting_of_the_logs_wins(tmp_path: Path) -> None:
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "0", "XDG_CACHE_HOME": str(tmp_path)}
-    ended = started("-m", "tfbig_command", "doctor", **environment)
-    assert "oneDNN" in ended.stderr
-
-
-def test_lines_that_are_no_logs_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ZeroDivisionError), tfbig_command.logs_held_back():
-        os.write(2, b"I0000 00:00:1.2    7 port.cc:153] oneDNN is on\n")
-        os.write(2, b"F0000 00:00:1.2    7 port.cc:153] fatal\nTraceback\n")
-        raise ZeroDivisionError
-    assert capfd.readouterr().err == "F0000 00:00:1.2    7 port.cc:153] fatal\nTraceback\n"
 
 
 def test_package_is_forgotten_if_it_was_not_executed() -> None:

@@ -1,5 +1,7 @@
 """Progress line: printed for long steps only, at intervals, and only on a terminal."""
 
+import io
+
 import pytest
 
 from tfbig.system import progress
@@ -51,6 +53,20 @@ def test_clears_the_line_after_an_error(clock, capsys):
     printed = capsys.readouterr().err
     assert "strip 1/2" in printed
     assert printed.endswith(" \r")
+
+
+def test_prints_in_a_notebook(clock, monkeypatch):
+    class OutStream(io.StringIO):
+        """Looks like the stream of a notebook, which is no terminal."""
+
+    OutStream.__module__ = "ipykernel.iostream"
+    stream = OutStream()
+    monkeypatch.setattr("sys.stderr", stream)
+    progress.show(None)
+    with progress.reporting("a.tif") as report:
+        clock[0] += 9
+        report(1, 2)
+    assert stream.getvalue().startswith("\ra.tif, strip 1/2, 9 s ")
 
 
 @pytest.mark.parametrize("shown", [False, None])

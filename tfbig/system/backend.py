@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from tfbig.system import startup_logs
+
 
 def check() -> None:
     """Check that Keras 3 with the TensorFlow backend will be used.
@@ -18,7 +20,8 @@ def check() -> None:
         )
     name = os.environ.get("KERAS_BACKEND", "tensorflow")
     if name == "tensorflow":
-        import keras
+        with startup_logs.held_back():
+            import keras
 
         name = keras.backend.backend()
     if name != "tensorflow":

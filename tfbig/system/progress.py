@@ -22,7 +22,7 @@ def show(shown: bool | None) -> None:
     """Turn progress output on or off.
 
     Args:
-        shown: True prints always, False never, None (the default) if standard error is a terminal.
+        shown: True prints always, False never, None (the default) if standard error is a terminal or a notebook.
     """
     global _shown
     _shown = shown
@@ -85,9 +85,14 @@ class Meter:
         self.open = False
 
     def _print(self, text: str) -> None:
-        if sys.stderr.isatty() if _shown is None else _shown:
+        if _is_seen() if _shown is None else _shown:
             sys.stderr.write(text)
             sys.stderr.flush()
+
+
+def _is_seen() -> bool:
+    """Return whether standard error is a terminal or the output of a notebook, where a line can overwrite itself."""
+    return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel.")
 
 
 METER = Meter()

@@ -1,0 +1,208 @@
+# %% [markdown]
+# # Segmentation, from QuPath and back
+#
+# You have slides with outlines that somebody drew in QuPath, and want such outlines for other slides. Here that
+# is tissue; the steps are the same for tumour or glands:
+#
+# 1. outlines of two slides become masks;
+# 2. a U-Net learns from both slides, whole;
+# 3. its answer for a third slide becomes outlines that QuPath opens, and a mask in full size.
+
+# %%
+import tfbig  # first, so that TensorFlow starts without its log lines
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+import shapely
+import tensorflow as tf
+
+from tfbig.results import geojson, outlines
+
+here = Path.cwd()
+checkout = next(p for p in (here, *here.parents) if (p / "examples/data").exists())
+os.chdir(tempfile.mkdtemp())  # what is written goes here
+NAMES = ["esophagus_eosinophilic", "pancreas_pdac_1", "gastritis_lymphocytic"]
+slides = [tfbig.open_slide(checkout / f"examples/data/{name}.tif") for name in NAMES]
+
+# %% [markdown]
+# ## Outlines
+#
+# In QuPath: *File, Export objects as GeoJSON*. Nobody drew outlines for these slides, so that tfbig can come
+# with a free licence and no patient's data; we let `find_tissue` draw them, and save them in the format of
+# QuPath.
+
+
+# %%
+def write_outlines(path, labels, slide):
+    """Write outlines of the regions of a mask, in pixels of level 0."""
+    found = outlines.regions(labels, step=slide.shape[1] / labels.shape[1], smallest=20)
+    return geojson.write_geojson(path, geojson.region_features(found.polygons, ["", "tissue"]))
+
+
+for slide, name in zip(slides, NAMES, strict=True):
+    count = write_outlines(
+        f"{name}.geojson", tfbig.tissue.find_tissue(slide).mask.astype("uint8"), slide
+    )
+    print(f"{name}.geojson: {count} outlines")
+
+
+def draw(axes, slide, path, colour):
+    """Draw the outlines of a file over a slide."""
+    small = slide.thumbnail(1000)
+    axes.imshow(small, extent=(0, slide.shape[1], slide.shape[0], 0))
+    for feature in json.loads(Path(path).read_text())["features"]:
+        polygon = shapely.from_geojson(json.dumps(feature["geometry"]))
+        for ring in (polygon.exterior, *polygon.interiors):
+            axes.plot(*ring.xy, color=colour, linewidth=1)
+    axes.axis("off")
+
+
+figure, all_axes = plt.subplots(1, 2, figsize=(12, 4), layout="constrained")
+for axes, slide, name in zip(all_axes, slides, NAMES, strict=False):
+    draw(axes, slide, f"{name}.geojson", "C2")
+    axes.set_title(name)
+plt.show()
+
+# %% [markdown]
+# ## Images and masks of the same size
+#
+# The images are read at 8 micrometres per pixel here, so that the notebook is quick; the code is the same at
+# full resolution. `read_tissue` reads outlines. The U-Net below halves the image twice, so sizes are cut to
+# multiples of four.
+
+
+# %%
+def image_of(slide):
+    """Return a slide at 8 micrometres per pixel, as a source."""
+    image = slide.at(mpp=8)
+    return image.crop((0, image.shape[0] // 4 * 4), (0, image.shape[1] // 4 * 4))
+
+
+def mask_of(slide, path):
+    """Return the mask of outlines, as large as the image."""
+    rows, columns, _ = image_of(slide).shape
+    mask = tfbig.tissue.read_tissue(path, slide).mask
+    places = np.arange(rows) * mask.shape[0] // rows, np.arange(columns) * mask.shape[1] // columns
+    return tfbig.open(mask[np.ix_(*places)].astype("uint8")[..., None])
+
+
+images = [image_of(slide) for slide in slides]
+masks = [mask_of(slide, f"{name}.geojson") for slide, name in zip(slides, NAMES, strict=True)]
+for image, mask in zip(images, masks, strict=True):
+    print(image.shape, mask.shape)
+
+# %% [markdown]
+# ## Train a U-Net on whole slides
+#
+# Loss and metric are computed strip by strip as well, so the probabilities of a whole slide are never in memory
+# at once.
+
+# %%
+keras.utils.set_random_seed(0)
+layers = keras.layers
+
+
+def block(x, filters):
+    """Return two convolutions with GroupNormalization."""
+    for _ in range(2):
+        x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
+        x = layers.ReLU()(layers.GroupNormalization(4)(x))
+    return x
+
+
+slide_input = keras.Input((None, None, 3))
+first = block(layers.Rescaling(-1 / 255, 1)(slide_input), 8)
+second = block(layers.MaxPooling2D()(first), 16)
+x = block(layers.MaxPooling2D()(second), 32)
+x = block(layers.Concatenate()([layers.Conv2DTranspose(16, 2, 2)(x), second]), 16)
+x = block(layers.Concatenate()([layers.Conv2DTranspose(8, 2, 2)(x), first]), 8)
+model = keras.Model(slide_input, layers.Conv2D(1, 1, activation="sigmoid")(x))
+
+big = tfbig.stream(model, tfbig.Budget(host="500MB"))
+big.compile(keras.optimizers.Adam(5e-3), "binary_crossentropy", metrics=[tfbig.metrics.Dice()])
+
+
+def dataset(which):
+    """Return handles of images and of masks."""
+    handles = [image.handle for image in images[which]], [mask.handle for mask in masks[which]]
+    return tf.data.Dataset.from_tensor_slices(handles).batch(1)
+
+
+trained, unseen = slice(0, 2), slice(2, 3)
+history = big.fit(dataset(trained), epochs=12, validation_data=dataset(unseen), verbose=0).history
+
+figure, axes = plt.subplots(figsize=(6, 3.4))
+axes.plot(history["dice"], "o-", label="two slides, trained on")
+axes.plot(history["val_dice"], "s-", label="third slide, not seen")
+axes.set_xlabel("epoch")
+axes.set_ylabel("Dice")
+axes.legend()
+plt.show()
+
+# %% [markdown]
+# ## Outlines of the third slide
+#
+# `predict_to` writes a file, strip by strip; from it we make outlines for QuPath, and a mask as OME-TIFF with
+# its pixel size.
+
+# %%
+unseen_slide, unseen_image, truth = slides[2], images[2], masks[2]
+probability = big.predict_to(unseen_image, "probability.npy")
+found = probability.read(0, probability.shape[0])[..., 0] > 0.5
+
+print(
+    write_outlines("found.geojson", found.astype("uint8"), unseen_slide),
+    "outlines in found.geojson",
+)
+labels = tfbig.open(found.astype("uint8")[..., None])
+labels.mpp = unseen_image.mpp
+tfbig.sources.write_ome_tiff("found.ome.tif", labels, labels=True)
+print(tfbig.open_slide("found.ome.tif"))
+
+figure, all_axes = plt.subplots(1, 2, figsize=(12, 4.8), layout="constrained")
+draw(all_axes[0], unseen_slide, f"{NAMES[2]}.geojson", "C2")
+all_axes[0].set_title("outlines of the rule")
+draw(all_axes[1], unseen_slide, "found.geojson", "C3")
+all_axes[1].set_title("outlines of the network, which never saw this slide")
+plt.show()
+
+# %% [markdown]
+# Drag `found.geojson` onto the slide in QuPath to see it there.
+#
+# ## Check
+#
+# Three things should hold: the network finds the tissue; the outlines are the mask that they were made of; and
+# streaming gave what plain Keras gives.
+
+
+# %%
+def dice(a, b):
+    """Return twice the common area divided by the sum of both areas."""
+    return 2 * (a & b).sum() / (a.sum() + b.sum())
+
+
+score = dice(found, truth.read(0, truth.shape[0])[..., 0] > 0)
+back = mask_of(unseen_slide, "found.geojson")
+same = dice(found, back.read(0, back.shape[0])[..., 0] > 0)
+plain = model.predict(unseen_image.read(0, unseen_image.shape[0])[None], verbose=0)
+difference = np.abs(plain[0] - probability.read(0, probability.shape[0])).max()
+print(f"Dice of the third slide {score:.3f}; of outlines and mask {same:.3f}")
+print(f"largest difference to plain Keras {difference:.0e}")
+
+assert score > 0.9
+assert same > 0.97
+assert difference < 1e-4
+
+# %% [markdown]
+# ## What next
+#
+# - The same on the command line: `tfbig train --data FOLDER` with `masks/NAME.png`, then `tfbig predict RUN
+#   SLIDES`, which writes OME-TIFF, GeoJSON and a report ([guide](../guides/slides.md#masks-of-slides)).
+# - `python examples/gigapixel_segmentation.py` trains the published gigapixel U-Net.
+# - Volumes work alike: [a volume](10_volume.md).

@@ -1,0 +1,154 @@
+# %% [markdown]
+# # Background at no cost
+#
+# You train on whole slides, and most of a slide is glass. Cutting out the tissue would make an irregular image.
+# tfbig does something simpler: it gives the glass *one* colour, computes one piece of it for all of it, and
+# computes the tissue as always. The result is that of the whole image.
+
+# %%
+import tfbig  # first, so that TensorFlow starts without its log lines
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+import tensorflow as tf
+
+
+here = Path.cwd()
+checkout = next(p for p in (here, *here.parents) if (p / "examples/data").exists())
+os.chdir(tempfile.mkdtemp())
+slide = tfbig.open_slide(checkout / "examples/data/pancreas_pdac_1.tif")
+image = tfbig.masked(slide, dilation=50)  # tissue, and 50 micrometres around it
+print(
+    f"{image.shape}, {image.background.share:.0%} of it is foreground, the rest has the colour {image.fill.tolist()}"
+)
+
+small = image.read(0, image.shape[0])[::4, ::4]
+figure, (left, right) = plt.subplots(1, 2, figsize=(11, 5), layout="constrained")
+left.imshow(slide.thumbnail(1000))
+left.set_title("the slide")
+right.imshow(small)
+right.contour(
+    np.linspace(0, small.shape[1], image.background.foreground.shape[1]),
+    np.linspace(0, small.shape[0], image.background.foreground.shape[0]),
+    image.background.foreground,
+    [0.5],
+    colors="C2",
+    linewidths=0.8,
+)
+right.set_title("with one colour outside of the green line")
+for axes in (left, right):
+    axes.axis("off")
+plt.show()
+
+# %% [markdown]
+# ## The plan knows
+#
+# Give the image itself to `plan`, instead of its shape. The last column, *active*, is the share of each sweep
+# that is computed.
+
+# %%
+keras.utils.set_random_seed(0)
+layers = keras.layers
+pixels = keras.Input((None, None, 3))
+x = layers.Rescaling(1 / 255)(pixels)
+for filters in (16, 32, 64):
+    x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
+    x = layers.BatchNormalization()(x)
+    x = layers.ReLU()(x)
+    x = layers.MaxPooling2D(4)(x)
+model = keras.Model(
+    pixels, layers.Dense(1, activation="sigmoid")(layers.GlobalAveragePooling2D()(x))
+)
+start = model.get_weights()
+
+big = tfbig.stream(model, tfbig.Budget(host="2GB"))
+big.compile(keras.optimizers.SGD(0.1), "binary_crossentropy")
+plan = big.plan(image)
+plan.summary()
+
+
+# %%
+def visited(plan, size, side=500):
+    """Return the number of sweeps that compute each place of an image."""
+    counts = np.zeros([round(n * side / max(size)) for n in size], int)
+    for visits in plan.visits[: len(plan.sweeps)]:
+        active = visits.active
+        rows, columns = (
+            np.arange(n) * m // n for n, m in zip(counts.shape, active.shape, strict=True)
+        )
+        counts += active[np.ix_(rows, columns)]
+    return counts
+
+
+plt.figure(figsize=(5.5, 5))
+plt.imshow(visited(plan, image.shape[:2]), cmap="viridis")
+plt.colorbar(label="sweeps that compute a place", shrink=0.8)
+plt.axis("off")
+plt.show()
+
+# %% [markdown]
+# A rim around the tissue is computed too, because what a layer sees there includes tissue; and so is the border
+# of the image, where layers see the zeros around it.
+#
+# ## Time, and the proof
+#
+# The same pixels as a plain file: nothing tells tfbig that there is background, so it computes everything.
+
+# %%
+np.save("everything.npy", image.read(0, image.shape[0]))
+everything = tfbig.open("everything.npy")
+assert everything.background is None
+
+
+def train(source):
+    """Return the seconds of the fastest of three steps, and the weights after them."""
+    model.set_weights(start)
+    handle, label, seconds = tf.constant([source.handle]), tf.constant([[1.0]]), []
+    for _ in range(3):
+        began = time.perf_counter()
+        big.train_on_batch(handle, label)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds), model.get_weights()
+
+
+slow, weights_of_everything = train(everything)
+fast, weights = train(image)
+
+figure, axes = plt.subplots(figsize=(6, 1.8))
+axes.barh(["everything", "foreground"], [slow, fast], color=["C1", "C0"])
+axes.set_xlabel("seconds of a training step")
+plt.show()
+largest = max(np.abs(a - b).max() for a, b in zip(weights, weights_of_everything, strict=True))
+moved = max(np.abs(a - b).max() for a, b in zip(weights, start, strict=True))
+print(
+    f"{slow:.2f} s for everything, {fast:.2f} s for the foreground; {plan.active:.2f} of the work is left"
+)
+print(f"weights changed by up to {moved:.1e}; the two ways differ by up to {largest:.1e}")
+
+assert largest < 1e-3 * moved
+assert fast < slow
+
+# %% [markdown]
+# Statistics of BatchNormalization count the glass as often as it occurs, so they are those of the whole image,
+# too.
+#
+# ## Where is the foreground?
+#
+# | you have | write |
+# |---|---|
+# | nothing but the slide | `tfbig.masked(slide)` |
+# | outlines of QuPath | `tfbig.masked(slide, "outlines.geojson")` |
+# | a mask, as an array or a file | `tfbig.masked(slide, mask)` |
+# | a slide whose background has exactly one colour already | `tfbig.masked(slide, leave_out=255)` |
+#
+# ## What next
+#
+# - On the command line: `tfbig train --background skip`, and the same for `plan`, `predict` and `evaluate`.
+# - Which layers allow this, and which make the background be computed after all:
+#   [guide](../guides/streaming.md#background-at-no-cost).

@@ -1,0 +1,199 @@
+"""Run the notebooks in docs/notebooks, and write each as .ipynb and as a page with pictures for the site.
+
+    pip install '.[docs]'
+    python docs/run_notebooks.py [NUMBER ...] [--out build/notebooks]
+
+A notebook is a .py file in the percent format of jupytext; nothing else of it is stored in the repository. Each runs in
+a process and a folder of its own. An exception, a command that fails, a warning, or anything on standard error fails
+the run. The time of each is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbconvert import MarkdownExporter
+from nbconvert.writers import FilesWriter
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "notebooks"
+OUT = ROOT / "build" / "notebooks"
+
+REPOSITORY = "https://github.com/OWNER/tfbig"
+"""Address of the repository; this is the one place that names it. The notebooks are read from its branch of pages."""
+
+COLAB = REPOSITORY.replace("github.com", "colab.research.google.com/github", 1)
+BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
+
+INSTALL = f"""\
+# On Colab, this cell fetches and installs tfbig. Elsewhere it does nothing.
+import sys
+
+if "google.colab" in sys.modules:
+    !git clone -q --depth 1 {REPOSITORY}
+    %cd tfbig
+    %pip install -q ."""
+
+STRICT = """\
+_system = get_ipython().system
+
+
+def _checked(*_words):
+    _system(*_words)
+    if get_ipython().user_ns["_exit_code"]:
+        raise SystemError(f"{_words} ended with exit code {get_ipython().user_ns['_exit_code']}")
+
+
+get_ipython().system = _checked
+"""
+"""Start of each kernel: a failing `!command` is an error, which IPython does not make it.
+
+IPython looks for `{name}` in a command among the local variables of the caller too, so these have no common names.
+"""
+
+SECONDS = 600
+"""Most seconds that a cell may take."""
+
+SUSPECT = re.compile(
+    r"Warning:|\bWARNING\b|Traceback \(most recent|^[IWEF]\d{4} [\d:.]+ ", re.MULTILINE
+)
+"""What a reader would stumble over on standard output."""
+
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def sources() -> list[Path]:
+    """Return the notebooks in order."""
+    return sorted(FOLDER.glob("[0-9][0-9]_*.py"))
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    """Read a notebook, and add the button that opens it on Colab and the cell that installs tfbig there."""
+    notebook = jupytext.read(path)
+    button = f"[![Open in Colab]({BADGE})]({COLAB}/blob/gh-pages/notebooks/{path.stem}.ipynb)"
+    notebook.cells[1:1] = [
+        nbformat.v4.new_markdown_cell(button),
+        nbformat.v4.new_code_cell(INSTALL, metadata={"tags": ["colab"]}),
+    ]
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"  # the same in every run
+    notebook.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
+    return notebook
+
+
+def execute(notebook: nbformat.NotebookNode, scratch: Path) -> None:
+    """Run a notebook in a folder that can be deleted, and raise CellExecutionError where a cell fails."""
+    start = scratch / "ipython" / "profile_default" / "startup" / "strict.py"
+    start.parent.mkdir(parents=True)
+    start.write_text(STRICT, encoding="utf-8")
+    programs = Path(sys.executable).parent
+    environment = os.environ | {
+        "IPYTHONDIR": str(scratch / "ipython"),
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        "TMPDIR": str(scratch),
+        "COLUMNS": "100",
+    }
+    client = NotebookClient(
+        notebook,
+        timeout=SECONDS,
+        kernel_name="python3",
+        startup_timeout=SECONDS,
+        extra_arguments=["--log-level=40"],  # errors only
+        resources={"metadata": {"path": str(FOLDER)}},
+    )
+    try:
+        client.execute(env=environment)
+    finally:
+        for cell in notebook.cells:
+            cell.metadata.pop("execution", None)  # times, which differ in every run
+            _as_shown(cell)
+
+
+def _as_shown(cell: nbformat.NotebookNode) -> None:
+    """Replace what a cell printed by what is left on the screen of it."""
+    for output in cell.get("outputs", []):
+        if output.output_type == "stream":
+            text = ANSI.sub("", output.text).replace("\r\n", "\n")
+            output.text = re.sub(r"[^\n]*\r", "", text)
+    if "outputs" in cell:
+        cell.outputs = [o for o in cell.outputs if o.output_type != "stream" or o.text.strip()]
+
+
+def problems(notebook: nbformat.NotebookNode) -> Iterator[str]:
+    """Yield what a reader would stumble over in the output of a notebook that ran."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if output.output_type != "stream":
+                continue
+            if output.name == "stderr" or SUSPECT.search(output.text):
+                yield f"{cell.source.splitlines()[0]} ... printed:\n{output.text.rstrip()}"
+
+
+def write(notebook: nbformat.NotebookNode, name: str, out: Path) -> None:
+    """Write `NAME.ipynb`, `NAME.md` and the pictures in `NAME_files`."""
+    shutil.rmtree(out / f"{name}_files", ignore_errors=True)
+    page = nbformat.from_dict(notebook)
+    page.cells = [c for c in notebook.cells if "colab" not in c.metadata.get("tags", [])]
+    body, resources = MarkdownExporter().from_notebook_node(
+        page, {"output_files_dir": f"{name}_files", "unique_key": "picture"}
+    )
+    FilesWriter(build_directory=str(out)).write(body, resources, name)
+    linked = nbformat.from_dict(notebook)
+    for cell in linked.cells:
+        if cell.cell_type == "markdown":
+            cell.source = re.sub(
+                r"\]\(\.\./(\S+?\.md)", rf"]({REPOSITORY}/blob/main/docs/\1", cell.source
+            )
+    nbformat.write(linked, out / f"{name}.ipynb")
+
+
+def run(path: Path, out: Path) -> list[str]:
+    """Run one notebook, write its pages, and return its problems."""
+    notebook = read(path)
+    with tempfile.TemporaryDirectory(prefix="notebook-", ignore_cleanup_errors=True) as scratch:
+        try:
+            execute(notebook, Path(scratch))
+            failures = []
+        except CellExecutionError as error:
+            failures = [str(error)]
+    out.mkdir(parents=True, exist_ok=True)
+    write(notebook, path.stem, out)  # as far as it ran
+    return failures or list(problems(notebook))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run notebooks and print their times; return 1 if any has a problem."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("numbers", nargs="*", type=int, metavar="NUMBER", help="default: all")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of the results")
+    arguments = parser.parse_args(argv)
+    failed = []
+    for path in sources():
+        if arguments.numbers and int(path.stem[:2]) not in arguments.numbers:
+            continue
+        began = time.monotonic()
+        found = run(path, arguments.out)
+        print(f"{path.stem:<32} {time.monotonic() - began:6.1f} s", *found, sep="\n  ", flush=True)
+        failed += [path.stem] if found else []
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
