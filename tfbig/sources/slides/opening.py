@@ -93,29 +93,19 @@ def open_slide(
 ) -> Slide:
     """Open a slide, with its pyramid levels and pixel size.
 
-<<<<<<< HEAD
-    TIFF, OME-TIFF, GeoTIFF (its pixels) and SVS are read tile by tile from their pages with tifffile. OpenSlide reads
-    NDPI, MRXS, SCN, BIF, Philips, CZI and DICOM, and SVS that tifffile's codecs cannot convert to RGB. zarr reads zarr
-    and OME-Zarr. rasterio reads JPEG 2000 and VRT files of satellite scenes, and GeoTIFF on request. `.npy` files and
-    pictures have one level.
-=======
     TIFF, OME-TIFF, GeoTIFF (its pixels) and SVS are read tile by tile from their pages with tifffile, and so are stacks
     of OME-TIFF and ImageJ. OpenSlide reads NDPI, MRXS, SCN, BIF, Philips, CZI and DICOM, and SVS that tifffile's codecs
-    cannot convert to RGB. zarr reads zarr and OME-Zarr. `.npy` files and pictures have one level.
->>>>>>> microscopy
+    cannot convert to RGB. zarr reads zarr and OME-Zarr. rasterio reads JPEG 2000 and VRT files of satellite scenes, and
+    GeoTIFF on request. `.npy` files and pictures have one level.
 
     Args:
         path: The file, or the folder of a zarr array.
         mpp: Micrometres per pixel at level 0; by default as specified in the file.
-<<<<<<< HEAD
         reader: "tifffile", "openslide", "zarr" or "rasterio"; by default the reader for the format.
-=======
-        reader: "tifffile", "openslide" or "zarr"; by default the reader for the format.
         channels: Numbers or names of channels, as in `Slide.channels`; by default all.
         z: Plane of a stack, counted from 0, or "max" for the largest value of all planes at each pixel.
         percentiles: Percentiles of each channel that become 0 and 255, such as (1, 99.8), as in `Slide.normalised`; by
             default the samples of the file.
->>>>>>> microscopy
 
     Returns:
         The slide.
@@ -192,16 +182,10 @@ class SourceSlide(Slide):
 def _open_with_reader(path: str, reader: str | None, z: Plane) -> Slide:
     """Return the slide, opened by a reader; None chooses it by the format."""
     readers = {
-<<<<<<< HEAD
-        "tifffile": _open_by_tifffile,
-        "openslide": VendorSlide,
-        "zarr": ZarrSlide,
-        "rasterio": RasterSlide,
-=======
         "tifffile": partial(_open_by_tifffile, z=z),
         "openslide": partial(_one_plane, VendorSlide, z=z),
         "zarr": partial(ZarrSlide, z=z),
->>>>>>> microscopy
+        "rasterio": partial(_one_plane, RasterSlide, z=z),
     }
     if reader is not None:
         if reader not in readers:
@@ -211,14 +195,11 @@ def _open_with_reader(path: str, reader: str | None, z: Plane) -> Slide:
     if suffix == ".zarr":
         return ZarrSlide(path, z)
     file = File(path)  # raises if it does not exist, whatever its format
-<<<<<<< HEAD
-    if suffix in _SCENE_SUFFIXES:
-        return RasterSlide(path)
-=======
     if suffix in _TIFF_SUFFIXES | _VENDOR_SUFFIXES:
         return _open_scanned(path, suffix, z)
     chosen_planes(z, 1, path)
->>>>>>> microscopy
+    if suffix in _SCENE_SUFFIXES:
+        return RasterSlide(path)
     if suffix == ".npy":
         return SourceSlide(from_memmap(map_npy(file)), "numpy")
     if suffix in PICTURE_SUFFIXES:
