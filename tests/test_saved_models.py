@@ -46,6 +46,7 @@ def test_files_name_modules_that_no_longer_exist() -> None:
     assert "models.transmil" in modules
 
 
+@pytest.mark.slow
 def test_a_folder_called_models_is_not_imported(tmp_path) -> None:
     """A user's own `models/` stands first on the path, as it does where a script lies next to it."""
     decoy = tmp_path / "models"

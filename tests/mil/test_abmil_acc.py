@@ -12,7 +12,8 @@ from tfbig import mil
 from tfbig.models.pooling import ABMIL
 
 
-@pytest.mark.parametrize("norm", ["frozen", pytest.param("none", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["frozen", "none"])
 def test_published_loop_equals_the_whole_bag(norm: str, float64: None) -> None:
     """The gradients are equal without trainable BatchNormalization and without dropout."""
     options = {"mode": "published", "instances_at_once": 3, "instance_shape": (SIDE, SIDE, 3)}

@@ -46,6 +46,7 @@ def test_only_factors_are_trained():
     assert all(np.abs(w).max() > 0 for w in changed.trainable_variables)
 
 
+@pytest.mark.slow
 def test_training_in_slices_is_exact(float64):
     """Four steps at three instances at once equal those of plain Keras on the whole bag."""
     models = []

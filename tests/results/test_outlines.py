@@ -91,7 +91,8 @@ def test_long_outlines_are_not_smoothed(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(outlines.regions(labels).polygons[1][0].exterior.coords) > 60
 
 
-@pytest.mark.parametrize("share", [0.5, pytest.param(0.7, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.5, 0.7])
 def test_noise(share: float) -> None:
     """A mask of noise has hundreds of thousands of regions and holes."""
     labels = (np.random.default_rng(0).random((1024, 1024)) < share).astype(np.uint8)

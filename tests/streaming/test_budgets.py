@@ -132,7 +132,7 @@ def test_store_of_the_width_of_images_is_exact() -> None:
 @pytest.mark.parametrize(
     ("device", "strip_rows", "blocks"),
     [
-        ("700KB", None, ONE),
+        pytest.param("700KB", None, ONE, marks=pytest.mark.slow),
         *(
             pytest.param(size, rows, BLOCKS, marks=pytest.mark.slow)
             for size, rows in (("700KB", None), ("40MB", 9), ("1.2MB", None), ("40MB", None))

@@ -67,7 +67,7 @@ def eager_round() -> None:
 
 
 ROUNDS = [
-    models_let_go.streamed_round,
+    pytest.param(models_let_go.streamed_round, marks=pytest.mark.slow),
     pytest.param(models_let_go.patchgd_round, marks=pytest.mark.slow),
     pytest.param(models_let_go.mil_round, marks=pytest.mark.slow),
     pytest.param(eager_round, marks=pytest.mark.slow),

@@ -144,7 +144,8 @@ class StopAt(keras.callbacks.Callback):
             raise Stopped("as asked")
 
 
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [1, 4])
 def test_a_stopped_run_resumes_bit_by_bit(step, tmp_path):
     """In the middle of an epoch, with the metrics of the epoch so far."""
     runs = []

@@ -96,6 +96,7 @@ def check_run(name: str, here: Path, command: list[str]) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_train_resume_evaluate(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dataset_folders.uci_har(here / "uci-har")
     check_run("uci-har", here, commands(capsys, "uci-har", "tables")[0])

@@ -191,6 +191,7 @@ def test_features_then_training(cohort_table: Path, tiny: None, tmp_path: Path, 
     assert main([*command, "all", "--out", str(tmp_path / "evaluation")]) == 0
 
 
+@pytest.mark.slow
 def test_shards_and_coords(cohort_table: Path, tiles: Path, tiny: None, tmp_path: Path) -> None:
     """Shards of one folder encode the tiles of `tfbig tile`, which are resized to those of the encoder."""
     out = tmp_path / "out"
