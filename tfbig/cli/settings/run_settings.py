@@ -8,7 +8,7 @@ from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.flag import PLACE, RESULT, SESSION, TUNABLE, Kind, flag
 from tfbig.cli.settings.yaml_flags import config_flag
 
-TASK_NAMES = ("segmentation", "mil", "patchgd", "patchgd-segmentation")
+TASK_NAMES = ("segmentation", "mil", "patchgd", "patchgd-segmentation", "instances")
 UNIFIED = "as device, with memory shared by host and accelerator (see --oversubscription)"
 """Help text of `--mode unified`."""
 EXACT_MODES = ("device", "unified", "offload")

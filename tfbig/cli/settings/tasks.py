@@ -10,6 +10,7 @@ from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.data_settings import BagSettings, ImageSettings, SplitSettings
 from tfbig.cli.settings.flag import PLACE, flag, redeclared
+from tfbig.cli.settings.instance_settings import InstanceSettings
 from tfbig.cli.settings.patch_settings import PatchSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.cli.settings.run_settings import (
@@ -391,7 +392,11 @@ class PatchGDSettings(
 
 
 TrainSettings: TypeAlias = (
-    SegmentationSettings | MILSettings | PatchGDSettings | PatchGDSegmentationSettings
+    SegmentationSettings
+    | MILSettings
+    | PatchGDSettings
+    | PatchGDSegmentationSettings
+    | InstanceSettings
 )
 """Settings of a training run or an evaluation of any task."""
 
@@ -400,11 +405,13 @@ TASKS: dict[
     type[SegmentationSettings]
     | type[MILSettings]
     | type[PatchGDSettings]
-    | type[PatchGDSegmentationSettings],
+    | type[PatchGDSegmentationSettings]
+    | type[InstanceSettings],
 ] = {
     "segmentation": SegmentationSettings,
     "mil": MILSettings,
     "patchgd": PatchGDSettings,
     "patchgd-segmentation": PatchGDSegmentationSettings,
+    "instances": InstanceSettings,
 }
 """Settings class of each task; the first is the default."""
