@@ -9,6 +9,10 @@ _FLAGS = (
         r"Pass mpp=([0-9.]+) to open_slide\.",
         r"Use --slide-mpp \1, or --mpp-of FILE, a CSV with columns wsi,mpp.",
     ),
+    (
+        r"Pass z=0, or another plane up to (\d+), or z='max' for (.*) to open_slide\.",
+        r"Use --z 0, or another plane up to \1, or --z max for \2.",
+    ),
     (r"Budget\(scratch=\.\.\.\)", "--scratch"),
     (r"Budget\(disk=\.\.\.\)", "--disk"),
     (r"`device`( of the Budget)?", "--device-memory"),

@@ -204,7 +204,15 @@ def open_slide(path: Path, mpp: float | None, settings: BatchSettings) -> Slide:
         mpp: Micrometres per pixel in `--mpp-of`, or None.
         settings: Settings of the command.
     """
-    slide = sources.open_slide(path, mpp=mpp, reader=settings.reader)
+    low_high = settings.percentiles
+    slide = sources.open_slide(
+        path,
+        mpp=mpp,
+        reader=settings.reader,
+        channels=settings.channels,
+        z=settings.z,
+        percentiles=None if low_high is None else (low_high[0], low_high[1]),
+    )
     if slide.mpp is None and settings.slide_mpp is not None:
         slide.mpp = (settings.slide_mpp, settings.slide_mpp)
     return slide

@@ -10,6 +10,7 @@ from tfbig.cli import machine, open_run, paths
 from tfbig.cli.settings import training
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.cli.tasks import run_series, trainer
+from tfbig.cli.tasks.instances import InstancesTask
 from tfbig.cli.tasks.mil import MIL
 from tfbig.cli.tasks.patchgd import PatchGDTask
 from tfbig.cli.tasks.patchgd_segmentation import PatchGDSegmentationTask
@@ -28,6 +29,7 @@ TASKS: dict[str, Task[Any, Any]] = {
     "patchgd-segmentation": PatchGDSegmentationTask(),
     "volume-segmentation": VolumeSegmentation(),
     "scenes": Scenes(),
+    "instances": InstancesTask(),
 }
 
 

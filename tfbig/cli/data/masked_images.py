@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -14,6 +14,7 @@ from tfbig import sources
 from tfbig.cli.data import splits
 from tfbig.cli.data.slides_and_masks import MaskSource
 from tfbig.cli.data.splits import SPLITS, Data, Row
+from tfbig.cli.settings.instance_settings import InstanceSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
 from tfbig.data import epochs
@@ -21,6 +22,8 @@ from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.errors import SourceError
 from tfbig.results import run_folder
 
+MaskedSettings: TypeAlias = PatchGDSegmentationSettings | InstanceSettings
+"""Settings of a task on images with masks."""
 TABLE = "images.csv"
 MASKS = "masks"
 CLASSES = ("background", "object")
@@ -64,11 +67,12 @@ class MaskedSet:
     failed: tuple[tuple[str, str], ...] = ()
 
 
-def load(settings: PatchGDSegmentationSettings) -> Data:
+def load(settings: MaskedSettings, open_row: Callable[[Path, Row, Any], Any] | None = None) -> Data:
     """Return the images of `--data` by split; in an evaluation those for testing alone.
 
     Args:
         settings: Settings of the run.
+        open_row: Function from a folder, a row and the settings to an image and its mask; by default a `MaskedImage`.
 
     Raises:
         SourceError: There is no folder, the table is wrong, or a split has no image that can be used.
@@ -83,7 +87,7 @@ def load(settings: PatchGDSegmentationSettings) -> Data:
         )
     names = ("test",) if settings.test_only else SPLITS
     parts = [splits.of_split(rows, split, folder / TABLE) for split in names]
-    sets = [_opened(folder, part, settings.downscale) for part in parts]
+    sets = [_opened(folder, part, settings, open_row or _open) for part in parts]
     if settings.test_only:
         return Data.of(sets * 3, CLASSES)
     saved = ({"image": row["image"], "mask": row["mask"], "split": row["split"]} for row in rows)
@@ -162,7 +166,7 @@ def _images(folder: Path) -> list[Path]:
     return sorted(file for file in files if file.suffix.lower() in sources.SLIDE_SUFFIXES)
 
 
-def _split(rows: list[Row], settings: PatchGDSegmentationSettings) -> list[Row]:
+def _split(rows: list[Row], settings: MaskedSettings) -> list[Row]:
     """Return the rows with a split; in an evaluation of another folder without splits all are for testing."""
     if "split" in rows[0]:
         return rows
@@ -172,13 +176,18 @@ def _split(rows: list[Row], settings: PatchGDSegmentationSettings) -> list[Row]:
     return splits.split_rows(labelled, settings.shares, settings.seed)
 
 
-def _other_folder(settings: PatchGDSegmentationSettings) -> bool:
+def _other_folder(settings: MaskedSettings) -> bool:
     """Return whether an evaluated run was trained on another folder."""
     config: Mapping[str, Any] = read_yaml(Path(settings.test_only or "") / run_folder.CONFIG)
     return Path(config["data"]).resolve() != Path(settings.data or "").resolve()
 
 
-def _opened(folder: Path, rows: Sequence[Row], downscale: int) -> MaskedSet:
+def _opened(
+    folder: Path,
+    rows: Sequence[Row],
+    settings: MaskedSettings,
+    open_row: Callable[[Path, Row, Any], Any],
+) -> MaskedSet:
     """Open the images that can be used.
 
     Raises:
@@ -187,7 +196,7 @@ def _opened(folder: Path, rows: Sequence[Row], downscale: int) -> MaskedSet:
     images, failed = [], []
     for row in rows:
         try:
-            images.append(_open(folder, row, downscale))
+            images.append(open_row(folder, row, settings))
         except SourceError as error:
             failed.append((row["image"], str(error)))
     if not images:
@@ -195,7 +204,7 @@ def _opened(folder: Path, rows: Sequence[Row], downscale: int) -> MaskedSet:
     return MaskedSet(tuple(images), tuple(failed))
 
 
-def _open(folder: Path, row: Row, downscale: int) -> MaskedImage:
+def _open(folder: Path, row: Row, settings: PatchGDSegmentationSettings) -> MaskedImage:
     """Open an image and its mask, both `downscale` times smaller.
 
     Raises:
@@ -209,6 +218,7 @@ def _open(folder: Path, row: Row, downscale: int) -> MaskedImage:
             f"{image.shape[0]} x {image.shape[1]} of 1, the size of {image.name}. Save the mask at that size."
         )
     both: list[sources.Source] = [image, MaskSource(mask)]
+    downscale = settings.downscale
     if downscale > 1:
         both = [smaller(source, downscale) for source in both]
     return MaskedImage(row["image"], *both)

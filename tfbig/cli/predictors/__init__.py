@@ -13,6 +13,7 @@ from tfbig import PatchGD, SourceError
 from tfbig.cli.predictors.bags import Bags
 from tfbig.cli.predictors.features import Features
 from tfbig.cli.predictors.images import Images
+from tfbig.cli.predictors.instances import Instances
 from tfbig.cli.predictors.masks import Masks
 from tfbig.cli.predictors.results import load_run
 from tfbig.cli.predictors.scenes import Scenes
@@ -20,7 +21,7 @@ from tfbig.cli.predictors.volumes import Volumes
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.patchgd import PatchGDSegmentation
 
-Predictor: TypeAlias = Bags | Features | Images | Masks | Scenes | Volumes
+Predictor: TypeAlias = Bags | Features | Images | Instances | Masks | Scenes | Volumes
 
 
 def make(settings: PredictSettings) -> Predictor:
@@ -48,6 +49,8 @@ def make(settings: PredictSettings) -> Predictor:
         (3, 2): Features,
     }
     kind = kinds.get((len(image.shape), len(output.shape)))
+    if kind is Masks and (settings.instances or config.get("task") == "instances"):
+        kind = Instances
     if kind is None:
         raise SourceError(
             f"{settings.model}: maps {image.shape} to {output.shape}; expected images [N, H, W, C] to masks "

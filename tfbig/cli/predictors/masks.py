@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 import tfbig
-from tfbig import sources
+from tfbig import SourceError, sources
 from tfbig.cli import machine, slide_batch
 from tfbig.cli.data import background
 from tfbig.cli.data.background import Masking
@@ -155,6 +155,8 @@ class Masks:
                 ticked=ticked,
             )
 
+        write_zarr_labels(self.settings, slide, tfbig.open(mask))
+
     def _converted(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         """Return classes, and on request probabilities in units of 1/255, `[r, W, ...]`, uint8."""
         if self.outputs == 1:
@@ -183,6 +185,31 @@ class Masks:
             area = float(np.prod(source.shape[:2])) * source.mpp[0] * source.mpp[1] / 1e6
         row |= {f"mm2_{name}": area and share * area for name, share in by_class}
         results.write_row(self.folder, row | computed)
+
+
+def write_zarr_labels(settings: PredictSettings, slide: Slide, labels: sources.Source) -> None:
+    """Write a mask as OME-Zarr too, if `--labels` asks for it: into the slide, or into a new folder in `--out`.
+
+    Args:
+        settings: Settings of the command.
+        slide: The slide.
+        labels: The mask, of the resolution at which the slide was read.
+
+    Raises:
+        SourceError: The slide is OME-Zarr, but was read at another resolution, or cannot be written to.
+    """
+    if settings.labels is None:
+        return
+    target = Path(settings.out) / f"{title_of(slide.name)}.zarr"
+    if slide.reader == "zarr" and (Path(slide.name) / "0").is_dir():
+        if labels.shape[:2] != slide.shape[:2]:
+            raise SourceError(
+                f"{slide.name}: is {slide.shape[0]} x {slide.shape[1]}, but the mask {labels.shape[0]} x "
+                f"{labels.shape[1]}; labels of OME-Zarr are of level 0. Leave out --labels, or --mpp and --level."
+            )
+        target = Path(slide.name)
+    with progress.reporting(f"writing labels/{settings.labels}") as ticked:
+        sources.write_ome_zarr_labels(target, settings.labels, labels, ticked=ticked)
 
 
 def _steps(slide: Slide, source: sources.Source) -> list[float]:

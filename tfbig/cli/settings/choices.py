@@ -57,6 +57,8 @@ FEATURE_ENCODERS = (
 )
 """Encoders of `tfbig features`; features of `resnet18_flat` depend on the size of a tile."""
 
+CROP_AUGMENTATIONS = ("none", "flips", "intensities")
+
 COLLECTIONS = {
     "panda": "prostate biopsies, ISUP grade 0 to 5 (Bulten et al., 2022)",
     "camelyon16": "lymph nodes, normal or tumour (Bejnordi et al., 2017)",

@@ -15,6 +15,7 @@ TASK_NAMES = (
     "patchgd-segmentation",
     "volume-segmentation",
     "scenes",
+    "instances",
 )
 UNIFIED = "as device, with memory shared by host and accelerator (see --oversubscription)"
 """Help text of `--mode unified`."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.background_settings import BackgroundSettings
+from tfbig.cli.settings.channel_settings import ChannelSettings
 from tfbig.cli.settings.data_settings import edge_flag
 from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag
 from tfbig.cli.settings.run_settings import MemorySettings, slide_mpp_flag
@@ -50,7 +51,7 @@ def mpp_flag(what: str) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlideSettings:
+class SlideSettings(ChannelSettings):
     """Slides of a command, and how they are processed."""
 
     slides: tuple[str, ...] = flag(
@@ -208,6 +209,22 @@ class MaskSettings:
     probabilities: bool = flag(
         False,
         help="masks: also write NAME_probabilities.ome.tif; of scenes, bands of the mask in percent",
+    )
+    instances: bool = flag(
+        False,
+        help="masks: the two outputs of the network are the foreground and the distance from the border of an "
+        "instance, each 0 to 1; number the instances, outline and measure them (default: for runs of --task "
+        "instances)",
+    )
+    marker_threshold: float | None = flag(
+        type=types.share,
+        help="instances: distance above which a pixel is part of a marker, from which an instance grows (default: of "
+        "the run, else 0.5)",
+    )
+    labels: str | None = flag(
+        metavar="NAME",
+        help="masks: also write them as labels/NAME of OME-Zarr: into the slide itself if it is OME-Zarr, else into "
+        "SLIDE.zarr in --out",
     )
 
 

@@ -10,6 +10,7 @@ from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.data_settings import BagSettings, ImageSettings, SplitSettings
 from tfbig.cli.settings.flag import PLACE, flag, redeclared
+from tfbig.cli.settings.instance_settings import InstanceSettings
 from tfbig.cli.settings.patch_settings import PatchSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
 from tfbig.cli.settings.run_settings import (
@@ -399,6 +400,7 @@ TrainSettings: TypeAlias = (
     | PatchGDSegmentationSettings
     | VolumeSegmentationSettings
     | SceneSettings
+    | InstanceSettings
 )
 """Settings of a training run or an evaluation of any task."""
 
@@ -409,7 +411,8 @@ TASKS: dict[
     | type[PatchGDSettings]
     | type[PatchGDSegmentationSettings]
     | type[VolumeSegmentationSettings]
-    | type[SceneSettings],
+    | type[SceneSettings]
+    | type[InstanceSettings],
 ] = {
     "segmentation": SegmentationSettings,
     "mil": MILSettings,
@@ -417,5 +420,6 @@ TASKS: dict[
     "patchgd-segmentation": PatchGDSegmentationSettings,
     "volume-segmentation": VolumeSegmentationSettings,
     "scenes": SceneSettings,
+    "instances": InstanceSettings,
 }
 """Settings class of each task; the first is the default."""

@@ -129,6 +129,31 @@ def crop(text: str) -> str:
     return f"{rows}x{columns}"
 
 
+def crop_of_32(text: str) -> str:
+    """Return `text` if it is rows x columns, both multiples of 32."""
+    parts = text.lower().split("x")
+    if len(parts) != 2 or not all(
+        each.isdecimal() and int(each) and int(each) % 32 == 0 for each in parts
+    ):
+        raise ArgumentTypeError(
+            f"{text}: expected rows x columns, multiples of 32, such as 256x256"
+        )
+    return text.lower()
+
+
+def up_to_five(text: str) -> int:
+    """Return a number from 1 to 5."""
+    number = count(text)
+    if number > 5:
+        raise ArgumentTypeError(f"{text}: expected 1 to 5")
+    return number
+
+
+def plane(text: str) -> int | str:
+    """Return the number of a plane, or `max`."""
+    return text if text == "max" else count_from_zero(text)
+
+
 def crop_size(text: str) -> tuple[int, int]:
     """Return `"1024x2048"` as `(1024, 2048)`."""
     rows, columns = (int(side) for side in text.split("x"))

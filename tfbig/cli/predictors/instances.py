@@ -1,0 +1,201 @@
+"""Predict the instances of a slide: numbers as OME-TIFF, outlines as GeoJSON, a table, and a picture."""
+
+from __future__ import annotations
+
+import csv
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import shapely
+from PIL import Image
+from skimage.segmentation import find_boundaries
+
+import tfbig
+from tfbig import SourceError, sources
+from tfbig.cli import machine, slide_batch
+from tfbig.cli.predictors import masks, results
+from tfbig.cli.predictors.results import Config
+from tfbig.cli.settings.slide_settings import PredictSettings
+from tfbig.cli.tasks.instances import FOUND, as_maps, as_picture, thresholds_of
+from tfbig.results import geojson, instance_table, slide_viewer
+from tfbig.results.instances import Instances as Labelled
+from tfbig.sources.slides.slide import Slide, title_of
+from tfbig.sources.writing import atomic_write
+from tfbig.system import progress
+
+MAPS: Final = 2
+"""Outputs of the network: foreground and distance."""
+SHOWN: Final = 1024
+"""Largest side of the picture, a part from the middle of the slide."""
+OF_RUN: Final = ("channels", "z", "percentiles", "threshold", "marker_threshold")
+"""Settings that are those of the run, unless flags give them."""
+
+
+class Instances:
+    """Predictor for networks from images to the foreground and the distance of instances.
+
+    Args:
+        settings: Settings of the command.
+        plain: The model.
+        config: Settings of its run, or an empty dict.
+
+    Attributes:
+        settings: Settings of the command, without gaps.
+    """
+
+    def __init__(self, settings: PredictSettings, plain: Any, config: Config) -> None:
+        outputs = plain.outputs[0].shape[-1]
+        if outputs != MAPS:
+            raise SourceError(
+                f"{settings.model}: has {outputs} outputs; --instances expects 2, foreground and distance."
+            )
+        self.folder = Path(settings.out)
+        self.input_channels = plain.inputs[0].shape[-1]
+        self.classes = results.classes_of(settings, 2, ("background", "instance"))
+        settings = _with_run(settings, config)
+        stride = settings.stride or 2 ** int(config.get("depth", 5))
+        settings = replace(settings, stride=stride, classes=self.classes, instances=True)
+        self.settings = slide_batch.with_resolution(settings, level=0)
+        self.stride = stride
+        self.model = tfbig.stream(plain, machine.budget(settings))
+
+    def finished(self, path: Path) -> bool:
+        """Return whether the slide is done; its row in the table of slides is written last."""
+        return results.has_row(self.folder, path)
+
+    def predict(self, path: Path, slide: Slide) -> str:
+        """Predict a slide, write the results and return a line to print."""
+        image = slide.at(**slide_batch.resolution(self.settings))
+        rows, columns = image.shape[:2]
+        if self.settings.dry_run:
+            return f"{slide.describe()}: would be read at {rows} x {columns} pixels"
+        if image.shape[2] != self.input_channels or image.dtype != np.uint8:
+            raise SourceError(
+                f"{path}: has {image.shape[2]} channels of {image.dtype}; the network expects {self.input_channels} "
+                "of uint8. Use --channels, and --percentiles for 16 bits."
+            )
+        labels = self.folder / f"{title_of(path)}.ome.tif"
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=self.folder) as scratch:
+            padded = sources.Padded(image, self.stride)
+            whole = self.model.predict_to(padded, f"{scratch}/maps.npy", as_maps)
+            maps = whole.crop((0, rows), (0, columns))
+            maps.mpp = image.mpp
+            self._write_labels(labels, maps, slide)
+        found = tfbig.open(labels)
+        count, area = self._write_table(path, slide, image, found)
+        self._draw(path, slide, image, found)
+        self._write_row(path, image, count, area)
+        return f"{path.name}: {rows} x {columns}, {count} instances, {area / (rows * columns):.1%} of the area"
+
+    def _write_labels(self, file: Path, maps: sources.Source, slide: Slide) -> None:
+        """Write the numbers of the instances as they are found."""
+        limits = thresholds_of(self.settings.threshold, self.settings.marker_threshold or 0.5)
+        with progress.reporting(f"writing {file.name}") as ticked:
+            sources.write_ome_tiff(
+                file,
+                Labelled(maps, limits),
+                labels=True,
+                channel_names=["instance"],
+                georeference=slide.georeference,
+                ticked=ticked,
+            )
+        masks.write_zarr_labels(self.settings, slide, tfbig.open(file))
+
+    def _write_table(
+        self, path: Path, slide: Slide, image: sources.Source, found: sources.Source
+    ) -> tuple[int, int]:
+        """Write the table of the instances and their outlines; return their number and their area in pixels."""
+        measured = _measured_image(path, image, self.settings)
+        names = slide.channel_names or tuple(map(str, range(measured.shape[2])))
+        step = slide.shape[0] / image.shape[0]
+        title, total = title_of(path), [0, 0]
+        with atomic_write(self.folder / f"{title}_instances.csv") as part, part.open("w") as file:
+            writer = csv.writer(file, lineterminator="\n")
+
+            def features() -> Iterator[tuple[shapely.Geometry, Mapping[str, float]]]:
+                with progress.reporting("measuring") as ticked:
+                    each: instance_table.Instance
+                    for each in instance_table.measured_instances(
+                        found, measured, names, ticked=ticked
+                    ):
+                        row = _with_um2(each.measured, image.mpp)
+                        if not total[0]:
+                            writer.writerow(row)
+                        writer.writerow(_short(value) for value in row.values())
+                        total[0] += 1
+                        total[1] += int(row["area"])
+                        outline = each.outline
+                        if step != 1:
+                            outline = shapely.transform(outline, lambda xy: xy * step)
+                        yield outline, row
+
+            outlined = geojson.instance_features(features(), self.classes[1])
+            geojson.write_geojson(self.folder / f"{title}.geojson", outlined)
+            if not total[0]:
+                writer.writerow(["label"])
+        return total[0], total[1]
+
+    def _draw(self, path: Path, slide: Slide, image: sources.Source, found: sources.Source) -> None:
+        """Draw the borders of instances in the middle of the slide, and all of them in the view of the report."""
+        window = [
+            ((n - min(n, SHOWN)) // 2, (n - min(n, SHOWN)) // 2 + min(n, SHOWN))
+            for n in image.shape[:2]
+        ]
+        pixels = as_picture(image.read_window(window[0], window[1])).copy()
+        borders = find_boundaries(found.read_window(window[0], window[1])[..., 0], mode="inner")
+        pixels[borders] = FOUND
+        Image.fromarray(pixels).save(self.folder / f"{title_of(path)}.png")
+        if slide.shape[2] in (1, 3):
+            step = max(max(found.shape[:2]) // slide_viewer.MAX_SIDE, 1)
+            starts = range(0, found.shape[0], step)
+            small = np.concatenate([found.read(i, i + 1)[:, ::step, 0] > 0 for i in starts])
+            overlay = slide_viewer.class_overlay("instances", small.astype(np.uint8), self.classes)
+            slide_batch.write_view(self.settings, path, slide, [overlay])
+
+    def _write_row(self, path: Path, image: sources.Source, count: int, area: int) -> None:
+        """Write the row of the slide, in place of an older one."""
+        row = results.slide_columns(path, image) | {"instances": count}
+        row |= {"share_instances": area / (image.shape[0] * image.shape[1])}
+        if image.mpp is not None:
+            row["mm2_instances"] = area * image.mpp[0] * image.mpp[1] / 1e6
+        results.write_row(self.folder, row)
+
+
+def _with_run(settings: PredictSettings, config: Config) -> PredictSettings:
+    """Return the settings with those of the run where no flag gives another value."""
+    defaults = PredictSettings(model="", slides=(), out="")
+    changed: dict[str, Any] = {}
+    for name in OF_RUN:
+        saved = config.get(name)
+        if saved is not None and getattr(settings, name) == getattr(defaults, name):
+            changed[name] = tuple(saved) if isinstance(saved, list) else saved
+    return replace(settings, **{"marker_threshold": settings.marker_threshold or 0.5, **changed})
+
+
+def _measured_image(path: Path, image: sources.Source, settings: PredictSettings) -> sources.Source:
+    """Return the image whose intensities are measured: before percentiles, if the resolution is that of the file."""
+    if settings.percentiles is None:
+        return image
+    slide = sources.open_slide(
+        path, reader=settings.reader, channels=settings.channels, z=settings.z
+    )
+    for level, size in enumerate(slide.levels):
+        if size == image.shape[:2]:
+            return slide.level(level)
+    slide.close()
+    return image
+
+
+def _with_um2(measured: Mapping[str, float], mpp: tuple[float, float] | None) -> dict[str, float]:
+    """Return measurements with the area in square micrometres, if the size of pixels is known."""
+    return dict(measured) | (
+        {} if mpp is None else {"area_um2": measured["area"] * mpp[0] * mpp[1]}
+    )
+
+
+def _short(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
