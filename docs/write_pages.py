@@ -3,8 +3,8 @@
     python docs/write_pages.py
 
 A figure is a number before a comment with its name, `6.4<!--unet seconds-->`, and docs/figures.yaml says which line of
-benchmarks/results.jsonl it is in. A block is what is between `<!-- generated: NAME -->` and `<!-- end -->`, and `BLOCKS`
-has the function that writes it.
+benchmarks/results.jsonl it is in. A block is what is between `<!-- generated: NAME -->` and `<!-- end -->`, and
+`BLOCKS` has the function that writes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Code of documents runs, commands in them are those of the parser, and what is written from elsewhere is up to date."""
+"""Code of documents runs, commands in them parse, and what is written from elsewhere is up to date."""
 
 from __future__ import annotations
 
@@ -75,24 +75,43 @@ def known_flags() -> set[str]:
     """Return every flag of every command."""
     classes = [c.settings for c in commands.COMMANDS.values() if c.settings is not None]
     names = {
-        name for settings in [*classes, *commands.TASKS.values()] for name in commands.fields_of(settings)
+        name
+        for settings in [*classes, *commands.TASKS.values()]
+        for name in commands.fields_of(settings)
     }
     return {f"--{name.replace('_', '-')}" for name in names} | {"--help", "--version", "--config"}
 
 
-OTHERS = {"--strict", "--update-plans", "--report", "--list", "--warmup", "--steps", "--of", "--network"}
+OTHERS = {
+    "--strict",
+    "--update-plans",
+    "--report",
+    "--list",
+    "--warmup",
+    "--steps",
+    "--of",
+    "--network",
+}
 """Flags of mkdocs, pytest and benchmarks in the text."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_flags_in_the_text_exist(page: Path) -> None:
-    text = re.sub(r"^ *```.*?^ *```$|<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
-    spans = [span for span in re.findall(r"`([^`]+)`", text) if not re.search(r"python \S+\.py|\.py ", span)]
+    text = re.sub(
+        r"^ *```.*?^ *```$|<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.S | re.M
+    )
+    spans = [
+        span
+        for span in re.findall(r"`([^`]+)`", text)
+        if not re.search(r"python \S+\.py|\.py ", span)
+    ]
     flags = {flag for span in spans for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*\b", span)}
     assert flags - known_flags() - OTHERS == set()
 
 
-@pytest.mark.parametrize("page", write_pages.DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "page", write_pages.DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()
+)
 def test_figures_and_blocks_are_up_to_date(page: Path) -> None:
     """Run `python docs/write_pages.py` after new results, or a change of a figure."""
     text = page.read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 import commands
 import links
 import machines
-import recipes
+import recipe_table
 import reference
 from mkdocs.structure.files import File, Files
 
@@ -22,7 +22,9 @@ def on_config(config: Any) -> Any:
 
     def expanded(entry: Any) -> Any:
         if isinstance(entry, str) and entry.endswith("/"):
-            written = sorted(path.relative_to(DOCS).as_posix() for path in (DOCS / entry).glob("*.md"))
+            written = sorted(
+                path.relative_to(DOCS).as_posix() for path in (DOCS / entry).glob("*.md")
+            )
             made = [place for place in generated if place.startswith(entry)]
             pages = [page for page in (*written, *made) if page not in _named(config["nav"])]
             return sorted(pages, key=lambda page: page.rpartition("/")[2] not in FIRST)
@@ -45,7 +47,7 @@ def _named(entry: Any) -> set[str]:
 
 
 def _generated() -> dict[str, str]:
-    return {**reference.pages(), **commands.pages(), **recipes.pages(), **machines.pages()}
+    return {**reference.pages(), **commands.pages(), **recipe_table.pages(), **machines.pages()}
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -72,10 +72,16 @@ def objects() -> Iterator[tuple[str, str]]:
 
 def page(module: str) -> str:
     """Return the page of a module."""
-    lines = [f"# `{module}`", f"::: {module}\n    options:\n      members: false\n      show_root_heading: false\n"]
+    lines = [
+        f"# `{module}`",
+        f"::: {module}\n    options:\n      members: false\n      show_root_heading: false\n",
+    ]
     for part in parts_of(module):
         if part != module:
-            lines += [f"## `{part}`", f"::: {part}\n    options:\n      members: false\n      show_root_heading: false\n"]
+            lines += [
+                f"## `{part}`",
+                f"::: {part}\n    options:\n      members: false\n      show_root_heading: false\n",
+            ]
         depth = 2 if part == module else 3
         lines += [
             f"::: {part}.{name}\n    options:\n      heading_level: {depth}\n"

@@ -23,7 +23,13 @@ SETTINGS: dict[str, Any] = {
     "fold": None,
     "class_names": ["a|b", "<b>c</b>"],
 }
-METRICS = {"loss": 0.25, "test_auc": 0.91234, "peak_bytes": 2**30, "confusion": [[1]], "left_out": ["x"]}
+METRICS = {
+    "loss": 0.25,
+    "test_auc": 0.91234,
+    "peak_bytes": 2**30,
+    "confusion": [[1]],
+    "left_out": ["x"],
+}
 
 
 def card(folder: Path, settings: dict[str, Any], metrics: dict[str, Any]) -> str:

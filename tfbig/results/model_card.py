@@ -19,7 +19,18 @@ _TITLES = {
     "patchgd-segmentation": "masks of large images, by patch gradient descent",
 }
 _DATA = (
-    *("data", "bags", "images", "features", "slides", "splits", "coords", "shares", "fold", "folds"),
+    *(
+        "data",
+        "bags",
+        "images",
+        "features",
+        "slides",
+        "splits",
+        "coords",
+        "shares",
+        "fold",
+        "folds",
+    ),
     *("group", "mpp", "tile", "background", "tissue", "stain", "target", "class_names"),
 )
 """Settings that say what the data is."""
@@ -49,8 +60,8 @@ def write_card(folder: str | Path) -> Path:
     task = str(settings.get("task", ""))
     parts = [
         f"# Model card: {_text(folder.resolve().name)}",
-        f"A Keras model for {_TITLES.get(task, task)}, trained by `tfbig train --task {_text(task)}`. Written from the run "
-        "folder; what the data is, and who may use the model for what, is yours to add.",
+        f"A Keras model for {_TITLES.get(task, task)}, trained by `tfbig train --task {_text(task)}`. Written from the "
+        "run folder; what the data is, and who may use the model for what, is yours to add.",
         "## Model",
         _table([("file", run_folder.MODEL), *_model(folder, settings), *_named(versions)]),
         "## Data",
@@ -60,7 +71,9 @@ def write_card(folder: str | Path) -> Path:
         _about_results(metrics),
         "## Settings",
         "`config.yaml` has all of them; `tfbig train --config config.yaml --out FOLDER` uses them again.",
-        _table(_given(settings, [name for name in settings if name not in (*_DATA, "task", "out")])),
+        _table(
+            _given(settings, [name for name in settings if name not in (*_DATA, "task", "out")])
+        ),
         "## Limits",
         "\n".join(f"- {line}" for line in _limits(settings, metrics, failed)),
     ]
@@ -134,7 +147,9 @@ def _limits(
         lines.append("Nothing was held back for a test.")
     if settings.get("fold") is None:
         lines.append("One split of the data: `--folds` says how much results depend on it.")
-    lines.append(f"One seed ({settings.get('seed', 0)}): `--seeds` says how much results depend on it.")
+    lines.append(
+        f"One seed ({settings.get('seed', 0)}): `--seeds` says how much results depend on it."
+    )
     if str(settings.get("precision", "")).startswith("mixed"):
         lines.append(f"Computed in {_text(settings['precision'])}, which rounds.")
     if failed:
