@@ -7,7 +7,6 @@ from typing import Any
 
 import commands
 import links
-import machines
 import recipe_table
 import reference
 from mkdocs.structure.files import File, Files
@@ -47,7 +46,7 @@ def _named(entry: Any) -> set[str]:
 
 
 def _generated() -> dict[str, str]:
-    return {**reference.pages(), **commands.pages(), **recipe_table.pages(), **machines.pages()}
+    return {**reference.pages(), **commands.pages(), **recipe_table.pages()}
 
 
 def on_files(files: Files, config: Any) -> Files:
