@@ -1,10 +1,10 @@
-"""Writes what documents have from elsewhere: figures of benchmarks, tables of them, and a plan.
+"""Writes what documents have from elsewhere: figures of benchmarks, tables of them, a plan, and pages of plans.
 
     python docs/write_pages.py
 
 A figure is a number before a comment with its name, `6.4<!--unet seconds-->`, and docs/figures.yaml says which line of
-benchmarks/results.jsonl it is in. A block is what is between `<!-- generated: NAME -->` and `<!-- end -->`, and `BLOCKS`
-has the function that writes it.
+benchmarks/results.jsonl it is in. A block is what is between `<!-- generated: NAME -->` and `<!-- end -->`, and
+`BLOCKS` has the function that writes it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 import figure_tables
+import plan_pages
 import yaml
 from write_papers import Line, figure, results
 
@@ -91,14 +92,19 @@ def written(text: str, known: dict[str, str], lines: list[Line]) -> str:
     return BLOCK.sub(block, NUMBER.sub(number, text))
 
 
+def machines() -> dict[Path, str]:
+    """Return the pages of plans, which are written as a whole."""
+    return {ROOT / "docs" / place: text for place, text in plan_pages.pages().items()}
+
+
 def main() -> None:
     """Write the documents."""
     known, lines = names(), results()
-    for path in DOCUMENTS:
-        old = path.read_text(encoding="utf-8")
-        new = written(old, known, lines)
-        if new != old:
-            path.write_text(new, encoding="utf-8")
+    texts = {path: written(path.read_text(encoding="utf-8"), known, lines) for path in DOCUMENTS}
+    for path, text in {**texts, **machines()}.items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
             print(path.relative_to(ROOT))
 
 

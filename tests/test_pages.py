@@ -1,11 +1,10 @@
-"""Code of documents runs, commands in them are those of the parser, and what is written from elsewhere is up to date."""
+"""Code of documents runs, commands in them parse, and what is written from elsewhere is up to date."""
 
 from __future__ import annotations
 
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -27,10 +26,6 @@ PAGES = sorted(
         ROOT / "recipes/README.md",
     }
 )
-SLOW = {"README.md", "docs/start.md", "docs/faq.md", "CONTRIBUTING.md"} | {
-    path.relative_to(ROOT).as_posix() for path in (ROOT / "docs/guides").glob("*.md")
-}
-"""Pages whose blocks take longer than a second."""
 
 
 def with_code(page: Path) -> bool:
@@ -39,14 +34,14 @@ def with_code(page: Path) -> bool:
     return bool(kinds & {"python", "run", "prints", "raises"})
 
 
-def _case(page: Path) -> Any:
-    name = page.relative_to(ROOT).as_posix()
-    return pytest.param(page, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
-
-
+@pytest.mark.slow
 @pytest.mark.plain
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
-@pytest.mark.parametrize("page", [_case(page) for page in PAGES if with_code(page)])
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if with_code(page)],
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
+)
 def test_code_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = {"keras": keras, "np": np, "tf": tf, "tfbig": tfbig, "monkeypatch": monkeypatch}
@@ -116,6 +111,12 @@ def test_figures_and_blocks_are_up_to_date(page: Path) -> None:
     """Run `python docs/write_pages.py` after new results, or a change of a figure."""
     text = page.read_text(encoding="utf-8")
     assert write_pages.written(text, write_pages.names(), write_pages.results()) == text
+
+
+def test_pages_of_plans_are_up_to_date() -> None:
+    """Run `python docs/write_pages.py` after `python docs/plan_table.py`."""
+    pages = write_pages.machines()
+    assert {path: path.read_text(encoding="utf-8") for path in pages} == pages
 
 
 def test_every_figure_is_used() -> None:

@@ -7,11 +7,9 @@ from typing import Any
 
 import commands
 import links
-import machines
+import recipe_table
 import reference
 from mkdocs.structure.files import File, Files
-
-import recipes
 
 DOCS = links.DOCS
 FIRST = ("index.md", "README.md")
@@ -48,7 +46,7 @@ def _named(entry: Any) -> set[str]:
 
 
 def _generated() -> dict[str, str]:
-    return {**reference.pages(), **commands.pages(), **recipes.pages(), **machines.pages()}
+    return {**reference.pages(), **commands.pages(), **recipe_table.pages()}
 
 
 def on_files(files: Files, config: Any) -> Files:

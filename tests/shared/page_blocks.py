@@ -183,6 +183,6 @@ def run_page(path: Path, names: dict[str, Any]) -> None:
             lines = execute(block.code, names, where)
             assert matches(f"...{block.text}...", lines), f"{where}: {lines}"
         elif block.kind == "raises":
-            with pytest.raises(Exception) as raised:
+            with pytest.raises(Exception) as raised:  # any error; its message is compared
                 execute(block.code, names, where)
             assert matches(block.text, str(raised.value)), f"{where}: {raised.value}"

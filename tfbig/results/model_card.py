@@ -60,8 +60,8 @@ def write_card(folder: str | Path) -> Path:
     task = str(settings.get("task", ""))
     parts = [
         f"# Model card: {_text(folder.resolve().name)}",
-        f"A Keras model for {_TITLES.get(task, task)}, trained by `tfbig train --task {_text(task)}`. Written from the run "
-        "folder; what the data is, and who may use the model for what, is yours to add.",
+        f"A Keras model for {_TITLES.get(task, task)}, trained by `tfbig train --task {_text(task)}`. Written from the "
+        "run folder; what the data is, and who may use the model for what, is yours to add.",
         "## Model",
         _table([("file", run_folder.MODEL), *_model(folder, settings), *_named(versions)]),
         "## Data",

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "docs"))
+from typing import Any
 
 import plan_table
 from plan_table import HOSTS, MACHINES, NETWORKS, SIDES, Row
+from write_papers import results
 
-HEAD = (
-    "Nothing here was run: these are predictions of the planner for one training step of one image in float32, all "
-    "BatchNormalization trained. Times of two CPU cores are at the default rates of a two-core machine, which "
-    "[measured](../measured.md) compares with runs; the largest took 1.5 to 3 times the prediction, beside other work. Times of cards "
-    "assume half of the peak of operations in float32 that the maker states, 0.8 of its memory bandwidth, and half of PCIe 4.0; tfbig "
-    "has not been run on a GPU yet, so they are an order of magnitude. `--store bfloat16` needs about half of memory and disk. "
-    "A program has 0.85 of the host memory, 0.8 of that of a card, and 1 TB of scratch disk. Your own case: `tfbig plan NETWORK 32768x32768 "
-    "--host-memory 64GB`."
-)
+
+def about(lines: list[dict[str, Any]]) -> str:
+    """Return what the times of the tables are, with the ratio of measured to predicted times of large images.
+
+    Args:
+        lines: Lines of benchmarks.
+    """
+    huge = [line for line in lines if line["case"].endswith(" huge")]
+    ratios = [line["seconds"] / line["predicted_seconds"] for line in huge]
+    return (
+        "Nothing here was run: these are predictions of the planner for one training step of one image in float32, all "
+        "BatchNormalization trained. Times of two CPU cores are at the default rates of a two-core machine; runs of "
+        f"{len(ratios)} large images took {min(ratios):.1f} to {max(ratios):.1f} times the prediction, beside other "
+        "work ([measured](../measured.md#other-networks)). Times of cards assume half of the peak of operations in "
+        "float32 that the maker states, 0.8 of its memory bandwidth, and half of PCIe 4.0; tfbig has not been run on a "
+        "GPU yet, so they say no more than the order of magnitude. `--store bfloat16` needs about half of memory and "
+        "disk. A program has 0.85 of the host memory, 0.8 of that of a card, and 1 TB of scratch disk. Your own case: "
+        "`tfbig plan NETWORK 32768x32768 --host-memory 64GB`."
+    )
+
+
+HEAD = about(results())
 
 
 def duration(seconds: float) -> str:
