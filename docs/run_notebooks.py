@@ -23,7 +23,7 @@ from pathlib import Path
 import jupytext
 import nbformat
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbconvert import MarkdownExporter
 from nbconvert.writers import FilesWriter
 
@@ -115,6 +115,7 @@ def execute(notebook: nbformat.NotebookNode, scratch: Path) -> None:
         timeout=SECONDS,
         kernel_name="python3",
         startup_timeout=SECONDS,
+        coalesce_streams=True,
         extra_arguments=["--log-level=40"],  # errors only
         resources={"metadata": {"path": str(FOLDER)}},
     )
@@ -171,7 +172,7 @@ def run(path: Path, out: Path) -> list[str]:
         try:
             execute(notebook, Path(scratch))
             failures = []
-        except CellExecutionError as error:
+        except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             failures = [str(error)]
     out.mkdir(parents=True, exist_ok=True)
     write(notebook, path.stem, out)  # as far as it ran

@@ -22,18 +22,20 @@ from tfbig.models.resnet import resnet18
 SHAPE = (1, 2048, 2048, 3)
 
 
-def build(host: str) -> tfbig.StreamedModel:
-    """Return a compiled ResNet-18 whose training step stays within some host memory."""
-    keras.utils.set_random_seed(0)
-    image = keras.Input((None, None, 3))
-    x = resnet18(include_top=False, pooling="avg")(image)
-    model = keras.Model(image, keras.layers.Dense(1, activation="sigmoid")(x))
+keras.utils.set_random_seed(0)
+image = keras.Input((None, None, 3))
+features = resnet18(include_top=False, pooling="avg")(image)
+model = keras.Model(image, keras.layers.Dense(1, activation="sigmoid")(features))
+
+
+def within(host: str) -> tfbig.StreamedModel:
+    """Return the model, ready to train within some host memory."""
     big = tfbig.stream(model, tfbig.Budget(host=host))
     big.compile("adam", "binary_crossentropy")
     return big
 
 
-big = build("1.2GB")
+big = within("1.2GB")
 plan = big.plan(SHAPE)
 plan.summary()
 
@@ -82,7 +84,7 @@ def draw(plan: tfbig.Plan, axes: plt.Axes) -> None:
 
 figure, both = plt.subplots(1, 2, figsize=(11, 3.8), sharey=True, layout="constrained")
 for axes, host in zip(both, ("4GB", "1.2GB"), strict=True):
-    chosen = build(host).plan(SHAPE)
+    chosen = within(host).plan(SHAPE)
     draw(chosen, axes)
     axes.set_title(
         f"budget of {host}: {chosen.total_bytes / 1e9:.2f} GB, {chosen.seconds:.1f} s predicted"
@@ -100,8 +102,8 @@ plt.show()
 # Ask for the plans of many, and look where the time begins to rise.
 
 # %%
-budgets = [4.0, 3.0, 2.0, 1.5, 1.2, 1.0, 0.8, 0.7]
-plans = [build(f"{gigabytes}GB").plan(SHAPE) for gigabytes in budgets]
+budgets = [4.0, 3.0, 2.0, 1.5, 1.2, 1.0, 0.8]
+plans = [within(f"{gigabytes}GB").plan(SHAPE) for gigabytes in budgets]
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained")
 left.plot(budgets, [p.seconds for p in plans], "o-")
@@ -122,7 +124,7 @@ assert all(p.total_bytes <= g * 1e9 for p, g in zip(plans, budgets, strict=True)
 
 # %%
 try:
-    build("200MB").plan(SHAPE)
+    within("200MB").plan(SHAPE)
 except tfbig.BudgetError as error:
     print(error)
 else:

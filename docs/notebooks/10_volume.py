@@ -22,7 +22,7 @@ import tensorflow as tf
 from scipy import ndimage
 
 
-SHAPE = (128, 128, 128)
+SHAPE = (80, 80, 80)
 
 
 def vessels(shape, seed, count=12):
@@ -43,7 +43,7 @@ def vessels(shape, seed, count=12):
 
 volume, tubes = vessels(SHAPE, seed=0)
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
-left.imshow(volume[64, ..., 0], cmap="gray")
+left.imshow(volume[40, ..., 0], cmap="gray")
 left.set_title("one slice")
 middle.imshow(volume.max(0)[..., 0], cmap="gray")
 middle.set_title("the brightest voxels of all slices")
@@ -75,7 +75,7 @@ x = block(layers.Concatenate()([x, first]), 8)
 model = keras.Model(voxels, layers.Conv3D(1, 1, activation="sigmoid")(x))
 start = model.get_weights()
 
-big = tfbig.stream(model, tfbig.Budget(host="300MB"))
+big = tfbig.stream(model, tfbig.Budget(host="200MB"))
 big.compile(keras.optimizers.Adam(0.02), "binary_crossentropy", metrics=[tfbig.metrics.Dice()])
 big.plan((1, *SHAPE, 1)).summary()
 
@@ -134,7 +134,7 @@ assert np.allclose(streamed, plain, rtol=1e-4)
 # Some more steps on the one volume, then the answer for a second one.
 
 # %%
-history = big.fit(*batch, epochs=25, verbose=0).history
+history = big.fit(*batch, epochs=15, verbose=0).history
 other, truth = vessels(SHAPE, seed=1)
 found = big.predict(other[None], verbose=0)[0]
 
