@@ -1,4 +1,4 @@
-"""A U-Net with BatchNormalization, for pictures of cells and other masks of fine structures."""
+"""A U-Net with BatchNormalization for images of any number of channels: satellite scenes, pictures of cells."""
 
 from __future__ import annotations
 
@@ -6,49 +6,62 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+from keras import layers
 
 
 def unet(
-    input_shape: Sequence[int | None] = (None, None, 3),
-    outputs: int = 2,
+    mean: Sequence[float],
+    std: Sequence[float],
+    outputs: int,
+    activation: str | None = "softmax",
+    *,
     filters: int = 16,
-    depth: int = 3,
+    depth: int = 4,
+    values: tuple[float, float] | None = None,
     name: str = "unet",
 ) -> keras.Model:
-    """Build a U-Net: Ronneberger et al., "U-Net" (MICCAI 2015), with padding "same" and BatchNormalization.
+    """Build a U-Net after Ronneberger, Fischer, Brox (MICCAI 2015), with padding "same" and BatchNormalization.
 
-    Each level has two convolutions of 3 x 3. Max pooling halves rows and columns, and nearest neighbours double them.
+    Each level has two 3 x 3 convolutions, each followed by BatchNormalization and ReLU. Levels are joined by max pooling
+    and by nearest upsampling with a concatenated skip connection.
 
     Args:
-        input_shape: `(H, W, C)`, multiples of `2**depth` or None.
-        outputs: Channels of the output.
-        filters: Channels of the first level; each further level has twice as many.
+        mean: Mean of each channel, subtracted by the first layer.
+        std: Standard deviation of each channel, divided by.
+        outputs: Channels of the output: classes, maps or values.
+        activation: Activation of the output in float32: "softmax" or "sigmoid"; None for values.
+        filters: Channels of the first level; each level below has twice as many.
         depth: Number of times that rows and columns are halved.
+        values: Mean and deviation of the values that are predicted, by which the output is scaled.
         name: Name of the model.
 
     Returns:
-        A plain `keras.Model` from `[N, H, W, C]`, 0 to 255, to `[N, H, W, outputs]`, 0 to 1 by a sigmoid in float32.
+        A plain `keras.Model` from `[N, H, W, C]`, samples as stored, to `[N, H, W, outputs]`. H and W are multiples of
+        `2**depth`.
     """
-    image = keras.Input(input_shape, name="image")
-    x = keras.layers.Rescaling(1 / 255)(image)  # [N, H, W, C], 0..1
-    skipped = []
+    image = keras.Input((None, None, len(mean)), name="image")
+    variance = [deviation**2 for deviation in std]
+    x = layers.Normalization(mean=[*mean], variance=variance, name="normalization")(image)
+    skips = []
     for level in range(depth):
-        x = _convolved(x, filters * 2**level)
-        skipped.append(x)
-        x = keras.layers.MaxPooling2D(2)(x)  # [N, H/2, W/2, f]
-    x = _convolved(x, filters * 2**depth)
+        x = _two_convolutions(x, filters << level, f"down{level}")
+        skips.append(x)
+        x = layers.MaxPooling2D(2, name=f"pool{level}")(x)
+    x = _two_convolutions(x, filters << depth, "bottom")
     for level in reversed(range(depth)):
-        x = keras.layers.UpSampling2D(2)(x)
-        x = keras.layers.Concatenate()([x, skipped[level]])
-        x = _convolved(x, filters * 2**level)
-    x = keras.layers.Conv2D(outputs, 1, name="logits")(x)
-    return keras.Model(image, keras.layers.Activation("sigmoid", dtype="float32")(x), name=name)
+        x = layers.UpSampling2D(2, name=f"enlarged{level}")(x)
+        x = layers.Concatenate(name=f"joined{level}")([x, skips[level]])
+        x = _two_convolutions(x, filters << level, f"up{level}")
+    x = layers.Conv2D(outputs, 1, activation=activation, dtype="float32", name="pixels")(x)
+    if values:
+        x = layers.Rescaling(values[1], values[0], dtype="float32", name="values")(x)
+    return keras.Model(image, x, name=name)
 
 
-def _convolved(x: Any, filters: int) -> Any:
-    """Return two convolutions, each with BatchNormalization and ReLU."""
-    for _ in range(2):
-        x = keras.layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
-        x = keras.layers.BatchNormalization(momentum=0.9)(x)
-        x = keras.layers.ReLU()(x)
+def _two_convolutions(x: Any, channels: int, name: str) -> Any:
+    for number in (1, 2):
+        place = f"{name}_{number}"
+        x = layers.Conv2D(channels, 3, padding="same", use_bias=False, name=place)(x)
+        x = layers.BatchNormalization(momentum=0.9, name=f"{place}_norm")(x)
+        x = layers.ReLU(name=f"{place}_relu")(x)
     return x

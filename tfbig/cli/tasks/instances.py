@@ -52,7 +52,9 @@ class InstancesTask(Task[InstanceSettings, Data]):
         keras.config.set_dtype_policy(settings.precision)
         keras.utils.set_random_seed(settings.seed)
         channels = data.train.images[0].image.shape[2]
-        twin = unet((None, None, channels), instance_images.MAPS, settings.filters, settings.depth)
+        mean, std = [0.0] * channels, [255.0] * channels
+        width, depth = settings.filters, settings.depth
+        twin = unet(mean, std, instance_images.MAPS, "sigmoid", filters=width, depth=depth)
         twin = machine.synchronize_norm(settings, twin)
         model = twin
         if not machine.is_plain(settings):

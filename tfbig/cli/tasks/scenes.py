@@ -19,7 +19,7 @@ from tfbig.cli.settings.scene_settings import SceneSettings
 from tfbig.cli.tasks import fitting, scene_results
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 from tfbig.data.worker_shards import Shard
-from tfbig.models.scene_unet import scene_unet
+from tfbig.models.unet import unet
 from tfbig.training import Epochs
 
 AVERAGED = "mean_with_sample_weight"
@@ -115,10 +115,11 @@ def make_model(settings: SceneSettings) -> keras.Model:
         settings: Settings of the run, with what the data decided.
     """
     assert settings.mean is not None and settings.std is not None
-    count = len(settings.class_names or ()) if settings.target == "class" else 1
-    values = settings.value_scale if settings.target == "regression" else None
-    width, depth = settings.width, settings.depth
-    return scene_unet(settings.mean, settings.std, count, width=width, depth=depth, values=values)
+    size: dict[str, int] = {"filters": settings.width, "depth": settings.depth}
+    mean, std = settings.mean, settings.std
+    if settings.target == "regression":
+        return unet(mean, std, 1, None, values=settings.value_scale, **size)
+    return unet(mean, std, len(settings.class_names or ()), **size)
 
 
 def make_loss(settings: SceneSettings) -> keras.losses.Loss:
