@@ -3,7 +3,7 @@
     python benchmarks/volumes.py [--size 388 512 512 --features 16 32 64 128 160 160 --host 12GB]
     python benchmarks/volumes.py --plain --size 96 128 128
 
-The volume is noise, its labels are two classes; the loss is Dice and cross-entropy. Prints the plan, the seconds of each
+The loss is Dice and cross-entropy of two classes. Prints the plan, the seconds of each
 sweep, and one JSON line: seconds of the step, tracing included, and the peak memory of the process.
 """
 
