@@ -29,11 +29,12 @@ def unet3d(
 ) -> keras.Model:
     """Build the 3-D U-Net that nnU-Net plans for volumes, with instance normalisation, as a plain Keras model.
 
-    Reproduces `PlainConvUNet` of the package dynamic-network-architectures 0.4.4, with the arguments that nnU-Net passes:
-    convolutions with bias, InstanceNorm with scale and shift, LeakyReLU, strided convolutions instead of pooling, and
-    transposed convolutions whose kernels are their strides. Isensee et al., "nnU-Net: a self-configuring method for
-    deep learning-based biomedical image segmentation", Nature Methods 18, 2021. Weights are drawn as its `InitWeights_He`
-    does. With deep supervision, one channel, two classes and all else by default the network has 31 195 594 parameters.
+    Reproduces `PlainConvUNet` of the package dynamic-network-architectures 0.4.4, with the arguments that
+    nnU-Net passes: convolutions with bias, InstanceNorm with scale and shift, LeakyReLU, strided convolutions
+    instead of pooling, and transposed convolutions whose kernels are their strides. Weights are drawn as its
+    `InitWeights_He` does. Isensee et al., "nnU-Net: a self-configuring method for deep learning-based biomedical
+    image segmentation", Nature Methods 18, 2021. With deep supervision, two classes and all else by default the
+    network has 31 195 594 parameters.
 
         encoder stage i   num_convolutions x (convolution, InstanceNorm, LeakyReLU); the first one has strides[i]
         decoder stage i   transposed convolution by strides[i + 1], encoder stage i behind it along the channels,
@@ -47,11 +48,11 @@ def unet3d(
             which has stride 1.
         kernel_sizes: Odd kernel sizes of each stage, for each axis or for all three; one number stands for all stages.
         num_convolutions: Convolutions of each stage of encoder and decoder.
-        deep_supervision: Whether every decoder stage is an output, the finest first, as for training in nnU-Net; by
-            default only the finest is. See `tfbig.losses.deep_supervision`.
-        sizes: `(D, H, W)` of the volumes, None where it varies. A size that is known may be any number: zeros behind the
-            volume fill it to a multiple of the total stride, and the outputs are cropped. Sizes that vary must be
-            multiples of the total stride.
+        deep_supervision: Whether every decoder stage is an output, the finest first, as for training in nnU-Net;
+            by default only the finest is. See `tfbig.losses.deep_supervision`.
+        sizes: `(D, H, W)` of the volumes, None where it varies. A size that is known may be any number: zeros behind
+            the volume fill it to a multiple of the total stride, and the outputs are cropped. Sizes that vary must
+            be multiples of the total stride.
         name: Name of the model.
 
     Returns:
@@ -146,7 +147,7 @@ def _block(
 def _convolution(
     x: keras.KerasTensor, width: int, kernel: Triple, stride: Triple, name: str
 ) -> keras.KerasTensor:
-    """Add a convolution, padded by half of the kernel on all sides as in torch: "same" in Keras depends on the stride."""
+    """Add a convolution, padded by half of the kernel on all sides as in torch; "same" depends on the stride."""
     strided = any(s > 1 for s in stride)
     if strided and any(k > 1 for k in kernel):
         x = keras.layers.ZeroPadding3D([k // 2 for k in kernel], name=f"{name}.pad")(x)

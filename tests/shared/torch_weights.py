@@ -24,8 +24,13 @@ def write_transformers(folder: Path, *specs: dict[str, Any]) -> Path:
     return _run("torch_transformers.py", folder, json.dumps(specs))
 
 
+def write_unet3d(file: Path) -> Path:
+    """Add the outputs of a 3-D U-Net to a file with its weights, as `tests/programs/torch_unet3d.py` says."""
+    return _run("torch_unet3d.py", file)
+
+
 def _run(program: str, folder: Path, *arguments: str) -> Path:
-    """Run a program that writes to a folder; skip without torch."""
+    """Run a program that writes to a folder or file; skip without torch."""
     for library in ("torchvision", "timm"):
         if importlib.util.find_spec(library) is None:
             pytest.skip(f"{library} is not installed")

@@ -43,9 +43,9 @@ def labels_of_outputs(
 ) -> list[Any]:
     """Return the labels of each output: those of the voxels nearest to the centres of its voxels.
 
-    Output i has one voxel for `s` voxels along an axis, where `s` is the product of the strides up to stage i. Its voxel j
-    gets the label of voxel `s * j + s // 2`, as `torch.nn.functional.interpolate(mode="nearest-exact")` chooses it in
-    nnU-Net; the last one that of the last voxel, where there are not as many.
+    Output i has one voxel for `s` voxels along an axis, where `s` is the product of the strides up to stage i. Its
+    voxel j gets the label of voxel `s * j + s // 2`, which `torch.nn.functional.interpolate(mode="nearest-exact")`
+    chooses in nnU-Net; the last one that of the last voxel, where there are not as many.
 
     Args:
         labels: `[N, D, H, W]` or `[N, D, H, W, C]`; a NumPy array or a tensor.

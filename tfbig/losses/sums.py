@@ -11,8 +11,8 @@ import keras
 class LossOfSums(keras.losses.Loss):
     """Loss of each image that is a function of sums over its pixels.
 
-    Streamed, the sums of all strips are added up before the function is applied, so the loss is that of the whole image.
-    In a plain Keras model it is an ordinary loss. Subclasses define `sums` and `of_sums`, and `call` follows from them.
+    Streamed, the sums of all strips are added up before the function is applied, so the loss is that of the whole
+    image. In a plain Keras model it is an ordinary loss. Subclasses define `sums` and `of_sums`, not `call`.
 
     Attributes:
         class_labels: Whether labels are class indices, of one channel, however many the prediction has.

@@ -1,8 +1,8 @@
 """Losses and metrics of images, strip by strip.
 
 A loss that is a mean over pixels is a sum over strips: the part of one strip and its gradient need nothing from
-other strips, so the last sweep is fused. Dice and Tversky are ratios of sums, and `tfbig.losses.LossOfSums` any function
-of them: their gradient needs the sums over the whole image first, so they are barriers.
+other strips, so the last sweep is fused. Dice and Tversky are ratios of sums, and `tfbig.losses.LossOfSums` any
+function of them: their gradient needs the sums over the whole image first, so they are barriers.
 """
 
 from __future__ import annotations

@@ -204,11 +204,15 @@ def group_normalization(call: Call) -> int:
     groups = call.channels if layer.groups == -1 else layer.groups
     each = call.channels // groups
 
-    def grouped(x: tf.Tensor) -> tf.Tensor:  # [N, r, ..., groups, C / groups]
+    def grouped(
+        x: tf.Tensor,
+    ) -> tf.Tensor:  # [N, r, ..., groups, C / groups]; as it is, if each channel is a group
+        if each == 1:
+            return x
         split = tf.reshape(x, tf.concat([tf.shape(x)[:-1], [groups, each]], 0))
         return tf.ensure_shape(split, [*x.shape[:-1], groups, each])
 
-    axes = [*range(1, spatial + 1), spatial + 2]
+    axes = [*range(1, spatial + 1), *([spatial + 2] if each > 1 else [])]
     op = MomentsOf(lambda batch: [batch, groups], axes, grouped)
     statistics = call.graph.reduce(f"{layer.name}/moments", op, call.inputs)
     return _affine(call, statistics, lambda t: _expand(t, axes), grouped)

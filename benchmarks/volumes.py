@@ -1,0 +1,133 @@
+"""Time and memory of a training step of the 3-D U-Net of nnU-Net on a whole volume, streamed or in plain Keras.
+
+    python benchmarks/volumes.py [--size 388 512 512 --features 16 32 64 128 160 160 --host 12GB]
+    python benchmarks/volumes.py --plain --size 96 128 128
+
+The loss is Dice and cross-entropy of two classes. Prints the plan, the seconds of each
+sweep, and one JSON line: seconds of the step, tracing included, and the peak memory of the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[0] = os.path.dirname(HERE)
+
+import numpy as np
+
+from benchmarks import huge, report
+
+FEATURES = (32, 64, 128, 256, 320, 320)
+
+
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the arguments of the command line."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--size", type=int, nargs=3, default=[388, 512, 512], help="D H W")
+    parser.add_argument("--features", type=int, nargs="+", default=list(FEATURES))
+    parser.add_argument("--deep", action="store_true", help="with deep supervision")
+    parser.add_argument("--plain", action="store_true", help="the plain Keras model")
+    parser.add_argument("--host", help="bytes of host memory; by default what is available")
+    parser.add_argument("--disk", help="bytes of disk; by default what is free")
+    parser.add_argument("--scratch", help="directory of the scratch file")
+    parser.add_argument("--strips", default="1GB", help="bytes of strips")
+    parser.add_argument("--store", help="element type of stored images")
+    parser.add_argument("--steps", type=int, default=1, help="training steps; the last is counted")
+    parser.add_argument("--only-plan", action="store_true", help="print the plan, and end")
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    print(step(parse_arguments()))
+
+
+def step(arguments: argparse.Namespace) -> str:
+    """Return the JSON line of one step."""
+    import keras
+
+    import tfbig
+    from tfbig.losses import DiceCrossentropy, deep_supervision
+    from tfbig.models.unet3d import unet3d
+
+    keras.utils.set_random_seed(0)
+    size = tuple(arguments.size)
+    base, _ = report.memory_bytes()
+    model: Any = unet3d(
+        2, 1, arguments.features, sizes=size, deep_supervision=arguments.deep, name="unet3d"
+    )
+    count, parameters = len(model.outputs), model.count_params()
+    if not arguments.plain:
+        budget = tfbig.Budget(
+            arguments.strips, arguments.host, disk=arguments.disk, scratch=arguments.scratch
+        )
+        model = tfbig.stream(model, budget, store=arguments.store, plain_if_small=False)
+    losses = [DiceCrossentropy() for _ in range(count)]
+    weights = deep_supervision.loss_weights(count) if count > 1 else None
+    model.compile("sgd", losses if count > 1 else losses[0], loss_weights=weights)
+    figures: dict[str, Any] = {"way": "plain" if arguments.plain else "streamed"}
+    if not arguments.plain:
+        plan = model.plan((1, *size, 1))
+        print(plan, file=sys.stderr, flush=True)
+        figures |= planned(plan, base)
+    if not arguments.only_plan:
+        labels, volume = data(size)
+        targets = deep_supervision.labels_of_outputs(labels, count)
+        figures |= timed(model, volume, targets if count > 1 else targets[0], arguments.steps)
+    return report.line(
+        "unet3d step",
+        [*size, 1],
+        features=arguments.features,
+        deep_supervision=arguments.deep,
+        parameters=parameters,
+        store=arguments.store or "float32",
+        base_bytes=base,
+        **figures,
+    )
+
+
+def data(size: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels `[1, D, H, W, 1]`, a ball, and a volume that shows it behind noise."""
+    grid = np.ogrid[tuple(slice(-1, 1, n * 1j) for n in size)]
+    ball = sum(np.asarray(axis, np.float32) ** 2 for axis in grid) < 0.3
+    volume = np.random.default_rng(0).standard_normal(size, np.float32) + ball
+    return ball[None, ..., None].astype(np.uint8), volume[None, ..., None]
+
+
+def planned(plan: Any, base: int) -> dict[str, Any]:
+    """Return the figures of a plan."""
+    return {
+        "predicted_seconds": round(plan.seconds, 1),
+        "planned_bytes": base + plan.total_bytes,
+        "disk_bytes": plan.projected.disk,
+    }
+
+
+def timed(model: Any, volume: np.ndarray, targets: Any, steps: int) -> dict[str, Any]:
+    """Train some steps, and return the figures of the last."""
+    sweeps = huge.follow()
+    for _ in range(steps):
+        sweeps.clear()
+        began, used = time.perf_counter(), time.process_time()
+        loss = model.train_on_batch(volume, targets)
+        seconds, processor = time.perf_counter() - began, time.process_time() - used
+    ends = sorted((last, name) for name, last in sweeps.items())
+    starts = [began, *(last for last, _ in ends)]
+    pairs = zip(starts, ends, strict=False)
+    return {
+        "seconds": round(seconds, 1),
+        "processor_seconds": round(processor, 1),
+        "peak_bytes": report.memory_bytes()[1],
+        "loss": float(np.ravel(loss)[0]),
+        "sweeps": {name: round(last - start, 1) for start, (last, name) in pairs},
+    }
+
+
+if __name__ == "__main__":
+    main()
