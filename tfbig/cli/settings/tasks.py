@@ -33,7 +33,6 @@ from tfbig.cli.settings.training_settings import (
     encoder_weights_flag,
     epochs_flag,
 )
-
 from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSettings
 
 
