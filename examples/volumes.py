@@ -3,7 +3,8 @@
     python examples/volumes.py tubes
     tfbig dataset nnunet tubes
 
-Every volume holds two parallel tubes of the same brightness. One of them begins with a bright bead: it is an artery, the
+Every volume holds two parallel tubes of the same brightness. One of them begins with a bright bead: it is an artery,
+the
 other one a vein. Far from the bead nothing tells them apart, so a crop that does not reach it cannot be labelled.
 """
 

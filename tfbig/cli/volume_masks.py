@@ -41,9 +41,9 @@ def predict(
     limit = threshold if probability else float(np.log(threshold / (1 - threshold)))
 
     def classes(outputs: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-        if outputs.shape[-1] == 1:
-            return (outputs > limit).astype(np.uint8)
-        return outputs.argmax(-1)[..., None].astype(np.uint8)
+        single = outputs.shape[-1] == 1
+        chosen = outputs > limit if single else outputs.argmax(-1)[..., None]
+        return np.asarray(chosen, np.uint8)
 
     if hasattr(model, "predict_to"):
         prediction = model.predict_to(image, str(scratch), classes)
@@ -53,7 +53,8 @@ def predict(
         prediction = sources.open(scratch)
     if prediction.shape[:3] != image.shape[:3]:
         raise SourceError(
-            f"{volume.name}: the network maps {image.shape[:3]} voxels to {prediction.shape[:3]}; expected as many. Use a "
+            f"{volume.name}: the network maps {image.shape[:3]} voxels to {prediction.shape[:3]}; expected as many. "
+            "Use a "
             "network that pads."
         )
     return preparation.restored(prediction, volume)

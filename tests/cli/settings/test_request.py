@@ -19,7 +19,15 @@ COMMANDS = (
     "evaluate",
     "compare",
 )
-TASKS = ("segmentation", "mil", "patchgd", "patchgd-segmentation", "scenes")
+TASKS = (
+    "segmentation",
+    "mil",
+    "patchgd",
+    "patchgd-segmentation",
+    "volume-segmentation",
+    "scenes",
+    "instances",
+)
 HELP = {
     "tfbig": (main, ["--help"]),
     **{name: (main, [name, "--help"]) for name in COMMANDS},

@@ -76,7 +76,8 @@ def read(folder: Path) -> VolumeSet:
         others = _listed_tests(folder, about, len(channels))
     if not cases:
         raise SourceError(
-            f"{file}: none of its cases has an image and labels; expected imagesTr/CASE_0000.nii.gz and labelsTr/CASE.nii.gz. "
+            f"{file}: none of its cases has an image and labels; expected imagesTr/CASE_0000.nii.gz and "
+            "labelsTr/CASE.nii.gz. "
             f"{missing[0] if missing else 'Check the folder.'}"
         )
     name = str(about.get("name") or folder.resolve().name)
@@ -121,12 +122,14 @@ def _classes(about: Mapping[str, Any], file: Path) -> tuple[str, ...]:
         labels = {str(name): int(number) for number, name in labels.items()}
     if IGNORE in labels:
         raise SourceError(
-            f"{file}: has a label '{IGNORE}', for voxels that are not learned, which tfbig does not support. Use complete labels."
+            f"{file}: has a label '{IGNORE}', for voxels that are not learned, which tfbig does not support. Use "
+            "complete labels."
         )
     regions = [name for name, value in labels.items() if isinstance(value, list)]
     if regions:
         raise SourceError(
-            f"{file}: label '{regions[0]}' is a region of several values, which tfbig does not train. Give each value one label."
+            f"{file}: label '{regions[0]}' is a region of several values, which tfbig does not train. Give each "
+            "value one label."
         )
     try:
         by_number = {int(value): str(name) for name, value in labels.items()}

@@ -59,7 +59,8 @@ class Preparation:
         """
         if volume.shape[3] != 1:
             raise SourceError(
-                f"{volume.name}: holds {volume.shape[3]} channels; expected labels of one, [D, H, W]. Take the maximum of "
+                f"{volume.name}: holds {volume.shape[3]} channels; expected labels of one, [D, H, W]. Take the "
+                "maximum of "
                 "one-hot labels, or one time of a series."
             )
         return self._on_grid(KnownLabels(volume, classes), nearest=True)
@@ -118,19 +119,20 @@ class Normalised(MappedVolume):
 
     def __init__(self, volume: Volume, window: tuple[float, float] | None) -> None:
         super().__init__(volume, np.float32, volume.name)
-        self._window = window
+        self._range = window
 
     def _convert(self, samples: npt.NDArray[Any]) -> npt.NDArray[Any]:
         centre, scale = self._centre_and_scale
-        values = (samples.astype(np.float64) - centre) / scale
-        values = values if self._window is None else np.clip(values, -1, 1)
-        return np.nan_to_num(values, nan=0.0).astype(np.float32)
+        values: npt.NDArray[Any] = (samples.astype(np.float64) - centre) / scale
+        values = values if self._range is None else np.clip(values, -1, 1)
+        known: npt.NDArray[Any] = np.nan_to_num(values, nan=0.0).astype(np.float32)
+        return known
 
     @cached_property
     def _centre_and_scale(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """What is subtracted, and then divided by, for each channel."""
-        if self._window is not None:
-            low, high = self._window
+        if self._range is not None:
+            low, high = self._range
             return np.array([(low + high) / 2]), np.array([(high - low) / 2])
         return mean_and_deviation(self._inner)
 
@@ -180,7 +182,8 @@ class KnownLabels(MappedVolume):
         if not known.all():
             wrong = np.unique(np.asarray(values)[~known])
             raise SourceError(
-                f"{self.name}: has the label {wrong[0]:g}; expected 0 to {self._classes - 1}, one for each of {self._classes} "
+                f"{self.name}: has the label {wrong[0]:g}; expected 0 to {self._classes - 1}, one for each of "
+                f"{self._classes} "
                 "classes. Correct the labels, or name all classes."
             )
         return labels.astype(np.float32)
@@ -210,7 +213,8 @@ def stacked(paths: Sequence[Any], name: str, channels: int | None = None) -> Vol
             else f"{channels} channels, [D, H, W, {channels}] or a file for each"
         )
         raise SourceError(
-            f"{name}: holds {volume.shape[3]} channels; expected {several}. Take one time of a series, or use the images that "
+            f"{name}: holds {volume.shape[3]} channels; expected {several}. Take one time of a series, or use the "
+            "images that "
             "the network was trained on."
         )
     return volume

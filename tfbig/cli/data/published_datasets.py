@@ -119,8 +119,10 @@ EXPECTED = {
         "  or the files of MNIST, of which images are made: train-images-idx3-ubyte.gz and so on"
     ),
     "nnunet": (
-        "  dataset.json              channel_names, labels, file_ending; or of the Decathlon modality, labels, training\n"
-        "  imagesTr/CASE_0000.nii.gz a file for each channel, _0000, _0001, ...; of the Decathlon CASE.nii.gz with all\n"
+        "  dataset.json              channel_names, labels, file_ending; or of the Decathlon modality, labels, "
+        "training\n"
+        "  imagesTr/CASE_0000.nii.gz a file for each channel, _0000, _0001, ...; of the Decathlon CASE.nii.gz with "
+        "all\n"
         "  labelsTr/CASE.nii.gz      labels 0, 1, ... on the grid of the image\n"
         "  imagesTs/CASE_0000.nii.gz optional, cases to predict"
     ),

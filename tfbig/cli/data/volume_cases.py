@@ -268,11 +268,8 @@ def open_case(
     stored = prepared_volumes.stacked(images, name)
     label_file = sources.VolumeOnDisk(labels)
     check_same_grid(label_file, stored, "the image")
-    if label_file.grid.affine is None or stored.grid.affine is None:
-        grid = stored.grid  # where one file does not say it, the other does
-    else:
-        grid = label_file.grid
-    label_file.grid = grid
+    if label_file.grid.affine is None:
+        label_file.grid = stored.grid
     return LabelledVolume(
         name,
         preparation.image(stored),
@@ -288,7 +285,8 @@ def _channels(volumes: Sequence[LabelledVolume]) -> int:
     for volume in volumes:
         if volume.image.shape[3] != count:
             raise SourceError(
-                f"{volume.name}: holds {volume.image.shape[3]} channels, {volumes[0].name} {count}; expected as many in each. "
+                f"{volume.name}: holds {volume.image.shape[3]} channels, {volumes[0].name} {count}; expected as "
+                "many in each. "
                 "Take one time of a series, or remove the case."
             )
     return count

@@ -30,7 +30,8 @@ def read(folder: Path, seed: int) -> Found:
     about = nnunet.read(folder)
     found = Found(folder=folder, missing=shortened(about.missing, "files"))
     found.there.append(
-        f"{len(about.cases)} cases with labels, {len(about.others)} to predict, channels {', '.join(about.channels)}, classes "
+        f"{len(about.cases)} cases with labels, {len(about.others)} to predict, channels "
+        f"{', '.join(about.channels)}, classes "
         f"{', '.join(about.classes)}"
     )
     usable: list[Volume] = []
@@ -47,7 +48,8 @@ def read(folder: Path, seed: int) -> Found:
     found.missing += [f"usable case: {line}" for line in shortened(wrong, "cases")]
     found.there += _described(usable, about, counts.tolist())
     found.notes.append(
-        f"training draws 70 % of the cases to train on, 10 % for validation and 20 % to test, with seed {seed}; the folds of "
+        f"training draws 70 % of the cases to train on, 10 % for validation and 20 % to test, with seed {seed}; the "
+        "folds of "
         "nnU-Net (splits_final.json) are not used"
     )
     return found

@@ -9,7 +9,7 @@ from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.background_settings import BackgroundSettings
 from tfbig.cli.settings.channel_settings import ChannelSettings
 from tfbig.cli.settings.data_settings import edge_flag
-from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag
+from tfbig.cli.settings.flag import PLACE, REQUIRED, SESSION, flag, redeclared
 from tfbig.cli.settings.run_settings import MemorySettings, slide_mpp_flag
 from tfbig.cli.settings.yaml_flags import config_flag
 
@@ -165,8 +165,9 @@ class ModelSettings:
         exists="file or folder",
         positional=True,
         metavar="MODEL",
-        help="run folder of train, or .keras file; from images to masks or classes, or from bags of tiles or features "
-        "to classes, or to what --target of the run was",
+        help="run folder of train, or .keras file; from images to masks or classes, from volumes to masks, or from "
+        "bags "
+        "of tiles or features to classes, or to what --target of the run was",
     )
 
 
@@ -257,5 +258,13 @@ class PredictSettings(
 ):
     """Settings of `tfbig predict`."""
 
+    slides: tuple[str, ...] = redeclared(
+        SlideSettings,
+        "slides",
+        REQUIRED,
+        help="slides, folders of slides, or tables of slides, *.csv with a column slide_id and optional path; for a "
+        "network "
+        "of volumes NIfTI or NRRD files, folders of them or of a DICOM series",
+    )
     mpp: float | None = mpp_flag("the network's input")
     level: int | None = level_flag("the resolution of the run, else --level 0; bags: --mpp 0.5")

@@ -35,7 +35,7 @@ class VolumeSegmentationTask:
     task: str = task_flag("volume-segmentation")
     mode: str = mode_flag(
         {
-            "offload": "planes by planes, stored images in host memory or on disk",
+            "offload": "strip by strip along the longest axis, images stored in host memory or on disk",
             "device": "plain Keras on whole crops or volumes, same data and seed",
             "unified": UNIFIED,
         }
@@ -45,9 +45,11 @@ class VolumeSegmentationTask:
         kind=PLACE,
         path=True,
         metavar="FOLDER",
-        help="folder of a data set of nnU-Net or of the Medical Segmentation Decathlon, with dataset.json; or folder with "
-        "a table volumes.csv, such as tfbig dataset nnunet writes: columns image (of several channels image_0, image_1, "
-        "...), labels, and optional case_id and split (train, val, test). Volumes are NIfTI, NRRD or DICOM",
+        help="folder of a data set of nnU-Net or of the Medical Segmentation Decathlon, with dataset.json; or folder "
+        "with "
+        "a table volumes.csv: columns image (of several channels image_0, image_1, ...), labels, and optional "
+        "case_id and "
+        "split (train, val, test). Volumes are NIfTI, NRRD or DICOM",
     )
     class_names: tuple[str, ...] | None = flag(
         nargs="+",
@@ -70,7 +72,8 @@ class VolumeSegmentationTask:
         "96x96x96",
         type=types.box,
         metavar="DxHxW",
-        help="planes x rows x columns of a crop in voxels of the network, multiples of its total stride, or whole: each "
+        help="planes x rows x columns of a crop in voxels of the network, multiples of its total stride, or whole: "
+        "each "
         "training volume whole, once in an epoch; validation and test use whole volumes (default: %(default)s)",
     )
     foreground: float = flag(
@@ -81,7 +84,8 @@ class VolumeSegmentationTask:
     augment: str = flag(
         "mirror",
         choices=choices.VOLUME_AUGMENTATIONS,
-        help="augmentation of training volumes. mirror: reversed along each axis in half of the cases, drawn again in every "
+        help="augmentation of training volumes. mirror: reversed along each axis in half of the cases, drawn again in "
+        "every "
         "epoch (default: %(default)s)",
     )
 
@@ -96,13 +100,15 @@ class VoxelSettings:
         nargs=3,
         type=types.positive,
         metavar=("PLANES", "ROWS", "COLUMNS"),
-        help="resample volumes to voxels of so many millimetres, images linearly, labels to the nearest voxel; masks are "
+        help="resample volumes to voxels of so many millimetres, images linearly, labels to the nearest voxel; masks "
+        "are "
         "written on the grid of the file (default: voxels of the files)",
     )
     orientation: str | None = flag(
         type=types.orientation,
         metavar="CODE",
-        help="turn volumes so that planes, rows and columns grow in these directions of the patient, such as SAR (to the "
+        help="turn volumes so that planes, rows and columns grow in these directions of the patient, such as SAR (to "
+        "the "
         "top, to the front, to the right); stored: as they are stored (default: the orientation of the first training "
         "volume)",
     )
@@ -110,7 +116,8 @@ class VoxelSettings:
         nargs=2,
         type=float,
         metavar=("LOW", "HIGH"),
-        help="clip values to this range and map it to -1 to 1, e.g. -1000 1000 for CT (default: subtract the mean of each "
+        help="clip values to this range and map it to -1 to 1, e.g. -1000 1000 for CT (default: subtract the mean of "
+        "each "
         "channel of a volume, and divide by its standard deviation)",
     )
 

@@ -114,7 +114,8 @@ def _check_crop(settings: VolumeSegmentationSettings, stride: tuple[int, int, in
     if size is None:
         if settings.batch_size > 1:
             raise paths.FlagError(
-                f"--batch-size {settings.batch_size}: whole volumes differ in size. Use --batch-size 1, and --accumulate "
+                f"--batch-size {settings.batch_size}: whole volumes differ in size. Use --batch-size 1, and "
+                "--accumulate "
                 "to average gradients."
             )
         return
@@ -123,7 +124,8 @@ def _check_crop(settings: VolumeSegmentationSettings, stride: tuple[int, int, in
             str(max(round(n / step), 1) * step) for n, step in zip(size, stride, strict=True)
         )
         raise paths.FlagError(
-            f"--crop {settings.crop}: must be multiples of {'x'.join(map(str, stride))}, the total stride of the network. "
+            f"--crop {settings.crop}: must be multiples of {'x'.join(map(str, stride))}, the total stride of the "
+            "network. "
             f"Use --crop {fits}, or fewer --features."
         )
 
