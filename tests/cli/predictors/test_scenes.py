@@ -151,7 +151,7 @@ def test_the_scene_is_not_replaced(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_goes_on_after_a_kill(tmp_path: Path) -> None:
     """The blocks that a killed process has written are not written again, and the mask is the same."""
-    rows, columns, count = 12 * 4096, 64, 12
+    rows, count = 12 * 4096, 12
     image = np.tile(pixels(96, 64, 4) % 7 + 1, (rows // 96, 1, 1))
     write_scene(tmp_path / "a.tif", image, tiled=True, compress="deflate", transform=PLACE)
     model = small_unet(tmp_path / "m.keras", 4, 3)
