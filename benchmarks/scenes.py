@@ -104,9 +104,14 @@ def write_model(path: Path, width: int, depth: int) -> None:
         x = layers.Concatenate()([layers.UpSampling2D(2)(x), skips[level]])
         x = layers.Conv2D(width << level, 3, padding="same", activation="relu")(x)
     model = keras.Model(image, layers.Conv2D(CLASSES, 1)(x))
-    rng = np.random.default_rng(0)
-    for weight in model.weights:
-        weight.assign(rng.choice([-1, 0, 0, 0, 1], weight.shape))
+    part = scene_rows(0, 512, 512, 512, 0.0).transpose(1, 2, 0)[None].astype("float32")
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        for weight in model.weights:
+            weight.assign(rng.choice([-1, 0, 0, 0, 1], weight.shape))
+        counts = np.bincount(np.asarray(model(part)).argmax(-1).ravel(), minlength=CLASSES)
+        if counts.max() < 0.6 * counts.sum():  # so that a wrong pixel shows
+            break
     model.save(path)
 
 

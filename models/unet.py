@@ -22,7 +22,7 @@ def unet(
 ) -> keras.Model:
     """Build a U-Net after Ronneberger, Fischer, Brox (MICCAI 2015), with padding "same" and BatchNormalization.
 
-    Each level has two 3 x 3 convolutions, each followed by BatchNormalization and ReLU. Levels are joined by max pooling
+    Each level has two 3 x 3 convolutions with BatchNormalization and ReLU. Levels are joined by max pooling
     and by nearest upsampling with a concatenated skip connection.
 
     Args:

@@ -66,6 +66,10 @@ def test_number_of_bands(tmp_path: Path) -> None:
     scene_blocks.check_bands(source, 2, "m")
     with pytest.raises(SourceError, match=r"has 2 bands \(red\) of 4 x 5 pixels, but m reads 3"):
         scene_blocks.check_bands(source, 3, "m")
+    four = pixels(4, 5, 4, dtype="uint8")  # GDAL takes the fourth band of bytes for alpha
+    source = RasterSource(write_scene(tmp_path / "b.tif", four))
+    with pytest.raises(SourceError, match="has 3 bands and an alpha band, which is a mask"):
+        scene_blocks.check_bands(source, 4, "m")
 
 
 def test_only_missing_blocks_are_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

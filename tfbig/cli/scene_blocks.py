@@ -217,6 +217,12 @@ def check_bands(scene: RasterSource, bands: int, where: str) -> None:
     """
     if scene.shape[2] != bands:
         rows, columns, count = scene.shape
+        if scene.bands.has_alpha and count + 1 == bands:
+            raise SourceError(
+                f"{scene.name}: has {count} bands and an alpha band, which is a mask, but {where} reads {bands}. If "
+                f"alpha is a band such as near infrared, declare it: rio edit-info --colorinterp {bands}=undefined "
+                "FILE."
+            )
         names = ", ".join(name for name in scene.bands.names if name)
         raise SourceError(
             f"{scene.name}: has {count} bands{f' ({names})' if names else ''} of {rows} x {columns} pixels, but "

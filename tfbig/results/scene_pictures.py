@@ -116,8 +116,9 @@ def draw(
     """
     rows, columns = picture.shape[:2]
     wide, count = columns > 1.3 * rows, 1 + len(layers)
-    width, height = (9, 9 * rows / columns * count) if wide else (5 * count, 5 * rows / columns)
-    figure = Figure(figsize=(width, min(height, 30) + 0.6), layout="constrained")
+    tall = min(max(rows / columns, 0.2), 5.0)  # of a narrow strip, so that it has any size
+    width, height = (9, 9 * tall * count) if wide else (5 * count, 5 * tall)
+    figure = Figure(figsize=(width, height + 0.6), layout="constrained")
     places = np.ravel(figure.subplots(*((count, 1) if wide else (1, count))))
     figure.suptitle(title, fontsize=11)
     places[0].imshow(picture)

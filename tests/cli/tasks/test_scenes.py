@@ -41,6 +41,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_classes_by_crops(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--task", "segmentation", "--data", str(data / "classes.csv"), "--mode", "device"]
     flags = ["--crop", "32x32", "--crops", "32", "--epochs", "3", *SMALL]

@@ -108,7 +108,7 @@ def load(settings: SceneSettings) -> SceneData:
         except SourceError as error:
             failed.append((row["scene"], str(error)))
     usable = [row for row in rows if row["place"] in opened]
-    settings = _decided_bands(settings, usable, opened, table)
+    settings = _decided_bands(settings, usable, opened, _nothing_to_train_on(table, failed))
     settings = _decided_classes(settings, usable, opened)
     by_split: dict[str, list[LabelledScene]] = {split: [] for split in SPLITS}
     for row in usable:
@@ -255,13 +255,19 @@ def _open_scene(row: Row, table: Path) -> tuple[RasterSource, Path]:
     return RasterSource(places["scene"]), places["label"]
 
 
+def _nothing_to_train_on(table: Path, failed: Sequence[tuple[str, str]]) -> str:
+    """Return the error of a table without a training scene that can be used."""
+    reason = failed[0][1] if failed else "Add one."
+    return f"{table}: no scene of split 'train' can be used. {reason}"
+
+
 def _decided_bands(
-    settings: SceneSettings, rows: Sequence[Row], opened: Mapping[str, Any], table: Path
+    settings: SceneSettings, rows: Sequence[Row], opened: Mapping[str, Any], error: str
 ) -> SceneSettings:
     """Return the settings with the mean and deviation of each band."""
     training = [opened[row["place"]][0] for row in rows if row["split"] == "train"]
     if settings.mean is None and not training:
-        raise SourceError(f"{table}: no scene of split 'train' can be used. Check its paths.")
+        raise SourceError(error)
     bands = len(settings.mean) if settings.mean else training[0].shape[2]
     if settings.scale is not None:
         if (settings.mean or settings.std) and not settings.test_only:
@@ -289,11 +295,14 @@ def _decided_classes(
         if row["split"] == "test":
             continue
         scene, path = opened[row["place"]]
-        if path.suffix.lower() not in VECTORS:
-            numbers = max(numbers, *RasterLabels(path, scene).values(), -1)
+        try:
+            if path.suffix.lower() not in VECTORS:
+                numbers = max(numbers, *RasterLabels(path, scene).values(), -1)
+                continue
+            table = read_outlines(path)
+        except SourceError:  # which is reported when the scene is opened with its labels
             continue
         outlined, column = True, settings.label_column
-        table = read_outlines(path)
         if column is None:
             names.add(OUTLINED)
         elif column in table.columns:  # else the scene is refused when its labels are opened

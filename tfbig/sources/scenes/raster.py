@@ -46,11 +46,13 @@ class Bands:
         nodata: Value that stands for no measurement, of each band; None if there is none.
         names: Description of each band; "" if there is none.
         is_masked: Whether the file has a mask or an alpha band.
+        has_alpha: Whether it has an alpha band.
     """
 
     nodata: tuple[float | None, ...]
     names: tuple[str, ...]
     is_masked: bool
+    has_alpha: bool = False
 
 
 @final
@@ -97,6 +99,7 @@ class RasterSource(Source):
             tuple(dataset.nodatavals[n] for n in chosen),
             tuple(dataset.descriptions[n] or "" for n in chosen),
             masked,
+            len(chosen) < dataset.count,
         )
         overviews = dataset.overviews(self._indexes[0]) if level == 0 else []
         self.levels = ((shape[0], shape[1]), *(_reduced(shape, n) for n in overviews))
@@ -126,7 +129,7 @@ class RasterSource(Source):
             columns: `(start, stop)`.
             pixels: The pixels of this window.
         """
-        measured: npt.NDArray[np.bool_] = self.measured(pixels).any(-1)
+        measured: npt.NDArray[np.bool_] = np.asarray(self.measured(pixels).any(-1))
         if self.bands.is_masked:
             mask: npt.NDArray[np.uint8] = self._call(
                 "read_masks", self._indexes[0], (*rows, *columns)
@@ -162,7 +165,7 @@ class RasterSource(Source):
         whole = (0, self.shape[0], 0, self.shape[1])
         planes = self._call("read", self._indexes, whole, out_shape=(self.shape[2], *shape))
         pixels = np.ascontiguousarray(planes.transpose(1, 2, 0), self.dtype)
-        known: npt.NDArray[np.bool_] = self.measured(pixels).any(-1)
+        known: npt.NDArray[np.bool_] = np.asarray(self.measured(pixels).any(-1))
         if self.bands.is_masked:
             mask = self._call("read_masks", self._indexes[0], whole, out_shape=shape)
             known = known & np.asarray(mask != 0)
