@@ -19,7 +19,7 @@ COMMANDS = (
     "evaluate",
     "compare",
 )
-TASKS = ("segmentation", "mil", "patchgd", "patchgd-segmentation")
+TASKS = ("segmentation", "mil", "patchgd", "patchgd-segmentation", "instances")
 HELP = {
     "tfbig": (main, ["--help"]),
     **{name: (main, [name, "--help"]) for name in COMMANDS},
