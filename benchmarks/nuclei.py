@@ -4,11 +4,12 @@
     tfbig train --task instances --mode device --data FOLDER --filters 8 --epochs 30 --out runs/nuclei
     python benchmarks/nuclei.py mosaic FOLDER mosaic.ome.tif --size 50000x95000
     python benchmarks/nuclei.py predict runs/nuclei mosaic.ome.tif OUT
+    python benchmarks/nuclei.py label runs/nuclei FOLDER --size 50000x95000
     python benchmarks/nuclei.py check runs/nuclei FOLDER --size 2000x3000
 
-FOLDER holds pictures and masks/NAME.png, one number for each nucleus. `predict` runs `tfbig predict` and prints a JSON
-line with its time and memory; `check` compares the instances of strips of several heights with those of the whole
-image.
+FOLDER holds pictures and masks/NAME.png, one number for each nucleus. `predict` runs `tfbig predict`, `label` labels a
+mosaic of the maps of the pictures without the network, and `check` compares the instances of strips of several heights
+with those of the whole image; each prints a JSON line.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Mosaic(Source):
     """Pictures side by side, drawn by a seed and flipped at random.
 
     Args:
-        pictures: RGB pictures of 256 x 320.
+        pictures: Pictures of 256 x 320, of the same number of channels.
         shape: Rows and columns.
         seed: Random seed.
     """
@@ -56,7 +57,9 @@ class Mosaic(Source):
     def __init__(
         self, pictures: Sequence[npt.NDArray[np.uint8]], shape: tuple[int, int], seed: int = 0
     ) -> None:
-        super().__init__((*shape, 3), np.uint8, f"mosaic of {shape[0]} x {shape[1]}")
+        super().__init__(
+            (*shape, pictures[0].shape[2]), np.uint8, f"mosaic of {shape[0]} x {shape[1]}"
+        )
         self.mpp = (0.25, 0.25)
         self._pictures, self._seed = pictures, seed
 
@@ -135,6 +138,38 @@ def predict(run: Path, slide: Path, out: Path, strips: str) -> None:
     )
 
 
+def label(run: Path, folder: Path, size: tuple[int, int]) -> None:
+    """Label a mosaic of the maps of the pictures, and print a JSON line with time and memory."""
+    import keras
+
+    from tfbig.results.instances import Thresholds, label_strips
+
+    model = keras.models.load_model(run / "model.keras", compile=False)
+    maps = [
+        np.rint(model.predict_on_batch(each[None])[0] * 255).astype(np.uint8)
+        for each in pictures_of(folder)
+    ]
+    del model
+    image = Mosaic(maps, size)
+    base, _ = report.memory_bytes()
+    began, spent, count = time.perf_counter(), time.process_time(), 0
+    strips = (image.read(i, min(i + 1024, size[0])) for i in range(0, size[0], 1024))
+    for strip in label_strips(strips, Thresholds(127.5, 127.5)):
+        count = max(count, int(strip.max()))
+    print(
+        report.line(
+            "nuclei labelling",
+            list(size),
+            seconds=round(time.perf_counter() - began, 1),
+            processor_seconds=round(time.process_time() - spent, 1),
+            base_bytes=base,
+            peak_bytes=report.memory_bytes()[1],
+            instances=count,
+            how=f"python benchmarks/nuclei.py label runs/nuclei FOLDER --size {size[0]}x{size[1]}",
+        )
+    )
+
+
 def check(run: Path, folder: Path, size: tuple[int, int]) -> None:
     """Compare the instances of strips with those of scikit-image on the whole image, and print a JSON line."""
     import keras
@@ -171,7 +206,7 @@ def check(run: Path, folder: Path, size: tuple[int, int]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("what", choices=["table", "mosaic", "predict", "check"])
+    parser.add_argument("what", choices=["table", "mosaic", "predict", "label", "check"])
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--size", default="2000x3000")
     parser.add_argument("--device-memory", default="256MB")
@@ -182,6 +217,8 @@ def main() -> None:
         table(*paths)
     elif arguments.what == "mosaic":
         mosaic(*paths, (rows, columns))
+    elif arguments.what == "label":
+        label(*paths, (rows, columns))
     elif arguments.what == "check":
         check(*paths, (rows, columns))
     else:

@@ -23,7 +23,7 @@ Maps = npt.NDArray[np.uint8]
 def of_whole(maps: Maps, thresholds: Thresholds) -> npt.NDArray[np.int64]:
     """Return the instances of the whole image, numbered in the order of their first pixels."""
     mask = maps[..., 0] > thresholds.foreground
-    markers = label(mask & (maps[..., 1] > thresholds.seed), connectivity=1)
+    markers = label(mask & (maps[..., 1] > thresholds.marker), connectivity=1)
     heights = -maps[..., 1].astype(float)
     heights[markers > 0] = heights.min() - 1 - np.arange(np.count_nonzero(markers))[::-1]
     found = watershed(heights, markers, mask=mask)

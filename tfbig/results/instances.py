@@ -3,7 +3,7 @@
 The instances of an image are those of scikit-image:
 
     mask = foreground > threshold
-    markers = label(mask & (distance > seed), connectivity=1)
+    markers = label(mask & (distance > marker), connectivity=1)
     heights = -distance.astype(float)
     heights[markers > 0] = heights.min() - 1 - np.arange(np.count_nonzero(markers))[::-1]
     instances = watershed(heights, markers, mask=mask)
@@ -54,11 +54,11 @@ class Thresholds(NamedTuple):
 
     Args:
         foreground: Of the first channel, the probability of foreground.
-        seed: Of the second channel, the distance from the border of the instance, 1 in its middle.
+        marker: Of the second channel, the distance from the border of the instance, 1 in its middle.
     """
 
     foreground: float
-    seed: float
+    marker: float
 
 
 def label_strips(maps: Iterable[Rows], thresholds: Thresholds) -> Iterator[npt.NDArray[np.int32]]:
@@ -188,7 +188,9 @@ class _State:
         inner = mask & ~at_border[parts]
         labels = self._labelled(np.where(inner, parts, 0), distance)
         number, start = len(self._starts) - 1, self._starts[-1]
-        self._waiting[number] = _Waiting(mask.shape, imagecodecs.zstd_encode(labels, level=1))
+        self._waiting[number] = _Waiting(
+            mask.shape, bytes(imagecodecs.zstd_encode(labels.tobytes(), level=1))
+        )
         self._hold(number, start, parts, at_border, distance)
         numbers = np.zeros(count + 1, np.int64)
         numbers[at_border] = self._parts + 1 + np.arange(at_border.sum())
@@ -213,9 +215,9 @@ class _State:
 
     def _labelled(self, parts: npt.NDArray[np.int32], distance: Rows) -> Numbers:
         """Return provisional labels of complete components, given by the numbers of their pixels."""
-        seeds, count = ndimage.label((parts > 0) & (distance > self._thresholds.seed))
+        markers, count = ndimage.label((parts > 0) & (distance > self._thresholds.marker))
         owner = np.zeros(count + 1, np.int64)
-        owner[seeds] = parts
+        owner[markers] = parts
         per_part = np.bincount(owner[1:], minlength=int(parts.max(initial=0)) + 1)
         only = np.zeros(len(per_part), np.int64)
         only[owner[1:]] = np.arange(1, count + 1)
@@ -223,8 +225,8 @@ class _State:
         labels = only[parts]
         several = per_part[parts] > 1
         if several.any():
-            markers = np.where(several, seeds, 0)
-            flooded = watershed(_heights(distance, markers), markers, mask=several)
+            chosen = np.where(several, markers, 0)
+            flooded = watershed(_heights(distance, chosen), chosen, mask=several)
             labels[several] = flooded[several]
         labels[labels > 0] += self._labels
         self._labels += count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Final, final
 
 import numpy as np
@@ -75,7 +76,7 @@ def _sampled(image: Source, low: float, high: float) -> Limits:
     return limits
 
 
-def _strips(image: Source):  # type: ignore[no-untyped-def]
+def _strips(image: Source) -> Iterator[RowArray]:
     height = max(_BLOCK_BYTES // max(image.nbytes // image.shape[0], 1), 1)
     for start in range(0, image.shape[0], height):
         yield image.read(start, min(start + height, image.shape[0]))
@@ -114,4 +115,5 @@ class Rescaled(Pointwise):
         span = np.where(high > low, high - low, np.finfo(np.float64).tiny)
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = (pixels.astype(np.float64) - low) * (255 / span)
-        return np.floor(np.clip(np.nan_to_num(scaled, nan=0.0), 0, 255) + 0.5).astype(np.uint8)
+        clipped: RowArray = np.clip(np.nan_to_num(scaled, nan=0.0), 0, 255)
+        return np.floor(clipped + 0.5).astype(np.uint8)

@@ -181,7 +181,7 @@ def _crop(
     both = [each.image.read_window(rows, columns), each.maps[slice(*rows), slice(*columns)]]
     if augment != "none":
         turns = int(rng.integers(4)) if size[0] == size[1] else 0
-        flips = [axis for axis in (0, 1) if rng.integers(2)]
+        flips = tuple(axis for axis in (0, 1) if rng.integers(2))
         both = [np.rot90(np.flip(pixels, flips), turns) for pixels in both]
     image = both[0]
     if augment == "intensities":

@@ -59,11 +59,11 @@ class MaskedSet:
     """Images of a split.
 
     Attributes:
-        images: Images with masks.
+        images: Images with masks, `MaskedImage` or what `open_row` of `load` returns.
         failed: `(name, reason)` of the others.
     """
 
-    images: tuple[MaskedImage, ...]
+    images: tuple[Any, ...]
     failed: tuple[tuple[str, str], ...] = ()
 
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 import shapely
 from PIL import Image
-from skimage.segmentation import find_boundaries
 
 import tfbig
 from tfbig import SourceError, sources
@@ -20,7 +19,7 @@ from tfbig.cli import machine, slide_batch
 from tfbig.cli.predictors import masks, results
 from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings.slide_settings import PredictSettings
-from tfbig.cli.tasks.instances import FOUND, as_maps, as_picture, thresholds_of
+from tfbig.cli.tasks.instances import FOUND, as_maps, as_picture, borders, thresholds_of
 from tfbig.results import geojson, instance_table, slide_viewer
 from tfbig.results.instances import Instances as Labelled
 from tfbig.sources.slides.slide import Slide, title_of
@@ -146,8 +145,8 @@ class Instances:
             for n in image.shape[:2]
         ]
         pixels = as_picture(image.read_window(window[0], window[1])).copy()
-        borders = find_boundaries(found.read_window(window[0], window[1])[..., 0], mode="inner")
-        pixels[borders] = FOUND
+        labels = found.read_window(window[0], window[1])[..., 0]
+        pixels[borders(labels)] = FOUND
         Image.fromarray(pixels).save(self.folder / f"{title_of(path)}.png")
         if slide.shape[2] in (1, 3):
             step = max(max(found.shape[:2]) // slide_viewer.MAX_SIDE, 1)

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-from skimage.segmentation import find_boundaries
+from skimage import segmentation
 
 import tfbig
 from tfbig import sources
@@ -180,7 +180,8 @@ def as_maps(outputs: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     Args:
         outputs: Outputs of any shape.
     """
-    return np.rint(np.clip(outputs, 0, 1) * 255).astype(np.uint8)
+    maps: npt.NDArray[np.uint8] = np.rint(np.clip(outputs, 0, 1) * 255).astype(np.uint8)
+    return maps
 
 
 def draw(
@@ -199,11 +200,23 @@ def draw(
     pixels = as_picture(image.image.read(0, image.image.shape[0]))
     drawn = np.kron(pixels, np.ones((2, 2, 1), np.uint8))
     for labels, colour in ((real, TRUE), (found, FOUND)):
-        drawn[find_boundaries(np.kron(labels, np.ones((2, 2), np.int32)), mode="inner")] = colour
+        drawn[borders(np.kron(labels, np.ones((2, 2), np.int32)))] = colour
     Image.fromarray(drawn).save(folder / f"{name}.png")
     compared = (found > 0) * np.where(real > 0, 1, 2) + 3 * ((real > 0) & (found == 0))
     overlays = [slide_viewer.class_overlay("prediction and labels", compared, COMPARED)]
     slide_viewer.write_view(folder, name, pixels, overlays, title=title)
+
+
+def borders(labels: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return where the borders of instances are, within them.
+
+    Args:
+        labels: Instances `[H, W]`.
+    """
+    found: npt.NDArray[np.bool_] = segmentation.find_boundaries(  # type: ignore[no-untyped-call]
+        labels, mode="inner"
+    )
+    return found
 
 
 def as_picture(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

@@ -181,7 +181,7 @@ class SourceSlide(Slide):
 
 def _open_with_reader(path: str, reader: str | None, z: Plane) -> Slide:
     """Return the slide, opened by a reader; None chooses it by the format."""
-    readers = {
+    readers: dict[str, Callable[[str], Slide]] = {
         "tifffile": partial(_open_by_tifffile, z=z),
         "openslide": partial(_one_plane, VendorSlide, z=z),
         "zarr": partial(ZarrSlide, z=z),

@@ -237,10 +237,11 @@ def layout_of_page(file: File, page: tifffile.TiffPage | tifffile.TiffFrame) -> 
     Raises:
         SourceError: It cannot be decoded in strips, or is truncated.
     """
-    first = page.keyframe  # of frames, tifffile keeps no more than the places of their samples
+    first = page.keyframe
+    assert first is not None  # of a frame, tifffile keeps no more than the places of its samples
     _check_decodable(file.path, first)
     layout = _layout(file.path, first)
-    if page is not first:
+    if isinstance(page, tifffile.TiffFrame):
         layout = _at_other_place(layout, page)
     _check_segments(file, layout)
     return layout
@@ -281,7 +282,8 @@ def _check_stack(file: File, page: tifffile.TiffPage) -> None:
 def _check_end(file: File, tiff: tifffile.TiffFile) -> None:
     """Raise SourceError if the list of pages goes on after the end of the file, where tifffile ends it silently."""
     if len(tiff.pages) and not tiff.is_ndpi:  # whose offsets are in two parts
-        data = file.read(tiff.pages.next_page_offset, tiff.tiff.offsetsize)
+        place = tiff.pages.next_page_offset
+        data = file.read(place, tiff.tiff.offsetsize) if place else b""
         following = int.from_bytes(data, "little" if tiff.byteorder == "<" else "big")
         if following >= file.num_bytes:
             raise SourceError(

@@ -181,12 +181,13 @@ def _layouts(file: File, series: tifffile.TiffPageSeries) -> list[list[TiffLayou
 def _all_layouts(file: File, series: tifffile.TiffPageSeries, count: int) -> list[TiffLayout]:
     """Return the layouts of the pages of a level, in order; ImageJ may write one page for all of them."""
     pages = list(series.pages)
-    if len(pages) == count and all(page is not None for page in pages):
-        return [layout_of_page(file, page) for page in pages]
+    present = [page for page in pages if page is not None]
+    if len(present) == count:
+        return [layout_of_page(file, page) for page in present]
     first = layout_of_page(file, series.keyframe)
     if series.dataoffset is None or first.rows_at is None:
         raise SourceError(
-            f"{file.path}: holds {sum(page is not None for page in pages)} of the {count} pages of its stack; the rest "
+            f"{file.path}: holds {len(present)} of the {count} pages of its stack; the rest "
             "is missing, or in other files. Save the stack in one file."
         )
     size = math.prod(first.shape[:2]) * first.samples * first.stored.itemsize

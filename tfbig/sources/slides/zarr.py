@@ -158,7 +158,12 @@ class _ZarrSource(Source):
 
     def _plane(self, z: int, channels: slice, window: tuple[int, int, int, int]) -> RowArray:
         start, stop, left, right = window
-        slices = {"y": slice(start, stop), "x": slice(left, right), "c": channels, "z": z}
+        slices: dict[str, slice | int] = {
+            "y": slice(start, stop),
+            "x": slice(left, right),
+            "c": channels,
+            "z": z,
+        }
         places = tuple(slices.get(axis, 0) for axis in self._axes)
         try:
             self._check_chunks(places)
