@@ -1,6 +1,6 @@
 """Plans of common networks, image sizes and machines, in docs/plan_table.csv, from which the pages of them are written.
 
-    python docs/plan_table.py [--networks ResNet50 ...]
+    python docs/plan_table.py [--networks ResNet50 ...] [--sides 8192 ...] [--machines 'A100, 80 GB' ...]
 
 plans what the file does not have yet; delete lines to plan them again. Nothing runs, and no accelerator is needed. All
 plans take some hours on two cores.
@@ -135,18 +135,20 @@ def rates_of(machine: str) -> Any:
     return replace(Rates(), operations=operations, passes=passes, copies=PCIE / 2)
 
 
-def network(name: str) -> tuple[Any, str, int]:
-    """Return a network for images of any size, a loss, and its channels."""
+def network(name: str) -> tuple[Any, Any, str, int]:
+    """Return a network for images of any size, an optimizer with its state, a loss, and its channels."""
     import keras
 
     from benchmarks.networks import application, resnet18
     from tfbig.models.gigapixel_unet import gigapixel_unet
 
     if name == "GigapixelUNet":
-        return gigapixel_unet(), "binary_crossentropy", 1
-    model = resnet18() if name == "ResNet18" else application(name)
-    keras.backend.clear_session()
-    return model, "mse", 3
+        model, loss, channels = gigapixel_unet(), "binary_crossentropy", 1
+    else:
+        model, loss, channels = resnet18() if name == "ResNet18" else application(name), "mse", 3
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    return model, optimizer, loss, channels
 
 
 def planned(name: str, side: int, machine: str, host: int, built: Any) -> Row:
@@ -154,7 +156,7 @@ def planned(name: str, side: int, machine: str, host: int, built: Any) -> Row:
     import tfbig
     from tfbig.engine import machine_rates
 
-    model, loss, channels = built
+    model, optimizer, loss, channels = built
     rates = rates_of(machine)
     machine_rates.of = lambda *_: rates  # of a machine that is not here
     card = CARDS.get(machine)
@@ -162,7 +164,7 @@ def planned(name: str, side: int, machine: str, host: int, built: Any) -> Row:
     budget = tfbig.Budget(device, int(SHARE * host * 1e9), DISK * 10**9)
     # A device that is named has memory of its own.
     big = tfbig.stream(model, budget, devices=None if card is None else "CPU:0")
-    big.compile("adam", loss)
+    big.compile(optimizer, loss)
     try:
         plan = big.plan((1, side, side, channels))
     except tfbig.BudgetError:
@@ -196,11 +198,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
     parser.add_argument("--sides", nargs="+", type=int, choices=SIDES, default=SIDES)
+    parser.add_argument("--machines", nargs="+", choices=MACHINES, default=MACHINES)
     chosen = parser.parse_args()
     for side in chosen.sides:
         for name in chosen.networks:
             have = {row.key for row in rows()}
-            missing = [m for m in MACHINES if (name, side, m, min(HOSTS)) not in have]
+            missing = [m for m in chosen.machines if (name, side, m, min(HOSTS)) not in have]
             built = network(name) if missing else None
             for machine in missing:
                 write(

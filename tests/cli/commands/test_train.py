@@ -23,6 +23,7 @@ FILES = {
     "predictions.csv",
     "rates.json",
     "report.html",
+    "MODEL_CARD.md",
     "versions.json",
     "views",
 }
