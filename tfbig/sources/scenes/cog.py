@@ -223,6 +223,13 @@ def write_cog(
 
     Raises:
         SourceError: The image cannot be read, or the file cannot be written.
+
+    Example:
+        >>> grid = tfbig.sources.Grid(None, (10.0, 0.0, 5e5, 0.0, -10.0, 6e6))
+        >>> mask = tfbig.open(np.eye(600, dtype="uint8"))
+        >>> tfbig.sources.write_cog("mask.tif", mask, grid, nodata=255, names=["class"], labels=True)
+        >>> tfbig.sources.RasterSource("mask.tif").levels
+        ((600, 600), (300, 300))
     """
     rows, columns, bands = image.shape
     form = Format((rows, columns, bands), image.dtype, grid, nodata, tuple(names), labels)

@@ -72,6 +72,14 @@ class RasterSource(Source):
 
     Raises:
         SourceError: The file does not exist, is damaged, has another format, or holds several images.
+
+    Example:
+        >>> grid = tfbig.sources.Grid(None, (10.0, 0.0, 5e5, 0.0, -10.0, 6e6))
+        >>> image = tfbig.open(np.arange(24, dtype="uint16").reshape(2, 4, 3))
+        >>> tfbig.sources.write_cog("scene.tif", image, grid, nodata=0, names=["red", "green", "nir"])
+        >>> scene = tfbig.sources.RasterSource("scene.tif")
+        >>> scene.read_window((1, 2), (3, 4)).tolist(), scene.bands.names
+        ([[[21, 22, 23]]], ('red', 'green', 'nir'))
     """
 
     def __init__(
