@@ -1,10 +1,10 @@
 """Time and memory of a training step of the 3-D U-Net of nnU-Net on a whole volume, streamed or in plain Keras.
 
-    python benchmarks/volumes.py [--size 388 512 512 --features 16 32 64 128 160 160 --host 12GB]
+    python benchmarks/volumes.py [--size 388 512 512 --features 8 16 32 64 80 80 --host 10GB --strips 2GB]
     python benchmarks/volumes.py --plain --size 96 128 128
 
-The loss is Dice and cross-entropy of two classes. Prints the plan, the seconds of each
-sweep, and one JSON line: seconds of the step, tracing included, and the peak memory of the process.
+The loss is Dice and cross-entropy of two classes. Prints the plan and one JSON line: seconds of the last step and of
+its sweeps (tracing is in the first sweep of the first step), and the peak memory of the process.
 """
 
 from __future__ import annotations

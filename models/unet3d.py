@@ -76,7 +76,7 @@ def unet3d(
         for j in range(num_convolutions):
             x = _block(x, width, kernel, (1, 1, 1) if j else stride, f"encoder{i}.{j}")
         skips.append(x)
-    outputs = []
+    outputs: list[keras.KerasTensor] = []
     for i in reversed(range(stages - 1)):
         x = _transposed(x, features[i], steps[i + 1], f"decoder{i}.up")
         x = keras.layers.Concatenate(name=f"decoder{i}.skip")([x, skips[i]])

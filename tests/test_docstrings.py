@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 
 import tfbig
-from tfbig import layers, metrics, mil, optimizers, patchgd, sources, survival, training
+from tfbig import layers, losses, metrics, mil, optimizers, patchgd, sources, survival, training
 
-MODULES = (tfbig, layers, metrics, mil, optimizers, patchgd, sources, survival, training)
+MODULES = (tfbig, layers, losses, metrics, mil, optimizers, patchgd, sources, survival, training)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 

@@ -90,6 +90,23 @@ def test_spill_limit(count: int, data: st.DataObject) -> None:
     assert line.live_bytes(in_memory, sizes).max(initial=0) <= limit
 
 
+@for_examples(st.integers(1, 30), st.data(), fast=30, slow=100)
+def test_no_store_is_spilled_needlessly(count: int, data: st.DataObject) -> None:
+    """No spilled store fits in memory beside those that are there."""
+    line = nested(count)
+    sizes = {n: data.draw(st.integers(1, 50)) for n in range(count)}
+    limit = data.draw(st.integers(0, sum(sizes.values())))
+    spilled = to_spill(line, sizes, limit)
+    in_memory = [s for s in line.spans if s not in spilled]
+    for store in spilled:
+        assert line.live_bytes([*in_memory, store], sizes).max() > limit
+
+
+def test_small_stores_stay_in_memory() -> None:
+    """A large store that has to go makes room for the small ones that wait longer."""
+    assert to_spill(nested(3), {0: 1, 1: 1, 2: 100}, 50) == set(images(2))
+
+
 def test_kept_images_are_not_spilled() -> None:
     line = nested(3)
     sizes = {0: 1, 1: 10, 2: 100}

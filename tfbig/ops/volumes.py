@@ -1,8 +1,8 @@
 """Convolutions of volumes by those of planes.
 
-On a CPU TensorFlow's own convolution of volumes takes several times as long for the same operations as that of planes,
-and its gradients longer still; on accelerators it is used. Sums over the taps along the first axis are in another order
-than those of the plain kernel.
+On a CPU TensorFlow's own convolution of volumes takes longer for the same operations than that of planes, and so do its
+gradients; on accelerators it is used. Sums over the taps along the first axis are in another order than those of the
+plain kernel.
 """
 
 from __future__ import annotations

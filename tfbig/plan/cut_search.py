@@ -23,6 +23,9 @@ TWO_CORES = Rates()
 LEAST_STRIPS = 16
 """Number of strips assumed where an image of the reference size would need fewer, because other images are larger."""
 
+SIDE = {1: 4096, 2: 4096, 3: 256}
+"""Side of the reference image by its number of axes: a row of a volume is a plane."""
+
 SIDES = 64
 """Number of image sides to try."""
 
@@ -35,7 +38,7 @@ def choose(
     rates: Rates = TWO_CORES,
     device_bytes: int = DEFAULT_STRIPS,
     training: bool = True,
-    side: int = 4096,
+    side: int | None = None,
     report: Callable[[int, int], None] = lambda done, count: None,
 ) -> frozenset[int]:
     """Choose the images that are worth storing although no barrier asks for it.
@@ -49,13 +52,14 @@ def choose(
         rates: Speed of the machine.
         device_bytes: Most bytes of strips; the halo is a larger share of small strips.
         training: Whether a backward pass follows.
-        side: Rows and columns of the reference image; up to 63 fewer are used if the model rejects this size.
+        side: Rows and columns of the reference image, by default `SIDE`; up to 63 fewer are used if the model rejects
+            this size.
         report: Called for each candidate with the number of the sweep, from 1, and the number of sweeps.
 
     Returns:
         The cut points.
     """
-    extents = _extents(graph, side)
+    extents = _extents(graph, side or SIDE[graph.spatial])
     if extents is None:
         return frozenset()
     cuts: frozenset[int] = frozenset()

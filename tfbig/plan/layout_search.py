@@ -144,7 +144,8 @@ def to_spill(
     """Choose the stores to spill so that those in memory never exceed a limit.
 
     The next store to spill is the one with the highest ratio of moments that it exists at and that are above the
-    limit, to the number of times that it is read or written: the one that waits longest.
+    limit, to the number of times that it is read or written: the one that waits longest. Small ones may be spilled
+    before a large one that then makes room for them; in the end those that fit beside the others stay in memory.
 
     Args:
         timeline: Moments of the step.
@@ -167,11 +168,17 @@ def to_spill(
                 touches[place[store]] += 1
     bytes_of = np.array([sizes[s.value] for s in stores], np.int64)
     live = timeline.live_bytes(stores, sizes)
-    in_memory = np.ones(len(stores), bool)
+    in_memory, spilled = np.ones(len(stores), bool), list[int]()
     while in_memory.any() and live.max(initial=0) > limit:
         above = np.concatenate([[0], np.cumsum(live > limit)])
         gain = np.where(in_memory, (above[last + 1] - above[first]) / np.maximum(touches, 1), -1)
         chosen = int(gain.argmax())
         in_memory[chosen] = False
+        spilled.append(chosen)
         live[first[chosen] : last[chosen] + 1] -= bytes_of[chosen]
+    for chosen in reversed(spilled):
+        span = slice(first[chosen], last[chosen] + 1)
+        if live[span].max() + bytes_of[chosen] <= limit:
+            in_memory[chosen] = True
+            live[span] += bytes_of[chosen]
     return frozenset(s for s, stays in zip(stores, in_memory, strict=True) if not stays)
