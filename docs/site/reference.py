@@ -15,6 +15,7 @@ MODULES = {
     "tfbig.patchgd": "patch gradient descent",
     "tfbig.sources": "images and bags that are read in parts",
     "tfbig.tissue": "tissue, masks and stains",
+    "tfbig.losses": "losses of sums over pixels",
     "tfbig.metrics": "metrics",
     "tfbig.optimizers": "optimizers",
     "tfbig.survival": "survival analysis",
