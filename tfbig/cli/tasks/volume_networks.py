@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 
@@ -12,7 +12,9 @@ from tfbig.cli.settings.value_types import box_size
 from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSettings
 from tfbig.models.unet3d import unet3d
 
-Stride = tuple[int, int, int]
+Stride: TypeAlias = tuple[int, int, int]
+NETWORKS = {"unet3d": unet3d}
+"""Function that builds each network."""
 
 
 def make(settings: VolumeSegmentationSettings, classes: int, channels: int) -> keras.Model:
@@ -23,8 +25,7 @@ def make(settings: VolumeSegmentationSettings, classes: int, channels: int) -> k
         classes: Number of classes, background included.
         channels: Channels of the volumes.
     """
-    networks = {"unet3d": unet3d}
-    return networks[settings.network](
+    return NETWORKS[settings.network](
         classes, channels, features=settings.features, strides=strides_of(settings)
     )
 
