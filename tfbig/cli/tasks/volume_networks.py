@@ -26,7 +26,7 @@ def make(settings: VolumeSegmentationSettings, classes: int, channels: int) -> k
         channels: Channels of the volumes.
     """
     return NETWORKS[settings.network](
-        classes, channels, features=settings.features, strides=strides_of(settings)
+        classes, channels, features=settings.filters, strides=strides_of(settings)
     )
 
 
@@ -39,13 +39,13 @@ def strides_of(settings: VolumeSegmentationSettings) -> tuple[Stride, ...]:
     Raises:
         FlagError: There are strides for another number of stages, or fewer than two stages.
     """
-    stages = len(settings.features)
+    stages = len(settings.filters)
     if stages < 2:
-        raise paths.FlagError(f"--features: {stages} stage; expected two or more.")
+        raise paths.FlagError(f"--filters: {stages} stage; expected two or more.")
     strides = settings.strides or ("2x2x2",) * (stages - 1)
     if len(strides) != stages - 1:
         raise paths.FlagError(
-            f"--strides: {len(strides)} strides; expected {stages - 1}, one for each of --features but the first."
+            f"--strides: {len(strides)} strides; expected {stages - 1}, one for each of --filters but the first."
         )
     return ((1, 1, 1), *(box_size(stride) for stride in strides))
 
