@@ -21,7 +21,7 @@ COVERED_BY = {
         f"cli.settings.{name}": "cli/settings/test_request.py"
         for name in (
             *("training_settings", "commands", "data_settings", "run_settings"),
-            *("background_settings", "feature_settings"),
+            *("background_settings", "feature_settings", "volume_segmentation_settings"),
         )
     },
     "cli.settings.evaluation": "cli/commands/test_evaluate.py",
@@ -36,6 +36,7 @@ COVERED_BY = {
     "cli.tasks.segmentation": "cli/commands/test_train.py",
     "cli.tasks.survival_target": "cli/tasks/test_targets.py",
     "cli.tasks.target": "cli/tasks/test_targets.py",
+    "cli.tasks.volume_results": "cli/tasks/test_volume_segmentation.py",
     "cli.tasks.task": "cli/tasks/test_trainer.py",
     "engine.backward_pass": "engine/test_program.py",
     "engine.forward_pass": "engine/test_program.py",

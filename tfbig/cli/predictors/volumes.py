@@ -115,7 +115,7 @@ def preparation_of(config: Mapping[str, Any], settings: PredictSettings) -> Prep
     if config.get("task") != "volume-segmentation":
         side = settings.stride or STRIDE
         return Preparation(stride=(side, side, side))
-    count = len(config["features"]) - 1
+    count = len(config["filters"]) - 1
     strides = [box_size(stride) for stride in config["strides"] or ["2x2x2"] * count]
     spacing, window = config["spacing"], config["intensity_window"]
     return Preparation(

@@ -78,6 +78,8 @@ UNET_STRIDE = 128
 """Rows and columns of crops for the gigapixel U-Net are multiples of this."""
 WHOLE = "whole"
 """Crop of whole slides."""
+DIRECTIONS = ("LR", "PA", "IS")
+"""Directions of the patient along each of its axes, one of which names the direction of an axis of a volume."""
 STORED = "stored"
 """Orientation of volumes as they are stored."""
 VOLUME_NETWORKS = ("unet3d",)

@@ -6,8 +6,7 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 
 from tfbig.cli.settings import choices
-from tfbig.cli.settings.choices import STORED, UNET_STRIDE, WHOLE
-from tfbig.sources.volumes.grid import is_orientation
+from tfbig.cli.settings.choices import DIRECTIONS, STORED, UNET_STRIDE, WHOLE
 from tfbig.system.budget import parse_bytes
 
 
@@ -193,8 +192,11 @@ def _three(text: str, expected: str) -> tuple[int, int, int]:
 def orientation(text: str) -> str:
     """Check directions of the patient along planes, rows and columns, such as SAR, or stored."""
     code = text.upper()
-    if text == STORED or is_orientation(code):
-        return text if text == STORED else code
+    if text == STORED:
+        return text
+    named = [pair for letter in code for pair in DIRECTIONS if letter in pair]
+    if len(code) == 3 and sorted(named) == sorted(DIRECTIONS):
+        return code
     raise ArgumentTypeError(
         f"'{text}' is not {STORED}, nor three letters, one of R and L, one of A and P, one of S and I, such as SAR"
     )

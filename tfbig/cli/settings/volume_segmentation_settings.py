@@ -133,12 +133,12 @@ class VolumeNetwork:
         choices=choices.VOLUME_NETWORKS,
         help="unet3d: the 3-D U-Net that nnU-Net plans (default: %(default)s)",
     )
-    features: tuple[int, ...] = flag(
+    filters: tuple[int, ...] = flag(
         (32, 64, 128, 256, 320, 320),
         nargs="+",
         type=types.count,
         metavar="N",
-        help="channels of each stage of the encoder, the finest first (default: 32 64 128 256 320 320)",
+        help="filters of each stage of the encoder, the finest first (default: 32 64 128 256 320 320)",
     )
     strides: tuple[str, ...] | None = flag(
         nargs="+",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 
@@ -12,7 +12,9 @@ from tfbig.cli.settings.value_types import box_size
 from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSettings
 from tfbig.models.unet3d import unet3d
 
-Stride = tuple[int, int, int]
+Stride: TypeAlias = tuple[int, int, int]
+NETWORKS = {"unet3d": unet3d}
+"""Function that builds each network."""
 
 
 def make(settings: VolumeSegmentationSettings, classes: int, channels: int) -> keras.Model:
@@ -23,9 +25,8 @@ def make(settings: VolumeSegmentationSettings, classes: int, channels: int) -> k
         classes: Number of classes, background included.
         channels: Channels of the volumes.
     """
-    networks = {"unet3d": unet3d}
-    return networks[settings.network](
-        classes, channels, features=settings.features, strides=strides_of(settings)
+    return NETWORKS[settings.network](
+        classes, channels, features=settings.filters, strides=strides_of(settings)
     )
 
 
@@ -38,13 +39,13 @@ def strides_of(settings: VolumeSegmentationSettings) -> tuple[Stride, ...]:
     Raises:
         FlagError: There are strides for another number of stages, or fewer than two stages.
     """
-    stages = len(settings.features)
+    stages = len(settings.filters)
     if stages < 2:
-        raise paths.FlagError(f"--features: {stages} stage; expected two or more.")
+        raise paths.FlagError(f"--filters: {stages} stage; expected two or more.")
     strides = settings.strides or ("2x2x2",) * (stages - 1)
     if len(strides) != stages - 1:
         raise paths.FlagError(
-            f"--strides: {len(strides)} strides; expected {stages - 1}, one for each of --features but the first."
+            f"--strides: {len(strides)} strides; expected {stages - 1}, one for each of --filters but the first."
         )
     return ((1, 1, 1), *(box_size(stride) for stride in strides))
 
