@@ -142,7 +142,7 @@ def label(run: Path, folder: Path, size: tuple[int, int]) -> None:
     """Label a mosaic of the maps of the pictures, and print a JSON line with time and memory."""
     import keras
 
-    from tfbig.results.instances import Thresholds, label_strips
+    from tfbig.results.instances import Thresholds, label_strips, strip_height
 
     model = keras.models.load_model(run / "model.keras", compile=False)
     maps = [
@@ -153,7 +153,8 @@ def label(run: Path, folder: Path, size: tuple[int, int]) -> None:
     image = Mosaic(maps, size)
     base, _ = report.memory_bytes()
     began, spent, count = time.perf_counter(), time.process_time(), 0
-    strips = (image.read(i, min(i + 1024, size[0])) for i in range(0, size[0], 1024))
+    height = strip_height(size[1])
+    strips = (image.read(i, min(i + height, size[0])) for i in range(0, size[0], height))
     for strip in label_strips(strips, Thresholds(127.5, 127.5)):
         count = max(count, int(strip.max()))
     print(

@@ -77,6 +77,16 @@ def test_files_are_tried_once_by_one_process(other_program: Path, tmp_path: Path
         trial.check("hdf5", tmp_path / "none.h5")
 
 
+def test_process_that_was_ended_while_it_waited(other_program: Path, tmp_path: Path) -> None:
+    program(other_program, """print('""', flush=True)""")
+    for name in ("a.h5", "b.h5"):
+        (tmp_path / name).write_bytes(b"any")
+        trial.check("hdf5", tmp_path / name)
+        assert trial._PROCESS._child is not None
+        trial._PROCESS._child.kill()
+        trial._PROCESS._child.wait()
+
+
 def test_file_that_hdf5_cannot_read_is_not_opened_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,10 @@ class Matches(NamedTuple):
         correct: Number of pairs of a true and a predicted instance that overlap enough.
         missed: Number of true instances without a partner.
         false: Number of predicted instances without a partner.
+
+    Example:
+        >>> tfbig.metrics.Matches(correct=3, missed=1, false=2).average_precision
+        0.5
     """
 
     correct: int

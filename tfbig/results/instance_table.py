@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import shapely
 from rasterio import features
 
+from tfbig.results.instances import strip_height
 from tfbig.sources import Source
 
-STRIP_ROWS: Final = 1024
 Rows = npt.NDArray[Any]
 
 
@@ -34,7 +34,7 @@ def measured_instances(
     labels: Source,
     image: Source,
     channel_names: Sequence[str],
-    strip_rows: int = STRIP_ROWS,
+    strip_rows: int | None = None,
     ticked: Callable[[int, int], None] = lambda done, count: None,
 ) -> Iterator[Instance]:
     """Yield every instance as soon as its last row was read.
@@ -45,7 +45,7 @@ def measured_instances(
         labels: Instances `[H, W, 1]`, integers from 1; 0 is background. Read once, strip by strip.
         image: Image `[H, W, C]` of intensities, read likewise.
         channel_names: Names of its channels.
-        strip_rows: Rows of a strip.
+        strip_rows: Rows of a strip; by default as in `Instances`.
         ticked: Called with the number of strips that are read and the number of all strips.
 
     Yields:
@@ -53,6 +53,7 @@ def measured_instances(
     """
     open_sums: dict[int, Rows] = {}
     open_shapes: dict[int, list[shapely.Geometry]] = {}
+    strip_rows = strip_rows or strip_height(labels.shape[1])
     starts = range(0, labels.shape[0], strip_rows)
     for number, start in enumerate(starts, 1):
         rows = start, min(start + strip_rows, labels.shape[0])

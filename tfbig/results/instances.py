@@ -45,6 +45,9 @@ from tfbig.sources import Source
 MOST_OPEN: Final = 2**28
 """Most pixels of components that are not complete: 4 GB."""
 
+STRIP_PIXELS: Final = 2**24
+"""Pixels of a strip, of which each takes some 50 bytes while it is labelled."""
+
 Rows = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]
 
@@ -84,6 +87,15 @@ def label_strips(maps: Iterable[Rows], thresholds: Thresholds) -> Iterator[npt.N
     yield from state.complete_strips()
 
 
+def strip_height(width: int) -> int:
+    """Return the rows of a strip of `STRIP_PIXELS`, at least one.
+
+    Args:
+        width: Columns of the image.
+    """
+    return max(STRIP_PIXELS // width, 1)
+
+
 @final
 class Instances(Source):
     """The instances of an image as a source that is read once, from top to bottom.
@@ -91,7 +103,7 @@ class Instances(Source):
     Args:
         maps: Image `[H, W, 2]` of foreground and distance, as in `label_strips`; read once.
         thresholds: Thresholds in its units.
-        strip_rows: Rows of the strips in which it is read.
+        strip_rows: Rows of the strips in which it is read; by default as many as have `STRIP_PIXELS`.
         ticked: Called with the number of strips that are read and the number of all strips.
     """
 
@@ -99,12 +111,14 @@ class Instances(Source):
         self,
         maps: Source,
         thresholds: Thresholds,
-        strip_rows: int = 1024,
+        strip_rows: int | None = None,
         ticked: Callable[[int, int], None] = lambda done, count: None,
     ) -> None:
         super().__init__((*maps.shape[:2], 1), np.int32, maps.name)
         self.mpp = maps.mpp
-        self._strips = label_strips(_strips(maps, strip_rows, ticked), thresholds)
+        self._strips = label_strips(
+            _strips(maps, strip_rows or strip_height(maps.shape[1]), ticked), thresholds
+        )
         self._held = np.zeros((0, maps.shape[1]), np.int32)
         self._start = 0
 

@@ -37,6 +37,11 @@ def percentiles(image: Source, low: float, high: float) -> Limits:
     Raises:
         ValueError: The percentiles are not in increasing order within 0 and 100.
         SourceError: The image cannot be read, or a channel has no finite value.
+
+    Example:
+        >>> image = tfbig.open(np.arange(100, dtype="uint16").reshape(10, 10))
+        >>> tfbig.sources.percentiles(image, 1, 90).ravel().tolist()
+        [0.0, 89.0]
     """
     if not 0 <= low < high <= 100:
         raise ValueError(

@@ -89,6 +89,12 @@ class _Process:
         self._child = self._errors = None
 
     def _started(self) -> subprocess.Popen[str]:
+        if (
+            self._child is not None
+            and self._parent == os.getpid()
+            and self._child.poll() is not None
+        ):
+            self.stop()  # somebody has ended it while it was waiting
         if self._child is None or self._parent != os.getpid():
             self._parent = os.getpid()
             self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115

@@ -97,6 +97,12 @@ def write_ome_zarr_labels(
         ValueError: The suffix or the version is not supported, or the name is not one of a folder.
         SourceError: The labels are not integers or have several channels, the folder is not OME-Zarr, or it cannot be
             written to.
+
+    Example:
+        >>> labels = tfbig.open(np.eye(8, dtype="int32"))
+        >>> tfbig.sources.write_ome_zarr_labels("labelled.zarr", "nuclei", labels)
+        >>> tfbig.open_slide("labelled.zarr/labels/nuclei", reader="zarr").shape
+        (8, 8, 1)
     """
     if not name or name.startswith(".") or Path(name).name != name:
         raise ValueError(
