@@ -23,7 +23,7 @@ SHAPE = (1, 2048, 2048, 3)
 
 
 keras.utils.set_random_seed(0)
-image = keras.Input((None, None, 3))
+image = keras.Input((None, None, 3), name="image")
 features = resnet18(include_top=False, pooling="avg")(image)
 model = keras.Model(image, keras.layers.Dense(1, activation="sigmoid")(features))
 

@@ -72,7 +72,7 @@ print(left[0].handle)
 # %%
 keras.utils.set_random_seed(1)
 layers = keras.layers
-image = keras.Input((None, None, 3))
+image = keras.Input((None, None, 3), name="image")
 x = layers.Rescaling(-1 / 255, 1)(image)  # glass is 0
 for filters in (16, 32, 64, 64):
     x = layers.Conv2D(filters, 3, strides=2, padding="same", use_bias=False)(x)

@@ -125,7 +125,7 @@ for path in sorted(Path().glob("*/report.html")):
 keras.config.set_dtype_policy("float64")
 keras.utils.set_random_seed(0)
 layers = keras.layers
-tile = keras.Input((32, 32, 3))
+tile = keras.Input((32, 32, 3), name="tile")
 x = layers.Conv2D(8, 3, strides=2, use_bias=False)(tile)
 x = layers.ReLU()(layers.BatchNormalization()(x))  # with statistics of the whole bag
 encoder = keras.Model(tile, layers.GlobalAveragePooling2D()(x))

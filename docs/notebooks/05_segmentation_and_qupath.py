@@ -116,7 +116,7 @@ def block(x, filters):
     return x
 
 
-slide_input = keras.Input((None, None, 3))
+slide_input = keras.Input((None, None, 3), name="image")
 first = block(layers.Rescaling(-1 / 255, 1)(slide_input), 8)
 second = block(layers.MaxPooling2D()(first), 16)
 x = block(layers.MaxPooling2D()(second), 32)

@@ -67,7 +67,7 @@ def block(x, filters):
     return layers.ReLU()(layers.BatchNormalization(momentum=0.8)(x))
 
 
-voxels = keras.Input((None, None, None, 1))
+voxels = keras.Input((None, None, None, 1), name="volume")
 first = block(voxels, 8)
 x = block(layers.MaxPooling3D()(first), 16)
 x = layers.UpSampling3D()(x)
