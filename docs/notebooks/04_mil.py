@@ -72,7 +72,7 @@ print(f"... {len(rows)} slides")
 # tiles of 64 pixels at 2.1 micrometres per pixel; for full slides, 256 pixels at 0.5 are usual.
 
 # %%
-# !tfbig tile parts --out tiles --mpp 2.1 --tile 64 --min-tissue 0.5
+# !tfbig tile parts --out tiles --mpp 2.1 --size 64 --min-tissue 0.5
 
 # %%
 Image(next(Path("tiles").glob("**/pancreas_03*.png")), width=420)
