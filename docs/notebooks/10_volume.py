@@ -25,7 +25,7 @@ from scipy import ndimage
 SHAPE = (80, 80, 80)
 
 
-def vessels(shape, seed, count=12):
+def vessels(shape, seed, count=7):
     """Return a noisy volume of bent tubes, and where they are, both `[D, H, W, 1]`."""
     random = np.random.default_rng(seed)
     lines = np.ones(shape, bool)
@@ -36,8 +36,8 @@ def vessels(shape, seed, count=12):
         begin[axis], end[axis] = 0, 1
         points = (1 - steps) ** 2 * begin + 2 * steps * (1 - steps) * bend + steps**2 * end
         lines[tuple(np.minimum(points * shape, np.array(shape) - 1).astype(int).T)] = False
-    tubes = ndimage.distance_transform_edt(lines) < 3.5
-    volume = tubes + random.normal(0, 1, shape)
+    tubes = ndimage.distance_transform_edt(lines) < 3
+    volume = tubes + random.normal(0, 0.5, shape)
     return volume[..., None].astype("float32"), tubes[..., None].astype("float32")
 
 
