@@ -102,7 +102,7 @@ plt.show()
 # Ask for the plans of many, and look where the time begins to rise.
 
 # %%
-budgets = [4.0, 3.0, 2.0, 1.5, 1.2, 1.0, 0.8]
+budgets = [4.0, 3.0, 2.0, 1.5, 1.2, 1.1]
 plans = [within(f"{gigabytes}GB").plan(SHAPE) for gigabytes in budgets]
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained")
