@@ -86,6 +86,16 @@ def test_flags_exist(path: Path) -> None:
 
 
 @every_notebook
+def test_flags_of_commands(path: Path) -> None:
+    """Each command has its flags; those of `train` are in the help of its tasks."""
+    lines = re.findall(r"^# !tfbig (\w+)(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    for command, words in lines:
+        files = sorted((FILES / "help").glob(f"{command}*.txt"))
+        helps = "".join(file.read_text(encoding="utf-8") for file in files)
+        assert {*re.findall(r"--[a-z][\w-]*", words)} <= {*re.findall(r"--[a-z][\w-]*", helps)}
+
+
+@every_notebook
 def test_links(path: Path) -> None:
     """To other notebooks by the names of their pages, to guides relative to the folder of the notebooks."""
     targets = re.findall(r"\]\(([^)#\s]+)", text_cells(path))

@@ -44,7 +44,7 @@ layers = keras.layers
 
 def build():
     """Return a network from an image of any size to one probability."""
-    image = keras.Input((None, None, 3))
+    image = keras.Input((None, None, 3), name="image")
     x = layers.Rescaling(1 / 255)(image)
     for filters in (16, 32, 64):
         x = layers.Conv2D(filters, 3, strides=2, padding="same", use_bias=False)(x)

@@ -23,7 +23,7 @@ SHAPE = (1, 2048, 2048, 3)
 
 
 keras.utils.set_random_seed(0)
-image = keras.Input((None, None, 3))
+image = keras.Input((None, None, 3), name="image")
 features = resnet18(include_top=False, pooling="avg")(image)
 model = keras.Model(image, keras.layers.Dense(1, activation="sigmoid")(features))
 
@@ -102,7 +102,7 @@ plt.show()
 # Ask for the plans of many, and look where the time begins to rise.
 
 # %%
-budgets = [4.0, 3.0, 2.0, 1.5, 1.2, 1.0, 0.8]
+budgets = [4.0, 3.0, 2.0, 1.5, 1.2, 1.1]
 plans = [within(f"{gigabytes}GB").plan(SHAPE) for gigabytes in budgets]
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained")

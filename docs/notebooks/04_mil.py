@@ -72,7 +72,7 @@ print(f"... {len(rows)} slides")
 # tiles of 64 pixels at 2.1 micrometres per pixel; for full slides, 256 pixels at 0.5 are usual.
 
 # %%
-# !tfbig tile parts --out tiles --mpp 2.1 --tile 64 --min-tissue 0.5
+# !tfbig tile parts --out tiles --mpp 2.1 --size 64 --min-tissue 0.5
 
 # %%
 Image(next(Path("tiles").glob("**/pancreas_03*.png")), width=420)
@@ -125,7 +125,7 @@ for path in sorted(Path().glob("*/report.html")):
 keras.config.set_dtype_policy("float64")
 keras.utils.set_random_seed(0)
 layers = keras.layers
-tile = keras.Input((32, 32, 3))
+tile = keras.Input((32, 32, 3), name="tile")
 x = layers.Conv2D(8, 3, strides=2, use_bias=False)(tile)
 x = layers.ReLU()(layers.BatchNormalization()(x))  # with statistics of the whole bag
 encoder = keras.Model(tile, layers.GlobalAveragePooling2D()(x))

@@ -40,7 +40,7 @@ def mean_of_5x5(x, padding):
     return tf.nn.depthwise_conv2d(x, kernel, [1, 1, 1, 1], padding)
 
 
-image = keras.Input((None, None, 3))
+image = keras.Input((None, None, 3), name="image")
 x = Sharpen()(image)
 x = keras.layers.Conv2D(8, 3, padding="same", activation="relu")(x)
 model = keras.Model(image, keras.layers.GlobalAveragePooling2D()(x))
@@ -126,7 +126,7 @@ def largest_difference(model, x, **settings):
 
 
 keras.config.set_dtype_policy("float64")
-image = keras.Input((None, None, 3))
+image = keras.Input((None, None, 3), name="image")
 x = keras.layers.Conv2D(8, 3, padding="same", activation="relu")(Sharpen()(image))
 exact = keras.Model(image, keras.layers.GlobalAveragePooling2D()(x))
 worst = largest_difference(exact, photo.astype("float64"), strip_rows=64)
@@ -157,7 +157,7 @@ def energy(call):
     )
 
 
-image = keras.Input((None, None, 3))
+image = keras.Input((None, None, 3), name="image")
 x = keras.layers.Conv2D(8, 3, padding="same", activation="relu")(Sharpen()(image))
 exact = keras.Model(image, keras.layers.Dense(1)(Energy()(x)))
 worst = largest_difference(exact, photo.astype("float64"), strip_rows=50)

@@ -55,7 +55,7 @@ plt.show()
 # %%
 keras.utils.set_random_seed(0)
 layers = keras.layers
-pixels = keras.Input((None, None, 3))
+pixels = keras.Input((None, None, 3), name="image")
 x = layers.Rescaling(1 / 255)(pixels)
 for filters in (16, 32, 64):
     x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
