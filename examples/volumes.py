@@ -54,7 +54,7 @@ def write(folder: Path, cases: int, size: tuple[int, ...], seed: int = 0) -> Non
     affine = np.diag([*reversed(SPACING), 1.0])[
         :, [2, 1, 0, 3]
     ]  # columns to the right, planes to the top
-    grid = sources.Grid.of_affine(affine)
+    grid = sources.VoxelGrid.of_affine(affine)
     for case in range(cases):
         image, labels = draw(size, np.random.default_rng([seed, case]))
         for kind, array, end in (("imagesTr", image, "_0000"), ("labelsTr", labels, "")):

@@ -14,9 +14,9 @@ import tfbig
 from tfbig.cli import volume_masks
 from tfbig.cli.data.prepared_volumes import Preparation
 from tfbig.errors import SourceError
-from tfbig.sources import ArrayVolume, Grid
+from tfbig.sources import ArrayVolume, VoxelGrid
 
-GRID = Grid.of_affine(OBLIQUE[:, [2, 1, 0, 3]])
+GRID = VoxelGrid.of_affine(OBLIQUE[:, [2, 1, 0, 3]])
 
 
 def network(classes: int = 3, activation: Any = None) -> keras.Model:

@@ -10,9 +10,9 @@ from PIL import Image
 from volume_files import OBLIQUE, SIZE, samples
 
 from tfbig.results import volume_figures
-from tfbig.sources import ArrayVolume, Grid
+from tfbig.sources import ArrayVolume, VoxelGrid
 
-GRID = Grid.of_affine(OBLIQUE[:, [2, 1, 0, 3]])
+GRID = VoxelGrid.of_affine(OBLIQUE[:, [2, 1, 0, 3]])
 
 
 def test_sections_pass_through_what_is_labelled() -> None:

@@ -7,7 +7,7 @@ and `Slide.at` returns the source of one resolution. A `Volume` is a source `[D,
 A `Bag` has instances `[n, ...]`, read by slices; `open_bag`
 returns one, and `Patches` and `Tiles` are bags of an image.
 
-Satellite scenes: `RasterSource` reads GeoTIFF, JPEG 2000 and VRT files with their `Grid` on Earth, `stack_bands` shows
+Satellite scenes: `RasterSource` reads GeoTIFF, JPEG 2000 and VRT files with their `MapGrid`, `stack_bands` shows
 files of single bands as one scene, `write_cog` writes cloud-optimised GeoTIFF.
 
 A dataset refers to a source by its `handle`, a short string: `resolve(handle).read(start, stop)` returns rows.
@@ -25,7 +25,7 @@ from tfbig.sources.intensity import Rescaled, percentiles
 from tfbig.sources.masked import Masked
 from tfbig.sources.resolution import Resolution, read_mpp_table
 from tfbig.sources.scenes.cog import write_cog
-from tfbig.sources.scenes.grid import Grid
+from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.scenes.mosaic import stack_bands
 from tfbig.sources.scenes.raster import RasterSource
 from tfbig.sources.slides.ome_tiff import write_ome_tiff
@@ -36,7 +36,7 @@ from tfbig.sources.slides.tiff import TiffSource
 from tfbig.sources.source import Readable, Source
 from tfbig.sources.stain import Macenko, Reinhard, StainNormalised
 from tfbig.sources.views import RGB, CenterCropped, Channels, Grayscale, Padded, Scaled, Upsampled
-from tfbig.sources.volumes.grid import Grid
+from tfbig.sources.volumes.grid import VoxelGrid
 from tfbig.sources.volumes.nifti_writing import write_nifti
 from tfbig.sources.volumes.opening import VOLUME_SUFFIXES, is_volume, open_volume
 from tfbig.sources.volumes.opening import title_of as volume_title
@@ -63,8 +63,8 @@ __all__ = [
     "FeatureBag",
     "Filled",
     "Grayscale",
-    "Grid",
     "Macenko",
+    "MapGrid",
     "Masked",
     "NpyBag",
     "NpyWriter",
@@ -94,6 +94,7 @@ __all__ = [
     "Upsampled",
     "Volume",
     "VolumeOnDisk",
+    "VoxelGrid",
     "at_spacing",
     "is_volume",
     "open",

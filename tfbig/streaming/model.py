@@ -310,8 +310,8 @@ class StreamedModel(LayoutModel):
             image: A `Source`, a path or an array `[H, W, C]`; for a model of volumes, `[D, H, W, C]`.
             path: File to write; it appears under this name only when it is complete.
             convert: Function from a strip of the prediction, `[r, W, K]`, to the array to write, `[r, W, ...]`, which
-                must convert each pixel by itself, such as `lambda rows: rows.astype("float16")`; of volumes it gets boxes
-                `[d, h, w, K]`. By default the prediction is written unchanged.
+                must convert each pixel by itself, such as `lambda rows: rows.astype("float16")`; of volumes it gets
+                boxes `[d, h, w, K]`. By default the prediction is written unchanged.
 
         Returns:
             The converted prediction `[H, W, K]` or `[D, H, W, K]`, as a source.

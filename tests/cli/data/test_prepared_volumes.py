@@ -12,9 +12,9 @@ from tfbig import sources
 from tfbig.cli.data import prepared_volumes
 from tfbig.cli.data.prepared_volumes import KnownLabels, Normalised, Preparation
 from tfbig.errors import SourceError
-from tfbig.sources import ArrayVolume, Grid
+from tfbig.sources import ArrayVolume, VoxelGrid
 
-GRID = Grid.of_affine(OBLIQUE[:, [2, 1, 0, 3]])
+GRID = VoxelGrid.of_affine(OBLIQUE[:, [2, 1, 0, 3]])
 
 
 def test_mean_and_deviation_of_each_channel() -> None:
@@ -66,7 +66,9 @@ def test_masks_return_to_the_grid_of_the_file(
     """What the network reads as labels, restored, is labels of the file (where resampling keeps every voxel)."""
     blocks = samples("uint8", (5, 3, 4)) % 3
     labels = blocks.repeat(2, 1).repeat(2, 2)  # 5 x 6 x 8, constant where voxels are merged
-    grid = Grid.of_affine(np.array([[0, 0, -0.8, 0], [0, 0.9, 0, 0], [3.0, 0, 0, 0], [0, 0, 0, 1]]))
+    grid = VoxelGrid.of_affine(
+        np.array([[0, 0, -0.8, 0], [0, 0.9, 0, 0], [3.0, 0, 0, 0], [0, 0, 0, 1]])
+    )
     stored = ArrayVolume(labels, grid=grid)
     if spacing is not None and orientation == "RIA":
         spacing = (1.6, 1.5, 0.9)

@@ -18,7 +18,7 @@ from tfbig.cli.tasks import scenes
 from tfbig.results.run_folder import read_yaml
 from tfbig.sources import RasterSource
 
-SMALL = ["--width", "4", "--depth", "1", "--quiet", "--lr", "0.02"]
+SMALL = ["--filters", "4", "--depth", "1", "--quiet", "--lr", "0.02"]
 
 
 @pytest.fixture(scope="module")

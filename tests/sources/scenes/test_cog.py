@@ -14,11 +14,11 @@ from scene_files import PLACE, UTM, pixels
 
 from tfbig import sources
 from tfbig.errors import SourceError
-from tfbig.sources import Grid, RasterSource, write_cog
+from tfbig.sources import MapGrid, RasterSource, write_cog
 from tfbig.sources.scenes.cog import BlockWriter, Format
 
-GRID = Grid.of(CRS.from_string(UTM), PLACE)
-TURNED = Grid.of(CRS.from_string(UTM), PLACE @ Affine.rotation(12))
+GRID = MapGrid.of(CRS.from_string(UTM), PLACE)
+TURNED = MapGrid.of(CRS.from_string(UTM), PLACE @ Affine.rotation(12))
 
 
 def check(path: Path) -> None:
@@ -29,7 +29,7 @@ def check(path: Path) -> None:
 
 @pytest.mark.parametrize("grid", [GRID, TURNED])
 @pytest.mark.parametrize(("dtype", "bands"), [("uint8", 1), ("uint16", 2), ("float32", 1)])
-def test_equals_the_image(tmp_path: Path, dtype: str, bands: int, grid: Grid) -> None:
+def test_equals_the_image(tmp_path: Path, dtype: str, bands: int, grid: MapGrid) -> None:
     image = pixels(1100, 700, bands, dtype=dtype)
     names = [f"band {n}" for n in range(bands)]
     path = tmp_path / "a.tif"
@@ -52,7 +52,9 @@ def test_overviews_of_labels_are_labels(tmp_path: Path) -> None:
 
 
 def test_no_coordinates(tmp_path: Path) -> None:
-    write_cog(tmp_path / "a.tif", sources.open(pixels(30, 20, 1)), Grid.of(None, Affine.identity()))
+    write_cog(
+        tmp_path / "a.tif", sources.open(pixels(30, 20, 1)), MapGrid.of(None, Affine.identity())
+    )
     check(tmp_path / "a.tif")
     assert RasterSource(tmp_path / "a.tif").grid.crs is None
 

@@ -7,13 +7,13 @@ from rasterio.crs import CRS
 from rasterio.transform import Affine
 from scene_files import PLACE, UTM
 
-from tfbig.sources import Grid
+from tfbig.sources import MapGrid
 
 TURNED = Affine.translation(5e5, 6e6) @ Affine.rotation(20) @ Affine.scale(10, -10)
 
 
-def grid(transform: Affine = PLACE, crs: str | None = UTM) -> Grid:
-    return Grid.of(None if crs is None else CRS.from_string(crs), transform)
+def grid(transform: Affine = PLACE, crs: str | None = UTM) -> MapGrid:
+    return MapGrid.of(None if crs is None else CRS.from_string(crs), transform)
 
 
 @pytest.mark.parametrize("transform", [PLACE, TURNED])

@@ -133,7 +133,7 @@ def test_a_pixel_is_valid_if_any_band_is_measured(tmp_path: Path) -> None:
 def test_resampled_onto_another_grid(tmp_path: Path) -> None:
     image = pixels(20, 20)[:, :, None]
     source = RasterSource(write_scene(tmp_path / "a.tif", image))
-    moved = sources.Grid(source.grid.wkt, source.grid.window(-5, -5).matrix)
+    moved = sources.MapGrid(source.grid.wkt, source.grid.window(-5, -5).matrix)
     onto = RasterSource(tmp_path / "a.tif", onto=(moved, (30, 30)))
     block = onto.read(0, 30)
     assert onto.shape == (30, 30, 1)

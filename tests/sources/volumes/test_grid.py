@@ -10,12 +10,12 @@ import pytest
 from volume_files import OBLIQUE, SIZE
 
 from tfbig.sources.volumes import grid as grids
-from tfbig.sources.volumes.grid import Grid
+from tfbig.sources.volumes.grid import VoxelGrid
 
-GRID = Grid.of_affine(OBLIQUE[:, [2, 1, 0, 3]])
+GRID = VoxelGrid.of_affine(OBLIQUE[:, [2, 1, 0, 3]])
 
 
-def place(grid: Grid, *index: float) -> np.ndarray:
+def place(grid: VoxelGrid, *index: float) -> np.ndarray:
     return (np.array(grid.affine) @ [*index, 1])[:3]
 
 
@@ -51,17 +51,18 @@ def test_boxes_and_larger_voxels() -> None:
 def test_distance_of_grids() -> None:
     assert GRID.differs(GRID, SIZE) == 0
     assert GRID.differs(GRID.cropped((0, 0, 2)), SIZE) == pytest.approx(2 * 0.8)
-    assert Grid((3, 1, 1)).differs(Grid((2, 1, 1)), SIZE) == 4
-    assert Grid((3, 1, 1)).differs(Grid(), SIZE) == 0
+    assert VoxelGrid((3, 1, 1)).differs(VoxelGrid((2, 1, 1)), SIZE) == 4
+    assert VoxelGrid((3, 1, 1)).differs(VoxelGrid(), SIZE) == 0
 
 
 @pytest.mark.parametrize(
     "affine", [np.zeros((4, 4)), np.full((4, 4), np.nan), np.diag([1, 1, 0, 1])]
 )
 def test_affines_that_are_none(affine: np.ndarray) -> None:
-    assert Grid.of_affine(affine) == Grid()
+    assert VoxelGrid.of_affine(affine) == VoxelGrid()
     assert (
-        Grid.of_affine(np.array([[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])) == Grid()
+        VoxelGrid.of_affine(np.array([[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]))
+        == VoxelGrid()
     )
 
 

@@ -12,10 +12,10 @@ from volume_files import OBLIQUE, SIZE, samples
 from tfbig import sources
 from tfbig.errors import SourceError
 from tfbig.sources.volumes import views
-from tfbig.sources.volumes.grid import Grid
+from tfbig.sources.volumes.grid import VoxelGrid
 from tfbig.sources.volumes.raw import ArrayVolume
 
-GRID = Grid.of_affine(OBLIQUE[:, [2, 1, 0, 3]])
+GRID = VoxelGrid.of_affine(OBLIQUE[:, [2, 1, 0, 3]])
 
 
 def weights(old: int, new: int) -> np.ndarray:
@@ -107,7 +107,7 @@ def test_another_grid(case: str) -> None:
     image, labels = ArrayVolume(samples(), "a", GRID), ArrayVolume(array, "labels", grid)
     with pytest.raises(SourceError, match=message):
         views.check_same_grid(labels, image, "the image")
-    rounded = Grid.of_affine(np.array(GRID.affine).astype("float32"))
+    rounded = VoxelGrid.of_affine(np.array(GRID.affine).astype("float32"))
     views.check_same_grid(ArrayVolume(samples(), "b", rounded), image, "the image")
     views.check_same_grid(ArrayVolume(samples(), "c"), image, "the image")
 

@@ -14,10 +14,10 @@ from volume_files import OBLIQUE, SIZE, samples
 import tfbig
 from tfbig import sources
 from tfbig.errors import SourceError
-from tfbig.sources.volumes.grid import Grid
+from tfbig.sources.volumes.grid import VoxelGrid
 from tfbig.sources.volumes.raw import ArrayVolume
 
-GRID = Grid.of_affine(OBLIQUE[:, [2, 1, 0, 3]])
+GRID = VoxelGrid.of_affine(OBLIQUE[:, [2, 1, 0, 3]])
 ARRAY = samples("int16", (*SIZE, 2))
 
 

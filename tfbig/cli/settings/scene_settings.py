@@ -98,7 +98,7 @@ class SceneTask:
         help="instead of --mean and --std, divide all bands by this number, such as 10000 for reflectances of "
         "Sentinel-2",
     )
-    width: int = flag(
+    filters: int = flag(
         16, type=types.count, help="channels of the first level of the U-Net (default: %(default)s)"
     )
     depth: int = flag(

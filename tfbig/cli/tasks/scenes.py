@@ -115,7 +115,7 @@ def make_model(settings: SceneSettings) -> keras.Model:
         settings: Settings of the run, with what the data decided.
     """
     assert settings.mean is not None and settings.std is not None
-    size: dict[str, int] = {"filters": settings.width, "depth": settings.depth}
+    size: dict[str, int] = {"filters": settings.filters, "depth": settings.depth}
     mean, std = settings.mean, settings.std
     if settings.target == "regression":
         return unet(mean, std, 1, None, values=settings.value_scale, **size)

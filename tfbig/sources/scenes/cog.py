@@ -17,7 +17,7 @@ from rasterio.errors import RasterioError
 
 from tfbig.errors import SourceError
 from tfbig.sources.files import PathLike
-from tfbig.sources.scenes.grid import Grid
+from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.scenes.mosaic import Band, Piece, write_vrt
 from tfbig.sources.scenes.raster import CACHE_BYTES, quiet
 from tfbig.sources.source import RowArray, Source
@@ -38,7 +38,7 @@ class Format:
     Attributes:
         shape: `(rows, columns, bands)`.
         dtype: Dtype of a sample.
-        grid: Grid of the pixels.
+        grid: MapGrid of the pixels.
         nodata: Value that stands for no measurement, or None.
         names: Description of each band.
         labels: Whether the samples are class numbers, which overviews must not average.
@@ -46,7 +46,7 @@ class Format:
 
     shape: tuple[int, int, int]
     dtype: np.dtype[Any]
-    grid: Grid
+    grid: MapGrid
     nodata: float | None = None
     names: Sequence[str] = ()
     labels: bool = False
@@ -183,7 +183,7 @@ class BlockWriter:
     def _file(self, block: Rectangle) -> Path:
         return self.folder / f"{block[0][0]}_{block[1][0]}.tif"
 
-    def _options(self, shape: Sequence[int], grid: Grid) -> dict[str, Any]:
+    def _options(self, shape: Sequence[int], grid: MapGrid) -> dict[str, Any]:
         """Return the options of rasterio for a block of a shape and grid."""
         place = {"crs": grid.crs, "transform": grid.transform} if self.form.grid.is_placed else {}
         return place | {
@@ -205,7 +205,7 @@ class BlockWriter:
 def write_cog(
     path: PathLike,
     image: Source,
-    grid: Grid,
+    grid: MapGrid,
     *,
     nodata: float | None = None,
     names: Sequence[str] = (),
@@ -216,7 +216,7 @@ def write_cog(
     Args:
         path: The file, `*.tif`.
         image: Image `[H, W, bands]`, read block by block.
-        grid: Grid of the pixels.
+        grid: MapGrid of the pixels.
         nodata: Value that stands for no measurement.
         names: Description of each band.
         labels: Whether the samples are class numbers, which overviews must not average.
@@ -225,7 +225,7 @@ def write_cog(
         SourceError: The image cannot be read, or the file cannot be written.
 
     Example:
-        >>> grid = tfbig.sources.Grid(None, (10.0, 0.0, 5e5, 0.0, -10.0, 6e6))
+        >>> grid = tfbig.sources.MapGrid(None, (10.0, 0.0, 5e5, 0.0, -10.0, 6e6))
         >>> mask = tfbig.open(np.eye(600, dtype="uint8"))
         >>> tfbig.sources.write_cog("mask.tif", mask, grid, nodata=255, names=["class"], labels=True)
         >>> tfbig.sources.RasterSource("mask.tif").levels

@@ -10,8 +10,8 @@ from rasterio.transform import Affine
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Grid of the pixels of an image.
+class MapGrid:
+    """MapGrid of the pixels of an image.
 
     Attributes:
         wkt: Coordinate system as WKT, or None if the file has none.
@@ -19,8 +19,8 @@ class Grid:
             `y = d * column + e * row + f`.
 
     Example:
-        >>> from tfbig.sources.scenes.grid import Grid
-        >>> grid = Grid(None, (10.0, 0.0, 500000.0, 0.0, -10.0, 6000000.0))
+        >>> from tfbig.sources.scenes.grid import MapGrid
+        >>> grid = MapGrid(None, (10.0, 0.0, 500000.0, 0.0, -10.0, 6000000.0))
         >>> grid.window(2, 3).matrix
         (10.0, 0.0, 500030.0, 0.0, -10.0, 5999980.0)
     """
@@ -29,7 +29,7 @@ class Grid:
     matrix: tuple[float, float, float, float, float, float]
 
     @classmethod
-    def of(cls, crs: CRS | None, transform: Affine) -> Grid:
+    def of(cls, crs: CRS | None, transform: Affine) -> MapGrid:
         """Return the grid of a dataset of rasterio.
 
         Args:
@@ -63,7 +63,7 @@ class Grid:
         a, b, c, d, e, f = self.matrix
         return a * column + b * row + c, d * column + e * row + f
 
-    def window(self, row: float, column: float) -> Grid:
+    def window(self, row: float, column: float) -> MapGrid:
         """Return the grid of a rectangle of the image.
 
         Args:
@@ -72,9 +72,9 @@ class Grid:
         """
         a, b, _, d, e, _ = self.matrix
         x, y = self.at(column, row)
-        return Grid(self.wkt, (a, b, x, d, e, y))
+        return MapGrid(self.wkt, (a, b, x, d, e, y))
 
-    def scaled(self, rows: float, columns: float) -> Grid:
+    def scaled(self, rows: float, columns: float) -> MapGrid:
         """Return the grid of the same image with larger pixels.
 
         Args:
@@ -82,9 +82,9 @@ class Grid:
             columns: Columns of this image in one pixel.
         """
         a, b, c, d, e, f = self.matrix
-        return Grid(self.wkt, (a * columns, b * rows, c, d * columns, e * rows, f))
+        return MapGrid(self.wkt, (a * columns, b * rows, c, d * columns, e * rows, f))
 
-    def equals(self, other: Grid, shape: tuple[int, int]) -> bool:
+    def equals(self, other: MapGrid, shape: tuple[int, int]) -> bool:
         """Return whether pixels of both grids are at the same places, to a hundredth of a pixel over an image.
 
         Args:

@@ -15,7 +15,7 @@ from rasterio.warp import transform_bounds
 
 from tfbig.errors import SourceError
 from tfbig.sources.files import File, PathLike, optional
-from tfbig.sources.scenes.grid import Grid
+from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.scenes.measured import FilledScene
 from tfbig.sources.scenes.raster import RasterSource
 from tfbig.sources.source import RowArray, View
@@ -282,7 +282,7 @@ def _area_in(crs: str, scene: RasterSource) -> Bounds:
     return area
 
 
-def _check_overlap(path: PathLike, bounds: Bounds, grid: Grid, scene: RasterSource) -> None:
+def _check_overlap(path: PathLike, bounds: Bounds, grid: MapGrid, scene: RasterSource) -> None:
     """Raise SourceError if labels are of another place than a scene."""
     area = _area_in(grid.wkt or "", scene)
     if not shapely.box(*bounds).intersects(shapely.box(*area)):
@@ -293,7 +293,7 @@ def _check_overlap(path: PathLike, bounds: Bounds, grid: Grid, scene: RasterSour
         )
 
 
-def _bounds(grid: Grid, shape: Sequence[int]) -> Bounds:
+def _bounds(grid: MapGrid, shape: Sequence[int]) -> Bounds:
     """Return the smallest rectangle with sides along the axes of coordinates around a grid of pixels."""
     rows, columns = shape[:2]
     corners = [grid.at(*corner) for corner in ((0, 0), (columns, 0), (0, rows), (columns, rows))]

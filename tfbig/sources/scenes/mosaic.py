@@ -13,7 +13,7 @@ import numpy as np
 
 from tfbig.errors import SourceError
 from tfbig.sources.files import PathLike
-from tfbig.sources.scenes.grid import Grid
+from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.scenes.raster import RasterSource
 from tfbig.sources.writing import atomic_write
 
@@ -116,7 +116,7 @@ def write_vrt(
     path: Path,
     shape: Sequence[int],
     dtype: np.dtype[Any],
-    grid: Grid,
+    grid: MapGrid,
     bands: Iterable[Band],
     resampling: str = "nearest",
 ) -> None:
@@ -126,7 +126,7 @@ def write_vrt(
         path: The file.
         shape: Rows and columns.
         dtype: Dtype of all bands.
-        grid: Grid of the pixels.
+        grid: MapGrid of the pixels.
         bands: The bands.
         resampling: For pieces whose pixels have another size.
     """

@@ -21,7 +21,7 @@ from rasterio.windows import Window
 from tfbig.errors import SourceError
 from tfbig.sources.files import File, PathLike
 from tfbig.sources.resolution import Resolution
-from tfbig.sources.scenes.grid import Grid
+from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.source import RowArray, Source
 
@@ -66,7 +66,7 @@ class RasterSource(Source):
             cover is no measurement.
 
     Attributes:
-        grid: Grid of the pixels.
+        grid: MapGrid of the pixels.
         bands: What the file says about its bands.
         levels: Rows and columns of each level.
 
@@ -74,7 +74,7 @@ class RasterSource(Source):
         SourceError: The file does not exist, is damaged, has another format, or holds several images.
 
     Example:
-        >>> grid = tfbig.sources.Grid(None, (10.0, 0.0, 5e5, 0.0, -10.0, 6e6))
+        >>> grid = tfbig.sources.MapGrid(None, (10.0, 0.0, 5e5, 0.0, -10.0, 6e6))
         >>> image = tfbig.open(np.arange(24, dtype="uint16").reshape(2, 4, 3))
         >>> tfbig.sources.write_cog("scene.tif", image, grid, nodata=0, names=["red", "green", "nir"])
         >>> scene = tfbig.sources.RasterSource("scene.tif")
@@ -83,7 +83,7 @@ class RasterSource(Source):
     """
 
     def __init__(
-        self, path: PathLike, level: int = 0, onto: tuple[Grid, tuple[int, int]] | None = None
+        self, path: PathLike, level: int = 0, onto: tuple[MapGrid, tuple[int, int]] | None = None
     ) -> None:
         self._dataset = _open(path, level)
         if onto is not None:
@@ -102,7 +102,7 @@ class RasterSource(Source):
         super().__init__(shape, dtypes.pop(), str(path))
         flags = dataset.mask_flag_enums[chosen[0]]
         masked = MaskFlags.per_dataset in flags and MaskFlags.nodata not in flags
-        self.grid = Grid.of(dataset.crs, dataset.transform)
+        self.grid = MapGrid.of(dataset.crs, dataset.transform)
         self.bands = Bands(
             tuple(dataset.nodatavals[n] for n in chosen),
             tuple(dataset.descriptions[n] or "" for n in chosen),
@@ -269,7 +269,7 @@ def _open(path: PathLike, level: int) -> Any:
     return dataset
 
 
-def _warped(dataset: Any, grid: Grid, shape: tuple[int, int]) -> Any:
+def _warped(dataset: Any, grid: MapGrid, shape: tuple[int, int]) -> Any:
     """Return a dataset resampled to another grid."""
     masked = dataset.nodata is None and MaskFlags.all_valid in dataset.mask_flag_enums[0]
     return WarpedVRT(

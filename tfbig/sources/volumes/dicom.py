@@ -15,7 +15,7 @@ from tfbig.errors import SourceError
 from tfbig.sources.files import PathLike, optional
 from tfbig.sources.source import RowArray
 from tfbig.sources.volumes import raw
-from tfbig.sources.volumes.grid import Grid, spacing_of
+from tfbig.sources.volumes.grid import VoxelGrid, spacing_of
 from tfbig.sources.volumes.raw import INTERLEAVED, Description, RawVolume, Samples
 
 pydicom, _import_error = optional("pydicom")
@@ -259,7 +259,7 @@ def _one_series(series: dict[str, list[Plane]], name: str) -> list[Plane]:
     return planes
 
 
-def _in_order(planes: list[Plane], name: str) -> tuple[list[Plane], Grid]:
+def _in_order(planes: list[Plane], name: str) -> tuple[list[Plane], VoxelGrid]:
     """Return the planes in the order of their position, and the grid of the volume.
 
     Raises:
@@ -291,14 +291,14 @@ def _in_order(planes: list[Plane], name: str) -> tuple[list[Plane], Grid]:
         ends = np.array([ordered[0].position, ordered[-1].position])
         affine[:3, 0] = (ends[1] - ends[0]) / (len(ordered) - 1)
     affine[:3, 3] = ordered[0].position
-    grid = Grid.of_affine(np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine)
+    grid = VoxelGrid.of_affine(np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine)
     return ordered, grid if grid.affine else _grid_without_position(first)
 
 
-def _grid_without_position(plane: Plane) -> Grid:
+def _grid_without_position(plane: Plane) -> VoxelGrid:
     """Return the spacing as the file of a plane says it."""
     rows, columns = plane.pixel or (0.0, 0.0)
-    return Grid(spacing_of((plane.thickness or 0.0, rows, columns)))
+    return VoxelGrid(spacing_of((plane.thickness or 0.0, rows, columns)))
 
 
 def _step(along: RowArray, planes: Sequence[Plane], name: str) -> float:

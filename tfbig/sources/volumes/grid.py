@@ -23,7 +23,7 @@ inferior to superior."""
 
 
 @dataclass(frozen=True)
-class Grid:
+class VoxelGrid:
     """Place of the voxels of a volume in space, or as much of it as a file says.
 
     Args:
@@ -37,11 +37,11 @@ class Grid:
     affine: Affine | None = None
 
     @classmethod
-    def of_affine(cls, affine: npt.ArrayLike) -> Grid:
+    def of_affine(cls, affine: npt.ArrayLike) -> VoxelGrid:
         """Return the grid of an affine; one that maps an axis to a point, or is not finite, is none.
 
         Args:
-            affine: `[4, 4]`, as in `Grid`.
+            affine: `[4, 4]`, as in `VoxelGrid`.
         """
         matrix = np.asarray(affine, np.float64)
         lengths = np.linalg.norm(matrix[:3, :3], axis=0)
@@ -67,7 +67,7 @@ class Grid:
         )
         return "".join(WORLD[world][int(matrix[world, n] > 0)] for n, world in enumerate(best))
 
-    def cropped(self, starts: Sequence[int]) -> Grid:
+    def cropped(self, starts: Sequence[int]) -> VoxelGrid:
         """Return the grid of a box.
 
         Args:
@@ -75,7 +75,9 @@ class Grid:
         """
         return self._mapped(np.eye(3), np.asarray(starts, float))
 
-    def turned(self, order: Sequence[int], flipped: Sequence[bool], size: Sequence[int]) -> Grid:
+    def turned(
+        self, order: Sequence[int], flipped: Sequence[bool], size: Sequence[int]
+    ) -> VoxelGrid:
         """Return the grid with its axes in another order, and some of them reversed.
 
         Args:
@@ -89,9 +91,9 @@ class Grid:
             start[old] = size[old] - 1 if reverse else 0
         turned = self._mapped(matrix, start)
         spacing = None if self.spacing is None else _triple([self.spacing[i] for i in order])
-        return Grid(spacing, turned.affine)
+        return VoxelGrid(spacing, turned.affine)
 
-    def scaled(self, factors: Sequence[float]) -> Grid:
+    def scaled(self, factors: Sequence[float]) -> VoxelGrid:
         """Return the grid of a volume of the same extent whose voxels are larger.
 
         Args:
@@ -100,22 +102,22 @@ class Grid:
         scale = np.asarray(factors, float)
         scaled = self._mapped(np.diag(scale), (scale - 1) / 2)
         spacing = None if self.spacing is None else _triple(scale * self.spacing)
-        return Grid(spacing, scaled.affine)
+        return VoxelGrid(spacing, scaled.affine)
 
-    def _mapped(self, matrix: npt.NDArray[Any], start: npt.NDArray[Any]) -> Grid:
+    def _mapped(self, matrix: npt.NDArray[Any], start: npt.NDArray[Any]) -> VoxelGrid:
         """Return the grid whose index `i` is the index `matrix @ i + start` of this one, with this spacing."""
         if self.affine is None:
             return self
         step = np.eye(4)
         step[:3, :3], step[:3, 3] = matrix, start
         affine = np.asarray(self.affine) @ step
-        return Grid(self.spacing, tuple(tuple(map(float, row)) for row in affine))
+        return VoxelGrid(self.spacing, tuple(tuple(map(float, row)) for row in affine))
 
-    def differs(self, other: Grid, size: Sequence[int]) -> float:
+    def differs(self, other: VoxelGrid, size: Sequence[int]) -> float:
         """Return the largest distance between the same corners of two volumes, in millimetres.
 
         Args:
-            other: Grid of the other volume.
+            other: VoxelGrid of the other volume.
             size: Planes, rows and columns of both.
 
         Returns:
@@ -135,7 +137,7 @@ class Grid:
 def turn_to(
     orientation: str | None, wanted: str, name: str
 ) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """Return order and flips with which `Grid.turned` gives a volume another orientation.
+    """Return order and flips with which `VoxelGrid.turned` gives a volume another orientation.
 
     Args:
         orientation: Orientation of the volume.

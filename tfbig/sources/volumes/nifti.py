@@ -13,7 +13,7 @@ import numpy as np
 from tfbig.errors import SourceError
 from tfbig.sources.files import File, PathLike, cannot_open, optional
 from tfbig.sources.volumes import compressed, raw
-from tfbig.sources.volumes.grid import Grid, spacing_of
+from tfbig.sources.volumes.grid import VoxelGrid, spacing_of
 from tfbig.sources.volumes.raw import INTERLEAVED, PLANAR, Description, RawVolume, Samples
 
 nibabel, _import_error = optional("nibabel")
@@ -139,7 +139,7 @@ def _samples(header: Any, name: str) -> Samples:
     )
 
 
-def _grid(header: Any) -> Grid:
+def _grid(header: Any) -> VoxelGrid:
     """Return the place of the voxels: by the sform, else the qform, else only the spacing."""
     unit = header.get_xyzt_units()[0] if int(header["xyzt_units"]) & 7 in (1, 2, 3) else "mm"
     factor = MM_PER_UNIT[unit]
@@ -149,8 +149,8 @@ def _grid(header: Any) -> Grid:
         coded = None
     if coded is not None:
         affine = np.diag([factor, factor, factor, 1.0]) @ np.asarray(coded)
-        found = Grid.of_affine(affine[:, [2, 1, 0, 3]])
+        found = VoxelGrid.of_affine(affine[:, [2, 1, 0, 3]])
         if found.affine is not None:
             return found
     x, y, z = (float(n) * factor for n in np.asarray(header["pixdim"][1:4]))
-    return Grid(spacing_of((z, y, x)))
+    return VoxelGrid(spacing_of((z, y, x)))

@@ -14,7 +14,7 @@ import numpy as np
 from tfbig.errors import SourceError
 from tfbig.sources.files import File, PathLike, cannot_open, optional
 from tfbig.sources.volumes import compressed, raw
-from tfbig.sources.volumes.grid import Grid, spacing_of
+from tfbig.sources.volumes.grid import VoxelGrid, spacing_of
 from tfbig.sources.volumes.raw import Description, RawVolume, Samples
 
 nrrd, _import_error = optional("nrrd")
@@ -197,7 +197,7 @@ def _spatial_axes(header: Mapping[str, Any], count: int) -> list[int]:
     return list(range(min(count, 3)))
 
 
-def _grid(header: Mapping[str, Any], spatial: Sequence[int]) -> Grid:
+def _grid(header: Mapping[str, Any], spatial: Sequence[int]) -> VoxelGrid:
     """Return the place of the voxels, of planes first."""
     directions = header.get("space directions")
     if directions is not None and len(spatial) == 3:
@@ -213,12 +213,12 @@ def _grid(header: Mapping[str, Any], spatial: Sequence[int]) -> Grid:
             )
             if letters in SPACES.values():
                 signs = [TO_RAS[letter] for letter in letters]
-                return Grid.of_affine(np.diag([*signs, 1.0]) @ affine)
-            return Grid(spacing_of(np.linalg.norm(columns, axis=0).tolist()))
+                return VoxelGrid.of_affine(np.diag([*signs, 1.0]) @ affine)
+            return VoxelGrid(spacing_of(np.linalg.norm(columns, axis=0).tolist()))
     spacings = header.get("spacings")
     if spacings is None or len(spatial) != 3:
-        return Grid()
-    return Grid(spacing_of([float(spacings[axis]) for axis in reversed(spatial)]))
+        return VoxelGrid()
+    return VoxelGrid(spacing_of([float(spacings[axis]) for axis in reversed(spatial)]))
 
 
 def _file(header: Mapping[str, Any], path: Path, name: str) -> Path:

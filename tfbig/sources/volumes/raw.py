@@ -18,7 +18,7 @@ from tfbig.errors import BudgetError, SourceError
 from tfbig.sources.arrays import file_offset, is_mapped
 from tfbig.sources.files import File, still_open
 from tfbig.sources.source import RowArray
-from tfbig.sources.volumes.grid import Grid
+from tfbig.sources.volumes.grid import VoxelGrid
 from tfbig.sources.volumes.volume import Box, Volume
 from tfbig.units import format_bytes
 
@@ -62,7 +62,7 @@ class Description:
     """
 
     samples: Samples
-    grid: Grid
+    grid: VoxelGrid
     scaling: tuple[float, float] = (1.0, 0.0)
     header: bytes | None = None
 
@@ -138,7 +138,7 @@ class ArrayVolume(Volume):
         self,
         array: npt.NDArray[Any],
         name: str = "array",
-        grid: Grid = Grid(),  # noqa: B008  (a frozen value)
+        grid: VoxelGrid = VoxelGrid(),  # noqa: B008  (a frozen value)
         scaling: tuple[float, float] = (1.0, 0.0),
     ) -> None:
         super().__init__(array.shape, array.dtype, name, grid, scaling)
@@ -173,7 +173,7 @@ def volume_of(array: npt.NDArray[Any]) -> Volume:
     samples = Samples(
         array.dtype, (planes, rows, columns, channels), INTERLEAVED, file_offset(array)
     )
-    return RawVolume(File(array.filename), Description(samples, Grid()))
+    return RawVolume(File(array.filename), Description(samples, VoxelGrid()))
 
 
 def scratch(parts: Iterable[bytes | bytearray | memoryview], num_bytes: int, name: str) -> File:

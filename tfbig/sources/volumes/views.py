@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tfbig.errors import SourceError
 from tfbig.sources.source import RowArray
-from tfbig.sources.volumes.grid import Grid, Spacing
+from tfbig.sources.volumes.grid import Spacing, VoxelGrid
 from tfbig.sources.volumes.volume import Box, Volume, VolumeView
 
 SAME_PLACE = 0.1
@@ -244,7 +244,7 @@ def check_same_grid(volume: Volume, other: Volume, what: str) -> None:
         )
 
 
-def _orientations(one: Grid, other: Grid) -> str:
+def _orientations(one: VoxelGrid, other: VoxelGrid) -> str:
     return f"orientations {one.orientation or 'unknown'} and {other.orientation or 'unknown'}"
 
 

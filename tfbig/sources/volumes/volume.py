@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tfbig.errors import SourceError
 from tfbig.sources.source import Readable, RowArray, Source, interval
 from tfbig.sources.volumes import grid as grids
-from tfbig.sources.volumes.grid import Grid, Spacing
+from tfbig.sources.volumes.grid import Spacing, VoxelGrid
 
 Range: TypeAlias = tuple[int, int]
 Box: TypeAlias = tuple[Range, Range, Range]
@@ -57,7 +57,7 @@ class Volume(Source):
         shape: Sequence[int],
         dtype: npt.DTypeLike,
         name: str,
-        grid: Grid = Grid(),  # noqa: B008  (a frozen value)
+        grid: VoxelGrid = VoxelGrid(),  # noqa: B008  (a frozen value)
         scaling: tuple[float, float] = (1.0, 0.0),
     ) -> None:
         Readable.__init__(self, _volume_shape(shape, name), dtype, name)
@@ -78,7 +78,7 @@ class Volume(Source):
 
     @property
     def affine(self) -> npt.NDArray[np.float64] | None:
-        """Affine `[4, 4]` from `(plane, row, column, 1)` to millimetres, as in `Grid`; None if unknown."""
+        """Affine `[4, 4]` from `(plane, row, column, 1)` to millimetres, as in `VoxelGrid`; None if unknown."""
         return None if self.grid.affine is None else np.array(self.grid.affine)
 
     def read_box(self, planes: Range, rows: Range, columns: Range) -> RowArray:
@@ -183,7 +183,7 @@ class VolumeView(Volume):
         shape: Sequence[int],
         dtype: npt.DTypeLike,
         name: str,
-        grid: Grid,
+        grid: VoxelGrid,
         scaling: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(shape, dtype, name, grid, scaling or inner.scaling)
