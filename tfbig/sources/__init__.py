@@ -4,8 +4,7 @@ A `Source` is an image `[H, W, C]` that is read by bands of rows or rectangles; 
 array. `Source.crop`, `Grayscale`, `RGB`, `Masked`, `Padded`, `Scaled`, `StainNormalised` and `Upsampled` transform a
 source as it is read. A `Slide` is a pyramid of images with the size of their pixels; `open_slide` chooses its reader,
 and `Slide.at` returns the source of one resolution. A `Volume` is a source `[D, H, W, C]` with the place of its voxels.
-A `Bag` has instances `[n, ...]`, read by slices; `open_bag`
-returns one, and `Patches` and `Tiles` are bags of an image.
+A `Bag` has instances `[n, ...]`, read by slices; `open_bag` returns one, and `Patches` and `Tiles` are bags of an image.
 
 Satellite scenes: `RasterSource` reads GeoTIFF, JPEG 2000 and VRT files with their `MapGrid`, `stack_bands` shows
 files of single bands as one scene, `write_cog` writes cloud-optimised GeoTIFF.
@@ -38,10 +37,9 @@ from tfbig.sources.stain import Macenko, Reinhard, StainNormalised
 from tfbig.sources.views import RGB, CenterCropped, Channels, Grayscale, Padded, Scaled, Upsampled
 from tfbig.sources.volumes.grid import VoxelGrid
 from tfbig.sources.volumes.nifti_writing import write_nifti
-from tfbig.sources.volumes.opening import VOLUME_SUFFIXES, is_volume, open_volume
-from tfbig.sources.volumes.opening import title_of as volume_title
-from tfbig.sources.volumes.raw import ArrayVolume, RawVolume
-from tfbig.sources.volumes.views import PaddedVolume, Resampled, Stacked, at_spacing
+from tfbig.sources.volumes.opening import VOLUME_SUFFIXES, open_volume
+from tfbig.sources.volumes.raw import ArrayVolume
+from tfbig.sources.volumes.views import Resampled, at_spacing
 from tfbig.sources.volumes.volume import Turned, Volume
 from tfbig.sources.writing import NpyWriter, write_npy
 
@@ -70,12 +68,10 @@ __all__ = [
     "NpyWriter",
     "OnDisk",
     "Padded",
-    "PaddedVolume",
     "Patches",
     "PictureBag",
     "RasterSource",
     "RawSource",
-    "RawVolume",
     "Readable",
     "Reinhard",
     "Resampled",
@@ -85,7 +81,6 @@ __all__ = [
     "Scaled",
     "Slide",
     "Source",
-    "Stacked",
     "StainNormalised",
     "Subset",
     "TiffSource",
@@ -96,7 +91,6 @@ __all__ = [
     "VolumeOnDisk",
     "VoxelGrid",
     "at_spacing",
-    "is_volume",
     "open",
     "open_bag",
     "open_slide",
@@ -106,7 +100,6 @@ __all__ = [
     "read_mpp_table",
     "resolve",
     "stack_bands",
-    "volume_title",
     "write_cog",
     "write_coords",
     "write_nifti",

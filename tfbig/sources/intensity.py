@@ -101,9 +101,9 @@ class Rescaled(Pointwise):
         SourceError: There are not two finite limits for each channel.
 
     Example:
-        >>> image = tfbig.open(np.array([[100, 300, 500, 900]], "uint16"))
+        >>> image = tfbig.open(np.array([[100, 200, 500, 900]], "uint16"))
         >>> tfbig.sources.Rescaled(image, [[100], [500]]).read(0, 1)[..., 0].tolist()
-        [[0, 128, 255, 255]]
+        [[0, 64, 255, 255]]
     """
 
     def __init__(self, source: Source, limits: npt.ArrayLike) -> None:

@@ -10,7 +10,6 @@ import pytest
 from volume_files import SIZE, samples, write_nifti
 
 import tfbig
-from tfbig import sources
 from tfbig.errors import SourceError
 from tfbig.sources.volumes import compressed, raw
 
@@ -20,7 +19,7 @@ def test_npy_files_and_memory_maps_are_read_in_place(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", array)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     for volume in (tfbig.open(tmp_path / "x.npy"), tfbig.open(mapped), tfbig.open(mapped[1:])):
-        assert isinstance(volume, sources.RawVolume)
+        assert isinstance(volume, raw.RawVolume)
         expected = array[-volume.shape[0] :]
         np.testing.assert_array_equal(volume.read(0, volume.shape[0]), expected)
     with pytest.raises(SourceError, match="is not stored plane after plane; expected C order"):

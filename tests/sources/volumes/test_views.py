@@ -76,14 +76,14 @@ def test_stacked() -> None:
         ArrayVolume(samples(), "one", GRID),
         ArrayVolume(samples("float32", seed=1), "two", GRID),
     )
-    stacked = sources.Stacked([one, two])
+    stacked = views.Stacked([one, two])
     np.testing.assert_array_equal(
         stacked.read_box((1, 3), (0, 6), (2, 4)),
         np.stack([samples(), samples("float32", seed=1)], -1)[1:3, :, 2:4],
     )
     assert stacked.dtype == "float32"
     with pytest.raises(SourceError, match="different scalings"):
-        sources.Stacked([one, ArrayVolume(samples(), "two", GRID, (2.0, 0.0))])
+        views.Stacked([one, ArrayVolume(samples(), "two", GRID, (2.0, 0.0))])
 
 
 OTHERS: dict[str, tuple[Any, Any, str]] = {
@@ -116,10 +116,10 @@ def test_another_grid(case: str) -> None:
     "box", [((0, 8), (0, 8), (0, 8)), ((4, 7), (5, 8), (0, 2)), ((6, 8), (0, 1), (0, 1))]
 )
 def test_padded(box: Any) -> None:
-    padded = sources.PaddedVolume(ArrayVolume(samples()), (4, 8, 2), -7)
+    padded = views.PaddedVolume(ArrayVolume(samples()), (4, 8, 2), -7)
     assert padded.shape == (8, 8, 8, 1)
     expected = np.pad(samples(), [(0, 3), (0, 2), (0, 1)], constant_values=-7)
     np.testing.assert_array_equal(
         padded.read_box(*box)[..., 0], expected[tuple(slice(*each) for each in box)]
     )
-    assert sources.PaddedVolume(ArrayVolume(samples()), (1, 1, 1), least=(9, 1, 1)).shape[0] == 9
+    assert views.PaddedVolume(ArrayVolume(samples()), (1, 1, 1), least=(9, 1, 1)).shape[0] == 9

@@ -16,6 +16,7 @@ from tfbig.cli.settings.choices import STORED
 from tfbig.errors import SourceError
 from tfbig.sources import Volume
 from tfbig.sources.volumes.grid import turn_to
+from tfbig.sources.volumes.views import PaddedVolume, Stacked
 from tfbig.sources.volumes.volume import MappedVolume
 
 
@@ -72,7 +73,7 @@ class Preparation:
             volume: The volume.
             fill: Value of the added voxels.
         """
-        return sources.PaddedVolume(volume, self.stride, fill)
+        return PaddedVolume(volume, self.stride, fill)
 
     @property
     def fill(self) -> float:
@@ -204,7 +205,7 @@ def stacked(paths: Sequence[Any], name: str, channels: int | None = None) -> Vol
     volume = opened[0]
     if len(opened) > 1:
         header = volume.header
-        volume = sources.Stacked([each.values() for each in opened])
+        volume = Stacked([each.values() for each in opened])
         volume.header = header
     if channels is not None and volume.shape[3] != channels:
         several = (

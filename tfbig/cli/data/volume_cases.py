@@ -23,7 +23,8 @@ from tfbig.cli.settings.yaml_flags import read_yaml
 from tfbig.errors import SourceError
 from tfbig.results import run_folder
 from tfbig.sources import Volume
-from tfbig.sources.volumes.views import check_same_grid
+from tfbig.sources.volumes.opening import title_of
+from tfbig.sources.volumes.views import PaddedVolume, check_same_grid
 from tfbig.system import callbacks
 
 TABLE: Final = "volumes.csv"
@@ -184,7 +185,7 @@ def _rows_of_table(table: Path) -> list[Row]:
         files = [_found(table, name, row["place"]) for name in (*names, row["labels"])]
         if not names:
             raise SourceError(f"{row['place']}: has no image. Add one, or remove the line.")
-        name = row.get("case_id") or sources.volume_title(files[0])
+        name = row.get("case_id") or title_of(files[0])
         placed.append({**row, "name": name, "images": tuple(files[:-1]), "labels": files[-1]})
     return placed
 
@@ -365,8 +366,8 @@ def _crop(
     centred = rng.random() < foreground
     padded = replace(
         volume,
-        image=sources.PaddedVolume(volume.image, (1, 1, 1), preparation.fill, size),
-        labels=sources.PaddedVolume(volume.labels, (1, 1, 1), 0, size),
+        image=PaddedVolume(volume.image, (1, 1, 1), preparation.fill, size),
+        labels=PaddedVolume(volume.labels, (1, 1, 1), 0, size),
     )
     extents = padded.image.shape[:3]
     firsts = [

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfbig import sources
 from tfbig.sources.volumes.dicom import is_series
-from tfbig.sources.volumes.opening import suffix_of, title_of
+from tfbig.sources.volumes.opening import is_volume, suffix_of, title_of
 
 
 def volumes_in(folder: Path) -> list[Path]:
@@ -23,7 +22,7 @@ def volumes_in(folder: Path) -> list[Path]:
     for path in sorted(folder.iterdir()):
         if path.is_dir():
             found += [path] if is_series(path) else []
-        elif (suffix_of(path) or sources.is_volume(path)) and path.name[0] != ".":
+        elif (suffix_of(path) or is_volume(path)) and path.name[0] != ".":
             number = _channel(path)
             if not number or not _sibling(path, 0).exists():
                 found.append(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +115,12 @@ def make_model(settings: SceneSettings) -> keras.Model:
         settings: Settings of the run, with what the data decided.
     """
     assert settings.mean is not None and settings.std is not None
-    size: dict[str, int] = {"filters": settings.filters, "depth": settings.depth}
-    mean, std = settings.mean, settings.std
+    build = partial(
+        unet, settings.mean, settings.std, filters=settings.filters, depth=settings.depth
+    )
     if settings.target == "regression":
-        return unet(mean, std, 1, None, values=settings.value_scale, **size)
-    return unet(mean, std, len(settings.class_names or ()), **size)
+        return build(1, None, values=settings.value_scale)
+    return build(len(settings.class_names or ()))
 
 
 def make_loss(settings: SceneSettings) -> keras.losses.Loss:

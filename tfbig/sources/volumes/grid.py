@@ -29,8 +29,13 @@ class VoxelGrid:
     Args:
         spacing: Millimetres from plane to plane, row to row and column to column; None if unknown.
         affine: Four rows of four numbers; map `(plane, row, column, 1)` to `(x, y, z, 1)` in millimetres, x to the
-            right,
-            y to the front and z to the top of the patient. None if the file does not place the volume.
+            right, y to the front and z to the top of the patient. None if the file does not place the volume.
+
+    Example:
+        >>> affine = [[0, 0, 0.5, 0], [0, 0.5, 0, 0], [3, 0, 0, 0], [0, 0, 0, 1]]  # columns grow to the right
+        >>> grid = tfbig.sources.VoxelGrid.of_affine(affine)
+        >>> grid.spacing, grid.orientation
+        ((3.0, 0.5, 0.5), 'SAR')
     """
 
     spacing: Spacing | None = None

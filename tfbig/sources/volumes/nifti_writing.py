@@ -36,12 +36,17 @@ def write_nifti(
         path: The file, `*.nii` or `*.nii.gz`. An existing file is replaced.
         volume: The volume, of one channel; more become the fourth axis, and are read in turn.
         like: Volume of the same grid, by default `volume`. If it was read from NIfTI, the file gets its header: the
-            same
-            affines, spacing and units. Otherwise it gets the affine of `like`, or if that is not known its spacing.
+            same affines, spacing and units. Otherwise it gets the affine of `like`, or if that is not known its spacing.
         ticked: Called after each plane with the number of planes written and of all.
 
     Raises:
         SourceError: nibabel is not installed, the name has another suffix, or the file cannot be written.
+
+    Example:
+        >>> labels = tfbig.sources.ArrayVolume(np.ones((4, 6, 5), "uint8"))
+        >>> tfbig.sources.write_nifti("labels.nii.gz", labels)
+        >>> tfbig.open("labels.nii.gz").read(0, 1).sum()
+        np.uint64(30)
     """
     like, target = volume if like is None else like, Path(path)
     if nifti.nibabel is None:

@@ -71,6 +71,12 @@ def open_volume(path: PathLike) -> Volume:
     Raises:
         SourceError: It does not exist, is damaged, or is no volume.
         BudgetError: It is compressed, and there is no room for its decoded samples.
+
+    Example:
+        >>> volume = tfbig.sources.ArrayVolume(np.zeros((4, 6, 5), "int16"))
+        >>> tfbig.sources.write_nifti("zeros.nii.gz", volume)
+        >>> tfbig.sources.open_volume("zeros.nii.gz").shape
+        (4, 6, 5, 1)
     """
     return _reader(path).open(path)
 

@@ -211,6 +211,12 @@ def at_spacing(volume: Volume, spacing: Spacing, nearest: bool = False) -> Volum
 
     Raises:
         SourceError: The spacing of the volume is unknown.
+
+    Example:
+        >>> grid = tfbig.sources.VoxelGrid((3.0, 1.0, 1.0))
+        >>> volume = tfbig.sources.ArrayVolume(np.zeros((4, 6, 6)), grid=grid)
+        >>> tfbig.sources.at_spacing(volume, (1.5, 1.5, 1.5)).shape
+        (8, 4, 4, 1)
     """
     size = size_at(volume, spacing)
     return volume if size == volume.shape[:3] else Resampled(volume, size, nearest)
