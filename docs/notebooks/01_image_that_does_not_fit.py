@@ -182,6 +182,7 @@ print(f"streamed and plain differ by up to {largest:.1e}")
 
 assert largest < 1e-10 * moved
 
+# %% [markdown]
 # ## What next
 #
 # - Only the rows of a strip have to fit: nothing above changes for a slide of 100 000 x 80 000 pixels, but the
