@@ -199,7 +199,7 @@ print(f"largest difference to plain Keras {difference:.0e}")
 
 assert score > 0.9
 assert same > 0.97
-assert difference < 5e-3  # the rounding of 32-bit sums; notebook 1 compares in 64 bits
+assert difference < 5e-3  # 32-bit sums of plain Keras; see notebook 1
 
 # %% [markdown]
 # ## What next
