@@ -4,7 +4,8 @@ A `Source` is an image `[H, W, C]` that is read by bands of rows or rectangles; 
 array. `Source.crop`, `Grayscale`, `RGB`, `Masked`, `Padded`, `Scaled`, `StainNormalised` and `Upsampled` transform a
 source as it is read. A `Slide` is a pyramid of images with the size of their pixels; `open_slide` chooses its reader,
 and `Slide.at` returns the source of one resolution. A `Volume` is a source `[D, H, W, C]` with the place of its voxels.
-A `Bag` has instances `[n, ...]`, read by slices; `open_bag` returns one, and `Patches` and `Tiles` are bags of an image.
+A `Bag` has instances `[n, ...]`, read by slices; `open_bag` returns one, and `Patches` and `Tiles` are bags of an
+image.
 
 Satellite scenes: `RasterSource` reads GeoTIFF, JPEG 2000 and VRT files with their `MapGrid`, `stack_bands` shows
 files of single bands as one scene, `write_cog` writes cloud-optimised GeoTIFF.

@@ -36,7 +36,8 @@ def write_nifti(
         path: The file, `*.nii` or `*.nii.gz`. An existing file is replaced.
         volume: The volume, of one channel; more become the fourth axis, and are read in turn.
         like: Volume of the same grid, by default `volume`. If it was read from NIfTI, the file gets its header: the
-            same affines, spacing and units. Otherwise it gets the affine of `like`, or if that is not known its spacing.
+            same affines, spacing and units. Otherwise it gets the affine of `like`, or else its
+            spacing.
         ticked: Called after each plane with the number of planes written and of all.
 
     Raises:
