@@ -114,6 +114,10 @@ CASES = {
         "the same by a vision transformer of 303 million parameters, with random weights",
         "features.py --encoder uni",
     ),
+    "end-to-end": Case(
+        "frozen features, sampled tiles, all tiles and whole images, for equal processor time",
+        "end_to_end.py --plot end_to_end.png",
+    ),
     "patchgd": Case("memory of PatchGD over the side of the image", "patchgd_memory.py"),
     "profile": Case("where the time of a step goes", "profile.py --network resnet18 --side 2048"),
     **{
