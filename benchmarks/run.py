@@ -127,6 +127,9 @@ CASES = {
     "scene-nodata": Case(
         "the same for a scene with 60 % nodata, computed, skipped and killed meanwhile",
         "scenes.py --size 12288x12288 --nodata 0.6 --ways compute skip killed",
+    "end-to-end": Case(
+        "frozen features, sampled tiles, all tiles and whole images, for equal processor time",
+        "end_to_end.py --plot end_to_end.png",
     ),
     "patchgd": Case("memory of PatchGD over the side of the image", "patchgd_memory.py"),
     "profile": Case("where the time of a step goes", "profile.py --network resnet18 --side 2048"),

@@ -19,7 +19,17 @@ from PIL import Image
 from samples import ROOT
 
 import tfbig
-from benchmarks import compare, first_step, mil_loss, profile, qmnist_variants, run, scaling
+from benchmarks import (
+    compare,
+    end_to_end,
+    first_step,
+    mil_loss,
+    profile,
+    qmnist_variants,
+    run,
+    scaling,
+)
+from tfbig.datasets.digits import drawn_digits
 
 
 def printed(script: str, *words: str) -> list[dict]:
@@ -55,6 +65,33 @@ def test_first_step() -> None:
     plain, small, streamed = printed("first_step.py", *words)
     assert plain["first_step_ratio"] == 1
     assert small["operations"] < streamed["operations"]
+
+
+@pytest.mark.slow
+def test_end_to_end(tmp_path: Path) -> None:
+    """All ways train and are tested; with few images and little time, scores say nothing."""
+    plot = tmp_path / "curves.png"
+    words = ["--seconds", "1", "--seeds", "1", "--images", "8", "--tests", "8", "--plot", str(plot)]
+    lines = printed("end_to_end.py", *words)
+    assert [line["case"] for line in lines] == [f"end to end: {task}" for task in end_to_end.TASKS]
+    for line in lines:
+        assert all(line[way]["steps"] > 0 for way in end_to_end.WAYS)
+        assert all(0 <= line[way]["auc"] <= 1 for way in end_to_end.WAYS)
+    assert plot.stat().st_size > 1000
+
+
+def test_images_of_the_end_to_end_benchmark() -> None:
+    """Tiles are cut from the images in order, and nuclei of label 1 follow their circle."""
+    digits = drawn_digits(200)
+    train = end_to_end.digit_images(4, (digits[0].take(range(200)), digits[1]), 0)
+    np.testing.assert_array_equal(train.tiles[1, 9], train.pixels[1, 28:56, 28:56])
+    rng = np.random.default_rng(0)
+    nuclei = end_to_end.gland(True, 128, 16, rng)
+    centre = np.mean([place for _, place, _ in nuclei], axis=0)
+    for _, place, angle in nuclei:
+        assert np.hypot(*(place - centre)) == pytest.approx(24)
+        across = np.array([np.sin(angle), np.cos(angle)])
+        assert abs(np.dot(place - centre, across)) == pytest.approx(24)
 
 
 @pytest.mark.slow
