@@ -127,6 +127,7 @@ CASES = {
     "scene-nodata": Case(
         "the same for a scene with 60 % nodata, computed, skipped and killed meanwhile",
         "scenes.py --size 12288x12288 --nodata 0.6 --ways compute skip killed",
+    ),
     "end-to-end": Case(
         "frozen features, sampled tiles, all tiles and whole images, for equal processor time",
         "end_to_end.py --plot end_to_end.png",
