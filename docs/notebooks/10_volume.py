@@ -84,7 +84,6 @@ big.plan((1, *SHAPE, 1)).summary()
 #
 # ## Streamed and plain
 
-
 # %%
 @contextmanager
 def watched(curves: dict, name: str):
