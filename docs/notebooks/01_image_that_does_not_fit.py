@@ -77,6 +77,7 @@ big.plan((1, *slide.shape)).summary()
 # A thread notes the memory of this process twenty times a second while the step runs. The image is passed by
 # its *handle*, a short string; its rows are read from the file as they are needed.
 
+
 # %%
 @contextmanager
 def watched(curves: dict, name: str):

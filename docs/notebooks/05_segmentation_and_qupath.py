@@ -37,6 +37,7 @@ slides = [tfbig.open_slide(checkout / f"examples/data/{name}.tif") for name in N
 # with a free licence and no patient's data; we let `find_tissue` draw them, and save them in the format of
 # QuPath.
 
+
 # %%
 def write_outlines(path, labels, slide):
     """Write outlines of the regions of a mask, in pixels of level 0."""
@@ -74,6 +75,7 @@ plt.show()
 # The images are read at 8 micrometres per pixel here, so that the notebook is quick; the code is the same at
 # full resolution. `read_tissue` reads outlines. The U-Net below halves the image twice, so sizes are cut to
 # multiples of four.
+
 
 # %%
 def image_of(slide):
@@ -183,6 +185,7 @@ plt.show()
 #
 # Three things should hold: the network finds the tissue; the outlines are the mask that they were made of; and
 # streaming gave what plain Keras gives.
+
 
 # %%
 def dice(a, b):

@@ -22,6 +22,7 @@ from tfbig.geometry import Window
 # This one sharpens an image: it adds what differs from a blurred copy, by a weight for each channel that is
 # trained.
 
+
 # %%
 class Sharpen(keras.layers.Layer):
     """x + amount * (x - mean of 5 x 5 pixels)."""
@@ -58,6 +59,7 @@ else:
 # pixel, and that is what the `Window` says. tfbig then passes to `run` the strip with two more rows above and
 # below, taken from the neighbours, or zeros at the edge of the image, so that a *valid* convolution gives just
 # the rows of the strip.
+
 
 # %%
 @tfbig.rule(Sharpen)
@@ -106,6 +108,7 @@ assert difference.max() < 1e-6
 #
 # You wrote no backward pass. Compare the gradients of all weights, in 64 bits, where rounding hides nothing.
 
+
 # %%
 def gradients(model, x):
     """Return the gradients of the sum of squares of what a model returns."""
@@ -137,6 +140,7 @@ assert worst < 1e-10
 # Other layers sum over all pixels first. Then a rule says what a strip adds to the sum, and what to do with the
 # total. This one pools a feature map by its energy, the root of the mean square:
 
+
 # %%
 class Energy(keras.layers.Layer):
     """Root of the mean square of each channel."""
@@ -165,6 +169,7 @@ keras.config.set_dtype_policy("float32")
 # %% [markdown]
 # Such a check, with strips that do not divide the image evenly, is all the test that a rule needs. What would a
 # wrong rule look like? Forget the neighbours, and the seams show:
+
 
 # %%
 @tfbig.rule(Sharpen)

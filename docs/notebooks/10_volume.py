@@ -84,6 +84,7 @@ big.plan((1, *SHAPE, 1)).summary()
 #
 # ## Streamed and plain
 
+
 # %%
 @contextmanager
 def watched(curves: dict, name: str):
