@@ -94,8 +94,7 @@ both[1].legend(fontsize="small")
 plt.show()
 
 # %% [markdown]
-# With less memory the planner makes strips lower, and computes some images again (green) instead of storing
-# them.
+# With less memory the planner makes strips lower, and recomputes some layers instead of storing what they gave.
 #
 # ## Which budget?
 #
