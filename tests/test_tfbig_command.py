@@ -55,6 +55,7 @@ def test_version() -> None:
     assert started("-m", "tfbig_command", "--version").stdout == "tfbig 0.1.0\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -105,6 +105,7 @@ def forget_tiles():
             item._cached.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=slow), (signal.SIGTERM, 143)]
 )

@@ -183,6 +183,7 @@ def test_signal(slides, tmp_path, capsys, monkeypatch):
     assert (tmp_path / "other" / "b.h5").exists()
 
 
+@pytest.mark.slow
 def test_shards_share_a_folder(many, whole, tmp_path):
     out = tmp_path / "out"
     codes = [

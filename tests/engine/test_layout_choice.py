@@ -47,6 +47,7 @@ def test_budget_too_small_for_a_row() -> None:
         choice.for_shapes({source: (2, 11, 6, 2)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "kept"),
     [([2, 16, 16, 2], True), ([None, 16, 16, 2], False), ([2, None, 16, 2], False), ([2], False)],

@@ -66,6 +66,7 @@ def twins(blocks: int = 5) -> tuple[keras.Model, keras.Model]:
     return model, twin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "blocks"), [(4, 2), pytest.param(1, 5, marks=pytest.mark.slow)])
 def test_many_sizes_are_traced_once(every: int, blocks: int, float64: None) -> None:
     """Sizes that one layout fits: five of the twenty sizes, and all."""

@@ -27,6 +27,7 @@ def test_mask_does_not_depend_on_strips() -> None:
     assert len(np.unique(np.reshape(whole[0], [39, -1]), axis=0)) == 39  # no row repeats another
 
 
+@pytest.mark.slow
 def test_backward_recomputes_mask() -> None:
     x = tf.random.normal([2, 13, 7, 5])
     for dtype in ("float32", "float64", "mixed_bfloat16"):

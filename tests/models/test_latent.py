@@ -130,6 +130,7 @@ def test_baseline_without_a_head(name, features):
     np.testing.assert_allclose(model(x), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_baseline_streams():
     """The exact engine trains the network that PatchGD is compared with."""
     model = latent.baseline("small", (None, None, 1), 5, latent=8, width=8)
@@ -138,6 +139,7 @@ def test_baseline_streams():
     np.testing.assert_allclose(streamed(x), model(x), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("eager", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_training_with_patchgd(kind, eager):

@@ -258,6 +258,7 @@ def sliced_model(size: int) -> keras.Model:
     return keras.Model(bag, layers.Dense(2)(ops.sum(x * weights, axis=1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "size", [3, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 7, 9))]
 )

@@ -59,6 +59,7 @@ def inner(**options: Any) -> keras.Model:
     return keras.Model(cell, layers.Dense(3)(ops.tanh(layers.Flatten()(z))), name="inner")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -135,6 +135,7 @@ def test_every_sampler_learns(sampler: str, accumulate: Any) -> None:
     assert model.evaluate(x, y, verbose=0)[1] == 1.0
 
 
+@pytest.mark.slow
 def test_seed() -> None:
     x, kernels = images(12, 16, count=2), []
     for seed in (1, 1, 2):

@@ -51,6 +51,7 @@ def make(context: int = 0, vector: bool = False, **options: Any) -> PatchGDSegme
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("context", "vector", "fill_mask"),
     [

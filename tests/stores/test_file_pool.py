@@ -244,6 +244,7 @@ def test_full_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         learn(big, twin, tf.zeros((2, 61, 47, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "end",
     ["kill", *(pytest.param(e, marks=pytest.mark.slow) for e in ("exit", "error", "interrupt"))],

@@ -155,6 +155,7 @@ def test_keep_on_device(float64: None, device: str, strip_rows: int | None, bloc
     assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
 
 
+@pytest.mark.slow
 def test_dynamic_batch_size_keeps_nothing_on_device(float64: None) -> None:
     """The available room is unknown while a step is traced."""
     twin = residual(TWO)

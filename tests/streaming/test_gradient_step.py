@@ -58,6 +58,7 @@ OPTIMISERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [slow("clipped"), slow("averaged"), "accumulated"])
 def test_optimisers(name: str, float64: None) -> None:
     """Ten steps, two per call (`steps_per_execution`)."""
@@ -118,6 +119,7 @@ def test_frozen_model_does_not_change(float64: None) -> None:
     assert_same(pair[0].get_weights(), before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [slow(segmenter), linear_classifier])
 def test_run_eagerly(build: Callable[[], keras.Model], float64: None) -> None:
     x = integers((2, 7, 6, 2), "float64")
@@ -161,6 +163,7 @@ def test_float16_loss_scale() -> None:
     assert_same(*weights, 2 * 2 * 8 * 2**-11)
 
 
+@pytest.mark.slow
 def test_second_derivative_is_an_error() -> None:
     big = both(segmenter)[0]
     x = tf.constant(images(1), tf.float32)

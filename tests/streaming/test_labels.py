@@ -89,6 +89,7 @@ def test_sample_weights_of_images(shape: str, case: str, float64: None) -> None:
     same_logs(both(segmenter, filters, activation), run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", [slow("sum_over_batch_size"), "mean_with_sample_weight"])
 def test_sample_weights_of_dice_loss(reduction: str, float64: None) -> None:
     """The Dice loss of each image has the weight of the image; metrics are unweighted."""
@@ -114,6 +115,7 @@ def test_sample_weights_of_several_outputs(float64: None) -> None:
     same_logs(both(named_maps), run)
 
 
+@pytest.mark.slow
 def test_sample_weights_by_handle(float64: None) -> None:
     x, y = images(2), classes(2, 7, 6, 1, count=2).astype("uint8")
     weights = np.random.default_rng(3).integers(0, 4, (2, 7, 6, 1), np.uint8)

@@ -187,6 +187,7 @@ def test_a_stop_within_a_set_undoes_it(tmp_path, monkeypatch):
         np.testing.assert_array_equal(found, weights)
 
 
+@pytest.mark.slow
 def test_an_unreadable_member_leaves_out_its_set():
     model, left = network(), []
 

@@ -48,6 +48,7 @@ def test_segmentation_of_other_slides(segmentation_run, tmp_path):
     assert {"other 0.png", "other 1.png", "versions.json"} <= {p.name for p in out.iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "background", "tissue"),
     [

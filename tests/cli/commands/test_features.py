@@ -171,6 +171,7 @@ def test_killed_process(tmp_path: Path) -> None:
     assert [row["slide_id"] for row in rows_of(out / "features.csv")] == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_features_then_training(cohort_table: Path, tiny: None, tmp_path: Path, capsys) -> None:
     """The two commands of the guide; the damaged and the missing slide are named, and left out."""
     features, run = tmp_path / "features", tmp_path / "run"

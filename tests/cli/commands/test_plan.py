@@ -4,6 +4,7 @@ import re
 
 import keras
 import numpy as np
+import pytest
 import tifffile
 from skipped_background import small_tiles
 
@@ -39,6 +40,7 @@ def test_errors(segmentation_run, capsys):
     assert "or a network of keras.applications: ConvNeXtBase" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_bags(mil_run, capsys):
     assert main(["plan", str(mil_run.folder), "5000"]) == 0
     assert "5000" in capsys.readouterr().out
@@ -46,6 +48,7 @@ def test_bags(mil_run, capsys):
     assert "expected tiles of a bag" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_background(tmp_path, monkeypatch, capsys):
     """A masked slide is planned with its active share; a size has no background."""
     image = np.full((1200, 1600, 3), 240, np.uint8)

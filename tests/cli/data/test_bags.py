@@ -71,6 +71,7 @@ def write_features(folder, rows, broken=()):
             file.write(f"{name},{label},{split}\n")
 
 
+@pytest.mark.slow
 def test_features_and_unusable_bags(tmp_path, capsys):
     data = tmp_path / "data"
     data.mkdir()

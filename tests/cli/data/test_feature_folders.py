@@ -113,6 +113,7 @@ def test_layouts(layout: Callable[[Path], Path], tmp_path: Path) -> None:
     assert (found[0].coords is None) == (layout is clam_pt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [clam_pt, pytest.param(stamp, marks=pytest.mark.slow)])
 def test_training(layout: Callable[[Path], Path], tmp_path: Path) -> None:
     """Features in float16, or without coordinates, are trained on and drawn."""

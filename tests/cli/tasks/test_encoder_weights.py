@@ -233,6 +233,7 @@ def test_scale_of_a_run(tmp_path):
         assert (resolved.mean, resolved.std) == ((0.1, 0.2, 0.3), 0.5)
 
 
+@pytest.mark.slow
 def test_encoders_of_pathology(tmp_path, monkeypatch, capsys):
     """`--encoder virchow2` takes a file with timm's names; here its network has one small block."""
     entry = PATHOLOGY_ENCODERS["virchow2"]

@@ -249,6 +249,7 @@ def test_resume(series: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert [len(history(out / f"seed-{seed}")) for seed in range(2)] == [2, 2]
 
 
+@pytest.mark.slow
 def test_evaluation(mil_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The weights of one run stand for those of two seeds, which draw other bags."""
     series, out = tmp_path / "series", tmp_path / "out"

@@ -65,6 +65,7 @@ def cases_of(rows):
     return risks, [float(of[c][0]["time"]) for c in cases], [int(of[c][0]["event"]) for c in cases]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["survival", pytest.param("cox", marks=pytest.mark.slow)])
 def test_survival_is_learned(name, made):
     """Figures of merit are those of the mean risks of the test cases; high risk dies earlier."""
@@ -100,6 +101,7 @@ def test_chances_of_survival(made):
     assert -4 <= float(row["risk"]) <= -sum(chances)
 
 
+@pytest.mark.slow
 def test_regression_is_learned(made):
     folder = made("regression").folder
     rows, found = predictions(folder), metrics(folder)

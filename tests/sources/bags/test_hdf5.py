@@ -74,6 +74,7 @@ def huge_chunks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", [sources.open_bag, sources.read_coords])
 def test_chunks_far_larger_than_their_data(read: Callable[..., Any], huge_chunks: Path) -> None:
     """A chunk is decompressed whole, so a small file could take any memory."""
