@@ -27,7 +27,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -392,7 +392,8 @@ def learn(task: str, arguments: argparse.Namespace) -> str:
     return report.line(f"{CASE}{task}", shape, **budget, **by_way)
 
 
-def main() -> None:
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--seconds", type=float, default=100, help="processor time of a run")
@@ -401,7 +402,11 @@ def main() -> None:
     parser.add_argument("--tests", type=int, default=200, help="images to test with")
     parser.add_argument("--data", help="folder with the IDX files of MNIST or QMNIST")
     parser.add_argument("--plot", type=Path, help="write the curves of all tasks to this PNG file")
-    arguments = parser.parse_args()
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    arguments = parse_arguments()
     lines = []
     for task in arguments.tasks:
         lines.append(learn(task, arguments))

@@ -202,11 +202,11 @@ def seams(model: Path, scene: Path, mask: Path, places: int) -> int:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print a JSON line for each way."""
-    for line in lines(parse(argv)):
+    for line in lines(parse_arguments(argv)):
         print(line, flush=True)
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--size", default="10800x9700", help="rows x columns")

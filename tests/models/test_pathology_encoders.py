@@ -17,7 +17,7 @@ FLOAT32 = 1e-5
 DEPTH = 2
 SAME = {"h-optimus-1": "h-optimus-0"}
 """Encoders with the network and the scale of another, which read its file."""
-VARIED = ("phikon", "virchow2")
+VARIED = ("phikon", "uni2-h", "virchow2")
 """Encoders that have all kinds of tokens, positions, poolings and names; the others are tested as slow."""
 OTHERS = tuple(name for name in ENCODERS if name not in VARIED)
 

@@ -64,7 +64,7 @@ def test_crop_outside_image(rows: Any, columns: Any, what: str) -> None:
         ArraySource(image(20, 15)).crop(rows, columns)
 
 
-@pytest.mark.parametrize("shape", [(5,), (2, 3, 4, 5), (0, 4), (3, 0, 1)])
+@pytest.mark.parametrize("shape", [(5,), (0, 4), (3, 0, 1)])
 def test_invalid_shapes(shape: tuple[int, ...]) -> None:
     message = rf"array: has shape {re.escape(str(shape))}; expected \[rows, columns\] or"
     with pytest.raises(SourceError, match=message):

@@ -51,6 +51,7 @@ def test_overviews_of_labels_are_labels(tmp_path: Path) -> None:
     assert set(np.unique(small.read(0, 550))) == {1, 9}
 
 
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")  # of the validator
 def test_no_coordinates(tmp_path: Path) -> None:
     write_cog(
         tmp_path / "a.tif", sources.open(pixels(30, 20, 1)), MapGrid.of(None, Affine.identity())

@@ -38,8 +38,6 @@ def make(settings: PredictSettings) -> Predictor:
         return Images(settings, plain, config)
     if isinstance(plain, PatchGDSegmentation):
         return Masks(settings, plain, config)
-    if Scenes.reads(settings, plain, config):
-        return Scenes(settings, plain, config)
     (image, *_), (output, *_) = plain.inputs, plain.outputs
     kinds: dict[tuple[int, int], type[Predictor]] = {
         (5, 5): Volumes,
@@ -51,6 +49,8 @@ def make(settings: PredictSettings) -> Predictor:
     kind = kinds.get((len(image.shape), len(output.shape)))
     if kind is Masks and (settings.instances or config.get("task") == "instances"):
         kind = Instances
+    elif Scenes.reads(settings, plain, config):
+        kind = Scenes
     if kind is None:
         raise SourceError(
             f"{settings.model}: maps {image.shape} to {output.shape}; expected images [N, H, W, C] to masks "

@@ -117,7 +117,8 @@ def _drawn(part: Any, settings: InstanceSettings, shard: Any) -> Any:
 
 def _columns(matches: Sequence[Matches]) -> dict[str, float]:
     """Return the columns of an image: counts at an overlap of 0.5, and the average precision at each."""
-    counts = {"instances": matches[0].correct + matches[0].missed, **matches[0]._asdict()}
+    correct, missed, false = matches[0]
+    counts = {"instances": correct + missed, "correct": correct, "missed": missed, "false": false}
     pairs = zip(OVERLAPS, matches, strict=True)
     return counts | {f"average_precision_{each}": found.average_precision for each, found in pairs}
 
