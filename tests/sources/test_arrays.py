@@ -78,7 +78,7 @@ def test_damaged_npy(tmp_path: Path) -> None:
     path.write_bytes(b"not numpy")
     with pytest.raises(SourceError, match=r"a\.npy: is not a readable \.npy file"):
         sources.open(path)
-    np.save(path, image(4))
+    np.save(path, np.zeros(4))
     with pytest.raises(SourceError, match=r"has shape \(4,\); expected \[rows, columns\]"):
         sources.open(path)
     with pytest.raises(SourceError, match=r"a\.npy: is truncated: .* ends at byte 10100, the file"):
