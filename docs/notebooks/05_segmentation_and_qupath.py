@@ -128,7 +128,7 @@ def build():
 
 
 model = build()
-big = tfbig.stream(model, tfbig.Budget(host="200MB"), plain_if_small=False)
+big = tfbig.stream(model, tfbig.Budget(host="300MB"), plain_if_small=False)
 big.compile(keras.optimizers.Adam(5e-3), "binary_crossentropy", metrics=[tfbig.metrics.Dice()])
 
 
