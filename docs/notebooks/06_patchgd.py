@@ -108,8 +108,10 @@ shares = [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0]
 cosines, seconds = [], []
 for share in shares:
     model, found = build(share, keras.optimizers.SGD(1.0)), []
+    first = [w.numpy() for w in model.trainable_variables]
     for _ in range(6):  # each step draws other patches
-        model.set_weights(start)
+        for variable, value in zip(model.trainable_variables, first, strict=True):
+            variable.assign(value)
         step = change(model, x, y)
         found.append(step @ exact / np.linalg.norm(step) / np.linalg.norm(exact))
     cosines.append(found)
