@@ -25,7 +25,7 @@ Pixels = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Outputs:
-    """What the channels of a network mean: scores of classes, or values.
+    """Meaning of the channels of a network: scores of classes, or values.
 
     Attributes:
         classes: Names of the classes; empty for values.

@@ -260,8 +260,8 @@ class _State:
         order = np.argsort(numbers, kind="stable")
         rows, columns, numbers = rows[order], columns[order], numbers[order]
         ends = np.flatnonzero(np.diff(numbers, append=-1)) + 1
-        begins = [0, *ends[:-1]]
-        for index, (begin, end) in enumerate(zip(begins, ends, strict=True) if len(ends) else ()):
+        begins = [0, *ends][:-1]
+        for index, (begin, end) in enumerate(zip(begins, ends, strict=True)):
             part = slice(begin, end)
             values = distance[rows[part], columns[part]]
             at = (rows[part] + start).astype(np.int32)

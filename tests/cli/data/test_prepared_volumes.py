@@ -63,7 +63,7 @@ def test_labels_with_a_scaling_and_channels() -> None:
 def test_masks_return_to_the_grid_of_the_file(
     orientation: str, spacing: tuple[float, float, float] | None
 ) -> None:
-    """What the network reads as labels, restored, is labels of the file (where resampling keeps every voxel)."""
+    """Labels in the voxels of the network, brought back, are those of the file where resampling keeps every voxel."""
     blocks = samples("uint8", (5, 3, 4)) % 3
     labels = blocks.repeat(2, 1).repeat(2, 2)  # 5 x 6 x 8, constant where voxels are merged
     grid = VoxelGrid.of_affine(

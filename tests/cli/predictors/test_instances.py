@@ -16,6 +16,8 @@ from skimage.measure import regionprops_table
 
 from tfbig import sources
 from tfbig.cli.main import main
+from tfbig.cli.predictors import instances
+from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.results.instances import Thresholds, label_strips
 
 SHAPE = (200, 150)
@@ -125,3 +127,14 @@ def test_mistakes_and_no_instances(
     assert predicted(identity, tmp_path / "empty.npy", tmp_path / "empty") == 0
     assert table(tmp_path / "empty/empty_instances.csv") == []
     assert json.loads((tmp_path / "empty/empty.geojson").read_text())["features"] == []
+
+
+@pytest.mark.parametrize(
+    ("flag", "of_run", "expected"),
+    [(0.0, 0.3, 0.0), (None, 0.3, 0.3), (None, 0.0, 0.0), (None, None, 0.5)],
+)
+def test_marker_threshold(flag: float | None, of_run: float | None, expected: float) -> None:
+    """A threshold of 0 is a threshold; the flag wins over the run, and the run over the default."""
+    settings = PredictSettings(model="", slides=(), out="", marker_threshold=flag)
+    config = {} if of_run is None else {"marker_threshold": of_run}
+    assert instances.with_run(settings, config).marker_threshold == expected

@@ -6,7 +6,7 @@ import tfbig
 from tfbig import mil, patchgd
 from tfbig.cli.data import images, published_datasets
 from tfbig.cli.settings import choices, request
-from tfbig.cli.tasks import fitting, volume_networks
+from tfbig.cli.tasks import fitting
 from tfbig.cli.tasks.mil import AGGREGATORS
 from tfbig.models import clam, dtfd, encoders, gigapixel_unet, latent, pathology_encoders
 from tfbig.patchgd import patch_sampling
@@ -32,7 +32,6 @@ def test_names() -> None:
     assert tuple(pathology_encoders.PATHOLOGY_ENCODERS) == choices.PATHOLOGY_ENCODERS
     assert {*choices.FEATURE_ENCODERS} < {*encoders.NETWORKS, *choices.PATHOLOGY_ENCODERS}
     assert list(choices.COLLECTIONS) == list(published_datasets.COLLECTIONS)
-    assert tuple(volume_networks.NETWORKS) == choices.VOLUME_NETWORKS
     assert choices.DIRECTIONS == grid.WORLD
     assert set(images.POOLS) < set(choices.IMAGES)
 

@@ -58,7 +58,7 @@ def test_turned(order: Any, flips: Any, data: Any) -> None:
 
 @pytest.mark.parametrize("wanted", ["SAR", "RAS", "IPL", "ASL"])
 def test_turned_as_nibabel_does(wanted: str) -> None:
-    """With the order of its axes, x first."""
+    """Samples and affine equal those of nibabel, in any orientation."""
     turned = volume().turned(wanted)
     assert turned.orientation == wanted
     image = nibabel.Nifti1Image(ARRAY, np.array(GRID.affine))

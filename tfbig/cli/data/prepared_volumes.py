@@ -22,7 +22,7 @@ from tfbig.sources.volumes.volume import MappedVolume
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a network reads volumes.
+    """Orientation, spacing, intensities and size in which a network reads volumes.
 
     Attributes:
         orientation: Such as `'SAR'`, or `'stored'`.

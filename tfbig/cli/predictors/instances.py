@@ -18,6 +18,7 @@ from tfbig import SourceError, sources
 from tfbig.cli import machine, slide_batch
 from tfbig.cli.predictors import masks, results
 from tfbig.cli.predictors.results import Config
+from tfbig.cli.settings.instance_settings import InstanceNetwork
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks.instances import FOUND, as_maps, as_picture, borders, thresholds_of
 from tfbig.results import geojson, instance_table, slide_viewer
@@ -55,7 +56,7 @@ class Instances:
         self.folder = Path(settings.out)
         self.input_channels = plain.inputs[0].shape[-1]
         self.classes = results.classes_of(settings, 2, ("background", "instance"))
-        settings = _with_run(settings, config)
+        settings = with_run(settings, config)
         stride = settings.stride or 2 ** int(config.get("depth", 5))
         settings = replace(settings, stride=stride, classes=self.classes, instances=True)
         self.settings = slide_batch.with_resolution(settings, level=0)
@@ -92,7 +93,9 @@ class Instances:
 
     def _write_labels(self, file: Path, maps: sources.Source, slide: Slide) -> None:
         """Write the numbers of the instances as they are found."""
-        limits = thresholds_of(self.settings.threshold, self.settings.marker_threshold or 0.5)
+        marker = self.settings.marker_threshold
+        assert marker is not None  # as of with_run
+        limits = thresholds_of(self.settings.threshold, marker)
         with progress.reporting(f"writing {file.name}") as ticked:
             sources.write_ome_tiff(
                 file,
@@ -164,15 +167,22 @@ class Instances:
         results.write_row(self.folder, row)
 
 
-def _with_run(settings: PredictSettings, config: Config) -> PredictSettings:
-    """Return the settings with those of the run where no flag gives another value."""
+def with_run(settings: PredictSettings, config: Config) -> PredictSettings:
+    """Return the settings with those of the run where no flag gives another value.
+
+    Args:
+        settings: Settings of the command.
+        config: Settings of the run, or an empty dict.
+    """
     defaults = PredictSettings(model="", slides=(), out="")
     changed: dict[str, Any] = {}
     for name in OF_RUN:
         saved = config.get(name)
         if saved is not None and getattr(settings, name) == getattr(defaults, name):
             changed[name] = tuple(saved) if isinstance(saved, list) else saved
-    return replace(settings, **{"marker_threshold": settings.marker_threshold or 0.5, **changed})
+    if settings.marker_threshold is None:
+        changed.setdefault("marker_threshold", InstanceNetwork.marker_threshold)
+    return replace(settings, **changed)
 
 
 def _measured_image(path: Path, image: sources.Source, settings: PredictSettings) -> sources.Source:

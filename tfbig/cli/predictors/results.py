@@ -171,6 +171,15 @@ def network_input(source: Source, settings: PredictSettings) -> Source:
     return sources.Grayscale(source, invert=settings.input == "inverted-gray")
 
 
+def activation_of(layer: Any) -> str:
+    """Return the name of the activation function of a layer, such as "sigmoid"; empty if it has none.
+
+    Args:
+        layer: A Keras layer.
+    """
+    return getattr(getattr(layer, "activation", None), "__name__", "")
+
+
 def class_probabilities(outputs: npt.ArrayLike, last: Any) -> npt.NDArray[np.float64]:
     """Return probabilities `[K]`; for one output, those of both classes.
 
@@ -180,8 +189,9 @@ def class_probabilities(outputs: npt.ArrayLike, last: Any) -> npt.NDArray[np.flo
             else logits.
     """
     values = np.asarray(outputs, np.float64)
-    activation = getattr(getattr(last, "activation", None), "__name__", "")
-    normalized = activation in ("softmax", "sigmoid") or isinstance(last, keras.layers.Softmax)
+    normalized = activation_of(last) in ("softmax", "sigmoid") or isinstance(
+        last, keras.layers.Softmax
+    )
     if len(values) == 1:
         share = values if normalized else 1 / (1 + np.exp(-values))
         return np.concatenate([1 - share, share])

@@ -159,5 +159,4 @@ class Scenes:
 
 def _is_linear(plain: Any) -> bool:
     """Return whether the last layer of a model with one channel has no activation, so that it gives values."""
-    activation = getattr(getattr(plain.layers[-1], "activation", None), "__name__", "")
-    return plain.outputs[0].shape[-1] == 1 and activation == "linear"
+    return plain.outputs[0].shape[-1] == 1 and results.activation_of(plain.layers[-1]) == "linear"

@@ -46,11 +46,10 @@ class Volumes:
         self.folder = Path(settings.out)
         background.refuse(background.resolved(settings), READS_SLIDES)
         self.channels = plain.inputs[0].shape[-1]
-        outputs, last = plain.outputs[0].shape[-1], plain.layers[-1]
+        outputs = plain.outputs[0].shape[-1]
         self.classes = results.classes_of(settings, max(outputs, 2), config.get("class_names"))
         self.preparation = preparation_of(config, settings)
-        activation = getattr(getattr(last, "activation", None), "__name__", "")
-        self.probability = activation == "sigmoid"
+        self.probability = results.activation_of(plain.layers[-1]) == "sigmoid"
         self.settings = replace(settings, classes=self.classes, stride=max(self.preparation.stride))
         self.model = tfbig.stream(plain, machine.budget(settings), source_dtype="float32")
 

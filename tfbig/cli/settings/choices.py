@@ -82,7 +82,6 @@ DIRECTIONS = ("LR", "PA", "IS")
 """Directions of the patient along each of its axes, one of which names the direction of an axis of a volume."""
 STORED = "stored"
 """Orientation of volumes as they are stored."""
-VOLUME_NETWORKS = ("unet3d",)
 VOLUME_AUGMENTATIONS = ("none", "mirror")
 VOLUME_LOSSES = ("dice_crossentropy", "crossentropy")
 EVALUATED = ("test", "all")

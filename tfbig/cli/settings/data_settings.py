@@ -22,6 +22,20 @@ def shares_flag() -> tuple[int, int, int]:
     return field
 
 
+def confine_flag(table: str) -> bool:
+    """Return the field of the flag `--confine` of tasks whose files are in the folder `--data`.
+
+    Args:
+        table: Name of the table that names the files.
+    """
+    field: bool = flag(
+        False,
+        kind=PLACE,
+        help=f"refuse files of {table} that are outside of --data, after following links",
+    )
+    return field
+
+
 def edge_flag() -> int:
     """Return the field of the flag `--edge`."""
     field: int = flag(

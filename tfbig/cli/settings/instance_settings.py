@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.channel_settings import ChannelSettings
-from tfbig.cli.settings.data_settings import shares_flag
+from tfbig.cli.settings.data_settings import confine_flag, shares_flag
 from tfbig.cli.settings.flag import PLACE, flag, redeclared
 from tfbig.cli.settings.run_settings import (
     UNIFIED,
@@ -51,11 +51,7 @@ class InstanceTask:
         "images.csv: columns image, mask, and split (train, val, test) or patient",
     )
     shares: tuple[int, int, int] = shares_flag()
-    confine: bool = flag(
-        False,
-        kind=PLACE,
-        help="refuse files of images.csv that are outside of --data, after following links",
-    )
+    confine: bool = confine_flag("images.csv")
     crops: int | None = flag(
         type=types.count,
         help="number of crops of an epoch, from each training image in turn, at random places (default: one of each "

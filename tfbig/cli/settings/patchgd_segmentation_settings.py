@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.data_settings import shares_flag
+from tfbig.cli.settings.data_settings import confine_flag, shares_flag
 from tfbig.cli.settings.flag import PLACE, flag
 from tfbig.cli.settings.patch_settings import PatchSettings
 from tfbig.cli.settings.run_settings import (
@@ -49,11 +49,7 @@ class PatchGDSegmentationTask:
         "test) or patient",
     )
     shares: tuple[int, int, int] = shares_flag()
-    confine: bool = flag(
-        False,
-        kind=PLACE,
-        help="refuse files of images.csv that are outside of --data, after following links",
-    )
+    confine: bool = confine_flag("images.csv")
     downscale: int = flag(
         1,
         type=types.count,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.data_settings import shares_flag
+from tfbig.cli.settings.data_settings import confine_flag, shares_flag
 from tfbig.cli.settings.flag import PLACE, flag, redeclared
 from tfbig.cli.settings.run_settings import (
     UNIFIED,
@@ -46,10 +46,8 @@ class VolumeSegmentationTask:
         path=True,
         metavar="FOLDER",
         help="folder of a data set of nnU-Net or of the Medical Segmentation Decathlon, with dataset.json; or folder "
-        "with "
-        "a table volumes.csv: columns image (of several channels image_0, image_1, ...), labels, and optional "
-        "case_id and "
-        "split (train, val, test). Volumes are NIfTI, NRRD or DICOM",
+        "with a table volumes.csv: columns image (of several channels image_0, image_1, ...), labels, and optional "
+        "case_id and split (train, val, test). Volumes are NIfTI, NRRD or DICOM",
     )
     class_names: tuple[str, ...] | None = flag(
         nargs="+",
@@ -57,24 +55,19 @@ class VolumeSegmentationTask:
         help="names of the labels 0, 1, ..., of which 0 is the background (default: those of dataset.json)",
     )
     shares: tuple[int, int, int] = shares_flag()
-    confine: bool = flag(
-        False,
-        kind=PLACE,
-        help="refuse files of volumes.csv or dataset.json that are outside of --data, after following links",
-    )
+    confine: bool = confine_flag("volumes.csv or dataset.json")
     crops: int = flag(
         100,
         type=types.count,
-        help="number of crops of the training volumes in an epoch, from each volume in turn, at random places that are "
-        "drawn again in every epoch (default: %(default)s)",
+        help="number of crops of the training volumes in an epoch, from each volume in turn, at random places that "
+        "are drawn again in every epoch (default: %(default)s)",
     )
     crop: str = flag(
         "96x96x96",
         type=types.box,
         metavar="DxHxW",
         help="planes x rows x columns of a crop in voxels of the network, multiples of its total stride, or whole: "
-        "each "
-        "training volume whole, once in an epoch; validation and test use whole volumes (default: %(default)s)",
+        "each training volume whole, once in an epoch; validation and test use whole volumes (default: %(default)s)",
     )
     foreground: float = flag(
         0.33,
@@ -84,15 +77,14 @@ class VolumeSegmentationTask:
     augment: str = flag(
         "mirror",
         choices=choices.VOLUME_AUGMENTATIONS,
-        help="augmentation of training volumes. mirror: reversed along each axis in half of the cases, drawn again in "
-        "every "
-        "epoch (default: %(default)s)",
+        help="augmentation of training volumes. mirror: reversed along each axis in half of the cases, drawn again "
+        "in every epoch (default: %(default)s)",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class VoxelSettings:
-    """How the network reads volumes."""
+    """Spacing, orientation and intensities at which the network reads volumes."""
 
     SECTION = "voxels"
 
@@ -101,24 +93,21 @@ class VoxelSettings:
         type=types.positive,
         metavar=("PLANES", "ROWS", "COLUMNS"),
         help="resample volumes to voxels of so many millimetres, images linearly, labels to the nearest voxel; masks "
-        "are "
-        "written on the grid of the file (default: voxels of the files)",
+        "are written on the grid of the file (default: voxels of the files)",
     )
     orientation: str | None = flag(
         type=types.orientation,
         metavar="CODE",
         help="turn volumes so that planes, rows and columns grow in these directions of the patient, such as SAR (to "
-        "the "
-        "top, to the front, to the right); stored: as they are stored (default: the orientation of the first training "
-        "volume)",
+        "the top, to the front, to the right); stored: as they are stored (default: the orientation of the first "
+        "training volume)",
     )
     intensity_window: tuple[float, ...] | None = flag(
         nargs=2,
         type=float,
         metavar=("LOW", "HIGH"),
         help="clip values to this range and map it to -1 to 1, e.g. -1000 1000 for CT (default: subtract the mean of "
-        "each "
-        "channel of a volume, and divide by its standard deviation)",
+        "each channel of a volume, and divide by its standard deviation)",
     )
 
 
@@ -128,11 +117,6 @@ class VolumeNetwork:
 
     SECTION = "network"
 
-    network: str = flag(
-        "unet3d",
-        choices=choices.VOLUME_NETWORKS,
-        help="unet3d: the 3-D U-Net that nnU-Net plans (default: %(default)s)",
-    )
     filters: tuple[int, ...] = flag(
         (32, 64, 128, 256, 320, 320),
         nargs="+",

@@ -1,4 +1,4 @@
-"""Networks and losses of `--task volume-segmentation`, by name."""
+"""Network and losses of `--task volume-segmentation`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSe
 from tfbig.models.unet3d import unet3d
 
 Stride: TypeAlias = tuple[int, int, int]
-NETWORKS = {"unet3d": unet3d}
-"""Function that builds each network."""
 
 
 def make(settings: VolumeSegmentationSettings, classes: int, channels: int) -> keras.Model:
@@ -25,9 +23,7 @@ def make(settings: VolumeSegmentationSettings, classes: int, channels: int) -> k
         classes: Number of classes, background included.
         channels: Channels of the volumes.
     """
-    return NETWORKS[settings.network](
-        classes, channels, features=settings.filters, strides=strides_of(settings)
-    )
+    return unet3d(classes, channels, features=settings.filters, strides=strides_of(settings))
 
 
 def strides_of(settings: VolumeSegmentationSettings) -> tuple[Stride, ...]:

@@ -33,12 +33,12 @@ Rectangle = tuple[tuple[int, int], tuple[int, int]]
 
 @dataclass(frozen=True)
 class Format:
-    """What a GeoTIFF holds besides its pixels.
+    """Shape, dtype, grid and bands of a GeoTIFF: everything but its pixels.
 
     Attributes:
         shape: `(rows, columns, bands)`.
         dtype: Dtype of a sample.
-        grid: MapGrid of the pixels.
+        grid: Grid of the pixels.
         nodata: Value that stands for no measurement, or None.
         names: Description of each band.
         labels: Whether the samples are class numbers, which overviews must not average.
@@ -216,7 +216,7 @@ def write_cog(
     Args:
         path: The file, `*.tif`.
         image: Image `[H, W, bands]`, read block by block.
-        grid: MapGrid of the pixels.
+        grid: Grid of the pixels.
         nodata: Value that stands for no measurement.
         names: Description of each band.
         labels: Whether the samples are class numbers, which overviews must not average.

@@ -11,7 +11,7 @@ from rasterio.transform import Affine
 
 @dataclass(frozen=True)
 class MapGrid:
-    """MapGrid of the pixels of an image.
+    """Grid of the pixels of an image on a map.
 
     Attributes:
         wkt: Coordinate system as WKT, or None if the file has none.

@@ -126,7 +126,7 @@ def write_vrt(
         path: The file.
         shape: Rows and columns.
         dtype: Dtype of all bands.
-        grid: MapGrid of the pixels.
+        grid: Grid of the pixels.
         bands: The bands.
         resampling: For pieces whose pixels have another size.
     """

@@ -40,7 +40,7 @@ _OUTSIDE: Final = ("/vsi", "://")
 
 @dataclass(frozen=True)
 class Bands:
-    """What a file says about its bands.
+    """Nodata values, names and mask of the bands of a file.
 
     Attributes:
         nodata: Value that stands for no measurement, of each band; None if there is none.
@@ -66,7 +66,7 @@ class RasterSource(Source):
             cover is no measurement.
 
     Attributes:
-        grid: MapGrid of the pixels.
+        grid: Grid of the pixels.
         bands: What the file says about its bands.
         levels: Rows and columns of each level.
 
@@ -181,7 +181,7 @@ class RasterSource(Source):
 
     @property
     def knows_nodata(self) -> bool:
-        """Whether any pixel may lack a measurement."""
+        """Return whether any pixel may lack a measurement."""
         known = self.bands.is_masked or any(n is not None for n in self.bands.nodata)
         return known or self.dtype.kind == "f"
 

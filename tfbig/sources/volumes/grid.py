@@ -122,7 +122,7 @@ class VoxelGrid:
         """Return the largest distance between the same corners of two volumes, in millimetres.
 
         Args:
-            other: VoxelGrid of the other volume.
+            other: Grid of the other volume.
             size: Planes, rows and columns of both.
 
         Returns:
