@@ -156,8 +156,8 @@ print(f"streamed, 64 bits     {exact_loss:.6f}")
 assert abs(streamed_loss - exact_loss) < 1e-5
 
 # %% [markdown]
-# tfbig adds up the statistics of BatchNormalization in 64 bits, so the streamed loss is right to six digits,
-# and it is plain Keras that rounds.
+# The streamed loss agrees with 64 bits to five digits; here it is plain Keras that rounds more. tfbig adds up the
+# statistics of BatchNormalization in 64 bits.
 #
 # ## It is the same step
 #
