@@ -61,10 +61,8 @@ setup(
             "geopandas>=1",
             "rio-cogeo",  # validates cloud-optimised GeoTIFF
             "lifelines",  # what tests of survival analysis compare with
-            *(
-                "torchvision",
-                "timm",
-            ),  # networks whose weights are read; timm brings huggingface_hub
+            "huggingface_hub",
         ],
+        "torch": ["torchvision", "timm"],  # networks whose weights are read, for tests
     },
 )

@@ -80,10 +80,6 @@ CASES = {
         "one gigapixel through ResNet-18 with BatchNormalization, a training step",
         "huge.py resnet18 32768 --host 18GB --disk 50GB --strips 1.5GB --store bfloat16",
     ),
-    "volume-kernels": Case(
-        "convolutions of volumes, plane by plane and by TensorFlow's own kernel",
-        "volume_kernels.py --rounds 5",
-    ),
     "volume": Case(
         "a whole CT volume through the 3-D U-Net of nnU-Net with a quarter of its features, a training step",
         "volumes.py --features 8 16 32 64 80 80 --host 10GB --disk 40GB --strips 2GB",

@@ -158,6 +158,21 @@ def lines(cluster: Cluster):
                 }
 
 
+def table(cluster: Cluster) -> str:
+    """Return the lines as a table of Markdown."""
+    head = "worker | data | workers | epoch | efficiency | host memory of a node | sent a step | an epoch, each"
+    rows = [head, "---|---|---|---|---|---|---|---"]
+    for line in lines(cluster):
+        hours = line["epoch_hours"]
+        epoch = f"{hours:.2f} h" if hours < 100 else f"{hours / 24:.0f} days"
+        rows.append(
+            f"{line['worker']} | {line['data']} | {line['workers']} | {epoch} | {line['efficiency']:.2f} | "
+            f"{line['host_gigabytes_a_node']:.0f} GB | "
+            f"{line['sent_megabytes_a_step']:.0f} MB | {line['sent_gigabytes_an_epoch']:.1f} GB"
+        )
+    return "\n".join(f"| {row} |" if row[0] != "-" else f"|{row}|" for row in rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true", help="lines of JSON instead of a table")
@@ -168,18 +183,7 @@ def main() -> None:
         for line in lines(cluster):
             print(json.dumps(line | {"cluster": asdict(cluster)}))
         return
-    print(
-        "| worker | data | workers | epoch | efficiency | host memory of a node | sent a step | an epoch, each |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
-    for line in lines(cluster):
-        hours = line["epoch_hours"]
-        epoch = f"{hours:.2f} h" if hours < 100 else f"{hours / 24:.0f} days"
-        print(
-            f"| {line['worker']} | {line['data']} | {line['workers']} | {epoch} | {line['efficiency']:.2f} | "
-            f"{line['host_gigabytes_a_node']:.0f} GB | "
-            f"{line['sent_megabytes_a_step']:.0f} MB | {line['sent_gigabytes_an_epoch']:.1f} GB |"
-        )
+    print(table(cluster))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from benchmarks import scale
+
 Line = dict[str, Any]
 SLIDES = {
     "skin": "CMU-1-Small-Region",
@@ -179,6 +181,11 @@ def kept(lines: list[Line]) -> str:
     return table(["model", "bytes a round", "Python objects a round"], rows)
 
 
+def simulated(lines: list[Line]) -> str:
+    """Return what benchmarks/scale.py simulates; it needs no line."""
+    return scale.table(scale.Cluster())
+
+
 TABLES: dict[str, Callable[[list[Line]], str]] = {
     "modes": modes,
     "short modes": short_modes,
@@ -188,5 +195,6 @@ TABLES: dict[str, Callable[[list[Line]], str]] = {
     "tissue": tissue,
     "plan holds": planned,
     "kept": kept,
+    "scale": simulated,
 }
 """Tables by the name in `<!-- generated: NAME -->`."""

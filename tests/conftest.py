@@ -1,4 +1,7 @@
-"""Fixtures of all tests: a hypothesis profile, fixed seeds, float64, and fixed machine rates."""
+"""Fixtures of all tests: a hypothesis profile, fixed seeds, float64, and fixed machine rates.
+
+They import TensorFlow when they are used, so that the process that only hands tests to workers starts without it.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,13 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import pytest
 from hypothesis import settings
 
-from tfbig.engine import machine_rates
-from tfbig.network.rules.registry import RULES
-from tfbig.streaming import program_cache
+if TYPE_CHECKING:
+    from tfbig.engine import machine_rates
 
 settings.register_profile("tfbig", derandomize=True, deadline=None)
 settings.load_profile("tfbig")
@@ -38,6 +39,10 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _independent_of_order() -> Iterator[None]:
     """Set seeds, and reset the policy, layer names and rules."""
+    import keras
+
+    from tfbig.network.rules.registry import RULES
+
     rules = dict(RULES)
     keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(1)
@@ -51,6 +56,8 @@ def _independent_of_order() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _small_images_stream(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stream small images too, which would run in plain Keras; but not in tests of that, marked `plain`."""
+    from tfbig.streaming import program_cache
+
     if request.node.get_closest_marker("plain") is None:
         monkeypatch.setattr(program_cache.Settings, "_plain_bytes", lambda self, host: 0)
 
@@ -58,6 +65,8 @@ def _small_images_stream(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 @pytest.fixture
 def float64() -> Iterator[None]:
     """Make float64 the default for layers, losses and optimisers."""
+    import keras
+
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
     yield
@@ -67,6 +76,8 @@ def float64() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def measured_rates(monkeypatch: pytest.MonkeyPatch) -> Callable[..., machine_rates.Rates]:
     """Fix the rates of the machine, so that plans are reproducible; return the function that measures them."""
+    from tfbig.engine import machine_rates
+
     measure = machine_rates.measure
     monkeypatch.setattr(machine_rates, "measure", lambda *_: machine_rates.Rates())
     monkeypatch.setattr(machine_rates, "_known", {})

@@ -44,6 +44,7 @@ def printed(script: str, *words: str) -> list[dict]:
     return [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
 
 
+@pytest.mark.slow
 def test_traces_do_not_grow() -> None:
     """The first step takes as long as its traces are large; they are counted, which no machine changes."""
     x = image = keras.Input((None, None, 3))

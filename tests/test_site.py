@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -47,6 +48,7 @@ def test_places_of_files(file: str, place: str) -> None:
             "[s](../docs/guides/slides.md)",
             "[s](../../guides/slides.md)",
         ),
+        ("notebooks/README.md", "[10](10_volume.py)", "[10](10_volume.md)"),
         ("map.md", "[x](https://keras.io)", "[x](https://keras.io)"),
         ("map.md", "```\na[0](README.md)\n```\n", "```\na[0](README.md)\n```\n"),
     ],
@@ -103,6 +105,27 @@ def test_every_recipe_is_in_the_table() -> None:
     page = recipe_table.pages()["reference/recipes.md"]
     assert page.count("\n| [`") == len(list((ROOT / "recipes").glob("*.yaml")))
     assert recipe_table.about("# A.\n# B\n\nlr: 1\n# C\n") == "A. B"
+
+
+def test_every_notebook_is_a_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With its output where docs/run_notebooks.py wrote it after the last change."""
+    pytest.importorskip("jupytext", reason="pip install '.[docs]'")
+    notebooks = importlib.import_module("notebooks")
+    monkeypatch.setattr(notebooks, "RESULTS", tmp_path)
+    made = notebooks.pages()
+    assert len(made) == 10
+    assert made["notebooks/10_volume.md"].startswith("# A volume\n")
+    assert all("!!! note" in page for page in made.values())
+    result = tmp_path / "10_volume.md"
+    result.write_text("# A volume\n\nwith output\n")
+    (tmp_path / "10_volume_files").mkdir()
+    (tmp_path / "10_volume_files/picture_1.png").touch()
+    assert notebooks.pages()["notebooks/10_volume.md"].endswith("with output\n")
+    assert [place for place, _ in notebooks.pictures()] == [
+        "notebooks/10_volume_files/picture_1.png"
+    ]
+    os.utime(result, (0, 0))
+    assert notebooks.pages() == made
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 import commands
 import links
+import notebooks
 import recipe_table
 import reference
 from mkdocs.structure.files import File, Files
@@ -46,13 +47,15 @@ def _named(entry: Any) -> set[str]:
 
 
 def _generated() -> dict[str, str]:
-    return {**reference.pages(), **commands.pages(), **recipe_table.pages()}
+    return {**reference.pages(), **commands.pages(), **recipe_table.pages(), **notebooks.pages()}
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add generated pages, and copies of files outside of docs/ that pages link to."""
     for place, text in _generated().items():
         files.append(File.generated(config, place, content=text))
+    for place, picture in notebooks.pictures():
+        files.append(File.generated(config, place, abs_src_path=str(picture)))
     pages = [links.origin(file.src_uri) for file in files if file.src_uri.endswith(".md")]
     written = [page for page in pages if (links.ROOT / page).exists()]
     recipe_files = {f"recipes/{path.name}" for path in (links.ROOT / "recipes").glob("*.yaml")}

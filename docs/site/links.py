@@ -22,11 +22,15 @@ LINK = re.compile(r"(\]\(|<img [^>]*src=\")([^)\"#\s]+)")
 def place(file: str) -> str:
     """Return where the site has a file: `docs/map.md -> map.md`, `train.py -> repository/train.py`.
 
+    A notebook is a page: `docs/notebooks/10_volume.py -> notebooks/10_volume.md`.
+
     Args:
         file: Path in the checkout.
     """
     if file == HOME:
         return "index.md"
+    if file.startswith("docs/notebooks/"):
+        file = file.removesuffix(".py").removesuffix(".md") + ".md"
     return file.removeprefix("docs/") if file.startswith("docs/") else f"{COPIES}/{file}"
 
 

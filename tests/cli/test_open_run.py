@@ -4,11 +4,13 @@ import shutil
 import subprocess
 import sys
 
+import pytest
 from samples import PROGRAMS
 
 import train
 
 
+@pytest.mark.slow
 def test_locked_folder(mil_run, tmp_path, capsys):
     out = tmp_path / "out"
     shutil.copytree(mil_run.folder, out)

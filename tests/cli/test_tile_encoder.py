@@ -63,6 +63,7 @@ def settings(**changes: Any) -> FeaturesSettings:
     return FeaturesSettings(**values | changes)
 
 
+@pytest.mark.slow
 def test_batches_do_not_change_features(capsys: pytest.CaptureFixture[str]) -> None:
     """The last batch is smaller; random weights are the same in every process."""
     encoder = tile_encoder.TileEncoder(settings())

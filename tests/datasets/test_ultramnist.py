@@ -22,6 +22,7 @@ def pool() -> tuple[ArrayBag, np.ndarray]:
     ), classes
 
 
+@pytest.mark.slow
 def test_ultramnist_matches_publication() -> None:
     """Each image has 3 to 5 digits of varying sizes that add up to the label and do not touch, on black."""
     digits, classes = pool()

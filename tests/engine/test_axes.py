@@ -66,6 +66,7 @@ def plane() -> keras.Model:
     return keras.Model(inputs, [x, layers.Dense(2)(layers.GlobalAveragePooling2D()(x))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("training", "rows"),
     [

@@ -44,6 +44,7 @@ def kinds(lines: list[str]) -> list[str]:
     return list(dict.fromkeys(words))
 
 
+@pytest.mark.slow
 def test_first_step_reports_planning_tracing_and_strips(printed: list[str]) -> None:
     big = tfbig.stream(network(), strip_rows=8)
     big.compile("sgd", "mse")

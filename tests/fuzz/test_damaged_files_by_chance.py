@@ -41,6 +41,7 @@ def run_worker(paths: list[Path]) -> dict[str, str]:
     return outcomes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [42, pytest.param(2000, marks=pytest.mark.slow)])
 def test_damaged_files(tmp_path: Path, count: int) -> None:
     (tmp_path / "seeds").mkdir()

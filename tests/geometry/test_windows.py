@@ -337,6 +337,7 @@ def deepest_fields(graph: Graph, size: int) -> dict[int, ReceptiveField]:
     return fields
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("application", "expected"),
     [

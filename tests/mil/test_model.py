@@ -24,6 +24,7 @@ AGGREGATORS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "norm"),
     [
@@ -117,6 +118,7 @@ def test_frozen_encoder(float64: None) -> None:
     assert sum(trainable) == 6
 
 
+@pytest.mark.slow
 def test_dropout_is_replayed(float64: None) -> None:
     """The gradient uses the masks of the forward pass: compared with central differences at the same masks."""
     model = mil.MIL(encoder(rate=0.5), ABMIL(2), 3, instance_shape=(SIDE, SIDE, 3))
@@ -172,6 +174,7 @@ def test_fit_evaluate_predict_save(tmp_path: Path) -> None:
     assert evaluated["loss"] == pytest.approx(min(logs["val_loss"]), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_explain(name: str) -> None:
     model = mil.MIL(small_encoder(), AGGREGATORS[name](), 3, instance_shape=(SIDE, SIDE, 3))
@@ -251,6 +254,7 @@ def test_invalid_arguments(options: dict[str, Any], message: str) -> None:
         mil.MIL(encoder(), options.pop("pool") or ABMIL(2), **options)
 
 
+@pytest.mark.slow
 def test_small_bags() -> None:
     """A bag of one instance, and one smaller than a slice, train as in the plain model."""
     models = both(AGGREGATORS["abmil"], lambda: keras.optimizers.SGD(0.01), small_encoder)

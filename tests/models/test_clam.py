@@ -202,6 +202,7 @@ def test_mixed_precision(policy):
     assert np.isfinite(float(InstanceLoss()(np.array([0, 2]), outputs["instances"])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_class", [True, pytest.param(False, marks=slow)])
 def test_end_to_end_training(per_class, float64):
     """Both losses reach the encoder as in the plain model, in slices of three instances, small bags included."""

@@ -263,6 +263,7 @@ def test_pseudo_bag_loss_with_invalid_arguments():
 # ------------------------------------------------------------------------------------ in Keras
 
 
+@pytest.mark.slow
 @every_distillation
 def test_any_bag_size(distillation):
     layer = small(distillation)

@@ -6,6 +6,7 @@ import pytest
 from tfbig.models import encoders, pathology_encoders, vision_transformer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
@@ -57,6 +58,7 @@ def test_encoders_of_pathology(monkeypatch):
         encoders.make("phikon", (32, 32, 3), pooled=False)
 
 
+@pytest.mark.slow
 def test_encoder_of_abmil_acc():
     """ResNet of bottlenecks 2, 2, 2, 2 whose first convolution has one channel: 2048 features of gray tiles."""
     gray, colour = (encoders.make("resnet26", (84, 84, channels)) for channels in (1, 3))

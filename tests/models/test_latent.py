@@ -117,6 +117,7 @@ def test_baseline(name, channels):
     assert head.input_shape == (None, 128 // stride, 192 // stride, 32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "features"), [("small", 64), ("resnet18", 512)])
 def test_baseline_without_a_head(name, features):
     """Average pooling and one Dense layer after the trunk, which keeps its name."""

@@ -67,6 +67,7 @@ def test_training_in_slices_is_exact(float64):
     assert sum(changed) >= 2 * 8 + 6 - 1  # the bias of a softmax changes by rounding only
 
 
+@pytest.mark.slow
 def test_saved_network_has_the_changes(tmp_path):
     changed = network()
     add_lora(changed, 2)
@@ -79,6 +80,7 @@ def test_saved_network_has_the_changes(tmp_path):
     np.testing.assert_allclose(again(x), changed(x), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_weights_for_another_network(tmp_path):
     """A network without LoRA gets the changed kernels, as `--encoder-weights RUN` asks."""
     changed, plain = network(), network()

@@ -13,6 +13,7 @@ def test_parameters():
     assert model.output_shape == (None, 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pooling", "shape"), [(None, (None, 2, 3, 1280)), ("max", (None, 1280))])
 def test_without_its_top(pooling, shape):
     assert mobilenetv2((64, 96, 3), include_top=False, pooling=pooling).output_shape == shape

@@ -68,22 +68,26 @@ def check(folder, name, depth, suffix=".safetensors"):
     assert difference <= FLOAT32
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("name", VARIED)
 def test_features_are_those_of_torch(name, folder):
     check(folder, name, DEPTH)
 
 
 @pytest.mark.slow
+@pytest.mark.torch
 @pytest.mark.parametrize("name", OTHERS)
 def test_features_of_other_encoders_are_those_of_torch(name, others):
     check(others, name, DEPTH)
 
 
+@pytest.mark.torch
 def test_files_of_torch(folder):
     check(folder, "phikon", DEPTH, ".bin")
 
 
 @pytest.mark.slow
+@pytest.mark.torch
 @pytest.mark.parametrize("name", ["phikon", "uni2-h"])
 def test_full_depth(name, tmp_path):
     """The smallest, and one of the largest."""
@@ -92,6 +96,7 @@ def test_full_depth(name, tmp_path):
     check(tmp_path, name, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODERS)
 def test_parameters(name):
     """The full encoder has the published number of parameters; its blocks are equal."""
@@ -110,6 +115,7 @@ def test_the_size_of_the_weights_is_the_default():
     assert encoder.name == "conch-1.5"
 
 
+@pytest.mark.slow
 def test_encoders_are_saved(tmp_path, monkeypatch):
     """A saved model gives the same features, and so does another encoder that reads saved weights."""
     entry = PATHOLOGY_ENCODERS["conch-1.5"]
@@ -128,6 +134,7 @@ def test_encoders_are_saved(tmp_path, monkeypatch):
     assert_same(other(x), features)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("name", "size", "depth", "file", "message"),
     [

@@ -35,6 +35,7 @@ def encoder_of(name):
     return encoders.make(name.removesuffix("_timm"), (71, 64, 3), *scale)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("name", NETWORKS)
 def test_features_are_those_of_torch(name, folder, float64):
     """At an odd and an even size, with and without the normalisation of images of 0 to 255."""
@@ -57,11 +58,13 @@ def test_features_are_those_of_torch(name, folder, float64):
     assert_same(features, expected["features"], 1e-6)
 
 
+@pytest.mark.torch
 def test_what_was_loaded(folder):
     loaded = pretrained.load(encoder_of("resnet18"), folder / "resnet18.safetensors")
     assert str(loaded) == "100 tensors loaded; not used: fc.bias, fc.weight"
 
 
+@pytest.mark.torch
 def test_hdf5_with_names_of_torch(folder, tmp_path):
     """Names with dots, or groups in the place of dots."""
     arrays = load_file(folder / "mobilenetv2.safetensors")
@@ -95,6 +98,7 @@ def test_own_files(name, tmp_path):
         assert_same(encoder.get_weights(), trained)
 
 
+@pytest.mark.torch
 def test_what_torchvision_gave_can_be_saved(folder, tmp_path):
     """The way of older guides: torchvision's weights into a network, saved, and loaded into an encoder."""
     network = resnet18(include_top=False)
@@ -164,7 +168,8 @@ def test_own_files_of_another_network(saved, message, tmp_path):
     assert_same(encoder.get_weights(), before)
 
 
-@slow
+@pytest.mark.slow
+@pytest.mark.torch
 def test_published_weights_exist(tmp_path):
     """Every repository of `IMAGENET` is one of timm, and expects the same mean and deviation."""
     torch_weights.write(tmp_path)

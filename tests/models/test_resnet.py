@@ -134,6 +134,7 @@ def network():
 # ------------------------------------------------------------------------------ tests
 
 
+@pytest.mark.slow
 @every_network
 def test_parameters(name):
     count = sum(w.shape.num_elements() for w in built(name).trainable_weights)
@@ -194,6 +195,7 @@ def test_logits_match_numpy(name, size, float64, tmp_path):
     assert_same(model(x, training=False), expected, FLOAT64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
 def test_dtypes_of_files(kind, state, network, tmp_path):
     state = {k: a.astype(kind) for k, a in state.items()}
@@ -232,6 +234,7 @@ def test_without_its_top(float64, tmp_path):
     assert_same(outputs["avg"] @ state["fc.weight"].T + state["fc.bias"], logits, FLOAT64)
 
 
+@pytest.mark.slow
 def test_streamed_and_nested_networks(state, network, tmp_path):
     np.savez(tmp_path / "w.npz", **state)
     pretrained.load(network, tmp_path / "w.npz")

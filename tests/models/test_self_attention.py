@@ -44,6 +44,7 @@ def randomised(layer, x):
     return layer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("count", [1, 3, 11])
 def test_matches_equations(depth, count):
@@ -57,6 +58,7 @@ def test_matches_equations(depth, count):
     close(layer.attention(x).numpy().sum(1), [1, 1])
 
 
+@pytest.mark.slow
 def test_independent_of_order_and_other_bags():
     x = bag()
     layer = randomised(small(), x)
@@ -80,6 +82,7 @@ def test_any_bag_size_and_saving(tmp_path):
     assert again.layers[1].get_config() == layer.get_config()
 
 
+@pytest.mark.slow
 def test_every_weight_is_trained():
     model = keras.Sequential([keras.Input((None, 6)), small()])
     before = [w.numpy() for w in model.trainable_variables]

@@ -29,6 +29,7 @@ def test_bags_are_independent():
     check_bags_are_independent(TransMIL(3, width=16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "counts", [(1, 300), pytest.param((2, 16, 256, 1000), marks=pytest.mark.slow)]
 )

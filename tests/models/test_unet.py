@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+import pytest
 
 import tfbig
 from tfbig.models.unet import unet
@@ -35,6 +36,7 @@ def test_number_of_weights() -> None:
     assert model.count_params() == expected
 
 
+@pytest.mark.slow
 def test_streamed_prediction_equals_that_of_keras() -> None:
     keras.utils.set_random_seed(0)
     model = unet([0.0], [255.0], 2, "sigmoid", filters=4, depth=2)

@@ -43,7 +43,7 @@ def test_number_of_parameters() -> None:
     assert unet3d(3, 2, (4, 6, 8), 2, 1).count_params() == small.count_params() - of_second_output
 
 
-@pytest.mark.slow
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("options", "size"), [({}, (8, 12, 4)), (ANISOTROPIC, (6, 8, 12))], ids=["cubes", "anisotropic"]
 )

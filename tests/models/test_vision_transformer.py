@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
     return torch_weights.write_transformers(tmp_path_factory.mktemp("torch"), *specs)
 
 
-@pytest.mark.slow
+@pytest.mark.torch
 @pytest.mark.parametrize("name", VARIANTS)
 def test_features_are_those_of_timm(name, folder, float64):
     """In float64, but for TensorFlow's gelu, which rounds sqrt(2) to float32, and resized position embeddings."""

@@ -176,6 +176,7 @@ def shapes(model: Any, x: np.ndarray) -> list[tuple[int, ...]]:
     return [tuple(t.shape) for t in keras.tree.flatten(model(x))]
 
 
+@pytest.mark.slow
 def test_handles(float64: None) -> None:
     """The rest reads the image itself; image, labels and sample weights come by handle."""
     random = np.random.default_rng(9)
@@ -249,6 +250,7 @@ def test_front_without_unsupported_layers() -> None:
     assert parts(nested, unsupported="device") == ({"first"}, {"inner", "last"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [{}, {"upto": "head"}, {"unsupported": "device"}])
 def test_no_split_if_all_layers_stream(cut: Any) -> None:
     """Losses then run strip by strip."""
@@ -265,6 +267,7 @@ def test_split_does_not_change_the_model() -> None:
     assert big.count_params() == plain.count_params()
 
 
+@pytest.mark.slow
 def test_save_and_load(float64: None, tmp_path: Path) -> None:
     x, y = numbers((2, 8, 6, 2)), numbers((2, 8, 6, 1))
     big, plain = both(nested, upto="inner", unsupported="device")
@@ -380,6 +383,7 @@ def test_nothing_to_stream() -> None:
         tfbig.stream(model, unsupported="device")
 
 
+@pytest.mark.slow
 def test_activity_regularizer_runs_in_the_rest(float64: None) -> None:
     def build() -> keras.Model:
         image = keras.Input((None, None, 2))

@@ -154,6 +154,7 @@ def test_frozen_batch_norm_is_not_a_barrier(float64: None) -> None:
     assert_same(actual, expected, FLOAT64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "drop",
     [

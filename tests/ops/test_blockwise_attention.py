@@ -75,6 +75,7 @@ def test_large_scores_do_not_overflow():
     assert_same(with_gradients(blocks(3), *arguments), with_gradients(plain, *arguments), FLOAT64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "rtol"), [("float32", 2e-6), ("float16", 4 * 2**-11), ("bfloat16", 4 * 2**-8)]
 )
@@ -114,6 +115,7 @@ def test_second_derivative_is_an_error(graph):
         (tf.function(twice) if graph else twice)(q, k, v)
 
 
+@pytest.mark.slow
 def test_persistent_tape():
     q, k, v, dy = inputs()
     run = tf.function(blocks(3))

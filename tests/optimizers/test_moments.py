@@ -28,6 +28,7 @@ def test_matches_equations(name, float64):
     assert_close(applied(MAKERS[name](), gradients), looped(name, gradients))
 
 
+@pytest.mark.slow
 @every_optimizer
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_matches_equations_in_graph(name, jit_compile, float64):
@@ -36,6 +37,7 @@ def test_matches_equations_in_graph(name, jit_compile, float64):
     assert_close(actual, looped(name, gradients))
 
 
+@pytest.mark.slow
 @every_optimizer
 @pytest.mark.parametrize("clip", ["global_clipnorm", "clipnorm", "clipvalue"])
 def test_clipping_excludes_l2(name, clip, float64):
@@ -56,6 +58,7 @@ def test_clipping_excludes_l2(name, clip, float64):
     assert_close(applied(MAKERS[name](**{clip: limit}), gradients), looped(name, clipped))
 
 
+@pytest.mark.slow
 @every_optimizer
 @pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "graph"])
 def test_gradient_accumulation(name, wrap, float64):
@@ -100,6 +103,7 @@ def test_sparse_gradients(name):
     np.testing.assert_allclose(*weights, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "policy", "accumulation"),
     [

@@ -39,6 +39,7 @@ def test_saving_and_resuming(tmp_path: Any) -> None:
     )  # also the sets of patches and the moments of Adam
 
 
+@pytest.mark.slow
 def test_frozen_weights_do_not_change() -> None:
     net = encoder()
     net.layers[1].trainable = False
@@ -54,6 +55,7 @@ def test_frozen_weights_do_not_change() -> None:
     assert_same(net.layers[1].get_weights(), before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "at_once"),
     [

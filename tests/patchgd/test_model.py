@@ -27,6 +27,7 @@ import tfbig
 from tfbig.patchgd import PatchGD, patch_model, patch_sampling
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "patch", "stride", "options", "optimizer"),
     [
@@ -71,6 +72,7 @@ def test_gradients_of_all_patches(float64: None) -> None:
     assert_same(applied_gradients(model, x, LABELS), exact_gradients(model, x, LABELS), FLOAT64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "patches_at_once"),  # of 12 patches, also numbers that do not divide 12
     [
@@ -167,6 +169,7 @@ def test_handles(image_shape: Any, float64: None) -> None:
     assert_same(results[0], results[1], FLOAT64)
 
 
+@pytest.mark.slow
 def test_weights_losses_and_regularizers(float64: None) -> None:
     """Sample weights, two outputs and a penalty on weights, as in the plain model."""
     x, z = images(8, 12), keras.Input((None, None, 3))

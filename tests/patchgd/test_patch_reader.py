@@ -80,6 +80,7 @@ def test_only_patches_are_read() -> None:
     assert max(columns for _, columns in windows) <= 32  # a slice of four neighbours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shapes", "dtype", "message"),
     [

@@ -46,6 +46,7 @@ def test_set_size(sampling: Any, count: int, size: int) -> None:
     assert int(patch_sampling.set_size(sampling, tf.constant(count))) == size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["replacement", "attention"])
 def test_weighted_draws(sampler: str) -> None:
     """The mean of the weighted sums is the sum over all patches, within five standard errors."""

@@ -88,6 +88,7 @@ def test_eager_steps_with_context(fill_mask: bool) -> None:
     assert model.train_on_batch(x, y) > 0
 
 
+@pytest.mark.slow
 def test_loss_of_the_whole_mask(float64: None) -> None:
     """Dice is not a sum over pixels; the filled mask has all of them."""
     x, y = data()
@@ -99,6 +100,7 @@ def test_loss_of_the_whole_mask(float64: None) -> None:
     assert_same(weights[0], weights[1], FLOAT64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [0.25, 5])
 def test_scale(sampling: Any, float64: None) -> None:
     """The unbiased gradient of a mean over pixels is exact without context, the published one is one share of it.

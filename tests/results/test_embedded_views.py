@@ -46,6 +46,7 @@ def test_small_image_is_unchanged(tmp_path: Path) -> None:
     np.testing.assert_array_equal(whole(view["image"]), image)
 
 
+@pytest.mark.slow
 def test_images_are_made_smaller(tmp_path: Path) -> None:
     heat = slide_viewer.attention_overlay(noise(750, 875)[..., 0] / 1000, 8)
     for number in range(2):

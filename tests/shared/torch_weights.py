@@ -1,21 +1,18 @@
-"""Networks of torchvision and timm with random weights, which a process of its own writes."""
+"""Networks of torchvision and timm with random weights, which a process of its own writes; for tests marked `torch`."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
 
 def write(folder: Path, *names: str) -> Path:
-    """Write networks by the names of `tests/programs/torch_networks.py`, and return the folder; skip without torch."""
+    """Write networks by the names of `tests/programs/torch_networks.py`, and return the folder."""
     return _run("torch_networks.py", folder, *names)
 
 
@@ -30,10 +27,7 @@ def write_unet3d(file: Path) -> Path:
 
 
 def _run(program: str, folder: Path, *arguments: str) -> Path:
-    """Run a program that writes to a folder or file; skip without torch."""
-    for library in ("torchvision", "timm"):
-        if importlib.util.find_spec(library) is None:
-            pytest.skip(f"{library} is not installed")
+    """Run a program that writes to a folder or file."""
     run = [sys.executable, str(PROGRAMS / program), str(folder), *arguments]
     subprocess.run(run, check=True, capture_output=True, text=True)
     return folder

@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +45,7 @@ def test_layouts_of_a_tensor(tmp_path: Path) -> None:
         np.testing.assert_array_equal(bag.read(1, 4), expected[1:4])
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
-@pytest.mark.slow
+@pytest.mark.torch
 def test_a_file_that_torch_wrote(tmp_path: Path) -> None:
     program = "import torch; torch.save(torch.arange(12.).reshape(4, 3), 'a.pt')"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)

@@ -206,6 +206,7 @@ def test_scaled_in_blocks(
     assert abs(actual.astype(int) - expected).max() <= 1
 
 
+@pytest.mark.slow
 def test_memory_of_a_scaled_image() -> None:
     """The whole image would take 1.2 GB."""
 

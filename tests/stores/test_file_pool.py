@@ -145,6 +145,7 @@ def spilling(twin: keras.Model, shape: tuple[int, ...], share: float, folder: Pa
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [pytest.param(0.5, marks=pytest.mark.slow), 0.35])
 def test_step_with_spill(float64: None, tmp_path: Path, share: float) -> None:
     """Output, gradients and statistics are those of the plain model."""

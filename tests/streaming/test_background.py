@@ -131,6 +131,7 @@ def plan_of(build: Callable[[], keras.Model], image: tfbig.Source, **options: An
     return big.plan(image)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_training_on_slides(batch: int, skipping: Skipping, float64: None) -> None:
     sources, pixels = slides([mask_of((120, 100), seed) for seed in range(batch)])
@@ -138,6 +139,7 @@ def test_training_on_slides(batch: int, skipping: Skipping, float64: None) -> No
     assert min(skipping.active()) < 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [True, False], ids=["counted", "left out"])
 def test_attention_over_the_background(counts: bool, skipping: Skipping, float64: None) -> None:
     """Background is one pixel that counts as often as it occurs, or has weight 0."""
@@ -220,6 +222,7 @@ def test_replayed_tiles(skipping: Skipping, float64: None, monkeypatch: pytest.M
     assert min(skipping.active()) < 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loss", [pytest.param("binary_crossentropy", marks=pytest.mark.slow), "dice"]
 )
@@ -326,6 +329,7 @@ def test_background_is_not_read(skipping: Skipping, float64: None) -> None:
     assert 100 <= Tissue.pixels < 0.05 * mask.size
 
 
+@pytest.mark.slow
 def test_input_gradients_are_of_every_pixel(float64: None) -> None:
     """A gradient of the image itself is asked for: background is computed."""
     model = classifier()

@@ -36,6 +36,7 @@ def free_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pricing, "replay_bytes", lambda replays: 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("share", "blocks"),
     [

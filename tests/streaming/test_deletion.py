@@ -88,6 +88,7 @@ def test_models_and_gradients_are_freed(
     assert set(registry.list()) <= before
 
 
+@pytest.mark.slow
 def test_callbacks_are_not_held_by_the_global_graph() -> None:
     held = tf.compat.v1.get_default_graph()
     before = len(getattr(held, "_py_funcs_used_in_graph", ()))

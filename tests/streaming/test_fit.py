@@ -29,6 +29,7 @@ from streamed_pairs import (
 import tfbig
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [segmenter, slow(classifier)])
 def test_fit_with_validation_and_callbacks(build: Any, float64: None, tmp_path: Path) -> None:
     """An uneven last batch, a learning rate schedule, early stopping, and restoring the best weights."""

@@ -23,6 +23,7 @@ from streamed_pairs import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "optimizer"),
     [
@@ -148,6 +149,7 @@ def test_mixed_precision() -> None:
     assert {w.dtype for w in model.weights} == {"float32"}
 
 
+@pytest.mark.slow
 def test_float16_loss_scale() -> None:
     """Gradients differ by the roundings, 2**-11 each, of eight float16 results in each model, squared."""
     keras.config.set_dtype_policy("mixed_float16")

@@ -26,6 +26,7 @@ from streamed_pairs import (
 import tfbig
 
 
+@pytest.mark.slow
 def test_labels_need_no_channel_axis(float64: None) -> None:
     x, y = images(2), classes(2, 7, 6)
 
@@ -103,6 +104,7 @@ def test_sample_weights_of_dice_loss(reduction: str, float64: None) -> None:
     same_logs(both(segmenter), run)
 
 
+@pytest.mark.slow
 def test_sample_weights_of_several_outputs(float64: None) -> None:
     """Each output has its own weights."""
     x, y = data(named_maps, 3)
@@ -132,6 +134,7 @@ def test_sample_weights_by_handle(float64: None) -> None:
     assert_same(*results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["class_weight", slow("sample_weight")])
 def test_sample_and_class_weights_of_vectors(kind: str, float64: None) -> None:
     x, y = data(classifier, 5)

@@ -14,6 +14,7 @@ from streamed_pairs import both, data, map_and_vector, segmenter
 from tfbig.streaming.layout_model import LayoutModel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2])
 def test_predicts_batches_of_all_sizes(steps: int, float64: None) -> None:
     pair = both(map_and_vector)

@@ -66,6 +66,7 @@ FAST_STEPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "compiler"),
     [
@@ -105,6 +106,7 @@ def test_crossentropy_by_short_name(filters: int, float64: None) -> None:
     same_logs(both(segmenter, filters, "softmax" if filters > 1 else "sigmoid"), run)
 
 
+@pytest.mark.slow
 def test_custom_loss_with_additional_label_channels(float64: None) -> None:
     def weighted(y_true: Any, y_pred: Any) -> Any:
         error, weight = keras.ops.square(y_true[..., :1] - y_pred), y_true[..., 1:]
@@ -117,6 +119,7 @@ def test_custom_loss_with_additional_label_channels(float64: None) -> None:
     same_logs(both(segmenter), run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reduction", "weighted"),
     [
@@ -191,6 +194,7 @@ SEVERAL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 @pytest.mark.parametrize(
     "case", [slow("list"), slow("names"), "dict", slow("only one"), slow("objects"), "mixed"]
@@ -240,6 +244,7 @@ def regularised_maps() -> keras.Model:
     return keras.Model(inputs, [layers.Conv2D(2, 1)(layers.ReLU()(x)), small])
 
 
+@pytest.mark.slow
 def test_loss_weights_and_regularisers(float64: None) -> None:
     random = np.random.default_rng(6)
     x = random.normal(size=(2, 8, 6, 2))
@@ -284,6 +289,7 @@ def test_activity_regulariser_is_an_error() -> None:
         tfbig.stream(keras.Model(inputs, outputs))
 
 
+@pytest.mark.slow
 def test_metrics() -> None:
     """Equal to 1e-6: Keras sums metrics in float32, here in another order.
 

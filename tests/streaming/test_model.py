@@ -202,6 +202,7 @@ def test_outputs_and_gradients(
     assert_same(big(x, training=False), model(x, training=False), FLOAT64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [slow(residual), two_outputs])
 def test_gradients_of_eager_tape(build: Callable[[], keras.Model], float64: None) -> None:
     model = build()

@@ -76,6 +76,7 @@ def assert_equal_logs(first: dict[str, Any], second: dict[str, Any]) -> None:
         np.testing.assert_allclose(first[name], value, rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("build", "loss", "shape"), TASKS)
 @pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("handles", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -105,6 +106,7 @@ def test_fit_is_that_of_keras(
     )
 
 
+@pytest.mark.slow
 def test_labels_behind_handles() -> None:
     x, y = images(1).astype("float64"), (images(1)[..., :1] > 4).astype("float64")
     big, plain = (
@@ -157,6 +159,7 @@ def test_larger_images_stream() -> None:
     assert "plain" not in str(large)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -15,6 +15,7 @@ from streamed_pairs import both, classifier, photographs, scaled, segmenter, two
 import tfbig
 
 
+@pytest.mark.slow
 def test_handles_equal_arrays() -> None:
     x, y = photographs(4)
     sources = [[tfbig.open(image) for image in images] for images in (x, y)]

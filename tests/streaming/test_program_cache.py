@@ -125,6 +125,7 @@ def test_jit_compile_false_disables_xla(monkeypatch: pytest.MonkeyPatch) -> None
     assert off == on
 
 
+@pytest.mark.slow
 def test_images_of_different_sizes_trace_once() -> None:
     traces = []
 

@@ -48,6 +48,7 @@ def is_tiled(plan: Any) -> bool:
     return all(sweep.axes == 2 for sweep in plan.sweeps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build",
     [

@@ -33,6 +33,7 @@ def volumes(size: tuple[int, ...], seed: int = 0) -> tuple[np.ndarray, np.ndarra
     return image, rng.integers(0, 3, (*size, 1)).astype("float64")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "size",
     [pytest.param(size, marks=pytest.mark.slow if n else []) for n, (size, _) in enumerate(SIZES)],
@@ -72,6 +73,7 @@ def test_sizes_in_turn(float64: None) -> None:
     assert_same(big.get_weights(), plain.get_weights(), FLOAT64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "size",
     [pytest.param(size, marks=pytest.mark.slow if n else []) for n, (size, _) in enumerate(SIZES)],

@@ -103,6 +103,7 @@ def test_a_constant_changes_nothing(ties, data, constant):
     np.testing.assert_allclose(gradient.sum(), 0, atol=1e-13)  # which says the same
 
 
+@pytest.mark.slow
 @every_tie
 @few
 @given(data=cohorts(), random=st.randoms(use_true_random=False))
@@ -164,6 +165,7 @@ def test_column_of_risks_and_small_types():
     assert cox_loss([1, 0], [1, 2], [1, 1]).dtype == keras.config.floatx()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", [False, True])
 def test_in_a_graph(jit):
     risks, times, events = cohort(2)

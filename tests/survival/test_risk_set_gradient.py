@@ -106,6 +106,7 @@ RANDOM = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("middle", RANDOM.values(), ids=RANDOM)
 def test_both_passes_draw_the_same_masks(middle):
@@ -192,6 +193,7 @@ def test_a_dataset_is_read_twice():
     assert_same(lazy, risk_set_gradient(network(), list(Members(4)), times, events), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
 def test_streamed_bags():
     """A MIL model of the engine, one bag of another size after the other."""

@@ -140,6 +140,7 @@ def test_dilation_needs_the_size_of_pixels(slide: Slide) -> None:
     assert foreground(masked(known, INSIDE, dilation=5)).sum() > INSIDE.sum()
 
 
+@pytest.mark.slow
 @given(st.integers(1, 9), st.integers(0, 30))
 def test_leave_out_a_colour(cell: int, seed: int) -> None:
     """No pixel changes, and all cells of one colour are background."""
@@ -231,6 +232,7 @@ def test_bad_input(slide: Slide, tmp_path: Path) -> None:
         assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_real_slide() -> None:
     slide = open_slide(ROOT / "examples" / "data" / "pancreas_pdac_1.tif")
     source = masked(slide, dilation=20)

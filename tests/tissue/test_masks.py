@@ -293,6 +293,7 @@ SLOW = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("contrast", "least"), [(0.5, 0.93), pytest.param(0.3, 0.7, marks=pytest.mark.slow)]
 )
@@ -317,6 +318,7 @@ def test_pale_half_of_a_slide(name: str, contrast: float, least: float, tmp_path
         assert found.agreement < 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [*sorted((ROOT / "examples" / "data").glob("*.tif")), SMALL_SVS],

@@ -155,6 +155,7 @@ def replay(values, *callbacks, first=0):
     calls.on_train_end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".weights.h5", ".keras"])
 @pytest.mark.parametrize("seed", range(2))
 def test_file_contains_the_best_epoch_after_every_epoch(seed, ending, tmp_path):
@@ -190,6 +191,7 @@ class Checkpointing(keras.callbacks.Callback):
         self.callback.checkpoint_written()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_resumes_from_either_of_the_last_two_checkpoints(seed, tmp_path):
     """The run is killed after an epoch, and the newest checkpoint may be damaged."""

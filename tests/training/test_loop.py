@@ -180,6 +180,7 @@ SLOW = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "accumulate", "stop_after"),
     [*FAST, *(pytest.param(*case, marks=slow) for case in SLOW)],
@@ -231,6 +232,7 @@ class StopsAt(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+@pytest.mark.slow
 def test_callback_ends_training_as_in_fit(tmp_path):
     x, y = images()
     loop, fitted = plain(), plain()
@@ -247,6 +249,7 @@ def test_callback_ends_training_as_in_fit(tmp_path):
     assert_same(values(again), values(loop))
 
 
+@pytest.mark.slow
 def test_accumulated_gradients_are_applied_when_a_callback_ends_training():
     x, y = images()
     model = plain()
@@ -257,6 +260,7 @@ def test_accumulated_gradients_are_applied_when_a_callback_ends_training():
     assert other.optimizer.iterations == 2 * IMAGES
 
 
+@pytest.mark.slow
 def test_ends_with_averaged_weights(tmp_path):
     """A resumed finished run has the averages too; with more epochs it continues from the raw weights."""
     x, y = images()
@@ -280,6 +284,7 @@ def test_ends_with_averaged_weights(tmp_path):
     assert_same(values(longer), values(whole))
 
 
+@pytest.mark.slow
 def test_dataset_continues_after_an_error():
     x, y = images()
     errors = []
@@ -318,6 +323,7 @@ def test_original_error_is_raised_if_the_last_checkpoint_fails(tmp_path, capsys)
     assert "the last batches are not in a checkpoint: " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [2, pytest.param(5, marks=slow)])
 def test_accumulation_equals_a_large_batch(accumulate, float64):
     """The network has no BatchNormalization and no dropout, which depend on the batch."""
@@ -338,6 +344,7 @@ def test_accumulation_equals_a_large_batch(accumulate, float64):
     assert small.optimizer.iterations == 3 * -(-IMAGES // accumulate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -440,6 +447,7 @@ def images_of(x, y, left=()):
     return Epochs(len(x) - len(left), batches), sources
 
 
+@pytest.mark.slow
 def test_epoch_restarts_if_the_images_changed(tmp_path, capsys):
     """Later checkpoints have higher numbers, whatever the number of steps per epoch is."""
     x, y = images()

@@ -118,6 +118,7 @@ def test_a_set_without_an_event_makes_no_step():
     assert int(model.optimizer.iterations) == 2  # one of three sets has events
 
 
+@pytest.mark.slow
 def test_validation_is_one_risk_set():
     model = network()
     history = []

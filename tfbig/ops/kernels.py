@@ -1,8 +1,8 @@
 """Convolution, pooling and resampling of one strip or tile, with the padding of the whole image.
 
 Every function accepts the input rows that `Strip` describes and returns exactly the output rows `[start, stop)`;
-numbers are summed in the order of the plain TensorFlow kernel (but for volumes on a CPU, see `tfbig.ops.volumes`).
-Images are always cut along the rows; those cut into tiles are also cut along the columns, or further axes.
+numbers are summed in the order of the plain TensorFlow kernel. Images are always cut along the rows; those cut into
+tiles are also cut along the columns, or further axes.
 """
 
 from __future__ import annotations
@@ -178,11 +178,11 @@ def padded(
     x: tf.Tensor, axes: Sequence[Window], strip: Strip, value: Any = 0, position: int = 0
 ) -> tf.Tensor:
     """Pad input `position` of a strip like the image, so that a valid window returns the rows of the strip."""
-    around = [padding_along(x, axis, window, strip, position) for axis, window in enumerate(axes)]
+    around = [_padding_along(x, axis, window, strip, position) for axis, window in enumerate(axes)]
     return pad(x, *around, value=value)
 
 
-def padding_along(
+def _padding_along(
     x: tf.Tensor, axis: int, window: Window, strip: Strip, position: int = 0
 ) -> tuple[Any, Any]:
     """Return the padding of an input of a strip along one axis, 0 for the rows."""

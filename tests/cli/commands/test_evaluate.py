@@ -22,6 +22,7 @@ def other_table(tmp_path_factory):
     return write_table(folder / "slides.csv", NEW_SLIDES)
 
 
+@pytest.mark.slow
 def test_segmentation(segmentation_run, tmp_path, capsys):
     """A run is evaluated on the slide that it was not trained on."""
     run = segmentation_run.folder
@@ -36,6 +37,7 @@ def test_segmentation(segmentation_run, tmp_path, capsys):
     assert (tmp_path / "again" / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_segmentation_of_other_slides(segmentation_run, tmp_path):
     run = segmentation_run.folder
     for number in range(2):

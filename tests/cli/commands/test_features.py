@@ -216,6 +216,7 @@ def test_shards_and_coords(cohort_table: Path, tiles: Path, tiny: None, tmp_path
     )
 
 
+@pytest.mark.slow
 def test_coords_of_other_tiles(cohort_table: Path, tiles: Path, tiny: None, tmp_path: Path) -> None:
     flags = ("--encoder", "uni", "--coords", str(tiles), "--tile", "20")
     slide = str(next(cohort_table.parent.rglob("s0.tif")))
@@ -223,6 +224,7 @@ def test_coords_of_other_tiles(cohort_table: Path, tiles: Path, tiny: None, tmp_
     assert "holds tiles of 16 pixels, but tiles of 20" in failures(tmp_path / "out")[0]["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
 def test_precision(precision: str, tiny: None, tmp_path: Path) -> None:
     """Features in half precision are those in float32 up to rounding, and are stored in float32."""

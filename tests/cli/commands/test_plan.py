@@ -11,6 +11,7 @@ from skipped_background import small_tiles
 from tfbig.cli.main import main
 
 
+@pytest.mark.slow
 def test_run_file_and_network(segmentation_run, tmp_path, capsys):
     run = segmentation_run.folder
     assert main(["plan", str(run), "4096x8192", "--host-memory", "2GB"]) == 0

@@ -54,6 +54,7 @@ def test_modes_agree(data, tmp_path):
     assert loaded.count_params() == 4492
 
 
+@pytest.mark.slow
 def test_beside(segmentation_run, tmp_path, capsys):
     """Modes have the same loss; time and memory of both runs are in metrics and report."""
     data, offload, unified = segmentation_run.data, segmentation_run.folder, tmp_path / "unified"
@@ -124,6 +125,7 @@ def test_nonfinite_loss(data, tmp_path, capsys):
     assert not (tmp_path / "out" / "metrics.json").exists()
 
 
+@pytest.mark.slow
 def test_background_is_skipped(skipping_run, capsys):
     """Flags that say where background is are enough; the run says what it computed."""
     assert skipping_run.code == 0

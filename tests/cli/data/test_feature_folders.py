@@ -134,6 +134,7 @@ def test_paths_of_the_table(tmp_path: Path) -> None:
         assert len(bags.load(train.settings_of(flags(file, None))).train.bags) == 4
 
 
+@pytest.mark.slow
 def test_damaged_and_other_files(tmp_path: Path, capsys) -> None:
     """Each is one line that names the file, what it has and what was expected; the run goes on without."""
     labels, out = table(tmp_path / "labels.csv"), tmp_path / "out"
@@ -159,6 +160,7 @@ def test_damaged_and_other_files(tmp_path: Path, capsys) -> None:
     assert len(lines) == 4
 
 
+@pytest.mark.slow
 def test_features_of_another_encoder_than_the_run_was_trained_on(tmp_path: Path, capsys) -> None:
     """The number of features is saved with the run."""
     labels, run = table(tmp_path / "labels.csv"), tmp_path / "run"

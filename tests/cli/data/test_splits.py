@@ -90,6 +90,7 @@ def write_slides_table(folder, names):
     write_table(folder / "slides.csv", rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["dots", "absolute", "link"])
 def test_confine(how, tmp_path, capsys):
     data, outside = tmp_path / "data", tmp_path / "outside"

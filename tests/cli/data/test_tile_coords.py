@@ -146,6 +146,7 @@ def test_whole_slides_record_what_was_asked_for(table, tmp_path):
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["mpp"] == 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -234,6 +235,7 @@ def test_coords_that_differ(table, coords, tmp_path):
         trained_bags(table, "--coords", str(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [("--mpp", "1"), ("--magnification", "10"), ("--level", "0")])
 def test_predict_refuses_flags_that_contradict_coords(
     slide_bags_run, coords, table, tmp_path, capsys, flags

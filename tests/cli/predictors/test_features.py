@@ -30,6 +30,7 @@ def made(tmp_path_factory):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["regression", pytest.param("class", marks=pytest.mark.slow)])
 def test_predictions_are_those_of_the_run(target, made, tmp_path, capsys):
     data, run = made(target)

@@ -17,6 +17,7 @@ from tfbig.sources import open_slide
 from tfbig.tissue import find_tissue, masked
 
 
+@pytest.mark.slow
 def test_mask_equals_plain_model(tmp_path, capsys, usual_figures):
     base, out = write_rectangle(tmp_path / "a.tif"), tmp_path / "out"
     model = darkness(tmp_path / "m.keras")
@@ -83,6 +84,7 @@ def test_classes_and_resolution(tmp_path):
     assert bounds[2] > 210  # in pixels of level 0
 
 
+@pytest.mark.slow
 def test_failed_slide_leaves_no_file(tmp_path, monkeypatch):
     write_rectangle(tmp_path / "a.tif")
     darkness(tmp_path / "m.keras")

@@ -47,6 +47,7 @@ def test_resume_refuses_another_run(flags, message, out, capsys):
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.slow
 def test_resume_with_changed_settings(out, capsys):
     assert resume(out, "--epochs", "2", "--lr", "0.01") == 0
     assert "continues with epochs 1 -> 2; lr 0.001 -> 0.01" in capsys.readouterr().out

@@ -84,6 +84,7 @@ IMAGENET = (
 )
 
 
+@pytest.mark.slow
 def test_imagenet(hub, tmp_path, capsys):
     """Published weights are loaded with their scale."""
     hub("timm/resnet18.tv_in1k")

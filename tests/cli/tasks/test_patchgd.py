@@ -27,6 +27,7 @@ LATENT = {f"latent_{i}.png" for i in range(4)}
 ATTENTION = {f"attention_{i}.png" for i in range(4)} | {"views"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "more"),
     [

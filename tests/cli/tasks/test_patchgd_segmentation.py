@@ -42,6 +42,7 @@ def trained(data: Path) -> Path:
     return data.parent / "run"
 
 
+@pytest.mark.slow
 def test_run_folder(trained: Path) -> None:
     assert {path.name for path in trained.iterdir()} == FILES
     results, rows = metrics(trained), predictions(trained)
@@ -64,6 +65,7 @@ def test_resume(data: Path, trained: Path, tmp_path: Path) -> None:
     assert len(after) == 2
 
 
+@pytest.mark.slow
 def test_evaluate(data: Path, trained: Path, tmp_path: Path) -> None:
     """The test images of the run, or all of another folder."""
     assert main(["evaluate", str(trained), "--out", str(tmp_path / "same")]) == 0

@@ -293,6 +293,7 @@ def test_other_tasks(task: str, data: Path, tmp_path: Path) -> None:
     assert again[figure] == pytest.approx(metrics(out)["standard_deviation"][figure], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_folds(slide_bags_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The weights of one run stand for those of three folds, which test other slides; every slide is tested once."""
     series, out = tmp_path / "series", tmp_path / "out"

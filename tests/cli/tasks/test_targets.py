@@ -88,6 +88,7 @@ def test_survival_is_learned(name, made):
     assert all(title in page for title in ("Survival", "Groups of risk", "A higher risk is worse"))
 
 
+@pytest.mark.slow
 def test_chances_of_survival(made):
     """They fall from cut to cut; the cuts are the quantiles of the events of the training cases, and saved."""
     folder = made("survival").folder

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 Check = Callable[[Any, Any], None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gated", [True, False])
 def test_all_pixels(gated: bool, check: Check) -> None:
     inputs = keras.Input((None, None, 2))

@@ -32,6 +32,7 @@ def test_noise_per_image(check: Check) -> None:
     check(inputs, StochasticDepth(0.3)(layers.SpatialDropout2D(0.5, seed=3)(x)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layer",
     [

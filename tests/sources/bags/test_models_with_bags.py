@@ -51,6 +51,7 @@ def test_prediction(
     bag.release()
 
 
+@pytest.mark.slow
 def test_training(float64: None) -> None:
     models = [bag_model() for _ in range(2)]
     models[1].set_weights(models[0].get_weights())

@@ -128,6 +128,7 @@ def scanned_slide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return open_slide(tmp_path / "a.mrxs")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [0, 1])
 def test_background_outside_the_scanned_area(scanned_slide: Any, level: int) -> None:
     source = scanned_slide.level(level)

@@ -100,6 +100,7 @@ def test_damaged_pictures(tmp_path: Path) -> None:
         sources.open(tmp_path / "a.png")
 
 
+@pytest.mark.slow
 def test_memory_of_a_large_picture(tmp_path: Path) -> None:
     """Pillow's copy takes 4 bytes a pixel and the array 3; both together are a part of the limit."""
     side = 6000

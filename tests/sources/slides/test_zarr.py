@@ -81,6 +81,7 @@ def write_stack(path: Path, array: np.ndarray, axes: str, **options: Any) -> Any
     return group
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", ["czyx", "tczyx", "zcyx", "xyzc", "zyx"])
 @pytest.mark.parametrize("storage", ["v2", "v3", "shards", "big endian"])
 def test_stacks(tmp_path: Path, axes: str, storage: str) -> None:

@@ -99,6 +99,7 @@ BOMBS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_chunk_that_decodes_to_more_than_it_declares(tmp_path: Path, name: str) -> None:
     path = written(tmp_path / "a.zarr", name, noise(70, 50, 3))

@@ -14,7 +14,7 @@ from tfbig.network import phase_layout
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.nodes import activation, windows
 from tfbig.network.rules.registry import rule
-from tfbig.ops import kernels, volumes
+from tfbig.ops import kernels
 from tfbig.system import keras_internals
 
 layers = keras.layers
@@ -76,10 +76,9 @@ def convolution(call: Call) -> int:
     model_axes = windows(call, layer.kernel_size, layer.dilation_rate)
     axes = call.graph.to_graph_order(model_axes)
     planar = layer.groups == 1 and _planar(call)
-    convolve = (volumes if volumes.by_planes(axes) else kernels).convolution
     return _linear(
         call,
-        lambda x, kernel, strip: convolve(x, kernel, axes, layer.groups, strip),
+        lambda x, kernel, strip: kernels.convolution(x, kernel, axes, layer.groups, strip),
         model_axes,
         layer.kernel,
         phase=phase_layout.strided(layer.kernel, model_axes, layer.use_bias) if planar else None,
@@ -144,10 +143,9 @@ def transposed(call: Call) -> int:
         Transposed(k, s, d, layer.padding, p) for k, s, d, p in zip(*sizes, extra, strict=True)
     )
     axes = call.graph.to_graph_order(model_axes)
-    transpose = (volumes if volumes.by_planes(axes) else kernels).transposed_convolution
     return _linear(
         call,
-        lambda x, kernel, strip: transpose(x, kernel, axes, strip),
+        lambda x, kernel, strip: kernels.transposed_convolution(x, kernel, axes, strip),
         model_axes,
         layer.kernel,
         _size(layer.kernel) // prod(a.stride for a in axes),
