@@ -11,6 +11,7 @@ from layer_pairs import IMAGE, TABLE, Row, compare, every_kind, images, pair
 from tfbig import layers
 
 
+@pytest.mark.slow
 @every_kind(TABLE)
 def test_dynamic_sizes(kind: type) -> None:
     row = TABLE[kind] if kind is not layers.BigDropout else Row({"rate": 0.0})

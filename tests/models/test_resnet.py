@@ -141,6 +141,7 @@ def test_parameters(name):
     assert count == PARAMETERS[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 def test_group_normalisation(name):
     """The network has as many trainable parameters as with batches, no others, and 32 groups in every layer."""
@@ -207,6 +208,7 @@ def test_dtypes_of_files(kind, state, network, tmp_path):
     assert_same(kernel, np.moveaxis(np.moveaxis(expected, 0, -1), 0, -2))
 
 
+@pytest.mark.slow
 def test_npz_files(state, network, tmp_path):
     np.savez(tmp_path / "w.npz", **state)
     save_file(state, tmp_path / "w.safetensors")

@@ -152,6 +152,7 @@ def test_custom_loss_that_ignores_pixels_is_an_error() -> None:
         big.train_on_batch(images(1), classes(1, 7, 6, 1))
 
 
+@pytest.mark.slow
 def test_crossentropy_of_saturated_output(float64: None) -> None:
     """Cross-entropy is computed from the logits, as in Keras: a probability of 1 would lose them."""
 

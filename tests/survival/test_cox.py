@@ -91,6 +91,7 @@ def test_higher_risk_is_worse():
     assert gradient[0] < 0 < gradient[2]  # descent raises the risk of the first to die
 
 
+@pytest.mark.slow
 @every_tie
 @few
 @given(data=cohorts(), constant=st.floats(-1e3, 1e3))

@@ -44,6 +44,7 @@ def test_strict(cohort_table, tmp_path, capsys):
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_coords(cohort_table, tiles):
     """`--coords` with tiles of `tfbig tile` gives the bags that training finds itself."""
     flags = [*SLIDE_BAGS, "--data", str(cohort_table)]

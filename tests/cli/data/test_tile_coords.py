@@ -182,6 +182,7 @@ def test_flags_that_contradict_coords(table, coords, tmp_path, capsys, flags, me
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_flags_that_agree_with_coords(table, coords):
     flags = ("--coords", str(coords), "--tile", "16")
     assert trained_bags(table, *flags, "--mpp", "2")[0].mpp == 2.0

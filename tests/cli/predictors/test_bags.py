@@ -9,6 +9,7 @@ from cli_runs import predictions
 from tfbig.cli.main import main
 
 
+@pytest.mark.slow
 def test_run_on_bags(slide_bags_run, tmp_path, capsys):
     """Tiles, resolution and classes are those of the run; finished slides are skipped."""
     run, out = str(slide_bags_run.folder), tmp_path / "out"

@@ -49,6 +49,7 @@ def test_predictions_are_those_of_the_run(target, made, tmp_path, capsys):
     assert set(instances[0]) == {"instance", "attention"} | numbers[target]
 
 
+@pytest.mark.slow
 def test_folders_and_bad_bags(made, tmp_path, capsys):
     _, run = made("regression")
     folder, out = tmp_path / "bags", tmp_path / "out"

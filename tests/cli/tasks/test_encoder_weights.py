@@ -110,6 +110,7 @@ def test_a_run_records_its_weights(hub, tmp_path):
     assert metrics(tmp_path / "out")["epochs"] == 2
 
 
+@pytest.mark.slow
 def test_imagenet_without_a_network(hub, tmp_path, capsys):
     assert run_mil(tmp_path / "out", *RESNET, "--encoder-weights", "imagenet", "--dry-run") == 1
     (line,) = (each for each in capsys.readouterr().err.splitlines() if "imagenet" in each)

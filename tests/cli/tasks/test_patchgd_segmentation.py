@@ -76,6 +76,7 @@ def test_evaluate(data: Path, trained: Path, tmp_path: Path) -> None:
     assert len(predictions(tmp_path / "all")) == 3
 
 
+@pytest.mark.slow
 def test_predict(data: Path, trained: Path, tmp_path: Path) -> None:
     """`tfbig predict` gives the mask that the run was evaluated with."""
     row = predictions(trained)[0]

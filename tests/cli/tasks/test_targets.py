@@ -142,6 +142,7 @@ def test_saved_predictions_give_the_metrics_of_the_run(name, made):
     assert found == pytest.approx({key: metrics(folder)[key] for key in found}, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["survival", *(pytest.param(n, marks=pytest.mark.slow) for n in [*FLAGS][1:])]
 )
