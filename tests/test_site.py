@@ -117,10 +117,10 @@ def test_every_notebook_is_a_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert made["notebooks/10_volume.md"].startswith("# A volume\n")
     assert all("!!! note" in page for page in made.values())
     result = tmp_path / "10_volume.md"
-    result.write_text("# A volume\n\nwith output\n")
+    result.write_text("# A volume\n\n[![Open](https://a.svg)](https://b)\n")
     (tmp_path / "10_volume_files").mkdir()
     (tmp_path / "10_volume_files/picture_1.png").touch()
-    assert notebooks.pages()["notebooks/10_volume.md"].endswith("with output\n")
+    assert notebooks.pages()["notebooks/10_volume.md"].endswith("\n[Open](https://b)\n")
     assert [place for place, _ in notebooks.pictures()] == [
         "notebooks/10_volume_files/picture_1.png"
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ UNFINISHED = """\
     This page was built without the output of the notebook. `python docs/run_notebooks.py` runs it.
 """
 
+BADGE = re.compile(r"!\[([^]]*)\]\(https?://[^)]*\)")
+"""A picture that a browser would load from elsewhere."""
+
 
 def pages() -> dict[str, str]:
     """Return the page of each notebook by its place."""
@@ -27,10 +31,10 @@ def sources() -> list[Path]:
 
 
 def page(path: Path) -> str:
-    """Return the text of a page; results older than the notebook are not used."""
+    """Return the text of a page; results older than the notebook are not used, and badges become words."""
     result = RESULTS / f"{path.stem}.md"
     if result.exists() and result.stat().st_mtime >= path.stat().st_mtime:
-        return result.read_text(encoding="utf-8")
+        return BADGE.sub(r"\1", result.read_text(encoding="utf-8"))
     title, *cells = jupytext.read(path).cells
     parts = [title.source, UNFINISHED]
     for cell in cells:
