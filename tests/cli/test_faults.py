@@ -10,16 +10,19 @@ import signal
 import subprocess
 import time
 
+import cli_runs
 import keras
 import numpy as np
 import pytest
 import yaml
-from cli_runs import run_segmentation
+from cli_runs import failures, predictions, rows_of, run_segmentation
 from PIL import Image
 from safetensors.numpy import load_file
 from samples import write_slide
 
+import train
 from tfbig import training
+from tfbig.results import figures
 from tfbig.sources.slides.tiff import TiffSource
 from tfbig.system import progress, signals
 
@@ -66,6 +69,7 @@ def assert_whole(folder):
         ".safetensors": load_file,
         ".html": lambda p: p.read_text().rstrip().endswith("</html>") or pytest.fail(str(p)),
         ".txt": lambda p: p.read_text(),
+        ".md": lambda p: p.read_text(),
         ".h5": lambda p: p.stat().st_size,
     }
     for path in folder.rglob("*"):
@@ -101,7 +105,7 @@ def truncate(path):
 def forget_tiles():
     """Empty the caches of all open slides."""
     for item in gc.get_objects():
-        if isinstance(item, TiffSource):
+        if isinstance(item, TiffSource) and hasattr(item, "_cached"):  # opened in full
             item._cached.clear()
 
 
@@ -132,6 +136,30 @@ def test_slide_becomes_unreadable(data, tmp_path, at_tick, capsys):
     assert row["slide"] == str(path)
     assert "skipped" in capsys.readouterr().err
     assert (out / "metrics.json").exists()
+    assert_whole(out)
+
+
+@slow
+@pytest.mark.parametrize("task", ["mil", "patchgd", "offload"])
+def test_test_slide_becomes_unreadable(task, cohort_data, tmp_path, monkeypatch):
+    """After training, before it is evaluated: the others are."""
+    flags = [*cli_runs.SLIDE_BAGS] if task == "mil" else [*cli_runs.WHOLE_SLIDES, "--mode", task]
+    flags += ["--head", "smaller"] if task != "mil" else []
+    out, draw = tmp_path / "out", figures.learning_curve
+
+    def damage_and_draw(*arguments):
+        tests = [row["slide_id"] for row in rows_of(out / "slides.csv") if row["split"] == "test"]
+        damaged.append(next(cohort_data.parent.rglob(f"{tests[0]}*")))
+        truncate(damaged[0])
+        draw(*arguments)
+
+    damaged = []
+    monkeypatch.setattr(figures, "learning_curve", damage_and_draw)
+    assert train.main([*flags, "--data", str(cohort_data), "--out", str(out)]) == 3
+    assert str(damaged[0]) in {row["slide"] for row in failures(out)}
+    names = [row.get("bag") or row["image"] for row in predictions(out)]
+    assert names
+    assert not any(damaged[0].stem in name for name in names)
     assert_whole(out)
 
 

@@ -108,7 +108,11 @@ def load(settings: SceneSettings) -> SceneData:
         except SourceError as error:
             failed.append((row["scene"], str(error)))
     usable = [row for row in rows if row["place"] in opened]
-    settings = _decided_bands(settings, usable, opened, _nothing_to_train_on(table, failed))
+    settings, damaged = _decided_bands(
+        settings, usable, opened, _nothing_to_train_on(table, failed)
+    )
+    failed += [(row["scene"], damaged[row["place"]]) for row in usable if row["place"] in damaged]
+    usable = [row for row in usable if row["place"] not in damaged]
     settings = _decided_classes(settings, usable, opened)
     by_split: dict[str, list[LabelledScene]] = {split: [] for split in SPLITS}
     for row in usable:
@@ -139,7 +143,7 @@ def draw(
 ) -> list[LabelledScene]:
     """Return crops at random places, of scenes in proportion to their area; or whole scenes in random order.
 
-    A crop without any label is drawn again, up to 16 times.
+    A crop without any label is drawn again, up to 16 times. One that cannot be read is returned.
 
     Args:
         scenes: The scenes.
@@ -263,25 +267,31 @@ def _nothing_to_train_on(table: Path, failed: Sequence[tuple[str, str]]) -> str:
 
 def _decided_bands(
     settings: SceneSettings, rows: Sequence[Row], opened: Mapping[str, Any], error: str
-) -> SceneSettings:
-    """Return the settings with the mean and deviation of each band."""
-    training = [opened[row["place"]][0] for row in rows if row["split"] == "train"]
+) -> tuple[SceneSettings, dict[str, str]]:
+    """Return the settings with the mean and deviation of each band, and the errors of damaged scenes by place."""
+    places = {opened[row["place"]][0]: row["place"] for row in rows if row["split"] == "train"}
+    training, damaged = list(places), dict[str, str]()
     if settings.mean is None and not training:
         raise SourceError(error)
     bands = len(settings.mean) if settings.mean else training[0].shape[2]
     if settings.scale is not None:
         if (settings.mean or settings.std) and not settings.test_only:
             raise FlagError("--scale: stands for --mean and --std. Leave it out, or these.")
-        return replace(settings, mean=(0.0,) * bands, std=(settings.scale,) * bands)
+        return replace(settings, mean=(0.0,) * bands, std=(settings.scale,) * bands), damaged
     mean, std = settings.mean, settings.std
     if mean is None or std is None:
         same = [scene for scene in training if scene.shape[2] == bands]
-        moments = sampled_moments(same) if same else ([0.0] * bands, [1.0] * bands)
+        if same:
+            moments = sampled_moments(
+                same, unreadable=lambda scene, e: damaged.setdefault(places[scene], str(e))
+            )
+        else:
+            moments = np.zeros(bands), np.ones(bands)
         mean = mean or tuple(float(f"{m:.7g}") for m in moments[0])
         std = std or tuple(float(f"{d:.7g}") for d in moments[1])
     if len(mean) != len(std):
         raise FlagError(f"--std: {len(std)} numbers, but {len(mean)} bands. Use one for each band.")
-    return replace(settings, mean=mean, std=std)
+    return replace(settings, mean=mean, std=std), damaged
 
 
 def _decided_classes(
@@ -394,9 +404,12 @@ def _sampled_values(scene: LabelledScene) -> Any:
                 (int(top), min(int(top) + _SAMPLE, height)),
                 (int(left), min(int(left) + _SAMPLE, width)),
             )
-            known = scene.weights.read_window(*window) > 0
-            found.append(scene.labels.read_window(*window)[known].astype(np.float64))
-    return np.concatenate(found)
+            try:
+                known = scene.weights.read_window(*window) > 0
+                found.append(scene.labels.read_window(*window)[known].astype(np.float64))
+            except SourceError:  # reported when a crop with it is trained on
+                continue
+    return np.concatenate(found) if found else np.zeros(0)
 
 
 def _drawn(scene: LabelledScene, size: tuple[int, int], rng: np.random.Generator) -> LabelledScene:
@@ -405,7 +418,10 @@ def _drawn(scene: LabelledScene, size: tuple[int, int], rng: np.random.Generator
     for _ in range(TRIES):
         top, left = (int(rng.integers(n - m + 1)) for n, m in zip(shape, size, strict=False))
         part = scene.crop((top, top + size[0]), (left, left + size[1]))
-        if part.weights.read(0, size[0]).any():
+        try:
+            if part.weights.read(0, size[0]).any():
+                break
+        except SourceError:  # reported when the crop is trained on
             break
     return part
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tfbig import SourceError, optimizers
 from tfbig.cli import machine
 from tfbig.cli.data.splits import Data
+from tfbig.cli.failure_log import FailureLog
 from tfbig.cli.settings import choices
 from tfbig.cli.settings.flag import deciding
 from tfbig.cli.settings.tasks import TrainSettings
@@ -40,29 +41,6 @@ OPTIMIZERS: dict[str, Callable[[TrainSettings, int, Mapping[str, Any]], Any]] = 
     ),
 }
 KEPT = "kept.weights.h5"
-
-
-class FailureLog:
-    """Report a file that became unreadable: once on standard error, and in `failed.csv`.
-
-    Args:
-        folder: Run folder, shared by all workers.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.reported: set[str] = set()
-
-    def __call__(self, error: Exception) -> None:
-        """Report an error; `__call__` is what `Loop` expects."""
-        reason = " ".join(str(error).split())
-        slide = reason.partition(": ")[0]
-        if slide in self.reported:
-            return
-        self.reported.add(slide)
-        print(f"skipped {reason}", file=sys.stderr)
-        row = {"slide": slide, "reason": reason.removeprefix(f"{slide}: ")}
-        run_folder.replace_row(self.folder / run_folder.FAILED, "slide", slide, row)
 
 
 def make_optimizer(settings: TrainSettings, batches: int) -> Any:

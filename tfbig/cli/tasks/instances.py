@@ -16,7 +16,7 @@ from skimage import segmentation
 
 import tfbig
 from tfbig import sources
-from tfbig.cli import machine
+from tfbig.cli import failure_log, machine
 from tfbig.cli.data import instance_images, masked_images
 from tfbig.cli.data.instance_images import InstanceImage
 from tfbig.cli.data.splits import Data
@@ -95,15 +95,22 @@ class InstancesTask(Task[InstanceSettings, Data]):
         measured: Mapping[str, Any],
     ) -> None:
         """Write a table, pictures of the first test images, and last the metrics."""
-        rows, matches = [], []
-        for number, image in enumerate(data.test.images):
+
+        def evaluated(image: InstanceImage) -> tuple[npt.NDArray[np.int32], Sequence[Matches]]:
             found = predicted_instances(models, settings, image, folder)
             real = image.labels.read(0, image.labels.shape[0])[..., 0]
-            matches.append(match_instances(real, found, OVERLAPS))
-            rows.append({"image": image.name, **_columns(matches[-1])})
-            if number < PICTURES:
-                title = f"{image.name}: average precision {rows[-1]['average_precision_0.5']:.3f}"
-                draw(folder, f"instances_{number}", image, found, title)
+            return found, match_instances(real, found, OVERLAPS)
+
+        rows: list[dict[str, Any]] = []
+        matches: list[Sequence[Matches]] = []
+        for image, (found, matched) in failure_log.results_of(
+            data.test.images, evaluated, folder, settings.strict
+        ):
+            if len(rows) < PICTURES:
+                title = f"{image.name}: average precision {matched[0].average_precision:.3f}"
+                draw(folder, f"instances_{len(rows)}", image, found, title)
+            matches.append(matched)
+            rows.append({"image": image.name, **_columns(matched)})
         run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
         results = over_images(matches)
         others = {"images": len(rows), "left_out": [list(reason) for reason in data.failed]}

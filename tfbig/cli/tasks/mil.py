@@ -14,7 +14,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import SourceError, mil, sources
-from tfbig.cli import machine, paths
+from tfbig.cli import failure_log, machine, paths
 from tfbig.cli.data import bags
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings import target_settings
@@ -152,7 +152,14 @@ class MIL(Task[MILSettings, Data]):
     ) -> None:
         """Write predictions, pictures, and last the metrics."""
         target, explain = targets.of(settings, data), _explainer(models)
-        evaluation.write_results(target, explain, data, folder, settings, measured)
+        failure_log.write_readable(
+            lambda rest: evaluation.write_results(
+                target, explain, rest, folder, settings, measured
+            ),
+            data,
+            folder,
+            settings.strict,
+        )
 
 
 def _of_features(settings: MILSettings) -> MILSettings:

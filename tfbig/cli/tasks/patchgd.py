@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import tfbig
 from tfbig import SourceError, sources
-from tfbig.cli import machine
+from tfbig.cli import failure_log, machine
 from tfbig.cli.data import background, images
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings.run_settings import EXACT_MODES
@@ -138,24 +138,40 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
         measured: Mapping[str, Any],
     ) -> None:
         """Write predictions, pictures, and last the metrics."""
-        scores, table = _predicted(models.model, settings, data, "test")
-        rows = _with_shares(table, models.model, settings, data)
-        run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
-        thresholds = _thresholds(models.model, settings, data)
-        classification.write(
-            folder, data.test.labels, scores["probabilities"], data.classes, thresholds
+        failure_log.write_readable(
+            lambda rest: _write_results(models, settings, rest, folder, measured),
+            data,
+            folder,
+            settings.strict,
         )
-        title = f"{len(data.test.labels)} test images"
-        figures.confusion(folder / "confusion.png", scores["confusion"], data.classes, title)
-        if settings.mode == "patchgd" and settings.encoder != "series":
-            draw_latent(models.model, table, data.test, folder)
-        numbers = {f"test_{key}": scores[key] for key in ("accuracy", "qwk", "auc")}
-        others = {
-            "confusion": scores["confusion"].tolist(),
-            "left_out": [list(reason) for reason in data.failed],
-        }
-        run_results.write_metrics(folder, settings, {**measured, **numbers, **others})
-        run_results.print_results(numbers, folder)
+
+
+def _write_results(
+    models: Models,
+    settings: PatchGDSettings,
+    data: Data,
+    folder: Path,
+    measured: Mapping[str, Any],
+) -> None:
+    """Write the results of images that can be read."""
+    scores, table = _predicted(models.model, settings, data, "test")
+    rows = _with_shares(table, models.model, settings, data)
+    run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
+    thresholds = _thresholds(models.model, settings, data)
+    classification.write(
+        folder, data.test.labels, scores["probabilities"], data.classes, thresholds
+    )
+    title = f"{len(data.test.labels)} test images"
+    figures.confusion(folder / "confusion.png", scores["confusion"], data.classes, title)
+    if settings.mode == "patchgd" and settings.encoder != "series":
+        draw_latent(models.model, table, data.test, folder)
+    numbers = {f"test_{key}": scores[key] for key in ("accuracy", "qwk", "auc")}
+    others = {
+        "confusion": scores["confusion"].tolist(),
+        "left_out": [list(reason) for reason in data.failed],
+    }
+    run_results.write_metrics(folder, settings, {**measured, **numbers, **others})
+    run_results.print_results(numbers, folder)
 
 
 def _has_shares(settings: PatchGDSettings) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 import tfbig
 from tfbig import SourceError, sources
-from tfbig.cli import load_model, machine
+from tfbig.cli import failure_log, load_model, machine
 from tfbig.cli.data import masked_images
 from tfbig.cli.data.masked_images import MaskedImage
 from tfbig.cli.data.splits import Data
@@ -114,8 +114,13 @@ class PatchGDSegmentationTask(Task[PatchGDSegmentationSettings, Data]):
     ) -> None:
         """Write a table, pictures of the first test images, and last the metrics."""
         rows = [
-            _evaluated(models.model, settings, image, folder, number)
-            for number, image in enumerate(data.test.images)
+            row
+            for _, row in failure_log.results_of(
+                enumerate(data.test.images),
+                lambda item: _evaluated(models.model, settings, item[1], folder, item[0]),
+                folder,
+                settings.strict,
+            )
         ]
         run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
         values = {

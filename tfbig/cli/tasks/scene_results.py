@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 import tfbig
-from tfbig.cli import machine, scene_blocks
+from tfbig.cli import failure_log, machine, scene_blocks
 from tfbig.cli.data.scenes import LabelledScene
 from tfbig.cli.scene_blocks import Outputs
 from tfbig.cli.settings.scene_settings import SceneSettings
@@ -159,17 +159,20 @@ def write(
     names = settings.class_names or ()
     outputs = Outputs(names, len(names)) if settings.target == "class" else Outputs((), 1)
     every = _nothing(outputs)
-    rows = []
-    for scene in scenes:
+    identity = {"model": scene_blocks.weights_identity(models.twin)}
+    skips = settings.background == "skip"
+
+    def evaluated(scene: LabelledScene) -> ClassCounts | ValueSums:
         path = folder / f"{scene.name}.tif"
-        identity = {"model": scene_blocks.weights_identity(models.twin)}
-        skips = settings.background == "skip"
         scene_blocks.predict(model, scene.filled, path, outputs, identity, skips)
         sums = _compared(scene, RasterSource(path), outputs)
-        found = sums.metrics()
-        rows.append({"scene": scene.name, **found})
+        draw(folder, scene, RasterSource(path), outputs, sums.metrics())
+        return sums
+
+    rows = []
+    for scene, sums in failure_log.results_of(scenes, evaluated, folder, settings.strict):
+        rows.append({"scene": scene.name, **sums.metrics()})
         every.merge(sums)  # type: ignore[arg-type]
-        draw(folder, scene, RasterSource(path), outputs, found)
     run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
     if isinstance(every, ClassCounts):
         table = [row | {"class": names[int(row["class"])]} for row in every.of_classes()]

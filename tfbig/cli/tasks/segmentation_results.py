@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import tfbig
+from tfbig.cli import failure_log
 from tfbig.cli.data import background
 from tfbig.cli.data.slides_and_masks import LabelledSlide
 from tfbig.cli.settings.tasks import SegmentationSettings
@@ -41,7 +42,15 @@ def write(
         measured: Numbers to save with the metrics.
     """
     skips = settings.background == "skip"
-    rows = [evaluate_slide(models, slide, folder, skips) for slide in slides]
+    rows = [
+        row
+        for _, row in failure_log.results_of(
+            slides,
+            lambda slide: evaluate_slide(models, slide, folder, skips),
+            folder,
+            settings.strict,
+        )
+    ]
     run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
     results = over_slides(rows) | _mean_shares(rows)
     peak = {} if "peak_bytes" in measured else {"peak_bytes": run_folder.memory_bytes()[1]}

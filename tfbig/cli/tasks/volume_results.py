@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tfbig.cli import volume_masks
+from tfbig.cli import failure_log, volume_masks
 from tfbig.cli.data.volume_cases import LabelledVolume, VolumeSplits
 from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSettings
 from tfbig.cli.tasks import run_results
@@ -37,8 +37,13 @@ def write(
         measured: Numbers to save with the metrics.
     """
     rows = [
-        evaluate(models.model, volume, data, folder, number < PICTURES)
-        for number, volume in enumerate(data.unseen)
+        row
+        for _, row in failure_log.results_of(
+            enumerate(data.unseen),
+            lambda item: evaluate(models.model, item[1], data, folder, item[0] < PICTURES),
+            folder,
+            settings.strict,
+        )
     ]
     run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
     results = over_volumes(rows)

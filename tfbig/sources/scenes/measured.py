@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Final, final
 
@@ -118,7 +118,10 @@ class FilledScene(View):
 
 
 def sampled_moments(
-    scenes: Sequence[RasterSource], windows: int = 64, side: int = 256
+    scenes: Sequence[RasterSource],
+    windows: int = 64,
+    side: int = 256,
+    unreadable: Callable[[RasterSource, SourceError], object] | None = None,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return the mean and standard deviation of each band, of windows spread evenly over scenes.
 
@@ -128,25 +131,40 @@ def sampled_moments(
         scenes: The scenes, with the same bands.
         windows: Most windows of each scene.
         side: Most rows and columns of a window.
+        unreadable: Called with a scene of which a window cannot be read, and the error; the scene is left out.
 
     Returns:
         `(means, deviations)`, `[bands]`; a band without a measurement has 0 and 1.
+
+    Raises:
+        SourceError: A window cannot be read, and there is no `unreadable`.
     """
-    count, total, squares = (np.zeros(scenes[0].shape[2]) for _ in range(3))
+    sums = np.zeros((3, scenes[0].shape[2]))
     across = max(round(math.sqrt(windows)), 1)
     for scene in scenes:
-        tops, lefts = (
-            np.unique(np.linspace(0, max(n - side, 0), across).astype(int)) for n in scene.shape[:2]
-        )
-        for top, left in product(map(int, tops), map(int, lefts)):
-            rows = top, min(top + side, scene.shape[0])
-            columns = left, min(left + side, scene.shape[1])
-            pixels = scene.read_window(rows, columns)
-            known = scene.measured(pixels) & scene.valid(rows, columns, pixels)[..., None]
-            samples = np.where(known, pixels, 0).astype(np.float64)
-            count += known.sum((0, 1))
-            total += samples.sum((0, 1))
-            squares += (samples**2).sum((0, 1))
+        try:
+            sums += _sums(scene, across, side)
+        except SourceError as error:
+            if unreadable is None:
+                raise
+            unreadable(scene, error)
+    count, total, squares = sums
     mean = total / np.maximum(count, 1)
     variance = np.maximum(squares / np.maximum(count, 1) - mean**2, 0)
     return mean, np.where(variance > 0, np.sqrt(variance), 1.0)
+
+
+def _sums(scene: RasterSource, across: int, side: int) -> npt.NDArray[np.float64]:
+    """Return the number of samples of each band of evenly spread windows, their sum, and that of their squares."""
+    sums = np.zeros((3, scene.shape[2]))
+    tops, lefts = (
+        np.unique(np.linspace(0, max(n - side, 0), across).astype(int)) for n in scene.shape[:2]
+    )
+    for top, left in product(map(int, tops), map(int, lefts)):
+        rows = top, min(top + side, scene.shape[0])
+        columns = left, min(left + side, scene.shape[1])
+        pixels = scene.read_window(rows, columns)
+        known = scene.measured(pixels) & scene.valid(rows, columns, pixels)[..., None]
+        samples = np.where(known, pixels, 0).astype(np.float64)
+        sums += [known.sum((0, 1)), samples.sum((0, 1)), (samples**2).sum((0, 1))]
+    return sums

@@ -1,0 +1,123 @@
+"""Files that cannot be read during a run: reported, listed in `failed.csv`, and left out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tfbig import SourceError
+from tfbig.cli.data.splits import Data
+from tfbig.results import run_folder
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+READ = 1 << 24
+"""Bytes that are read at once to find out whether an item can be read."""
+
+
+class FailureLog:
+    """Report a file that became unreadable: once on standard error, and in `failed.csv`.
+
+    Args:
+        folder: Run folder, shared by all workers.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.reported: set[str] = set()
+
+    def __call__(self, error: Exception) -> None:
+        """Report an error; `__call__` is what `Loop` expects."""
+        reason = " ".join(str(error).split())
+        slide = reason.partition(": ")[0]
+        if slide in self.reported:
+            return
+        self.reported.add(slide)
+        print(f"skipped {reason}", file=sys.stderr)
+        row = {"slide": slide, "reason": reason.removeprefix(f"{slide}: ")}
+        run_folder.replace_row(self.folder / run_folder.FAILED, "slide", slide, row)
+
+
+def results_of(
+    items: Iterable[Item], work: Callable[[Item], Result], folder: Path, strict: bool
+) -> Iterator[tuple[Item, Result]]:
+    """Yield each item with the result of `work`; an item that cannot be read is reported and left out.
+
+    Args:
+        items: What is evaluated.
+        work: Function of an item.
+        folder: Run folder.
+        strict: Whether such an item is an error.
+
+    Raises:
+        SourceError: An item cannot be read and `strict` is set, or no item can be read.
+    """
+    report, last, done = FailureLog(folder), None, 0
+    for item in items:
+        try:
+            result = work(item)
+        except SourceError as error:
+            if strict:
+                raise
+            report(error)
+            last = error
+        else:
+            done += 1
+            yield item, result
+    if last is not None and not done:
+        raise last
+
+
+def write_readable(write: Callable[[Data], None], data: Data, folder: Path, strict: bool) -> None:
+    """Write the results of a run; if an item cannot be read, again without all that cannot, which are reported.
+
+    Args:
+        write: Function that writes results of bags or images.
+        data: The bags or images by split.
+        folder: Run folder.
+        strict: Whether such an item is an error.
+
+    Raises:
+        SourceError: An item cannot be read and `strict` is set, or a split has no other, or a file cannot be written.
+    """
+    try:
+        write(data)
+    except SourceError:
+        if strict:
+            raise
+        report = FailureLog(folder)
+        rest = data.mapped(lambda part: _readable(part, report))
+        if not report.reported or not all(map(_items, (rest.train, rest.val, rest.test))):
+            raise
+        write(rest)
+
+
+def _readable(part: Any, report: FailureLog) -> Any:
+    """Return a split without the items that cannot be read."""
+    errors = [_reading_error(item) for item in _items(part)]
+    for error in filter(None, errors):
+        report(error)
+    kept = [number for number, error in enumerate(errors) if error is None]
+    name = "bags" if hasattr(part, "bags") else "images"
+    items = tuple(_items(part)[number] for number in kept)
+    named = zip(_items(part), errors, strict=True)
+    failed = (*part.failed, *((item.name, str(error)) for item, error in named if error))
+    return replace(part, labels=part.labels[kept], failed=failed, **{name: items})
+
+
+def _items(part: Any) -> Any:
+    return part.bags if hasattr(part, "bags") else part.images
+
+
+def _reading_error(item: Any) -> SourceError | None:
+    """Return the first error of reading all of a bag or an image, or None."""
+    rows = max(READ // max(item.nbytes // item.shape[0], 1), 1)
+    try:
+        for start in range(0, item.shape[0], rows):
+            item.read(start, min(start + rows, item.shape[0]))
+    except SourceError as error:
+        return error
+    return None
