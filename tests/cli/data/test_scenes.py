@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from tfbig.cli.data import scenes
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.scene_settings import SceneSettings
 from tfbig.errors import SourceError
+
+NAMES = tuple("012345")
+"""Classes of all labels."""
 
 
 def write_table(folder: Path, rows: list[str], columns: str = "scene,label,split") -> str:
@@ -44,8 +48,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_splits_and_decisions(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = tuple(map(str, range(6)))
-    data = scenes.load(settings(folder, class_names=names))
+    data = scenes.load(settings(folder, class_names=NAMES))
     assert [[s.name for s in part] for part in (data.train, data.val, data.test)] == [
         ["s0", "s1"],
         ["s2"],
@@ -125,7 +128,7 @@ def test_values(folder: Path) -> None:
 
 def test_splits_of_a_table_without(folder: Path) -> None:
     write_table(folder, [f"s{n}.tif,l{n}.tif" for n in range(4)], "scene,label")
-    data = scenes.load(settings(folder, class_names=tuple("012345")))
+    data = scenes.load(settings(folder, class_names=NAMES))
     assert len(data.train) == 3 or len(data.train) == 2
     assert data.val
     write_table(folder, [f"s{n}.tif,l{n}.tif" for n in range(2)], "scene,label")
@@ -151,6 +154,26 @@ def test_scenes_that_do_not_fit_are_left_out(folder: Path) -> None:
     assert "has 4 bands of 70 x 90 pixels, but this run reads 3" in reasons["four.tif"]
     assert "does not overlap s1.tif" in reasons["s1.tif"]
     assert "no such scene none.tif" in reasons["none.tif"]
+
+
+def test_scenes_that_end_early(folder: Path) -> None:
+    """Damaged training scenes are left out before training; with given means, their crops report it."""
+    path = folder / "s1.tif"
+    mean = scenes.load(settings(folder, class_names=NAMES)).decided["mean"]
+    os.truncate(path, path.stat().st_size * 2 // 3)
+    data = scenes.load(settings(folder, class_names=NAMES))
+    assert [s.name for s in data.train] == ["s0"]
+    ((name, reason),) = data.failed
+    assert name == "s1.tif"
+    assert "cannot be read" in reason
+    assert data.decided["mean"] != mean
+    given = {name: data.decided[name] for name in ("mean", "std")}
+    data = scenes.load(settings(folder, class_names=NAMES, **given))
+    assert [s.name for s in data.train] == ["s0", "s1"]
+    crops = scenes.draw(data.train[1:], (64, 64), 3, [0])
+    assert len(crops) == 3
+    with pytest.raises(SourceError, match=r"s1\.tif.* cannot be read"):
+        crops[0].image.read(0, 64)
 
 
 def test_flags_that_do_not_fit(folder: Path) -> None:
