@@ -91,9 +91,12 @@ def test_table(tmp_path: Path) -> None:
     table(tmp_path, picture=images, labels=labels)
     with pytest.raises(SourceError, match="line 1: has no column 'image'"):
         load(tmp_path, *NAMES)
-    table(tmp_path, image=["x.nii", *images[1:]], labels=labels)
-    with pytest.raises(SourceError, match=r"line 2: no such file x\.nii"):
-        load(tmp_path, *NAMES)
+    table(tmp_path, image=["x.nii", *images[1:]], labels=labels, split=["train"] * 3 + ["val"])
+    data = load(tmp_path, *NAMES)
+    assert [volume.name for volume in data.train] == ["tubes_001_0000", "tubes_002_0000"]
+    ((name, reason),) = data.failed
+    assert name == "x"
+    assert reason.startswith(f"{tmp_path / 'volumes.csv'}: line 2: no such file ")
 
 
 def test_what_cannot_be_used_is_skipped_with_its_reason(tmp_path: Path) -> None:
@@ -102,6 +105,10 @@ def test_what_cannot_be_used_is_skipped_with_its_reason(tmp_path: Path) -> None:
     write_nifti(labels / "tubes_001.nii.gz", np.zeros((3, 3, 3), "uint8"))
     write_nifti(labels / "tubes_002.nii.gz", np.zeros(SIZE, "uint8"), np.diag([-0.8, 0.8, 1.5, 1]))
     (tmp_path / "imagesTr" / "tubes_003_0000.nii.gz").write_bytes(b"")
+    last = load(tmp_path).train[-1].name
+    affine = nibabel.load(labels / f"{last}.nii.gz").affine
+    both = nibabel.Nifti1Image(np.zeros((*SIZE[::-1], 2), "float32"), affine)
+    nibabel.save(both, tmp_path / "imagesTr" / f"{last}_0000.nii.gz")
     data = load(tmp_path)
     reasons = dict(data.failed)
     assert "is 3 x 3 x 3 voxels; expected 12 x 10 x 9, those of the image" in reasons["tubes_001"]
@@ -109,7 +116,19 @@ def test_what_cannot_be_used_is_skipped_with_its_reason(tmp_path: Path) -> None:
     assert (
         "is damaged or truncated" in reasons["tubes_003"] or "not a NIfTI" in reasons["tubes_003"]
     )
+    assert "holds 2 channels, others 1; expected as many in each" in reasons[last]
     assert not any("\n" in reason for reason in reasons.values())
+
+
+def test_the_first_training_volume_that_opens_decides_the_orientation(tmp_path: Path) -> None:
+    nnunet(tmp_path)
+    data = load(tmp_path)
+    (tmp_path / "imagesTr" / f"{data.train[0].name}_0000.nii.gz").write_bytes(b"")
+    assert load(tmp_path).preparation == data.preparation
+    for path in (tmp_path / "imagesTr").iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(SourceError, match="no volume of split 'train' can be used"):
+        load(tmp_path)
 
 
 def test_volumes_in_another_orientation_are_turned(tmp_path: Path) -> None:

@@ -129,21 +129,22 @@ def load(settings: VolumeSegmentationSettings, stride: tuple[int, int, int]) -> 
     preparation = _preparation(settings, rows, stride)
     opened: dict[str, tuple[LabelledVolume, ...]] = dict.fromkeys(SPLITS, ())
     failed: list[tuple[str, str]] = []
+    channels = None
     for split in wanted:
         chosen = [row for row in rows if row["split"] == split]
-        found, skipped = _opened(chosen, preparation, len(classes))
+        found, skipped = _opened(chosen, preparation, len(classes), channels)
         opened[split], failed = found, failed + skipped
         if not found and split != "test":
             reason = skipped[0][1] if skipped else "Add some, or correct the column split."
             raise SourceError(f"{folder}: no volume of split '{split}' can be used. {reason}")
+        channels = found[0].image.shape[3] if found else channels
     if settings.test_only:
         opened = {"train": (), "val": (), "test": opened[wanted[0]]}
-    volumes = [volume for split in SPLITS for volume in opened[split]]
     table = tuple(_saved(row) for row in rows if row["split"] in wanted)
     return VolumeSplits(
         **opened,
         classes=classes,
-        channels=_channels(volumes),
+        channels=channels or 1,
         preparation=preparation,
         failed=tuple(failed),
         table=table,
@@ -182,7 +183,7 @@ def _rows_of_table(table: Path) -> list[Row]:
     placed = []
     for row in rows:
         names = [row[column] for column in columns if (row[column] or "").strip()]
-        files = [_found(table, name, row["place"]) for name in (*names, row["labels"])]
+        files = [_placed(table, name) for name in (*names, row["labels"])]
         if not names:
             raise SourceError(f"{row['place']}: has no image. Add one, or remove the line.")
         name = row.get("case_id") or title_of(files[0])
@@ -190,12 +191,9 @@ def _rows_of_table(table: Path) -> list[Row]:
     return placed
 
 
-def _found(table: Path, name: str, place: str) -> Path:
-    """Return the path of a table."""
-    for path in (Path(name), table.parent / name):
-        if path.exists():
-            return path
-    raise SourceError(f"{place}: no such file {name}. Correct the path, or remove the line.")
+def _placed(table: Path, name: str) -> Path:
+    """Return a path of a table: as it is, or if there is no such file, relative to the folder of the table."""
+    return Path(name) if Path(name).exists() else table.parent / name
 
 
 def _split(rows: list[Row], settings: VolumeSegmentationSettings) -> list[Row]:
@@ -219,10 +217,7 @@ def _preparation(
     settings: VolumeSegmentationSettings, rows: Sequence[Row], stride: tuple[int, int, int]
 ) -> Preparation:
     """Return how the network reads volumes: in the orientation of the first training volume, if no flag sets it."""
-    orientation = settings.orientation
-    if orientation is None:
-        first = next((row for row in rows if row["split"] == "train"), rows[0])
-        orientation = prepared_volumes.stacked(first["images"], first["name"]).orientation
+    orientation = settings.orientation or _orientation(rows)
     spacing, window = settings.spacing, settings.intensity_window
     if window is not None and not window[0] < window[1]:
         raise paths.FlagError(
@@ -236,19 +231,53 @@ def _preparation(
     )
 
 
+def _orientation(rows: Sequence[Row]) -> str | None:
+    """Return the orientation of the first training volume that can be opened; if none can, of any."""
+    for row in sorted(rows, key=lambda row: row["split"] != "train"):
+        try:
+            return prepared_volumes.stacked(row["images"], row["name"]).orientation
+        except (
+            SourceError,
+            OSError,
+        ):  # which is reported when the volume is opened with its labels
+            continue
+    return None
+
+
 def _opened(
-    rows: Sequence[Row], preparation: Preparation, classes: int
+    rows: Sequence[Row], preparation: Preparation, classes: int, channels: int | None
 ) -> tuple[tuple[LabelledVolume, ...], list[tuple[str, str]]]:
-    """Open volumes; those that cannot be used are returned with the reason."""
-    volumes, failed = [], []
+    """Open volumes with some number of channels, else that of the first; others are returned with the reason."""
+    volumes: list[LabelledVolume] = []
+    failed: list[tuple[str, str]] = []
     for row in rows:
         try:
-            volumes.append(
-                open_case(row["name"], row["images"], row["labels"], preparation, classes)
-            )
+            _check_files(row)
+            volume = open_case(row["name"], row["images"], row["labels"], preparation, classes)
+            _check_channels(volume, channels or (volumes or [volume])[0].image.shape[3])
         except (SourceError, OSError) as error:
             failed.append((str(row["name"]), str(error)))
+        else:
+            volumes.append(volume)
     return tuple(volumes), failed
+
+
+def _check_files(row: Row) -> None:
+    """Raise SourceError if a file of a row does not exist."""
+    for path in (*row["images"], row["labels"]):
+        if not path.exists():
+            raise SourceError(
+                f"{row.get('place', row['name'])}: no such file {path}. Correct the path, or remove the line."
+            )
+
+
+def _check_channels(volume: LabelledVolume, channels: int) -> None:
+    """Raise SourceError if a volume has another number of channels."""
+    if volume.image.shape[3] != channels:
+        raise SourceError(
+            f"{volume.name}: holds {volume.image.shape[3]} channels, others {channels}; expected as many in each. Take "
+            "one time of a series, or remove the case."
+        )
 
 
 def open_case(
@@ -278,19 +307,6 @@ def open_case(
         stored,
         KnownLabels(label_file, classes),
     )
-
-
-def _channels(volumes: Sequence[LabelledVolume]) -> int:
-    """Return the number of channels, which all volumes share."""
-    count = volumes[0].image.shape[3] if volumes else 1
-    for volume in volumes:
-        if volume.image.shape[3] != count:
-            raise SourceError(
-                f"{volume.name}: holds {volume.image.shape[3]} channels, {volumes[0].name} {count}; expected as "
-                "many in each. "
-                "Take one time of a series, or remove the case."
-            )
-    return count
 
 
 def _saved(row: Row) -> Row:
