@@ -15,6 +15,8 @@ from tfbig.system import callbacks, replication
 
 OUT_OF_MEMORY = (tf.errors.ResourceExhaustedError, MemoryError)
 """Errors after which less memory may help: of TensorFlow, and of NumPy and the stores."""
+SHUFFLE = 8
+"""Position of `shuffle` among the arguments of `keras.Model.fit`."""
 
 
 def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,8 +107,14 @@ class Unwrapped(UnwrappedCall):
     """Mixin, placed before the Keras class, whose calls, `fit`, `evaluate` and `predict` raise errors of callbacks."""
 
     def fit(self, *arguments: Any, **options: Any) -> Any:
-        """Train as `keras.Model.fit`, after refusing a strategy under which `fit` does not work."""
+        """Train as `keras.Model.fit`, after refusing a strategy under which `fit` does not work.
+
+        A dataset decides the order of its batches: `shuffle` is False then, where Keras 3.15 warns of its own default.
+        """
         replication.check_fit(self)
+        data = arguments[0] if arguments else options.get("x")
+        if isinstance(data, tf.data.Dataset) and len(arguments) <= SHUFFLE:
+            options.setdefault("shuffle", False)
         return super().fit(*arguments, **options)  # type: ignore[misc]
 
     def evaluate(self, *arguments: Any, **options: Any) -> Any:
