@@ -108,7 +108,7 @@ def test_every_recipe_is_in_the_table() -> None:
 
 
 def test_every_notebook_is_a_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With its output where docs/run_notebooks.py wrote it after the last change."""
+    """A page has the output of its notebook if docs/run_notebooks.py wrote it after the last change."""
     pytest.importorskip("jupytext", reason="pip install '.[docs]'")
     notebooks = importlib.import_module("notebooks")
     monkeypatch.setattr(notebooks, "RESULTS", tmp_path)

@@ -60,7 +60,7 @@ def test_strict_and_nothing_to_read(names: tuple[str, ...], strict: bool, tmp_pa
 
 
 def test_results_are_written_without_what_cannot_be_read(tmp_path: Path) -> None:
-    """With the labels of what is left, in all splits."""
+    """Labels stay with their items, in all splits."""
     written = []
 
     def write(data: Data) -> None:

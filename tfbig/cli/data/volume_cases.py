@@ -254,7 +254,8 @@ def _opened(
         try:
             _check_files(row)
             volume = open_case(row["name"], row["images"], row["labels"], preparation, classes)
-            _check_channels(volume, channels or (volumes or [volume])[0].image.shape[3])
+            channels = channels or volume.image.shape[3]
+            _check_channels(volume, channels)
         except (SourceError, OSError) as error:
             failed.append((str(row["name"]), str(error)))
         else:

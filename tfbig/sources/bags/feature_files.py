@@ -137,7 +137,7 @@ def write_features(
 
 @dataclass(frozen=True)
 class Written:
-    """What a file of `write_features` says.
+    """Description of features in a file of `write_features`.
 
     Attributes:
         tiles: Number of tiles.

@@ -47,7 +47,7 @@ SPACES: Final = {
 
 @dataclass(frozen=True)
 class NrrdHeader:
-    """What the header of an NRRD file says.
+    """Fields of the header of an NRRD file.
 
     Args:
         description: How the samples are stored, after decompression, and where; the offset is that in the file.

@@ -30,7 +30,7 @@ INTERLEAVED: Final = "dhwc"
 
 @dataclass(frozen=True)
 class Samples:
-    """How the samples of a volume are stored in a file.
+    """Storage of the samples of a volume in a file.
 
     Args:
         dtype: Dtype as stored, including its byte order.
@@ -52,7 +52,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Description:
-    """What the header of a file says of its volume.
+    """Description of a volume in the header of its file.
 
     Args:
         samples: How the samples are stored; of compressed files, after decompression.
