@@ -62,6 +62,14 @@ def _small_images_stream(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         monkeypatch.setattr(program_cache.Settings, "_plain_bytes", lambda self, host: 0)
 
 
+@pytest.fixture(autouse=True)
+def _same_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan for the kernels of oneDNN, which TensorFlow does not use on every processor."""
+    from tfbig.streaming import program_cache
+
+    monkeypatch.setattr(program_cache, "fills_matrices", lambda devices: False)
+
+
 @pytest.fixture
 def float64() -> Iterator[None]:
     """Make float64 the default for layers, losses and optimisers."""

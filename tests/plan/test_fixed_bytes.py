@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import keras
-from graphs import conv, image, read
+from graphs import conv, image, read, with_loss
 from keras import layers
 
 from tfbig.network import keras_reader
 from tfbig.network.graph import Graph
 from tfbig.plan.fixed_bytes import (
+    COMPILER_BYTES,
     FREED_BYTES,
     INFERENCE,
     TRAINING,
@@ -64,6 +65,25 @@ def test_gradients_of_weights() -> None:
     )
     assert training == (2 + 2) * 16 * 4 * 4 * 4
     assert prediction == 0
+
+
+def test_compiled_losses() -> None:
+    """XLA compiles the gradients of Keras' losses only."""
+
+    class Squares(keras.losses.MeanSquaredError):
+        pass
+
+    start = image(4)
+    model = keras.Model(start, conv(4, "conv")(start))
+    compiled, plain = (
+        with_loss(model, loss()) for loss in (keras.losses.MeanSquaredError, Squares)
+    )
+    (first, second), (third, fourth) = (
+        [fixed_bytes(graph, schedule(graph), training) for graph in (compiled, plain)]
+        for training in (True, False)
+    )
+    assert first - second == COMPILER_BYTES
+    assert third == fourth
 
 
 def test_graph_without_weights() -> None:

@@ -20,7 +20,7 @@ FILES = Path(__file__).parents[1] / "files" / "plans"
 
 
 def unet() -> Plan:
-    budget = tfbig.Budget(device="512MB", host="720MB", disk="20GB")
+    budget = tfbig.Budget(device="512MB", host="758MB", disk="20GB")
     model = tfbig.stream(gigapixel_unet(), budget)
     model.compile("adam", "binary_crossentropy")
     return model.plan((1, 16384, 16384, 1))

@@ -93,6 +93,43 @@ def test_bytes_of_strips(training: bool) -> None:
     assert plan.shape == (2, 64, 64, 1)
 
 
+@pytest.mark.parametrize(("depth", "matrices"), [(1, 1), (2, 2)])
+def test_bytes_of_matrices(depth: int, matrices: int) -> None:
+    """An output pixel of one image of the batch has 9 x 9 inputs of one channel.
+
+    The gradient of the second input needs such a matrix too; the first has none. Matrices replace other temporaries.
+    """
+    x = start = image()
+    for number in range(depth):
+        x = conv(1, f"conv{number}", 9)(x)
+    graph = read(keras.Model(start, x))
+    sizes, row = squares(graph, 64), 64 * 4
+    few, many = (
+        make_planner(graph, PLENTY, strip_rows=64, im2col=im2col).plan(2, sizes).projected.device
+        for im2col in (False, True)
+    )
+    assert many - few == 64 * row * (9 * 9 * matrices - 2 * 4)
+    forward = make_planner(graph, PLENTY, strip_rows=64, im2col=True, training=False)
+    bare = make_planner(graph, PLENTY, strip_rows=64, training=False)
+    assert forward.plan(2, sizes).projected == bare.plan(2, sizes).projected
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (layers.Conv2D(6, (3, 5), groups=2), 3 * 5 * 4 // 2),
+        (layers.Conv2DTranspose(6, 4, strides=2), 4 * 4 * 6 // 4),
+        (layers.SeparableConv2D(6, 3, depth_multiplier=2), 4 * 2),
+        (layers.DepthwiseConv2D(3), 0),
+        (layers.Dense(6), 0),
+    ],
+)
+def test_inputs_of_a_pixel(layer: layers.Layer, expected: int) -> None:
+    start = image(4)
+    graph = read(keras.Model(start, layer(start)))
+    assert max(node.op.im2col for node in graph.nodes) == expected
+
+
 @pytest.mark.parametrize("model", [chain, residual, squeeze_and_excite, two_outputs])
 def test_more_strips_need_fewer_bytes(model: Callable[[], keras.Model]) -> None:
     """An inner strip of r rows reads r + 2 h rows, an outer one r + h; half of r outweighs that while h <= r / 2.

@@ -15,6 +15,8 @@ from streamed_pairs import LOSS, both, classifier, data, images, same_logs, segm
 
 import tfbig
 from tfbig.network import loss_reductions
+from tfbig.streaming.program_cache import fills_matrices
+from tfbig.system import tensorflow_internals
 
 SETTINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "budget": ({"budget": "1GB"}, TypeError, r"expected budget=tfbig.Budget\(host=...\)"),
@@ -123,6 +125,13 @@ def test_jit_compile_false_disables_xla(monkeypatch: pytest.MonkeyPatch) -> None
     (off, none), (on, one) = results
     assert (none, one) == (0, 1)
     assert off == on
+
+
+def test_only_kernels_of_the_cpu_fill_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    for onednn in (True, False):
+        monkeypatch.setattr(tensorflow_internals, "uses_onednn", lambda onednn=onednn: onednn)
+        assert fills_matrices(()) is fills_matrices(("/CPU:0",)) is not onednn
+        assert not fills_matrices(("/GPU:0",))
 
 
 @pytest.mark.slow

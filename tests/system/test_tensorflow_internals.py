@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import pytest
 import tensorflow as tf
+from samples import ENVIRONMENT
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context
 
@@ -49,3 +54,17 @@ def test_graphs_are_optimized_once() -> None:
         assert proto.graph_options.rewrite_options.meta_optimizer_iterations == 1
         assert tf.function(lambda x: x + 1)(tf.constant(2)) == 3
     assert context.context().function_call_options is options
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("uses", [False, True])
+def test_onednn(uses: bool) -> None:
+    program = "from tfbig.system import tensorflow_internals as t; print(t.uses_onednn())"
+    printed = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**ENVIRONMENT, "TF_ENABLE_ONEDNN_OPTS": str(int(uses))},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert printed.stdout.split() == [str(uses)]

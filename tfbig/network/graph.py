@@ -59,6 +59,8 @@ class Local:
         cheap: Whether recomputing costs less than storing.
         stops_gradient: Whether no gradient flows through it.
         operations: Multiply-adds times two per output pixel, all channels.
+        im2col: For a convolution, inputs of an output pixel, all channels: columns of the matrix that TensorFlow's
+            kernels of its gradients fill without oneDNN.
         tiles: Whether the function computes tiles too, cut along the columns and further axes.
         uniform: Whether equal pixels give equal results wherever they are, so that background is computed once.
         phase: The same operation in space-to-depth layout (`tfbig.network.phase_layout.Phase`) where that is
@@ -71,6 +73,7 @@ class Local:
     cheap: bool = False
     stops_gradient: bool = False
     operations: int = 0
+    im2col: int = 0
     tiles: bool = True
     uniform: bool = True
     phase: Any = None
@@ -89,11 +92,13 @@ class Reduce(ABC):
             space-to-depth layout give the same result.
         fusible: Whether the gradient does not depend on the result itself, as for the mean of a loss over pixels:
             one sweep can then run forward and backward, see `fused`.
+        compiled: Whether XLA compiles the gradient.
     """
 
     operations: int = 0
     pixelwise: bool = False
     fusible: bool = False
+    compiled: bool = False
 
     @abstractmethod
     def init(self, batch: Any) -> tuple[Any, ...]:

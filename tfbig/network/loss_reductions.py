@@ -63,8 +63,8 @@ class MeanLoss(Reduce):
         self.summed = summed or loss.reduction == "sum"
         self.pixelwise = pixelwise
         self.dtype = tf.as_dtype(loss.dtype)
-        compiles = xla and type(loss) in vars(keras.losses).values()
-        self._run = _compiled(self._with_gradient) if compiles else self._uncompiled
+        self.compiled = xla and type(loss) in vars(keras.losses).values()
+        self._run = _compiled(self._with_gradient) if self.compiled else self._uncompiled
 
     def init(self, batch: Any) -> tuple[tf.Tensor]:
         """Return zero."""

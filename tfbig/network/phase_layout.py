@@ -368,10 +368,8 @@ def _rewrite_loss(graph: Graph, node: Node) -> None:
     spec = graph.values[node.output]
     channels = spec.channels * phase.factor**2
     output = graph.value(spec.name, True, channels, spec.dtype)
-    operations = node.op.operations * phase.factor**2
-    op = replace(
-        node.op, function=phase.function, axes=(phase.axes,), phase=None, operations=operations
-    )
+    blocks = {name: getattr(node.op, name) * phase.factor**2 for name in ("operations", "im2col")}
+    op = replace(node.op, function=phase.function, axes=(phase.axes,), phase=None, **blocks)
     _swap(graph, node, replace(node, op=op, output=output))
     target = _add_space_to_depth(graph, loss.inputs[1], phase.factor, loss, exact=True)
     _swap(graph, loss, replace(loss, inputs=(output, target)))

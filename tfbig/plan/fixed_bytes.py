@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tfbig.network.graph import Graph, Local, Node
+from tfbig.network.graph import Graph, Local, Node, Reduce
 from tfbig.plan.canonical import Canonical
 from tfbig.plan.sweeps import Sweep
 from tfbig.units import itemsize
@@ -61,6 +61,13 @@ TRAINING = TraceBytes(runtime=32 * 2**20, sweep=17 * 2**18, node=17 * 2**17)
 INFERENCE = TraceBytes(runtime=12 * 2**20, sweep=9 * 2**17, node=7 * 2**16)
 """Bytes of a step without a backward pass. Five networks need 0.73 to 0.91 (`benchmarks/plan_holds.py`, 64 x 64)."""
 
+COMPILER_BYTES = 36 * 2**20
+"""Bytes with which XLA compiles a loss, besides those that traces of the backward pass need later.
+
+The first steps of the U-Net at 4096 x 8192 peak at 158 MB with strips of 2 MB, 32 MB above a plan without these bytes,
+and at 88 MB with a loss that is not compiled (`tests/programs/planned_memory.py unet 4096 2MB`).
+"""
+
 FREED_BYTES = 32 * 2**20
 """Most bytes of freed strips that the heap keeps; larger tensors return to the system at once."""
 
@@ -81,8 +88,8 @@ def replay_bytes(replays: Sequence[Sweep]) -> int:
 def freed_bytes(device_bytes: int, image_bytes: Mapping[int, int]) -> int:
     """Return the bytes of freed strips that the heap keeps because smaller tensors lie between them.
 
-    The U-Net at 4096 x 8192 with 64 MB of strips peaks 38 MB above its strips, stores and fixed bytes
-    (`tests/programs/planned_memory.py unet 4096 64MB`, and the same with 256).
+    A chain of convolutions at 1024 x 1024 with 16 MB of strips peaks 5 MB above its strips, stores and fixed bytes
+    (`tests/programs/planned_memory.py chain 1024 16MB`).
 
     Args:
         device_bytes: Most bytes of strips in host memory at any time.
@@ -109,4 +116,6 @@ def fixed_bytes(graph: Graph, sweeps: Iterable[Sweep], training: bool) -> int:
     if not training:
         return INFERENCE.of(graph, sweeps)
     weights = [prod(w.shape) * itemsize(w.dtype) for w in graph.weights]
-    return TRAINING.of(graph, sweeps) + sum(weights) + 2 * max(weights, default=0)
+    compiles = any(isinstance(n.op, Reduce) and n.op.compiled for n in graph.nodes)
+    traces = TRAINING.of(graph, sweeps) + compiles * COMPILER_BYTES
+    return traces + sum(weights) + 2 * max(weights, default=0)

@@ -32,6 +32,7 @@ class Options:
         store: Element type of stored images whose own type is wider, such as "bfloat16". Default: their own.
         model_bytes: Bytes of the model between steps: weights and optimizer state.
         keeps: Whether images may be kept on the device.
+        im2col: Whether kernels of the gradients of convolutions fill matrices, see `tfbig.network.graph.Local`.
         rates: Speed of one device.
         devices: Number of devices that share the strips of a sweep; each is allowed the bytes of the device.
         replicas: Number of replicas of the model on this machine; each has such a plan.
@@ -44,6 +45,7 @@ class Options:
     store: str | None = None
     model_bytes: int = 0
     keeps: bool = False
+    im2col: bool = False
     rates: Rates = TWO_CORES
     devices: int = 1
     replicas: int = 1

@@ -45,6 +45,7 @@ class Strips:
         devices: Number of devices that share the strips.
         keeps: Whether the device is an accelerator that may keep images. One kernel is enough to occupy it; on other
             devices a strip that fits alone may be divided so that several strips run at once.
+        im2col: As in `tfbig.plan.prepared_graph.Options`.
         name: Name of the model, for messages.
         blocks: Number of parts that the columns, ... are cut into too; none for strips of whole rows.
         steps: For each observed image, the rows and columns that its parts begin at multiples of. Default: 1.
@@ -63,6 +64,7 @@ class Strips:
     max_elements: int | None = None
     devices: int = 1
     keeps: bool = False
+    im2col: bool = False
     name: str = "model"
     blocks: tuple[int, ...] = ()
     steps: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -225,18 +227,34 @@ class Strips:
         Counted are the images of a strip, their gradients in training, inputs of the graph twice because the next
         rows are read ahead, and temporaries of the kernels: four times the largest image in training and where a loss
         and metrics are computed, otherwise once. The loss of a wide output needs that much; other sweeps need less
-        (measured by `tests/test_memory.py`).
+        (measured by `tests/test_memory.py`), unless the gradients of a convolution need matrices.
         """
         sweep = self.sweep
         tiles = {v: n * self._row_bytes[v] for v, n in self._tallest(count, chosen).items()}
         scored = any(n.op.fusible for n in sweep.reductions)
         temporaries = max(tiles.values(), default=0) * (4 if self.training or scored else 1)
+        temporaries = max(temporaries, self._matrix_bytes(tiles))
         doubled = self.with_gradient if self.training else ()
         one = sum(b * (2 if v in doubled else 1) for v, b in tiles.items()) + temporaries
         each = -(-count * prod(self.blocks) // self.devices)
         if each > self.graph.at_once:  # otherwise no strip is left to read ahead
             one += sum(tiles[v] for v in self.graph.inputs if v in tiles)
         return one * min(each, self.graph.at_once)
+
+    def _matrix_bytes(self, tiles: Mapping[int, int]) -> int:
+        """Return the bytes of the largest matrices that the gradients of one convolution fill at the same time.
+
+        Args:
+            tiles: Bytes of each image of a strip. A matrix holds one image of the batch.
+        """
+        if not (self.im2col and self.training):
+            return 0
+        values, most = self.graph.values, 0
+        for node in self.sweep.locals:
+            one_channel = tiles[node.output] // (self.batch * values[node.output].channels)
+            gradients = 1 + (node.inputs[0] in self.with_gradient)
+            most = max(most, one_channel * node.op.im2col * gradients)
+        return most
 
     def _tallest(self, count: int, chosen: Sequence[int] | None = None) -> dict[int, int]:
         """Return the most rows of each image in one of the chosen strips."""

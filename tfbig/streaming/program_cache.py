@@ -129,6 +129,18 @@ class LossProgram(NamedTuple):
     labels: list[int]
 
 
+def fills_matrices(devices: Sequence[str]) -> bool:
+    """Return whether the kernels of gradients of convolutions copy the inputs of every output pixel (im2col).
+
+    TensorFlow's kernels for the CPU do, unless it uses those of oneDNN, as by default on processors with AVX-512.
+
+    Args:
+        devices: Devices that compute strips; none for the CPU.
+    """
+    on_cpu = all("CPU" in name.upper() for name in devices)
+    return on_cpu and not tensorflow_internals.uses_onednn()
+
+
 def _size_of(tensor: Any) -> Sequence[Any] | None:
     """Return planes, rows and columns of volumes or of volumes behind eager handles; None of other tensors."""
     if tensor.dtype == tf.string and hasattr(tensor, "numpy"):
@@ -344,6 +356,7 @@ class Programs:
             store=settings.store,
             model_bytes=self.model_bytes(),
             keeps=len(devices) == 1,
+            im2col=fills_matrices(devices),
             rates=machine_rates.of(devices[0] if devices else None, settings.budget.scratch),
             devices=max(len(devices), 1),
             replicas=settings.replicas,

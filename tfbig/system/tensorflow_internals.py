@@ -16,6 +16,7 @@ from tensorflow.python.client import device_lib
 from tensorflow.python.eager import context, record
 from tensorflow.python.framework import ops
 from tensorflow.python.framework.func_graph import dismantle_func_graph
+from tensorflow.python.util import _pywrap_util_port
 
 
 def stop_recording() -> Any:
@@ -120,6 +121,11 @@ def session_config() -> Any:
 def set_session_config(config: Any) -> None:
     """Set the `ConfigProto` with which TensorFlow creates its devices."""
     context.context()._config = config
+
+
+def uses_onednn() -> bool:
+    """Return whether operations on the CPU use kernels of oneDNN."""
+    return bool(_pywrap_util_port.IsMklEnabled())
 
 
 def accelerator_bytes() -> int:

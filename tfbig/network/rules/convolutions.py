@@ -27,6 +27,7 @@ def _linear(
     kernel: Any,
     multiplications: int | None = None,
     inputs: Any = None,
+    im2col: int = 0,
     phase: Any = None,
     name: str = "convolution",
     low_rank: Sequence[Any] = (),
@@ -59,6 +60,7 @@ def _linear(
         name=name,
         cheap=False,
         operations=2 * (_size(kernel) if multiplications is None else multiplications),
+        im2col=im2col,
         phase=phase,
     )
     return activation(call, layer.activation, value)
@@ -81,6 +83,7 @@ def convolution(call: Call) -> int:
         lambda x, kernel, strip: kernels.convolution(x, kernel, axes, layer.groups, strip),
         model_axes,
         layer.kernel,
+        im2col=_size(layer.kernel) // int(layer.kernel.shape[-1]),
         phase=phase_layout.strided(layer.kernel, model_axes, layer.use_bias) if planar else None,
     )
 
@@ -129,6 +132,7 @@ def separable(call: Call) -> int:
         point,
         layer.pointwise_kernel,
         inputs=[middle],
+        im2col=int(deep.shape[-2] * deep.shape[-1]),
     )
 
 
@@ -143,12 +147,14 @@ def transposed(call: Call) -> int:
         Transposed(k, s, d, layer.padding, p) for k, s, d, p in zip(*sizes, extra, strict=True)
     )
     axes = call.graph.to_graph_order(model_axes)
+    multiplications = _size(layer.kernel) // prod(a.stride for a in axes)
     return _linear(
         call,
         lambda x, kernel, strip: kernels.transposed_convolution(x, kernel, axes, strip),
         model_axes,
         layer.kernel,
-        _size(layer.kernel) // prod(a.stride for a in axes),
+        multiplications,
+        im2col=multiplications // int(layer.kernel.shape[-1]),
         phase=phase_layout.transposed(layer.kernel, model_axes, layer.use_bias)
         if _planar(call)
         else None,
