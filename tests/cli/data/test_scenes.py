@@ -17,6 +17,7 @@ from tfbig.cli.data import scenes
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.scene_settings import SceneSettings
 from tfbig.errors import SourceError
+from tfbig.sources import stack_bands
 
 NAMES = tuple("012345")
 """Classes of all labels."""
@@ -201,3 +202,22 @@ def test_scenes_of_several_coordinate_systems(
         "grids: EPSG:32632, pixels of 10 metre; EPSG:32633, pixels of 10 metre; networks see"
         in printed
     )
+
+
+@pytest.mark.parametrize("file", ["s0.tif", "l0.tif", "named"])
+def test_confine(file: str, folder: Path) -> None:
+    """A link, for a scene and for a label, and a VRT file that names a file elsewhere."""
+    within = settings(folder, class_names=NAMES, confine=True)
+    assert len(scenes.load(within).train) == 2
+    outside = folder.parent / f"{folder.name}-outside.tif"
+    if file == "named":
+        (folder / "s0.tif").rename(outside)
+        stack_bands(folder / "s0.vrt", [outside])
+        table = folder / "t.csv"
+        table.write_text(table.read_text().replace("s0.tif", "s0.vrt"))
+    else:
+        (folder / file).rename(outside)
+        (folder / file).symlink_to(outside)
+    assert len(scenes.load(settings(folder, class_names=NAMES)).train) == 2
+    with pytest.raises(SourceError, match=f"lies outside of {folder}, and --confine is set"):
+        scenes.load(within)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,8 @@ def load(settings: SceneSettings) -> SceneData:
             opened[row["place"]] = _open_scene(row, table)
         except SourceError as error:
             failed.append((row["scene"], str(error)))
+    if settings.confine:
+        splits.check_inside(_files(opened.values()), (table.parent,))
     usable = [row for row in rows if row["place"] in opened]
     settings, damaged = _decided_bands(
         settings, usable, opened, _nothing_to_train_on(table, failed)
@@ -257,6 +260,18 @@ def _open_scene(row: Row, table: Path) -> tuple[RasterSource, Path]:
             raise SourceError(f"{row['place']}: no such {name} {given}. Correct the path.")
         places[name] = found[0]
     return RasterSource(places["scene"]), places["label"]
+
+
+def _files(opened: Iterable[tuple[RasterSource, Path]]) -> Iterator[str | Path]:
+    """Yield the files of scenes and their labels, and those that VRT files among them name."""
+    for scene, label in opened:
+        yield from scene.files
+        yield label
+        if label.suffix.lower() not in VECTORS:
+            with contextlib.suppress(
+                SourceError
+            ):  # reported when the scene is opened with its labels
+                yield from RasterSource(label).files
 
 
 def _nothing_to_train_on(table: Path, failed: Sequence[tuple[str, str]]) -> str:

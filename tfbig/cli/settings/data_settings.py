@@ -22,16 +22,17 @@ def shares_flag() -> tuple[int, int, int]:
     return field
 
 
-def confine_flag(table: str) -> bool:
-    """Return the field of the flag `--confine` of tasks whose files are in the folder `--data`.
+def confine_flag(files: str, folder: str = "--data") -> bool:
+    """Return the field of the flag `--confine`.
 
     Args:
-        table: Name of the table that names the files.
+        files: The files, for the help: "files of images.csv".
+        folder: The folder that they must be in.
     """
     field: bool = flag(
         False,
         kind=PLACE,
-        help=f"refuse files of {table} that are outside of --data, after following links",
+        help=f"refuse {files} that are outside of {folder}, after following links",
     )
     return field
 

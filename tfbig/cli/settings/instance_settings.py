@@ -51,7 +51,7 @@ class InstanceTask:
         "images.csv: columns image, mask, and split (train, val, test) or patient",
     )
     shares: tuple[int, int, int] = shares_flag()
-    confine: bool = confine_flag("images.csv")
+    confine: bool = confine_flag("files of images.csv")
     crops: int | None = flag(
         type=types.count,
         help="number of crops of an epoch, from each training image in turn, at random places (default: one of each "

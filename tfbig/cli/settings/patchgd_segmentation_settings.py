@@ -49,7 +49,7 @@ class PatchGDSegmentationTask:
         "test) or patient",
     )
     shares: tuple[int, int, int] = shares_flag()
-    confine: bool = confine_flag("images.csv")
+    confine: bool = confine_flag("files of images.csv")
     downscale: int = flag(
         1,
         type=types.count,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.background_settings import BackgroundSettings
-from tfbig.cli.settings.data_settings import shares_flag
+from tfbig.cli.settings.data_settings import confine_flag, shares_flag
 from tfbig.cli.settings.flag import PLACE, flag, redeclared
 from tfbig.cli.settings.run_settings import (
     UNIFIED,
@@ -65,6 +65,9 @@ class SceneTask:
         "relative to the table; labels are reprojected to their scene",
     )
     shares: tuple[int, int, int] = shares_flag()
+    confine: bool = confine_flag(
+        "scenes and labels, and files that a VRT file names,", "the folder of the table"
+    )
     target: str = flag(
         "class",
         choices=choices.SCENE_TARGETS,

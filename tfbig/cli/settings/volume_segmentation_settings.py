@@ -55,7 +55,7 @@ class VolumeSegmentationTask:
         help="names of the labels 0, 1, ..., of which 0 is the background (default: those of dataset.json)",
     )
     shares: tuple[int, int, int] = shares_flag()
-    confine: bool = confine_flag("volumes.csv or dataset.json")
+    confine: bool = confine_flag("files of volumes.csv or dataset.json")
     crops: int = flag(
         100,
         type=types.count,

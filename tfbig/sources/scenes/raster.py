@@ -69,6 +69,7 @@ class RasterSource(Source):
         grid: Grid of the pixels.
         bands: What the file says about its bands.
         levels: Rows and columns of each level.
+        files: Paths of all files that are read; a VRT file names others.
 
     Raises:
         SourceError: The file does not exist, is damaged, has another format, or holds several images.
@@ -102,6 +103,7 @@ class RasterSource(Source):
         super().__init__(shape, dtypes.pop(), str(path))
         flags = dataset.mask_flag_enums[chosen[0]]
         masked = MaskFlags.per_dataset in flags and MaskFlags.nodata not in flags
+        self.files = tuple(dataset.files)
         self.grid = MapGrid.of(dataset.crs, dataset.transform)
         self.bands = Bands(
             tuple(dataset.nodatavals[n] for n in chosen),
