@@ -3,7 +3,8 @@
     python benchmarks/compare.py [--network resnet18 --side 2048 --ways plain streamed --rounds 3]
 
 Prints one JSON line per way: medians, and the ratios of time and memory to the first way, of processes that ran one
-after the other. `--torch PYTHON` names a Python with PyTorch, for the ways of `torch_step.py`.
+after the other. `--torch PYTHON` names a Python with PyTorch, for the ways of `torch_step.py`, and `--jax PYTHON` one
+with JAX, for those of `jax_step.py`.
 """
 
 from __future__ import annotations
@@ -38,8 +39,11 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 """`budget`: streamed, within `--host` if it is set; `remat`: mode of `keras.RematScope`; `policy`: dtype policy."""
 
-PEERS = ("torch", "torch-checkpoint", "torch-save_on_cpu", "lightstream")
-"""See `torch_step.py`."""
+PEERS = {
+    **dict.fromkeys(("torch", "torch-checkpoint", "torch-save_on_cpu", "lightstream"), "torch"),
+    **dict.fromkeys(("jax", "jax-checkpoint"), "jax"),
+}
+"""See `torch_step.py` and `jax_step.py`."""
 
 
 def main() -> None:
@@ -55,13 +59,12 @@ def main() -> None:
     runs: dict[str, list[dict[str, Any]]] = {way: [] for way in arguments.ways}
     for _ in range(arguments.rounds):
         for way in list(runs):
-            peer = way in PEERS
-            script = (
-                [str(ROOT / "benchmarks/torch_step.py"), *words] if peer else [__file__, *words]
-            )
+            peer = PEERS.get(way)
+            script = [str(ROOT / f"benchmarks/{peer}_step.py") if peer else __file__, *words]
             script += ["--only", way] if peer else [*options, "--only", way]
+            python = getattr(arguments, peer) if peer else None
             try:
-                runs[way].append(report.in_own_process(script, arguments.torch if peer else None))
+                runs[way].append(report.in_own_process(script, python))
             except subprocess.CalledProcessError as error:
                 del runs[way]  # keep the other ways, which have taken minutes
                 print(f"{way} is left out: it ended with {error.returncode}", file=sys.stderr)
@@ -85,6 +88,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--policy", help="of Keras, for all ways that have none of their own")
     parser.add_argument("--optimizer", default="adam", choices=["adam", "adamw"])
     parser.add_argument("--torch", default=sys.executable, help="a Python that has PyTorch")
+    parser.add_argument("--jax", default=sys.executable, help="a Python that has JAX")
     parser.add_argument("--only", choices=list(WAYS), help="one way, in this process")
     return parser.parse_args(words)
 

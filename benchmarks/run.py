@@ -1,7 +1,7 @@
 """Run benchmarks by name, save the lines that they print, and draw tables and plots from them.
 
     python benchmarks/run.py --list
-    python benchmarks/run.py modes-2048 unet [--torch PYTHON]
+    python benchmarks/run.py modes-2048 unet [--torch PYTHON] [--jax PYTHON]
     python benchmarks/run.py --report
 
 Lines go to `results.jsonl`, with the command that prints them again. `--report` runs no benchmark: it writes
@@ -35,17 +35,20 @@ class Case:
         about: Question that it answers.
         words: Script and its arguments.
         torch: Whether it can compare with PyTorch.
+        jax: Whether it can compare with JAX.
         gpu: Whether it needs a GPU.
     """
 
     about: str
     words: str
     torch: bool = False
+    jax: bool = False
     gpu: bool = False
 
 
 _MODES = "plain remat unified streamed streamed-small bfloat16-stores plain-bfloat16 bfloat16"
 _TORCH = "torch torch-checkpoint torch-save_on_cpu"
+_JAX = "jax jax-checkpoint"
 _GPU = "--optimizer adamw --policy mixed_float16 --warmup 5 --steps 10 --rounds 1"
 
 CASES = {
@@ -53,6 +56,12 @@ CASES = {
         "ResNet-18 at 2048 x 2048 in all modes",
         f"compare.py --network resnet18 --side 2048 --host 1.1GB --rounds 3 --steps 2 --ways {_MODES}",
         torch=True,
+    ),
+    "peers": Case(
+        "ResNet-18 at 1536 x 1536 in plain Keras, streamed, and in other frameworks",
+        "compare.py --network resnet18 --side 1536 --rounds 2 --steps 2 --ways plain streamed",
+        torch=True,
+        jax=True,
     ),
     "modes-4096": Case(
         "ResNet-18 at 4096 x 4096 in all modes",
@@ -158,31 +167,37 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="list the benchmarks")
     parser.add_argument("--report", action="store_true", help="write tables and plots")
     parser.add_argument("--torch", help="a Python with PyTorch; its ways run too")
+    parser.add_argument("--jax", help="a Python with JAX; its ways run too")
     arguments = parser.parse_args()
     if arguments.list:
         for name, case in CASES.items():
             print(f"{name:20} {case.about}{' (needs a GPU)' if case.gpu else ''}")
     for name in arguments.cases:
-        run(name, CASES[name], arguments.torch)
+        run(name, CASES[name], arguments.torch, arguments.jax)
     if arguments.report or arguments.cases:
         write_report()
 
 
-def command(case: Case, torch: str | None = None) -> list[str]:
-    """Return the script of a case and its arguments, with the ways of PyTorch if there is one."""
+def command(case: Case, torch: str | None = None, jax: str | None = None) -> list[str]:
+    """Return the script of a case and its arguments, with the ways of PyTorch and JAX if a Python has them."""
     script, *words = case.words.split()
     if torch and case.torch:
-        at = words.index("--ways") + 1
-        at += next(
-            (i for i, word in enumerate(words[at:]) if word.startswith("--")), len(words) - at
-        )
-        words = [*words[:at], *_TORCH.split(), *words[at:], "--torch", torch]
+        words = [*_with_ways(words, _TORCH), "--torch", torch]
+    if jax and case.jax:
+        words = [*_with_ways(words, _JAX), "--jax", jax]
     return [script, *words]
 
 
-def run(name: str, case: Case, torch: str | None) -> None:
+def _with_ways(words: list[str], ways: str) -> list[str]:
+    """Return arguments with more ways to compare."""
+    at = words.index("--ways") + 1
+    at += next((i for i, word in enumerate(words[at:]) if word.startswith("--")), len(words) - at)
+    return [*words[:at], *ways.split(), *words[at:]]
+
+
+def run(name: str, case: Case, torch: str | None, jax: str | None) -> None:
     """Run a case and save its lines."""
-    script, *words = command(case, torch)
+    script, *words = command(case, torch, jax)
     print(f"{name}: {script} {' '.join(words)}", file=sys.stderr, flush=True)
     with subprocess.Popen(
         [sys.executable, str(HERE / script), *words], stdout=subprocess.PIPE, text=True, cwd=HERE

@@ -28,6 +28,15 @@ MODES = {
     "PyTorch, every block checkpointed": "torch-checkpoint",
     "PyTorch, `save_on_cpu`": "torch-save_on_cpu",
 }
+PEERS = {
+    "plain Keras": "plain",
+    "**streamed**, float32": "streamed",
+    "PyTorch 2.14, channels last": "torch",
+    "PyTorch, every block checkpointed": "torch-checkpoint",
+    "PyTorch, `save_on_cpu`": "torch-save_on_cpu",
+    "JAX 0.10": "jax",
+    "JAX, every block checkpointed": "jax-checkpoint",
+}
 SHORT_MODES = {
     "streamed": "streamed",
     "streamed, `Budget(host=)` of 1.1 GB at 2048, 3.8 GB at 4096": "streamed-small",
@@ -74,6 +83,12 @@ def modes(lines: list[Line]) -> str:
         for name, way in MODES.items()
     )
     return table(head, rows)
+
+
+def peers(lines: list[Line]) -> str:
+    """Return the time and memory of one training step in several frameworks."""
+    rows = ([name, *_mode(lines, way, 1536)] for name, way in PEERS.items())
+    return table(["way", "1536 x 1536", "ratio", "memory", "ratio"], rows)
 
 
 def short_modes(lines: list[Line]) -> str:
@@ -188,6 +203,7 @@ def simulated(lines: list[Line]) -> str:
 
 TABLES: dict[str, Callable[[list[Line]], str]] = {
     "modes": modes,
+    "peers": peers,
     "short modes": short_modes,
     "first steps": _first_steps(512, WAYS),
     "first steps at 1536": _first_steps(1536, {**WAYS, "streamed": "`tfbig.stream`"}),

@@ -148,7 +148,7 @@ def test_kind_of(operation: str, kind: str) -> None:
 def test_command_line_of_a_case(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script of every case accepts its arguments."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    script, *words = run.command(run.CASES[name], torch=sys.executable)
+    script, *words = run.command(run.CASES[name], torch=sys.executable, jax=sys.executable)
     module = importlib.import_module(f"benchmarks.{script.removesuffix('.py')}")
     arguments = vars(module.parse_arguments(words))
     for flag, value in pairwise(words):

@@ -19,7 +19,7 @@ CASES = [
 NETWORKS = [
     ("MobileNetV2", "256x256", "least", "training"),
     ("MobileNetV2", "64x64", "large", "inference"),
-    ("VGG16", "384x384", "least", "training"),
+    ("VGG16", "192x192", "least", "training"),
     ("mil", "200x96", "large", "training"),
     ("resnet18", "1024x1024", "large", "training"),
     ("resnet50", "64x2048", "large", "training"),
