@@ -44,6 +44,7 @@ OF_TENSORFLOW = {
     "tensorflow.python.eager.record",
     "tensorflow.python.framework.ops",
     "tensorflow.python.framework.func_graph.dismantle_func_graph",
+    "tensorflow.python.util._pywrap_util_port",
 }
 
 OVERRIDDEN = {

@@ -233,28 +233,13 @@ class Strips:
         tiles = {v: n * self._row_bytes[v] for v, n in self._tallest(count, chosen).items()}
         scored = any(n.op.fusible for n in sweep.reductions)
         temporaries = max(tiles.values(), default=0) * (4 if self.training or scored else 1)
-        temporaries = max(temporaries, self._matrix_bytes(tiles))
+        temporaries = max(temporaries, _matrix_bytes(self, tiles))
         doubled = self.with_gradient if self.training else ()
         one = sum(b * (2 if v in doubled else 1) for v, b in tiles.items()) + temporaries
         each = -(-count * prod(self.blocks) // self.devices)
         if each > self.graph.at_once:  # otherwise no strip is left to read ahead
             one += sum(tiles[v] for v in self.graph.inputs if v in tiles)
         return one * min(each, self.graph.at_once)
-
-    def _matrix_bytes(self, tiles: Mapping[int, int]) -> int:
-        """Return the bytes of the largest matrices that the gradients of one convolution fill at the same time.
-
-        Args:
-            tiles: Bytes of each image of a strip. A matrix holds one image of the batch.
-        """
-        if not (self.im2col and self.training):
-            return 0
-        values, most = self.graph.values, 0
-        for node in self.sweep.locals:
-            one_channel = tiles[node.output] // (self.batch * values[node.output].channels)
-            gradients = 1 + (node.inputs[0] in self.with_gradient)
-            most = max(most, one_channel * node.op.im2col * gradients)
-        return most
 
     def _tallest(self, count: int, chosen: Sequence[int] | None = None) -> dict[int, int]:
         """Return the most rows of each image in one of the chosen strips."""
@@ -283,6 +268,23 @@ class Strips:
                 f"at most {KERNEL_ELEMENTS}. Use strips of fewer rows, narrower images (now {self.extents[value][1:]} "
                 f"after the rows) or a smaller batch (now {self.batch})."
             )
+
+
+def _matrix_bytes(strips: Strips, tiles: Mapping[int, int]) -> int:
+    """Return the bytes of the largest matrices that the gradients of one convolution fill at the same time.
+
+    Args:
+        strips: The division.
+        tiles: Bytes of each image of a strip. A matrix holds one image of the batch.
+    """
+    if not (strips.im2col and strips.training):
+        return 0
+    values, most = strips.graph.values, 0
+    for node in strips.sweep.locals:
+        one_channel = tiles[node.output] // (strips.batch * values[node.output].channels)
+        gradients = 1 + (node.inputs[0] in strips.with_gradient)
+        most = max(most, one_channel * node.op.im2col * gradients)
+    return most
 
 
 def _narrower(strips: Strips) -> str:
