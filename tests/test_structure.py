@@ -53,7 +53,6 @@ COVERED_BY = {
     "plan.canonical": "engine/test_shared_traces.py",
     "system.backend": "streaming/test_errors.py",
     "training.checkpointing": "training/test_loop.py",
-    "training.rounds": "training/test_resume.py",
     "training.single_process": "training/test_loop.py",
 }
 """Modules without a test file of their own name, and the file that tests them."""

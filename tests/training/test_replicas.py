@@ -344,11 +344,14 @@ def test_signal_to_one_worker_stops_all_with_a_checkpoint(number, code, tmp_path
 
 @slow
 def test_resume_with_another_number_of_workers(tmp_path, run_here):
-    """Two workers, killed in the middle of the second epoch and of accumulated rounds; then four; then one."""
+    """Two workers, killed in the middle of the second epoch and of accumulated rounds; then four; then one.
+
+    Two of the eight batches of an update are left behind, so the second round of the four workers has two.
+    """
     run_here(tmp_path / "one", accumulate=8, images=16, epochs=4)
     out, settings = tmp_path / "workers", {"images": 16}
     ports = free_ports(2)
-    dying = {"strategy": "multiworker", "accumulate": 4, "epochs": 4, "die_at": (1, 4)}
+    dying = {"strategy": "multiworker", "accumulate": 4, "epochs": 4, "die_at": (1, 2)}
     ended([start(out, ports, i, **settings | dying) for i in range(2)])
     run(out, 4, strategy="multiworker", accumulate=2, epochs=3, **settings)
     run(out, accumulate=8, epochs=4, **settings)

@@ -228,21 +228,39 @@ class Loop:
 
     def _train_round(self, rounds: Rounds) -> dict[str, float]:
         """Train on one round; every `accumulate` rounds, update the weights."""
-        undo, place, replicas = training_state.Undo(), self.place, self.worker.replicas
+        undo, place, size = training_state.Undo(), self.place, self._round_size()
         try:
-            logs, learned = self._on_all_workers(lambda: self._first_phase(rounds, undo))
+            logs, learned = self._on_all_workers(lambda: self._first_phase(rounds, size, undo))
         except BaseException:
             undo.restore()
             raise
         self._consistent = False
         self.worker.commit()
-        place.add(min(replicas, self.training.steps - place.step), learned)
-        if place.step == self.training.steps or place.batches >= self.accumulate * replicas:
+        place.add(size, learned)
+        if place.step == self.training.steps or place.batches >= self._batches_of_an_update:
             self._apply()
         self._consistent = True
         return logs
 
-    def _first_phase(self, rounds: Rounds, undo: training_state.Undo) -> dict[str, float]:
+    @property
+    def _batches_of_an_update(self) -> int:
+        """Number of batches after which the weights are updated, over all workers."""
+        return self.accumulate * self.worker.replicas
+
+    def _round_size(self) -> int:
+        """Return the number of batches of the next round.
+
+        It is the number of replicas, except at the end of an epoch, and where another number of replicas has left off
+        between two updates: the update has the same batches then.
+        """
+        place, most = self.place, self.worker.replicas
+        if not self._synchronized:  # its statistics are those of full rounds
+            most = max(1, min(most, self._batches_of_an_update - place.batches))
+        return min(most, self.training.steps - place.step)
+
+    def _first_phase(
+        self, rounds: Rounds, size: int, undo: training_state.Undo
+    ) -> dict[str, float]:
         """Compute the gradients of a round and return logs; without logs, the round is skipped."""
 
         def run() -> dict[str, float]:
@@ -255,7 +273,7 @@ class Loop:
 
         signals.check()
         try:
-            batches, specs = rounds.read(self.place.step)
+            batches, specs = rounds.read(self.place.step, size)
             logs = tf_errors.retry_with_less_memory(self.model, run)
         except SourceError as error:
             self._skip_or_raise(error)

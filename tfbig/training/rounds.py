@@ -63,11 +63,12 @@ class Rounds:
         self._iterator: Any = None
         self._specs: Any = None
 
-    def read(self, step: int) -> tuple[list[Any], Any]:
+    def read(self, step: int, most: int | None = None) -> tuple[list[Any], Any]:
         """Read the batches of this worker in one round.
 
         Args:
             step: Number of the first batch of the round.
+            most: Most batches of the round, over all workers. Default: one for each replica.
 
         Returns:
             The batches, and the element spec of their dataset.
@@ -78,9 +79,15 @@ class Rounds:
         if self._iterator is None:
             data = self.epochs.batches(Shard(self.epoch, step, self.local_replicas, self.replicas))
             self._iterator, self._specs = iter(data), data.element_spec
-        count = sum(replica < self.epochs.steps - step for replica in self.local_replicas)
+        size = min(self.replicas if most is None else most, self.epochs.steps - step)
+        count = sum(replica < size for replica in self.local_replicas)
         try:
-            return [tf_errors.unwrapped(next)(self._iterator) for _ in range(count)], self._specs
+            batches = [tf_errors.unwrapped(next)(self._iterator) for _ in range(count)]
         except SourceError:
             self._iterator = None  # a dataset that has failed ends, or returns other batches
             raise
+        if size < self.replicas:
+            self._iterator = (
+                None  # the next round begins with a batch that another replica would read
+            )
+        return batches, self._specs
