@@ -149,7 +149,10 @@ def test_a_failing_notebook_fails(code: str, runner: ModuleType, tmp_path: Path)
 
 @pytest.mark.slow
 @every_notebook
-def test_notebook(path: Path, runner: ModuleType, tmp_path: Path) -> None:
+def test_notebook(
+    path: Path, runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")  # without a cache, Matplotlib prints where it has none
     assert runner.run(path, tmp_path) == []
     assert (tmp_path / f"{path.stem}.ipynb").exists()
     assert "![png](" in (tmp_path / f"{path.stem}.md").read_text(encoding="utf-8")
