@@ -59,7 +59,7 @@ CASES = {
     ),
     "peers": Case(
         "ResNet-18 at 1536 x 1536 in plain Keras, streamed, and in other frameworks",
-        "compare.py --network resnet18 --side 1536 --rounds 2 --steps 2 --ways plain streamed",
+        "compare.py --network resnet18 --side 1536 --rounds 2 --steps 1 --ways plain streamed",
         torch=True,
         jax=True,
     ),
