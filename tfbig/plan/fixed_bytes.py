@@ -64,8 +64,8 @@ INFERENCE = TraceBytes(runtime=12 * 2**20, sweep=9 * 2**17, node=7 * 2**16)
 COMPILER_BYTES = 36 * 2**20
 """Bytes with which XLA compiles a loss, besides those that traces of the backward pass need later.
 
-The first steps of the U-Net at 4096 x 8192 peak at 158 MB with strips of 2 MB, 32 MB above a plan without these bytes,
-and at 88 MB with a loss that is not compiled (`tests/programs/planned_memory.py unet 4096 2MB`).
+The first steps of the U-Net at 4096 x 8192 peak at 158 MB with strips of 2 MB, 32 MB above a plan without these bytes
+(`tests/programs/planned_memory.py unet 4096 2MB`).
 """
 
 FREED_BYTES = 32 * 2**20

@@ -95,7 +95,7 @@ class Augmentation:
 
     @property
     def changes_stains(self) -> bool:
-        """Whether the stains change."""
+        """True if the augmentation changes the stains."""
         return self.stain_scale != (1.0, 1.0, 1.0) or self.stain_shift != (0.0, 0.0, 0.0)
 
     @classmethod

@@ -167,7 +167,7 @@ class OnDisk(Source):
 
     @property
     def background(self) -> Background | None:
-        """Where the image has one colour; the file is opened to find it."""
+        """The part of the image that has one colour; the file is opened to find it."""
         return self._opened().background
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:

@@ -215,7 +215,7 @@ class Source(Readable):
 
     @property
     def background(self) -> Background | None:
-        """Where the image has one colour, found without decoding anything; None if that is not known.
+        """The part of the image that has one colour, found without decoding anything; None if that is not known.
 
         Every pixel outside the cells of its foreground has the same colour. It is known of masked
         images, of tiles and areas that files do not store, and of most views of these.

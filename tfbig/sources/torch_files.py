@@ -94,7 +94,7 @@ class Tensor(NamedTuple):
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether its numbers are in C order without gaps."""
+        """True if the numbers are in C order without gaps."""
         expected = 1
         for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if extent != 1 and stride != expected:

@@ -30,7 +30,7 @@ class LayoutModel(TwinModel):
 
     @property
     def _runs_as_keras(self) -> bool:
-        """Whether Keras traces the steps: eagerly, or under a distribution strategy."""
+        """True if Keras traces the steps: eagerly, or under a distribution strategy."""
         return bool(self.run_eagerly) or keras_internals.strategy_of(self) is not None
 
     def _make_function(self, step_function: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -47,7 +47,7 @@ class LossStep:
 
     @property
     def runs_plain(self) -> bool:
-        """Whether the plain model is to run instead, because it fits."""
+        """True if the plain model runs instead, because it fits."""
         return keras_variables.runs_plain(self.program, self.tensors)
 
     @property

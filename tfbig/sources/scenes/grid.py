@@ -50,7 +50,7 @@ class MapGrid:
 
     @property
     def is_placed(self) -> bool:
-        """Whether the pixels have coordinates: a file without any has the identity as transform."""
+        """True if the pixels have coordinates: a file without any has the identity as transform."""
         return self.wkt is not None or self.transform != Affine.identity()
 
     def at(self, column: float, row: float) -> tuple[float, float]:

@@ -197,7 +197,7 @@ class _ZarrSource(Source):
 
     @cached_property
     def _stored(self) -> npt.NDArray[np.bool_] | None:
-        """Whether the chunks at a place, of any channel, are stored; None if it takes too long to know."""
+        """For each place, True if a chunk of any channel is stored; None if it takes too long to know."""
         fill = self._array.fill_value
         stored = stored_chunks(self._array) if fill is not None and np.isfinite(fill) else None
         if stored is None:
