@@ -153,7 +153,7 @@ def test_notebook(
     path: Path, runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")  # without a cache, Matplotlib prints where it has none
-    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")  # which shows logs that commands hold back by default
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")  # shows logs that commands hold back
     assert runner.run(path, tmp_path) == []
     assert (tmp_path / f"{path.stem}.ipynb").exists()
     assert "![png](" in (tmp_path / f"{path.stem}.md").read_text(encoding="utf-8")

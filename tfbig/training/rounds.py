@@ -86,6 +86,6 @@ class Rounds:
         except SourceError:
             self._iterator = None  # a dataset that has failed ends, or returns other batches
             raise
-        if size < self.replicas:  # the next round begins with a batch that another replica would read
-            self._iterator = None
+        if size < self.replicas:
+            self._iterator = None  # the next batch would be read by another replica
         return batches, self._specs
