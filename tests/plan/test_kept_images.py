@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import inf
+
+import pytest
 from graphs import (
     PLENTY,
     deep_graph,
@@ -9,7 +12,7 @@ from graphs import (
     squares,
 )
 
-from tfbig.plan import kept_images
+from tfbig.plan import kept_images, placement
 from tfbig.plan.plan import PAGES, Rates
 from tfbig.plan.pricing import Pricing
 
@@ -63,3 +66,33 @@ def test_device_bytes_are_the_most_of_strips_and_kept_images_at_a_moment() -> No
         + sum(whole.image_bytes[s.value] for s, (a, b) in line.spans.items() if a <= i <= b)
         for i, moment in enumerate(line.moments)
     )
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 2.0])
+@pytest.mark.parametrize("host", [0.1, 0.4, 2.0])
+def test_no_plan_is_faster_than_the_least_seconds(share: float, host: float) -> None:
+    """With any images on the device, of memory for `share` of all stores there and for `host` of them in the host."""
+    graph = deep_graph(6)
+    sizes = squares(graph, 256)
+    rates = Rates(operations=1e14, passes=1e13, copies=1e9, disk=1e6)
+    free = make_planner(graph, PLENTY, keeps=True).plan(1, sizes)
+    stored = sum(free.image_bytes[store.value] for store in free.timeline.spans)
+    device = int(share * stored) + free.projected.device // 8
+    planner = make_planner(
+        graph, device, int(host * stored), rates=rates, keeps=True, disk_bytes=PLENTY
+    )
+    problem = planner._problem(1, sizes, planner.limits)
+    plan = Pricing(problem).price(planner.prepared.straight, device // 2)
+    least = kept_images._least_seconds(plan, device - kept_images._strip_bytes(plan))
+    assert 0 < kept_images._least_seconds(plan, device) <= least
+    images = sorted({store.value for store in plan.timeline.spans})
+    fastest = inf
+    for kept in (images[:0], images[:3], images[3:], images[::2], images):
+        kept_plan = kept_images.keep(planner.prepared, plan, frozenset(kept))
+        placed = placement.fit(kept_plan)
+        if placed is not None and placed.projected.device <= device:
+            fastest = min(fastest, placed.seconds)
+            assert least <= placed.seconds
+    assert kept_images._least_seconds(plan, 0) >= least
+    if share + host < 0.2 or min(share, host) >= 2:  # most images are on disk, or all on the device
+        assert fastest < 3 * least

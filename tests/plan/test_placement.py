@@ -44,6 +44,18 @@ def test_fit_needs_enough_disk() -> None:
     assert placement.fit(plan_of(graph, host_bytes=free // 2, disk_bytes=1000)) is None
 
 
+def test_fit_returns_only_plans_that_are_fast_enough() -> None:
+    graph = deep_graph(4)
+    free = placement.place(plan_of(graph)).projected.host
+    plan = plan_of(graph, host_bytes=free // 2, disk_bytes=free)
+    spilled = placement.fit(plan)
+    assert spilled is not None
+    assert plan.seconds < spilled.seconds
+    assert placement.fit(plan, spilled.seconds) is None
+    assert placement.fit(plan, plan.seconds) is None
+    assert placement.fit(plan, 1.001 * spilled.seconds) == spilled
+
+
 def test_shared_memory_holds_strips_too() -> None:
     plan = plan_of(deep_graph(4), host_bytes=PLENTY, shared=True)
     projected = plan.projected

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from tfbig.plan import lifetimes
+from tfbig.plan import lifetimes, placement
 from tfbig.plan.plan import PAGES, Plan
 from tfbig.plan.prepared_graph import PreparedGraph
 from tfbig.units import itemsize
@@ -77,6 +77,10 @@ def candidates(prepared: PreparedGraph, heights: Iterable[Plan], most: float) ->
         Plans without addresses.
     """
     for plan in heights:
+        if _least_seconds(plan, plan.allowed.device) >= most:
+            return
+        if _least_seconds(plan, plan.allowed.device - _strip_bytes(plan)) >= most:
+            continue
         whole = keep_all(prepared, plan)
         strips, images = _strip_bytes(whole), _kept_bytes(whole)
         excess_images, excess = (
@@ -92,6 +96,33 @@ def candidates(prepared: PreparedGraph, heights: Iterable[Plan], most: float) ->
             order = sorted(whole.layout.kept, key=lambda v: plan.image_bytes[v])
             for some in (order, order[::-1]):
                 yield keep(prepared, plan, _fitting(whole, some))
+
+
+def _least_seconds(plan: Plan, device: int | np.ndarray) -> float:
+    """Return a lower bound of the seconds of a step, wherever the images of the plan are stored.
+
+    All of the work is done, and what neither the device nor the host has room for at the worst moment is on disk.
+
+    Args:
+        plan: The plan without kept images.
+        device: Bytes that the device has for images, at every moment.
+    """
+    line, sizes, rates = plan.timeline, plan.image_bytes, plan.rates
+    everything = frozenset(store.value for store in line.spans)
+    work = replace(plan, layout=replace(plan.layout, kept=everything)).seconds
+    room = np.maximum(device, 0) + max(placement.room(plan), 0)
+    excess = line.live_bytes(line.spans, sizes) - room
+    worst = int(excess.argmax())
+    touches = Counter(store for moment in line.moments for store in moment.touched)
+    moved, left = 0, excess[worst]
+    for count, size in sorted(
+        (touches[s], sizes[s.value]) for s, (a, b) in line.spans.items() if a <= worst <= b
+    ):
+        if left <= 0:
+            break
+        moved += count * min(size, left)
+        left -= size
+    return float(max(work + moved / rates.mapped, moved / rates.disk))
 
 
 def _fitting(whole: Plan, order: Sequence[int]) -> frozenset[int]:

@@ -32,18 +32,21 @@ def place(plan: Plan) -> Plan:
     return replace(plan, places=host | disk, projected=projected)
 
 
-def fit(plan: Plan) -> Plan | None:
+def fit(plan: Plan, most: float = inf) -> Plan | None:
     """Return the plan with addresses within its limits, some stores spilled if necessary.
 
     Args:
         plan: The plan.
+        most: Seconds that a step must take less than.
 
     Returns:
-        The plan with addresses, or None if it does not fit.
+        The plan with addresses, or None if it does not fit or takes longer.
     """
-    if live_bytes(plan) <= _room(plan) and fits(placed := place(plan)):
+    if plan.seconds >= most:
+        return None
+    if live_bytes(plan) <= room(plan) and fits(placed := place(plan)):
         return placed
-    return _spill(plan) if plan.allowed.disk else None
+    return _spill(plan, most) if plan.allowed.disk else None
 
 
 def fits(placed: Plan) -> bool:
@@ -52,7 +55,7 @@ def fits(placed: Plan) -> bool:
     Args:
         placed: The plan.
     """
-    return placed.projected.host <= _room(placed) and placed.projected.disk <= placed.allowed.disk
+    return placed.projected.host <= room(placed) and placed.projected.disk <= placed.allowed.disk
 
 
 def spill(plan: Plan, limit: float) -> Plan:
@@ -65,8 +68,7 @@ def spill(plan: Plan, limit: float) -> Plan:
     Returns:
         The plan with addresses.
     """
-    spilled = layout_search.to_spill(plan.timeline, plan.image_bytes, limit, plan.layout.kept)
-    return place(replace(plan, layout=replace(plan.layout, spilled=spilled)))
+    return place(_spilling(plan, limit))
 
 
 def live_bytes(plan: Plan) -> int:
@@ -91,19 +93,32 @@ def other_host_bytes(plan: Plan) -> int:
     return projected.device + plan.mapped_bytes + projected.fixed + projected.model
 
 
-def _spill(plan: Plan) -> Plan | None:
-    """Spill stores to disk until host memory fits; None if the disk is too small."""
-    limit = _room(plan)
+def _spill(plan: Plan, most: float) -> Plan | None:
+    """Spill stores to disk until host memory fits; None if the disk is too small, or a step takes `most` seconds."""
+    limit = room(plan)
     for _ in range(TRIALS):
-        trial = spill(plan, max(limit, 0))
+        trial = _spilling(plan, max(limit, 0))
+        if trial.seconds >= most:
+            return None
+        trial = place(trial)
         if fits(trial):
             return trial
         if limit <= 0 or trial.projected.disk > plan.allowed.disk:
             return None
-        limit -= trial.projected.host - _room(trial)
+        limit -= trial.projected.host - room(trial)
     return None
 
 
-def _room(plan: Plan) -> float:
-    """Return the bytes that stores may use in host memory."""
+def _spilling(plan: Plan, limit: float) -> Plan:
+    """Return the plan with the stores to spill, without addresses."""
+    spilled = layout_search.to_spill(plan.timeline, plan.image_bytes, limit, plan.layout.kept)
+    return replace(plan, layout=replace(plan.layout, spilled=spilled))
+
+
+def room(plan: Plan) -> float:
+    """Return the bytes that stores may use in host memory; infinite if it has no limit.
+
+    Args:
+        plan: The plan.
+    """
     return inf if plan.allowed.host is None else plan.allowed.host - other_host_bytes(plan)

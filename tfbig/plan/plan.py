@@ -168,7 +168,7 @@ class Plan:
         """Sweeps of the layout."""
         return self.layout.sweeps
 
-    @property
+    @cached_property
     def strips(self) -> int:
         """Largest number of strips of a sweep."""
         return max(c.strips for c in self.costs)
@@ -225,8 +225,12 @@ class Plan:
         """Return the cost of the sweep or replay that runs at a moment."""
         if moment.what != "replay":
             return self.costs[moment.sweep]
+        return self._costs_of_replays[moment.sweep]
+
+    @cached_property
+    def _costs_of_replays(self) -> dict[int, SweepCost]:
         pairs = zip(self.layout.replays, self.replay_costs, strict=True)
-        return next(cost for sweep, cost in pairs if sweep.index == moment.sweep)
+        return {sweep.index: cost for sweep, cost in pairs}
 
     def summary(self, print_fn: Callable[[str], object] = print) -> None:
         """Print the plan: a line per sweep, forward and backward, and the totals.
@@ -291,11 +295,11 @@ def _work(plan: Plan, moment: Moment) -> _Work:
 
 def _moved_bytes(plan: Plan, moment: Moment) -> tuple[int, int]:
     """Return the bytes moved to and from host memory, images from outside included, and the scratch file."""
-    external = sum(plan.image_bytes[v] for v in moment.external)
-    moved = {"device": 0, "host": external, "disk": 0}
-    for store in moment.touched:
-        moved[plan.layout.where(store)] += plan.image_bytes[store.value]
-    return moved["host"], moved["disk"]
+    sizes, kept, spilled = plan.image_bytes, plan.layout.kept, plan.layout.spilled
+    copied = [store for store in moment.touched if store.value not in kept]
+    disk = sum(sizes[store.value] for store in copied if store in spilled) if spilled else 0
+    total = sum(sizes[store.value] for store in copied)
+    return sum(sizes[v] for v in moment.external) + total - disk, disk
 
 
 def _mapped_bytes(plan: Plan, moment: Moment) -> int:

@@ -81,6 +81,7 @@ class Pricing:
         self.chooses_axes = chooses_axes
         self.activity = activity
         self._costs: dict[object, SweepCost] = {}
+        self._step: tuple[Layout, lifetimes.Timeline, int] | None = None
 
     def price(self, layout: Layout, device_bytes: int) -> Plan:
         """Return the plan of a layout without kept images; its stores have no addresses yet.
@@ -102,6 +103,7 @@ class Pricing:
         )
         graph, options = prepared.graph, prepared.options
         bare = replace(layout, sweeps=sweeps, replays=replays, kept=frozenset())
+        timeline, repeated = self._step_of(layout)
         device = max(c.strip_bytes for c in (*costs, *replay_costs))
         fixed = problem.fixed_bytes + replay_bytes(layout.replays)
         return Plan(
@@ -109,14 +111,12 @@ class Pricing:
             layout=bare,
             costs=costs,
             replay_costs=replay_costs,
-            timeline=lifetimes.timeline(graph, bare, options.training, prepared.fused),
+            timeline=timeline,
             image_bytes=self._image_bytes((*sweeps, *replays), (*costs, *replay_costs)),
             places={},
             allowed=problem.limits,
             projected=Projected(device, 0, 0, fixed, options.model_bytes),
-            repeated_operations=prepared.repeated_operations(
-                layout, problem.batch, problem.extents
-            ),
+            repeated_operations=repeated,
             training=options.training,
             rates=prepared.rates,
             replicas=options.replicas,
@@ -144,6 +144,16 @@ class Pricing:
         if (sweep.axes, sweep.skips) == (axes, skips):
             return sweep, cost
         return replace(sweep, axes=axes, skips=skips), cost
+
+    def _step_of(self, layout: Layout) -> tuple[lifetimes.Timeline, int]:
+        """Return what all plans of a layout share: its timeline, and the operations that sweeps repeat."""
+        if self._step is None or self._step[0] is not layout:
+            prepared, problem = self.problem.prepared, self.problem
+            bare, training = replace(layout, kept=frozenset()), prepared.options.training
+            timeline = lifetimes.timeline(prepared.graph, bare, training, prepared.fused)
+            repeated = prepared.repeated_operations(layout, problem.batch, problem.extents)
+            self._step = layout, timeline, repeated
+        return self._step[1:]
 
     def _image_bytes(self, sweeps: Sequence[Sweep], costs: Sequence[SweepCost]) -> dict[int, int]:
         """Return the bytes of every image in its store; of tiles only, if background is skipped."""

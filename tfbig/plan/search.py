@@ -172,9 +172,10 @@ def _on_host(pricing: Pricing, straight: Plan) -> list[Plan]:
 def _on_accelerator(pricing: Pricing, straight: Plan) -> list[Plan]:
     """Return plans of several strip heights that keep images on the device or rematerialise them.
 
-    The list ends where no further plan could be much faster.
+    The search ends where no further plan could be much faster. If a plan fits, only the fastest is returned.
     """
     prepared, plans = pricing.problem.prepared, list[Plan]()
+    best: Plan | None = None
     most, enough = inf, GOOD_ENOUGH * kept_images.keep_all(prepared, straight).seconds
     layouts = _layouts(pricing.problem) if prepared.options.training else ()
     for layout in (straight.layout, *layouts):
@@ -183,9 +184,9 @@ def _on_accelerator(pricing: Pricing, straight: Plan) -> list[Plan]:
         with suppress(BudgetError):
             for plan in kept_images.candidates(prepared, _heights(pricing, layout), most):
                 plans.append(plan)
-                if plan.seconds < most and (placed := placement.fit(plan)):
-                    most = min(most, placed.seconds)
-    return plans
+                if plan.seconds < most and (placed := placement.fit(plan, most)):
+                    best, most = placed, placed.seconds
+    return plans if best is None else [best]
 
 
 def _heights(pricing: Pricing, layout: Layout) -> Iterator[Plan]:
@@ -226,9 +227,7 @@ def _choose(problem: Problem, plans: list[Plan]) -> Plan:
     for plan in sorted(plans, key=lambda p: p.seconds):
         if best is not None and plan.seconds >= best.seconds:
             return best
-        placed = placement.fit(plan)
-        if placed is not None and (best is None or placed.seconds < best.seconds):
-            best = placed
+        best = placement.fit(plan, inf if best is None else best.seconds) or best
     if best is None:
         raise _host_error(problem, _smallest(plans))
     return best
