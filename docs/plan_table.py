@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 TABLE = ROOT / "docs/plan_table.csv"
 SIDES = (2048, 4096, 8192, 16384, 32768, 65536)
-HOSTS = (16, 32, 64, 128)
+HOSTS = (32, 128)
 """Gigabytes of host memory."""
 DISK = 1000
 """Gigabytes of the scratch directory."""
@@ -52,10 +52,8 @@ class Card:
 CARDS = {
     card.name: card
     for card in (
-        Card("RTX 3070, 8 GB", 8, 20.3, 448),
         Card("RTX 3060, 12 GB", 12, 12.7, 360),
         Card("RTX 3090, 24 GB", 24, 35.6, 936),
-        Card("RTX A6000, 48 GB", 48, 38.7, 768),
         Card("A100, 80 GB", 80, 19.5, 1935),
     )
 }

@@ -39,7 +39,9 @@ def with_gradients(function, q, k, v, dy):
     return [y, *tape.gradient(y, [q, k, v], dy)]
 
 
-@pytest.mark.parametrize("block", [1, 3, 64, 4, 13])
+@pytest.mark.parametrize(
+    "block", [3, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 13, 64))]
+)
 @pytest.mark.parametrize(
     ("queries", "keys"), [(13, 13), (12, 12), (1, 1), (7, 20), (20, 7), (1, 9)]
 )
