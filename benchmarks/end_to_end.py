@@ -371,7 +371,7 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
         axis.set(title=task, xlabel="processor time (s)", ylim=(0.35, 1.02))
         axis.grid(alpha=0.3)
     axes[0].set_ylabel(f"AUC on test images, {lines[0]['seeds']} seeds")
-    axes[-1].legend(loc="lower right")
+    axes[0].legend(loc="upper left")
     figure.savefig(path, dpi=110)
 
 

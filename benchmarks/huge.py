@@ -102,11 +102,11 @@ def follow() -> dict[str, float]:
     ends: dict[str, float] = {}
     tick = METER.tick
 
-    def record(what: str, index: int, count: int, unit: str = "strip") -> None:
+    def record(what: str, index: int, count: int, unit: str = "strip", rate: bool = False) -> None:
         ends[what] = time.perf_counter()
         if index % max(count // 4, 1) == 0:
             print(f"{what} {index + 1}/{count}", file=sys.stderr, flush=True)
-        tick(what, index, count, unit)
+        tick(what, index, count, unit, rate)
 
     METER.tick = record  # type: ignore[method-assign]
     return ends

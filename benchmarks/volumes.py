@@ -78,6 +78,7 @@ def step(arguments: argparse.Namespace) -> str:
         figures |= planned(plan, base)
     if not arguments.only_plan:
         labels, volume = data(size)
+        figures["data_bytes"] = report.memory_bytes()[0] - base
         targets = deep_supervision.labels_of_outputs(labels, count)
         figures |= timed(model, volume, targets if count > 1 else targets[0], arguments.steps)
     return report.line(

@@ -51,6 +51,18 @@ PLANNED = {
 }
 """Names of networks in the table of projected memory; others are as in the lines."""
 WAYS = {"plain": "plain Keras", "small": "`tfbig.stream`", "streamed": "streamed"}
+LABELS = {
+    "digits": "a 9 among 64 digits",
+    "local": "a ring among the discs on tissue",
+    "context": "nuclei that follow circles around glands",
+}
+"""Tasks of benchmarks/end_to_end.py."""
+LEARNING = {
+    "frozen features": "frozen",
+    "a quarter of the tiles, end to end": "sampling",
+    "all tiles, end to end": "tiles",
+    "the whole image, streamed": "whole",
+}
 KEPT = {"plain Keras": "keras", "multiple instance learning": "mil", "PatchGD": "patchgd"}
 
 
@@ -187,6 +199,19 @@ def planned(lines: list[Line]) -> str:
     return table(["network", "images", "large", "medium", "least"], rows)
 
 
+def end_to_end(lines: list[Line]) -> str:
+    """Return the AUC of four ways to learn labels of images, and the steps that each took."""
+    rows = []
+    for task, name in LABELS.items():
+        line = last(lines, case=f"end to end: {task}")
+        if line is None:
+            continue
+        scores = (line[way] for way in LEARNING.values())
+        cells = (f"{x['auc']:.2f} +- {x['deviation']:.2f} ({x['steps']})" for x in scores)
+        rows.append([name, *cells])
+    return table(["label", *LEARNING], rows)
+
+
 def kept(lines: list[Line]) -> str:
     """Return what deleted models keep."""
     rows = []
@@ -211,6 +236,7 @@ TABLES: dict[str, Callable[[list[Line]], str]] = {
     "tissue": tissue,
     "plan holds": planned,
     "kept": kept,
+    "end to end": end_to_end,
     "scale": simulated,
 }
 """Tables by the name in `<!-- generated: NAME -->`."""
