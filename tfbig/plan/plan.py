@@ -225,12 +225,8 @@ class Plan:
         """Return the cost of the sweep or replay that runs at a moment."""
         if moment.what != "replay":
             return self.costs[moment.sweep]
-        return self._costs_of_replays[moment.sweep]
-
-    @cached_property
-    def _costs_of_replays(self) -> dict[int, SweepCost]:
         pairs = zip(self.layout.replays, self.replay_costs, strict=True)
-        return {sweep.index: cost for sweep, cost in pairs}
+        return next(cost for sweep, cost in pairs if sweep.index == moment.sweep)
 
     def summary(self, print_fn: Callable[[str], object] = print) -> None:
         """Print the plan: a line per sweep, forward and backward, and the totals.

@@ -81,7 +81,7 @@ class Pricing:
         self.chooses_axes = chooses_axes
         self.activity = activity
         self._costs: dict[object, SweepCost] = {}
-        self._step: tuple[Layout, lifetimes.Timeline, int] | None = None
+        self._steps: dict[int, tuple[Layout, lifetimes.Timeline, int]] = {}  # of the last layout
 
     def price(self, layout: Layout, device_bytes: int) -> Plan:
         """Return the plan of a layout without kept images; its stores have no addresses yet.
@@ -147,13 +147,14 @@ class Pricing:
 
     def _step_of(self, layout: Layout) -> tuple[lifetimes.Timeline, int]:
         """Return what all plans of a layout share: its timeline, and the operations that sweeps repeat."""
-        if self._step is None or self._step[0] is not layout:
+        if id(layout) not in self._steps:
             prepared, problem = self.problem.prepared, self.problem
             bare, training = replace(layout, kept=frozenset()), prepared.options.training
             timeline = lifetimes.timeline(prepared.graph, bare, training, prepared.fused)
             repeated = prepared.repeated_operations(layout, problem.batch, problem.extents)
-            self._step = layout, timeline, repeated
-        return self._step[1:]
+            self._steps.clear()
+            self._steps[id(layout)] = layout, timeline, repeated
+        return self._steps[id(layout)][1:]
 
     def _image_bytes(self, sweeps: Sequence[Sweep], costs: Sequence[SweepCost]) -> dict[int, int]:
         """Return the bytes of every image in its store; of tiles only, if background is skipped."""
