@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -102,11 +103,11 @@ def follow() -> dict[str, float]:
     ends: dict[str, float] = {}
     tick = METER.tick
 
-    def record(what: str, index: int, count: int, unit: str = "strip", rate: bool = False) -> None:
+    def record(what: str, index: int, count: int, *unit: Any) -> None:
         ends[what] = time.perf_counter()
         if index % max(count // 4, 1) == 0:
             print(f"{what} {index + 1}/{count}", file=sys.stderr, flush=True)
-        tick(what, index, count, unit, rate)
+        tick(what, index, count, *unit)
 
     METER.tick = record  # type: ignore[method-assign]
     return ends

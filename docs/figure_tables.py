@@ -203,9 +203,7 @@ def end_to_end(lines: list[Line]) -> str:
     """Return the AUC of four ways to learn labels of images, and the steps that each took."""
     rows = []
     for task, name in LABELS.items():
-        line = last(lines, case=f"end to end: {task}")
-        if line is None:
-            continue
+        line = last(lines, case=f"end to end: {task}") or {}
         scores = (line[way] for way in LEARNING.values())
         cells = (f"{x['auc']:.2f} +- {x['deviation']:.2f} ({x['steps']})" for x in scores)
         rows.append([name, *cells])

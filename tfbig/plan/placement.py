@@ -40,7 +40,7 @@ def fit(plan: Plan, most: float = inf) -> Plan | None:
         most: Seconds that a step must take less than.
 
     Returns:
-        The plan with addresses, or None if it does not fit or takes longer.
+        The plan with addresses, or None if it does not fit or does not take less than `most`.
     """
     if plan.seconds >= most:
         return None

@@ -291,11 +291,11 @@ def _work(plan: Plan, moment: Moment) -> _Work:
 
 def _moved_bytes(plan: Plan, moment: Moment) -> tuple[int, int]:
     """Return the bytes moved to and from host memory, images from outside included, and the scratch file."""
-    sizes, kept, spilled = plan.image_bytes, plan.layout.kept, plan.layout.spilled
-    copied = [store for store in moment.touched if store.value not in kept]
-    disk = sum(sizes[store.value] for store in copied if store in spilled) if spilled else 0
-    total = sum(sizes[store.value] for store in copied)
-    return sum(sizes[v] for v in moment.external) + total - disk, disk
+    external = sum(plan.image_bytes[v] for v in moment.external)
+    moved = {"device": 0, "host": external, "disk": 0}
+    for store in moment.touched:
+        moved[plan.layout.where(store)] += plan.image_bytes[store.value]
+    return moved["host"], moved["disk"]
 
 
 def _mapped_bytes(plan: Plan, moment: Moment) -> int:

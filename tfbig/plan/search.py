@@ -184,7 +184,7 @@ def _on_accelerator(pricing: Pricing, straight: Plan) -> list[Plan]:
         with suppress(BudgetError):
             for plan in kept_images.candidates(prepared, _heights(pricing, layout), most):
                 plans.append(plan)
-                if plan.seconds < most and (placed := placement.fit(plan, most)):
+                if placed := placement.fit(plan, most):
                     best, most = placed, placed.seconds
     return plans if best is None else [best]
 
