@@ -61,7 +61,8 @@ def main() -> None:
         for way in list(runs):
             peer = PEERS.get(way)
             script = [str(ROOT / f"benchmarks/{peer}_step.py") if peer else __file__, *words]
-            script += ["--only", way] if peer else [*options, "--only", way]
+            script += _peer_options(arguments) if peer == "torch" else [] if peer else options
+            script += ["--only", way]
             python = getattr(arguments, peer) if peer else None
             try:
                 runs[way].append(report.in_own_process(script, python))
@@ -70,6 +71,10 @@ def main() -> None:
                 print(f"{way} is left out: it ended with {error.returncode}", file=sys.stderr)
     for way, figures in runs.items():
         print(summarize(arguments, way, figures, runs[arguments.ways[0]]), flush=True)
+
+
+def _peer_options(arguments: argparse.Namespace) -> list[str]:
+    return ["--policy", arguments.policy] if arguments.policy else []
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -109,9 +114,9 @@ def measure(arguments: argparse.Namespace) -> str:
     keras.utils.set_random_seed(0)
     keras.config.set_dtype_policy(way.get("policy") or arguments.policy or "float32")
     base, _ = report.memory_bytes()
-    image = tf.constant(
-        np.random.default_rng(0).random((1, arguments.side, arguments.side, 3), np.float32)
-    )
+    numbers = np.random.default_rng(0).random((1, arguments.side, arguments.side, 3), np.float32)
+    with tf.device("/CPU:0" if "budget" in way else None):  # a plain step has it on its device
+        image = tf.constant(numbers)
     model, plan = build(arguments, way)
     floor = plan.exact_operations / machine_rates.of(backend.accelerator()).operations
     held, _ = report.memory_bytes()

@@ -45,7 +45,12 @@ def commit() -> str:
 
 
 def _git(*words: str) -> str:
-    process = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        process = subprocess.run(
+            ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+    except OSError:  # a machine without git
+        return ""
     return process.stdout.strip()
 
 

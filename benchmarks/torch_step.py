@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--warmup", type=int, default=1)
     parser.add_argument("--optimizer", default="adam", choices=["adam", "adamw"])
+    parser.add_argument("--policy", default="float32", choices=["float32", "mixed_float16"])
     parser.add_argument("--only", default="torch")
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -46,13 +47,17 @@ def main() -> None:
         freeze(model)
     kind = torch.optim.Adam if arguments.optimizer == "adam" else torch.optim.AdamW
     optimizer = kind([p for p in model.parameters() if p.requires_grad], lr=1e-5)
-    step = build(arguments.only, model, arguments.side)
+    half = arguments.policy == "mixed_float16"
+    scaler = torch.amp.GradScaler(device, enabled=half)
+    step = build(arguments.only, model, arguments.side, scaler)
     seconds, loss = [], 0.0
     for _ in range(arguments.warmup + arguments.steps):
         began = time.perf_counter()
         optimizer.zero_grad()
-        loss = step(image)
-        optimizer.step()
+        with torch.autocast(device, torch.float16, enabled=half):
+            loss = step(image)
+        scaler.step(optimizer)
+        scaler.update()
         if device == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
@@ -83,10 +88,10 @@ def mse(output: Any) -> Any:
     return ((output - 1) ** 2).mean()
 
 
-def build(way: str, model: Any, side: int) -> Any:
+def build(way: str, model: Any, side: int, scaler: Any) -> Any:
     """Return a function of the image that computes gradients and returns the loss."""
     if way == "lightstream":
-        return lightstream(model, side)
+        return lightstream(model, side, scaler)
     if way == "torch-checkpoint":
         for stage in (model.layer1, model.layer2, model.layer3, model.layer4):
             for block in stage:
@@ -95,10 +100,10 @@ def build(way: str, model: Any, side: int) -> Any:
     def step(image: Any) -> float:
         if way == "torch-save_on_cpu":
             with torch.autograd.graph.save_on_cpu(pin_memory=image.is_cuda):
-                loss = mse(model(image))
+                loss = mse(model(image).float())
         else:
-            loss = mse(model(image))
-        loss.backward()
+            loss = mse(model(image).float())
+        scaler.scale(loss).backward()
         return float(loss.detach())
 
     return step
@@ -110,7 +115,7 @@ def checkpointed(forward: Any) -> Any:
     return lambda x: checkpoint(forward, x, use_reentrant=False)
 
 
-def lightstream(model: Any, side: int) -> Any:
+def lightstream(model: Any, side: int, scaler: Any) -> Any:
     """Return a step of lightstream for the network up to the pooling, with tiles of half the side, at most 1600."""
     if not torch.cuda.is_available():
         sys.exit("lightstream moves the network to a GPU, whatever is asked for, and there is none")
@@ -134,8 +139,8 @@ def lightstream(model: Any, side: int) -> Any:
     def step(image: Any) -> float:
         features = streaming(image)
         features.requires_grad_(True)
-        loss = mse(linear(torch.flatten(pool(features), 1)))
-        loss.backward()
+        loss = mse(linear(torch.flatten(pool(features), 1)).float())
+        scaler.scale(loss).backward()
         streaming.backward(image, features.grad)
         return float(loss.detach())
 

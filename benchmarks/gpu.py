@@ -1,0 +1,396 @@
+"""Exactness, copies and their overlap with arithmetic on a GPU.
+
+    python benchmarks/gpu.py exact [--side 512 --device 64MB]
+    python benchmarks/gpu.py copies [--bytes 268435456]
+    python benchmarks/gpu.py overlap [--network conv_chain --side 4096 --device 1GB --way default]
+
+`exact` compares one streamed training step with the plain one: in float64, and in float32 with and without TF32.
+`copies` times copies between host and device: of pageable memory, of rows staged in page-locked memory as the engine
+stages them, and of memory that the driver has page-locked; and rates that plans are made with. `overlap` traces a
+training step and prints the share of the time of copies during which a kernel ran; ways: `default`; `two`, the GPU
+divided into two logical devices; `timestamped`, TensorFlow's allocator that lets copies start before earlier kernels
+end. Each prints JSON lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gzip
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[0] = str(ROOT)
+
+from benchmarks import report
+
+Interval = tuple[int, int]
+"""First and last picosecond."""
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    {"exact": exact, "copies": copies, "overlap": overlap}[arguments.what](arguments)
+
+
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the arguments of the command line."""
+    from benchmarks.networks import NETWORKS
+
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("what", choices=["exact", "copies", "overlap"])
+    parser.add_argument("--network", default="conv_chain", choices=list(NETWORKS))
+    parser.add_argument("--side", type=int, help="rows and columns; by default 512, or 4096")
+    parser.add_argument("--device", help="bytes for strips")
+    parser.add_argument("--way", default="default", choices=["default", "two", "timestamped"])
+    parser.add_argument("--policy", default="float32", help="dtype policy of Keras, for `overlap`")
+    parser.add_argument("--steps", type=int, default=3, help="timed steps, for `overlap`")
+    parser.add_argument("--bytes", type=int, default=2**28, help="of a copy")
+    parser.add_argument("--trace", type=Path, help="file to write the trace to, .xplane.pb.gz")
+    return parser.parse_args(words)
+
+
+# ----------------------------------------------------------------------------------- exactness
+
+
+def exact(arguments: argparse.Namespace) -> None:
+    """Print the errors of a streamed step in float64, in float32, and in float32 with TF32."""
+    import keras
+    import tensorflow as tf
+
+    from benchmarks.networks import NETWORKS
+
+    keras.utils.set_random_seed(0)
+    weights = NETWORKS["resnet18"]().get_weights()
+    side, reference = arguments.side or 512, None
+    for dtype, tf32 in (("float64", False), ("float32", False), ("float32", True)):
+        tf.config.experimental.enable_tensor_float_32_execution(tf32)
+        keras.config.set_floatx(dtype)
+        keras.config.set_dtype_policy(dtype)
+        strips, (ours, plain, again) = step_results(
+            weights, side, arguments.device or "64MB", dtype
+        )
+        reference = reference or plain
+        compared = {
+            "streamed_to_plain": (ours, plain),
+            "plain_twice": (again, plain),
+            "streamed_to_float64": (ours, reference),
+            "plain_to_float64": (plain, reference),
+        }
+        errors = {name: differences(*pair) for name, pair in compared.items()}
+        print(
+            report.line(
+                "gpu exact", [side, side, 3], dtype=dtype, tf32=tf32, strips=strips, **errors
+            ),
+            flush=True,
+        )
+
+
+Results = dict[str, list[Any]]
+"""Arrays of the loss, the gradients of the weights and the statistics of BatchNormalization after a step."""
+
+
+def step_results(
+    weights: list[Any], side: int, device: str, dtype: str
+) -> tuple[int, list[Results]]:
+    """Return the strips of a streamed step, and the results of that step and of the plain one, which runs twice."""
+    import numpy as np
+    import tensorflow as tf
+
+    import tfbig
+    from benchmarks.networks import NETWORKS
+
+    twin = NETWORKS["resnet18"]()
+    big = tfbig.stream(twin, tfbig.Budget(device=device), plain_if_small=False)
+    image = tf.constant(np.random.default_rng(0).random((1, side, side, 3)).astype(dtype))
+
+    def results(model: Any) -> Results:
+        twin.set_weights(weights)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.cast(model(image, training=True), "float64") ** 2)
+        gradients = tape.gradient(loss, [v._value for v in twin.trainable_variables])
+        return {
+            "loss": [loss.numpy()],
+            "gradients": [g.numpy() for g in gradients],
+            "statistics": [v.numpy() for v in twin.non_trainable_variables],
+        }
+
+    return big.plan(tuple(image.shape)).strips, [results(model) for model in (big, twin, twin)]
+
+
+def differences(ours: Results, theirs: Results) -> dict[str, float]:
+    """Return the Euclidean norm of the difference of each kind of result, relative to that of `theirs`."""
+    import numpy as np
+
+    def norm(arrays: Any) -> float:
+        return float(np.sqrt(sum(np.square(a, dtype="float64").sum() for a in arrays)))
+
+    return {
+        kind: norm(
+            [
+                np.subtract(a, b, dtype="float64")
+                for a, b in zip(ours[kind], theirs[kind], strict=True)
+            ]
+        )
+        / norm(theirs[kind])
+        for kind in ours
+    }
+
+
+# -------------------------------------------------------------------------------------- copies
+
+
+def copies(arguments: argparse.Namespace) -> None:
+    """Print the bytes per second of copies, and the rates of this machine."""
+    import numpy as np
+    import tensorflow as tf
+
+    from tfbig.engine import machine_rates
+    from tfbig.stores import host_store
+    from tfbig.stores.page_pool import Pool
+
+    rows = Pool(2 * arguments.bytes).array((1, 64, arguments.bytes // 256), np.float32)
+    rows[...] = 1
+    target = np.empty_like(rows)
+
+    def to_device(staged: bool) -> Callable[[], float]:
+        @tf.function
+        def copy() -> tf.Tensor:
+            with tf.device("/CPU:0"):
+                part = tf.numpy_function(lambda: rows, [], tf.float32)
+                part = tf.ensure_shape(host_store.staged(part) if staged else part, rows.shape)
+            with tf.device("/GPU:0"):
+                return tf.identity(part)[0, 0, 0]
+
+        return lambda: float(copy())
+
+    with tf.device("/GPU:0"):
+        there = tf.ones(rows.shape)
+
+    @tf.function
+    def from_device() -> tf.Tensor:
+        with tf.device("/GPU:0"):
+            changed = there + 1
+        with tf.device("/CPU:0"):
+            return tf.numpy_function(lambda x: x[0, 0, 0], [changed], tf.float32)
+
+    def timed(work: Callable[[], object]) -> float:
+        return round(rows.nbytes / machine_rates._seconds(work), -6)
+
+    rates = {"pageable": timed(to_device(False)), "staged": timed(to_device(True))}
+    rates["to_host"] = timed(lambda: float(from_device()))
+    rates["memory"] = timed(lambda: np.copyto(target, rows))
+    rates["registered"] = timed(to_device(False)) if page_lock(rows) else None
+    measured = machine_rates.measure("/GPU:0")
+    print(
+        report.line(
+            "gpu copies",
+            [arguments.bytes],
+            bytes_per_second=rates,
+            machine_rates={k: round(v, -6) for k, v in vars(measured).items()},
+            kernels=kernel_rates(),
+        )
+    )
+
+
+def page_lock(rows: Any) -> bool:
+    """Page-lock the memory of an array; return whether the driver did."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    return not driver.cuMemHostRegister_v2(
+        ctypes.c_void_p(rows.ctypes.data), ctypes.c_size_t(rows.nbytes), 0
+    )
+
+
+def kernel_rates() -> dict[str, float]:
+    """Return operations per second of 20 convolutions in a row, and numbers per second of 20 sums."""
+    import tensorflow as tf
+
+    from tfbig.engine import machine_rates
+
+    found = {}
+    for dtype, tf32 in (
+        ("float32", False),
+        ("float32", True),
+        ("float16", True),
+        ("float64", True),
+    ):
+        tf.config.experimental.enable_tensor_float_32_execution(tf32)
+        with tf.device("/GPU:0"):
+            image = tf.random.normal((1, 1024, 1024, 64), dtype="float32")
+            image, kernel = tf.cast(image, dtype), tf.ones((3, 3, 64, 64), dtype) / 576
+
+            def convolve(x: Any, kernel: Any = kernel) -> float:
+                for _ in range(20):
+                    x = tf.nn.conv2d(x, kernel, 1, "SAME")
+                return float(x[0, 0, 0, 0])
+
+            def add(x: Any) -> float:
+                for _ in range(20):
+                    x = x + x
+                return float(x[0, 0, 0, 0])
+
+            name = dtype + (" tf32" if tf32 and dtype == "float32" else "")
+            seconds = machine_rates._seconds(lambda x=image, f=convolve: f(x)) / 20
+            found[name] = round(2 * 9 * 64 * 1024 * 1024 * 64 / seconds, -9)
+            seconds = machine_rates._seconds(lambda x=image, f=add: f(x)) / 20
+            found[f"{name} bytes"] = round(3 * 1024 * 1024 * 64 * image.dtype.size / seconds, -9)
+    return found
+
+
+# ------------------------------------------------------------------------------------- overlap
+
+
+def overlap(arguments: argparse.Namespace) -> None:
+    """Print the share of copies that kernels hide in a streamed step, and its time next to the plain step."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import tfbig
+    from benchmarks.networks import NETWORKS
+
+    devices = configure(arguments.way)
+    keras.config.set_dtype_policy(arguments.policy)
+    keras.utils.set_random_seed(0)
+    side = arguments.side or 4096
+    image = np.random.default_rng(0).random((1, side, side, 3), np.float32)
+    label = np.ones((1, 1), np.float32)
+    plain = NETWORKS[arguments.network]()
+    budget = tfbig.Budget(device=arguments.device or "1GB", disk=0)
+    big = tfbig.stream(plain, budget, devices=devices, plain_if_small=False)
+    big.compile("adam", "mse")
+    plan = big.plan(image.shape)
+    print(plan, file=sys.stderr, flush=True)
+    seconds = step_seconds(big, image, label, arguments.steps)
+    events = gpu_events(lambda: big.train_on_batch(image, label), arguments.trace)
+    figures = overlap_figures(events)
+    plain_seconds = None
+    if devices is None:
+        plain.compile("adam", "mse", jit_compile=False)
+        plain_seconds = step_seconds(plain, tf.constant(image), tf.constant(label), arguments.steps)
+    print(
+        report.line(
+            f"gpu overlap {arguments.network}",
+            [side, side, 3],
+            way=arguments.way,
+            policy=arguments.policy,
+            device=arguments.device or "1GB",
+            strips=big.plan(tuple(image.shape)).strips,
+            seconds=round(seconds, 3),
+            plain_seconds=plain_seconds and round(plain_seconds, 3),
+            predicted_seconds=round(plan.seconds, 3),
+            **figures,
+        )
+    )
+
+
+def configure(way: str) -> list[str] | None:
+    """Configure the devices for a way; return the devices that share the strips, if there are several."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf import config_pb2
+
+    from tfbig.system import tensorflow_internals
+
+    if way == "two":
+        card = tf.config.list_physical_devices("GPU")[0]
+        half = tf.config.LogicalDeviceConfiguration(memory_limit=30_000)
+        tf.config.set_logical_device_configuration(card, [half, half])
+        return ["GPU:0", "GPU:1"]
+    if way == "timestamped":
+        config = config_pb2.ConfigProto()
+        config.gpu_options.experimental.timestamped_allocator = True
+        config.gpu_options.experimental.kernel_tracker_max_interval = 1
+        tensorflow_internals.set_session_config(config)
+    return None
+
+
+def step_seconds(model: Any, image: Any, label: Any, steps: int) -> float:
+    """Return the median seconds of steps, after two that are not counted."""
+    seconds = []
+    for _ in range(2 + steps):
+        began = time.perf_counter()
+        float(model.train_on_batch(image, label))
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds[2:])
+
+
+def gpu_events(work: Callable[[], object], keep: Path | None = None) -> list[tuple[Interval, str]]:
+    """Return what ran on the GPU during `work`: when, and its name."""
+    import tensorflow as tf
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    profiler = tf.profiler.experimental
+    with tempfile.TemporaryDirectory() as folder:
+        profiler.start(folder, profiler.ProfilerOptions(host_tracer_level=1, python_tracer_level=0))
+        try:
+            work()
+        finally:
+            profiler.stop()
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        if keep is not None:
+            with file.open("rb") as source, gzip.open(keep, "wb") as target:
+                shutil.copyfileobj(source, target)
+        space = xplane_pb2.XSpace()
+        space.ParseFromString(file.read_bytes())
+    events = []
+    for plane in space.planes:
+        if not plane.name.startswith("/device:GPU"):
+            continue
+        for line in plane.lines:
+            if not line.name.startswith("Stream"):
+                continue
+            for event in line.events:
+                first = line.timestamp_ns * 1000 + event.offset_ps
+                name = plane.event_metadata[event.metadata_id].name
+                events.append(((first, first + event.duration_ps), name))
+    return events
+
+
+def overlap_figures(events: Sequence[tuple[Interval, str]]) -> dict[str, Any]:
+    """Return seconds of kernels and of copies, and the share of the copies during which a kernel ran."""
+
+    def is_copy(name: str) -> bool:
+        return "memcpyh2d" in name.lower() or "memcpyd2h" in name.lower()
+
+    kernels = union([at for at, name in events if "mem" not in name.lower()[:3]])
+    to_device = union([at for at, name in events if "memcpyh2d" in name.lower()])
+    to_host = union([at for at, name in events if "memcpyd2h" in name.lower()])
+    both = union([at for at, name in events if is_copy(name)])
+    figures: dict[str, Any] = {"kernel_seconds": seconds_of(kernels), "events": len(events)}
+    for name, intervals in (("to_device", to_device), ("to_host", to_host), ("copy", both)):
+        hidden = seconds_of(union(intervals)) + seconds_of(kernels)
+        hidden -= seconds_of(union([*intervals, *kernels]))
+        figures[f"{name}_seconds"] = seconds_of(intervals)
+        figures[f"{name}_hidden"] = round(hidden / max(seconds_of(intervals), 1e-12), 3)
+    hidden = figures["copy_hidden"] * figures["copy_seconds"]
+    figures["kernel_hides_share"] = round(hidden / max(figures["kernel_seconds"], 1e-12), 3)
+    return figures
+
+
+def union(intervals: Sequence[Interval]) -> list[Interval]:
+    """Return disjoint intervals that cover the same time."""
+    merged: list[Interval] = []
+    for start, stop in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], stop)
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def seconds_of(intervals: Sequence[Interval]) -> float:
+    """Return the total length of disjoint intervals in seconds."""
+    return sum(stop - start for start, stop in intervals) / 1e12
+
+
+if __name__ == "__main__":
+    main()
