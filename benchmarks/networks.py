@@ -58,7 +58,7 @@ def application(name: str) -> Any:
 def _ended(image: Any, vector: Any) -> Any:
     import keras
 
-    return keras.Model(image, keras.layers.Dense(1, dtype="float32")(vector))
+    return keras.Model(image, keras.layers.Dense(1, dtype=keras.config.floatx())(vector))
 
 
 NETWORKS = {build.__name__: build for build in (conv_chain, resnet18, resnet18_frozen, resnet50)}

@@ -66,7 +66,7 @@ class Program:
         self._results = list(dict.fromkeys([*graph.outputs, *extra]))
         self._calls = SweepCalls(planner.prepared, devices, folder)
         self._forward = ForwardPass(self._calls)
-        chunk = min(sweep_loop.FOLD_BYTES, planner.limits.device // 8)
+        chunk = sweep_loop.fold_bytes(planner.limits.device, devices)
         self._backward = BackwardPass(self._calls, self._forward, chunk)
         self._compiled: dict[tuple[Any, ...], Any] = {}
 
@@ -240,7 +240,7 @@ class Program:
     ) -> StepState:
         """Return the state before the first sweep, with the geometry of all sweeps."""
         step_progress.begin_trace()
-        images, trained = self._images(inputs), self._trained
+        images, trained = self._calls.held_on_host(self._images(inputs)), self._trained
         layout = self.layouts.while_tracing(images)
         geometry = step_geometry.trace(self.planner, self.folder, images, layout)
         wholes: dict[int, Structure] = {i: t for i, t in inputs.items() if i not in images}

@@ -64,7 +64,8 @@ class StripReader:
             requests |= {(kind, v): (t, geometry.part(v, own=True)) for v, t in images.items()}
         stored = [key for key, (image, _) in requests.items() if not device_store.is_list(image)]
         rows = host_store.read([requests[key] for key in stored], geometry.is_pattern)
-        results = dict(zip(stored, map(self._staged, rows), strict=True))
+        staged = [self.staged(t, self.device) for t in rows]
+        results = dict(zip(stored, staged, strict=True))
         with tf.device(self.device):
             for key, (image, part) in requests.items():
                 if key not in results:
@@ -86,7 +87,7 @@ class StripReader:
             for v in self.sweep.reads
             if v in self.graph.inputs
         }
-        tiles |= {v: self._staged(t) for v, t in inputs.items()}
+        tiles |= {v: self.staged(t, self.device) for v, t in inputs.items()}
         return tiles, written, gradients
 
     def _with_sums(
@@ -101,10 +102,10 @@ class StripReader:
             lambda: rows,
         )
 
-    def _staged(self, rows: tf.Tensor) -> tf.Tensor:
-        """Return rows in memory from which a GPU can copy while it computes."""
-        is_gpu = self.device is not None and "GPU" in self.device
-        return host_store.staged(rows) if is_gpu else rows
+    @staticmethod
+    def staged(rows: tf.Tensor, device: str | None) -> tf.Tensor:
+        """Return rows in memory from which a device can copy while it computes."""
+        return host_store.staged(rows) if device is not None and "GPU" in device else rows
 
     def _read_input(
         self, value: int, geometry: StripGeometry, index: tf.Tensor, last: tf.Tensor

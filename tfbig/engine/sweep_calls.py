@@ -42,6 +42,13 @@ class SweepCalls:
         """Place operations on the host unless they name a device; an accelerator would hold whole images."""
         return tf.device(HOST) if any(self.devices) else nullcontext()
 
+    def held_on_host(self, images: dict[int, tf.Tensor]) -> dict[int, tf.Tensor]:
+        """Return the input images in host memory; otherwise every strip would copy a whole one from the device."""
+        if not any(self.devices):
+            return images
+        with self.on_host():
+            return {v: t if t.dtype == tf.string else tf.identity(t) for v, t in images.items()}
+
     def tensors(
         self, sweep: Sweep, state: StepState, label: str, table: tf.Tensor | None = None
     ) -> tuple[Canonical, SweepTensors]:

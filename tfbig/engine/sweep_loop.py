@@ -28,6 +28,21 @@ Devices = Sequence[str | None]
 FOLD_BYTES = 2**22
 """Bytes of an image that `fold` processes at a time: few enough for the cache."""
 
+FOLD_BYTES_OF_DEVICE = 2**26
+"""The same on an accelerator: enough that the copies, not their number, take the time."""
+
+
+def fold_bytes(device_bytes: int, devices: Devices) -> int:
+    """Return the bytes of an image that `fold` processes at a time.
+
+    Args:
+        device_bytes: Limit for strips.
+        devices: Devices that compute strips; None leaves it to TensorFlow.
+    """
+    if any(devices):
+        return min(FOLD_BYTES_OF_DEVICE, device_bytes // 32)
+    return min(FOLD_BYTES, device_bytes // 8)
+
 
 def forward(
     graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices
@@ -191,6 +206,7 @@ def fold(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices, ch
     def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, _: Structure) -> Structure:
         start, stop = i * step, tf.minimum((i + 1) * step, rows)
         stored = host_store.read([(image, [(start, stop)]), (gradient, [(start, stop)])])
+        stored = [StripReader.staged(t, strips.device) for t in stored]
         with tf.device(strips.device):
             x, total_gradient = (
                 tf.cast(tf.ensure_shape(t, shape), graph.values[value].dtype) for t in stored

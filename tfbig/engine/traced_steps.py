@@ -154,14 +154,20 @@ def unflatten(structure: Any, tensors: Sequence[tf.Tensor]) -> Any:
 
 def _tensor(item: Any) -> Any:
     """Return an item of data as a tensor; None for missing data."""
-    return None if _is_missing(item) else tf.convert_to_tensor(item)
+    return None if _is_missing(item) else _on_host(item)
 
 
 def _spec(item: Any) -> Any:
     """Return the spec of an item of data; None for missing data."""
     if _is_missing(item) or isinstance(item, tf.TensorSpec):
         return None if _is_missing(item) else item
-    return tf.TensorSpec.from_tensor(tf.convert_to_tensor(item))
+    return tf.TensorSpec.from_tensor(_on_host(item))
+
+
+def _on_host(item: Any) -> tf.Tensor:
+    """Return an item of data as a tensor, in host memory if it is none yet: strips are cut there."""
+    with tf.device("/CPU:0"):
+        return tf.convert_to_tensor(item)
 
 
 def _is_missing(item: Any) -> bool:

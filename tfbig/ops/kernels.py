@@ -156,7 +156,12 @@ def pad(x: tf.Tensor, *amounts: Any, value: Any = 0) -> tf.Tensor:
     zero = tf.constant(0)
     numbers = [zero if isinstance(n, int) and n == 0 else n for pair in amounts for n in pair]
     paddings = tf.reshape(tf.stack([zero, zero, *numbers, zero, zero]), [-1, 2])
-    result = tf.pad(x, paddings, constant_values=tf.constant(value, x.dtype))
+    if isinstance(value, int) and value == 0:
+        result = tf.pad(x, paddings)
+    else:
+        with tf.device("/CPU:0"):  # where the kernel of an accelerator reads the value
+            filling = tf.constant(value, x.dtype)
+        result = tf.pad(x, paddings, constant_values=filling)
     result.set_shape([x.shape[0], *[None] * (x.shape.rank - 2), x.shape[-1]])
     return result
 

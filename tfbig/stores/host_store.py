@@ -25,7 +25,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfbig.errors import BudgetError
-from tfbig.stores import file_pool, tiled_store
+from tfbig.ops.kernels import take_rows
+from tfbig.stores import file_pool, parallel_copies, tiled_store
 from tfbig.stores.page_pool import POOL, TILES, Pool
 from tfbig.stores.row_bands import Bands, Writer
 from tfbig.stores.tiled_store import Tiling
@@ -199,17 +200,25 @@ def scatter(store: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
 def staged(rows: tf.Tensor) -> tf.Tensor:
     """Copy rows to page-locked host memory, for an accelerator.
 
-    TensorFlow allocates the result of an operation that an accelerator reads in page-locked memory. Copies from there
-    run in parallel to arithmetic. The memory of stores is not page-locked.
+    TensorFlow allocates the result of an operation in page-locked memory if an accelerator reads it: nothing else may
+    come between, not even an `EnsureShape` on the host. Copies from there run in parallel to arithmetic. The memory of
+    stores is not page-locked. Rows of one image are copied by several threads, as the parts of a concatenation.
 
     Args:
-        rows: Any tensor.
+        rows: `[N, rows, ..., C]`.
 
     Returns:
         The copy.
     """
     with tf.device("/CPU:0"):
-        return tf.ensure_shape(tf.raw_ops.DeepCopy(x=rows), rows.shape)
+        if rows.shape[0] != 1:
+            copied = tf.raw_ops.DeepCopy(x=rows)
+        else:
+            half = tf.shape(rows)[1] // 2
+            parts = [take_rows(rows, 0, half), take_rows(rows, half, tf.shape(rows)[1] - half)]
+            copied = tf.concat(parts, 1)
+    copied.set_shape(rows.shape)
+    return copied
 
 
 def zero(images: list[tf.Tensor], after: tf.Tensor) -> list[tf.Tensor]:
@@ -349,7 +358,7 @@ def _narrowed(
 
 
 def _write(store: np.ndarray, rows: np.ndarray, *firsts: int) -> tuple[int, int]:
-    store[_places(firsts, _stops(firsts, rows.shape[1:]))] = rows
+    parallel_copies.assign(store[_places(firsts, _stops(firsts, rows.shape[1:]))], rows)
     return firsts[0], firsts[0] + rows.shape[1]
 
 
@@ -434,7 +443,7 @@ def _add_to_tiles(
 
 
 def _add_tile(store: np.ndarray, tile: np.ndarray, *firsts: int) -> tuple[int, int]:
-    store[_places(firsts, _stops(firsts, tile.shape[1:]))] += tile
+    parallel_copies.add(store[_places(firsts, _stops(firsts, tile.shape[1:]))], tile)
     return firsts[0], firsts[0] + tile.shape[1]
 
 
@@ -444,8 +453,8 @@ def _add(
     stop = start + rows.shape[1]
     split = min(max(covered, start), stop)
     store[:, covered:start] = 0
-    store[:, start:split] += rows[:, : split - start]
-    store[:, split:stop] = rows[:, split - start :]
+    parallel_copies.add(store[:, start:split], rows[:, : split - start])
+    parallel_copies.assign(store[:, split:stop], rows[:, split - start :])
     store[:, max(covered, stop) : until] = 0
     return min(start, covered), max(stop, until)
 
