@@ -3,13 +3,15 @@
     python benchmarks/gpu.py exact [--side 512 --device 64MB]
     python benchmarks/gpu.py copies [--bytes 268435456]
     python benchmarks/gpu.py overlap [--network conv_chain --side 4096 --device 1GB --way default]
+    python benchmarks/gpu.py sizes [--network resnet18 --plain 4096 --streamed 4096 16384 --device 60GB --steps 10]
 
 `exact` compares one streamed training step with the plain one: in float64, and in float32 with and without TF32.
 `copies` times copies between host and device: of pageable memory, of rows staged in page-locked memory as the engine
 stages them, and of memory that the driver has page-locked; and rates that plans are made with. `overlap` traces a
 training step and prints the share of the time of copies during which a kernel ran; ways: `default`; `two`, the GPU
 divided into two logical devices; `timestamped`, TensorFlow's allocator that lets copies start before earlier kernels
-end. Each prints JSON lines.
+end. `sizes` times steps of images of some sizes with AdamW, plain and streamed, in one process; with `--policy
+mixed_float16`, five warm-up and ten steps it is the protocol of Big-Layers. Each prints JSON lines.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ Interval = tuple[int, int]
 
 def main() -> None:
     arguments = parse_arguments()
-    {"exact": exact, "copies": copies, "overlap": overlap}[arguments.what](arguments)
+    {"exact": exact, "copies": copies, "overlap": overlap, "sizes": sizes}[arguments.what](
+        arguments
+    )
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -47,13 +51,16 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     from benchmarks.networks import NETWORKS
 
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("what", choices=["exact", "copies", "overlap"])
+    parser.add_argument("what", choices=["exact", "copies", "overlap", "sizes"])
     parser.add_argument("--network", default="conv_chain", choices=list(NETWORKS))
     parser.add_argument("--side", type=int, help="rows and columns; by default 512, or 4096")
     parser.add_argument("--device", help="bytes for strips")
     parser.add_argument("--way", default="default", choices=["default", "two", "timestamped"])
-    parser.add_argument("--policy", default="float32", help="dtype policy of Keras, for `overlap`")
-    parser.add_argument("--steps", type=int, default=3, help="timed steps, for `overlap`")
+    parser.add_argument("--policy", default="float32", help="dtype policy of Keras")
+    parser.add_argument("--steps", type=int, default=3, help="timed steps")
+    parser.add_argument("--warmup", type=int, default=2, help="steps before")
+    parser.add_argument("--plain", type=int, nargs="*", default=[], help="sides, for `sizes`")
+    parser.add_argument("--streamed", type=int, nargs="*", default=[4096], help="sides")
     parser.add_argument("--bytes", type=int, default=2**28, help="of a copy")
     parser.add_argument("--trace", type=Path, help="file to write the trace to, .xplane.pb.gz")
     return parser.parse_args(words)
@@ -167,7 +174,8 @@ def copies(arguments: argparse.Namespace) -> None:
         def copy() -> tf.Tensor:
             with tf.device("/CPU:0"):
                 part = tf.numpy_function(lambda: rows, [], tf.float32)
-                part = tf.ensure_shape(host_store.staged(part) if staged else part, rows.shape)
+                part = tf.ensure_shape(part, rows.shape)
+                part = host_store.staged(part) if staged else part
             with tf.device("/GPU:0"):
                 return tf.identity(part)[0, 0, 0]
 
@@ -270,13 +278,13 @@ def overlap(arguments: argparse.Namespace) -> None:
     big.compile("adam", "mse")
     plan = big.plan(image.shape)
     print(plan, file=sys.stderr, flush=True)
-    seconds = step_seconds(big, image, label, arguments.steps)
+    seconds = step_seconds(big, image, label, arguments)[1]
     events = gpu_events(lambda: big.train_on_batch(image, label), arguments.trace)
     figures = overlap_figures(events)
     plain_seconds = None
     if devices is None:
         plain.compile("adam", "mse", jit_compile=False)
-        plain_seconds = step_seconds(plain, tf.constant(image), tf.constant(label), arguments.steps)
+        plain_seconds = step_seconds(plain, tf.constant(image), tf.constant(label), arguments)[1]
     print(
         report.line(
             f"gpu overlap {arguments.network}",
@@ -313,14 +321,16 @@ def configure(way: str) -> list[str] | None:
     return None
 
 
-def step_seconds(model: Any, image: Any, label: Any, steps: int) -> float:
-    """Return the median seconds of steps, after two that are not counted."""
-    seconds = []
-    for _ in range(2 + steps):
+def step_seconds(
+    model: Any, image: Any, label: Any, arguments: argparse.Namespace
+) -> tuple[float, float, float]:
+    """Return the seconds of the first step, the median of the steps after the warm-up, and the loss."""
+    seconds, loss = [], 0.0
+    for _ in range(arguments.warmup + arguments.steps):
         began = time.perf_counter()
-        float(model.train_on_batch(image, label))
+        loss = float(model.train_on_batch(image, label))
         seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds[2:])
+    return seconds[0], statistics.median(seconds[arguments.warmup :]), loss
 
 
 def gpu_events(work: Callable[[], object], keep: Path | None = None) -> list[tuple[Interval, str]]:
@@ -374,6 +384,58 @@ def overlap_figures(events: Sequence[tuple[Interval, str]]) -> dict[str, Any]:
     hidden = figures["copy_hidden"] * figures["copy_seconds"]
     figures["kernel_hides_share"] = round(hidden / max(figures["kernel_seconds"], 1e-12), 3)
     return figures
+
+
+# --------------------------------------------------------------------------------------- sizes
+
+
+def sizes(arguments: argparse.Namespace) -> None:
+    """Print the time and the peak memory of plain and streamed steps."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import tfbig
+    from benchmarks.networks import NETWORKS
+
+    keras.config.set_dtype_policy(arguments.policy)
+    cases = [("plain", side) for side in arguments.plain]
+    for way, side in [*cases, *(("streamed", side) for side in arguments.streamed)]:
+        keras.utils.set_random_seed(0)
+        model, figures = NETWORKS[arguments.network](), {}
+        with tf.device("/CPU:0" if way == "streamed" else "/GPU:0"):
+            image = tf.constant(np.random.default_rng(0).random((1, side, side, 3), np.float32))
+        optimizer = keras.optimizers.AdamW(1e-5, 1e-4)
+        if way == "plain":
+            model.compile(optimizer, "mse", jit_compile=False)
+        else:
+            budget = tfbig.Budget(device=arguments.device, disk=0)
+            model = tfbig.stream(model, budget, plain_if_small=False)
+            model.compile(optimizer, "mse")
+            plan = model.plan(tuple(image.shape))
+            figures = {"predicted_seconds": round(plan.seconds, 3), "strips": plan.strips}
+            figures |= {"planned_device_bytes": plan.projected.device}
+            figures |= {"planned_host_bytes": plan.projected.host}
+        tf.config.experimental.reset_memory_stats("GPU:0")
+        first, seconds, loss = step_seconds(model, image, tf.ones((1, 1)), arguments)
+        peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
+        print(
+            report.line(
+                f"gpu sizes {arguments.network}",
+                [side, side, 3],
+                way=way,
+                policy=arguments.policy,
+                device=arguments.device if way == "streamed" else None,
+                steps=arguments.steps,
+                seconds=round(seconds, 3),
+                first_seconds=round(first, 1),
+                device_peak_bytes=peak,
+                loss=loss,
+                **figures,
+            ),
+            flush=True,
+        )
+        del model, image
 
 
 def union(intervals: Sequence[Interval]) -> list[Interval]:

@@ -143,6 +143,10 @@ def _copy_seconds(block: np.ndarray, device: str | None) -> float:
 def _there_and_back(rows: np.ndarray, target: np.ndarray, device: str) -> Callable[[], object]:
     """Return a function that copies rows to a device and back, as strips are."""
 
+    def take_back(result: np.ndarray) -> np.ndarray:
+        parallel_copies.assign(target, result)
+        return np.zeros((), np.int32)
+
     @tf.function(autograph=False)
     def copy() -> tf.Tensor:
         with tf.device("/CPU:0"):
@@ -151,9 +155,7 @@ def _there_and_back(rows: np.ndarray, target: np.ndarray, device: str) -> Callab
         with tf.device(device):
             changed = read + 1
         with tf.device("/CPU:0"):
-            return callbacks.numpy_function(
-                lambda x: parallel_copies.assign(target, x) or np.int32(0), [changed], tf.int32
-            )
+            return callbacks.numpy_function(take_back, [changed], tf.int32)
 
     return lambda: copy().numpy()
 

@@ -7,6 +7,7 @@ connections compute the same function of their tensors; it is traced for the fir
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -16,17 +17,21 @@ from tfbig.system import callbacks, tensorflow_internals, traces
 
 Structure = Any
 
+HOST = "/CPU:0"
+"""Device of the stores and of all small tensors."""
+
 
 class Functions:
     """Functions of `SweepTensors`, each traced once for tensors with the same structure and types.
 
     Args:
-        inline: Whether to inline all calls into one graph. A function that is called moves its arguments to the device
-            that it runs on, images of another device included. Inlined calls are optimised and placed one by one.
+        device: Device that computes strips; None leaves it to TensorFlow. With one, all calls are inlined into one
+            graph: a function that is called moves its arguments to the device that it runs on, images of another
+            device included. Calls and their results are then on this device; what is inside a function names its own.
     """
 
-    def __init__(self, inline: bool = False) -> None:
-        self._inline = inline
+    def __init__(self, device: str | None = None) -> None:
+        self._device = device
         self._traced: dict[Any, tuple[Any, list[Structure]]] = {}
 
     def call(
@@ -39,27 +44,42 @@ class Functions:
         shape = repr(tf.nest.map_structure(lambda _: 0, fields))
         whole = (key, shape, tuple(map(repr, specs)))
         if whole not in self._traced:
-            self._traced[whole] = _trace(function, fields, specs, self._inline)
+            self._traced[whole] = _trace(function, fields, specs, self._device)
         traced, structure = self._traced[whole]
         callbacks.hold_those_of(
             traced
         )  # the program may be dropped before the function that is being traced
-        with tensorflow_internals.stop_recording():  # the engine computes the gradients
+        # The engine computes the gradients, so no tape records the call.
+        with tensorflow_internals.stop_recording(), placed(self._device):
             results = traced(*flat)
         return tf.nest.pack_sequence_as(structure[0], tf.nest.flatten(results))
 
 
-def _trace(function: Any, fields: dict[str, Any], specs: list[tf.TensorSpec], inline: bool) -> Any:
+def _trace(
+    function: Any, fields: dict[str, Any], specs: list[tf.TensorSpec], device: str | None
+) -> Any:
+    """Return the trace of a function, and the structure of its results.
+
+    TensorFlow puts the results of a function on the device under which it is traced. On the host, images that are kept
+    on an accelerator would be copied there and back after every sweep.
+    """
     structure: list[Structure] = []
 
     def run(*flat: tf.Tensor) -> list[tf.Tensor]:
-        results = function(SweepTensors(**tf.nest.pack_sequence_as(fields, flat)))
+        with placed(device and HOST):
+            results = function(SweepTensors(**tf.nest.pack_sequence_as(fields, flat)))
         structure[:] = [results]
         return tf.nest.flatten(results)
 
-    attributes = {} if inline else {"_noinline": True}
+    attributes = {} if device else {"_noinline": True}
     traced = tf.function(run, autograph=False, experimental_attributes=attributes)
-    return traces.concrete(traced, *specs), structure
+    with placed(device):
+        return traces.concrete(traced, *specs), structure
+
+
+def placed(device: str | None) -> AbstractContextManager[Any]:
+    """Place operations on a device; None leaves them where they are."""
+    return nullcontext() if device is None else tf.device(device)
 
 
 def _specs(name: str, field: Structure) -> Structure:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
 from tfbig.engine import step_progress
-from tfbig.engine.shared_traces import Functions
+from tfbig.engine.shared_traces import HOST, Functions, placed
 from tfbig.engine.step_geometry import KINDS
 from tfbig.engine.sweep_state import StepState, SweepTensors
 from tfbig.plan.canonical import Canonical
 from tfbig.plan.prepared_graph import PreparedGraph
 from tfbig.plan.sweeps import Store, Sweep
 from tfbig.stores import device_store, host_store
-
-HOST = "/CPU:0"
-"""Device of the stores and of all small tensors."""
 
 
 class SweepCalls:
@@ -36,11 +33,11 @@ class SweepCalls:
         self.devices = devices
         self.folder = folder
         self._canonical: dict[Sweep, Canonical] = {}
-        self._functions = Functions(inline=any(devices))
+        self._functions = Functions(devices[0])
 
     def on_host(self) -> AbstractContextManager[Any]:
         """Place operations on the host unless they name a device; an accelerator would hold whole images."""
-        return tf.device(HOST) if any(self.devices) else nullcontext()
+        return placed(HOST if any(self.devices) else None)
 
     def held_on_host(self, images: dict[int, tf.Tensor]) -> dict[int, tf.Tensor]:
         """Return the input images in host memory; otherwise every strip would copy a whole one from the device."""
@@ -147,12 +144,12 @@ class SweepCalls:
         Returns:
             Images by value id.
         """
-        shapes = state.geometry.shapes
+        kept = [v for v in values if v in state.layout.kept]
+        shapes = {v: tf.cast(state.geometry.shapes[v], tf.int32) for v in kept}
         with tf.device(self.devices[0]):
             return {
-                v: device_store.allocate(tf.cast(shapes[v], tf.int32), self.graph.values[v].dtype)
-                for v in values
-                if v in state.layout.kept
+                v: device_store.allocate(shape, self.graph.values[v].dtype)
+                for v, shape in shapes.items()
             }
 
 

@@ -31,9 +31,9 @@ def allocate(shape: tf.Tensor, dtype: Any) -> tf.Tensor:
         The list of pages, a scalar tensor of type variant.
     """
     page = _page(shape)
-    return tf.raw_ops.TensorListReserve(
-        element_shape=page, num_elements=-(-shape[1] // page[1]), element_dtype=dtype
-    )
+    with _integers():
+        count = -(-shape[1] // page[1])
+    return tf.raw_ops.TensorListReserve(element_shape=page, num_elements=count, element_dtype=dtype)
 
 
 def read(image: tf.Tensor, shape: tf.Tensor, dtype: Any, start: Any, stop: Any) -> tf.Tensor:
@@ -49,10 +49,11 @@ def read(image: tf.Tensor, shape: tf.Tensor, dtype: Any, start: Any, stop: Any) 
     Returns:
         Tensor `[N, stop - start, ..., C]`.
     """
-    rows = _page(shape)[1]
-    first, last = start // rows, -(-stop // rows)
-    joined = _joined(image, shape, dtype, first, last)
-    return take_rows(joined, start - first * rows, stop - start)
+    page = _page(shape)
+    with _integers():
+        first, last = start // page[1], -(-stop // page[1])
+        skipped, taken = start - first * page[1], stop - start
+    return take_rows(_joined(image, page, dtype, first, last), skipped, taken)
 
 
 def add(image: tf.Tensor, shape: tf.Tensor, start: Any, rows: tf.Tensor) -> tf.Tensor:
@@ -67,35 +68,47 @@ def add(image: tf.Tensor, shape: tf.Tensor, start: Any, rows: tf.Tensor) -> tf.T
     Returns:
         The list of pages of the sum.
     """
-    page = _page(shape)
-    stop = start + tf.shape(rows)[1]
-    first, last = start // page[1], -(-stop // page[1])
-    around = (start - first * page[1], last * page[1] - stop)
+    page, height = _page(shape), tf.shape(rows)[1]
+    with _integers():
+        stop = start + height
+        first, last = start // page[1], -(-stop // page[1])
+        around = (start - first * page[1], last * page[1] - stop)
+        parts = tf.concat([shape[:1], [last - first], page[1:]], 0)
+        indices = tf.range(first, last)
     wide = pad(rows, around, *[(0, 0)] * (rows.shape.rank - 3))
-    total = _joined(image, shape, rows.dtype, first, last) + wide
-    parted = tf.reshape(total, tf.concat([shape[:1], [last - first], page[1:]], 0))
+    total = _joined(image, page, rows.dtype, first, last) + wide
     return tf.raw_ops.TensorListScatterIntoExistingList(
-        input_handle=image, tensor=_swapped(parted), indices=tf.range(first, last)
+        input_handle=image, tensor=_swapped(tf.reshape(total, parts)), indices=indices
     )
+
+
+def _integers() -> Any:
+    """Return a context for integer arithmetic, on the host.
+
+    On a GPU, products of integers are kernels: they wait for all kernels before them, and the host for their result.
+    """
+    return tf.device("/CPU:0")
 
 
 def _page(shape: tf.Tensor) -> tf.Tensor:
     """Return the shape of a page, `[N, rows, ..., C]`."""
-    row = tf.reduce_prod(shape[:1]) * tf.reduce_prod(shape[2:])
-    most = tf.maximum(PAGE_ELEMENTS // tf.maximum(row, 1), 1)
-    rows = tf.minimum(-(-shape[1] // PAGES), most)
-    return tf.concat([shape[:1], [rows], shape[2:]], 0)
+    with _integers():
+        row = tf.reduce_prod(shape[:1]) * tf.reduce_prod(shape[2:])
+        most = tf.maximum(PAGE_ELEMENTS // tf.maximum(row, 1), 1)
+        rows = tf.minimum(-(-shape[1] // PAGES), most)
+        return tf.concat([shape[:1], [rows], shape[2:]], 0)
 
 
-def _joined(image: tf.Tensor, shape: tf.Tensor, dtype: Any, first: Any, last: Any) -> tf.Tensor:
+def _joined(image: tf.Tensor, page: tf.Tensor, dtype: Any, first: Any, last: Any) -> tf.Tensor:
     """Return pages `first` to `last - 1` as one image; pages that were never written are zeros."""
-    page = _page(shape)
+    with _integers():
+        indices = tf.range(first, last)
+        whole = tf.concat([page[:1], [-1], page[2:]], 0)
     pages = tf.raw_ops.TensorListGather(
-        input_handle=image, indices=tf.range(first, last), element_shape=page, element_dtype=dtype
+        input_handle=image, indices=indices, element_shape=page, element_dtype=dtype
     )
-    rank = shape.shape[0]
-    pages = tf.ensure_shape(pages, [None] * (rank + 1))
-    return tf.reshape(_swapped(pages), tf.concat([shape[:1], [-1], page[2:]], 0))
+    pages = tf.ensure_shape(pages, [None] * (page.shape[0] + 1))
+    return tf.reshape(_swapped(pages), whole)
 
 
 def _swapped(pages: tf.Tensor) -> tf.Tensor:
