@@ -143,6 +143,27 @@ CASES = {
     ),
     "patchgd": Case("memory of PatchGD over the side of the image", "patchgd_memory.py"),
     "profile": Case("where the time of a step goes", "profile.py --network resnet18 --side 2048"),
+    "gpu-exact": Case(
+        "a streamed step of ResNet-18 against the plain one", "gpu.py exact", gpu=True
+    ),
+    "gpu-copies": Case("copies between host and GPU", "gpu.py copies", gpu=True),
+    **{
+        f"gpu-overlap-{way}": Case(
+            f"the share of copies that arithmetic hides: {about}",
+            f"gpu.py overlap --way {way}",
+            gpu=True,
+        )
+        for way, about in (
+            ("default", "as it is"),
+            ("two", "two logical devices on one GPU"),
+            ("timestamped", "TensorFlow's allocator with time stamps"),
+        )
+    },
+    "gpu-sizes": Case(
+        "five convolutions by the protocol of the paper, in one process",
+        "gpu.py sizes --policy mixed_float16 --plain 4096 --streamed 4096 16384 --device 60GB --warmup 5 --steps 10",
+        gpu=True,
+    ),
     **{
         f"gpu-{network}-{side}": Case(
             f"{network} at {side} x {side} on a GPU, as the paper measures",

@@ -22,7 +22,7 @@ def about(lines: list[dict[str, Any]]) -> str:
         "BatchNormalization trained. Times of two CPU cores are at the default rates of a two-core machine; runs of "
         f"{len(ratios)} large images took {min(ratios):.1f} to {max(ratios):.1f} times the prediction, beside other "
         "work ([measured](../measured.md#other-networks)). Times of cards assume half of the peak of operations in "
-        "float32 that the maker states, 0.8 of its memory bandwidth, and half of PCIe 4.0; tfbig has not been run on a "
+        "float32 that the maker states, 0.8 of its memory bandwidth, and half of PCIe 4.0; none has been run on a "
         "GPU yet, so they say no more than the order of magnitude. `--store bfloat16` needs about half of memory and "
         "disk. A program has 0.85 of the host memory, 0.8 of that of a card, and 1 TB of scratch disk. Your own case: "
         "`tfbig plan NETWORK 32768x32768 --host-memory 64GB`."

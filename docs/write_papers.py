@@ -22,7 +22,7 @@ STATES = {
     "differs": "implemented in another way, which the row describes",
     "needs data": "implemented; the result needs data that are not public, or too large for a machine with two cores",
     "needs time": "implemented; the result needs days or weeks on a machine with two cores",
-    "needs a GPU": "implemented; the result needs an accelerator, on which it has not been run",
+    "needs a GPU": "implemented; the result needs an accelerator, on which this part has not been run",
 }
 FIGURE = re.compile(r"\{([^{}|]+)\|([^{}|]+)\|([^{}|]*)\}")
 

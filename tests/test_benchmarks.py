@@ -23,6 +23,7 @@ from benchmarks import (
     compare,
     end_to_end,
     first_step,
+    gpu,
     mil_loss,
     profile,
     qmnist_variants,
@@ -260,3 +261,27 @@ def test_patch_generator(pictures: Path) -> None:
     assert [x["way"] for x in lines] == ["share 0.5", "share 1.0"]
     assert all(0 < x["halves"] < x["untrained"] for x in lines)
     assert len({x["untrained"] for x in lines}) == 1
+
+
+def test_overlap_of_copies_and_kernels() -> None:
+    """Copies from 0 to 10 and 20 to 30, of which kernels hide 5 and all; what runs twice counts once."""
+    second = 10**12
+    events = [
+        ((0, 10 * second), "MemcpyH2D"),
+        ((20 * second, 30 * second), "MemcpyD2H"),
+        ((5 * second, 40 * second), "conv_kernel"),
+        ((6 * second, 7 * second), "add_kernel"),
+        ((50 * second, 60 * second), "Memset"),
+    ]
+    found = gpu.overlap_figures(events)
+    assert found["kernel_seconds"] == 35
+    assert (found["to_device_seconds"], found["to_device_hidden"]) == (10, 0.5)
+    assert (found["to_host_seconds"], found["to_host_hidden"]) == (10, 1)
+    assert (found["copy_seconds"], found["copy_hidden"]) == (20, 0.75)
+    assert found["events"] == 5
+
+
+def test_differences_are_relative_to_the_norm() -> None:
+    theirs = {"loss": [np.array(3.0)], "gradients": [np.array([3.0]), np.array([[4.0]])]}
+    ours = {"loss": [np.array(3.0)], "gradients": [np.array([3.0]), np.array([[4.5]])]}
+    assert gpu.differences(ours, theirs) == {"loss": 0, "gradients": 0.1}
