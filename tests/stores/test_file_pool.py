@@ -53,6 +53,25 @@ def test_content(pool: file_pool.FilePool) -> None:
     np.testing.assert_array_equal(array, numbers)
 
 
+def mapped_bytes() -> int:
+    """Return the bytes of files that this process has in memory; a temporary folder may be in memory itself."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(int(x.split()[1]) * 1024 for x in lines if x.startswith(("RssFile", "RssShmem")))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux reports the memory of files")
+def test_zeros_are_not_kept_in_memory(pool: file_pool.FilePool) -> None:
+    """All of the array would be 160 MB; of zeros, 16 MiB are in memory at a time, and none afterwards."""
+    array = pool.array((2, 100, 200, 1000), np.float32)
+    array[...] = 1
+    assert mapped_bytes() > array.nbytes  # otherwise the next lines show nothing
+    pool.forget_all()
+    before = mapped_bytes()
+    pool.clear(array)
+    assert mapped_bytes() - before < 2**22
+    assert not array.any()
+
+
 def test_rows_beyond_two_gigabytes(pool: file_pool.FilePool) -> None:
     """TensorFlow passes rows as int32; offsets in bytes exceed this type."""
     array = pool.array((1, 60, 1000), np.float32, wish=2**31 + 64)

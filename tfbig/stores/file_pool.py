@@ -18,6 +18,9 @@ import numpy as np
 from tfbig.errors import BudgetError
 from tfbig.stores.page_pool import Pool, halving
 
+CLEARED_BYTES = 2**24
+"""Bytes of an array that are filled with zeros at a time."""
+
 
 class FilePool(Pool):
     """Arrays in a nameless file.
@@ -98,6 +101,17 @@ class FilePool(Pool):
         """
         for image in array:
             self._rows("MADV_DONTNEED", image, start, stop)
+
+    def clear(self, array: np.ndarray) -> None:
+        """Fill an array with zeros, of which few are in memory at a time.
+
+        Args:
+            array: `[N, H, ...]`, an array in the file.
+        """
+        rows = max(CLEARED_BYTES // max(array.nbytes // max(array.shape[1], 1), 1), 1)
+        for start in range(0, array.shape[1], rows):
+            array[:, start : start + rows] = 0
+            self.forget(array, start, start + rows)
 
     def drop(self, part: np.ndarray) -> None:
         """Let the system write a contiguous part of an array to the file and reuse its memory.

@@ -234,7 +234,11 @@ def zero(images: list[tf.Tensor], after: tf.Tensor) -> list[tf.Tensor]:
 
     def fill(_: np.ndarray, *images: np.ndarray) -> None:
         for image in images:
-            image[...] = 0
+            file = file_pool.pool_of(image)
+            if file is None:
+                image[...] = 0
+            else:
+                file.clear(image)
 
     filled = callbacks.numpy_function(fill, [after, *images], [])
     with tf.control_dependencies([filled]):
