@@ -233,3 +233,15 @@ def test_staged_is_a_copy() -> None:
     copied = host_store.staged(rows)
     np.testing.assert_array_equal(copied, rows)
     assert copied.shape == rows.shape
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 0, 2, 3), (1, 1, 2, 3), (1, 5, 2, 3), (2, 5, 2, 3), (1, 5, 3)]
+)
+def test_staged_equals_its_rows(shape: tuple[int, ...]) -> None:
+    """Rows of one image are copied in two parts, whose sizes may differ or be zero."""
+    rows = tf.constant(numbers(*shape))
+    unknown = tf.TensorSpec([shape[0], *[None] * (len(shape) - 2), shape[-1]], tf.float32)
+    copied = tf.function(host_store.staged, input_signature=[unknown], autograph=False)(rows)
+    np.testing.assert_array_equal(copied, rows)
+    assert copied.shape == shape

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 LEAST_BYTES = 2**22
-"""Fewest bytes that a thread copies; below, starting it takes longer than it saves."""
+"""Fewest bytes that a thread copies."""
 
 THREADS = (
     min(4, max(1, len(os.sched_getaffinity(0)) // 4)) if hasattr(os, "sched_getaffinity") else 1
