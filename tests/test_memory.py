@@ -7,6 +7,8 @@ import sys
 import pytest
 from samples import ENVIRONMENT, PROGRAMS, ROOT
 
+from tfbig.system import tensorflow_internals
+
 CASES = [
     ("unet", 4096, "64MB"),
     ("unet", 8192, "256MB"),
@@ -27,6 +29,14 @@ NETWORKS = [
     ("MobileNetV2", "768x768", "plain", "training"),
     ("ResNet50", "768x768", "plain", "inference"),
 ]
+
+
+def least_share():
+    """Return the least share of a plan that is used; what it counts besides images was fitted to kernels of oneDNN.
+
+    Without them, VGG16 takes 0.57 to 0.61 of its plan in five runs, see docs/measured.md.
+    """
+    return 0.6 if tensorflow_internals.uses_onednn() else 0.5
 
 
 def last_line(script, *words):
@@ -58,7 +68,7 @@ def test_memory_of_a_network_stays_within_the_plan(network, size, budget, kind):
     """The part that does not depend on the image is most of it: traces, and the gradients of the weights."""
     script = ROOT / "benchmarks" / "plan_holds.py"
     figures = last_line(script, "--only", network, size, budget, kind)
-    assert 0.6 * figures["planned"] <= figures["measured"] <= figures["planned"]
+    assert least_share() * figures["planned"] <= figures["measured"] <= figures["planned"]
 
 
 @pytest.mark.memory
