@@ -20,10 +20,8 @@ import argparse
 import ctypes
 import gzip
 import os
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,7 +31,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from benchmarks import report
+from benchmarks import profile, report
 
 Interval = tuple[int, int]
 """First and last picosecond."""
@@ -335,22 +333,9 @@ def step_seconds(
 
 def gpu_events(work: Callable[[], object], keep: Path | None = None) -> list[tuple[Interval, str]]:
     """Return what ran on the GPU during `work`: when, and its name."""
-    import tensorflow as tf
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    profiler = tf.profiler.experimental
-    with tempfile.TemporaryDirectory() as folder:
-        profiler.start(folder, profiler.ProfilerOptions(host_tracer_level=1, python_tracer_level=0))
-        try:
-            work()
-        finally:
-            profiler.stop()
-        (file,) = Path(folder).rglob("*.xplane.pb")
-        if keep is not None:
-            with file.open("rb") as source, gzip.open(keep, "wb") as target:
-                shutil.copyfileobj(source, target)
-        space = xplane_pb2.XSpace()
-        space.ParseFromString(file.read_bytes())
+    space = profile.record(work, level=1)
+    if keep is not None:
+        keep.write_bytes(gzip.compress(space.SerializeToString()))
     events = []
     for plane in space.planes:
         if not plane.name.startswith("/device:GPU"):
@@ -368,22 +353,33 @@ def gpu_events(work: Callable[[], object], keep: Path | None = None) -> list[tup
 def overlap_figures(events: Sequence[tuple[Interval, str]]) -> dict[str, Any]:
     """Return seconds of kernels and of copies, and the share of the copies during which a kernel ran."""
 
-    def is_copy(name: str) -> bool:
-        return "memcpyh2d" in name.lower() or "memcpyd2h" in name.lower()
+    def named(*words: str) -> list[Interval]:
+        return union([at for at, name in events if name.lower().startswith(words)])
 
-    kernels = union([at for at, name in events if "mem" not in name.lower()[:3]])
-    to_device = union([at for at, name in events if "memcpyh2d" in name.lower()])
-    to_host = union([at for at, name in events if "memcpyd2h" in name.lower()])
-    both = union([at for at, name in events if is_copy(name)])
+    kernels = union([at for at, name in events if not name.lower().startswith("mem")])
     figures: dict[str, Any] = {"kernel_seconds": seconds_of(kernels), "events": len(events)}
-    for name, intervals in (("to_device", to_device), ("to_host", to_host), ("copy", both)):
-        hidden = seconds_of(union(intervals)) + seconds_of(kernels)
-        hidden -= seconds_of(union([*intervals, *kernels]))
-        figures[f"{name}_seconds"] = seconds_of(intervals)
-        figures[f"{name}_hidden"] = round(hidden / max(seconds_of(intervals), 1e-12), 3)
-    hidden = figures["copy_hidden"] * figures["copy_seconds"]
-    figures["kernel_hides_share"] = round(hidden / max(figures["kernel_seconds"], 1e-12), 3)
+    copies = {"to_device": ("memcpyh2d",), "to_host": ("memcpyd2h",)}
+    for name, words in {**copies, "copy": ("memcpyh2d", "memcpyd2h")}.items():
+        taken = seconds_of(named(*words))
+        hidden = taken + seconds_of(kernels) - seconds_of(union([*named(*words), *kernels]))
+        figures |= {f"{name}_seconds": taken, f"{name}_hidden": round(hidden / (taken or 1), 3)}
     return figures
+
+
+def union(intervals: Sequence[Interval]) -> list[Interval]:
+    """Return disjoint intervals that cover the same time."""
+    merged: list[Interval] = []
+    for start, stop in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], stop)
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def seconds_of(intervals: Sequence[Interval]) -> float:
+    """Return the total length of disjoint intervals in seconds."""
+    return sum(stop - start for start, stop in intervals) / 1e12
 
 
 # --------------------------------------------------------------------------------------- sizes
@@ -436,22 +432,6 @@ def sizes(arguments: argparse.Namespace) -> None:
             flush=True,
         )
         del model, image
-
-
-def union(intervals: Sequence[Interval]) -> list[Interval]:
-    """Return disjoint intervals that cover the same time."""
-    merged: list[Interval] = []
-    for start, stop in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(merged[-1][1], stop)
-        else:
-            merged.append((start, stop))
-    return merged
-
-
-def seconds_of(intervals: Sequence[Interval]) -> float:
-    """Return the total length of disjoint intervals in seconds."""
-    return sum(stop - start for start, stop in intervals) / 1e12
 
 
 if __name__ == "__main__":

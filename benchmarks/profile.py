@@ -127,14 +127,19 @@ def timed() -> dict[str, float]:
     return taken
 
 
-def traced(work: Callable[[], object]) -> list[Event]:
-    """Return the operations that ran during `work`."""
+def record(work: Callable[[], object], level: int = 2) -> Any:
+    """Return the trace of `work` by TensorFlow's profiler, an `XSpace`.
+
+    Args:
+        work: What to trace.
+        level: Detail of what the host does, as in `ProfilerOptions`.
+    """
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     profiler = tf.profiler.experimental
     with tempfile.TemporaryDirectory() as folder:
-        profiler.start(folder, profiler.ProfilerOptions(host_tracer_level=2, python_tracer_level=0))
+        profiler.start(folder, profiler.ProfilerOptions(level, python_tracer_level=0))
         try:
             work()
         finally:
@@ -142,8 +147,13 @@ def traced(work: Callable[[], object]) -> list[Event]:
         (file,) = Path(folder).rglob("*.xplane.pb")
         space = xplane_pb2.XSpace()
         space.ParseFromString(file.read_bytes())
+    return space
+
+
+def traced(work: Callable[[], object]) -> list[Event]:
+    """Return the operations that ran during `work`."""
     events = []
-    for plane in space.planes:
+    for plane in record(work).planes:
         on_gpu = "GPU" in plane.name
         for line in plane.lines:
             for event in line.events:

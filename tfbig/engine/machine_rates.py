@@ -20,6 +20,7 @@ from tfbig.plan.plan import Rates
 from tfbig.stores import host_store, parallel_copies
 from tfbig.stores.file_pool import FilePool
 from tfbig.system import callbacks
+from tfbig.system.backend import HOST
 
 IMAGE_SHAPE = (1, 256, 256, 64)
 IMAGE_SIZE = math.prod(IMAGE_SHAPE)
@@ -149,12 +150,12 @@ def _there_and_back(rows: np.ndarray, target: np.ndarray, device: str) -> Callab
 
     @tf.function(autograph=False)
     def copy() -> tf.Tensor:
-        with tf.device("/CPU:0"):
+        with tf.device(HOST):
             read = callbacks.numpy_function(lambda: rows, [], tf.float32, stateful=False)
             read = host_store.staged(tf.ensure_shape(read, rows.shape))
         with tf.device(device):
             changed = read + 1
-        with tf.device("/CPU:0"):
+        with tf.device(HOST):
             return callbacks.numpy_function(take_back, [changed], tf.int32)
 
     return lambda: copy().numpy()

@@ -14,11 +14,9 @@ import tensorflow as tf
 
 from tfbig.engine.sweep_state import SweepTensors
 from tfbig.system import callbacks, tensorflow_internals, traces
+from tfbig.system.backend import HOST
 
 Structure = Any
-
-HOST = "/CPU:0"
-"""Device of the stores and of all small tensors."""
 
 
 class Functions:

@@ -9,13 +9,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.engine import step_progress
-from tfbig.engine.shared_traces import HOST, Functions, placed
+from tfbig.engine.shared_traces import Functions, placed
 from tfbig.engine.step_geometry import KINDS
 from tfbig.engine.sweep_state import StepState, SweepTensors
 from tfbig.plan.canonical import Canonical
 from tfbig.plan.prepared_graph import PreparedGraph
 from tfbig.plan.sweeps import Store, Sweep
 from tfbig.stores import device_store, host_store
+from tfbig.system.backend import HOST
 
 
 class SweepCalls:

@@ -19,6 +19,7 @@ from tfbig.engine.program import Program
 from tfbig.geometry.background import Background
 from tfbig.plan.sweeps import Layout
 from tfbig.system import traces
+from tfbig.system.backend import HOST
 
 
 class Found(NamedTuple):
@@ -166,7 +167,7 @@ def _spec(item: Any) -> Any:
 
 def _on_host(item: Any) -> tf.Tensor:
     """Return an item of data as a tensor, in host memory if it is none yet: strips are cut there."""
-    with tf.device("/CPU:0"):
+    with tf.device(HOST):
         return tf.convert_to_tensor(item)
 
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfbig.geometry.windows import Resize, Transposed, Window
 from tfbig.system import traces
+from tfbig.system.backend import HOST
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def pad(x: tf.Tensor, *amounts: Any, value: Any = 0) -> tf.Tensor:
     if isinstance(value, int) and value == 0:
         result = tf.pad(x, paddings)
     else:
-        with tf.device("/CPU:0"):  # where the kernel of an accelerator reads the value
+        with tf.device(HOST):  # where the kernel of an accelerator reads the value
             filling = tf.constant(value, x.dtype)
         result = tf.pad(x, paddings, constant_values=filling)
     result.set_shape([x.shape[0], *[None] * (x.shape.rank - 2), x.shape[-1]])

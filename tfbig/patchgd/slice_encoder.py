@@ -22,8 +22,8 @@ import tensorflow as tf
 
 from tfbig.geometry.windows import partition
 from tfbig.system import traces
+from tfbig.system.backend import HOST
 
-HOST = "/CPU:0"
 Take = Callable[[tf.Tensor], tf.Tensor]
 """Function from numbers of patches `[N, k]` to the patches `[N, k, *patch, C]`."""
 

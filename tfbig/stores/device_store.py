@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfbig.ops.kernels import pad, take_rows
 from tfbig.plan.plan import PAGE_ELEMENTS, PAGES
+from tfbig.system.backend import HOST
 
 
 def is_list(image: tf.Tensor) -> bool:
@@ -87,7 +88,7 @@ def _integers() -> Any:
 
     On a GPU, products of integers are kernels: they wait for all kernels before them, and the host for their result.
     """
-    return tf.device("/CPU:0")
+    return tf.device(HOST)
 
 
 def _page(shape: tf.Tensor) -> tf.Tensor:

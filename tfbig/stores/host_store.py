@@ -31,6 +31,7 @@ from tfbig.stores.page_pool import POOL, TILES, Pool
 from tfbig.stores.row_bands import Bands, Writer
 from tfbig.stores.tiled_store import Tiling
 from tfbig.system import callbacks
+from tfbig.system.backend import HOST
 from tfbig.system.budget import available_bytes
 from tfbig.system.progress import METER
 from tfbig.units import format_bytes
@@ -210,7 +211,7 @@ def staged(rows: tf.Tensor) -> tf.Tensor:
     Returns:
         The copy.
     """
-    with tf.device("/CPU:0"):
+    with tf.device(HOST):
         if rows.shape[0] != 1:
             copied = tf.raw_ops.DeepCopy(x=rows)
         else:

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from tfbig.system import startup_logs
 
+HOST = "/CPU:0"
+"""Device of stores, of inputs, and of all small tensors."""
+
 
 def check() -> None:
     """Check that Keras 3 with the TensorFlow backend will be used.
