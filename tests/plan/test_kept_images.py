@@ -13,7 +13,7 @@ from graphs import (
 )
 
 from tfbig.plan import kept_images, placement
-from tfbig.plan.plan import PAGES, Rates
+from tfbig.plan.plan import PAGES, PAGES_OF_STRIP, Rates
 from tfbig.plan.pricing import Pricing
 
 
@@ -46,8 +46,21 @@ def test_kept_images_have_the_type_of_the_layers() -> None:
     inner = {v for sweep in plan.sweeps for v in sweep.writes}.difference(graph.outputs)
     assert whole.layout.kept == inner
     for value in inner:
-        narrow = plan.image_bytes[value]
-        assert whole.image_bytes[value] == 2 * narrow + 2 * narrow * plan.strips // PAGES
+        size = 2 * plan.image_bytes[value]
+        assert whole.image_bytes[value] == size + size * (plan.strips - 1) // plan.pages
+
+
+def test_pages_are_few_for_few_strips() -> None:
+    """There are as many for each strip, up to a limit, so that old versions are a small part of the image."""
+    graph = deep_graph(2)
+    planner = make_planner(graph, PLENTY, keeps=True)
+    problem = planner._problem(1, squares(graph, 512), planner.limits)
+    plans = [Pricing(problem).price(planner.prepared.straight, n) for n in (PLENTY, 2**23, 2**19)]
+    assert [plan.pages for plan in plans] == [
+        min(PAGES_OF_STRIP * plan.strips, PAGES) for plan in plans
+    ]
+    assert plans[0].pages == PAGES_OF_STRIP
+    assert plans[0].strips == 1 < plans[1].strips < PAGES // PAGES_OF_STRIP < plans[2].strips
 
 
 def test_device_bytes_are_the_most_of_strips_and_kept_images_at_a_moment() -> None:

@@ -16,12 +16,13 @@ from tfbig.stores import device_store
     input_signature=[
         tf.TensorSpec([None, None, 3, 2]),
         *[tf.TensorSpec([None], tf.int32)] * 2,
+        tf.TensorSpec([], tf.int32),
     ]
 )
-def summed(x: tf.Tensor, starts: tf.Tensor, stops: tf.Tensor) -> tf.Tensor:
+def summed(x: tf.Tensor, starts: tf.Tensor, stops: tf.Tensor, pages: tf.Tensor) -> tf.Tensor:
     """Return an image to which rows `starts[i]` to `stops[i]` of `x` are added, in a loop over i."""
     shape = tf.shape(x)
-    image = device_store.allocate(shape, x.dtype)
+    image = device_store.allocate(shape, x.dtype, pages)
 
     def body(i: tf.Tensor, image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         rows = x[:, starts[i] : stops[i]]
@@ -37,8 +38,9 @@ def summed(x: tf.Tensor, starts: tf.Tensor, stops: tf.Tensor) -> tf.Tensor:
     batch=st.integers(1, 2),
     strips=st.integers(1, 9),
     halo=st.integers(0, 5),
+    pages=st.sampled_from([1, 16, 100, 256]),
 )
-def test_add_strips(rows: int, batch: int, strips: int, halo: int) -> None:
+def test_add_strips(rows: int, batch: int, strips: int, halo: int, pages: int) -> None:
     """Strips with a halo add up to the same image as in NumPy."""
     x = np.random.default_rng(rows).integers(-99, 99, (batch, rows, 3, 2)).astype("float32")
     owned = partition(rows, min(strips, rows), np.arange(min(strips, rows)))
@@ -46,7 +48,8 @@ def test_add_strips(rows: int, batch: int, strips: int, halo: int) -> None:
     expected = np.zeros_like(x)
     for start, stop in zip(starts, stops, strict=True):
         expected[:, start:stop] += x[:, start:stop]
-    result = summed(x, tf.constant(starts, tf.int32), tf.constant(stops, tf.int32))
+    bounds = [tf.constant(rows, tf.int32) for rows in (starts, stops)]
+    result = summed(x, *bounds, tf.constant(pages))
     np.testing.assert_array_equal(result, expected)
 
 
@@ -57,7 +60,8 @@ def test_read(shape: tuple[int, ...], most: int, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(device_store, "PAGE_ELEMENTS", most)
     x = tf.random.stateless_uniform(shape, (1, 2), dtype=tf.float32)
     whole = tf.constant(shape)
-    image = device_store.add(device_store.allocate(whole, x.dtype), whole, 100, x[:, 100:200])
+    image = device_store.allocate(whole, x.dtype, 256)
+    image = device_store.add(image, whole, 100, x[:, 100:200])
     rows = {device_store.PAGE_ELEMENTS: 3, 30: {3: 3, 4: 2, 5: 2}[len(shape)], 1: 1}[most]
     assert tf.raw_ops.TensorListLength(input_handle=image) == -(-600 // rows)
     expected = np.array(x)
@@ -67,11 +71,20 @@ def test_read(shape: tuple[int, ...], most: int, monkeypatch: pytest.MonkeyPatch
         np.testing.assert_array_equal(rows_read, expected[:, start:stop])
 
 
+@pytest.mark.parametrize(
+    ("rows", "most", "pages"),
+    [(1000, 1, 1), (1000, 16, 16), (1000, 300, 250), (7, 16, 7), (9, 4, 3)],
+)
+def test_number_of_pages(rows: int, most: int, pages: int) -> None:
+    """There are at most as many pages as requested, with as many rows each as they need together."""
+    image = device_store.allocate(tf.constant([1, rows, 3, 2]), tf.float16, most)
+    assert tf.raw_ops.TensorListLength(input_handle=image) == pages
+
+
 def test_add_does_not_change_its_input() -> None:
     whole = tf.constant([1, 8, 1, 1])
-    first = device_store.add(
-        device_store.allocate(whole, tf.float32), whole, 0, tf.ones([1, 8, 1, 1])
-    )
+    image = device_store.allocate(whole, tf.float32, 8)
+    first = device_store.add(image, whole, 0, tf.ones([1, 8, 1, 1]))
     device_store.add(first, whole, 2, tf.ones([1, 3, 1, 1]))
     np.testing.assert_array_equal(
         device_store.read(first, whole, tf.float32, 0, 8), np.ones([1, 8, 1, 1])

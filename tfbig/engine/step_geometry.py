@@ -32,6 +32,7 @@ class StepGeometry:
             -1 lets the store choose.
         tables: Geometry of the strips or tiles of each sweep, by index; see `Sweep.tiles`.
         replays: Geometry of each replay.
+        pages: Pages of each image that is kept on the device, int32 scalar.
         copies: For each sweep by index, how many patterns of background its observed images have, `[observed]` float64;
             empty if nothing is skipped.
         empty: An empty string tensor that is not a constant, see `label`.
@@ -43,6 +44,7 @@ class StepGeometry:
     places: tf.Tensor
     tables: tuple[tf.Tensor, ...]
     replays: Mapping[Sweep, tf.Tensor]
+    pages: tf.Tensor
     copies: tuple[tf.Tensor, ...]
     empty: tf.Tensor
 
@@ -92,15 +94,17 @@ def trace(
         _check_space(plan, folder)
         numbers = [_all_shapes(graph, sizes, int(shapes[0][0])), _places(graph, plan)]
         copies = [visits.copies() for visits in plan.visits[: len(skipping)]]
-        return [np.array(b"", object), *numbers, *planner.tables(plan, sizes), *copies]
+        pages = np.int32(plan.pages)
+        return [np.array(b"", object), *numbers, pages, *planner.tables(plan, sizes), *copies]
 
-    empty, shapes, places, *tables = callbacks.numpy_function(
+    kinds = [tf.string, tf.int64, tf.int64, tf.int32, *[tf.int32] * len(sweeps)]
+    empty, shapes, places, pages, *tables = callbacks.numpy_function(
         compute,
         [
             tf.stack([_shape_of(t, axes) for t in images.values()]),
             *(images.values() if skipping else ()),
         ],
-        [tf.string, tf.int64, tf.int64, *[tf.int32] * len(sweeps), *[tf.float64] * len(skipping)],
+        [*kinds, *[tf.float64] * len(skipping)],
     )
     shapes = tf.ensure_shape(shapes, [values, axes])
     tables, copies = tables[: len(sweeps)], tables[len(sweeps) :]
@@ -115,6 +119,7 @@ def trace(
         tf.ensure_shape(places, [len(KINDS), values]),
         tuple(tables[:count]),
         dict(zip(layout.replays, tables[count:], strict=True)),
+        tf.ensure_shape(pages, []),
         tuple(copies),
         tf.ensure_shape(empty, []),
     )

@@ -149,7 +149,7 @@ class SweepCalls:
         shapes = {v: tf.cast(state.geometry.shapes[v], tf.int32) for v in kept}
         with tf.device(self.devices[0]):
             return {
-                v: device_store.allocate(shape, self.graph.values[v].dtype)
+                v: device_store.allocate(shape, self.graph.values[v].dtype, state.geometry.pages)
                 for v, shape in shapes.items()
             }
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from tfbig.plan import lifetimes, placement
-from tfbig.plan.plan import PAGES, Plan
+from tfbig.plan.plan import Plan
 from tfbig.plan.prepared_graph import PreparedGraph
 from tfbig.units import itemsize
 
@@ -17,8 +17,8 @@ from tfbig.units import itemsize
 def keep(prepared: PreparedGraph, plan: Plan, kept: frozenset[int]) -> Plan:
     """Return a plan without kept images, changed to keep some on the device.
 
-    Kept images have the element type of the layers. They consist of pages; each strip may hold an old version of
-    one page. Images that are cut into tiles are not kept, because pages are read by rows.
+    Kept images have the element type of the layers. They consist of pages; each strip but the last may hold an
+    old version of one page. Images that are cut into tiles are not kept, because pages are read by rows.
 
     Args:
         prepared: The graph of the plan.
@@ -40,7 +40,7 @@ def keep(prepared: PreparedGraph, plan: Plan, kept: frozenset[int]) -> Plan:
     for v in kept:
         wide = itemsize(prepared.graph.values[v].dtype)
         size = sizes[v] // itemsize(prepared.stored_dtype(v)) * wide
-        sizes[v] = size + size * plan.strips // PAGES
+        sizes[v] = size + size * (plan.strips - 1) // plan.pages
     training = prepared.options.training
     line = lifetimes.timeline(prepared.graph, layout, training, prepared.fused)
     plan = replace(plan, layout=layout, timeline=line, image_bytes=sizes)

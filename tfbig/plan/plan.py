@@ -16,11 +16,14 @@ from tfbig.plan.sweeps import Layout, Store, Sweep
 from tfbig.units import format_bytes
 
 PAGES = 256
-"""Least number of pages of a large image that is kept on the device (`tfbig.stores.device_store`).
+"""Most pages of an image that is kept on the device (`tfbig.stores.device_store`), unless they are too large.
 
 A strip shares its first and last page with other strips. It holds the versions of these pages from before the others
 changed them, until all pages of the strip are freed.
 """
+
+PAGES_OF_STRIP = 16
+"""Pages of an image for each of a few strips: each page is a copy, however small it is."""
 
 PAGE_ELEMENTS = 2**26
 """Most elements of such a page if it has more than one row; a strip with two of them is not too large for kernels."""
@@ -172,6 +175,11 @@ class Plan:
     def strips(self) -> int:
         """Largest number of strips of a sweep."""
         return max(c.strips for c in self.costs)
+
+    @property
+    def pages(self) -> int:
+        """Pages of each image that is kept on the device, unless they are too large."""
+        return min(PAGES, PAGES_OF_STRIP * self.strips)
 
     @cached_property
     def mapped_bytes(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.ops.kernels import pad, take_rows
-from tfbig.plan.plan import PAGE_ELEMENTS, PAGES
+from tfbig.plan.plan import PAGE_ELEMENTS
 from tfbig.system.backend import HOST
 
 
@@ -21,19 +21,22 @@ def is_list(image: tf.Tensor) -> bool:
     return image.dtype == tf.variant
 
 
-def allocate(shape: tf.Tensor, dtype: Any) -> tf.Tensor:
+def allocate(shape: tf.Tensor, dtype: Any, pages: Any) -> tf.Tensor:
     """Create an image of zeros, which use no memory until they are changed.
 
     Args:
         shape: `[N, H, ..., C]` of the image, int32.
         dtype: Element type.
+        pages: Most pages, int32 scalar, unless they had more than `PAGE_ELEMENTS` elements.
 
     Returns:
         The list of pages, a scalar tensor of type variant.
     """
-    page = _page(shape)
     with _integers():
-        count = -(-shape[1] // page[1])
+        row = tf.maximum(tf.reduce_prod(shape[:1]) * tf.reduce_prod(shape[2:]), 1)
+        most = tf.maximum(PAGE_ELEMENTS // row, 1)
+        count = -(-shape[1] // tf.minimum(-(-shape[1] // pages), most))
+        page = _page(shape, count)
     return tf.raw_ops.TensorListReserve(element_shape=page, num_elements=count, element_dtype=dtype)
 
 
@@ -50,7 +53,7 @@ def read(image: tf.Tensor, shape: tf.Tensor, dtype: Any, start: Any, stop: Any) 
     Returns:
         Tensor `[N, stop - start, ..., C]`.
     """
-    page = _page(shape)
+    page = _page(shape, _length(image))
     with _integers():
         first, last = start // page[1], -(-stop // page[1])
         skipped, taken = start - first * page[1], stop - start
@@ -69,7 +72,7 @@ def add(image: tf.Tensor, shape: tf.Tensor, start: Any, rows: tf.Tensor) -> tf.T
     Returns:
         The list of pages of the sum.
     """
-    page, height = _page(shape), tf.shape(rows)[1]
+    page, height = _page(shape, _length(image)), tf.shape(rows)[1]
     with _integers():
         stop = start + height
         first, last = start // page[1], -(-stop // page[1])
@@ -91,13 +94,15 @@ def _integers() -> Any:
     return tf.device(HOST)
 
 
-def _page(shape: tf.Tensor) -> tf.Tensor:
-    """Return the shape of a page, `[N, rows, ..., C]`."""
+def _length(image: tf.Tensor) -> tf.Tensor:
+    """Return the number of pages, int32 scalar; a GPU does not compute it."""
+    return tf.raw_ops.TensorListLength(input_handle=image)
+
+
+def _page(shape: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """Return the shape of each of `count` pages, `[N, rows, ..., C]`."""
     with _integers():
-        row = tf.reduce_prod(shape[:1]) * tf.reduce_prod(shape[2:])
-        most = tf.maximum(PAGE_ELEMENTS // tf.maximum(row, 1), 1)
-        rows = tf.minimum(-(-shape[1] // PAGES), most)
-        return tf.concat([shape[:1], [rows], shape[2:]], 0)
+        return tf.concat([shape[:1], [-(-shape[1] // count)], shape[2:]], 0)
 
 
 def _joined(image: tf.Tensor, page: tf.Tensor, dtype: Any, first: Any, last: Any) -> tf.Tensor:
