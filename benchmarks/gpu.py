@@ -7,23 +7,26 @@
 
 `exact` compares one streamed training step with the plain one: in float64, and in float32 with and without TF32.
 `copies` times copies between host and device: of pageable memory, of rows staged in page-locked memory as the engine
-stages them, and of memory that the driver has page-locked; and rates that plans are made with. `overlap` traces a
-training step and prints the share of the time of copies during which a kernel ran; ways: `default`; `two`, the GPU
-divided into two logical devices; `timestamped`, TensorFlow's allocator that lets copies start before earlier kernels
-end. `sizes` times steps of images of some sizes with AdamW, plain and streamed, in one process; with `--policy
-mixed_float16`, five warm-up and ten steps it is the protocol of Big-Layers. Each prints JSON lines.
+stages them without a driver that page-locks, and of page-locked memory, as stores are; and rates that plans are made
+with. `overlap` traces a training step and prints the share of the time of copies during which a kernel ran; ways:
+`default`; `staged`, stores in memory that is not page-locked; `two`, the GPU divided into two logical devices;
+`timestamped`, TensorFlow's allocator that lets copies start before earlier kernels end. `sizes` times steps of images
+of some sizes with AdamW, plain and streamed, in one process; with `--policy mixed_float16`, five warm-up and ten steps
+it is the protocol of Big-Layers. Each prints JSON lines. With `--lock FILE`, several of these that share a GPU wait
+until the others have traced, and measure in turn.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
+import fcntl
 import gzip
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +56,29 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--network", default="conv_chain", choices=list(NETWORKS))
     parser.add_argument("--side", type=int, help="rows and columns; by default 512, or 4096")
     parser.add_argument("--device", help="bytes for strips")
-    parser.add_argument("--way", default="default", choices=["default", "two", "timestamped"])
+    parser.add_argument(
+        "--way", default="default", choices=["default", "staged", "two", "timestamped"]
+    )
     parser.add_argument("--policy", default="float32", help="dtype policy of Keras")
     parser.add_argument("--steps", type=int, default=3, help="timed steps")
     parser.add_argument("--warmup", type=int, default=2, help="steps before")
     parser.add_argument("--plain", type=int, nargs="*", default=[], help="sides, for `sizes`")
     parser.add_argument("--streamed", type=int, nargs="*", default=[4096], help="sides")
     parser.add_argument("--bytes", type=int, default=2**28, help="of a copy")
+    parser.add_argument("--lock", type=Path, help="file that measurements on one GPU wait for")
     parser.add_argument("--trace", type=Path, help="file to write the trace to, .xplane.pb.gz")
     return parser.parse_args(words)
+
+
+@contextmanager
+def turn(arguments: argparse.Namespace, alone: bool) -> Iterator[None]:
+    """Wait for other processes of the same `--lock`: until all have traced, or `alone`, until none measures."""
+    if arguments.lock is None:
+        yield
+        return
+    with arguments.lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
 
 
 # ----------------------------------------------------------------------------------- exactness
@@ -160,14 +177,22 @@ def copies(arguments: argparse.Namespace) -> None:
     import tensorflow as tf
 
     from tfbig.engine import machine_rates
-    from tfbig.stores import host_store
+    from tfbig.stores import host_store, parallel_copies
+    from tfbig.stores.host_memory import LockedPool
     from tfbig.stores.page_pool import Pool
 
-    rows = Pool(2 * arguments.bytes).array((1, 64, arguments.bytes // 256), np.float32)
+    tf.ones([1])  # the driver locks memory once TensorFlow uses it
+    shape = 1, 64, arguments.bytes // 256
+    rows = Pool(2 * arguments.bytes).array(shape, np.float32)
     rows[...] = 1
     target = np.empty_like(rows)
+    began = time.perf_counter()
+    pool = LockedPool(8 * arguments.bytes)
+    lock_seconds = time.perf_counter() - began
+    registered = pool.array(shape, np.float32)
+    registered[...] = 1
 
-    def to_device(staged: bool) -> Callable[[], float]:
+    def to_device(rows: np.ndarray, staged: bool) -> Callable[[], float]:
         @tf.function
         def copy() -> tf.Tensor:
             with tf.device("/CPU:0"):
@@ -192,27 +217,21 @@ def copies(arguments: argparse.Namespace) -> None:
     def timed(work: Callable[[], object]) -> float:
         return round(rows.nbytes / machine_rates._seconds(work), -6)
 
-    rates = {"pageable": timed(to_device(False)), "staged": timed(to_device(True))}
+    rates = {"pageable": timed(to_device(rows, False)), "staged": timed(to_device(rows, True))}
     rates["to_host"] = timed(lambda: float(from_device()))
     rates["memory"] = timed(lambda: np.copyto(target, rows))
-    rates["registered"] = timed(to_device(False)) if page_lock(rows) else None
+    rates["memory_in_parts"] = timed(lambda: parallel_copies.assign(target, rows))
+    rates["registered"] = timed(to_device(registered, False)) if pool.is_locked else None
     measured = machine_rates.measure("/GPU:0")
     print(
         report.line(
             "gpu copies",
             [arguments.bytes],
             bytes_per_second=rates,
+            locked_bytes_per_second=round(pool.size / lock_seconds, -6),
             machine_rates={k: round(v, -6) for k, v in vars(measured).items()},
             kernels=kernel_rates(),
         )
-    )
-
-
-def page_lock(rows: Any) -> bool:
-    """Page-lock the memory of an array; return whether the driver did."""
-    driver = ctypes.CDLL("libcuda.so.1")
-    return not driver.cuMemHostRegister_v2(
-        ctypes.c_void_p(rows.ctypes.data), ctypes.c_size_t(rows.nbytes), 0
     )
 
 
@@ -276,13 +295,15 @@ def overlap(arguments: argparse.Namespace) -> None:
     big.compile("adam", "mse")
     plan = big.plan(image.shape)
     print(plan, file=sys.stderr, flush=True)
-    seconds = step_seconds(big, image, label, arguments)[1]
-    events = gpu_events(lambda: big.train_on_batch(image, label), arguments.trace)
+    seconds = step_seconds(big, image, label, arguments)["seconds"]
+    with turn(arguments, alone=True):
+        events = gpu_events(lambda: big.train_on_batch(image, label), arguments.trace)
     figures = overlap_figures(events)
     plain_seconds = None
-    if devices is None:
+    if arguments.way == "default":
         plain.compile("adam", "mse", jit_compile=False)
-        plain_seconds = step_seconds(plain, tf.constant(image), tf.constant(label), arguments)[1]
+        constants = tf.constant(image), tf.constant(label)
+        plain_seconds = step_seconds(plain, *constants, arguments)["seconds"]
     print(
         report.line(
             f"gpu overlap {arguments.network}",
@@ -291,8 +312,8 @@ def overlap(arguments: argparse.Namespace) -> None:
             policy=arguments.policy,
             device=arguments.device or "1GB",
             strips=big.plan(tuple(image.shape)).strips,
-            seconds=round(seconds, 3),
-            plain_seconds=plain_seconds and round(plain_seconds, 3),
+            seconds=seconds,
+            plain_seconds=plain_seconds,
             predicted_seconds=round(plan.seconds, 3),
             **figures,
         )
@@ -304,8 +325,10 @@ def configure(way: str) -> list[str] | None:
     import tensorflow as tf
     from tensorflow.core.protobuf import config_pb2
 
-    from tfbig.system import tensorflow_internals
+    from tfbig.system import cuda_driver, tensorflow_internals
 
+    if way == "staged":
+        cuda_driver.library = lambda: None
     if way == "two":
         card = tf.config.list_physical_devices("GPU")[0]
         half = tf.config.LogicalDeviceConfiguration(memory_limit=30_000)
@@ -321,14 +344,32 @@ def configure(way: str) -> list[str] | None:
 
 def step_seconds(
     model: Any, image: Any, label: Any, arguments: argparse.Namespace
-) -> tuple[float, float, float]:
-    """Return the seconds of the first step, the median of the steps after the warm-up, and the loss."""
-    seconds, loss = [], 0.0
-    for _ in range(arguments.warmup + arguments.steps):
+) -> dict[str, float]:
+    """Return the median seconds of the steps after the warm-up, the first step, the peaks on the GPU, and the loss."""
+    import tensorflow as tf
+
+    def timed() -> tuple[float, float]:
         began = time.perf_counter()
         loss = float(model.train_on_batch(image, label))
-        seconds.append(time.perf_counter() - began)
-    return seconds[0], statistics.median(seconds[arguments.warmup :]), loss
+        return time.perf_counter() - began, loss
+
+    def peak() -> int:
+        return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+
+    tf.config.experimental.reset_memory_stats("GPU:0")
+    with turn(arguments, alone=False):
+        first, _ = timed()
+    first_peak = peak()
+    with turn(arguments, alone=True):
+        tf.config.experimental.reset_memory_stats("GPU:0")
+        steps = [timed() for _ in range(arguments.warmup - 1 + arguments.steps)]
+        return {
+            "seconds": round(statistics.median(s for s, _ in steps[-arguments.steps :]), 3),
+            "first_seconds": round(first, 1),
+            "device_peak_bytes": peak(),
+            "first_device_peak_bytes": first_peak,
+            "loss": steps[-1][1],
+        }
 
 
 def gpu_events(work: Callable[[], object], keep: Path | None = None) -> list[tuple[Interval, str]]:
@@ -412,9 +453,7 @@ def sizes(arguments: argparse.Namespace) -> None:
             figures = {"predicted_seconds": round(plan.seconds, 3), "strips": plan.strips}
             figures |= {"planned_device_bytes": plan.projected.device}
             figures |= {"planned_host_bytes": plan.projected.host}
-        tf.config.experimental.reset_memory_stats("GPU:0")
-        first, seconds, loss = step_seconds(model, image, tf.ones((1, 1)), arguments)
-        peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
+        measured = step_seconds(model, image, tf.ones((1, 1)), arguments)
         print(
             report.line(
                 f"gpu sizes {arguments.network}",
@@ -423,10 +462,7 @@ def sizes(arguments: argparse.Namespace) -> None:
                 policy=arguments.policy,
                 device=arguments.device if way == "streamed" else None,
                 steps=arguments.steps,
-                seconds=round(seconds, 3),
-                first_seconds=round(first, 1),
-                device_peak_bytes=peak,
-                loss=loss,
+                **measured,
                 **figures,
             ),
             flush=True,

@@ -155,6 +155,7 @@ CASES = {
         )
         for way, about in (
             ("default", "as it is"),
+            ("staged", "memory that is not page-locked"),
             ("two", "two logical devices on one GPU"),
             ("timestamped", "TensorFlow's allocator with time stamps"),
         )

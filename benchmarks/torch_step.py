@@ -1,16 +1,19 @@
 """The step of `compare.py` with PyTorch and lightstream, in a Python that has them; does not need tfbig.
 
-    python benchmarks/torch_step.py --network resnet18 --side 2048 --only torch-checkpoint
+    python benchmarks/torch_step.py --network resnet18 --side 2048 --only torch-checkpoint [--lock FILE]
 
 Ways: torch, all activations kept; torch-checkpoint, every residual block rematerialised in the backward pass
 (`torch.utils.checkpoint`); torch-save_on_cpu, activations for the backward pass kept in host memory; lightstream, tiles
-of the forward and backward pass with all BatchNorm frozen. Channels last, the faster layout on a CPU.
+of the forward and backward pass with all BatchNorm frozen. Channels last, the faster layout on a CPU. With `--lock`,
+steps wait for those of `gpu.py --lock` on the same GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
+import os
 import resource
 import statistics
 import sys
@@ -34,6 +37,8 @@ def main() -> None:
     parser.add_argument("--optimizer", default="adam", choices=["adam", "adamw"])
     parser.add_argument("--policy", default="float32", choices=["float32", "mixed_float16"])
     parser.add_argument("--only", default="torch")
+    parser.add_argument("--tile", type=int, help="rows and columns of lightstream's tiles")
+    parser.add_argument("--lock", help="file that measurements on one GPU wait for")
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
@@ -49,7 +54,11 @@ def main() -> None:
     optimizer = kind([p for p in model.parameters() if p.requires_grad], lr=1e-5)
     half = arguments.policy == "mixed_float16"
     scaler = torch.amp.GradScaler(device, enabled=half)
-    step = build(arguments.only, model, arguments.side, scaler)
+    tile = arguments.tile or min(arguments.side // 2 // 32 * 32, 1600)
+    step = build(arguments.only, model, tile, scaler)
+    turn = open(arguments.lock or os.devnull, "a")  # noqa: SIM115 - held until the process ends
+    if arguments.lock:
+        fcntl.flock(turn, fcntl.LOCK_EX)
     seconds, loss = [], 0.0
     for _ in range(arguments.warmup + arguments.steps):
         began = time.perf_counter()
@@ -88,10 +97,10 @@ def mse(output: Any) -> Any:
     return ((output - 1) ** 2).mean()
 
 
-def build(way: str, model: Any, side: int, scaler: Any) -> Any:
+def build(way: str, model: Any, tile: int, scaler: Any) -> Any:
     """Return a function of the image that computes gradients and returns the loss."""
     if way == "lightstream":
-        return lightstream(model, side, scaler)
+        return lightstream(model, tile, scaler)
     if way == "torch-checkpoint":
         for stage in (model.layer1, model.layer2, model.layer3, model.layer4):
             for block in stage:
@@ -115,15 +124,14 @@ def checkpointed(forward: Any) -> Any:
     return lambda x: checkpoint(forward, x, use_reentrant=False)
 
 
-def lightstream(model: Any, side: int, scaler: Any) -> Any:
-    """Return a step of lightstream for the network up to the pooling, with tiles of half the side, at most 1600."""
+def lightstream(model: Any, tile: int, scaler: Any) -> Any:
+    """Return a step of lightstream for the network up to the pooling, with tiles of some rows and columns."""
     if not torch.cuda.is_available():
         sys.exit("lightstream moves the network to a GPU, whatever is asked for, and there is none")
     from lightstream.core.constructor import StreamingConstructor
 
     layers = [*model.children()]
     encoder, pool, linear = torch.nn.Sequential(*layers[:-2]), layers[-2], layers[-1]
-    tile = min(side // 2 // 32 * 32, 1600)
     device = next(model.parameters()).device
     constructor = StreamingConstructor(
         encoder,

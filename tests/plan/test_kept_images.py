@@ -13,7 +13,7 @@ from graphs import (
 )
 
 from tfbig.plan import kept_images, placement
-from tfbig.plan.plan import PAGES, PAGES_OF_STRIP, Rates
+from tfbig.plan.plan import PAGES, PAGES_OF_STRIP, Rates, pages_of
 from tfbig.plan.pricing import Pricing
 
 
@@ -47,7 +47,7 @@ def test_kept_images_have_the_type_of_the_layers() -> None:
     assert whole.layout.kept == inner
     for value in inner:
         size = 2 * plan.image_bytes[value]
-        assert whole.image_bytes[value] == size + size * (plan.strips - 1) // plan.pages
+        assert whole.image_bytes[value] == size + size * (plan.strips - 1) // pages_of(plan.strips)
 
 
 def test_pages_are_few_for_few_strips() -> None:
@@ -56,10 +56,11 @@ def test_pages_are_few_for_few_strips() -> None:
     planner = make_planner(graph, PLENTY, keeps=True)
     problem = planner._problem(1, squares(graph, 512), planner.limits)
     plans = [Pricing(problem).price(planner.prepared.straight, n) for n in (PLENTY, 2**23, 2**19)]
-    assert [plan.pages for plan in plans] == [
-        min(PAGES_OF_STRIP * plan.strips, PAGES) for plan in plans
+    assert [pages_of(plan.strips) for plan in plans] == [
+        PAGES_OF_STRIP,
+        PAGES_OF_STRIP * plans[1].strips,
+        PAGES,
     ]
-    assert plans[0].pages == PAGES_OF_STRIP
     assert plans[0].strips == 1 < plans[1].strips < PAGES // PAGES_OF_STRIP < plans[2].strips
 
 

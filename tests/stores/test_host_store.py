@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfbig.errors import BudgetError
 from tfbig.stores import file_pool, host_store
 from tfbig.stores.host_store import NewStore
 from tfbig.stores.page_pool import POOL
@@ -217,15 +216,6 @@ def test_sink_of_tiles() -> None:
                 before = host_store.write_sink(tf.constant(key), firsts, tile, size, before)
     assert [start for start, _ in received] == [0, 3]
     np.testing.assert_array_equal(np.concatenate([rows for _, rows in received]), image[0])
-
-
-def test_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that earlier steps left in the pool counts as available."""
-    monkeypatch.setattr(host_store, "available_bytes", lambda: 1000)
-    monkeypatch.setattr(type(host_store.POOL), "free_bytes", 500)
-    host_store.check(1500)
-    with pytest.raises(BudgetError, match=r"needs 1\.5 KiB .* but 1\.5 KiB are available"):
-        host_store.check(1501)
 
 
 def test_staged_is_a_copy() -> None:

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import tfbig
-from tfbig.stores import host_store
+from tfbig.stores import host_memory
+from tfbig.stores.page_pool import POOL
 from tfbig.system import budget, cgroups
 
 
@@ -82,9 +83,9 @@ def test_step_that_needs_more_is_refused_before_it_runs(monkeypatch):
     big = tfbig.stream(model, tfbig.Budget(device="10MB", host="100GB"))
     big.compile("sgd", "mse")
     data, before = np.ones((1, 512, 512, 1), np.float32), model.get_weights()
-    monkeypatch.setattr(host_store, "available_bytes", lambda: 10_000)
-    host_store.POOL.trim()
-    monkeypatch.setattr(type(host_store.POOL), "free_bytes", 0)
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 10_000)
+    POOL.trim()
+    monkeypatch.setattr(type(POOL), "free_bytes", 0)
     expected = r"a step needs .* MiB of host memory for images, but 9\.8 KiB are available on this machine or"
     with pytest.raises(tfbig.BudgetError, match=expected):
         big.train_on_batch(data, data[:, 2:, 2:])

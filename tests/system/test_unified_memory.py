@@ -13,7 +13,7 @@ import tensorflow as tf
 from samples import ENVIRONMENT, PROGRAMS
 
 import tfbig
-from tfbig.system import tensorflow_internals, unified_memory
+from tfbig.system import cuda_driver, tensorflow_internals, unified_memory
 
 GB = 10**9
 
@@ -53,7 +53,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda device: gpu.details)
     monkeypatch.setattr(tf.config, "get_logical_device_configuration", lambda device: gpu.logical)
     monkeypatch.setattr(tensorflow_internals.context, "context", lambda: state)
-    monkeypatch.setattr(unified_memory, "_cuda", lambda: gpu.driver)
+    monkeypatch.setattr(cuda_driver, "library", lambda: gpu.driver)
     monkeypatch.setattr(unified_memory, "available_bytes", lambda: 100 * GB)
     monkeypatch.setattr(unified_memory, "_is_apple_silicon", lambda: False)
     monkeypatch.setattr(tensorflow_internals, "accelerator_bytes", lambda: gpu.limit)

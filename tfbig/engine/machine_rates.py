@@ -19,7 +19,8 @@ import tensorflow as tf
 from tfbig.plan.plan import Rates
 from tfbig.stores import host_store, parallel_copies
 from tfbig.stores.file_pool import FilePool
-from tfbig.system import callbacks
+from tfbig.stores.host_memory import LockedPool
+from tfbig.system import backend, callbacks
 from tfbig.system.backend import HOST
 
 IMAGE_SHAPE = (1, 256, 256, 64)
@@ -113,7 +114,7 @@ def measure(device: str | None, scratch: str | None = None) -> Rates:
 
 def _computing_seconds(device: str | None) -> tuple[float, float]:
     """Return the seconds of a convolution, and of a sum of two images, per element of the image."""
-    is_gpu = device is not None and "GPU" in device
+    is_gpu = backend.is_gpu(device)
     shape, times = ((1, 512, 512, 64), IN_A_ROW) if is_gpu else (IMAGE_SHAPE, 1)
     with tf.init_scope(), tf.device(device):
         strip, kernel = tf.zeros(shape), tf.zeros((3, 3, 64, 64))
@@ -135,13 +136,16 @@ def _copy_seconds(block: np.ndarray, device: str | None) -> float:
     target = np.empty_like(block)
     if device is None:
         return _seconds(lambda: np.copyto(target, block))
-    rows, back = block.reshape(1, 64, -1), target.reshape(1, 64, -1)
+    pool = LockedPool(block.nbytes)
+    rows, back = pool.array((1, 64, block.size // 64), block.dtype), target.reshape(1, 64, -1)
+    rows[...] = block.reshape(rows.shape)
     with tf.init_scope():
-        there_and_back = _there_and_back(rows, back, device)
-        return _seconds(there_and_back) / 2
+        return _seconds(_there_and_back(rows, back, device, pool.is_locked)) / 2
 
 
-def _there_and_back(rows: np.ndarray, target: np.ndarray, device: str) -> Callable[[], object]:
+def _there_and_back(
+    rows: np.ndarray, target: np.ndarray, device: str, is_locked: bool
+) -> Callable[[], object]:
     """Return a function that copies rows to a device and back, as strips are."""
 
     def take_back(result: np.ndarray) -> np.ndarray:
@@ -152,7 +156,8 @@ def _there_and_back(rows: np.ndarray, target: np.ndarray, device: str) -> Callab
     def copy() -> tf.Tensor:
         with tf.device(HOST):
             read = callbacks.numpy_function(lambda: rows, [], tf.float32, stateful=False)
-            read = host_store.staged(tf.ensure_shape(read, rows.shape))
+            read = tf.ensure_shape(read, rows.shape)
+            read = read if is_locked else host_store.staged(read)
         with tf.device(device):
             changed = read + 1
         with tf.device(HOST):

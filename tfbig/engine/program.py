@@ -242,7 +242,9 @@ class Program:
         step_progress.begin_trace()
         images, trained = self._calls.held_on_host(self._images(inputs)), self._trained
         layout = self.layouts.while_tracing(images)
-        geometry = step_geometry.trace(self.planner, self.folder, images, layout)
+        geometry = step_geometry.trace(
+            self.planner, self.folder, images, layout, self._calls.devices
+        )
         wholes: dict[int, Structure] = {i: t for i, t in inputs.items() if i not in images}
         extents = geometry.extents
         wholes |= {value: extents[image] for value, image in self.graph.sizes.items()}

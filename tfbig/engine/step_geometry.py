@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +10,12 @@ import tensorflow as tf
 
 from tfbig.engine import backgrounds, read_ahead
 from tfbig.network.graph import Graph
-from tfbig.plan.plan import Plan
+from tfbig.plan.plan import Plan, pages_of
 from tfbig.plan.planner import Planner
 from tfbig.plan.sweeps import Layout, Sweep
-from tfbig.stores import file_pool, host_store
-from tfbig.system import callbacks
+from tfbig.stores import file_pool
+from tfbig.stores.host_memory import MEMORY
+from tfbig.system import backend, callbacks
 
 KINDS = ("image", "remat", "gradient")
 """Kinds of `tfbig.plan.sweeps.Store`."""
@@ -68,7 +69,11 @@ class StepGeometry:
 
 
 def trace(
-    planner: Planner, folder: str, images: Mapping[int, tf.Tensor], layout: Layout
+    planner: Planner,
+    folder: str,
+    images: Mapping[int, tf.Tensor],
+    layout: Layout,
+    devices: Sequence[str | None] = (None,),
 ) -> StepGeometry:
     """Return the geometry of a step, computed in the graph from the shapes of its input images.
 
@@ -77,6 +82,7 @@ def trace(
         folder: Scratch directory.
         images: Symbolic tensor, or string handles `[N]`, per input image.
         layout: Layout of the step.
+        devices: Devices that compute strips; None leaves it to TensorFlow.
 
     Returns:
         The geometry.
@@ -91,10 +97,10 @@ def trace(
         sizes = {k: tuple(map(int, s[1:-1])) for k, s in zip(keys, shapes, strict=True)}
         found = backgrounds.found(dict(zip(keys, contents, strict=True))) if skipping else None
         plan = planner.plan(int(shapes[0][0]), sizes, layout, found)
-        _check_space(plan, folder)
+        _prepare_space(plan, folder, devices)
         numbers = [_all_shapes(graph, sizes, int(shapes[0][0])), _places(graph, plan)]
         copies = [visits.copies() for visits in plan.visits[: len(skipping)]]
-        pages = np.int32(plan.pages)
+        pages = np.array(pages_of(plan.strips), np.int32)
         return [np.array(b"", object), *numbers, pages, *planner.tables(plan, sizes), *copies]
 
     kinds = [tf.string, tf.int64, tf.int64, tf.int32, *[tf.int32] * len(sweeps)]
@@ -143,9 +149,11 @@ def _check_shapes(graph: Graph, keys: list[int], shapes: np.ndarray) -> None:
             )
 
 
-def _check_space(plan: Plan, folder: str) -> None:
-    """Raise BudgetError if the machine does not have the memory or the disk that a plan needs."""
-    host_store.check(plan.projected.host)
+def _prepare_space(plan: Plan, folder: str, devices: Sequence[str | None]) -> None:
+    """Raise BudgetError if the machine does not have the memory or the disk of a plan; page-lock memory for a GPU."""
+    MEMORY.check(plan.projected.host)
+    if any(map(backend.is_gpu, devices)):
+        MEMORY.page_lock(plan.projected.host)
     if plan.projected.disk:
         file_pool.check(folder, plan.projected.disk)
 

@@ -12,6 +12,7 @@ from tfbig.network.graph import Graph
 from tfbig.ops.kernels import take
 from tfbig.plan.sweeps import Sweep
 from tfbig.stores import device_store, host_store
+from tfbig.system import backend, cuda_driver
 
 
 class StripReader:
@@ -64,8 +65,9 @@ class StripReader:
             requests |= {(kind, v): (t, geometry.part(v, own=True)) for v, t in images.items()}
         stored = [key for key, (image, _) in requests.items() if not device_store.is_list(image)]
         rows = host_store.read([requests[key] for key in stored], geometry.is_pattern)
-        staged = [self.staged(t, self.device) for t in rows]
-        results = dict(zip(stored, staged, strict=True))
+        are_tiles = self.sweep.axes > 1 or self.sweep.skips
+        send = self.staged if are_tiles else self.sent
+        results = dict(zip(stored, [send(t, self.device) for t in rows], strict=True))
         with tf.device(self.device):
             for key, (image, part) in requests.items():
                 if key not in results:
@@ -105,7 +107,12 @@ class StripReader:
     @staticmethod
     def staged(rows: tf.Tensor, device: str | None) -> tf.Tensor:
         """Return rows in memory from which a device can copy while it computes."""
-        return host_store.staged(rows) if device is not None and "GPU" in device else rows
+        return host_store.staged(rows) if backend.is_gpu(device) else rows
+
+    @staticmethod
+    def sent(rows: tf.Tensor, device: str | None) -> tf.Tensor:
+        """Return rows of a store as `staged` does; page-locked stores are such memory."""
+        return rows if cuda_driver.library() is not None else StripReader.staged(rows, device)
 
     def _read_input(
         self, value: int, geometry: StripGeometry, index: tf.Tensor, last: tf.Tensor

@@ -206,7 +206,7 @@ def fold(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices, ch
     def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, _: Structure) -> Structure:
         start, stop = i * step, tf.minimum((i + 1) * step, rows)
         stored = host_store.read([(image, [(start, stop)]), (gradient, [(start, stop)])])
-        stored = [StripReader.staged(t, strips.device) for t in stored]
+        stored = [StripReader.sent(t, strips.device) for t in stored]
         with tf.device(strips.device):
             x, total_gradient = (
                 tf.cast(tf.ensure_shape(t, shape), graph.values[value].dtype) for t in stored

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from tfbig.plan import lifetimes, placement
-from tfbig.plan.plan import Plan
+from tfbig.plan.plan import Plan, pages_of
 from tfbig.plan.prepared_graph import PreparedGraph
 from tfbig.units import itemsize
 
@@ -40,7 +40,7 @@ def keep(prepared: PreparedGraph, plan: Plan, kept: frozenset[int]) -> Plan:
     for v in kept:
         wide = itemsize(prepared.graph.values[v].dtype)
         size = sizes[v] // itemsize(prepared.stored_dtype(v)) * wide
-        sizes[v] = size + size * (plan.strips - 1) // plan.pages
+        sizes[v] = size + size * (plan.strips - 1) // pages_of(plan.strips)
     training = prepared.options.training
     line = lifetimes.timeline(prepared.graph, layout, training, prepared.fused)
     plan = replace(plan, layout=layout, timeline=line, image_bytes=sizes)

@@ -176,11 +176,6 @@ class Plan:
         """Largest number of strips of a sweep."""
         return max(c.strips for c in self.costs)
 
-    @property
-    def pages(self) -> int:
-        """Pages of each image that is kept on the device, unless they are too large."""
-        return min(PAGES, PAGES_OF_STRIP * self.strips)
-
     @cached_property
     def mapped_bytes(self) -> int:
         """Bytes of files in memory at once: rows of the current strips, of the one before and of the one after."""
@@ -408,6 +403,15 @@ def _row(*words: str) -> str:
     return " ".join(
         f"{word:<{-width}}" if width < 0 else f"{word:>{width}}" for word, width in cells
     )
+
+
+def pages_of(strips: int) -> int:
+    """Return the pages of each image that is kept on the device, unless they are too large.
+
+    Args:
+        strips: Largest number of strips of a sweep.
+    """
+    return min(PAGES, PAGES_OF_STRIP * strips)
 
 
 def layers_of(sweep: Sweep, width: int = 30) -> str:

@@ -24,17 +24,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfbig.errors import BudgetError
 from tfbig.ops.kernels import take_rows
 from tfbig.stores import file_pool, parallel_copies, tiled_store
-from tfbig.stores.page_pool import POOL, TILES, Pool
+from tfbig.stores.host_memory import MEMORY
+from tfbig.stores.page_pool import TILES, Pool
 from tfbig.stores.row_bands import Bands, Writer
 from tfbig.stores.tiled_store import Tiling
 from tfbig.system import callbacks
 from tfbig.system.backend import HOST
-from tfbig.system.budget import available_bytes
 from tfbig.system.progress import METER
-from tfbig.units import format_bytes
 
 FREED_WITHIN = 0.02
 """Most seconds to wait for the place of an earlier store. A place in use for longer belongs to another step."""
@@ -94,10 +92,13 @@ def allocate(
 
 
 def _new_array(request: NewStore, shape: tuple[int, ...], place: int) -> np.ndarray:
-    pool = POOL if request.folder is None else file_pool.pool(request.folder)
-    wish = place if place >= 0 else None
+    wish, size = place if place >= 0 else None, math.prod(shape) * request.dtype.size
+    if request.folder is not None:
+        pool: Pool = file_pool.pool(request.folder)
+    else:
+        pool = MEMORY.pool(wish, size)
     if wish is not None:
-        _wait_until_free(pool, wish, math.prod(shape) * request.dtype.size)
+        _wait_until_free(pool, wish, size)
     return pool.array(shape, request.dtype.as_numpy_dtype, wish)
 
 
@@ -110,24 +111,6 @@ def _wait_until_free(pool: Pool, start: int, size: int) -> None:
     while not pool.is_free(start, size) and time.monotonic() < deadline:
         time.sleep(1e-4)
         tf.constant(0)  # a call of TensorFlow frees the arrays of deleted tensors
-
-
-def check(need: int) -> None:
-    """Check that a step finds enough host memory, before the system ends the process for using too much.
-
-    Args:
-        need: Bytes of its stores; memory of earlier steps is reused.
-
-    Raises:
-        BudgetError: If fewer bytes are available.
-    """
-    free = available_bytes() + POOL.free_bytes
-    if need > free:
-        raise BudgetError(
-            f"a step needs {format_bytes(need)} of host memory for images, but {format_bytes(free)} are available on "
-            "this machine or in its control group (container, job). Lower `host` of the Budget to store less there, "
-            "use smaller images, or end other programs that use memory."
-        )
 
 
 def copy(image: tf.Tensor) -> tf.Tensor:

@@ -120,11 +120,9 @@ class Pool:
             The first byte of the part.
         """
         with self._lock:
-            if self._pages is None:
-                self._pages = self._reserve()
-                self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
+            pages = self._open()
             self._settle()
-            start = self._ranges.take(size, len(self._pages), wish)
+            start = self._ranges.take(size, len(pages), wish)
             self._claim(start, size)
             self._used += size
             return start
@@ -157,6 +155,13 @@ class Pool:
             self._ranges.give(start, size)
             self._used -= size
             self._disclaim(start, size)
+
+    def _open(self) -> mmap.mmap:
+        """Return the reserved addresses; the first call reserves them."""
+        if self._pages is None:
+            self._pages = self._reserve()
+            self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
+        return self._pages
 
     def _reserve(self) -> mmap.mmap:
         """Reserve addresses without memory; fewer if the system refuses the full number."""

@@ -21,7 +21,7 @@ from tfbig.plan.planner import Planner
 from tfbig.plan.prepared_graph import Options
 from tfbig.plan.split_planner import SplitPlanner
 from tfbig.streaming import labels
-from tfbig.system import keras_internals, replication, tensorflow_internals
+from tfbig.system import backend, keras_internals, replication, tensorflow_internals
 from tfbig.system.budget import DEFAULT_STRIPS, HOST_SHARE, Budget
 from tfbig.units import ITEMSIZE
 
@@ -72,7 +72,7 @@ class Settings:
         """Bytes for strips, and whether they are a hard limit."""
         if self.budget.device_bytes is not None:
             return self.budget.device_bytes, True
-        if any("GPU" in name for name in self.devices):
+        if any(map(backend.is_gpu, self.devices)):
             return int(0.8 * tensorflow_internals.accelerator_bytes()), True
         return min(DEFAULT_STRIPS, self.budget.host_bytes // self.replicas // HOST_SHARE), False
 

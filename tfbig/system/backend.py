@@ -41,6 +41,15 @@ def accelerator() -> str | None:
     return "/GPU:0" if tf.config.list_logical_devices("GPU") else None
 
 
+def is_gpu(device: str | None) -> bool:
+    """Return whether a device has memory of its own: a copy to it takes as long as the bus needs.
+
+    Args:
+        device: Name of the device; None leaves it to TensorFlow.
+    """
+    return device is not None and "GPU" in device
+
+
 def devices_of(devices: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the devices that process strips.
 

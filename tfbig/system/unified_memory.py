@@ -7,7 +7,6 @@ not raise the limit, TensorFlow issue 21600; `TF_FORCE_UNIFIED_MEMORY` is read b
 
 from __future__ import annotations
 
-import ctypes
 import platform
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from tfbig.errors import UnifiedMemoryError
-from tfbig.system import backend, tensorflow_internals
+from tfbig.system import backend, cuda_driver, tensorflow_internals
 from tfbig.system.budget import available_bytes
 from tfbig.units import format_bytes
 
@@ -23,8 +22,6 @@ LEAST_CAPABILITY = (6, 0)
 """Lowest compute capability of GPUs that move pages on demand (Pascal)."""
 
 INSTEAD = "Use tfbig.stream, or --mode offload, which do not need it."
-
-_CONCURRENT = 89  # CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS
 
 
 @dataclass(frozen=True)
@@ -121,43 +118,21 @@ def _check(card: tf.config.PhysicalDevice) -> None:
         why = f"has compute capability {actual}; expected {least} or higher"
     elif tf.config.get_logical_device_configuration(card):
         why = "is divided into logical devices; remove set_logical_device_configuration"
-    elif _moves_pages(int(card.name.rsplit(":", 1)[1])) is False:
+    elif cuda_driver.moves_pages(int(card.name.rsplit(":", 1)[1])) is False:
         why = "cannot move pages while it computes on this system, as under Windows and WSL"
     else:
         return
     raise UnifiedMemoryError(f"unified_memory(): {card.name} {why}. {INSTEAD}")
 
 
-def _cuda() -> ctypes.CDLL | None:
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
-    return driver if driver.cuInit(0) == 0 else None
-
-
-def _moves_pages(index: int) -> bool | None:
-    """Return whether host and GPU can access managed memory at once; None if the driver does not report it."""
-    driver, supported, device = _cuda(), ctypes.c_int(), ctypes.c_int()
-    if driver is None or driver.cuDeviceGet(ctypes.byref(device), index):
-        return None
-    if driver.cuDeviceGetAttribute(ctypes.byref(supported), _CONCURRENT, device):
-        return None
-    return bool(supported.value)
-
-
 def _total_bytes() -> int:
     """Return the memory of the first GPU in bytes, as its driver reports it."""
-    driver, device, total = _cuda(), ctypes.c_int(), ctypes.c_size_t()
-    if (
-        driver is None
-        or driver.cuDeviceGet(ctypes.byref(device), 0)
-        or driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
-    ):
+    total = cuda_driver.total_bytes(0)
+    if total is None:
         raise UnifiedMemoryError(
             f"unified_memory(): the GPU driver (libcuda.so.1) does not report the size of its memory. {INSTEAD}"
         )
-    return total.value
+    return total
 
 
 def _configure(fraction: float) -> None:
