@@ -27,6 +27,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,11 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--streamed", type=int, nargs="*", default=[4096], help="sides")
     parser.add_argument("--bytes", type=int, default=2**28, help="of a copy")
     parser.add_argument("--lock", type=Path, help="file that measurements on one GPU wait for")
-    parser.add_argument("--trace", type=Path, help="file to write the trace to, .xplane.pb.gz")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        help="file for the trace, .xplane.pb.gz; of `sizes`, one for each size",
+    )
     return parser.parse_args(words)
 
 
@@ -453,7 +458,12 @@ def sizes(arguments: argparse.Namespace) -> None:
             figures = {"predicted_seconds": round(plan.seconds, 3), "strips": plan.strips}
             figures |= {"planned_device_bytes": plan.projected.device}
             figures |= {"planned_host_bytes": plan.projected.host}
-        measured = step_seconds(model, image, tf.ones((1, 1)), arguments)
+        label = tf.ones((1, 1))
+        measured = step_seconds(model, image, label, arguments)
+        if arguments.trace is not None:
+            file = arguments.trace.with_name(f"{way}-{side}-{arguments.trace.name}")
+            events = gpu_events(partial(model.train_on_batch, image, label), file)
+            figures |= overlap_figures(events)
         print(
             report.line(
                 f"gpu sizes {arguments.network}",

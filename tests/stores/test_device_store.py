@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tfbig.geometry.windows import partition
 from tfbig.stores import device_store
+from tfbig.system import callbacks
 
 
 @tf.function(
@@ -79,6 +80,74 @@ def test_number_of_pages(rows: int, most: int, pages: int) -> None:
     """There are at most as many pages as requested, with as many rows each as they need together."""
     image = device_store.allocate(tf.constant([1, rows, 3, 2]), tf.float16, most)
     assert tf.raw_ops.TensorListLength(input_handle=image) == pages
+
+
+def test_single_page_has_any_number_of_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image in one strip is one page, however many elements a page of several may have."""
+    monkeypatch.setattr(device_store, "PAGE_ELEMENTS", 1)
+    for most, pages in ((1, 1), (2, 9)):
+        image = device_store.allocate(tf.constant([1, 9, 3, 2]), tf.float16, most)
+        assert tf.raw_ops.TensorListLength(input_handle=image) == pages
+
+
+@tf.function(
+    input_signature=[
+        tf.TensorSpec([None, None, 3, 2]),
+        *[tf.TensorSpec([None], tf.int32)] * 3,
+        tf.TensorSpec([], tf.int32),
+    ]
+)
+def written(
+    x: tf.Tensor, starts: tf.Tensor, stops: tf.Tensor, covered: tf.Tensor, pages: tf.Tensor
+) -> tf.Tensor:
+    """Return what `summed` returns, for strips in their order."""
+    shape = tf.shape(x)
+    image = device_store.allocate(shape, x.dtype, pages)
+
+    def body(i: tf.Tensor, image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        rows = x[:, starts[i] : stops[i]]
+        return i + 1, device_store.write(image, shape, starts[i], covered[i], rows)
+
+    _, image = tf.while_loop(lambda i, _: i < tf.size(starts), body, (0, image))
+    return device_store.read(image, shape, x.dtype, 0, shape[1])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.sampled_from([1, 7, 255, 256, 257, 1000]),
+    batch=st.integers(1, 2),
+    strips=st.integers(1, 9),
+    halo=st.integers(-2, 40),
+    pages=st.sampled_from([1, 2, 16, 100, 256]),
+)
+def test_write_strips(rows: int, batch: int, strips: int, halo: int, pages: int) -> None:
+    """Strips that overlap, or leave rows out, add up to the same image as those that are added."""
+    x = np.random.default_rng(rows).integers(-99, 99, (batch, rows, 3, 2)).astype("float32")
+    owned = partition(rows, min(strips, rows), np.arange(min(strips, rows)))
+    starts, stops = np.maximum(owned.start - halo, 0), np.minimum(owned.stop + halo, rows)
+    stops = np.maximum(starts, stops)
+    until = np.maximum.accumulate(stops)
+    covered = np.concatenate([[0], until[:-1]])
+    bounds = [tf.constant(numbers, tf.int32) for numbers in (starts, stops, covered)]
+    expected = summed(x, *bounds[:2], tf.constant(pages))
+    np.testing.assert_array_equal(written(x, *bounds, tf.constant(pages)), expected)
+
+
+def test_one_strip_is_not_copied() -> None:
+    """The only page is the written image itself, and so is what is read of all of it."""
+    whole, x = tf.constant([1, 8, 4, 4]), tf.random.stateless_uniform([1, 8, 4, 4], (1, 2))
+
+    @tf.function(autograph=False)
+    def addresses() -> tf.Tensor:
+        rows = x + 1
+        image = device_store.write(device_store.allocate(whole, x.dtype, 1), whole, 0, 0, rows)
+        again = device_store.read(image, whole, x.dtype, 0, 8)
+        return callbacks.numpy_function(
+            lambda *arrays: np.array([a.ctypes.data for a in arrays]), [rows, again], tf.int64
+        )
+
+    first, second = addresses().numpy()
+    assert first == second
 
 
 def test_add_does_not_change_its_input() -> None:

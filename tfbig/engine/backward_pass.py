@@ -102,7 +102,7 @@ class BackwardPass:
         return partials
 
     def _allocate_gradients(self, values: list[int], state: StepState, axes: int) -> list[int]:
-        """Allocate gradients of the images that have none yet, and return those with arbitrary content.
+        """Allocate gradients of the images that have none yet, and return those that only one sweep will add to.
 
         Args:
             values: The images.
@@ -110,7 +110,8 @@ class BackwardPass:
             axes: Number of axes that the sweep cuts its images along.
         """
         fresh = [v for v in values if v not in state.d_images]
-        state.d_images |= self.calls.pages(state, fresh)
+        pages = self.calls.pages(state, fresh)
+        state.d_images |= pages
         stored = [v for v in fresh if v not in state.d_images]
         state.d_images |= self.calls.allocate(state, "gradient", stored)
         if state.layout.skips:
@@ -118,8 +119,8 @@ class BackwardPass:
         if stored and (axes > 1 or len(self.calls.devices) > 1):  # rows are not complete in order
             zeros = host_store.zero([state.d_images[v] for v in stored], state.done)
             state.d_images |= dict(zip(stored, zeros, strict=True))
-            return []
-        return stored
+            return list(pages)
+        return fresh
 
     def _fold(self, sweep: Sweep, state: StepState, label: str) -> Sweep:
         """Add the gradients of statistics to those of stored images, and return the sweep without these reductions."""

@@ -39,25 +39,40 @@ class StripStep:
         sizes = tf.unstack(tf.reshape(tensors.extents, [-1]), num=count * axes)
         self._sizes = [sizes[first : first + axes] for first in range(0, len(sizes), axes)]
 
-    def add_to_pages(
-        self, pages: dict[int, tf.Tensor], rows: dict[int, tf.Tensor], first: str
+    def write_pages(
+        self, pages: dict[int, tf.Tensor], rows: dict[int, tf.Tensor]
     ) -> dict[int, tf.Tensor]:
-        """Add rows to images on the device.
+        """Write the rows that the strip owns to images on the device, and return the changed images by value.
 
         Args:
             pages: Images on the device, by value.
-            rows: Rows to add, by value.
-            first: Name of the column with the first row.
-
-        Returns:
-            The changed images.
+            rows: The rows, by value.
         """
-        return {
-            v: device_store.add(
-                image, image_shape(self.graph, self.tensors, v), self.geometry[first, v], rows[v]
-            )
-            for v, image in pages.items()
-        }
+        written = {}
+        for v, image in pages.items():
+            shape, start = image_shape(self.graph, self.tensors, v), self.geometry["own start", v]
+            written[v] = device_store.write(image, shape, start, start, rows[v])
+        return written
+
+    def add_to_pages(
+        self, pages: dict[int, tf.Tensor], rows: dict[int, tf.Tensor], fresh: frozenset[int]
+    ) -> dict[int, tf.Tensor]:
+        """Add the rows that the strip reads to images on the device, and return the changed images by value.
+
+        Args:
+            pages: Images on the device, by value.
+            rows: The rows, by value.
+            fresh: Images to which only this sweep has added so far.
+        """
+        added = {}
+        for v, image in pages.items():
+            shape, start = image_shape(self.graph, self.tensors, v), self.geometry["start", v]
+            if v in fresh:
+                covered = self.geometry["covered", v]
+                added[v] = device_store.write(image, shape, start, covered, rows[v])
+            else:
+                added[v] = device_store.add(image, shape, start, rows[v])
+        return added
 
     def values(self, tiles: dict[int, tf.Tensor]) -> dict[int, Structure]:
         """Run the local nodes and return every image of the sweep on the strip, by value."""

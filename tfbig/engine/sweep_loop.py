@@ -66,7 +66,7 @@ def forward(
         tiles, *_ = reader.read(step.geometry, i, strips.last)
         with tf.device(strips.device):
             owned = step.owned(step.values(tiles))
-            sums = step.merge(owned, sums[0]), step.add_to_pages(sums[1], owned, "own start")
+            sums = step.merge(owned, sums[0]), step.write_pages(sums[1], owned)
             written = {v: tf.cast(owned[v], s.dtype) for v, s in tensors.stores.items()}
         firsts = {v: step.geometry.along("own start", v) for v in sweep.writes}
         changes = [(s, written[v], *firsts[v]) for v, s in tensors.stores.items()]
@@ -95,7 +95,7 @@ class Backward:
     """Options of `backward`; values and weights by position in the sweep.
 
     Args:
-        fresh: Stores whose present content is to be ignored.
+        fresh: Stores whose present content is to be ignored, and images on the device that are zero.
         fused: Whether the forward runs in the same pass (`Reduce.fused`).
         learned: Values that need a gradient.
         trained: Weights that need a gradient.
@@ -142,7 +142,7 @@ def backward(
             partials, pulled = step.pull(owned | written, sums[2] if options.fused else None)
             outputs, seeds = autodiff.sum_seeds(owned, [cotangents, *pulled])
             d_tiles, d_wholes, d_weights = autodiff.gradients(tape, outputs, seeds, sources)
-            pages = step.add_to_pages(sums[3], d_tiles, "start")
+            pages = step.add_to_pages(sums[3], d_tiles, options.fresh)
             sums = (
                 autodiff.add(sums[0], d_wholes),
                 autodiff.add(sums[1], d_weights),

@@ -406,12 +406,12 @@ def _row(*words: str) -> str:
 
 
 def pages_of(strips: int) -> int:
-    """Return the pages of each image that is kept on the device, unless they are too large.
+    """Return the pages of each image that is kept on the device, unless they are too large; one for one strip.
 
     Args:
         strips: Largest number of strips of a sweep.
     """
-    return min(PAGES, PAGES_OF_STRIP * strips)
+    return 1 if strips == 1 else min(PAGES, PAGES_OF_STRIP * strips)
 
 
 def layers_of(sweep: Sweep, width: int = 30) -> str:
