@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -131,6 +134,34 @@ def test_write_strips(rows: int, batch: int, strips: int, halo: int, pages: int)
     bounds = [tf.constant(numbers, tf.int32) for numbers in (starts, stops, covered)]
     expected = summed(x, *bounds[:2], tf.constant(pages))
     np.testing.assert_array_equal(written(x, *bounds, tf.constant(pages)), expected)
+
+
+@pytest.mark.parametrize("change", [device_store.add, None])
+def test_lists_stay_on_their_device(change: Any) -> None:
+    """An operation on the host that takes a list would copy all its pages there. Traced for a GPU, not run."""
+
+    @tf.function(autograph=False)
+    def step(shape: tf.Tensor, pages: tf.Tensor, start: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        with tf.device("/GPU:0"):
+            image = device_store.allocate(shape, tf.float16, pages)
+            if change is None:
+                image = device_store.write(image, shape, start, start, rows)
+            else:
+                image = change(image, shape, start, rows)
+            return device_store.read(image, shape, tf.float16, start, shape[1])
+
+    numbers = tf.TensorSpec([4], tf.int32), *[tf.TensorSpec([], tf.int32)] * 2
+    graph = step.get_concrete_function(*numbers, tf.TensorSpec([1, None, 4, 4], tf.float16)).graph
+    takers = [op for op in _all_operations(graph) if any(t.dtype == tf.variant for t in op.inputs)]
+    assert {"TensorListLength", "TensorListGather"} <= {op.type for op in takers}
+    assert {op.type: op.device for op in takers if "GPU:0" not in op.device} == {}
+
+
+def _all_operations(graph: Any) -> Iterator[Any]:
+    """Yield the operations of a graph, and of the functions that it calls, with their placement."""
+    yield from graph.get_operations()
+    for function in graph._functions.values():
+        yield from _all_operations(function.graph)
 
 
 def test_one_strip_is_not_copied() -> None:

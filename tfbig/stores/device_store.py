@@ -77,8 +77,9 @@ def write(
         The list of pages of the sum.
     """
     page, height = _page(shape, _length(image)), tf.shape(rows)[1]
+    length = _length(image)
     with _integers():
-        is_whole = tf.equal(_length(image), 1) & tf.equal(height, shape[1]) & (covered <= start)
+        is_whole = tf.equal(length, 1) & tf.equal(height, shape[1]) & (covered <= start)
     return tf.cond(
         is_whole,
         lambda: tf.raw_ops.TensorListSetItem(input_handle=image, index=0, item=rows),
@@ -146,10 +147,11 @@ def _page(shape: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 def _joined(image: tf.Tensor, page: tf.Tensor, dtype: Any, first: Any, last: Any) -> tf.Tensor:
     """Return pages `first` to `last - 1` as one image; pages that were never written are zeros."""
+    length = _length(image)
     with _integers():
         indices = tf.range(first, last)
         whole = tf.concat([page[:1], [-1], page[2:]], 0)
-        is_single = tf.equal(_length(image), 1) & tf.equal(last - first, 1)
+        is_single = tf.equal(length, 1) & tf.equal(last - first, 1)
 
     def gathered() -> tf.Tensor:
         pages = tf.raw_ops.TensorListGather(
