@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import fcntl
-import gzip
 import os
 import statistics
 import sys
@@ -30,15 +29,14 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from benchmarks import profile, report
-
-Interval = tuple[int, int]
-"""First and last picosecond."""
+from benchmarks import report
+from benchmarks.gpu_profile import events_of, overlap_figures
 
 
 def main() -> None:
@@ -224,8 +222,10 @@ def copies(arguments: argparse.Namespace) -> None:
 
     rates = {"pageable": timed(to_device(rows, False)), "staged": timed(to_device(rows, True))}
     rates["to_host"] = timed(lambda: float(from_device()))
-    rates["memory"] = timed(lambda: np.copyto(target, rows))
-    rates["memory_in_parts"] = timed(lambda: parallel_copies.assign(target, rows))
+    memory = {}
+    for threads in (1, 2, 4, 8):
+        with patch.object(parallel_copies, "THREADS", threads):
+            memory[threads] = timed(lambda: parallel_copies.assign(target, rows))
     rates["registered"] = timed(to_device(registered, False)) if pool.is_locked else None
     measured = machine_rates.measure("/GPU:0")
     print(
@@ -233,6 +233,7 @@ def copies(arguments: argparse.Namespace) -> None:
             "gpu copies",
             [arguments.bytes],
             bytes_per_second=rates,
+            memory_by_threads=memory,
             locked_bytes_per_second=round(pool.size / lock_seconds, -6),
             machine_rates={k: round(v, -6) for k, v in vars(measured).items()},
             kernels=kernel_rates(),
@@ -302,7 +303,7 @@ def overlap(arguments: argparse.Namespace) -> None:
     print(plan, file=sys.stderr, flush=True)
     seconds = step_seconds(big, image, label, arguments)["seconds"]
     with turn(arguments, alone=True):
-        events = gpu_events(lambda: big.train_on_batch(image, label), arguments.trace)
+        events = events_of(lambda: big.train_on_batch(image, label), arguments.trace)
     figures = overlap_figures(events)
     plain_seconds = None
     if arguments.way == "default":
@@ -377,57 +378,6 @@ def step_seconds(
         }
 
 
-def gpu_events(work: Callable[[], object], keep: Path | None = None) -> list[tuple[Interval, str]]:
-    """Return what ran on the GPU during `work`: when, and its name."""
-    space = profile.record(work, level=1)
-    if keep is not None:
-        keep.write_bytes(gzip.compress(space.SerializeToString()))
-    events = []
-    for plane in space.planes:
-        if not plane.name.startswith("/device:GPU"):
-            continue
-        for line in plane.lines:
-            if not line.name.startswith("Stream"):
-                continue
-            for event in line.events:
-                first = line.timestamp_ns * 1000 + event.offset_ps
-                name = plane.event_metadata[event.metadata_id].name
-                events.append(((first, first + event.duration_ps), name))
-    return events
-
-
-def overlap_figures(events: Sequence[tuple[Interval, str]]) -> dict[str, Any]:
-    """Return seconds of kernels and of copies, and the share of the copies during which a kernel ran."""
-
-    def named(*words: str) -> list[Interval]:
-        return union([at for at, name in events if name.lower().startswith(words)])
-
-    kernels = union([at for at, name in events if not name.lower().startswith("mem")])
-    figures: dict[str, Any] = {"kernel_seconds": seconds_of(kernels), "events": len(events)}
-    copies = {"to_device": ("memcpyh2d",), "to_host": ("memcpyd2h",)}
-    for name, words in {**copies, "copy": ("memcpyh2d", "memcpyd2h")}.items():
-        taken = seconds_of(named(*words))
-        hidden = taken + seconds_of(kernels) - seconds_of(union([*named(*words), *kernels]))
-        figures |= {f"{name}_seconds": taken, f"{name}_hidden": round(hidden / (taken or 1), 3)}
-    return figures
-
-
-def union(intervals: Sequence[Interval]) -> list[Interval]:
-    """Return disjoint intervals that cover the same time."""
-    merged: list[Interval] = []
-    for start, stop in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(merged[-1][1], stop)
-        else:
-            merged.append((start, stop))
-    return merged
-
-
-def seconds_of(intervals: Sequence[Interval]) -> float:
-    """Return the total length of disjoint intervals in seconds."""
-    return sum(stop - start for start, stop in intervals) / 1e12
-
-
 # --------------------------------------------------------------------------------------- sizes
 
 
@@ -462,7 +412,7 @@ def sizes(arguments: argparse.Namespace) -> None:
         measured = step_seconds(model, image, label, arguments)
         if arguments.trace is not None:
             file = arguments.trace.with_name(f"{way}-{side}-{arguments.trace.name}")
-            events = gpu_events(partial(model.train_on_batch, image, label), file)
+            events = events_of(partial(model.train_on_batch, image, label), file)
             figures |= overlap_figures(events)
         print(
             report.line(

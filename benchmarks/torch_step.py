@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
-import os
 import resource
 import statistics
 import sys
@@ -56,8 +55,8 @@ def main() -> None:
     scaler = torch.amp.GradScaler(device, enabled=half)
     tile = arguments.tile or min(arguments.side // 2 // 32 * 32, 1600)
     step = build(arguments.only, model, tile, scaler)
-    turn = open(arguments.lock or os.devnull, "a")  # noqa: SIM115 - held until the process ends
     if arguments.lock:
+        turn = open(arguments.lock, "a")  # noqa: SIM115 - held until the process ends
         fcntl.flock(turn, fcntl.LOCK_EX)
     seconds, loss = [], 0.0
     for _ in range(arguments.warmup + arguments.steps):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import json
 import subprocess
@@ -24,6 +25,7 @@ from benchmarks import (
     end_to_end,
     first_step,
     gpu,
+    gpu_profile,
     mil_loss,
     profile,
     qmnist_variants,
@@ -33,10 +35,10 @@ from benchmarks import (
 from tfbig.datasets.digits import drawn_digits
 
 
-def printed(script: str, *words: str) -> list[dict]:
+def printed(script: str, *words: object) -> list[dict]:
     """Run a benchmark and return the JSON lines that it prints."""
     process = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / script), *words],
+        [sys.executable, str(ROOT / "benchmarks" / script), *map(str, words)],
         capture_output=True,
         text=True,
         check=False,
@@ -273,12 +275,33 @@ def test_overlap_of_copies_and_kernels() -> None:
         ((6 * second, 7 * second), "add_kernel"),
         ((50 * second, 60 * second), "Memset"),
     ]
-    found = gpu.overlap_figures(events)
+    found = gpu_profile.overlap_figures(events)
+    assert gpu_profile.span(events) == 60
     assert found["kernel_seconds"] == 35
     assert (found["to_device_seconds"], found["to_device_hidden"]) == (10, 0.5)
     assert (found["to_host_seconds"], found["to_host_hidden"]) == (10, 1)
     assert (found["copy_seconds"], found["copy_hidden"]) == (20, 0.75)
     assert found["events"] == 5
+
+
+def test_picture_of_a_profile(tmp_path: Path) -> None:
+    """A trace is read again, and drawn with three rows."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    plane = space.planes.add(name="/device:GPU:0")
+    for number, (name, stream) in enumerate((("MemcpyH2D", 1), ("conv", 2), ("MemcpyD2H", 3))):
+        plane.event_metadata[number].name = name
+        line = plane.lines.add(name=f"Stream #{stream}", timestamp_ns=1000)
+        line.events.add(metadata_id=number, offset_ps=number * 10**9, duration_ps=2 * 10**9)
+    trace, picture = tmp_path / "step.xplane.pb.gz", tmp_path / "step.png"
+    trace.write_bytes(gzip.compress(space.SerializeToString()))
+    (found,) = printed("gpu_profile.py", trace, "--plot", picture, "--between", 0, 0.01)
+    assert found["span_seconds"] == 0.004
+    assert (found["kernel_seconds"], found["copy_seconds"]) == (0.002, 0.004)
+    assert (found["to_device_hidden"], found["to_host_hidden"]) == (0.5, 0.5)
+    with Image.open(picture) as drawn:
+        assert drawn.height > 100
 
 
 def test_differences_are_relative_to_the_norm() -> None:
