@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from graphs import make_planner
 from tfbig.engine import step_geometry
 from tfbig.engine.step_geometry import KINDS
 from tfbig.network import keras_reader
+from tfbig.plan.plan import page_rows
 from tfbig.plan.planner import Planner
 
 
@@ -37,6 +40,31 @@ def geometry_of(planner: Planner, *shapes: tuple[int, ...]) -> dict[str, np.ndar
 
     results = trace(*(tf.zeros(shape) for shape in shapes))
     return {key: value.numpy() for key, value in results.items()}
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_pages_of_every_image(keeps: bool) -> None:
+    """There are none if no image is kept on the device."""
+    planner = planner_of_addition()
+    kept = frozenset(planner.prepared.straight.sweeps[0].writes) if keeps else frozenset()
+    layout = replace(planner.prepared.straight, kept=kept)
+
+    @tf.function
+    def trace(*images: tf.Tensor) -> list[list[tf.Tensor]]:
+        named = dict(zip(planner.graph.inputs, images, strict=True))
+        return [list(pages) for pages in step_geometry.trace(planner, ".", named, layout).pages]
+
+    pages = trace(tf.zeros((2, 10, 5, 1)), tf.zeros((2, 10, 5, 2)))
+    assert len(pages) == (len(planner.graph.values) if keeps else 0)
+    plan = planner.plan(2, dict.fromkeys(planner.graph.inputs, (10, 5)), layout)
+    for value, (shape, joined, rows, count) in enumerate(pages):
+        if not planner.graph.values[value].image:
+            continue
+        whole = [2, 10, 5, planner.graph.values[value].channels]
+        assert int(rows) == page_rows(whole, plan.strips) == 1
+        assert int(count) == 10
+        assert shape.numpy().tolist() == [2, 1, *whole[2:]]
+        assert joined.numpy().tolist() == [2, -1, *whole[2:]]
 
 
 def test_geometry_of_two_images() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import keras
 import pytest
 import tensorflow as tf
 
-from tfbig.engine.sweep_state import StripGeometry, SweepTensors
+from tfbig.engine.sweep_state import StepState, StripGeometry
 from tfbig.network import keras_reader
 from tfbig.plan.sweeps import schedule
 
@@ -30,17 +32,14 @@ def test_geometry_of_strips() -> None:
 @pytest.mark.parametrize(
     ("shape", "count"), [([5, None, None, 2], 5), ([None, None, None, 2], None)]
 )
-def test_batch_size_is_that_of_any_image(shape: list[int | None], count: int | None) -> None:
+def test_known_batch_is_that_of_any_image(shape: list[int | None], count: int | None) -> None:
     counts = []
 
     @tf.function(input_signature=[tf.TensorSpec(shape)])
     def trace(image: tf.Tensor) -> None:
-        number = tf.constant(0)
-        handles = {0: tf.constant(["a"])[0]}  # a scalar has no N
-        tensors = SweepTensors(
-            tf.constant(""), number, number, number, handles, number, stores={1: image}
-        )
-        counts.append(tensors.count)
+        pages = tf.constant(["a"])[0]  # a scalar has no N
+        state = SimpleNamespace(images={0: pages, 1: image})
+        counts.append(StepState.known_batch.fget(state))  # type: ignore[attr-defined]
 
     trace.get_concrete_function()
     assert counts == [count]

@@ -13,7 +13,7 @@ from graphs import (
 )
 
 from tfbig.plan import kept_images, placement
-from tfbig.plan.plan import PAGES, PAGES_OF_STRIP, Rates, pages_of
+from tfbig.plan.plan import PAGES, PAGES_OF_STRIP, Rates, page_rows, pages_of
 from tfbig.plan.pricing import Pricing
 
 
@@ -62,6 +62,22 @@ def test_pages_are_few_for_few_strips() -> None:
         PAGES,
     ]
     assert plans[0].strips == 1 < plans[1].strips < PAGES // PAGES_OF_STRIP < plans[2].strips
+
+
+@pytest.mark.parametrize(
+    ("shape", "strips", "rows"),
+    [
+        ((1, 1000, 8, 8), 1, 1000),  # one strip, one page
+        ((1, 1000, 8, 8), 2, 32),  # 16 for each of few strips
+        ((1, 1000, 8, 8), 100, 4),  # 256 at most
+        ((1, 2**20, 2**10, 64), 2, 2**10),  # fewer rows where a page had too many elements
+        ((2, 2**20, 2**9, 64), 100, 2**10),
+        ((1, 2**20, 2**27, 64), 1, 2**20),
+        ((1, 100, 2**27, 64), 2, 1),
+    ],
+)
+def test_rows_of_a_page(shape: tuple[int, ...], strips: int, rows: int) -> None:
+    assert page_rows(shape, strips) == rows
 
 
 def test_device_bytes_are_the_most_of_strips_and_kept_images_at_a_moment() -> None:

@@ -36,13 +36,14 @@ class Functions:
         self, key: Any, function: Callable[[SweepTensors], Structure], tensors: SweepTensors
     ) -> Structure:
         """Return `function(tensors)`, computed by a trace of any function with the same key."""
-        fields = vars(tensors)
+        fields = dict(vars(tensors))
+        batch = fields.pop("known_batch")
         flat = tf.nest.flatten(fields)
         specs = tf.nest.flatten({name: _specs(name, field) for name, field in fields.items()})
         shape = repr(tf.nest.map_structure(lambda _: 0, fields))
-        whole = (key, shape, tuple(map(repr, specs)))
+        whole = (key, shape, batch, tuple(map(repr, specs)))
         if whole not in self._traced:
-            self._traced[whole] = _trace(function, fields, specs, self._device)
+            self._traced[whole] = _trace(function, fields, batch, specs, self._device)
         traced, structure = self._traced[whole]
         callbacks.hold_those_of(
             traced
@@ -54,7 +55,11 @@ class Functions:
 
 
 def _trace(
-    function: Any, fields: dict[str, Any], specs: list[tf.TensorSpec], device: str | None
+    function: Any,
+    fields: dict[str, Any],
+    batch: int | None,
+    specs: list[tf.TensorSpec],
+    device: str | None,
 ) -> Any:
     """Return the trace of a function, and the structure of its results.
 
@@ -65,7 +70,8 @@ def _trace(
 
     def run(*flat: tf.Tensor) -> list[tf.Tensor]:
         with placed(device and HOST):
-            results = function(SweepTensors(**tf.nest.pack_sequence_as(fields, flat)))
+            packed = tf.nest.pack_sequence_as(fields, flat)
+            results = function(SweepTensors(**packed, known_batch=batch))
         structure[:] = [results]
         return tf.nest.flatten(results)
 

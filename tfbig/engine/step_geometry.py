@@ -10,10 +10,11 @@ import tensorflow as tf
 
 from tfbig.engine import backgrounds, read_ahead
 from tfbig.network.graph import Graph
-from tfbig.plan.plan import Plan, pages_of
+from tfbig.plan.plan import Plan, page_rows
 from tfbig.plan.planner import Planner
 from tfbig.plan.sweeps import Layout, Sweep
 from tfbig.stores import file_pool
+from tfbig.stores.device_store import Pages
 from tfbig.stores.host_memory import MEMORY
 from tfbig.system import backend, callbacks
 
@@ -33,7 +34,7 @@ class StepGeometry:
             -1 lets the store choose.
         tables: Geometry of the strips or tiles of each sweep, by index; see `Sweep.tiles`.
         replays: Geometry of each replay.
-        pages: Pages of each image that is kept on the device, int32 scalar.
+        pages: Pages of every image, if it is kept on the device; empty if none is.
         copies: For each sweep by index, how many patterns of background its observed images have, `[observed]` float64;
             empty if nothing is skipped.
         empty: An empty string tensor that is not a constant, see `label`.
@@ -45,7 +46,7 @@ class StepGeometry:
     places: tf.Tensor
     tables: tuple[tf.Tensor, ...]
     replays: Mapping[Sweep, tf.Tensor]
-    pages: tf.Tensor
+    pages: tuple[Pages, ...]
     copies: tuple[tf.Tensor, ...]
     empty: tf.Tensor
 
@@ -100,8 +101,8 @@ def trace(
         _prepare_space(plan, folder, devices)
         numbers = [_all_shapes(graph, sizes, int(shapes[0][0])), _places(graph, plan)]
         copies = [visits.copies() for visits in plan.visits[: len(skipping)]]
-        pages = np.array(pages_of(plan.strips), np.int32)
-        return [np.array(b"", object), *numbers, pages, *planner.tables(plan, sizes), *copies]
+        numbers.append(_page_shapes(numbers[0], plan.strips))
+        return [np.array(b"", object), *numbers, *planner.tables(plan, sizes), *copies]
 
     kinds = [tf.string, tf.int64, tf.int64, tf.int32, *[tf.int32] * len(sweeps)]
     empty, shapes, places, pages, *tables = callbacks.numpy_function(
@@ -125,7 +126,7 @@ def trace(
         tf.ensure_shape(places, [len(KINDS), values]),
         tuple(tables[:count]),
         dict(zip(layout.replays, tables[count:], strict=True)),
-        tf.ensure_shape(pages, []),
+        _pages(tf.ensure_shape(pages, [3, values, axes])) if layout.kept else (),
         tuple(copies),
         tf.ensure_shape(empty, []),
     )
@@ -156,6 +157,27 @@ def _prepare_space(plan: Plan, folder: str, devices: Sequence[str | None]) -> No
         MEMORY.page_lock(plan.projected.host)
     if plan.projected.disk:
         file_pool.check(folder, plan.projected.disk)
+
+
+def _page_shapes(shapes: np.ndarray, strips: int) -> np.ndarray:
+    """Return the fields of the `Pages` of every image, `[3, number of values, axes]`; of the last only one number."""
+    pages = np.stack([shapes] * 3).astype(np.int32)
+    pages[0, :, 1] = [page_rows(shape, strips) for shape in shapes.tolist()]
+    pages[1, :, 1] = -1
+    pages[2] = -(-shapes[:, 1:2] // pages[0, :, 1:2])
+    return pages
+
+
+def _pages(fields: tf.Tensor) -> tuple[Pages, ...]:
+    """Return the pages of every image from what `_page_shapes` returns."""
+    shapes, joined, counts = tf.unstack(fields)
+    columns = (
+        tf.unstack(shapes),
+        tf.unstack(joined),
+        tf.unstack(shapes[:, 1]),
+        tf.unstack(counts[:, 0]),
+    )
+    return tuple(Pages(*each) for each in zip(*columns, strict=True))
 
 
 def _all_shapes(graph: Graph, sizes: dict[int, tuple[int, ...]], batch: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.engine import read_ahead
-from tfbig.engine.sweep_state import Interval, StripGeometry, SweepTensors, image_shape
+from tfbig.engine.sweep_state import Interval, StripGeometry, SweepTensors
 from tfbig.network.graph import Graph
 from tfbig.ops.kernels import take
 from tfbig.plan.sweeps import Sweep
@@ -72,8 +72,9 @@ class StripReader:
             for key, (image, part) in requests.items():
                 if key not in results:
                     dtype = self.graph.values[key[1]].dtype
+                    pages = tensors.page_shapes[key[1]]
                     results[key] = device_store.read(
-                        image, image_shape(self.graph, tensors, key[1]), dtype, *part[0]
+                        image, pages, dtype, *part[0], tensors.known_batch
                     )
             shaped = {key: self._shaped(key[1], t) for key, t in results.items()}
             for kind, v in shaped:
@@ -134,7 +135,7 @@ class StripReader:
 
     def _shaped(self, value: int, rows: tf.Tensor) -> tf.Tensor:
         """Set the static shape of rows from a store, and cast them to the dtype of the image."""
-        rows = tf.ensure_shape(rows, self._shape(value, self.tensors.count))
+        rows = tf.ensure_shape(rows, self._shape(value, self.tensors.known_batch))
         return tf.cast(rows, self.graph.values[value].dtype)
 
     def _shape(self, value: int, count: int | None) -> list[int | None]:

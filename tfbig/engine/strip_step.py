@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfbig.engine.sweep_state import Interval, StripGeometry, Structure, SweepTensors, image_shape
+from tfbig.engine.sweep_state import Interval, StripGeometry, Structure, SweepTensors
 from tfbig.network.graph import Graph, Node, image_positions
 from tfbig.ops.kernels import Copies, InputRows, Strip, take
 from tfbig.plan.sweeps import Sweep
@@ -50,8 +50,9 @@ class StripStep:
         """
         written = {}
         for v, image in pages.items():
-            shape, start = image_shape(self.graph, self.tensors, v), self.geometry["own start", v]
-            written[v] = device_store.write(image, shape, start, start, rows[v])
+            ((start, stop),) = self.geometry.part(v, own=True)
+            shapes = self.tensors.page_shapes[v]
+            written[v] = device_store.write(image, shapes, start, stop, rows[v])
         return written
 
     def add_to_pages(
@@ -66,12 +67,13 @@ class StripStep:
         """
         added = {}
         for v, image in pages.items():
-            shape, start = image_shape(self.graph, self.tensors, v), self.geometry["start", v]
+            ((start, stop),) = self.geometry.part(v)
+            where = self.tensors.page_shapes[v], start, stop
             if v in fresh:
                 covered = self.geometry["covered", v]
-                added[v] = device_store.write(image, shape, start, covered, rows[v])
+                added[v] = device_store.add_to_zeros(image, *where, covered, rows[v])
             else:
-                added[v] = device_store.add(image, shape, start, rows[v])
+                added[v] = device_store.add(image, *where, rows[v])
         return added
 
     def values(self, tiles: dict[int, tf.Tensor]) -> dict[int, Structure]:

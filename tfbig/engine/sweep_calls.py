@@ -64,6 +64,7 @@ class SweepCalls:
         canonical, geometry = self._canonical[sweep], state.geometry
         needed = {i for n in sweep.locals for i in n.inputs}
         wholes = {v: t for v, t in state.wholes.items() if v in needed}
+        kept = state.layout.kept.intersection(sweep.images)
         return canonical, SweepTensors(
             geometry.label(label),
             state.done,
@@ -74,6 +75,8 @@ class SweepCalls:
             wholes=canonical.named(wholes),
             weights=[state.weights[w] for w in canonical.slots],
             copies=canonical.named(geometry.copies_of(sweep)),
+            page_shapes=canonical.named({v: geometry.pages[v] for v in kept}),
+            known_batch=state.known_batch,
         )
 
     def call(
@@ -122,10 +125,9 @@ class SweepCalls:
             stores = host_store.allocate(shapes, places, requests, tiles)
             return {v: tf.ensure_shape(s, [None]) for v, s in zip(values, stores, strict=True)}
         stores = host_store.allocate(shapes, places, requests)
-        count = next((t.shape[0] for t in state.images.values() if t.shape.rank), None)
         unknown = [None] * self.graph.spatial
         return {
-            v: tf.ensure_shape(store, [count, *unknown, self.graph.values[v].channels])
+            v: tf.ensure_shape(store, [state.known_batch, *unknown, self.graph.values[v].channels])
             for v, store in zip(values, stores, strict=True)
         }
 
@@ -146,11 +148,10 @@ class SweepCalls:
             Images by value id.
         """
         kept = [v for v in values if v in state.layout.kept]
-        shapes = {v: tf.cast(state.geometry.shapes[v], tf.int32) for v in kept}
         with tf.device(self.devices[0]):
             return {
-                v: device_store.allocate(shape, self.graph.values[v].dtype, state.geometry.pages)
-                for v, shape in shapes.items()
+                v: device_store.allocate(state.geometry.pages[v], self.graph.values[v].dtype)
+                for v in kept
             }
 
 

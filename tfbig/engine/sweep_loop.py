@@ -201,7 +201,7 @@ def fold(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices, ch
     row_bytes = tf.size(image, tf.int64) // tf.cast(rows, tf.int64) * image.dtype.size
     step = tf.cast(tf.maximum(chunk // row_bytes, 1), tf.int32)
     total = -(-rows // step)
-    shape = [tensors.count, *[None] * graph.spatial, graph.values[value].channels]
+    shape = [tensors.known_batch, *[None] * graph.spatial, graph.values[value].channels]
 
     def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, _: Structure) -> Structure:
         start, stop = i * step, tf.minimum((i + 1) * step, rows)

@@ -9,8 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.engine.step_geometry import StepGeometry
-from tfbig.network.graph import Graph, Node
+from tfbig.network.graph import Node
 from tfbig.plan.sweeps import Layout, Sweep
+from tfbig.stores.device_store import Pages
 
 Structure = Any
 
@@ -46,6 +47,11 @@ class StepState:
     d_wholes: dict[int, Structure] = field(default_factory=dict)
     d_weights: dict[int, tf.Tensor] = field(default_factory=dict)
     sinks: dict[int, tf.Tensor] = field(default_factory=dict)
+
+    @property
+    def known_batch(self) -> int | None:
+        """N if it is known while tracing."""
+        return next((t.shape[0] for t in self.images.values() if t.shape.rank), None)
 
     @property
     def sweeps(self) -> tuple[Sweep, ...]:
@@ -104,6 +110,8 @@ class SweepTensors:
         d_images: Gradients of the images that the sweep wrote.
         d_wholes: Gradients of the results of its reductions.
         copies: How many patterns of background each observed image has, float64 scalars; empty if nothing is skipped.
+        page_shapes: Pages of the images that are on the device.
+        known_batch: N if it is known while tracing; not a tensor.
     """
 
     label: tf.Tensor
@@ -121,12 +129,8 @@ class SweepTensors:
     d_images: dict[int, tf.Tensor] = field(default_factory=dict)
     d_wholes: dict[int, Structure] = field(default_factory=dict)
     copies: dict[int, tf.Tensor] = field(default_factory=dict)
-
-    @property
-    def count(self) -> int | None:
-        """N if it is known while tracing, else None."""
-        tensors = [*self.images.values(), *self.stores.values()]
-        return next((t.shape[0] for t in tensors if t.shape.rank), None)
+    page_shapes: dict[int, Pages] = field(default_factory=dict)
+    known_batch: int | None = None
 
 
 Interval = tuple[tf.Tensor, tf.Tensor]
@@ -169,15 +173,3 @@ class StripGeometry:
         """
         names = ("own start", "own stop") if own else ("start", "stop")
         return list(zip(*(self.along(name, value) for name in names), strict=True))
-
-
-def image_shape(graph: Graph, tensors: SweepTensors, value: int) -> tf.Tensor:
-    """Return the shape `[N, H, ..., C]` of a whole image.
-
-    Args:
-        graph: Graph of the sweep.
-        tensors: Tensors of the sweep.
-        value: Position of the image in the sweep.
-    """
-    channels = graph.values[value].channels
-    return tf.concat([[tensors.batch], tensors.extents[value], [channels]], 0)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
+from math import ceil, prod
 from typing import NamedTuple
 
 from tfbig.network.graph import AT_ONCE
@@ -412,6 +412,19 @@ def pages_of(strips: int) -> int:
         strips: Largest number of strips of a sweep.
     """
     return 1 if strips == 1 else min(PAGES, PAGES_OF_STRIP * strips)
+
+
+def page_rows(shape: Sequence[int], strips: int) -> int:
+    """Return the rows of each page of an image that is kept on the device.
+
+    Args:
+        shape: Shape `(N, H, ..., C)` of the image.
+        strips: Largest number of strips of a sweep.
+    """
+    batch, height, *others = shape
+    pages = pages_of(strips)
+    most = height if pages == 1 else PAGE_ELEMENTS // max(batch * prod(others), 1)
+    return max(min(-(-height // pages), most), 1)
 
 
 def layers_of(sweep: Sweep, width: int = 30) -> str:

@@ -2,19 +2,33 @@
 
 A page is `[N, rows, ..., C]`. All pages of an image have the same shape; the last one is padded with zeros. A list is a
 tensor of type variant that holds references: to change pages creates new ones and does not move the others. No page,
-and no run of pages that a strip reads, has more elements than kernels support, however large the image is. An image
-that is computed in one strip has one page, which is not copied when all of it is written or read.
+and no run of pages that a strip reads, has more elements than kernels support, however large the image is.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfbig.ops.kernels import pad, take_rows
-from tfbig.plan.plan import PAGE_ELEMENTS
+from tfbig.ops.kernels import pad
 from tfbig.system.backend import HOST
+
+
+class Pages(NamedTuple):
+    """Shape of the pages of an image, int32 tensors; computed once, because each operation on them takes time.
+
+    Args:
+        shape: `[N, rows, ..., C]` of a page.
+        joined: The same of any number of pages in a row, with -1 rows.
+        rows: Rows of a page, scalar.
+        count: Number of pages, scalar.
+    """
+
+    shape: tf.Tensor
+    joined: tf.Tensor
+    rows: tf.Tensor
+    count: tf.Tensor
 
 
 def is_list(image: tf.Tensor) -> bool:
@@ -22,108 +36,108 @@ def is_list(image: tf.Tensor) -> bool:
     return image.dtype == tf.variant
 
 
-def allocate(shape: tf.Tensor, dtype: Any, pages: Any) -> tf.Tensor:
+def allocate(pages: Pages, dtype: Any) -> tf.Tensor:
     """Create an image of zeros, which use no memory until they are changed.
 
     Args:
-        shape: `[N, H, ..., C]` of the image, int32.
+        pages: Shape of its pages.
         dtype: Element type.
-        pages: Most pages, int32 scalar; more, if there are several, where they had more than `PAGE_ELEMENTS` elements.
 
     Returns:
         The list of pages, a scalar tensor of type variant.
     """
-    with _integers():
-        row = tf.maximum(tf.reduce_prod(shape[:1]) * tf.reduce_prod(shape[2:]), 1)
-        most = tf.where(tf.equal(pages, 1), shape[1], tf.maximum(PAGE_ELEMENTS // row, 1))
-        count = -(-shape[1] // tf.minimum(-(-shape[1] // pages), most))
-        page = _page(shape, count)
-    return tf.raw_ops.TensorListReserve(element_shape=page, num_elements=count, element_dtype=dtype)
+    return tf.raw_ops.TensorListReserve(
+        element_shape=pages.shape, num_elements=pages.count, element_dtype=dtype
+    )
 
 
-def read(image: tf.Tensor, shape: tf.Tensor, dtype: Any, start: Any, stop: Any) -> tf.Tensor:
+def read(
+    image: tf.Tensor, pages: Pages, dtype: Any, start: Any, stop: Any, batch: int | None = None
+) -> tf.Tensor:
     """Read rows `start <= row < stop`.
 
     Args:
         image: The list of pages.
-        shape: `[N, H, ..., C]` of the image, int32.
+        pages: Shape of its pages.
         dtype: Element type.
         start: First row.
         stop: End of the rows.
+        batch: N if it is known while tracing.
 
     Returns:
         Tensor `[N, stop - start, ..., C]`.
     """
-    page = _page(shape, _length(image))
     with _integers():
-        first, last = start // page[1], -(-stop // page[1])
-        skipped, taken = start - first * page[1], stop - start
-    return take_rows(_joined(image, page, dtype, first, last), skipped, taken)
+        first = start // pages.rows
+        skipped = start - first * pages.rows
+        taken = stop - start
+    return _rows(_joined(image, pages, dtype, first, stop, batch), skipped, taken)
 
 
-def write(
-    image: tf.Tensor, shape: tf.Tensor, start: Any, covered: Any, rows: tf.Tensor
-) -> tf.Tensor:
-    """Add `rows` to an image, from row `start` on, whose rows from `covered` on are zero.
+def write(image: tf.Tensor, pages: Pages, start: Any, stop: Any, rows: tf.Tensor) -> tf.Tensor:
+    """Write `rows` to an image, in which nothing has been written from row `start` on.
 
     Args:
         image: The list of pages; it does not change.
-        shape: `[N, H, ..., C]` of the image, int32.
+        pages: Shape of its pages.
         start: First row.
+        stop: End of the rows.
+        rows: `[N, stop - start, ..., C]` to write.
+
+    Returns:
+        The list of pages with these rows.
+    """
+    with _integers():
+        first = start // pages.rows
+        before = start - first * pages.rows
+    earlier = _rows(_joined(image, pages, rows.dtype, first, start, rows.shape[0]), 0, before)
+    return _replaced(image, pages, first, stop, [earlier, rows])
+
+
+def add_to_zeros(
+    image: tf.Tensor, pages: Pages, start: Any, stop: Any, covered: Any, rows: tf.Tensor
+) -> tf.Tensor:
+    """Add `rows` to an image whose rows from `covered` on are zero.
+
+    Args:
+        image: The list of pages; it does not change.
+        pages: Shape of its pages.
+        start: First row.
+        stop: End of the rows.
         covered: First row that nothing has been added to.
-        rows: `[N, rows, ..., C]` to add.
+        rows: `[N, stop - start, ..., C]` to add.
 
     Returns:
         The list of pages of the sum.
     """
-    page, height = _page(shape, _length(image)), tf.shape(rows)[1]
-    length = _length(image)
     with _integers():
-        is_whole = tf.equal(length, 1) & tf.equal(height, shape[1]) & (covered <= start)
-    return tf.cond(
-        is_whole,
-        lambda: tf.raw_ops.TensorListSetItem(input_handle=image, index=0, item=rows),
-        lambda: _written(image, page, start, covered, rows),
-    )
+        first, split = start // pages.rows, tf.clip_by_value(covered, start, stop)
+        before, shared = start - first * pages.rows, split - start
+    earlier = _joined(image, pages, rows.dtype, first, split, rows.shape[0])
+    above = (before, 0), *[(0, 0)] * (rows.shape.rank - 3)
+    sums = _rows(earlier, 0, before + shared) + pad(_rows(rows, 0, shared), *above)
+    return _replaced(image, pages, first, stop, [sums, _rows(rows, shared, stop - split)])
 
 
-def _written(
-    image: tf.Tensor, page: tf.Tensor, start: Any, covered: Any, rows: tf.Tensor
-) -> tf.Tensor:
-    """Return the list of pages with the sum of earlier rows and `rows`; only the earlier rows are added."""
-    height = tf.shape(rows)[1]
-    with _integers():
-        stop = start + height
-        first, last = start // page[1], -(-stop // page[1])
-        before, split = start - first * page[1], tf.clip_by_value(covered, start, stop) - start
-        earlier = -(-(start + split) // page[1])
-    head = take_rows(_joined(image, page, rows.dtype, first, earlier), 0, before + split)
-    others = [(0, 0)] * (rows.shape.rank - 3)
-    head += pad(take_rows(rows, 0, split), (before, 0), *others)
-    tail = pad(take_rows(rows, split, height - split), (0, last * page[1] - stop), *others)
-    return _replaced(image, page, first, last, tf.concat([head, tail], 1))
-
-
-def add(image: tf.Tensor, shape: tf.Tensor, start: Any, rows: tf.Tensor) -> tf.Tensor:
-    """Add `rows` to an image, from row `start` on.
+def add(image: tf.Tensor, pages: Pages, start: Any, stop: Any, rows: tf.Tensor) -> tf.Tensor:
+    """Add `rows` to an image.
 
     Args:
         image: The list of pages; it does not change.
-        shape: `[N, H, ..., C]` of the image, int32.
+        pages: Shape of its pages.
         start: First row.
-        rows: `[N, rows, ..., C]` to add.
+        stop: End of the rows.
+        rows: `[N, stop - start, ..., C]` to add.
 
     Returns:
         The list of pages of the sum.
     """
-    page, height = _page(shape, _length(image)), tf.shape(rows)[1]
     with _integers():
-        stop = start + height
-        first, last = start // page[1], -(-stop // page[1])
-        around = (start - first * page[1], last * page[1] - stop)
+        first = start // pages.rows
+        around = start - first * pages.rows, -stop % pages.rows
     wide = pad(rows, around, *[(0, 0)] * (rows.shape.rank - 3))
-    total = _joined(image, page, rows.dtype, first, last) + wide
-    return _replaced(image, page, first, last, total)
+    total = _joined(image, pages, rows.dtype, first, stop, rows.shape[0]) + wide
+    return _scattered(image, pages, first, stop, total)
 
 
 def _integers() -> Any:
@@ -134,53 +148,58 @@ def _integers() -> Any:
     return tf.device(HOST)
 
 
-def _length(image: tf.Tensor) -> tf.Tensor:
-    """Return the number of pages, int32 scalar; a GPU does not compute it."""
-    return tf.raw_ops.TensorListLength(input_handle=image)
-
-
-def _page(shape: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return the shape of each of `count` pages, `[N, rows, ..., C]`."""
+def _indices(pages: Pages, first: Any, stop: Any) -> tf.Tensor:
+    """Return the indices of the pages from `first` to the one with the row before `stop`."""
     with _integers():
-        return tf.concat([shape[:1], [-(-shape[1] // count)], shape[2:]], 0)
+        return tf.range(first, -(-stop // pages.rows))
 
 
-def _joined(image: tf.Tensor, page: tf.Tensor, dtype: Any, first: Any, last: Any) -> tf.Tensor:
-    """Return pages `first` to `last - 1` as one image; pages that were never written are zeros."""
-    length = _length(image)
-    with _integers():
-        indices = tf.range(first, last)
-        whole = tf.concat([page[:1], [-1], page[2:]], 0)
-        is_single = tf.equal(length, 1) & tf.equal(last - first, 1)
-
-    def gathered() -> tf.Tensor:
-        pages = tf.raw_ops.TensorListGather(
-            input_handle=image, indices=indices, element_shape=page, element_dtype=dtype
-        )
-        pages = tf.ensure_shape(pages, [None] * (page.shape[0] + 1))
-        return tf.reshape(_swapped(pages), whole)
-
-    def single() -> tf.Tensor:
-        return tf.raw_ops.TensorListGetItem(
-            input_handle=image, index=0, element_shape=page, element_dtype=dtype
-        )
-
-    joined = tf.cond(is_single, single, gathered)
-    return tf.ensure_shape(joined, [None] * page.shape[0])
+def _joined(
+    image: tf.Tensor, pages: Pages, dtype: Any, first: Any, stop: Any, batch: int | None
+) -> tf.Tensor:
+    """Return page `first` and those up to row `stop` as one image; pages that were never written are zeros."""
+    gathered = tf.raw_ops.TensorListGather(
+        input_handle=image,
+        indices=_indices(pages, first, stop),
+        element_shape=pages.shape,
+        element_dtype=dtype,
+    )
+    joined = tf.reshape(_swapped(gathered, pages, batch), pages.joined)
+    return tf.ensure_shape(joined, [batch, *[None] * (pages.shape.shape[0] - 1)])
 
 
 def _replaced(
-    image: tf.Tensor, page: tf.Tensor, first: Any, last: Any, rows: tf.Tensor
+    image: tf.Tensor, pages: Pages, first: Any, stop: Any, parts: list[tf.Tensor]
 ) -> tf.Tensor:
-    """Return the list with pages `first` to `last - 1` replaced by their rows."""
+    """Return the list with page `first` and those up to row `stop` replaced by rows, and zeros below them."""
     with _integers():
-        indices = tf.range(first, last)
-        parts = tf.concat([page[:1], [last - first], page[1:]], 0)
+        below = (0, -stop % pages.rows), *[(0, 0)] * (parts[0].shape.rank - 3)
+    parts[-1] = pad(parts[-1], *below)
+    return _scattered(image, pages, first, stop, tf.concat(parts, 1))
+
+
+def _scattered(image: tf.Tensor, pages: Pages, first: Any, stop: Any, rows: tf.Tensor) -> tf.Tensor:
+    """Return the list with page `first` and those up to row `stop` replaced by their rows."""
+    single = rows.shape[0] == 1  # then N and the pages need not be swapped
+    with _integers():
+        size = [[-1], pages.shape] if single else [pages.shape[:1], [-1], pages.shape[1:]]
+        shape = tf.concat(size, 0)
+    parts = _swapped(tf.reshape(rows, shape), pages, rows.shape[0])
     return tf.raw_ops.TensorListScatterIntoExistingList(
-        input_handle=image, tensor=_swapped(tf.reshape(rows, parts)), indices=indices
+        input_handle=image, tensor=parts, indices=_indices(pages, first, stop)
     )
 
 
-def _swapped(pages: tf.Tensor) -> tf.Tensor:
-    """Swap the first two axes: `[N, pages, ...]` and `[pages, N, ...]`."""
-    return tf.transpose(pages, [1, 0, *range(2, pages.shape.rank)])
+def _swapped(parts: tf.Tensor, pages: Pages, batch: int | None) -> tf.Tensor:
+    """Swap the first two axes, N and pages; one image is reshaped instead."""
+    rank = pages.shape.shape[0] + 1
+    if batch == 1:
+        return parts
+    return tf.transpose(tf.ensure_shape(parts, [None] * rank), [1, 0, *range(2, rank)])
+
+
+def _rows(x: tf.Tensor, start: Any, size: Any) -> tf.Tensor:
+    """Return rows of an image, which share its memory if N is statically 1. No gradient flows through a store."""
+    if x.shape[0] != 1:
+        return x[:, start : start + size]
+    return tf.expand_dims(tf.squeeze(x, 0)[start : start + size], 0)
