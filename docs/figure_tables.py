@@ -128,7 +128,9 @@ def _first_steps(side: int, names: dict[str, str]) -> Callable[[list[Line]], str
         fitting = [
             line
             for line in lines
-            if line["case"].endswith(" first step") and line["size"] == [side, side, 3]
+            if line["case"].endswith(" first step")
+            and line["size"] == [side, side, 3]
+            and line["way"] in names
         ]
         head = ["network", "way", "first prediction", "first step", "further steps"]
         rows = (
