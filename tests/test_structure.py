@@ -40,7 +40,6 @@ COVERED_BY = {
     "cli.tasks.task": "cli/tasks/test_trainer.py",
     "engine.backward_pass": "engine/test_program.py",
     "engine.forward_pass": "engine/test_program.py",
-    "engine.strip_reader": "engine/test_strip_step.py",
     "engine.sweep_calls": "engine/test_program.py",
     "errors": "streaming/test_errors.py",
     "models.torch_layers": "models/test_resnet.py",

@@ -148,10 +148,24 @@ def test_unused_pages_that_are_locked_are_retained() -> None:
     assert pool.free_bytes == PAGE
 
 
-def test_without_a_driver_memory_is_ordinary(
-    memory: HostMemory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("most", [0, PAGE])
+def test_what_the_driver_does_not_lock_is_ordinary(
+    most: int, memory: HostMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_driver, "page_lock", lambda address, size: False)
-    memory.page_lock(PAGE)
+    """It is asked once: for a page, then for as much as a step needs."""
+    tried = []
+
+    def lock(address: int, size: int) -> bool:
+        tried.append(size)
+        return size <= most
+
+    monkeypatch.setattr(cuda_driver, "page_lock", lock)
+    monkeypatch.setattr(cuda_driver, "page_unlock", lambda address: None)
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 2**40)
+    assert memory.can_lock() == (most > 0)
+    for _ in range(2):
+        memory.page_lock(2 * PAGE)
+    assert tried == ([PAGE, 2 * PAGE] if most else [PAGE])
+    assert not memory.can_lock()
     assert memory.locked is None
     assert memory.pool(0, PAGE) is POOL

@@ -102,7 +102,7 @@ class BackwardPass:
         return partials
 
     def _allocate_gradients(self, values: list[int], state: StepState, axes: int) -> list[int]:
-        """Allocate gradients of the images that have none yet, and return those that only one sweep will add to.
+        """Allocate gradients of the images that have none yet, and return those that this sweep is the first to add to.
 
         Args:
             values: The images.

@@ -12,7 +12,8 @@ from tfbig.network.graph import Graph
 from tfbig.ops.kernels import take
 from tfbig.plan.sweeps import Sweep
 from tfbig.stores import device_store, host_store
-from tfbig.system import backend, cuda_driver
+from tfbig.stores.host_memory import MEMORY
+from tfbig.system import backend
 
 
 class StripReader:
@@ -113,7 +114,9 @@ class StripReader:
     @staticmethod
     def sent(rows: tf.Tensor, device: str | None) -> tf.Tensor:
         """Return rows of a store as `staged` does; page-locked stores are such memory."""
-        return rows if cuda_driver.library() is not None else StripReader.staged(rows, device)
+        if backend.is_gpu(device) and MEMORY.can_lock():
+            return rows
+        return StripReader.staged(rows, device)
 
     def _read_input(
         self, value: int, geometry: StripGeometry, index: tf.Tensor, last: tf.Tensor

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from tfbig.errors import BudgetError
-from tfbig.stores.page_pool import POOL, Pool
+from tfbig.stores.page_pool import PAGE, POOL, Pool
 from tfbig.system import cuda_driver
 from tfbig.system.budget import available_bytes
 from tfbig.units import format_bytes
@@ -76,6 +76,7 @@ class HostMemory:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._can_lock: bool | None = None
         self.locked: LockedPool | None = None
 
     @property
@@ -100,6 +101,12 @@ class HostMemory:
                 "there, use smaller images, or end other programs that use memory."
             )
 
+    def can_lock(self) -> bool:
+        """Return whether memory can be page-locked; the first call tries one page, and a later failure counts."""
+        if self._can_lock is None:
+            self._can_lock = LockedPool(PAGE).is_locked
+        return self._can_lock
+
     def page_lock(self, need: int) -> None:
         """Page-lock memory for the stores of a step, or for as many of them as a part of the memory has room for.
 
@@ -110,13 +117,14 @@ class HostMemory:
         """
         with self._lock:
             present = self.locked
-            if need == 0 or (present is not None and (present.size >= need or present.used_bytes)):
+            is_enough = present is not None and (present.size >= need or present.used_bytes > 0)
+            if need == 0 or is_enough or not self.can_lock():
                 return
             self.locked = present = None
             POOL.trim()
-            size = min(need, int(LOCKED_SHARE * available_bytes()))
-            pool = LockedPool(size) if size > 0 else None
-            self.locked = pool if pool is not None and pool.is_locked else None
+            pool = LockedPool(max(min(need, int(LOCKED_SHARE * available_bytes())), PAGE))
+            self._can_lock = pool.is_locked
+            self.locked = pool if pool.is_locked else None
 
     def pool(self, start: int | None, size: int) -> Pool:
         """Return the memory of a store.
