@@ -17,6 +17,7 @@ from samples import ENVIRONMENT, PROGRAMS
 import tfbig
 from tfbig.engine import machine_rates
 from tfbig.models.resnet import resnet18
+from tfbig.stores.host_memory import MEMORY
 from tfbig.system import unified_memory
 
 pytestmark = pytest.mark.gpu
@@ -90,12 +91,12 @@ def test_mixed_precision_training(policy: str) -> None:
 
 
 def test_peak_stays_within_the_budget() -> None:
-    """The budget covers strips, not weights, the state of the optimizer and cuDNN's workspace."""
+    """The budget covers strips, not weights, the state of the optimizer and what cuDNN needs to choose kernels."""
     budget = 2**30
     big = tfbig.stream(network(), tfbig.Budget(device=budget))
     big.compile("adam", "mse")
     x, y = image(4096), tf.ones((1, 1))
-    big.train_on_batch(x[:, :512, :512], y)
+    big.train_on_batch(x.numpy(), y)  # chooses kernels
     held = tf.config.experimental.get_memory_info("GPU:0")["current"]
     tf.config.experimental.reset_memory_stats("GPU:0")
     big.train_on_batch(x.numpy(), y)
@@ -133,3 +134,19 @@ def test_unified_memory_is_refused_once_devices_exist() -> None:
     with pytest.raises(tfbig.UnifiedMemoryError, match="too late"):
         tfbig.unified_memory()
     assert unified_memory.peak_bytes() is not None
+
+
+def test_stores_are_page_locked() -> None:
+    """Images that do not fit the GPU are in memory from which it copies by itself; results stay equal."""
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    try:
+        twin, x = network(), image(512, "float64")
+        big = tfbig.stream(twin, tfbig.Budget(device="64MB", disk=0))
+        ours = step_results(big, twin, x)
+        assert MEMORY.locked is not None
+        assert MEMORY.locked.peak_bytes > 0
+        with tf.device("/GPU:0"):
+            assert_close(ours, step_results(twin, twin, x), 1e-9)
+    finally:
+        keras.config.set_floatx("float32")
