@@ -13,9 +13,13 @@ from twins import BLOCKS, Blocks, learn, normed, residual
 
 import tfbig
 from benchmarks import profile
-from tfbig.engine import machine_rates
+from tfbig.engine import machine_rates, step_geometry, strip_reader
 from tfbig.plan import pricing
 from tfbig.plan.plan import Plan, Rates
+from tfbig.stores import host_store
+from tfbig.stores.host_memory import HostMemory
+from tfbig.stores.page_pool import PAGE
+from tfbig.system import backend, cuda_driver
 
 layers = keras.layers
 
@@ -154,6 +158,29 @@ def test_keep_on_device(float64: None, device: str, strip_rows: int | None, bloc
     assert (plan.projected.host == 0) == (device == "40MB")
     assert (plan.strips > 1) == (device != "40MB" or strip_rows is not None)
     assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
+
+
+@pytest.mark.slow
+def test_page_locked_stores(float64: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that counts as a GPU: stores are in memory that counts as page-locked, more of it for larger images."""
+    memory, locked = HostMemory(), []
+    monkeypatch.setattr(backend, "is_gpu", lambda device: device is not None)
+    monkeypatch.setattr(cuda_driver, "page_lock", lambda _, size: locked.append(size) is None)
+    monkeypatch.setattr(cuda_driver, "page_unlock", lambda _: None)
+    for module in (host_store, step_geometry, strip_reader):
+        monkeypatch.setattr(module, "MEMORY", memory)
+    twin = residual(TWO)
+    big = tfbig.stream(twin, tfbig.Budget(device="500KB"), devices="/CPU:0")
+    needs = []
+    for side in (37, 61, 45):
+        x = images(2, side, 47, 3)
+        needs.append(big.plan(x.shape).projected.host)
+        assert_same(learn(big, twin, x), learn(twin, twin, x), FLOAT64)
+        assert memory.locked is not None
+        assert 0 < memory.locked.peak_bytes <= memory.locked.size
+    page, *sizes = locked
+    assert page == PAGE
+    assert sizes == [-(-need // PAGE) * PAGE for need in needs[:2]]
 
 
 @pytest.mark.slow
