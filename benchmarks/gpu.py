@@ -180,7 +180,7 @@ def copies(arguments: argparse.Namespace) -> None:
     import tensorflow as tf
 
     from tfbig.engine import machine_rates
-    from tfbig.stores import host_store, parallel_copies
+    from tfbig.stores import host_store
     from tfbig.stores.host_memory import LockedPool
     from tfbig.stores.page_pool import Pool
 
@@ -188,7 +188,6 @@ def copies(arguments: argparse.Namespace) -> None:
     shape = 1, 64, arguments.bytes // 256
     rows = Pool(2 * arguments.bytes).array(shape, np.float32)
     rows[...] = 1
-    target = np.empty_like(rows)
     began = time.perf_counter()
     pool = LockedPool(8 * arguments.bytes)
     lock_seconds = time.perf_counter() - began
@@ -222,10 +221,6 @@ def copies(arguments: argparse.Namespace) -> None:
 
     rates = {"pageable": timed(to_device(rows, False)), "staged": timed(to_device(rows, True))}
     rates["to_host"] = timed(lambda: float(from_device()))
-    memory = {}
-    for threads in (1, 2, 4, 8):
-        with patch.object(parallel_copies, "THREADS", threads):
-            memory[threads] = timed(lambda: parallel_copies.assign(target, rows))
     rates["registered"] = timed(to_device(registered, False)) if pool.is_locked else None
     measured = machine_rates.measure("/GPU:0")
     print(
@@ -233,12 +228,25 @@ def copies(arguments: argparse.Namespace) -> None:
             "gpu copies",
             [arguments.bytes],
             bytes_per_second=rates,
-            memory_by_threads=memory,
+            memory_by_threads=by_threads(timed, np.empty_like(rows), rows),
             locked_bytes_per_second=round(pool.size / lock_seconds, -6),
             machine_rates={k: round(v, -6) for k, v in vars(measured).items()},
             kernels=kernel_rates(),
         )
     )
+
+
+def by_threads(
+    timed: Callable[[Callable[[], object]], float], target: Any, rows: Any
+) -> dict[int, float]:
+    """Return what `timed` says of a copy within the host, by the number of threads that share it."""
+    from tfbig.stores import parallel_copies
+
+    found = {}
+    for threads in (1, 2, 4, 8):
+        with patch.object(parallel_copies, "THREADS", threads):
+            found[threads] = timed(lambda: parallel_copies.assign(target, rows))
+    return found
 
 
 def kernel_rates() -> dict[str, float]:

@@ -101,11 +101,12 @@ def trace(
         _prepare_space(plan, folder, devices)
         numbers = [_all_shapes(graph, sizes, int(shapes[0][0])), _places(graph, plan)]
         copies = [visits.copies() for visits in plan.visits[: len(skipping)]]
-        numbers.append(_page_shapes(numbers[0], plan.strips))
+        rows = [page_rows(shape, plan.strips) for shape in numbers[0].tolist()]
+        numbers.append(np.array(rows, np.int32))
         return [np.array(b"", object), *numbers, *planner.tables(plan, sizes), *copies]
 
     kinds = [tf.string, tf.int64, tf.int64, tf.int32, *[tf.int32] * len(sweeps)]
-    empty, shapes, places, pages, *tables = callbacks.numpy_function(
+    empty, shapes, places, rows, *tables = callbacks.numpy_function(
         compute,
         [
             tf.stack([_shape_of(t, axes) for t in images.values()]),
@@ -126,7 +127,7 @@ def trace(
         tf.ensure_shape(places, [len(KINDS), values]),
         tuple(tables[:count]),
         dict(zip(layout.replays, tables[count:], strict=True)),
-        _pages(tf.ensure_shape(pages, [3, values, axes])) if layout.kept else (),
+        _pages(narrow, tf.ensure_shape(rows, [values])) if layout.kept else (),
         tuple(copies),
         tf.ensure_shape(empty, []),
     )
@@ -159,25 +160,16 @@ def _prepare_space(plan: Plan, folder: str, devices: Sequence[str | None]) -> No
         file_pool.check(folder, plan.projected.disk)
 
 
-def _page_shapes(shapes: np.ndarray, strips: int) -> np.ndarray:
-    """Return the fields of the `Pages` of every image, `[3, number of values, axes]`; of the last only one number."""
-    pages = np.stack([shapes] * 3).astype(np.int32)
-    pages[0, :, 1] = [page_rows(shape, strips) for shape in shapes.tolist()]
-    pages[1, :, 1] = -1
-    pages[2] = -(-shapes[:, 1:2] // pages[0, :, 1:2])
-    return pages
-
-
-def _pages(fields: tf.Tensor) -> tuple[Pages, ...]:
-    """Return the pages of every image from what `_page_shapes` returns."""
-    shapes, joined, counts = tf.unstack(fields)
+def _pages(shapes: tf.Tensor, rows: tf.Tensor) -> tuple[Pages, ...]:
+    """Return the pages of every image: `shapes` are `[values, axes]`, the rows of their pages `[values]`."""
+    column = rows[:, None]
     columns = (
-        tf.unstack(shapes),
-        tf.unstack(joined),
-        tf.unstack(shapes[:, 1]),
-        tf.unstack(counts[:, 0]),
+        tf.concat([shapes[:, :1], column, shapes[:, 2:]], 1),
+        tf.concat([shapes[:, :1], -tf.ones_like(column), shapes[:, 2:]], 1),
+        rows,
+        -(-shapes[:, 1] // rows),
     )
-    return tuple(Pages(*each) for each in zip(*columns, strict=True))
+    return tuple(Pages(*each) for each in zip(*map(tf.unstack, columns), strict=True))
 
 
 def _all_shapes(graph: Graph, sizes: dict[int, tuple[int, ...]], batch: int) -> np.ndarray:

@@ -91,7 +91,7 @@ def write(image: tf.Tensor, pages: Pages, start: Any, stop: Any, rows: tf.Tensor
         first = start // pages.rows
         before = start - first * pages.rows
     earlier = _rows(_joined(image, pages, rows.dtype, first, start, rows.shape[0]), 0, before)
-    return _replaced(image, pages, first, stop, [earlier, rows])
+    return _replaced(image, pages, first, stop, earlier, rows)
 
 
 def add_to_zeros(
@@ -116,7 +116,7 @@ def add_to_zeros(
     earlier = _joined(image, pages, rows.dtype, first, split, rows.shape[0])
     above = (before, 0), *[(0, 0)] * (rows.shape.rank - 3)
     sums = _rows(earlier, 0, before + shared) + pad(_rows(rows, 0, shared), *above)
-    return _replaced(image, pages, first, stop, [sums, _rows(rows, shared, stop - split)])
+    return _replaced(image, pages, first, stop, sums, _rows(rows, shared, stop - split))
 
 
 def add(image: tf.Tensor, pages: Pages, start: Any, stop: Any, rows: tf.Tensor) -> tf.Tensor:
@@ -169,13 +169,12 @@ def _joined(
 
 
 def _replaced(
-    image: tf.Tensor, pages: Pages, first: Any, stop: Any, parts: list[tf.Tensor]
+    image: tf.Tensor, pages: Pages, first: Any, stop: Any, earlier: tf.Tensor, rows: tf.Tensor
 ) -> tf.Tensor:
-    """Return the list with page `first` and those up to row `stop` replaced by rows, and zeros below them."""
+    """Return the list with page `first` and those up to row `stop` replaced by earlier rows, `rows` and zeros."""
     with _integers():
-        below = (0, -stop % pages.rows), *[(0, 0)] * (parts[0].shape.rank - 3)
-    parts[-1] = pad(parts[-1], *below)
-    return _scattered(image, pages, first, stop, tf.concat(parts, 1))
+        below = (0, -stop % pages.rows), *[(0, 0)] * (rows.shape.rank - 3)
+    return _scattered(image, pages, first, stop, tf.concat([earlier, pad(rows, *below)], 1))
 
 
 def _scattered(image: tf.Tensor, pages: Pages, first: Any, stop: Any, rows: tf.Tensor) -> tf.Tensor:

@@ -134,8 +134,9 @@ class HostMemory:
             size: Its bytes.
         """
         locked = self.locked
-        fits = locked is not None and start is not None and start + size <= locked.size
-        return locked if locked is not None and fits else POOL
+        if locked is None or start is None or start + size > locked.size:
+            return POOL
+        return locked
 
 
 MEMORY = HostMemory()
