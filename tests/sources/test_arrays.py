@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,29 @@ from slide_files import image, read_all
 from tfbig import sources
 from tfbig.errors import SourceError
 from tfbig.sources import ArraySource, RawSource
+
+
+@pytest.mark.parametrize("columns", [1, 7, 8, 37])
+def test_packed_mask(columns: int) -> None:
+    """Every window equals that of the mask, in an eighth of its memory."""
+    mask = np.random.default_rng(0).uniform(size=(5, columns)) < 0.5
+    packed = sources.PackedMask(mask)
+    expected = mask.astype(np.uint8)[..., None]
+    np.testing.assert_array_equal(read_all(packed), expected)
+    for left in range(columns):
+        for right in range(left + 1, columns + 1):
+            window = packed.read_window((1, 4), (left, right))
+            np.testing.assert_array_equal(window, expected[1:4, left:right])
+
+
+def test_memory_of_a_packed_mask() -> None:
+    mask = np.ones((800, 800), bool)
+    tracemalloc.start()
+    try:
+        packed = [sources.PackedMask(mask) for _ in range(8)]
+        assert tracemalloc.get_traced_memory()[0] < 1.1 * len(packed) * mask.size / 8
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("shape", [(9, 7), (9, 7, 1), (9, 7, 5)])

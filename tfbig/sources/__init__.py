@@ -13,7 +13,7 @@ files of single bands as one scene, `write_cog` writes cloud-optimised GeoTIFF.
 A dataset refers to a source by its `handle`, a short string: `resolve(handle).read(start, stop)` returns rows.
 """
 
-from tfbig.sources.arrays import ArraySource, RawSource
+from tfbig.sources.arrays import ArraySource, PackedMask, RawSource
 from tfbig.sources.augmentation import Augmentation, Augmented, AugmentedEach, AugmentedImage
 from tfbig.sources.bags.bag import ArrayBag, Bag, Filled, Resized, Subset
 from tfbig.sources.bags.bag_files import FeatureBag, NpyBag, PictureBag, open_bag
@@ -68,6 +68,7 @@ __all__ = [
     "NpyBag",
     "NpyWriter",
     "OnDisk",
+    "PackedMask",
     "Padded",
     "Patches",
     "PictureBag",

@@ -52,6 +52,37 @@ class ArraySource(Source):
 
 
 @final
+class PackedMask(Source):
+    """A mask in memory, of one bit for each pixel.
+
+    Args:
+        mask: Boolean `[H, W]`, which is copied.
+        name: Name for error messages.
+
+    Raises:
+        SourceError: The mask does not have two axes, or is empty.
+
+    Example:
+        >>> mask = tfbig.sources.PackedMask(np.eye(4, dtype=bool))
+        >>> mask.shape, mask.read(1, 2)[0, :, 0].tolist()
+        ((4, 4, 1), [0, 1, 0, 0])
+    """
+
+    def __init__(self, mask: npt.NDArray[np.bool_], name: str = "mask") -> None:
+        super().__init__(mask.shape, np.uint8, name)
+        self._bits = np.packbits(mask, axis=1)
+
+    def _read(self, start: int, stop: int) -> RowArray:
+        return self._read_window(start, stop, 0, self.shape[1])
+
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> RowArray:
+        first = left // 8
+        bits = self._bits[start:stop, first : -(-right // 8)]
+        pixels = np.unpackbits(bits, axis=1)
+        return pixels[:, left - 8 * first : right - 8 * first, None]
+
+
+@final
 class RawSource(Source):
     """An image stored uncompressed in a file, row after row (C order).
 

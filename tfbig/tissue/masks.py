@@ -20,7 +20,7 @@ from scipy import ndimage
 from skimage import color, filters, morphology
 
 from tfbig.errors import SourceError
-from tfbig.sources import ArraySource, Slide, Source, Upsampled
+from tfbig.sources import PackedMask, Slide, Source, Upsampled
 
 __all__ = ["BlockMeans", "Tissue", "find_tissue", "tissue_mask"]
 
@@ -146,8 +146,8 @@ class BlockMeans:
             dilation: See `tissue_mask`.
         """
         dark = (self.means > 0) & (self.means <= white)
-        small = _cleaned(dark, median, erosion, dilation).astype(np.uint8)
-        return Upsampled(ArraySource(small, name=f"tissue of {self.name}"), self.factor, self.shape)
+        small = _cleaned(dark, median, erosion, dilation)
+        return Upsampled(PackedMask(small, f"tissue of {self.name}"), self.factor, self.shape)
 
 
 @dataclass(frozen=True)
