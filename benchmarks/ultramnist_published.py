@@ -18,6 +18,7 @@ import argparse
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
     """Return seconds and processor seconds of an image in a training step, without the first step."""
     import itertools
 
-    from tfbig.cli.tasks import patchgd
+    from tfbig.cli.tasks import patchgd, targets
 
     task, settings = patchgd.PatchGDTask(), settings_of(arguments)
     settings = task.resolved(settings)
     data = task.load(settings)
     model = task.models(settings, data).model
-    batches = iter(patchgd.dataset(data, "train", settings))
+    settings = replace(settings, **data.decided)
+    batches = iter(patchgd.dataset(targets.of(settings, data), data, "train", settings))
     model.train_on_batch(*next(batches))
     before = time.monotonic(), time.process_time()
     for x, y in itertools.islice(batches, arguments.steps):

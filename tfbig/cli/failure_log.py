@@ -101,15 +101,14 @@ def _readable(part: Any, report: FailureLog) -> Any:
     for error in filter(None, errors):
         report(error)
     kept = [number for number, error in enumerate(errors) if error is None]
-    name = "bags" if hasattr(part, "bags") else "images"
     items = tuple(_items(part)[number] for number in kept)
     named = zip(_items(part), errors, strict=True)
     failed = (*part.failed, *((item.name, str(error)) for item, error in named if error))
-    return replace(part, labels=part.labels[kept], failed=failed, **{name: items})
+    return replace(part, labels=part.labels[kept], failed=failed, **{part.ITEMS: items})
 
 
 def _items(part: Any) -> Any:
-    return part.bags if hasattr(part, "bags") else part.images
+    return getattr(part, part.ITEMS)
 
 
 def _reading_error(item: Any) -> SourceError | None:

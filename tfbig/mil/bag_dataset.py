@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -23,6 +23,7 @@ class BagSet:
     """Bags that could be opened, and the reasons why others could not.
 
     Attributes:
+        ITEMS: What the items are, in the plural.
         bags: The opened bags.
         labels: Class of each bag, int64 `[len(bags)]`, or other labels `[len(bags), ...]`.
         failed: `(name, reason)` of the bags that were left out.
@@ -38,6 +39,8 @@ class BagSet:
         >>> len(found.failed)  # the empty bag
         1
     """
+
+    ITEMS: ClassVar[str] = "bags"
 
     bags: tuple[Bag, ...]
     labels: np.ndarray

@@ -9,10 +9,12 @@ import pytest
 import train
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings import choices, target_settings
-from tfbig.cli.settings.tasks import MILSettings
+from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
 
 SURVIVAL = {"target": "survival", "bags": "folder"}
 COX = SURVIVAL | {"survival_loss": "cox", "accumulate": 32}
+IMAGES = {"target": "survival", "images": "slides"}
+COX_OF_IMAGES = IMAGES | {"survival_loss": "cox", "mode": "offload", "batch_size": 1}
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def test_what_is_allowed(changes: dict[str, Any]) -> None:
         (SURVIVAL | {"tile_weights": True}, "--tile-weights: is not used by --target survival"),
         (SURVIVAL | {"class_names": ("a",)}, "--class-names: is not used by --target survival"),
         (SURVIVAL | {"value_scale": (0.0, 1.0)}, "--value-scale: is not used by"),
-        (SURVIVAL | {"bags": "shapes"}, "--bags shapes: composes bags of two classes"),
+        (SURVIVAL | {"bags": "shapes"}, "--bags shapes: are of known classes"),
         (SURVIVAL | {"model": "dtfd"}, "--model dtfd: has a second loss of classes"),
         (SURVIVAL | {"time_cuts": (1.0,), "time_bins": 6}, "1 times make 2 bins, but --time-bins"),
         (
@@ -66,8 +68,48 @@ def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_each_monitor_can_be_chosen() -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"class_weights": True, "monitor": "qwk", "loss": "binary_cross_entropy"},
+        IMAGES | {"monitor": "concordance", "time_bins": 6},
+        COX_OF_IMAGES | {"accumulate": 16},
+        COX_OF_IMAGES | {"mode": "patchgd", "batch_size": 8},
+        {"target": "regression", "images": "folder", "augment": "slide"},
+    ],
+)
+def test_what_is_allowed_of_images(changes: dict[str, Any]) -> None:
+    target_settings.check(PatchGDSettings(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (IMAGES | {"images": "drawn"}, "--images drawn: are of known classes"),
+        (IMAGES | {"augment": "a3"}, "--augment a3: mixes images of several classes"),
+        (IMAGES | {"loss": "binary_cross_entropy"}, "--loss: is not used by --target survival"),
+        (COX_OF_IMAGES, "--accumulate 1: is the number of images of a risk set"),
+        (COX_OF_IMAGES | {"batch_size": 4}, "computes one image at a time, expected 1"),
+        (
+            COX_OF_IMAGES | {"mode": "patchgd"},
+            "--batch-size 1: with --mode patchgd a batch is a risk set",
+        ),
+        (
+            COX_OF_IMAGES | {"mode": "patchgd", "batch_size": 8, "accumulate": 2},
+            "--accumulate 2: with --mode patchgd a batch is a risk set",
+        ),
+    ],
+)
+def test_what_is_refused_of_images(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FlagError) as error:
+        target_settings.check(PatchGDSettings(**changes))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("task", ["mil", "patchgd"])
+def test_each_monitor_can_be_chosen(task: str) -> None:
     for target, names in choices.MONITORS.items():
         for name in names:
-            flags = ["--task", "mil", "--target", target, "--monitor", name]
+            flags = ["--task", task, "--target", target, "--monitor", name]
             assert train.settings_of(flags).monitor == name

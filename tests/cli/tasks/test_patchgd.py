@@ -3,12 +3,15 @@
 import keras
 import numpy as np
 import pytest
+import target_images
 from cli_runs import (
     WHOLE_SLIDES,
     history,
     metrics,
     predictions,
+    rows_of,
     run_patchgd,
+    write_table,
 )
 
 import tfbig
@@ -16,6 +19,7 @@ import train
 from tfbig.cli.main import main
 from tfbig.cli.tasks import patchgd, warm_start
 from tfbig.models import encoders, latent
+from tfbig.results import judgement
 
 FILES = {
     *("checkpoints", "config.yaml", "history.csv", "kept.weights.h5", "learning_curve.png"),
@@ -69,6 +73,72 @@ def test_binary_cross_entropy(flags, tmp_path):
     assert 0.2 < row["val_loss"] < 1.2
     assert 0 <= row["val_accuracy"] <= 1
     assert metrics(tmp_path / "out")["test_accuracy"] <= 1
+
+
+MERITS = {"survival": "concordance", "regression": "spearman", "multilabel": "auc"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", MERITS)
+def test_targets(target, tmp_path):
+    """Each is learned from images, judged as it is from bags, and evaluated again to the same."""
+    data, run = target_images.write(tmp_path / "data", target), tmp_path / "run"
+    assert target_images.run(data, run, target) == 0
+    found = metrics(run)
+    assert found[f"test_{MERITS[target]}"] > 0.75
+    measured = judgement.means([judgement.read(run)])
+    assert measured == pytest.approx({key: found[key] for key in measured}, rel=1e-9)
+    assert MERITS[target] in measured or f"test_{MERITS[target]}" in measured
+    again = tmp_path / "again"
+    assert main(["evaluate", str(run), "--out", str(again)]) == 0
+    assert predictions(again) == predictions(run)
+    assert {name: metrics(again)[name] for name in measured} == {n: found[n] for n in measured}
+
+
+@pytest.mark.slow
+def test_cox_streamed_equals_plain(tmp_path):
+    """A risk set of images, streamed one after the other, has the gradient of plain Keras, and is learned."""
+    data, found = target_images.write(tmp_path / "data", "survival"), {}
+    flags = ("--survival-loss", "cox", "--batch-size", "1", "--accumulate", "8", "--epochs", "3")
+    for mode in ("offload", "device"):
+        run = tmp_path / mode
+        assert target_images.run(data, run, "survival", "--mode", mode, *flags) == 0
+        found[mode] = history(run)
+        assert metrics(run)["test_concordance"] > 0.75
+    first, plain = found["offload"][0], found["device"][0]
+    assert first["loss"] == pytest.approx(plain["loss"], rel=1e-4)
+    assert first["val_loss"] == pytest.approx(plain["val_loss"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_cox_of_a_batch(tmp_path):
+    """With --mode patchgd a batch is a risk set."""
+    data, run = target_images.write(tmp_path / "data", "survival"), tmp_path / "run"
+    assert target_images.run(data, run, "survival", "--survival-loss", "cox") == 0
+    assert metrics(run)["test_concordance"] > 0.75
+    assert metrics(run)["median_risk"] < max(float(row["risk"]) for row in predictions(run))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["patchgd", "offload"])
+def test_survival_of_whole_slides(mode, cohort_table, tmp_path, capsys):
+    """Slides of any size are trained for survival, and predicted to the same risks."""
+    rows = [
+        {**row, "case_id": f"P{n}", "time": n % 7 + 1, "event": int(n % 3 > 0)}
+        for n, row in enumerate(rows_of(cohort_table))
+    ]
+    table = write_table(tmp_path / "slides.csv", [{k: v for k, v in r.items() if k} for r in rows])
+    run, out = tmp_path / "run", tmp_path / "out"
+    command = [*WHOLE_SLIDES, "--mode", mode, "--head", "abmil", "--data", str(table)]
+    command += ["--slides", str(cohort_table.parent), "--target", "survival", "--time-bins", "2"]
+    command += ["--shares", "60", "20", "20"]
+    assert train.main([*command, "--out", str(run)]) == 3
+    expected = {row["image"]: row for row in predictions(run)}
+    assert main(["predict", str(run), *expected, "--out", str(out)]) == 0
+    assert "risk" in capsys.readouterr().out
+    for row, before in zip(predictions(out), expected.values(), strict=True):
+        assert float(row["risk"]) == pytest.approx(float(before["risk"]), abs=1e-5)
+    assert "Survival" in (run / "report.html").read_text()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Images with one label each for `--task patchgd`: UltraMNIST, tables, class folders, UCI HAR, slides."""
+"""Images and labels for `--task patchgd`: UltraMNIST, tables, class folders, UCI HAR, slides."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import SourceError, sources
-from tfbig.cli.data import cohort, splits, stain
+from tfbig.cli.data import cohort, splits, stain, target_columns
 from tfbig.cli.data.background import Masking
 from tfbig.cli.data.splits import SPLITS, Data, Row
 from tfbig.cli.settings.tasks import PatchGDSettings
@@ -35,10 +35,13 @@ class ImageSet:
     """Images of a split.
 
     Attributes:
+        ITEMS: What the items are, in the plural.
         images: Images that can be opened.
-        labels: Their classes, `[n]`.
+        labels: Class of each image, int64 `[n]`, or other labels `[n, ...]`.
         failed: `(name, reason)` of the others.
     """
+
+    ITEMS: ClassVar[str] = "images"
 
     images: tuple[Any, ...]
     labels: npt.NDArray[Any]
@@ -66,15 +69,20 @@ def load(settings: PatchGDSettings) -> Data:
     return loaders[settings.images](settings)
 
 
-def print_counts(data: Data) -> None:
-    """Print the images, sizes and classes of every split."""
+def print_counts(data: Data, count: Callable[[ImageSet], str] | None = None) -> None:
+    """Print the images, sizes and labels of every split.
+
+    Args:
+        data: Data of the run.
+        count: Function from a split to a few words about its labels; by default the images of each class.
+    """
 
     def of(part: ImageSet) -> str:
         shapes = sorted({image.shape for image in part.images})
         words = [" x ".join(map(str, shape)) for shape in (shapes[0], shapes[-1])]
         return f"of {words[0]}" if len(shapes) == 1 else f"of {words[0]} to {words[1]}"
 
-    splits.print_counts(data, "images", of)
+    splits.print_counts(data, "images", of, count)
 
 
 def image_shape(data: Data, any_size: bool = False) -> tuple[int | None, ...]:
@@ -111,6 +119,7 @@ def dataset(
     """
     mixes = learns and settings.augment == "a3"
     number, name = tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string)
+    label = tf.TensorSpec(part.labels.shape[1:], part.labels.dtype)
     data = epochs.dataset(
         partial(
             _seeded if mixes else _item,
@@ -120,7 +129,7 @@ def dataset(
         ),
         len(part.images),
         settings.batch_size,
-        (name, number, number) if mixes else (name, number),
+        (name, label, number) if mixes else (name, label),
         seed=settings.seed,
         shuffle=learns,
         sizes=[float(np.prod(i.shape)) for i in part.images] if settings.like_sizes else None,
@@ -259,27 +268,31 @@ def single_digits(settings: PatchGDSettings, count: int) -> ImageSet:
 
 
 def _folder(settings: PatchGDSettings) -> Data:
-    """Read `images.csv`: columns `image` (a path in the folder), `label`, and `split` or `patient`."""
+    """Read `images.csv`: columns `image` (a path in the folder), those of the target, and `split` or `patient`."""
     folder = Path(_data_folder(settings))
-    table = folder / "images.csv"
-    rows = splits.read_table(table, ("image", "label"))
-    if "split" not in rows[0]:
-        rows = splits.split_rows(rows, settings.shares, settings.seed)
+    table, columns = folder / "images.csv", target_columns.of(settings)
+    rows = splits.read_table(table, ("image", *columns.names))
     if settings.confine:
         splits.check_inside((folder / row["image"] for row in rows), (folder,))
-    rows, names = splits.with_classes(rows, table, settings.class_names, settings.classes)
+    found = columns.labelled(rows, table, "image")
+    rows = found.rows
+    if "split" not in rows[0]:
+        rows = splits.split_rows(rows, settings.shares, settings.seed)
 
     def opened(split: str) -> ImageSet:
         chosen = splits.of_split(rows, split, table)
         paths = [folder / row["image"] for row in chosen]
         return _open_images(paths, [row["label"] for row in chosen], settings)
 
-    return Data.opened(opened, names, bool(settings.test_only), decided={"classes": len(names)})
+    decided = {"classes": len(found.classes)} if columns.whole else {}
+    return Data.opened(
+        opened, found.classes, bool(settings.test_only), cases=found.cases, decided=decided
+    )
 
 
 def _slides(settings: PatchGDSettings) -> Data:
     """Open whole slides at one resolution; slides that cannot be read are skipped."""
-    slides = cohort.read(settings)
+    slides = cohort.read(settings, target_columns.of(settings))
     opener, masking = cohort.Opener(settings), Masking.of(settings)
 
     def image(path: Path) -> Any:
@@ -291,7 +304,7 @@ def _slides(settings: PatchGDSettings) -> Data:
 
     def opened(rows: Sequence[Row]) -> ImageSet:
         images, labels, failed = cohort.open_rows(rows, image)
-        return ImageSet(tuple(images), np.array(labels, np.int64), tuple(failed))
+        return ImageSet(tuple(images), np.array(labels), tuple(failed))
 
     return cohort.load(settings, slides, opened)
 
@@ -368,11 +381,11 @@ def _series(series: npt.NDArray[Any], labels: npt.NDArray[Any]) -> ImageSet:
 
 
 def _open_images(
-    paths: Sequence[Path], labels: Sequence[int], settings: PatchGDSettings
+    paths: Sequence[Path], labels: Sequence[Any], settings: PatchGDSettings
 ) -> ImageSet:
     """Open the images that can be used, in RGB; the others are listed with the reason."""
     images: list[Any] = []
-    classes: list[int] = []
+    used: list[Any] = []
     failed: list[tuple[str, str]] = []
     for path, label in zip(paths, labels, strict=True):
         try:
@@ -381,10 +394,10 @@ def _open_images(
             failed.append((str(path), str(error)))
             continue
         images.append(image)
-        classes.append(label)
+        used.append(label)
     if not images:
         raise SourceError(f"none of {len(paths)} images can be used. The first: {failed[0][1]}")
-    return ImageSet(tuple(images), np.array(classes, np.int64), tuple(failed))
+    return ImageSet(tuple(images), np.array(used), tuple(failed))
 
 
 def _scaled(image: Any, settings: PatchGDSettings) -> Any:

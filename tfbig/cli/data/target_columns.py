@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tfbig import SourceError
 from tfbig.cli.data import splits
 from tfbig.cli.data.splits import Row
-from tfbig.cli.settings.tasks import MILSettings
+from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
 
 UNKNOWN = -1
 """Label of an empty cell of `--target multilabel`."""
@@ -63,7 +63,7 @@ class TargetColumns(ABC):
         Args:
             rows: Rows of `splits.read_table`.
             path: Path of the table, for errors.
-            key: Column that names a bag.
+            key: Column that names a bag, an image or a slide.
 
         Raises:
             SourceError: A cell is wrong, or nothing can be learned from the column.
@@ -82,7 +82,7 @@ class ClassColumn(TargetColumns):
 
     def labelled(self, rows: Sequence[Row], path: Path, key: str) -> Labelled:
         """Return the rows with the number of their class."""
-        count = getattr(self.settings, "classes", None) if key == "bag" else None
+        count = getattr(self.settings, "classes", None) if key != "slide_id" else None
         return Labelled(*splits.with_classes(rows, path, self.settings.class_names, count))
 
     def shown(self, row: Row, classes: Sequence[str]) -> dict[str, str]:
@@ -105,7 +105,9 @@ class SurvivalColumns(TargetColumns):
         labelled = []
         for place, (row, (time, event)) in enumerate(zip(rows, observed, strict=True)):
             case = splits.case_of(row)
-            number = numbers.setdefault(("case", case) if case else ("bag", row[key]), len(numbers))
+            number = numbers.setdefault(
+                ("case", case) if case else ("item", row[key]), len(numbers)
+            )
             before = first.setdefault(number, place)
             if observed[before] != (time, event):
                 _raise_different(case or row[key], row, rows[before])
@@ -114,7 +116,7 @@ class SurvivalColumns(TargetColumns):
 
 
 class ValueColumn(TargetColumns):
-    """The column `value` of `--target regression`: a number for each bag."""
+    """The column `value` of `--target regression`: a number for each bag or image."""
 
     names = ("value",)
 
@@ -136,7 +138,7 @@ class ValueColumn(TargetColumns):
 
 
 class LabelColumns(TargetColumns):
-    """The columns `label_NAME` of `--target multilabel`: 0, 1 or nothing for each bag and name."""
+    """The columns `label_NAME` of `--target multilabel`: 0, 1 or nothing for each bag or image and name."""
 
     names = ()
 
@@ -178,7 +180,7 @@ COLUMNS: dict[str, type[TargetColumns]] = {
 }
 
 
-def of(settings: MILSettings) -> TargetColumns:
+def of(settings: MILSettings | PatchGDSettings) -> TargetColumns:
     """Return the columns of the target of a run."""
     return COLUMNS[settings.target](settings)
 

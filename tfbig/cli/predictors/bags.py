@@ -37,7 +37,7 @@ class Bags:
         background.refuse(background.resolved(settings), results.BY_PATCHES)
         _check_network(settings.model, plain)
         self.size, _, channels = plain.inputs[0].shape[2:]
-        self.target = results.target_of(settings, plain, config)
+        self.target = results.target_of(settings, plain.outputs[0].shape[-1], config)
         settings = replace(
             settings,
             input=results.input_of(settings, channels),

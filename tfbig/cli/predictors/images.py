@@ -1,4 +1,4 @@
-"""Predict the class of a whole slide, streamed or by PatchGD, and the attention of PatchGD's head."""
+"""Predict the class, risk or value of a whole slide, streamed or by PatchGD, and the attention of PatchGD's head."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 import tfbig
@@ -18,12 +19,13 @@ from tfbig.cli.data.background import Masking
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings.slide_settings import PredictSettings
-from tfbig.cli.tasks import class_scores, patchgd
+from tfbig.cli.tasks import patchgd
+from tfbig.cli.tasks.class_target import ClassTarget
 from tfbig.sources.slides.slide import Slide, title_of
 
 
 class Images:
-    """Predictor for networks from a whole image to classes: a streamed Keras model, or a PatchGD model.
+    """Predictor for networks of a whole image: a streamed Keras model, or a PatchGD model.
 
     Args:
         settings: Settings of the command.
@@ -44,11 +46,11 @@ class Images:
         whole = plain.encoder if self.by_patches else plain
         head = plain.head if self.by_patches else plain
         self.last = getattr(head, "layers", [head])[-1]
-        count = max(_num_outputs(plain), 2)
+        self.target = results.target_of(settings, _num_classes(plain, config), config)
         settings = replace(
             settings,
             input=results.input_of(settings, whole.inputs[0].shape[-1]),
-            classes=results.classes_of(settings, count, config.get("class_names")),
+            classes=results.names_of(self.target),
         )
         level = config.get("level", 0)
         self.settings = results.with_resolution(settings, config, level=level)
@@ -77,10 +79,9 @@ class Images:
         with source.lent() as handle:
             outputs = self.model.predict_on_batch(tf.constant([handle]))[0]
         computed = results.computed(self.model, source, source) if self.masking else {}
-        probabilities = results.class_probabilities(outputs, self.last)
-        classes = settings.classes or ()
-        row = results.slide_columns(path, source) | class_scores.columns(classes, probabilities)
-        prediction = f"{row['predicted']} {probabilities.max():.1%}"
+        predicted = self._predicted(outputs)
+        row = results.slide_columns(path, source) | self.target.columns(predicted)
+        prediction = self.target.caption(predicted)
         if self.by_patches and hasattr(self.model.head, "attention"):
             self._write_attention(path, slide, source, f"{title_of(path)}: {prediction}")
         else:
@@ -89,6 +90,13 @@ class Images:
         results.write_row(self.folder, row | computed)
         size = f"{source.shape[0]} x {source.shape[1]}"
         return f"{path.name}: {size}, {prediction}{results.in_words(computed)}"
+
+    def _predicted(self, outputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the prediction of the outputs of the network, which may be probabilities of classes already."""
+        if isinstance(self.target, ClassTarget):
+            return results.class_probabilities(outputs, self.last)
+        predicted: npt.NDArray[Any] = self.target.predicted(outputs[None])[0]
+        return predicted
 
     def _of_side(self, source: sources.Source) -> sources.Source:
         """Return the image, scaled to `--side` of the run as its images were."""
@@ -109,6 +117,12 @@ class Images:
         corners = np.rint(np.asarray(bag.coords) * steps[::-1]).astype(np.int64)
         coords = sources.Coords(slide.title, corners, bag.shape[1], sum(steps) / 2)
         results.write_attention(self.settings, path, slide, coords, attention, title)
+
+
+def _num_classes(plain: Any, config: Config) -> int:
+    """Return the number of classes or labels; one output, not of a run on labels, is the second of two classes."""
+    count = _num_outputs(plain)
+    return count if config.get("target") == "multilabel" else max(count, 2)
 
 
 def _num_outputs(plain: Any) -> int:

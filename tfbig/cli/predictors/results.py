@@ -99,12 +99,12 @@ def classes_of(
     return classes
 
 
-def target_of(settings: PredictSettings, plain: Any, config: Config) -> Target:
-    """Return what a network of bags predicts: the target of its run, or classes.
+def target_of(settings: PredictSettings, num_outputs: int, config: Config) -> Target:
+    """Return what a network of bags or images predicts: the target of its run, or classes.
 
     Args:
         settings: Settings of the command.
-        plain: The model.
+        num_outputs: Number of outputs of the model.
         config: Settings of its run, or an empty dict.
 
     Raises:
@@ -116,8 +116,7 @@ def target_of(settings: PredictSettings, plain: Any, config: Config) -> Target:
                 f"--classes: {settings.model} predicts --target {config['target']} and has no classes. Leave it out."
             )
         return targets.of_config(config, ())
-    count = plain.outputs[0].shape[-1]
-    return targets.of_config(config, classes_of(settings, count, config.get("class_names")))
+    return targets.of_config(config, classes_of(settings, num_outputs, config.get("class_names")))
 
 
 def names_of(target: Target) -> tuple[str, ...] | None:

@@ -1,4 +1,4 @@
-"""Settings of what `--task mil` predicts: a class, survival, a number or several labels."""
+"""Settings of what `--task mil` and `patchgd` predict: a class, survival, a number or several labels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BINS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class TargetSettings:
-    """What is predicted of a bag."""
+    """What is predicted of a bag or an image."""
 
     SECTION = "data"
 
@@ -31,20 +31,21 @@ class TargetSettings:
         "discrete",
         choices=choices.SURVIVAL_LOSSES,
         help="loss of survival. discrete: likelihood of hazards in bins of time; cox: partial likelihood of Cox's "
-        "model over risk sets of --accumulate bags, exact by two passes over each set (default: %(default)s)",
+        "model over risk sets of --accumulate bags or images, exact by two passes over each set; with --mode patchgd a "
+        "batch is a risk set (default: %(default)s)",
     )
     time_bins: int = flag(
         BINS,
         type=types.two_or_more,
         metavar="N",
-        help="bins of time of --survival-loss discrete, which hold equal numbers of events of the training bags "
+        help="bins of time of --survival-loss discrete, which hold equal numbers of events of the training set "
         "(default: %(default)s)",
     )
     time_cuts: tuple[float, ...] | None = flag(
         nargs="+",
         type=types.positive,
         metavar="TIME",
-        help="times that separate the bins, instead of --time-bins (default: quantiles of the training bags)",
+        help="times that separate the bins, instead of --time-bins (default: quantiles of the training set)",
     )
     alpha: float = flag(
         0.0,
@@ -56,7 +57,7 @@ class TargetSettings:
         type=float,
         metavar=("MEAN", "DEVIATION"),
         help="mean and standard deviation by which values of --target regression are scaled while training (default: "
-        "those of the training bags)",
+        "those of the training set)",
     )
 
 
@@ -65,14 +66,16 @@ DECIDED = ("time_cuts", "value_scale", "class_names")
 _OF_SURVIVAL = ("survival_loss", "time_bins", "time_cuts", "alpha")
 _BY_CLASS = ("clam_sb", "clam_mb", "dsmil", "dtfd")
 """Models with a loss of classes beside that of the bag."""
-_OF_CLASSES = ("class_weights", "tile_weights", "classes")
+_OF_CLASSES = ("class_weights", "tile_weights", "classes", "loss")
+_TABLES = {"mil": ("folder", "slides", "features"), "patchgd": ("folder", "slides")}
+"""Bags and images that have a table, in which a target other than a class can be."""
 
 
 def check(settings: Any) -> None:
     """Check that the settings of a run fit its target.
 
     Args:
-        settings: Settings of `--task mil`.
+        settings: Settings of `--task mil` or `patchgd`.
 
     Raises:
         FlagError: A flag is of another target, or cannot be combined with this one.
@@ -94,21 +97,32 @@ def check(settings: Any) -> None:
         )
     if settings.target == "class":
         return
-    if settings.bags not in ("folder", "slides", "features"):
-        raise paths.FlagError(
-            f"--bags {settings.bags}: composes bags of two classes, but {target} needs a table. Use --bags folder, "
-            "slides or features."
-        )
-    if settings.model in _BY_CLASS:
-        raise paths.FlagError(
-            f"--model {settings.model}: has a second loss of classes, and {target} has none. Use another --model."
-        )
+    _check_items(settings, target)
     if settings.survival_loss == "cox":
         _check_cox(settings)
     elif settings.time_cuts and settings.time_bins not in (BINS, len(settings.time_cuts) + 1):
         raise paths.FlagError(
             f"--time-cuts: {len(settings.time_cuts)} times make {len(settings.time_cuts) + 1} bins, but --time-bins is "
             f"{settings.time_bins}. Leave one of them out."
+        )
+
+
+def _check_items(settings: Any, target: str) -> None:
+    """Check that bags or images, and what is done with them, do not need classes."""
+    bags = settings.task == "mil"
+    flag, kind = ("--bags", settings.bags) if bags else ("--images", settings.images)
+    tables = _TABLES[settings.task]
+    if kind not in tables:
+        raise paths.FlagError(
+            f"{flag} {kind}: are of known classes, but {target} needs a table. Use {flag} {' or '.join(tables)}."
+        )
+    if bags and settings.model in _BY_CLASS:
+        raise paths.FlagError(
+            f"--model {settings.model}: has a second loss of classes, and {target} has none. Use another --model."
+        )
+    if not bags and settings.augment == "a3":
+        raise paths.FlagError(
+            f"--augment a3: mixes images of several classes, and {target} has none. Use --augment slide, or none."
         )
 
 
@@ -120,15 +134,33 @@ def _check_cox(settings: Any) -> None:
         raise paths.FlagError(
             f"--strategy {settings.strategy}: {loss} computes a risk set on one worker. Leave it out."
         )
+    if settings.mode == "patchgd":
+        _check_batches(settings, loss)
+        return
+    item = "bag" if settings.task == "mil" else "image"
     if settings.batch_size != 1:
         raise paths.FlagError(
-            f"--batch-size {settings.batch_size}: {loss} computes one bag at a time, expected 1. Set the size of a "
+            f"--batch-size {settings.batch_size}: {loss} computes one {item} at a time, expected 1. Set the size of a "
             "risk set by --accumulate."
         )
     if settings.accumulate < 2 and not settings.test_only:
         raise paths.FlagError(
-            f"--accumulate {settings.accumulate}: is the number of bags of a risk set of {loss}, expected 2 or more, "
-            "such as 32. Raise it."
+            f"--accumulate {settings.accumulate}: is the number of {item}s of a risk set of {loss}, expected 2 or "
+            "more, such as 32. Raise it."
+        )
+
+
+def _check_batches(settings: Any, loss: str) -> None:
+    """Check that a batch is a risk set."""
+    if settings.accumulate != 1:
+        raise paths.FlagError(
+            f"--accumulate {settings.accumulate}: with --mode patchgd a batch is a risk set of {loss}, expected 1. Set "
+            "the size of a risk set by --batch-size."
+        )
+    if settings.batch_size < 2 and not settings.test_only:
+        raise paths.FlagError(
+            f"--batch-size {settings.batch_size}: with --mode patchgd a batch is a risk set of {loss}, expected 2 or "
+            "more images of one size. Raise it, and scale images with --side."
         )
 
 
@@ -136,5 +168,5 @@ def _refuse(settings: Any, names: tuple[str, ...], reason: str) -> None:
     """Raise for a flag that is not at its default."""
     defaults = {each.name: each.default for each in fields(settings)}
     for name in names:
-        if getattr(settings, name) != defaults[name]:
+        if name in defaults and getattr(settings, name) != defaults[name]:
             raise paths.FlagError(f"--{name.replace('_', '-')}: {reason}")

@@ -238,14 +238,6 @@ class MILTraining(ClassifierSettings):
 
     SECTION = "training"
 
-    monitor: str = redeclared(
-        ClassifierSettings,
-        "monitor",
-        "loss",
-        choices=list(dict.fromkeys(name for names in choices.MONITORS.values() for name in names)),
-        help="validation metric of --keep: loss; accuracy or qwk of classes; concordance of survival; mae of a number; "
-        "auc, the mean of several labels (default: %(default)s)",
-    )
     tile_weights: bool = flag(
         False,
         help="weight training bags by their number of tiles, divided by its mean; multiplies --class-weights",
@@ -377,6 +369,7 @@ class PatchGDTraining(ClassifierSettings, PatchSettings):
 @dataclass(frozen=True, kw_only=True)
 class PatchGDSettings(
     PatchGDTask,
+    TargetSettings,
     ImageSettings,
     BackgroundSettings,
     PatchGDNetwork,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
-from tfbig.cli.settings.flag import PLACE, TUNABLE, flag
+from tfbig.cli.settings.flag import PLACE, TUNABLE, flag, redeclared
 
 
 def epochs_flag(default: int) -> int:
@@ -174,10 +174,18 @@ class TrainingSettings(OptimizerSettings, ScheduleSettings, OrderSettings, KeepS
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierSettings(TrainingSettings):
-    """Training of a classifier."""
+    """Training on the targets of `--target`."""
 
     SECTION = "training"
 
+    monitor: str = redeclared(
+        KeepSettings,
+        "monitor",
+        "loss",
+        choices=list(dict.fromkeys(name for names in choices.MONITORS.values() for name in names)),
+        help="validation metric of --keep: loss; accuracy or qwk of classes; concordance of survival; mae of a number; "
+        "auc, the mean of several labels (default: %(default)s)",
+    )
     class_weights: bool = flag(
         False, help="weight classes by inverse frequency; weights add up to 1"
     )

@@ -1,4 +1,4 @@
-"""`--target class`: one class of a bag."""
+"""`--target class`: one class of a bag or an image."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import keras
 import numpy as np
 
 import tfbig
-from tfbig import mil
 from tfbig.cli.data.splits import Data
 from tfbig.cli.tasks import class_scores
-from tfbig.cli.tasks.target import Numbers, Predict, Row, Target
+from tfbig.cli.tasks.target import Numbers, Part, Predict, Row, Target
 from tfbig.results import classification, figures
 
 
@@ -43,8 +42,8 @@ class ClassTarget(Target):
         """Return accuracy and kappa."""
         return ["accuracy", tfbig.metrics.QuadraticWeightedKappa(self.num_outputs)]
 
-    def counts(self, part: mil.BagSet) -> str:
-        """Return the number of bags of each class."""
+    def counts(self, part: Part) -> str:
+        """Return the number of bags or images of each class."""
         counts = np.bincount(part.labels, minlength=len(self.classes))
         return ", ".join(f"{n} {name}" for n, name in zip(counts, self.classes, strict=True))
 
@@ -73,19 +72,19 @@ class ClassTarget(Target):
         """Return the name of a class."""
         return {"label": self.classes[int(label)]}
 
-    def judged(self, predictions: Numbers, part: mil.BagSet) -> dict[str, float]:
+    def judged(self, predictions: Numbers, part: Part) -> dict[str, float]:
         """Return accuracy, kappa and the area under the curve."""
         scores = class_scores.scores(part.labels, predictions, self.num_outputs)
         return {name: scores[name] for name in ("accuracy", "qwk", "auc")}
 
     def reference(self, predict: Predict, data: Data, run: str | None) -> list[float] | None:
-        """Return the threshold of each class: of the evaluated run, or chosen on the validation bags."""
+        """Return the threshold of each class: of the evaluated run, or chosen on the validation set."""
         if run:
             return classification.thresholds_of_run(run, self.classes)
         return classification.best_thresholds(data.val.labels, predict(data.val))
 
     def write(
-        self, folder: Path, repeats: Sequence[Numbers], part: mil.BagSet, reference: Any
+        self, folder: Path, repeats: Sequence[Numbers], part: Part, reference: Any
     ) -> dict[str, Any]:
         """Write the table of the classes, their curves and the confusion matrix, which is returned."""
         counts = np.sum(
@@ -95,14 +94,16 @@ class ClassTarget(Target):
             ],
             axis=0,
         )
-        title = f"{len(part.bags)} test bags" + (f" x {len(repeats)}" if len(repeats) > 1 else "")
+        title = f"{len(part.labels)} test {part.ITEMS}" + (
+            f" x {len(repeats)}" if len(repeats) > 1 else ""
+        )
         figures.confusion(folder / "confusion.png", counts, self.classes, title)
         mean = np.mean(repeats, axis=0)
         classification.write(folder, part.labels, mean, self.classes, reference)
         return {"confusion": counts.tolist()}
 
-    def first_drawn(self, part: mil.BagSet, predictions: Numbers) -> Sequence[int]:
-        """Return the bags of the last class, if there are any."""
+    def first_drawn(self, part: Part, predictions: Numbers) -> Sequence[int]:
+        """Return those of the last class, if there are any."""
         last = len(self.classes) - 1
         chosen = [number for number, label in enumerate(part.labels) if label == last]
-        return chosen or range(len(part.bags))
+        return chosen or range(len(part.labels))

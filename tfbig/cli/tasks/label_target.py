@@ -1,4 +1,4 @@
-"""`--target multilabel`: several labels of a bag, each 0, 1 or unknown."""
+"""`--target multilabel`: several labels of a bag or an image, each 0, 1 or unknown."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from tfbig import mil
 from tfbig.cli.data import target_columns
 from tfbig.cli.data.splits import Data
-from tfbig.cli.tasks.target import Numbers, Predict, Row, Target
+from tfbig.cli.tasks.target import Numbers, Part, Predict, Row, Target
 from tfbig.mil.target_losses import LabelCrossEntropy
 from tfbig.mil.target_metrics import LabelAUC, mean_auc
 from tfbig.results import classification
@@ -36,8 +35,8 @@ class LabelTarget(Target):
         """Number of labels."""
         return len(self.names)
 
-    def labels(self, part: mil.BagSet, data: Data) -> Numbers:
-        """Return the labels and the number of the bag, `[n, labels + 1]`."""
+    def labels(self, part: Part, data: Data) -> Numbers:
+        """Return the labels and the number of the item, `[n, labels + 1]`."""
         return np.column_stack([part.labels, np.arange(len(part.labels))])
 
     def loss(self) -> Any:
@@ -49,8 +48,8 @@ class LabelTarget(Target):
         most = max(len(part.labels) for part in (data.train, data.val))
         return [LabelAUC(most, self.num_outputs)]
 
-    def counts(self, part: mil.BagSet) -> str:
-        """Return how many bags have each label, of those of which it is known."""
+    def counts(self, part: Part) -> str:
+        """Return how many have each label, of those of which it is known."""
         known = (part.labels != target_columns.UNKNOWN).sum(0)
         return ", ".join(
             f"{name} {ones} of {number}"
@@ -86,19 +85,19 @@ class LabelTarget(Target):
             for name, value in zip(self.names, label, strict=True)
         }
 
-    def judged(self, predictions: Numbers, part: mil.BagSet) -> dict[str, float]:
+    def judged(self, predictions: Numbers, part: Part) -> dict[str, float]:
         """Return the mean area under the curve."""
         return {"auc": mean_auc(part.labels, predictions)}
 
     def reference(self, predict: Predict, data: Data, run: str | None) -> list[float] | None:
-        """Return the threshold of each label: of the evaluated run, or chosen on the validation bags."""
+        """Return the threshold of each label: of the evaluated run, or chosen on the validation set."""
         if run:
             return classification.thresholds_of_run(run, self.names)
         columns = classification.known_columns(self.names, data.val.labels, predict(data.val))
         return [classification.best_threshold(each.positive, each.scores) for each in columns]
 
     def write(
-        self, folder: Path, repeats: Sequence[Numbers], part: mil.BagSet, reference: Any
+        self, folder: Path, repeats: Sequence[Numbers], part: Part, reference: Any
     ) -> dict[str, Any]:
         """Write the table of the labels, and their curves."""
         mean = np.mean(repeats, axis=0)
@@ -108,13 +107,13 @@ class LabelTarget(Target):
 
 
 def check_splits(data: Data) -> None:
-    """Check that each label can be learned from the training bags.
+    """Check that each label can be learned from the training set.
 
     Args:
         data: Data of the run.
 
     Raises:
-        SourceError: All training bags of which a label is known have the same.
+        SourceError: All items to train on of which a label is known have the same.
     """
     for name, labels in zip(data.classes, data.train.labels.T, strict=True):
         what = f"split 'train': column '{target_columns.LABEL}{name}'"

@@ -13,18 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tfbig import SourceError, mil, sources
+from tfbig import SourceError, mil
 from tfbig.cli import failure_log, machine, paths
 from tfbig.cli.data import bags
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings import target_settings
 from tfbig.cli.settings.flag import fields_of
 from tfbig.cli.settings.tasks import MILSettings
-from tfbig.cli.tasks import encoder_weights, evaluation, fitting, targets
+from tfbig.cli.tasks import encoder_weights, evaluation, fitting, risk_set_steps, targets
 from tfbig.cli.tasks.target import Target
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
-from tfbig.mil.target_losses import Survival
 from tfbig.models import encoders, lora
 from tfbig.models.abmilx import ABMILX
 from tfbig.models.clam import CLAM, InstanceLoss
@@ -34,7 +33,6 @@ from tfbig.models.pooling import ABMIL, MaxPooling, MeanPooling
 from tfbig.models.self_attention import SelfAttentionMIL, TransformerMIL
 from tfbig.models.transmil import TransMIL
 from tfbig.training import Epochs
-from tfbig.training.risk_sets import RiskSets
 
 AGGREGATORS: dict[str, Callable[[MILSettings, int], Any]] = {
     "abmil": lambda s, n: ABMIL(n, s.hidden, name="abmil"),
@@ -88,7 +86,7 @@ class MIL(Task[MILSettings, Data]):
         print(f"mode {settings.mode}, model {settings.model}, precision {settings.precision}")
         decided = targets.decided(settings, data)
         target = targets.of(replace(settings, **decided), data)
-        bags.print_counts(data, None if settings.target == targets.CLASS else target.counts)
+        bags.print_counts(data, targets.counter(target))
         return replace(data, decided={**data.decided, **decided})
 
     def models(self, settings: MILSettings, data: Data) -> Models:
@@ -132,7 +130,8 @@ class MIL(Task[MILSettings, Data]):
             lambda shard: dataset(val, settings, settings.val_sample, shard=shard),
         )
         monitor = f"val_{prefix}{settings.monitor}"
-        worker = partial(_risk_sets, settings) if by_risk_sets(settings) else None
+        dense, by_sets = _is_dense(settings), risk_set_steps.by_risk_sets(settings)
+        worker = partial(risk_set_steps.worker, dense=dense) if by_sets else None
         return fitting.fit_and_keep(models, settings, folder, training, validation, monitor, worker)
 
     def curve(self, settings: MILSettings) -> Curve:
@@ -260,25 +259,6 @@ def _metrics(settings: MILSettings, target: Target, data: Data) -> Any:
     return {"bag": metrics} if settings.model in SECOND_OUTPUTS else metrics
 
 
-def by_risk_sets(settings: MILSettings) -> bool:
-    """Return whether a step is that of a whole risk set of `--accumulate` bags."""
-    return settings.survival_loss == "cox"
-
-
-def _risk_sets(settings: MILSettings, model: Any) -> RiskSets:
-    """Return the worker that trains a model by risk sets."""
-
-    def observations(labels: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        known = np.asarray(labels)
-        return known[:, Survival.RANK], known[:, Survival.EVENT]
-
-    def read(handle: Any) -> Any:
-        bag = sources.resolve(handle.numpy().decode())
-        return tf.convert_to_tensor(bag.read(0, bag.shape[0])[None])
-
-    return RiskSets(model, observations, read if _is_dense(settings) else None)
-
-
 def _bag_prefix(settings: MILSettings) -> str:
     """Return the prefix that Keras puts before the metrics of the bag."""
     return "bag_" if settings.model in SECOND_OUTPUTS else ""
@@ -286,12 +266,7 @@ def _bag_prefix(settings: MILSettings) -> str:
 
 def steps_per_epoch(settings: MILSettings, data: Data) -> int:
     """Return the number of batches, or of risk sets, of all bags; the last may be smaller."""
-    return -(-len(data.train.bags) // _batch_size(settings))
-
-
-def _batch_size(settings: MILSettings) -> int:
-    """Return the number of training bags that are read together: those of a risk set by their handles."""
-    return settings.accumulate if by_risk_sets(settings) else settings.batch_size
+    return -(-len(data.train.bags) // risk_set_steps.items_of_step(settings))
 
 
 def _is_dense(settings: MILSettings) -> bool:
@@ -343,7 +318,7 @@ def dataset(
         weights: Weight of each bag, or None.
         shard: Batches of this worker, and the epoch to start with.
     """
-    dense = _is_dense(settings) and not by_risk_sets(settings)
+    dense = _is_dense(settings) and not risk_set_steps.by_risk_sets(settings)
     # Plain Keras needs a label for each output.
     second = SECOND_OUTPUTS.get(settings.model) if dense else None
 
@@ -355,7 +330,7 @@ def dataset(
     return mil.dataset(
         part.bags,
         part.labels if weights is None else np.stack([part.labels, weights], 1),
-        _batch_size(settings) if learns else 1,
+        risk_set_steps.items_of_step(settings) if learns else 1,
         sample=sample,
         shuffle=learns,
         augment=learns and settings.augment,

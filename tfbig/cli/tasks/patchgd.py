@@ -18,21 +18,24 @@ from tfbig import SourceError, sources
 from tfbig.cli import failure_log, machine
 from tfbig.cli.data import background, images
 from tfbig.cli.data.splits import Data
+from tfbig.cli.settings import target_settings
 from tfbig.cli.settings.run_settings import EXACT_MODES
 from tfbig.cli.settings.tasks import PatchGDSettings
 from tfbig.cli.tasks import (
-    class_scores,
     encoder_weights,
     evaluation,
     fitting,
+    risk_set_steps,
     run_results,
+    targets,
     warm_start,
 )
+from tfbig.cli.tasks.target import Row, Target
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.models import encoders, latent, series
 from tfbig.patchgd import PatchGD
-from tfbig.results import classification, figures, run_folder
+from tfbig.results import figures, run_folder
 from tfbig.training import Epochs
 
 Shape = tuple[int | None, ...]
@@ -47,12 +50,15 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
     """Training and evaluation with `--task patchgd`."""
 
     def resolved(self, settings: PatchGDSettings) -> PatchGDSettings:
-        """Return the settings with the epochs of the warm start, the code of a patch and the scale of pixels.
+        """Return the settings without gaps, with what an evaluated run decided.
 
         Raises:
             SourceError: Flags contradict each other.
         """
+        target_settings.check(settings)
         _check_labels(settings)
+        if settings.test_only:
+            settings = replace(settings, **targets.of_evaluated_run(settings))
         if settings.inner_patch and (settings.mode != "patchgd" or settings.encoder == "series"):
             raise SourceError(
                 "--inner-patch: only --mode patchgd has a hierarchy, and of images, not of series. Remove it."
@@ -71,31 +77,28 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
         """Return the images, and print what they are."""
         data = images.load(settings)
         print(f"mode {settings.mode}, encoder {settings.encoder}, precision {settings.precision}")
-        images.print_counts(data)
+        decided = targets.decided(settings, data)
+        target = targets.of(replace(settings, **decided), data)
+        images.print_counts(data, targets.counter(target))
         if settings.background == "skip":
             parts = [data.test] if settings.test_only else [data.train, data.val, data.test]
             masked = [image for part in parts for image in part.images]
             print(background.describe((Path(image.name).name, image) for image in masked))
-        return replace(data, decided={**data.decided, "class_names": data.classes})
+        return replace(data, decided={**data.decided, **decided})
 
     def models(self, settings: PatchGDSettings, data: Data) -> Models:
         """Return new models, compiled with one optimizer."""
-        models = make_models(settings, data)
-        steps = images.steps(data.train, settings)
+        target = targets.of(settings, data)
+        models = make_models(settings, data, target.num_outputs)
+        steps = images.steps(data.train, _of_steps(settings))
         optimizer = fitting.make_optimizer(settings, steps)
-        count, losses = len(data.classes), keras.losses
-        loss = losses.SparseCategoricalCrossentropy(from_logits=True)
-        if settings.loss == "binary_cross_entropy":
-            loss = losses.BinaryCrossentropy(from_logits=True)
-        elif _has_shares(settings):
-            loss = losses.CategoricalCrossentropy(from_logits=True)
+        loss, weights = _loss(settings, target), [fitting.loss_weight(settings)]
 
         def metrics() -> list[Any]:
             if _has_shares(settings):
                 return [keras.metrics.CategoricalAccuracy(name="accuracy")]
-            return ["accuracy", tfbig.metrics.QuadraticWeightedKappa(count)]
+            return target.metrics(data)
 
-        weights = [fitting.loss_weight(settings)]
         return fitting.compile_both(models, optimizer, loss, weights, metrics)
 
     def plans(self, models: Models, settings: PatchGDSettings, data: Data) -> Plans | None:
@@ -113,21 +116,27 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
         if settings.warm_start:
             trunk = trunk_of(models.twin, settings)
             warm_start.learn(trunk, settings, folder, settings.warm_start, _scale(settings))
+        target = targets.of(settings, data)
         weights = fitting.class_weights(settings, data)
         training, validation = (
             Epochs(
-                images.steps(part, settings),
-                partial(dataset, data, split, settings, of_split),
+                images.steps(part, step),
+                partial(dataset, target, data, split, step, of_split),
                 fitting.item_names(part.images, part.labels),
             )
-            for part, split, of_split in ((data.train, "train", weights), (data.val, "val", None))
+            for part, split, step, of_split in (
+                (data.train, "train", _of_steps(settings), weights),
+                (data.val, "val", settings, None),
+            )
         )
-        monitor = f"val_{settings.monitor}"
-        return fitting.fit_and_keep(models, settings, folder, training, validation, monitor)
+        monitor, by_sets = f"val_{settings.monitor}", risk_set_steps.by_risk_sets(settings)
+        dense = machine.is_plain(settings)
+        worker = partial(risk_set_steps.worker, dense=dense) if by_sets else None
+        return fitting.fit_and_keep(models, settings, folder, training, validation, monitor, worker)
 
     def curve(self, settings: PatchGDSettings) -> Curve:
         """Return what the learning curve shows."""
-        return Curve({"loss": "loss", "accuracy": "accuracy"}, "validation images")
+        return Curve(dict(targets.TARGETS[settings.target].curves), "validation images")
 
     def write_results(
         self,
@@ -154,24 +163,53 @@ def _write_results(
     measured: Mapping[str, Any],
 ) -> None:
     """Write the results of images that can be read."""
-    scores, table = _predicted(models.model, settings, data, "test")
-    rows = _with_shares(table, models.model, settings, data)
+    target, model = targets.of(settings, data), models.model
+
+    def predict(part: images.ImageSet) -> npt.NDArray[Any]:
+        batches = images.dataset(part, settings, dense=_is_dense(settings))
+        return target.predicted(model.predict(batches.map(lambda x, *_: x), verbose=0))
+
+    predictions = predict(data.test)
+    rows = _with_shares(_rows(target, predictions, data), model, settings, data)
     run_folder.write_csv(folder / run_folder.PREDICTIONS, rows)
-    thresholds = _thresholds(models.model, settings, data)
-    classification.write(
-        folder, data.test.labels, scores["probabilities"], data.classes, thresholds
-    )
-    title = f"{len(data.test.labels)} test images"
-    figures.confusion(folder / "confusion.png", scores["confusion"], data.classes, title)
+    reference = target.reference(predict, data, settings.test_only)
+    results = target.write(folder, [predictions], data.test, reference)
     if settings.mode == "patchgd" and settings.encoder != "series":
-        draw_latent(models.model, table, data.test, folder)
-    numbers = {f"test_{key}": scores[key] for key in ("accuracy", "qwk", "auc")}
-    others = {
-        "confusion": scores["confusion"].tolist(),
-        "left_out": [list(reason) for reason in data.failed],
-    }
-    run_results.write_metrics(folder, settings, {**measured, **numbers, **others})
+        draw_latent(model, target, predictions, data, folder)
+    merits = target.judged(predictions, data.test)
+    numbers = {f"test_{key}": value for key, value in merits.items() if value == value}
+    results["left_out"] = [list(reason) for reason in data.failed]
+    run_results.write_metrics(folder, settings, {**measured, **numbers, **results})
     run_results.print_results(numbers, folder)
+
+
+def _rows(target: Target, predictions: npt.NDArray[Any], data: Data) -> list[Row]:
+    """Return a row for each test image."""
+    return [
+        {"image": image.name, **target.truth(label, data), **target.columns(prediction)}
+        for image, label, prediction in zip(
+            data.test.images, data.test.labels, predictions, strict=True
+        )
+    ]
+
+
+def _of_steps(settings: PatchGDSettings) -> PatchGDSettings:
+    """Return the settings with the images of a step as those of a batch."""
+    return replace(settings, batch_size=risk_set_steps.items_of_step(settings))
+
+
+def _loss(settings: PatchGDSettings, target: Target) -> Any:
+    """Return the loss of the model."""
+    if settings.loss == "binary_cross_entropy":
+        return keras.losses.BinaryCrossentropy(from_logits=True)
+    if _has_shares(settings):
+        return keras.losses.CategoricalCrossentropy(from_logits=True)
+    return target.loss()
+
+
+def _is_dense(settings: PatchGDSettings) -> bool:
+    """Return whether the model reads tensors instead of handles."""
+    return machine.is_plain(settings) or settings.augment == "a3"
 
 
 def _has_shares(settings: PatchGDSettings) -> bool:
@@ -211,24 +249,24 @@ def largest(part: images.ImageSet, settings: PatchGDSettings) -> tuple[int, ...]
     return (settings.batch_size, *max((image.shape for image in part.images), key=np.prod))
 
 
-def make_models(settings: PatchGDSettings, data: Data) -> Models:
+def make_models(settings: PatchGDSettings, data: Data, num_outputs: int) -> Models:
     """Return new models: the same twice, or a streamed model and its plain one."""
     keras.config.set_dtype_policy(settings.precision)
     keras.utils.set_random_seed(settings.seed)
     shape = images.image_shape(data, any_size=settings.images == "slides" and not settings.side)
     if settings.encoder == "series":
-        model = _series(settings, shape, len(data.classes))
+        model = _series(settings, shape, num_outputs)
         return Models(model, model)
     if settings.mode != "patchgd":
-        return _baseline(settings, shape, len(data.classes))
-    model = machine.synchronize_norm(settings, _by_patches(settings, shape, len(data.classes)))
+        return _baseline(settings, shape, num_outputs)
+    model = machine.synchronize_norm(settings, _by_patches(settings, shape, num_outputs))
     return Models(model, model)
 
 
-def _baseline(settings: PatchGDSettings, shape: Shape, classes: int) -> Models:
+def _baseline(settings: PatchGDSettings, shape: Shape, num_outputs: int) -> Models:
     """Return the network of whole images, which is streamed in mode offload."""
     options = {"latent": settings.latent, "width": settings.head_width, **_scale(settings)}
-    plain = latent.baseline(settings.encoder, shape, classes, settings.head, **options)
+    plain = latent.baseline(settings.encoder, shape, num_outputs, settings.head, **options)
     encoder_weights.load(plain, settings)
     machine.synchronize_norm(settings, plain)
     if machine.is_plain(settings):
@@ -240,7 +278,7 @@ def _baseline(settings: PatchGDSettings, shape: Shape, classes: int) -> Models:
     return Models(big, plain)  # heads that cannot be streamed use whole tensors
 
 
-def _by_patches(settings: PatchGDSettings, shape: Shape, classes: int) -> PatchGD:
+def _by_patches(settings: PatchGDSettings, shape: Shape, num_outputs: int) -> PatchGD:
     """Return the PatchGD model of an encoder and a head.
 
     Raises:
@@ -266,7 +304,8 @@ def _by_patches(settings: PatchGDSettings, shape: Shape, classes: int) -> PatchG
     if settings.inner_patch:
         encoder = _of_inner_patches(settings, encoder, settings.inner_patch)
     cells = _cells(settings, shape, encoder.output_shape[1:-1])
-    head = latent.make_head(settings.head, classes, cells, settings.latent, settings.head_width)
+    width = settings.head_width
+    head = latent.make_head(settings.head, num_outputs, cells, settings.latent, width)
     return _patchgd(settings, encoder, head, shape)
 
 
@@ -336,16 +375,16 @@ def _cells(
         raise SourceError(f"--patch {settings.patch}: {error}") from error
 
 
-def _series(settings: PatchGDSettings, shape: Shape, classes: int) -> Any:
+def _series(settings: PatchGDSettings, shape: Shape, num_outputs: int) -> Any:
     """Return the networks of the paper for time series."""
     if settings.mode == "offload":
         raise SourceError("--encoder series: series fit in memory; use --mode device or patchgd.")
     length, channels = (extent or 0 for extent in shape)
     rate, hidden = (0.0, None) if settings.head == "linear" else (series.RATE, series.HIDDEN)
     if settings.mode != "patchgd":
-        return series.baseline(length, channels, classes, rate, hidden)
+        return series.baseline(length, channels, num_outputs, rate, hidden)
     encoder = series.encoder(settings.patch, channels, rate)
-    head = series.head(classes, length // settings.patch, encoder.output_shape[-1], hidden)
+    head = series.head(num_outputs, length // settings.patch, encoder.output_shape[-1], hidden)
     return _patchgd(settings, encoder, head, shape)
 
 
@@ -378,15 +417,17 @@ def trunk_of(twin: Any, settings: PatchGDSettings) -> Any:
 
 
 def dataset(
+    target: Target,
     data: Data,
     split: str,
     settings: PatchGDSettings,
     weights: npt.NDArray[np.float32] | None = None,
     shard: Shard = ALL_BATCHES,
 ) -> tf.data.Dataset:
-    """Return the images of a split; labels are numbers, or shares of classes.
+    """Return the images of a split; labels are those of the target, or shares of classes.
 
     Args:
+        target: What is predicted.
         data: Data of the run.
         split: Name of the split.
         settings: Settings of the run.
@@ -394,8 +435,10 @@ def dataset(
         shard: Batches of this worker, and the epoch to start with.
     """
     learns, count = split == "train", len(data.classes)
-    dense = machine.is_plain(settings) or settings.augment == "a3"
-    batches = images.dataset(getattr(data, split), settings, learns, shard, dense, count)
+    dense = _is_dense(settings) and not risk_set_steps.by_risk_sets(settings)
+    part = getattr(data, split)
+    part = replace(part, labels=target.labels(part, data))
+    batches = images.dataset(part, settings, learns, shard, dense, count)
     mixed = settings.augment == "a3" and learns
 
     def labelled(x: Any, y: Any) -> tuple[Any, ...]:
@@ -403,25 +446,6 @@ def dataset(
         return (x, tf.one_hot(y, count) if _has_shares(settings) else y, *weight)
 
     return batches if mixed else batches.map(labelled)
-
-
-def _thresholds(model: Any, settings: PatchGDSettings, data: Data) -> list[float] | None:
-    """Return the threshold of each class: of the evaluated run, or chosen on the validation images."""
-    if settings.test_only:
-        return classification.thresholds_of_run(settings.test_only, data.classes)
-    scores, _ = _predicted(model, settings, data, "val")
-    return classification.best_thresholds(data.val.labels, scores["probabilities"])
-
-
-def _predicted(
-    model: Any, settings: PatchGDSettings, data: Data, split: str
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the scores of the images of a split, and the rows of their predictions."""
-    part = getattr(data, split)
-    logits = model.predict(dataset(data, split, settings).map(lambda x, *_: x), verbose=0)
-    scores = class_scores.scores(part.labels, class_scores.softmax(logits), len(data.classes))
-    items = [{"image": image.name} for image in part.images]
-    return scores, class_scores.rows(items, part.labels, scores["probabilities"], data.classes)
 
 
 def _with_shares(
@@ -437,13 +461,15 @@ def _with_shares(
 
 
 def draw_latent(
-    model: PatchGD, table: Sequence[Mapping[str, Any]], test: images.ImageSet, folder: Path
+    model: PatchGD, target: Target, predictions: npt.NDArray[Any], data: Data, folder: Path
 ) -> None:
     """Draw the latent grid of the first test images, and the attention of a head that has one."""
-    for number, (row, image) in enumerate(zip(table[:MAPS], test.images, strict=False)):
+    test = data.test
+    for number, (image, label) in enumerate(zip(test.images[:MAPS], test.labels, strict=False)):
         with image.lent() as handle:
             z = model.latent(tf.constant([handle]))
-        title = f"{image.name}: {row['label']}, predicted {row['predicted']}"
+        truth = evaluation.in_words(target.truth(label, data))
+        title = f"{image.name}: {truth}, predicted {target.caption(predictions[number])}"
         figures.latent_grid(folder / f"latent_{number}.png", image, z[0].numpy(), title)
         if hasattr(model.head, "attention"):
             bag, attention = attention_by_code(model, image, z)

@@ -1,4 +1,4 @@
-"""`--target regression`: a number for each bag."""
+"""`--target regression`: a number for each bag or image."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfbig import SourceError, mil
+from tfbig import SourceError
 from tfbig.cli.data.splits import Data
-from tfbig.cli.tasks.target import Numbers, Row, Target
+from tfbig.cli.tasks.target import Numbers, Part, Row, Target
 from tfbig.mil.target_metrics import ScaledError
 from tfbig.results import regression
 
@@ -23,7 +23,7 @@ class RegressionTarget(Target):
     """A number, learned by the mean squared error of scaled values; a prediction is the value itself.
 
     Args:
-        mean: Mean of the values of the training bags.
+        mean: Mean of the values of the training set.
         deviation: Their standard deviation.
     """
 
@@ -33,7 +33,7 @@ class RegressionTarget(Target):
 
     num_outputs = 1
 
-    def labels(self, part: mil.BagSet, data: Data) -> Numbers:
+    def labels(self, part: Part, data: Data) -> Numbers:
         """Return scaled values `[n, 1]`."""
         return np.asarray((part.labels - self.mean) / self.deviation, keras.config.floatx())
 
@@ -45,7 +45,7 @@ class RegressionTarget(Target):
         """Return the mean absolute error, in the unit of the values."""
         return [ScaledError(self.deviation)]
 
-    def counts(self, part: mil.BagSet) -> str:
+    def counts(self, part: Part) -> str:
         """Return the range of the values."""
         return f"values {part.labels.min():g} to {part.labels.max():g}"
 
@@ -69,12 +69,12 @@ class RegressionTarget(Target):
         """Return the value."""
         return {"value": float(label[0])}
 
-    def judged(self, predictions: Numbers, part: mil.BagSet) -> dict[str, float]:
+    def judged(self, predictions: Numbers, part: Part) -> dict[str, float]:
         """Return errors and correlations."""
         return regression.merits(part.labels[:, 0], predictions[:, 0])
 
     def write(
-        self, folder: Path, repeats: Sequence[Numbers], part: mil.BagSet, reference: None
+        self, folder: Path, repeats: Sequence[Numbers], part: Part, reference: None
     ) -> dict[str, Any]:
         """Draw predicted against true values."""
         predictions = np.mean([each[:, 0] for each in repeats], axis=0)
@@ -82,11 +82,11 @@ class RegressionTarget(Target):
         return {}
 
 
-def scale_of(part: mil.BagSet) -> tuple[float, float]:
-    """Return mean and standard deviation of the values of training bags.
+def scale_of(part: Part) -> tuple[float, float]:
+    """Return mean and standard deviation of the values of the training set.
 
     Args:
-        part: Training bags.
+        part: Training set.
 
     Raises:
         SourceError: All values are equal.
@@ -94,7 +94,7 @@ def scale_of(part: mil.BagSet) -> tuple[float, float]:
     mean, deviation = float(part.labels.mean()), float(part.labels.std())
     if not deviation > 0:
         raise SourceError(
-            f"the {len(part.labels)} bags of split 'train' all have value {mean:g}, expected different values. Use "
-            "other splits, or more bags."
+            f"the {len(part.labels)} {part.ITEMS} of split 'train' all have value {mean:g}, expected different values. "
+            f"Use other splits, or more {part.ITEMS}."
         )
     return mean, deviation

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tfbig import SourceError, mil
+from tfbig import SourceError
 from tfbig import survival as survival_analysis
 from tfbig.cli.data.splits import SPLITS, Data
-from tfbig.cli.tasks.target import Numbers, Predict, Row, Target
+from tfbig.cli.tasks.target import Numbers, Part, Predict, Row, Target
 from tfbig.mil.target_losses import CoxLoss, DiscreteTimeLoss, Survival
 from tfbig.mil.target_metrics import Concordance, risks_of
 from tfbig.results import run_folder, survival
@@ -42,7 +42,7 @@ class SurvivalTarget(Target):
         """Number of bins, or 1."""
         return 1 if self.cuts is None else len(self.cuts) + 1
 
-    def labels(self, part: mil.BagSet, data: Data) -> Numbers:
+    def labels(self, part: Part, data: Data) -> Numbers:
         """Return the columns of `Survival`; ranks are those among all times of the run."""
         times = part.labels[:, TIME]
         every = np.unique(np.concatenate([getattr(data, s).labels[:, TIME] for s in SPLITS]))
@@ -62,8 +62,8 @@ class SurvivalTarget(Target):
         """Return the concordance."""
         return [Concordance(len(data.cases))]
 
-    def counts(self, part: mil.BagSet) -> str:
-        """Return the number of bags with an event and of others."""
+    def counts(self, part: Part) -> str:
+        """Return the number of bags or images with an event, and of others."""
         events = int(part.labels[:, EVENT].sum())
         cases = len(np.unique(part.labels[:, CASE]))
         return f"{events} with an event, {len(part.labels) - events} censored, of {cases} cases"
@@ -98,7 +98,7 @@ class SurvivalTarget(Target):
         case = data.cases[int(label[CASE])]
         return {"case": case, "time": float(label[TIME]), "event": int(label[EVENT])}
 
-    def judged(self, predictions: Numbers, part: mil.BagSet) -> dict[str, float]:
+    def judged(self, predictions: Numbers, part: Part) -> dict[str, float]:
         """Return concordance with its interval, and areas under the curve, of the mean risks of cases."""
         return survival.merits(*by_case(predictions[:, 0], part))
 
@@ -120,7 +120,7 @@ class SurvivalTarget(Target):
         return float(metrics[MEDIAN])
 
     def write(
-        self, folder: Path, repeats: Sequence[Numbers], part: mil.BagSet, reference: float
+        self, folder: Path, repeats: Sequence[Numbers], part: Part, reference: float
     ) -> dict[str, Any]:
         """Write the curves of cases above and below the median risk, and tables; return what they were made with."""
         risks = np.mean([each[:, 0] for each in repeats], axis=0)
@@ -129,12 +129,12 @@ class SurvivalTarget(Target):
         return {MEDIAN: reference, **found}
 
 
-def by_case(risks: Numbers, part: mil.BagSet) -> tuple[Numbers, Numbers, Numbers]:
-    """Average the risks of the bags of each case.
+def by_case(risks: Numbers, part: Part) -> tuple[Numbers, Numbers, Numbers]:
+    """Average the risks of the bags or images of each case.
 
     Args:
         risks: Risks `[n]`.
-        part: The bags.
+        part: A split.
 
     Returns:
         Risks, times and events of the cases, each `[cases]`.
@@ -144,11 +144,11 @@ def by_case(risks: Numbers, part: mil.BagSet) -> tuple[Numbers, Numbers, Numbers
     return means, part.labels[first, TIME], part.labels[first, EVENT].astype(int)
 
 
-def cuts_of(part: mil.BagSet, num_bins: int) -> tuple[float, ...]:
+def cuts_of(part: Part, num_bins: int) -> tuple[float, ...]:
     """Return times that cut the events of training cases into equal parts.
 
     Args:
-        part: Training bags.
+        part: Training set.
         num_bins: Number of bins.
 
     Raises:
@@ -173,16 +173,16 @@ def check_splits(data: Data, validates: bool) -> None:
         validates: Whether validation needs an event too, as Cox's loss and concordance do.
 
     Raises:
-        SourceError: The training bags, or the validation bags, have no event, or the times of the former are equal.
+        SourceError: The training set, or the validation set, has no event, or the times of the former are equal.
     """
     for split in ("train", "val") if validates else ("train",):
-        labels = getattr(data, split).labels
-        number = f"the {len(labels)} bags of split '{split}'"
+        part = getattr(data, split)
+        labels = part.labels
+        number = f"the {len(labels)} {part.ITEMS} of split '{split}'"
+        more = f"Use other splits, or more {part.ITEMS}."
         if not labels[:, EVENT].any():
-            raise SourceError(
-                f"{number} have no event, expected at least one. Use other splits, or more bags."
-            )
+            raise SourceError(f"{number} have no event, expected at least one. {more}")
         if split == "train" and len(np.unique(labels[:, TIME])) == 1:
             raise SourceError(
-                f"{number} all have time {labels[0, TIME]:g}, expected different times. Use other splits, or more bags."
+                f"{number} all have time {labels[0, TIME]:g}, expected different times. {more}"
             )

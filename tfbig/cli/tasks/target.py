@@ -1,22 +1,37 @@
-"""The interface of a target of `--target`: what a model of bags learns, and how its predictions are judged."""
+"""The interface of a target of `--target`: what a model learns, and how its predictions are judged."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tfbig import mil
 from tfbig.cli.data.splits import Data
 
 Numbers: TypeAlias = npt.NDArray[Any]
-Predict: TypeAlias = Callable[[mil.BagSet], Numbers]
-"""Function from a split to the predictions of its bags, `[n, width]`."""
 Row: TypeAlias = dict[str, Any]
+
+
+class Part(Protocol):
+    """A split of bags or images.
+
+    Attributes:
+        ITEMS: What they are, in the plural.
+    """
+
+    ITEMS: ClassVar[str]
+
+    @property
+    def labels(self) -> Numbers:
+        """What is to be predicted of each, `[n, ...]`."""
+
+
+Predict: TypeAlias = Callable[[Any], Numbers]
+"""Function from a split to the predictions of its bags or images, `[n, width]`."""
 
 
 class Target(ABC):
@@ -37,7 +52,7 @@ class Target(ABC):
     def num_outputs(self) -> int:
         """Number of outputs of the model."""
 
-    def labels(self, part: mil.BagSet, data: Data) -> Numbers:
+    def labels(self, part: Part, data: Data) -> Numbers:
         """Return the labels that the model is trained with, `[n, ...]`.
 
         Args:
@@ -55,7 +70,7 @@ class Target(ABC):
         """Return new metrics of the model."""
 
     @abstractmethod
-    def counts(self, part: mil.BagSet) -> str:
+    def counts(self, part: Part) -> str:
         """Return a few words about the labels of a split."""
 
     # ---------------------------------------------------------------- prediction
@@ -87,11 +102,11 @@ class Target(ABC):
         """Return the columns of a label in a table."""
 
     @abstractmethod
-    def judged(self, predictions: Numbers, part: mil.BagSet) -> dict[str, float]:
+    def judged(self, predictions: Numbers, part: Part) -> dict[str, float]:
         """Return figures of merit of predictions by name; NaN if one is not defined."""
 
     def reference(self, predict: Predict, data: Data, run: str | None) -> Any:
-        """Return what the evaluation needs of training or validation bags, such as a threshold.
+        """Return what the evaluation needs of training or validation data, such as a threshold.
 
         Args:
             predict: Function from a split to its predictions.
@@ -102,17 +117,17 @@ class Target(ABC):
 
     @abstractmethod
     def write(
-        self, folder: Path, repeats: Sequence[Numbers], part: mil.BagSet, reference: Any
+        self, folder: Path, repeats: Sequence[Numbers], part: Part, reference: Any
     ) -> dict[str, Any]:
         """Write tables and figures into a run folder, and return further metrics.
 
         Args:
             folder: Run folder.
-            repeats: Predictions of the bags, of each repeat.
-            part: The test bags.
+            repeats: Predictions of the test set, of each repeat.
+            part: The test set.
             reference: Of `reference`.
         """
 
-    def first_drawn(self, part: mil.BagSet, predictions: Numbers) -> Sequence[int]:
+    def first_drawn(self, part: Part, predictions: Numbers) -> Sequence[int]:
         """Return numbers of bags, in the order in which attention without a slide is drawn: largest first."""
         return [int(number) for number in np.argsort(-predictions[:, 0], kind="stable")]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tfbig.cli import paths
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings import target_settings
-from tfbig.cli.settings.tasks import MILSettings
+from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
 from tfbig.cli.tasks import label_target, regression_target, survival_target
 from tfbig.cli.tasks.class_target import ClassTarget
 from tfbig.cli.tasks.label_target import LabelTarget
@@ -43,7 +43,7 @@ def of_config(config: Mapping[str, Any], classes: tuple[str, ...]) -> Target:
     return LabelTarget(classes) if kind == "multilabel" else ClassTarget(classes)
 
 
-def of(settings: MILSettings, data: Data) -> Target:
+def of(settings: MILSettings | PatchGDSettings, data: Data) -> Target:
     """Return the target of a run.
 
     Args:
@@ -53,7 +53,7 @@ def of(settings: MILSettings, data: Data) -> Target:
     return of_config(vars(settings), data.classes)
 
 
-def decided(settings: MILSettings, data: Data) -> dict[str, Any]:
+def decided(settings: MILSettings | PatchGDSettings, data: Data) -> dict[str, Any]:
     """Check that the target can be learned, and return settings that the training set decides.
 
     Args:
@@ -61,7 +61,7 @@ def decided(settings: MILSettings, data: Data) -> dict[str, Any]:
         data: Data of the run.
 
     Raises:
-        SourceError: Training bags have no event, one time, one value, or one label.
+        SourceError: The training set has no event, one time, one value, or one label.
     """
     learns, values = not settings.test_only, {}
     if settings.target == "survival":
@@ -78,7 +78,12 @@ def decided(settings: MILSettings, data: Data) -> dict[str, Any]:
     return values | ({"class_names": data.classes} if data.classes else {})
 
 
-def of_evaluated_run(settings: MILSettings) -> dict[str, Any]:
+def counter(target: Target) -> Callable[[Any], str] | None:
+    """Return the function from a split to a few words about its labels; None for classes, which any split counts."""
+    return None if isinstance(target, ClassTarget) else target.counts
+
+
+def of_evaluated_run(settings: MILSettings | PatchGDSettings) -> dict[str, Any]:
     """Return the settings that the training set of the evaluated run decided; none for classes.
 
     Args:

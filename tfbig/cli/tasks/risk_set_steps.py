@@ -1,0 +1,44 @@
+"""Steps of `--survival-loss cox` on risk sets of `--accumulate` bags or images, each computed alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tfbig import sources
+from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
+from tfbig.mil.target_losses import Survival
+from tfbig.training.risk_sets import RiskSets
+
+
+def by_risk_sets(settings: MILSettings | PatchGDSettings) -> bool:
+    """Return whether a step is that of a whole risk set, whose members are computed one at a time."""
+    return settings.survival_loss == "cox" and settings.mode != "patchgd"
+
+
+def items_of_step(settings: MILSettings | PatchGDSettings) -> int:
+    """Return the number of training bags or images of a step: those of a batch or of a risk set."""
+    return settings.accumulate if by_risk_sets(settings) else settings.batch_size
+
+
+def worker(model: Any, dense: bool) -> RiskSets:
+    """Return the worker that trains a model by risk sets.
+
+    Args:
+        model: Compiled model, with one risk for each member.
+        dense: Whether the model reads tensors instead of handles.
+    """
+    return RiskSets(model, _observations, _read if dense else None)
+
+
+def _observations(labels: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    known = np.asarray(labels)
+    return known[:, Survival.RANK], known[:, Survival.EVENT]
+
+
+def _read(handle: Any) -> Any:
+    member = sources.resolve(handle.numpy().decode())
+    return tf.convert_to_tensor(member.read(0, member.shape[0])[None])
