@@ -75,7 +75,12 @@ def test_binary_cross_entropy(flags, tmp_path):
     assert metrics(tmp_path / "out")["test_accuracy"] <= 1
 
 
-MERITS = {"survival": "concordance", "regression": "spearman", "multilabel": "auc"}
+MERITS = {
+    "survival": ("concordance", "concordance"),
+    "regression": ("spearman", "mae"),
+    "multilabel": ("auc", "auc"),
+}
+"""Targets, a figure of merit that is 1 at best, and one that saved predictions give."""
 
 
 @pytest.mark.slow
@@ -84,11 +89,11 @@ def test_targets(target, tmp_path):
     """Each is learned from images, judged as it is from bags, and evaluated again to the same."""
     data, run = target_images.write(tmp_path / "data", target), tmp_path / "run"
     assert target_images.run(data, run, target) == 0
-    found = metrics(run)
-    assert found[f"test_{MERITS[target]}"] > 0.75
+    found, (merit, saved) = metrics(run), MERITS[target]
+    assert found[f"test_{merit}"] > 0.75
     measured = judgement.means([judgement.read(run)])
     assert measured == pytest.approx({key: found[key] for key in measured}, rel=1e-9)
-    assert MERITS[target] in measured or f"test_{MERITS[target]}" in measured
+    assert f"test_{saved}" in measured
     again = tmp_path / "again"
     assert main(["evaluate", str(run), "--out", str(again)]) == 0
     assert predictions(again) == predictions(run)
@@ -99,15 +104,14 @@ def test_targets(target, tmp_path):
 def test_cox_streamed_equals_plain(tmp_path):
     """A risk set of images, streamed one after the other, has the gradient of plain Keras, and is learned."""
     data, found = target_images.write(tmp_path / "data", "survival"), {}
-    flags = ("--survival-loss", "cox", "--batch-size", "1", "--accumulate", "8", "--epochs", "3")
+    flags = ("--survival-loss", "cox", "--batch-size", "1", "--accumulate", "8", "--epochs", "2")
     for mode in ("offload", "device"):
         run = tmp_path / mode
-        assert target_images.run(data, run, "survival", "--mode", mode, *flags) == 0
-        found[mode] = history(run)
+        flags = (*flags, "--precision", "float64", "--mode", mode)
+        assert target_images.run(data, run, "survival", *flags) == 0
+        found[mode] = [[row["loss"], row["val_loss"]] for row in history(run)]
         assert metrics(run)["test_concordance"] > 0.75
-    first, plain = found["offload"][0], found["device"][0]
-    assert first["loss"] == pytest.approx(plain["loss"], rel=1e-4)
-    assert first["val_loss"] == pytest.approx(plain["val_loss"], rel=1e-4)
+    np.testing.assert_allclose(found["offload"], found["device"], rtol=1e-10)
 
 
 @pytest.mark.slow
