@@ -1,11 +1,13 @@
 """Figures: positions of instances, attention maps and confusion matrices."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tfbig import sources
 from tfbig.results import figures
 from tfbig.sources import ArrayBag, ArraySource, Tiles
 
@@ -13,6 +15,22 @@ from tfbig.sources import ArrayBag, ArraySource, Tiles
 def bag(count=6, side=8, **options):
     tiles = np.arange(count, dtype=np.uint8)[:, None, None, None] * np.ones((side, side, 3))
     return ArrayBag(tiles.astype(np.uint8), "slide", **options)
+
+
+def test_thumbnail_takes_the_memory_of_a_strip(tmp_path):
+    """It is every k-th pixel, and keeps nothing of the strips that were read."""
+    pixels = np.random.default_rng(0).integers(0, 256, (8000, 400, 3), np.uint8)
+    np.save(tmp_path / "a.npy", pixels)
+    source = sources.open(tmp_path / "a.npy")
+    tracemalloc.start()
+    try:
+        small = figures.thumbnail(source, 100)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(small, pixels[::80, ::80])
+    strip = figures._STRIP_ROWS * 400 * 3
+    assert peak < 2.5 * strip < pixels.nbytes / 5
 
 
 def test_places_from_coordinates():

@@ -49,8 +49,14 @@ def thumbnail(source: Source, max_side: int = 1200) -> npt.NDArray[Any]:
     step = -(-max(source.shape[:2]) // max_side)
     height = max(_STRIP_ROWS // step, 1) * step
     starts = range(0, source.shape[0], height)
-    strips = [source.read(i, min(i + height, source.shape[0]))[::step, ::step] for i in starts]
-    return np.concatenate(strips)
+    ends = [min(start + height, source.shape[0]) for start in starts]
+    # a copy, which does not keep the strip
+    return np.concatenate(
+        [
+            source.read(start, end)[::step, ::step].copy()
+            for start, end in zip(starts, ends, strict=True)
+        ]
+    )
 
 
 def tint(

@@ -18,8 +18,12 @@ from tfbig.geometry import cells
 from tfbig.geometry.background import Background
 from tfbig.sources.background import SMALLEST
 from tfbig.sources.files import File, PathLike, still_open
+from tfbig.sources.slides.cache_limit import CacheLimit
 from tfbig.sources.slides.tiff_layout import TiffLayout, TiffPyramid, read_layout
 from tfbig.sources.source import RowArray, Source
+
+CACHES = CacheLimit(512 * 2**20)
+"""Limit of the decoded tiles of all open files."""
 
 
 @final
@@ -123,6 +127,17 @@ class TiffSource(Source):
         with self._lock:
             self._file = None
             self._cached.clear()
+            CACHES.used(self, 0)
+
+    def empty(self) -> bool:
+        """Empty the cache of decoded tiles, unless a thread is reading; return whether it is empty."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self._cached.clear()
+        finally:
+            self._lock.release()
+        return True
 
     def _read(self, start: int, stop: int) -> RowArray:
         return self._read_window(start, stop, 0, self.shape[1])
@@ -192,6 +207,7 @@ class TiffSource(Source):
         cached_bytes = sum(tile.nbytes for tile in self._cached.values())
         while cached_bytes > self._max_bytes:
             cached_bytes -= self._cached.popitem(last=False)[1].nbytes
+        CACHES.used(self, cached_bytes)
         return tiles
 
     def _decode(self, file: File, segment: int) -> RowArray:
