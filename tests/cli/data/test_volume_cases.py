@@ -73,7 +73,7 @@ def test_table(tmp_path: Path) -> None:
     nnunet(tmp_path)
     images = [f"imagesTr/tubes_{n:03}_0000.nii.gz" for n in range(4)]
     labels = [f"labelsTr/tubes_{n:03}.nii.gz" for n in range(4)]
-    table(tmp_path, image=images, labels=labels, split=["train", "train", "val", "test"])
+    table(tmp_path, image=images, label=labels, split=["train", "train", "val", "test"])
     data = load(tmp_path, *NAMES)
     assert [volume.name for volume in data.train] == ["tubes_000_0000", "tubes_001_0000"]
     table(
@@ -81,17 +81,17 @@ def test_table(tmp_path: Path) -> None:
         case_id=[*"abcd"],
         image_0=images,
         image_1=images,
-        labels=labels,
+        label=labels,
         split=["train", "train", "val", "test"],
     )
     data = load(tmp_path, *NAMES)
     assert (data.channels, data.test[0].name) == (2, "d")
     with pytest.raises(FlagError, match="--class-names is missing"):
         load(tmp_path)
-    table(tmp_path, picture=images, labels=labels)
+    table(tmp_path, picture=images, label=labels)
     with pytest.raises(SourceError, match="line 1: has no column 'image'"):
         load(tmp_path, *NAMES)
-    table(tmp_path, image=["x.nii", *images[1:]], labels=labels, split=["train"] * 3 + ["val"])
+    table(tmp_path, image=["x.nii", *images[1:]], label=labels, split=["train"] * 3 + ["val"])
     data = load(tmp_path, *NAMES)
     assert [volume.name for volume in data.train] == ["tubes_001_0000", "tubes_002_0000"]
     ((name, reason),) = data.failed

@@ -174,7 +174,7 @@ def _rows(folder: Path, settings: VolumeSegmentationSettings) -> tuple[list[Row]
 
 def _rows_of_table(table: Path) -> list[Row]:
     """Return the rows of `volumes.csv`; paths are as they are, or relative to the folder of the table."""
-    rows = splits.read_table(table, ("labels",))
+    rows = splits.read_table(table, ("label",))
     columns = [name for name in rows[0] if name == "image" or name.startswith("image_")]
     if not columns:
         raise SourceError(
@@ -183,7 +183,7 @@ def _rows_of_table(table: Path) -> list[Row]:
     placed = []
     for row in rows:
         names = [row[column] for column in columns if (row[column] or "").strip()]
-        files = [_placed(table, name) for name in (*names, row["labels"])]
+        files = [_placed(table, name) for name in (*names, row["label"])]
         if not names:
             raise SourceError(f"{row['place']}: has no image. Add one, or remove the line.")
         name = row.get("case_id") or title_of(files[0])
@@ -204,7 +204,7 @@ def _split(rows: list[Row], settings: VolumeSegmentationSettings) -> list[Row]:
         config = read_yaml(Path(settings.test_only) / run_folder.CONFIG)
         if Path(config["data"]).resolve() != Path(settings.data or "").resolve():
             return [row | {"split": "test"} for row in rows]
-    cases = [{"label": "0", **row, "case_id": row["name"]} for row in rows]
+    cases = [{**row, "label": "0", "case_id": row["name"]} for row in rows]
     return splits.split_rows(cases, settings.shares, settings.seed)
 
 
@@ -319,7 +319,7 @@ def _saved(row: Row) -> Row:
         else {f"image_{n}": p for n, p in enumerate(images)}
     )
     labels = str(Path(row["labels"]).resolve())
-    return {"case_id": row["name"], "split": row["split"], **named, "labels": labels}
+    return {"case_id": row["name"], "split": row["split"], **named, "label": labels}
 
 
 def draw(

@@ -46,7 +46,7 @@ class VolumeSegmentationTask:
         path=True,
         metavar="FOLDER",
         help="folder of a data set of nnU-Net or of the Medical Segmentation Decathlon, with dataset.json; or folder "
-        "with a table volumes.csv: columns image (of several channels image_0, image_1, ...), labels, and optional "
+        "with a table volumes.csv: columns image (of several channels image_0, image_1, ...), label, and optional "
         "case_id and split (train, val, test). Volumes are NIfTI, NRRD or DICOM",
     )
     class_names: tuple[str, ...] | None = flag(
