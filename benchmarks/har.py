@@ -1,6 +1,6 @@
 """Compare PatchGD on time series with plain training: human activities from 128 samples of nine signals.
 
-    python benchmarks/har.py --data FOLDER [--seeds 3 --epochs 30]
+    python benchmarks/har.py --data FOLDER [--seeds 3 --epochs 30 --head linear]
 
 The folder holds `hapt_raw.npz`, the raw signals of "Smartphone-Based Recognition of Human Activities and Postural
 Transitions" (Reyes-Ortiz et al. 2015): `signal` [6, samples] (acceleration in g, rotation in rad/s, 50 Hz),
@@ -9,8 +9,9 @@ signals are computed from them as the authors describe: a median of 3 and a Butt
 against noise, one at 0.3 Hz for gravity; total and body acceleration, rotation.
 
 Both networks as in PatchGD, appendix H: one convolution of 64 kernels of size 3, Adam at 1e-3, 30 epochs of batches of
-32; chunks of 16 samples, 25 % with a gradient in an inner step; the optimizer steps after the last. Writes
-`har.png` and prints one JSON line.
+32; chunks of 16 samples, 25 % with a gradient in an inner step; the optimizer steps after the last. The head is that of
+the code, a hidden layer with dropout, or with `--head linear` the one linear layer of the paper. Writes `har.png` and
+prints one JSON line.
 """
 
 from __future__ import annotations
@@ -57,18 +58,27 @@ def load(folder):
     return [(x[part], classes[part] - 1) for part in (is_test == 0, is_test == 1)]
 
 
-def make(kind, sampling, scale):
+def make(kind, arguments):
     """Build the plain network, or PatchGD with the same convolution."""
     import tfbig
     from tfbig.models import series
 
+    linear = arguments.head == "linear"
+    rate, hidden = (0.0, None) if linear else (series.RATE, series.HIDDEN)
     if kind == "plain":
-        return series.baseline(LENGTH, 9, CLASSES)
-    encoder = series.encoder(CHUNK, 9)
-    head = series.head(CLASSES, LENGTH // CHUNK, encoder.output_shape[-1])
-    shape = (LENGTH, 9)
+        return series.baseline(LENGTH, 9, CLASSES, rate, hidden)
+    encoder = series.encoder(CHUNK, 9, rate)
+    head = series.head(CLASSES, LENGTH // CHUNK, encoder.output_shape[-1], hidden)
     return tfbig.PatchGD(
-        encoder, head, CHUNK, None, sampling, None, None, encoder_scale=scale, image_shape=shape
+        encoder,
+        head,
+        CHUNK,
+        None,
+        arguments.sampling,
+        None,
+        None,
+        encoder_scale=arguments.encoder_scale,
+        image_shape=(LENGTH, 9),
     )
 
 
@@ -77,7 +87,7 @@ def train(kind, seed, data, arguments):
     import keras
 
     keras.utils.set_random_seed(seed)
-    model = make(kind, arguments.sampling, arguments.encoder_scale)
+    model = make(kind, arguments)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(1e-3), loss, metrics=["accuracy"])
     start = time.monotonic()
@@ -124,6 +134,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--sampling", type=float, default=0.25)
     parser.add_argument("--encoder-scale", default="published")
+    parser.add_argument("--head", choices=["series", "linear"], default="series")
     parser.add_argument("--out", default=str(HERE / "har.png"))
     arguments = parser.parse_args()
     data = load(arguments.data)
@@ -148,7 +159,7 @@ def main():
         "epochs": arguments.epochs,
         "sampling": arguments.sampling,
     }
-    settings["encoder_scale"] = arguments.encoder_scale
+    settings |= {"encoder_scale": arguments.encoder_scale, "head": arguments.head}
     print(report.line("har", [LENGTH, 9], **settings, **figures))
 
 
