@@ -11,6 +11,7 @@ TASKS = {
     "volumes": "volume-segmentation",
     "patchgd-segmentation": "patchgd-segmentation",
     "patchgd": "patchgd",
+    "whole-slides": "patchgd",
     "gigapixel": "segmentation",
     "": "mil",
 }

@@ -31,6 +31,8 @@ SMALLER = {
 """Flags that scale the recipe of a data set."""
 PATCHGD = f"{IMAGES} --side 64 --patch 32"
 """The same for the recipe of PatchGD on PANDA."""
+WHOLE = "--epochs 1 --accumulate 1 --encoder small --latent 8 --head-width 8 --mean 0 --std 1"
+"""The same for the recipes of whole slides."""
 EVALUATION = "--eval-sample 3 --eval-repeats 2"
 SLIDES = {"panda": "*.tiff", "camelyon17": "*_node_0.tif", "tcga-nsclc": "*-DX1*.svs"}
 """Slides to predict."""
@@ -48,6 +50,8 @@ def commands(capsys: pytest.CaptureFixture[str], name: str, out: str) -> list[li
 def smaller(name: str, command: list[str]) -> list[str]:
     """Return a command with the flags that scale it."""
     flags = PATCHGD if "patchgd-panda" in command[2] else SMALLER[name]
+    if "whole-slides" in command[2]:
+        flags = WHOLE
     if "ultramnist-as-published" in command[2]:
         flags = f"{IMAGES} --num-images 20 10 10 --canvas 64 --factors 1 1 --patch 32"
     return [*command, *flags.split(), "--quiet"]
@@ -80,7 +84,7 @@ def test_all_printed_commands_plan(
         dataset_folders.FOLDERS[name](folder)
     )
     printed = commands(capsys, name, "tables")
-    assert len(printed) == {"panda": 5, "camelyon17": 3, "qmnist": 4}[name]
+    assert len(printed) == {"panda": 6, "camelyon17": 3, "qmnist": 4}[name]
     for command in printed:
         assert main([*smaller(name, command), "--dry-run"]) == 0, command
 
@@ -221,3 +225,17 @@ def test_folds(tmp_path: Path) -> None:
     assert names == [f"splits_{n}.csv" for n in range(4)]
     split_of_slide = splits.read_clam_splits(tmp_path / "splits_3.csv")
     assert [*split_of_slide.values()].count("test") == 3
+
+
+@pytest.mark.slow
+def test_whole_slides_of_panda(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The recipe of whole slides skips their background, and grades new ones."""
+    dataset_folders.panda(here / "panda", 10, splits=False)
+    printed = commands(capsys, "panda", "tables")
+    (command,) = (command for command in printed if "whole-slides" in command[2])
+    run = check_run("panda", here, command)
+    assert all(float(row["computed"]) <= 1 for row in predictions(run))
+    slide = next(str(path) for path in (here / "panda").rglob("*.tiff"))
+    assert main(["predict", str(run), slide, "--out", "predicted", "--quiet"]) == 0
+    (row,) = predictions(here / "predicted")
+    assert row["predicted"].startswith("ISUP")

@@ -140,6 +140,7 @@ RECIPES = {
         _mil("panda-exponential-as-published", "second setting"),
         _mil("panda-frozen", "baseline with a frozen encoder"),
         Recipe("patchgd-panda-as-published", "PatchGD", "patchgd"),
+        Recipe("whole-slides-panda", "whole slides, streamed without background", "slides"),
         Recipe("features-panda", "Big-Layers, baseline on features", "bags"),
     ),
     "camelyon16": (
@@ -155,6 +156,7 @@ RECIPES = {
             "slides",
             run="big-layers-camelyon16",
         ),
+        Recipe("whole-slides-camelyon16", "whole slides, streamed without background", "slides"),
         Recipe("dtfd-original", "DTFD-MIL on features", "bags"),
         Recipe("transmil-original", "TransMIL on features", "bags"),
     ),
