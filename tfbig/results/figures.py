@@ -155,7 +155,7 @@ def run_curves(
         unseen: What the validation data are, for the labels of the axes.
     """
     epochs = min(len(rows) for rows in histories.values())
-    figure = Figure(figsize=(4.5 * len(labels), 3.5), layout="constrained")
+    figure = Figure(figsize=(1.5 + 4.5 * len(labels), 3.5), layout="constrained")
     all_axes = figure.subplots(1, len(labels), squeeze=False)[0]
     for axes, (name, label) in zip(all_axes, labels.items(), strict=True):
         curves = {
@@ -173,7 +173,8 @@ def run_curves(
         axes.set_ylabel(f"{label}, {unseen}")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
+    handles, names = all_axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right center", fontsize="small")
     save(figure, path)
 
 

@@ -20,6 +20,8 @@ Rows = Sequence[Mapping[str, str]]
 NUM_SAMPLES = 1000
 LEVEL = 0.95
 TABLE = "slides.csv"
+ENDS = ("_low", "_high")
+"""Endings of the metrics of a run that are ends of an interval."""
 _ITEMS = ("bag", "image", "slide")
 """Columns of `predictions.csv` that name what was predicted."""
 _OVERLAPS = ("dice", "iou", "precision", "sensitivity")

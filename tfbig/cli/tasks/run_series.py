@@ -176,27 +176,35 @@ def table(
 ) -> list[Row]:
     """Return a row for each metric that is a finite float in all runs, with the standard deviation of a sample (n - 1).
 
+    The ends of the interval of a single run are left out: their mean is no end of an interval.
+
     Args:
         metrics: Metrics of each run, by its name.
         intervals: Ends of the interval of the mean of a metric, for those that have one.
     """
     first, *others = metrics.values()
-    names = [name for name in first if all(_is_measured(m.get(name)) for m in (first, *others))]
-    rows = [_row(name, {run: m[name] for run, m in metrics.items()}) for name in names]
+    names = [
+        name
+        for name in first
+        if not name.endswith(judgement.ENDS)
+        and all(_is_measured(m.get(name)) for m in (first, *others))
+    ]
     ends = intervals or {}
     return [
-        row | dict(zip(("95 % from", "to"), ends.get(row["metric"], ("", "")), strict=True))
-        for row in rows
+        _row(name, {run: m[name] for run, m in metrics.items()}, ends.get(name, ("", "")))
+        for name in names
     ]
 
 
-def _row(name: str, values: Mapping[str, float]) -> Row:
+def _row(name: str, values: Mapping[str, float], ends: Sequence[Any]) -> Row:
     numbers = list(values.values())
     return {
         "metric": name,
-        **values,
         "mean": statistics.mean(numbers),
         "standard deviation": statistics.stdev(numbers),
+        "95 % from": ends[0],
+        "to": ends[1],
+        **values,
     }
 
 
