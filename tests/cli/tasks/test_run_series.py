@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import re
+import shutil
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
