@@ -26,6 +26,9 @@ def test_packed_mask(columns: int) -> None:
         for right in range(left + 1, columns + 1):
             window = packed.read_window((1, 4), (left, right))
             np.testing.assert_array_equal(window, expected[1:4, left:right])
+            assert window.flags.c_contiguous
+    with pytest.raises(SourceError, match="expected \\[H, W\\]"):
+        sources.PackedMask(mask[..., None])
 
 
 def test_memory_of_a_packed_mask() -> None:

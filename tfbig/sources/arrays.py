@@ -69,6 +69,8 @@ class PackedMask(Source):
     """
 
     def __init__(self, mask: npt.NDArray[np.bool_], name: str = "mask") -> None:
+        if mask.ndim != 2:
+            raise SourceError(f"{name}: has shape {mask.shape}; expected [H, W].")
         super().__init__(mask.shape, np.uint8, name)
         self._bits = np.packbits(mask, axis=1)
 
@@ -79,7 +81,7 @@ class PackedMask(Source):
         first = left // 8
         bits = self._bits[start:stop, first : -(-right // 8)]
         pixels = np.unpackbits(bits, axis=1)
-        return pixels[:, left - 8 * first : right - 8 * first, None]
+        return np.ascontiguousarray(pixels[:, left - 8 * first : right - 8 * first, None])
 
 
 @final

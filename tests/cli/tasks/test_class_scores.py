@@ -20,14 +20,9 @@ def test_softmax():
     np.testing.assert_allclose(probabilities, [[0.5, 0.5], [0.25, 0.75]])
 
 
-def test_rows():
-    rows = class_scores.rows([{"bag": "a"}], [1], np.array([[0.75, 0.25]]), ("no", "yes"))
-    assert rows == [
-        {
-            "bag": "a",
-            "label": "yes",
-            "predicted": "no",
-            "probability_no": 0.75,
-            "probability_yes": 0.25,
-        }
-    ]
+def test_columns():
+    assert class_scores.columns(("no", "yes"), np.array([0.75, 0.25])) == {
+        "predicted": "no",
+        "probability_no": 0.75,
+        "probability_yes": 0.25,
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -46,23 +46,6 @@ def _auc(labels: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> float:
     if probabilities.shape[1] == 2:
         return float(roc.auc(labels, probabilities[:, 1]))
     return float(roc.macro_auc(labels, probabilities))
-
-
-def rows(
-    items: Iterable[Mapping[str, Any]],
-    labels: Iterable[Any],
-    probabilities: Iterable[Any],
-    classes: Sequence[str],
-) -> list[dict[str, Any]]:
-    """Return the rows of `predictions.csv`: columns of the item, its label, and the prediction."""
-    return [
-        {
-            **item,
-            "label": classes[int(label)],
-            **columns(classes, p),
-        }
-        for item, label, p in zip(items, labels, probabilities, strict=True)
-    ]
 
 
 def columns(classes: Sequence[str], probabilities: npt.NDArray[Any]) -> dict[str, Any]:
