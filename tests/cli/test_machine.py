@@ -2,15 +2,30 @@
 
 import json
 
+import pytest
 from cli_runs import MIL, run_segmentation
 
 import train
+from tfbig.system import budget
 
 
 def test_unknown_device(data, tmp_path, capsys):
     assert run_segmentation(data, tmp_path / "one", "--dry-run", "--devices", "CPU:0") == 0
     assert run_segmentation(data, tmp_path / "none", "--dry-run", "--devices", "GPU:99") == 1
     assert "--devices 'GPU:99': no such device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("mode", "available", "warned"),
+    [("device", 2**20, True), ("device", 2**40, False), ("offload", 2**32, False)],
+)
+def test_memory_of_plain_keras(mode, available, warned, data, tmp_path, monkeypatch, capsys):
+    """Plain Keras has no limit of memory, so a step that cannot fit is named before it begins."""
+    monkeypatch.setattr(budget, "available_bytes", lambda: available)
+    assert run_segmentation(data, tmp_path / "out", "--dry-run", "--mode", mode) == 0
+    errors = capsys.readouterr().err
+    assert ("step of plain Keras on the largest image is planned to take" in errors) == warned
+    assert ("0.0 GiB are available" in errors) == warned
 
 
 def test_cluster_without_this_worker(tmp_path, monkeypatch, capsys):

@@ -29,6 +29,7 @@ from tfbig.engine import machine_rates
 from tfbig.plan.plan import Plan
 from tfbig.results import run_folder
 from tfbig.system import backend, keras_internals, progress, signals, tensorflow_internals
+from tfbig.system import budget as budgets
 
 M = TypeVar("M", bound=MemorySettings)
 R = TypeVar("R")
@@ -243,6 +244,21 @@ def fixed_budget(settings: M) -> M:
         disk=settings.disk or str(limits.disk_bytes),
         device_memory=device,
     )
+
+
+def warn_of_memory(settings: TrainSettings, plan: Plan, validation: Plan) -> None:
+    """Print a warning if steps of plain Keras on the processor need more memory than there is."""
+    if settings.mode != "device" or tf.config.list_logical_devices("GPU"):
+        return
+    needed, available = max(p.peak_bytes for p in (plan, validation)), budgets.available_bytes()
+    if needed > available:
+        step = "validation step" if validation.peak_bytes == needed else "training step"
+        print(
+            f"warning: a {step} of plain Keras on the largest image is planned to take {needed / 2**30:.1f} GiB of "
+            f"memory, and {available / 2**30:.1f} GiB are available: the system may end the process. Use --mode "
+            "offload.",
+            file=sys.stderr,
+        )
 
 
 def planned_bytes(plan: Plan, validation: Plan) -> dict[str, int]:

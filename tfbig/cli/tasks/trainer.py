@@ -29,7 +29,7 @@ def run(task: Task[Any, Any], settings: TrainSettings) -> int:
     with machine.scope():
         models = task.models(settings, data)
         plans = task.plans(models, settings, data)
-    planned = _print_plans(plans)
+    planned = _print_plans(settings, plans)
     if settings.dry_run:
         return 0
 
@@ -47,11 +47,12 @@ def run(task: Task[Any, Any], settings: TrainSettings) -> int:
     return splits.exit_code(folder)
 
 
-def _print_plans(plans: Plans | None) -> dict[str, float]:
+def _print_plans(settings: TrainSettings, plans: Plans | None) -> dict[str, float]:
     """Print the plan of a training step, and return the planned memory, and the computed share if it is not all."""
     if plans is None:
         return {}
     print(f"\n{plans.training}\n", flush=True)
+    machine.warn_of_memory(settings, *plans)
     training = plans.training
     return machine.planned_bytes(*plans) | (
         {"planned_share": training.active} if training.visits else {}
