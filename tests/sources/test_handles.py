@@ -19,6 +19,7 @@ from slide_files import image, noise, num_open
 from tfbig import sources
 from tfbig.errors import SourceError
 from tfbig.sources import ArraySource, OnDisk, Source
+from tfbig.sources.volumes import raw
 
 
 def test_handles() -> None:
@@ -170,3 +171,21 @@ def resolved(handle: str) -> Source:
     source = sources.resolve(handle)
     assert isinstance(source, Source)
     return source
+
+
+def test_compressed_volumes_are_decoded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Crops of twenty compressed volumes in turn decode each once."""
+    volumes = []
+    for number in range(20):
+        path = tmp_path / f"{number}.nii.gz"
+        sources.write_nifti(path, sources.ArrayVolume(np.full((4, 3, 2), number, np.int16)))
+        volumes.append(sources.VolumeOnDisk(path))
+    decoded = []
+    scratch = raw.scratch
+    monkeypatch.setattr(raw, "scratch", lambda *a: decoded.append(a[2]) or scratch(*a))
+    for _ in range(3):
+        for number, volume in enumerate(volumes):
+            assert (volume.read(1, 2) == number).all()
+    assert len(decoded) == len(set(decoded)) == 20

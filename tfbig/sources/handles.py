@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
+import shutil
+import tempfile
 from collections.abc import Sequence
-from concurrent.futures import Future
-from typing import Any, Final, NamedTuple, final
+from functools import partial
+from typing import Final, NamedTuple, final
 
 from tfbig.errors import SourceError
 from tfbig.geometry.background import Background
 from tfbig.sources.augmentation import Augmentation, Augmented, AugmentedEach, AugmentedImage
 from tfbig.sources.bags.bag import Bag
 from tfbig.sources.files import PathLike, cannot_open
+from tfbig.sources.open_files import OpenFiles
 from tfbig.sources.slides.opening import open, open_slide, shape_of_file
 from tfbig.sources.slides.stacks import Plane
 from tfbig.sources.source import Readable, RowArray, Source, registered
@@ -22,11 +23,9 @@ from tfbig.sources.volumes.volume import Box, Turned, Volume
 
 TURNED: Final = "?axes="
 """What a handle of a volume ends with, before its axes in another order: `tfbig:7?axes=102`."""
-_MAX_OPEN_FILES: Final = 16
-
-_lock = threading.Lock()
-_Key = tuple[Any, ...]
-_opened: OrderedDict[_Key, Future[Source]] = OrderedDict()
+_IMAGES: Final = OpenFiles()
+_VOLUMES: Final = OpenFiles(256, lambda: shutil.disk_usage(tempfile.gettempdir()).free)
+"""Volumes, of which compressed ones have decoded samples in the temporary folder, as large as what is free there."""
 
 
 def resolve(handle: str) -> Readable:
@@ -191,9 +190,8 @@ class OnDisk(Source):
 class VolumeOnDisk(Volume):
     """A volume on disk whose file is opened when it is read.
 
-    Of all images and volumes on disk, the 16 read last stay open, so that no more compressed volumes have decoded
-    samples
-    in the temporary folder.
+    Of all volumes on disk, the 256 read last stay open, but no more than 16 if all together are larger than what is
+    free in the temporary folder, where compressed ones have decoded samples.
 
     Args:
         path: The file or folder, as in `open`.
@@ -214,7 +212,7 @@ class VolumeOnDisk(Volume):
         self.header = found.header
 
     def _read_box(self, box: Box) -> RowArray:
-        volume = _resolve_file(self.name)
+        volume = _resolve_file(self.name, files=_VOLUMES)
         if not isinstance(volume, Volume) or volume.shape != self.shape:
             raise SourceError(
                 f"{self.name}: was replaced: it is {volume.shape} now, and was {self.shape} when it was opened. "
@@ -223,30 +221,9 @@ class VolumeOnDisk(Volume):
         return volume.read_box(*box)
 
 
-def _resolve_file(path: str, selection: _Selection = _FINEST) -> Source:
-    """Return the open file, or open it; only the table is locked, as to open a file can take long."""
-    key = (*_file_key(path), selection)
-    with _lock:
-        opening = _opened.pop(key, None)
-        is_first = opening is None
-        opening = Future[Source]() if opening is None else opening
-        _opened[key] = opening
-        if len(_opened) > _MAX_OPEN_FILES:
-            _opened.popitem(last=False)  # closed with its last reference, so never during a read
-    if is_first:
-        _open(opening, key, path, selection)
-    return opening.result()
-
-
-def _open(opening: Future[Source], key: _Key, path: str, selection: _Selection) -> None:
-    """Open a file for all threads that wait for it."""
-    try:
-        opening.set_result(selection.open(path))
-    except BaseException as error:
-        with _lock:
-            if _opened.get(key) is opening:
-                del _opened[key]
-        opening.set_exception(error)
+def _resolve_file(path: str, selection: _Selection = _FINEST, files: OpenFiles = _IMAGES) -> Source:
+    """Return the open file, or open it."""
+    return files.get((*_file_key(path), selection), partial(selection.open, path))
 
 
 def _resolve_registered(handle: str) -> Readable:
