@@ -1,12 +1,12 @@
 # %% [markdown]
 # # An image that does not fit
 #
-# You have a Keras model, and an image so large that one training step does not fit in memory. The usual way out
-# is to cut the image into tiles, or to shrink it. Here the model is trained on the whole image, with the same
-# result as if the memory were there.
+# You have a Keras model, and an image so large that one training step does not fit in memory. The usual solution
+# is to cut the image into tiles, or to shrink it. Here the model is trained on the whole image, and the result
+# is the same as with enough memory.
 #
-# We use a small network and a slide of 16 million pixels, so that plain Keras *just* manages on this machine
-# too: then we can compare.
+# We use a small network and a slide of 16 million pixels, so that plain Keras *just* manages it on this machine
+# too, and we can compare the two.
 
 # %%
 import tfbig  # first, so that TensorFlow starts without its log lines
@@ -35,8 +35,8 @@ plt.show()
 # %% [markdown]
 # ## The model is an ordinary one
 #
-# BatchNormalization is there on purpose. It needs the mean and variance of the *whole* image, so no way of
-# cutting the image into independent tiles gives what Keras gives.
+# BatchNormalization is there on purpose. It needs the mean and variance of the *whole* image, so cutting the
+# image into independent tiles cannot give the same result as Keras.
 
 # %%
 layers = keras.layers
@@ -63,8 +63,8 @@ print(f"{model.count_params():,} parameters")
 # ## Stream it
 #
 # `tfbig.stream` wraps the model, and `tfbig.Budget` says how much memory a step may take. The wrapped model
-# shares the weights of yours. Before anything runs, it can tell how it will go about it: in how many strips
-# (bands of rows) the image is processed in each pass over it, and how much memory that takes.
+# shares the weights of yours. Before anything runs, it can tell you its plan: in how many strips (bands of rows)
+# the image is processed in each pass over it, and how much memory that takes.
 
 # %%
 big = tfbig.stream(model, tfbig.Budget(host="500MB"))
@@ -108,7 +108,7 @@ print(f"loss {streamed_loss:.6f}")
 # %% [markdown]
 # ## The same step in plain Keras
 #
-# Now the model as it is, from the same weights, on the image as one array.
+# Now we train the model as it is, from the same weights, on the image as one array.
 
 # %%
 model.set_weights(start)
@@ -139,8 +139,8 @@ assert peak["streamed"] < peak["plain Keras"] / 3
 # %% [markdown]
 # ## Which loss is right?
 #
-# The two losses differ in the third digit. Both add up millions of 32-bit numbers. Let 64 bits decide:
-# streamed, since in plain Keras they would take twice the memory again.
+# The two losses differ in the third digit. Both add up millions of 32-bit numbers. A step in 64 bits can decide.
+# We stream it, because plain Keras would need twice as much memory as before.
 
 # %%
 keras.config.set_dtype_policy("float64")
@@ -156,13 +156,13 @@ print(f"streamed, 64 bits     {exact_loss:.6f}")
 assert abs(streamed_loss - exact_loss) < 1e-5
 
 # %% [markdown]
-# The streamed loss agrees with 64 bits to five digits; here it is plain Keras that rounds more. tfbig adds up the
-# statistics of BatchNormalization in 64 bits.
+# The streamed loss agrees with the loss in 64 bits to five digits, so here plain Keras has the larger rounding
+# error. tfbig adds up the statistics of BatchNormalization in 64 bits.
 #
 # ## It is the same step
 #
-# Now a piece of the slide that is small enough for plain Keras in 64 bits, cut into eight strips: compare every
-# weight after a step, moving mean and variance of BatchNormalization included.
+# Now we take a piece of the slide that is small enough for plain Keras in 64 bits, and cut it into eight strips.
+# We compare every weight after a step, including the moving mean and variance of BatchNormalization.
 
 # %%
 start = exact.get_weights()
@@ -185,8 +185,8 @@ assert largest < 1e-10 * moved
 # %% [markdown]
 # ## What next
 #
-# - Only the rows of a strip have to fit: nothing above changes for a slide of 100 000 x 80 000 pixels, but the
-#   budget and your patience. [Reading the plan](02_plan_and_budget.md) shows how to choose the one and predict
-#   the other.
+# - Only the rows of a strip have to fit in memory. For a slide of 100 000 x 80 000 pixels, only the budget and
+#   the time change. [Reading the plan](02_plan_and_budget.md) shows how to choose the budget and how to predict
+#   the time.
 # - [A label for a whole slide](03_label_per_slide.md) trains on several slides with `fit`.
 # - The [guide to streaming](../guides/streaming.md) lists what can be streamed, and the limits.

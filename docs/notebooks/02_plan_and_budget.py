@@ -42,19 +42,20 @@ plan.summary()
 # %% [markdown]
 # ## Line by line
 #
-# A line is a *sweep*: one pass over the whole image, strip by strip. A new sweep starts where a layer has to
+# Each line is a *sweep*: one pass over the whole image, strip by strip. A new sweep starts where a layer has to
 # know something about the whole image first: here BatchNormalization, which needs its mean and variance.
 #
-# - **strips x rows**: into how many bands the image is cut, and how many rows the largest reads. **halo**: how
-#   many of these belong to its neighbours.
-# - **stored**: where the images that the sweep computes wait for the backward pass. `host` is memory; `disk` a
-#   scratch file; `remat` means that they are thrown away and computed again, in a line that begins with `+`.
+# - **strips x rows**: how many bands the image is cut into, and how many rows the largest band reads. **halo**:
+#   how many of these rows belong to its neighbours.
+# - **stored**: where the images that the sweep computes wait for the backward pass. `host` is memory, `disk` is
+#   a scratch file, and `remat` means that they are thrown away and computed again, in a line that begins with
+#   `+`.
 # - **factor**: how often each operation runs; 1.000 is once.
 #
 # ## The same, to look at
 #
-# A step goes forward through the sweeps, then backward. What was stored on the way there is read on the way
-# back, so memory rises and falls.
+# A step goes forward through the sweeps, then backward. What is stored in the forward pass is read in the
+# backward pass, so memory rises and falls.
 
 # %%
 COLOURS = {"forward": "C0", "replay": "C2", "both": "C4", "backward": "C1"}
@@ -94,11 +95,12 @@ both[1].legend(fontsize="small")
 plt.show()
 
 # %% [markdown]
-# With less memory the planner makes strips lower, and recomputes some layers instead of storing what they gave.
+# With less memory, the planner uses strips with fewer rows, and recomputes some layers instead of storing their
+# output.
 #
 # ## Which budget?
 #
-# Ask for the plans of many, and look where the time begins to rise.
+# We ask for the plans of many budgets, and look where the time begins to rise.
 
 # %%
 budgets = [4.0, 3.0, 2.0, 1.5, 1.2, 1.1]
@@ -119,7 +121,7 @@ plt.show()
 assert all(p.total_bytes <= g * 1e9 for p, g in zip(plans, budgets, strict=True))
 
 # %% [markdown]
-# And if it cannot be done, that is said at once, with what would make it possible:
+# If there is no plan within the budget, an error says so at once, and says what would make it possible:
 
 # %%
 try:
@@ -132,7 +134,7 @@ else:
 # %% [markdown]
 # ## Does the plan hold?
 #
-# Two steps with the budget of 1.2 GB, watched by a thread.
+# We run two steps with the budget of 1.2 GB, while a thread watches the memory.
 
 # %%
 process, done, points = psutil.Process(), threading.Event(), []
@@ -169,13 +171,12 @@ print(f"second step {seconds[1]:.1f} s, predicted {plan.seconds:.1f} s")
 assert rise.max() <= plan.peak_bytes
 
 # %% [markdown]
-# The first step is slower, because TensorFlow traces the graph of it; this happens once for each plan. The
-# prediction of time rests on rates that tfbig measures once on a machine, so take it as a guide; the memory is
-# a promise.
+# The first step is slower, because TensorFlow traces its graph; this happens once for each plan. The predicted
+# time is based on rates that tfbig measures once on a machine, so take it as a guide; the memory is a promise.
 #
 # ## What next
 #
-# - On the command line: `tfbig plan ResNet50 32768x32768`, with `--host-memory 64GB`, says all this without
+# - On the command line, `tfbig plan ResNet50 32768x32768`, with `--host-memory 64GB`, prints all this without
 #   Python.
 # - [A label for a whole slide](03_label_per_slide.md) trains within a budget.
 # - The [guide](../guides/streaming.md#budgets) has all arguments of `Budget`, and of `stream`.

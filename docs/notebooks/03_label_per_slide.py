@@ -5,7 +5,7 @@
 # that sees the whole slide at once needs no outlines: the gradient of the one label reaches every pixel.
 #
 # Here are three slides of three organs. Three slides can show *how* it is done, and where the network finds its
-# answer; not how good it is with slides that it never saw. For that you need hundreds.
+# answer. They cannot show how good the network is on slides that it has never seen; for that you need hundreds.
 
 # %%
 import tfbig  # first, so that TensorFlow starts without its log lines
@@ -39,12 +39,12 @@ for axes, slide, name, image in zip(all_axes, slides, names, images, strict=True
 plt.show()
 
 # %% [markdown]
-# The slides are read at 8 micrometres per pixel, so that this notebook is quick; at full resolution nothing
-# changes but `mpp` and the time.
+# The slides are read at 8 micrometres per pixel, so that this notebook is quick; at full resolution only `mpp`
+# and the time change.
 #
 # ## Data are handles
 #
-# A data set of whole slides would not fit in memory. So it carries *handles*: short strings that name an image.
+# A data set of whole slides would not fit in memory. So it contains *handles*: short strings that name an image.
 # The rows are read when a step needs them.
 
 # %%
@@ -56,9 +56,9 @@ print(*handles, sep="\n")
 # %% [markdown]
 # ## The model
 #
-# The network makes a map of scores, three for each place, one for each organ. The highest score of an organ
-# anywhere on the slide is the answer: it takes one convincing place, as for a tumour. Later we look at the map
-# itself.
+# The network makes a map of scores, with three scores at each place, one for each organ. The answer for an organ
+# is its highest score anywhere on the slide, so one convincing place is enough, as for a tumour. Later we look
+# at the map itself.
 
 # %%
 keras.utils.set_random_seed(0)
@@ -127,8 +127,8 @@ plt.show()
 # %% [markdown]
 # ## Is it the model that you wrote?
 #
-# The streamed model and the plain one share their weights. So the plain one, given the pixels of a slide, must
-# say the same; and the highest score of the map must be what the model says of the whole.
+# The streamed model and the plain one share their weights. So the plain model must give the same answer for the
+# pixels of a slide, and the highest score of the map must be the answer of the model for the whole slide.
 
 # %%
 pixels = images[2].read(0, images[2].shape[0])[None]
@@ -144,7 +144,7 @@ assert np.allclose(highest, found[2], rtol=1e-4, atol=1e-5)
 # %% [markdown]
 # ## What next
 #
-# - More slides than patience? [Tiles of a slide as a bag](04_mil.md) goes from a table of labels to a report on
+# - If you have many slides, [tiles of a slide as a bag](04_mil.md) goes from a table of labels to a report on
 #   the command line, with the same exact gradient.
 # - Most of a slide is glass. [It need not cost anything](09_background.md).
 # - `python examples/whole_slide_classifier.py` trains a ResNet-18 at full resolution, in 4 GB instead of 22.

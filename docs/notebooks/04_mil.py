@@ -5,7 +5,7 @@
 # tissue, train an encoder and an attention pool on all tiles of a slide together, predict, and read a report.
 # At the end we check in Python that training in small slices is the same as training on the whole bag.
 #
-# **Multiple instance learning** is the name of it: a slide is a *bag* of tiles with one label.
+# This is called **multiple instance learning**: a slide is a *bag* of tiles with one label.
 
 # %%
 import tfbig  # first, so that TensorFlow starts without its log lines
@@ -34,9 +34,9 @@ ORGANS = {
 # %% [markdown]
 # ## Slides and a table
 #
-# Three slides are too few to learn from, so we cut each into parts and write these as slides of their own,
-# OME-TIFF files with the size of their pixels. Your slides need no such step. The table is the one thing that
-# you write yourself.
+# Three slides are too few to learn from, so we cut each into parts and write these as separate slides: OME-TIFF
+# files that record the size of their pixels. Your own slides do not need this step. The table is the only thing
+# that you write yourself.
 
 # %%
 os.mkdir("parts")
@@ -70,7 +70,7 @@ print(f"... {len(rows)} slides")
 # ## Tiles
 #
 # `tfbig tile` finds tissue and writes the places of tiles, in HDF5 files as CLAM and TRIDENT write them. Here
-# tiles of 64 pixels at 2.1 micrometres per pixel; for full slides, 256 pixels at 0.5 are usual.
+# the tiles have 64 pixels at 2.1 micrometres per pixel; for full slides, 256 pixels at 0.5 are usual.
 
 # %%
 # !tfbig tile parts --out tiles --mpp 2.1 --size 64 --min-tissue 0.5
@@ -91,7 +91,8 @@ Image("run/learning_curve.png", width=700)
 # %% [markdown]
 # ## Predict
 #
-# Now the three whole slides. The run knows at which resolution it was trained, and how tiles are found.
+# Now we predict the three whole slides. The run knows at which resolution it was trained, and how tiles are
+# found.
 
 # %%
 whole = " ".join(str(SLIDES / f"{name}.tif") for name in ORGANS)
@@ -109,8 +110,8 @@ Image("found/esophagus_eosinophilic.png", width=900)
 # %% [markdown]
 # ## The report
 #
-# `found/report.html` is one file with all of this, and slides to zoom with the attention laid over them. Open
-# it in a browser, or send it to a colleague. `tfbig train` wrote one of the training too.
+# `found/report.html` is one file with all of this, and with slides that you can zoom, with the attention laid
+# over them. Open it in a browser, or send it to a colleague. `tfbig train` wrote a report of the training too.
 
 # %%
 for path in sorted(Path().glob("*/report.html")):
@@ -119,8 +120,8 @@ for path in sorted(Path().glob("*/report.html")):
 # %% [markdown]
 # ## Slices and whole bags are the same
 #
-# The encoder above saw 32 tiles at once, never all of a bag. Is that still the gradient of the whole bag?
-# Compare one step with the plain Keras model of the same weights, in 64 bits.
+# The encoder above saw 32 tiles at once, never a whole bag. Is the gradient still that of the whole bag? We
+# compare one step with the plain Keras model with the same weights, in 64 bits.
 
 # %%
 keras.config.set_floatx("float64")

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # Segmentation, from QuPath and back
 #
-# You have slides with outlines that somebody drew in QuPath, and want such outlines for other slides. Here that
-# is tissue; the steps are the same for tumour or glands:
+# You have slides with outlines that somebody drew in QuPath, and want such outlines for other slides. Here the
+# outlines are of tissue; the steps are the same for tumour or glands:
 #
 # 1. outlines of two slides become masks;
-# 2. a U-Net learns from both slides, whole;
-# 3. its answer for a third slide becomes outlines that QuPath opens, and a mask in full size.
+# 2. a U-Net is trained on both slides as a whole;
+# 3. its answer for a third slide becomes outlines that QuPath opens, and a full-size mask.
 
 # %%
 import tfbig  # first, so that TensorFlow starts without its log lines
@@ -33,9 +33,9 @@ slides = [tfbig.open_slide(checkout / f"examples/data/{name}.tif") for name in N
 # %% [markdown]
 # ## Outlines
 #
-# In QuPath: *File, Export objects as GeoJSON*. Nobody drew outlines for these slides, so that tfbig can come
-# with a free licence and no patient's data; we let `find_tissue` draw them, and save them in the format of
-# QuPath.
+# In QuPath, use *File, Export objects as GeoJSON*. These slides have no outlines that somebody drew, so that
+# tfbig can come with a free licence and without patient data. We let `find_tissue` draw outlines, and save them
+# in the format of QuPath.
 
 
 # %%
@@ -183,8 +183,8 @@ plt.show()
 #
 # ## Check
 #
-# Three things should hold: the network finds the tissue; the outlines are the mask that they were made of; and
-# streaming gave what plain Keras gives.
+# Three things should hold: the network finds the tissue; the outlines agree with the mask from which they were
+# made; and streaming gives the same result as plain Keras.
 
 
 # %%
@@ -202,7 +202,7 @@ assert score > 0.9
 assert same > 0.97
 
 # %% [markdown]
-# For the third, 64 bits: in 32 bits, it is plain Keras that rounds ([notebook
+# The third check uses 64 bits, because plain Keras has the larger rounding error in 32 bits ([notebook
 # 1](01_image_that_does_not_fit.md)).
 
 # %%
@@ -225,4 +225,4 @@ assert np.abs(plain - streamed).max() < 1e-10
 # - The same on the command line: `tfbig train --data FOLDER` with `masks/NAME.png`, then `tfbig predict RUN
 #   SLIDES`, which writes OME-TIFF, GeoJSON and a report ([guide](../guides/slides.md#masks-of-slides)).
 # - `python examples/gigapixel_segmentation.py` trains the published gigapixel U-Net.
-# - Volumes work alike: [a volume](10_volume.md).
+# - Volumes work in the same way: [a volume](10_volume.md).

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # PatchGD: cheap and approximate. When?
 #
-# Streaming gives the exact gradient, and a step takes as long as all pixels take. Patch gradient descent is a
-# bargain of another kind: it encodes all patches of an image once *without* a gradient, then trains on some of
-# them, as if the others did not change. A step is cheaper, its gradient is not exact. This notebook shows how
-# far off it is, what it saves, and when that pays.
+# Streaming gives the exact gradient, and a step takes as long as it takes to compute all pixels. Patch gradient
+# descent makes a different trade-off: it encodes all patches of an image once *without* a gradient, then trains
+# on some of them, as if the others did not change. A step is cheaper, but its gradient is not exact. This
+# notebook shows how far off the gradient is, what the method saves, and when it pays.
 #
-# The images are mosaics of 64 small drawings, in the colours of a stained section. The question: is there a
-# ring anywhere?
+# The images are mosaics of 64 small drawings, in the colours of a stained section. The question is whether there
+# is a ring anywhere.
 
 # %%
 import tfbig  # first, so that TensorFlow starts without its log lines
@@ -49,9 +49,9 @@ plt.show()
 # %% [markdown]
 # ## One model, three ways to train it
 #
-# An encoder turns each patch into a code, a head looks at the grid of all codes. `sampling` is the share of the
-# patches that get a gradient in a step. With all of them, PatchGD *is* plain training. Let us check that first:
-# one step of each, from the same weights.
+# An encoder turns each patch into a code, and a head looks at the grid of all codes. `sampling` is the share of
+# the patches that get a gradient in a step. With all of them, PatchGD *is* plain training. Let us check that
+# first, with one step of each from the same weights.
 
 # %%
 PATCH = 32
@@ -100,8 +100,9 @@ assert np.allclose(exact, gradient, atol=1e-4 * np.abs(gradient).max())
 # %% [markdown]
 # ## How far off is a share?
 #
-# The gradient of a share of the patches points elsewhere than the exact one. The cosine of the angle tells how
-# much: 1 is the same direction, 0 is none of it. And here is what a step costs.
+# The gradient from a share of the patches points in another direction than the exact one. The cosine of the
+# angle between them tells how far off it is: 1 is the same direction, and 0 is a right angle. We also measure
+# what a step costs.
 
 # %%
 shares = [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0]
@@ -136,12 +137,12 @@ assert np.allclose(cosines[-1], 1, atol=1e-4)
 assert np.mean(cosines[0]) < np.mean(cosines[3])
 
 # %% [markdown]
-# A small share costs about a third of a full step, and not less: all patches still have to be encoded once.
-# Memory follows the share all the way down, which is what the method is for.
+# A step with a small share costs about a third of a full step, and not less, because all patches still have to
+# be encoded once. Memory keeps falling with the share, which is the purpose of the method.
 #
 # ## Does it learn as well?
 #
-# The same number of steps for three shares.
+# We train for the same number of steps with three shares.
 
 # %%
 curves = {}
@@ -179,7 +180,7 @@ assert curves[1.0][-1][1] > 0.8
 # | what a network may see | everything, across patches | one patch at a time, then the grid of codes |
 # | take it if | you can afford the step | a step must be cheap, or the paper that you follow uses it |
 #
-# Start with streaming. It has one thing less to wonder about when a network does not learn.
+# Start with streaming: if a network does not learn, you need not wonder whether the gradient is the reason.
 #
 # ## What next
 #

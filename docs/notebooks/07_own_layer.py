@@ -2,8 +2,8 @@
 # # A layer of your own
 #
 # You have a Keras model with a layer that you wrote yourself. tfbig cannot look into it: it does not know which
-# rows of the image the layer needs to compute a strip. So it refuses, rather than guess. This notebook teaches
-# it two layers, and checks each against plain Keras.
+# rows of the image the layer needs to compute a strip. So it refuses the layer instead of guessing. This
+# notebook teaches tfbig two layers, and checks each against plain Keras.
 
 # %%
 import tfbig  # first, so that TensorFlow starts without its log lines
@@ -19,8 +19,8 @@ from tfbig.geometry import Window
 # %% [markdown]
 # ## A local layer
 #
-# This one sharpens an image: it adds what differs from a blurred copy, by a weight for each channel that is
-# trained.
+# This layer sharpens an image: it adds the difference from a blurred copy, multiplied by a trainable weight for
+# each channel.
 
 
 # %%
@@ -56,9 +56,9 @@ else:
 # ## The rule
 #
 # A rule is a function that says how the layer runs on a strip. Ours needs 5 rows and 5 columns around each
-# pixel, and that is what the `Window` says. tfbig then passes to `run` the strip with two more rows above and
-# below, taken from the neighbours, or zeros at the edge of the image, so that a *valid* convolution gives just
-# the rows of the strip.
+# pixel, and that is what the `Window` says. tfbig then passes the strip to `run` with two more rows above and
+# below. These are taken from the neighbours, or are zeros at the edge of the image, so that a *valid*
+# convolution gives just the rows of the strip.
 
 
 # %%
@@ -106,7 +106,7 @@ assert difference.max() < 1e-6
 # %% [markdown]
 # ## The gradient comes for free
 #
-# You wrote no backward pass. Compare the gradients of all weights, in 64 bits, where rounding hides nothing.
+# You wrote no backward pass. We compare the gradients of all weights, in 64 bits, where rounding hides nothing.
 
 
 # %%
@@ -138,7 +138,7 @@ assert worst < 1e-10
 # ## A layer that needs the whole image
 #
 # Other layers sum over all pixels first. Then a rule says what a strip adds to the sum, and what to do with the
-# total. This one pools a feature map by its energy, the root of the mean square:
+# total. This layer pools a feature map by its energy, the root mean square:
 
 
 # %%
@@ -167,8 +167,8 @@ assert worst < 1e-10
 keras.config.set_dtype_policy("float32")
 
 # %% [markdown]
-# Such a check, with strips that do not divide the image evenly, is all the test that a rule needs. What would a
-# wrong rule look like? Forget the neighbours, and the seams show:
+# Such a check, with strips that do not divide the image evenly, is all the testing that a rule needs. What would
+# a wrong rule look like? If it forgets the neighbours, the seams show:
 
 
 # %%
@@ -195,6 +195,6 @@ assert wrong.max() > 0.01
 # %% [markdown]
 # ## What next
 #
-# - `help(tfbig.rule)` describes all that a rule can do.
+# - `help(tfbig.rule)` describes everything that a rule can do.
 # - Layers that see only vectors, such as `Dense` after pooling, need no rule.
 # - The [guide](../guides/streaming.md#custom-layers) lists what streams without your help.

@@ -3,10 +3,10 @@
 #
 # You train on a cluster. Jobs end when their time is up, machines fail, and you want to use more than one of
 # them. What you need to know is that none of this changes the result. Here we kill a run in the middle, resume
-# it, and compare it with one that nobody disturbed; then we train with two processes, and compare them with
-# one.
+# it, and compare it with a run that was not disturbed. Then we train with two processes, and compare the result
+# with that of one.
 #
-# The bags are drawn: tiles with discs, crosses and bars; a bag with a ring is positive.
+# The bags are synthetic: their tiles show discs, crosses and bars, and a bag with a ring is positive.
 
 # %%
 import tfbig  # first, so that TensorFlow starts without its log lines
@@ -52,7 +52,8 @@ def weights(folder):
 # %% [markdown]
 # ## The same run, killed
 #
-# As a machine fails: at once, with no chance to save anything (`kill -9`), after its first checkpoints.
+# We kill it as a failing machine would: at once, with no chance to save anything (`kill -9`), after its first
+# checkpoints.
 
 # %%
 run = subprocess.Popen(
@@ -72,8 +73,8 @@ assert not Path("killed/model.keras").exists()
 # %% [markdown]
 # ## Resumed
 #
-# The same command, with `--resume`. Put it into every job script: a run that has not started yet starts, one
-# that was interrupted goes on, and one that has ended stays as it is.
+# We use the same command, with `--resume`. Put this flag into every job script: a run that has not started yet
+# starts, a run that was interrupted continues, and a run that has ended stays as it is.
 
 # %%
 # !tfbig train {FLAGS} --quiet --out killed --resume
@@ -92,13 +93,13 @@ assert history("whole") == history("killed")
 assert all(np.array_equal(a, b) for a, b in zip(weights("whole"), weights("killed"), strict=True))
 
 # %% [markdown]
-# Not nearly the same: every number and every bit of every weight.
+# The two runs are not just nearly the same: every number and every bit of every weight is equal.
 #
 # ## Two workers
 #
-# Each process gets the same command, and learns from its environment who it is. SLURM does that for you; here
-# we set `TF_CONFIG` ourselves. Each worker takes every other bag; gradients are added up before the optimizer
-# steps.
+# Each process gets the same command, and learns from its environment which worker it is. SLURM sets this
+# environment for you; here we set `TF_CONFIG` ourselves. Each worker takes every other bag, and gradients are
+# added up before the optimizer steps.
 
 # %%
 import socket
@@ -140,7 +141,7 @@ assert largest < 1e-10
 # %% [markdown]
 # ## What next
 #
-# - With several GPUs in one machine, `--strategy mirrored`. With SLURM: `srun --ntasks-per-node 1 tfbig train
+# - With several GPUs in one machine, use `--strategy mirrored`. With SLURM, use `srun --ntasks-per-node 1 tfbig train
 #   ... --strategy multiworker --resume`.
-# - The [guide](../guides/workers.md) has this for Kubernetes and Ray too, and [reliability](../reliability.md)
-#   what else can fail.
+# - The [guide](../guides/workers.md) describes this for Kubernetes and Ray too, and
+#   [reliability](../reliability.md) describes what else can fail.

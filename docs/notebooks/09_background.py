@@ -2,8 +2,8 @@
 # # Background at no cost
 #
 # You train on whole slides, and most of a slide is glass. Cutting out the tissue would make an irregular image.
-# tfbig does something simpler: it gives the glass *one* colour, computes one piece of it for all of it, and
-# computes the tissue as always. The result is that of the whole image.
+# tfbig does something simpler: it gives the glass *one* colour, computes one piece of glass that stands for all
+# of it, and computes the tissue as always. The result is that of the whole image.
 
 # %%
 import tfbig  # first, so that TensorFlow starts without its log lines
@@ -99,7 +99,8 @@ plt.show()
 #
 # ## Time, and the proof
 #
-# The same pixels as a plain file: nothing tells tfbig that there is background, so it computes everything.
+# These are the same pixels in a plain file. Nothing tells tfbig that there is background, so it computes
+# everything.
 
 # %%
 np.save("everything.npy", image.read(0, image.shape[0]))
@@ -136,8 +137,8 @@ assert largest < 1e-3 * moved
 assert fast < slow
 
 # %% [markdown]
-# What differs is the rounding of 32-bit sums. Statistics of BatchNormalization count the glass as often as it
-# occurs, so they are those of the whole image, too.
+# The only difference is the rounding of 32-bit sums. Statistics of BatchNormalization count the glass as often
+# as it occurs, so they are those of the whole image, too.
 #
 # ## Where is the foreground?
 #
@@ -151,5 +152,5 @@ assert fast < slow
 # ## What next
 #
 # - On the command line: `tfbig train --background skip`, and the same for `plan`, `predict` and `evaluate`.
-# - Which layers allow this, and which make the background be computed after all:
+# - Which layers allow this, and which layers make tfbig compute the background after all:
 #   [guide](../guides/streaming.md#background-at-no-cost).

@@ -5,7 +5,7 @@
 # not fit. Everything that works for images works for volumes too: they are cut along their first axis, into
 # slabs, and the result is that of the whole volume.
 #
-# Our volume is made up: vessels in noise. The network learns where they are.
+# Our volume is synthetic: it shows vessels in noise. The network learns where they are.
 
 # %%
 import tfbig  # first, so that TensorFlow starts without its log lines
@@ -131,7 +131,7 @@ assert np.allclose(streamed, plain, rtol=2e-3)
 # %% [markdown]
 # ## Train, and look
 #
-# Some more steps on the one volume, then the answer for a second one.
+# We train for some more steps on the same volume, and then predict a second one.
 
 # %%
 history = big.fit(*batch, epochs=15, verbose=0).history
@@ -165,7 +165,7 @@ assert difference < 5e-3
 # %% [markdown]
 # ## What next
 #
-# - Volumes of any size: [reading the plan](02_plan_and_budget.md) tells for `(1, 1024, 1024, 1024, 1)` what it
+# - Volumes can have any size: [reading the plan](02_plan_and_budget.md) shows what `(1, 1024, 1024, 1024, 1)`
 #   takes.
 # - Series `[N, L, C]`, such as ECG or sound, work in the same way, with `Conv1D`.
 # - The [guide to streaming](../guides/streaming.md).
