@@ -127,6 +127,10 @@ CASES = {
         "the same by a vision transformer of 303 million parameters, with random weights",
         "features.py --encoder uni",
     ),
+    "encoder-parity": Case(
+        "features of pathology encoders against torch, for the same random weights",
+        "encoder_parity.py",
+    ),
     "scene": Case(
         "a prediction of a scene of a gigapixel into a COG, and its memory",
         "scenes.py --size 34000x31000",

@@ -221,6 +221,22 @@ def kept(lines: list[Line]) -> str:
     return table(["model", "bytes a round", "Python objects a round"], rows)
 
 
+def encoder_parity(lines: list[Line]) -> str:
+    """Return how far features of encoders of pathology are from those of torch."""
+    found = {line["encoder"]: line for line in lines if line["case"] == "encoder parity"}
+    rows = [
+        [
+            f"`{name}`",
+            str(line["blocks"]),
+            f"{line['parameters'] / 1e6:.1f} million",
+            str(line["features"]),
+            f"{line['difference']:.1e}",
+        ]
+        for name, line in found.items()
+    ]
+    return table(["encoder", "blocks", "parameters", "features", "largest difference"], rows)
+
+
 def simulated(lines: list[Line]) -> str:
     """Return what benchmarks/scale.py simulates; it needs no line."""
     return scale.table(scale.Cluster())
@@ -237,6 +253,7 @@ TABLES: dict[str, Callable[[list[Line]], str]] = {
     "plan holds": planned,
     "kept": kept,
     "end to end": end_to_end,
+    "encoder parity": encoder_parity,
     "scale": simulated,
 }
 """Tables by the name in `<!-- generated: NAME -->`."""
