@@ -234,7 +234,10 @@ def test_whole_slides_of_panda(here: Path, capsys: pytest.CaptureFixture[str]) -
     printed = commands(capsys, "panda", "tables")
     (command,) = (command for command in printed if "whole-slides" in command[2])
     run = check_run("panda", here, command)
-    assert all(float(row["computed"]) <= 1 for row in predictions(run))
+    shares = [(float(row["foreground"]), float(row["computed"])) for row in predictions(run)]
+    assert all(
+        0 < foreground < 1 and foreground <= computed <= 1 for foreground, computed in shares
+    )
     slide = next(str(path) for path in (here / "panda").rglob("*.tiff"))
     assert main(["predict", str(run), slide, "--out", "predicted", "--quiet"]) == 0
     (row,) = predictions(here / "predicted")

@@ -116,7 +116,7 @@ def test_cox_streamed_equals_plain(tmp_path):
 
 @pytest.mark.slow
 def test_cox_of_a_batch(tmp_path):
-    """With --mode patchgd a batch is a risk set."""
+    """A batch is the risk set of --mode patchgd."""
     data, run = target_images.write(tmp_path / "data", "survival"), tmp_path / "run"
     assert target_images.run(data, run, "survival", "--survival-loss", "cox") == 0
     assert metrics(run)["test_concordance"] > 0.75

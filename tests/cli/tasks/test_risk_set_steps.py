@@ -25,6 +25,7 @@ COX = {"target": "survival", "survival_loss": "cox", "accumulate": 7, "batch_siz
 )
 def test_items_of_a_step(settings: MILSettings | PatchGDSettings, items: int) -> None:
     assert risk_set_steps.items_of_step(settings) == items
+    assert (risk_set_steps.worker_of(settings, dense=False) is not None) == (items == 7)
 
 
 def test_gradient_is_that_of_all_members() -> None:
@@ -35,7 +36,9 @@ def test_gradient_is_that_of_all_members() -> None:
     )
     model.compile(keras.optimizers.SGD(1.0), "mse")
     labels = np.array([[0, 1, 0, 0], [0, 1, 2, 1], [0, 0, 1, 2]], np.int64)
-    worker = risk_set_steps.worker(model, dense=True)
+    make = risk_set_steps.worker_of(MILSettings(**COX), dense=True)
+    assert make is not None
+    worker = make(model)
     handles = tf.constant([image.handle for image in images])
     before = model.layers[-1].kernel.numpy().copy()
     worker.prepare([(handles, labels)], None)()

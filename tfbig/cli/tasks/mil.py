@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +129,7 @@ class MIL(Task[MILSettings, Data]):
             lambda shard: dataset(val, settings, settings.val_sample, shard=shard),
         )
         monitor = f"val_{prefix}{settings.monitor}"
-        dense, by_sets = _is_dense(settings), risk_set_steps.by_risk_sets(settings)
-        worker = partial(risk_set_steps.worker, dense=dense) if by_sets else None
+        worker = risk_set_steps.worker_of(settings, _is_dense(settings))
         return fitting.fit_and_keep(models, settings, folder, training, validation, monitor, worker)
 
     def curve(self, settings: MILSettings) -> Curve:

@@ -120,18 +120,17 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
         weights = fitting.class_weights(settings, data)
         training, validation = (
             Epochs(
-                images.steps(part, step),
-                partial(dataset, target, data, split, step, of_split),
+                images.steps(part, own),
+                partial(dataset, target, data, split, own, of_split),
                 fitting.item_names(part.images, part.labels),
             )
-            for part, split, step, of_split in (
+            for part, split, own, of_split in (
                 (data.train, "train", _of_steps(settings), weights),
                 (data.val, "val", settings, None),
             )
         )
-        monitor, by_sets = f"val_{settings.monitor}", risk_set_steps.by_risk_sets(settings)
-        dense = machine.is_plain(settings)
-        worker = partial(risk_set_steps.worker, dense=dense) if by_sets else None
+        monitor = f"val_{settings.monitor}"
+        worker = risk_set_steps.worker_of(settings, machine.is_plain(settings))
         return fitting.fit_and_keep(models, settings, folder, training, validation, monitor, worker)
 
     def curve(self, settings: PatchGDSettings) -> Curve:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,18 @@ def items_of_step(settings: MILSettings | PatchGDSettings) -> int:
     return settings.accumulate if by_risk_sets(settings) else settings.batch_size
 
 
-def worker(model: Any, dense: bool) -> RiskSets:
-    """Return the worker that trains a model by risk sets.
+def worker_of(
+    settings: MILSettings | PatchGDSettings, dense: bool
+) -> Callable[[Any], RiskSets] | None:
+    """Return the function from a compiled model to the worker that trains it by risk sets; None without them.
 
     Args:
-        model: Compiled model, with one risk for each member.
+        settings: Settings of the run.
         dense: Whether the model reads tensors instead of handles.
     """
-    return RiskSets(model, _observations, _read if dense else None)
+    if not by_risk_sets(settings):
+        return None
+    return lambda model: RiskSets(model, _observations, _read if dense else None)
 
 
 def _observations(labels: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
