@@ -24,7 +24,7 @@ from tfbig.sources.volumes.volume import Box, Turned, Volume
 TURNED: Final = "?axes="
 """What a handle of a volume ends with, before its axes in another order: `tfbig:7?axes=102`."""
 _IMAGES: Final = OpenFiles()
-_VOLUMES: Final = OpenFiles(256, lambda: shutil.disk_usage(tempfile.gettempdir()).free)
+_VOLUMES: Final = OpenFiles(128, lambda: shutil.disk_usage(tempfile.gettempdir()).free)
 """Volumes, of which compressed ones have decoded samples in the temporary folder, as large as what is free there."""
 
 
@@ -190,7 +190,7 @@ class OnDisk(Source):
 class VolumeOnDisk(Volume):
     """A volume on disk whose file is opened when it is read.
 
-    Of all volumes on disk, the 256 read last stay open, but no more than 16 if all together are larger than what is
+    Of all volumes on disk, the 128 read last stay open, but no more than 16 if all together are larger than what is
     free in the temporary folder, where compressed ones have decoded samples.
 
     Args:
