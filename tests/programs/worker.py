@@ -4,7 +4,7 @@ Usage: worker.py SETTINGS, as JSON:
 
 strategy: "none", "mirrored" (several CPU devices of one process) or "multiworker" (with `TF_CONFIG`)
 replicas: number of devices of "mirrored"
-model: a key of `MODELS`; float64
+model: a key of `MODELS`; float64. Of risks, a batch is a risk set of Cox's loss
 norm: "none", "replica" or "all": the replicas over which BatchNormalization computes its statistics
 accumulate, epochs, images: numbers
 out: folder for `weights-<worker>.npz`, `rows-<worker>.json` and `checkpoints`
@@ -32,7 +32,11 @@ from keras import layers
 from samples import History
 
 import tfbig
+from tfbig.cli.settings.tasks import MILSettings
+from tfbig.cli.tasks import risk_set_steps
 from tfbig.data.worker_shards import ALL_BATCHES
+from tfbig.mil.target_losses import CoxLoss
+from tfbig.mil.target_metrics import Concordance
 from tfbig.models.pooling import ABMIL
 from tfbig.system import signals
 from tfbig.training import Checkpoints, Epochs, Loop
@@ -82,6 +86,12 @@ def bags(settings):
     return tfbig.mil.MIL(encoder, ABMIL(2, 4), instances_at_once=5)
 
 
+def risks(settings):
+    image = keras.Input((None, None, 1))
+    x = layers.Activation("elu")(norm(settings)(layers.Conv2D(3, 3, padding="same")(image)))
+    return keras.Model(image, layers.Dense(1)(layers.GlobalAveragePooling2D()(x)))
+
+
 def patches(settings):
     patch = keras.Input((4, 4, 1))
     x = layers.Conv2D(4, 3, activation="elu")(patch)
@@ -97,7 +107,13 @@ MODELS = {
     "masks": lambda s: tfbig.stream(masks(s), strip_rows=4),
     "bags": bags,
     "patches": patches,
+    "risks": risks,
+    "streamed risks": lambda s: tfbig.stream(risks(s), strip_rows=4),
 }
+
+
+def has_risks(settings):
+    return settings["model"].endswith("risks")
 
 
 def compiled(settings):
@@ -107,7 +123,10 @@ def compiled(settings):
     loss = "binary_crossentropy" if settings["model"] == "masks" else entropy
     clip = settings.get("clip", 0.1)
     optimizer = keras.optimizers.AdamW(0.02, weight_decay=0.01, global_clipnorm=clip)
-    model.compile(optimizer, loss, metrics=["accuracy"])
+    if has_risks(settings):
+        model.compile(optimizer, CoxLoss(), metrics=[Concordance(settings["images"])])
+    else:
+        model.compile(optimizer, loss, metrics=["accuracy"])
     return model
 
 
@@ -134,11 +153,16 @@ def data(settings):
     x = random.normal(size=(count, SIDE, SIDE, 1))
     y = (x > 0.5).astype("uint8") if settings["model"] == "masks" else random.integers(0, 2, count)
 
+    if has_risks(settings):
+        columns = 0 * y, y, random.integers(0, 9, count), np.arange(count)
+        y = np.stack(columns, 1)  # those of `Survival`
     if "nan" in settings:
         x[settings["nan"]] = np.nan
-    if "broken" in settings:
+    if "broken" in settings or has_risks(settings):
         x = (x * 30 + 100).astype("uint8")
-        handled_images.extend(Image(image, i == settings["broken"]) for i, image in enumerate(x))
+        handled_images.extend(
+            Image(image, i == settings.get("broken")) for i, image in enumerate(x)
+        )
         x = np.array([image.handle for image in handled_images[-count:]])
 
     def batches(shard):
@@ -152,6 +176,12 @@ def data(settings):
 
     names = [f"image {i}" for i in range(count)]
     return Epochs(-(-count // batch), batches, names), Epochs(count, in_order)
+
+
+def risk_sets(model):
+    """Return the worker of risk sets, one of several under a strategy."""
+    make = risk_set_steps.worker_of(MILSettings(survival_loss="cox", accumulate=4), dense=True)
+    return make(model)
 
 
 class Rows(History):
@@ -195,6 +225,7 @@ def main(settings):
         checkpoints=Checkpoints(out / "checkpoints", "a run"),
         accumulate=settings["accumulate"],
         every_seconds=0,
+        worker=risk_sets if has_risks(settings) else None,
         left_out=None if settings.get("strict", True) else lambda error: print(f"left out {error}"),
     )
     loop.run()

@@ -33,6 +33,15 @@ def test_arrays_round_trip(variables):
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_sums_of_metrics_are_those_of_the_first_replica(variables, first):
+    arrays = training_state.to_arrays(variables)
+    before = [v.numpy() for v in variables.values()]
+    training_state.assign_sums(variables, arrays.values(), first)
+    for variable, value in zip(variables.values(), before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value if first else 0 * value)
+
+
 def test_check_refuses_another_shape_or_dtype(variables):
     arrays = dict(training_state.to_arrays(variables))
     training_state.check(variables, Checkpoint(Path("a"), arrays | {"metric 0": np.ones(9)}, {}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import sqrt
 from typing import Any
 
@@ -80,14 +80,73 @@ def risk_set_gradient(
         [(2, 1), (1,)]
     """
     _check_arguments(model, members, times, events)
-    state = _State(model)
-    risks = _finite([_risk(model, member, training) for member in members], shape_of(times)[0])
+    passes = Passes(model, members, training)
+    risks = passes.risks()
+    _check_number(len(risks), shape_of(times)[0])
+    value, cotangents = loss_and_cotangents(risks, times, events, loss)
+    return value, passes.gradients(cotangents)
+
+
+class Passes:
+    """The two passes over members of a risk set, or over those that one worker computes.
+
+    Args:
+        model: Model that gives one risk for a member.
+        members: Inputs of the model, which can be walked through twice with the same result.
+        training: Run the model in training mode.
+    """
+
+    def __init__(self, model: keras.Model, members: Iterable[Any], training: bool = True) -> None:
+        self.model, self.members, self.training = model, members, training
+        self._state = _State(model)
+        self._risks: list[tf.Tensor] = []
+
+    def risks(self) -> list[tf.Tensor]:
+        """Return the risk of each member, a scalar; nothing is kept for a backward pass."""
+        self._state.restore()
+        self._risks = [_risk(self.model, member, self.training) for member in self.members]
+        return self._risks
+
+    def gradients(self, cotangents: Any) -> list[tf.Tensor | None]:
+        """Run each member again, and return the sum of its gradients times its cotangent.
+
+        Args:
+            cotangents: Gradient of the loss with respect to the risk of each member, `[n]`.
+        """
+        self._state.restore()
+        variables = keras_internals.tensors_of(self.model.trainable_variables)
+        sums: list[tf.Tensor | None] = [None] * len(variables)
+        count = 0
+        for k, member in enumerate(self.members):
+            with tf.GradientTape() as tape:
+                risk = _risk(self.model, member, self.training)
+            _check_same(k, risk, self._risks)
+            gradients = tape.gradient(risk, variables, cotangents[k])
+            sums = [_sum(old, new) for old, new in zip(sums, gradients, strict=True)]
+            count = k + 1
+        _check_count(count, len(self._risks))
+        return sums
+
+
+def loss_and_cotangents(
+    risks: Sequence[Any], times: Any, events: Any, loss: Loss = cox_loss
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the loss of all risks, and its gradient with respect to each, `[n]`.
+
+    Args:
+        risks: Risks `[n]` of all members.
+        times: Times `[n]`.
+        events: Events `[n]`.
+        loss: Function of risks, times and events.
+
+    Raises:
+        NonFiniteError: A risk is NaN or infinite.
+    """
+    stacked = _finite(risks)
     with tf.GradientTape() as tape:
-        tape.watch(risks)
-        value = loss(risks, times, events)
-    cotangents = tape.gradient(value, risks, unconnected_gradients="zero")
-    state.restore()
-    return value, _summed_gradients(model, members, risks, cotangents, training)
+        tape.watch(stacked)
+        value = loss(stacked, times, events)
+    return value, tape.gradient(value, stacked, unconnected_gradients="zero")
 
 
 def _check_arguments(model: keras.Model, members: Any, times: Any, events: Any) -> None:
@@ -112,7 +171,7 @@ class _State:
     def __init__(self, model: keras.Model) -> None:
         seed = keras_internals.global_seed_generator().state
         variables = {id(v): v for v in [*model.non_trainable_variables, seed]}
-        self._variables = keras_internals.tensors_of(variables.values())
+        self._variables = keras_internals.local_tensors_of(variables.values())
         self._values = [tf.identity(v) for v in self._variables]
 
     def restore(self) -> None:
@@ -134,13 +193,15 @@ def _risk(model: keras.Model, member: Any, training: bool) -> tf.Tensor:
     return tf.cast(risk, tf.float32) if risk.dtype.size < 4 else risk
 
 
-def _finite(risks: list[tf.Tensor], num_times: int | None) -> tf.Tensor:
-    """Return the risks of all members, `[n]`."""
-    if len(risks) != num_times:
+def _check_number(members: int, times: int | None) -> None:
+    if members != times:
         raise ValueError(
-            f"{NAME}: there are {len(risks)} members and {num_times} times, expected one time and one event for each "
-            "member."
+            f"{NAME}: there are {members} members and {times} times, expected one time and one event for each member."
         )
+
+
+def _finite(risks: Sequence[Any]) -> tf.Tensor:
+    """Return the risks of all members, `[n]`."""
     wrong = np.flatnonzero(~np.isfinite(risks))
     if wrong.size:
         raise NonFiniteError(
@@ -148,28 +209,6 @@ def _finite(risks: list[tf.Tensor], num_times: int | None) -> tf.Tensor:
             "finite), expected a finite number. Check the inputs, or lower the learning rate."
         )
     return tf.stack(risks)
-
-
-def _summed_gradients(
-    model: keras.Model,
-    members: Iterable[Any],
-    risks: tf.Tensor,
-    cotangents: tf.Tensor,
-    training: bool,
-) -> list[tf.Tensor | None]:
-    """Run each member again, and add up its gradients times its cotangent."""
-    variables = keras_internals.tensors_of(model.trainable_variables)
-    sums: list[tf.Tensor | None] = [None] * len(variables)
-    count = 0
-    for k, member in enumerate(members):
-        with tf.GradientTape() as tape:
-            risk = _risk(model, member, training)
-        _check_same(k, risk, risks)
-        gradients = tape.gradient(risk, variables, cotangents[k])
-        sums = [_sum(old, new) for old, new in zip(sums, gradients, strict=True)]
-        count = k + 1
-    _check_count(count, len(risks))
-    return sums
 
 
 def _check_count(count: int, before: int) -> None:
@@ -180,7 +219,7 @@ def _check_count(count: int, before: int) -> None:
         )
 
 
-def _check_same(k: int, risk: tf.Tensor, risks: tf.Tensor) -> None:
+def _check_same(k: int, risk: tf.Tensor, risks: Sequence[tf.Tensor]) -> None:
     """Compare a risk with that of the first pass, to half the digits: accelerators may sum in another order."""
     _check_count(max(k + 1, len(risks)), len(risks))
     before = float(risks[k])

@@ -43,6 +43,11 @@ def tensors_of(variables: Any) -> list[Any]:
     return [variable._value for variable in variables]
 
 
+def local_tensors_of(variables: Any) -> list[Any]:
+    """Return the `tf.Variable` of each Keras variable; under a strategy, that of each replica of this process."""
+    return [part for v in tensors_of(variables) for part in getattr(v, "values", (v,))]
+
+
 def inner_layers(layer: Any) -> list[Any]:
     """Return the layers inside a layer or model, those inside them included; none for anything else."""
     return list(layer._flatten_layers(include_self=False)) if isinstance(layer, keras.Layer) else []

@@ -160,7 +160,8 @@ class Checkpointer:
     def set_metrics(self, place: Place) -> None:
         """Restore the metrics of the epoch, once a batch has created their variables."""
         if place.step > 0 and self._pending:
-            training_state.assign(training_state.metrics_of(self.model), self._pending)
+            metrics = training_state.metrics_of(self.model)
+            training_state.assign_sums(metrics, self._pending, self.worker.chief)
         self._pending = []
 
     def _restart_epoch(self, place: Place) -> None:

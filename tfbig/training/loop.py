@@ -19,7 +19,7 @@ from tfbig.training.checkpoint_files import Checkpoints
 from tfbig.training.checkpointing import Checkpointer, Place
 from tfbig.training.replicas import Replicas
 from tfbig.training.rounds import Epochs, Rounds
-from tfbig.training.single_process import Single, as_numbers
+from tfbig.training.single_process import SecondPass, Single, as_numbers
 
 
 class Loop:
@@ -119,11 +119,7 @@ class Loop:
         distributed = keras_internals.strategy_of(model) is not None
         usual = Replicas if distributed else Single
         self.worker: Single | Replicas = (worker or usual)(model)
-        if accumulate > 1 and not self.worker.two_phase:
-            raise ValueError(
-                f"accumulate={accumulate}: the optimizer of '{model.name}' updates the weights inside a training step, "
-                "so gradients cannot be accumulated; create the model with accumulate=None."
-            )
+        _check_accumulation(model, self.worker, accumulate)
         self._checkpointer = Checkpointer(
             model,
             self.worker,
@@ -231,6 +227,8 @@ class Loop:
         undo, place, size = training_state.Undo(), self.place, self._round_size()
         try:
             logs, learned = self._on_all_workers(lambda: self._first_phase(rounds, size, undo))
+            if learned and (prepare := self.worker.prepare_second_pass):
+                logs, learned = self._on_all_workers(lambda: self._second_pass(prepare, undo))
         except BaseException:
             undo.restore()
             raise
@@ -280,6 +278,14 @@ class Loop:
             undo.restore()
             self.worker.skip()
             return {}
+        self._check(logs)
+        return logs
+
+    def _second_pass(self, prepare: SecondPass, undo: training_state.Undo) -> dict[str, float]:
+        """Compute the gradients after the first pass of all workers, and return logs; without, the round is skipped."""
+        logs = as_numbers(tf_errors.retry_with_less_memory(self.model, prepare()))
+        if not logs:
+            undo.restore()
         self._check(logs)
         return logs
 
@@ -385,6 +391,21 @@ class Loop:
                 raise
 
         return tf_errors.retry_with_less_memory(self.model, run)
+
+
+def _check_accumulation(model: keras.Model, worker: Single | Replicas, accumulate: int) -> None:
+    if accumulate == 1:
+        return
+    if not worker.two_phase:
+        raise ValueError(
+            f"accumulate={accumulate}: the optimizer of '{model.name}' updates the weights inside a training step, so "
+            "gradients cannot be accumulated; create the model with accumulate=None."
+        )
+    if worker.prepare_second_pass:
+        raise ValueError(
+            f"accumulate={accumulate}: several workers share each batch of '{model.name}', expected 1. Use larger "
+            "batches."
+        )
 
 
 def _has_synchronized_layer(model: keras.Model) -> bool:

@@ -28,7 +28,7 @@ from tfbig.errors import WorkerError
 from tfbig.streaming import gradient_step
 from tfbig.system import keras_internals, replication, tf_errors, traces
 from tfbig.training.gradient_sums import Sums
-from tfbig.training.single_process import Batches, as_numbers, items, traced
+from tfbig.training.single_process import Batches, SecondPass, as_numbers, items, traced
 
 SUM = tf.distribute.ReduceOp.SUM
 
@@ -44,6 +44,7 @@ class Replicas:
     """
 
     two_phase = True
+    prepare_second_pass: SecondPass | None = None
 
     def __init__(self, model: keras.Model) -> None:
         self.model = model
@@ -155,6 +156,18 @@ class Replicas:
         total = self._call("any_worker", self._total, self._spread([[t] for t in numbers]))
         return tuple(bool(n > 0) for n in self._local(total[0])[0].numpy())
 
+    def total(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the sum of arrays over workers, each of which has one replica.
+
+        Args:
+            numbers: Array of this worker; those of others have the same shape and dtype.
+        """
+        if self.single_worker:
+            return numbers
+        flat = self._spread([[tf.constant(numbers.ravel())]])
+        (total,) = self._call("total", self._total, flat)
+        return np.asarray(self._local(total)[0]).reshape(numbers.shape)
+
     def broadcast(
         self, text: str, arrays: dict[str, np.ndarray]
     ) -> tuple[str, dict[str, np.ndarray]]:
@@ -201,6 +214,12 @@ class Replicas:
         ]
         first = Sums(scaled, sums.batches, sums.items)
         self._sums = [first if r == 0 else Sums() for r in self.local_replicas]
+
+    def set_local_sums(self, sums: Sequence[Sums]) -> None:
+        """Set the accumulated gradients of each replica of this worker, which it has computed in another way."""
+        self._sums = list(sums)
+        if not self._agreed:
+            self._has_gradient = [g is not None for g in sums[0].gradients]
 
     # --------------------------------------------------------------------- private
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfbig import survival
+from tfbig.survival.risk_set_gradient import Passes, loss_and_cotangents
 from tfbig.system import keras_internals, signals
 from tfbig.training.single_process import Batches, Single, as_numbers
 
@@ -19,6 +20,8 @@ Observations = Callable[[Any], tuple[np.ndarray, np.ndarray]]
 
 class RiskSets(Single):
     """The only worker of a model of risks, which trains on one risk set at a time with Cox's loss.
+
+    `SharedRiskSets` is one of several workers.
 
     A batch is a risk set: handles `[n]` of its members, and labels. The gradient is exact, in the memory of one member
     (`tfbig.survival.risk_set_gradient`); a stop within a step undoes the step. A risk set without an event that another
@@ -57,7 +60,8 @@ class RiskSets(Single):
             if not is_informative(times, events):
                 self._pending = self._sums
                 return {}
-            return self._gradients(handles, labels, times, events)
+            passes = Passes(self.model, Members(handles, self.read))
+            return self._learn(passes, passes.risks(), range(len(labels)), labels)
 
         return first_phase
 
@@ -68,20 +72,33 @@ class RiskSets(Single):
             self.model.reset_metrics()
         self._has_metrics = True
 
-    def _gradients(
-        self, handles: Any, labels: Any, times: np.ndarray, events: np.ndarray
+    def _learn(
+        self, passes: Passes, risks: Sequence[Any], own: Sequence[int], labels: Any
     ) -> dict[str, Any]:
+        """Take the second pass, and return logs.
+
+        Args:
+            passes: Passes over the members of this worker, after the first.
+            risks: Risks of all members.
+            own: Numbers of the members of this worker, of which there may be none.
+            labels: Labels of all members.
+        """
         model, seen = self.model, {}
 
-        def loss(risks: tf.Tensor, *observed: Any) -> tf.Tensor:
-            seen["risks"], seen["loss"] = risks, survival.cox_loss(risks, *observed)
+        def loss(*data: Any) -> tf.Tensor:
+            seen["loss"] = survival.cox_loss(*data)
             return model.optimizer.scale_loss(seen["loss"])
 
-        members = _Members(handles, self.read)
-        _, gradients = survival.risk_set_gradient(model, members, times, events, loss)
-        self._pending = self._sums.with_more(gradients, len(handles))
-        keras_internals.track_loss(model, seen["loss"], int(events.sum()))
-        logs = model.compute_metrics(None, labels, seen["risks"][:, None], None)
+        times, events = self.observations(labels)
+        _, cotangents = loss_and_cotangents(risks, times, events, loss)
+        gradients = passes.gradients([cotangents[k] for k in own])
+        self._pending = self._sums.with_more(gradients, len(labels))
+        if self.chief:
+            keras_internals.track_loss(model, seen["loss"], int(events.sum()))
+        logs: dict[str, Any] = {}
+        if len(own):
+            found = tf.stack([risks[k] for k in own])[:, None]
+            logs = model.compute_metrics(None, tf.gather(labels, own), found, None)
         return {**logs, "loss": seen["loss"]}
 
     def prepare_test(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
@@ -90,7 +107,7 @@ class RiskSets(Single):
         self._has_metrics = True
 
         def test() -> dict[str, Any]:
-            members = _Members(handles, self.read)
+            members = Members(handles, self.read)
             risks = tf.concat([self.model(each, training=False) for each in members], 0)
             logs: dict[str, Any] = self.model.compute_metrics(None, labels, risks, None)
             self._tested.append((np.asarray(risks)[:, 0], *self.observations(labels)))
@@ -100,11 +117,18 @@ class RiskSets(Single):
 
     def results(self) -> dict[str, float]:
         """Return the metrics since they were reset; of a validation with the loss of all its members."""
-        logs = super().results()
-        if self._tested:
-            risks, times, events = map(np.concatenate, zip(*self._tested, strict=True))
+        logs = self._metrics()
+        if tested := self._observed():
+            risks, times, events = tested
             logs |= as_numbers({"loss": survival.cox_loss(risks, times, events)})
         return logs
+
+    def _metrics(self) -> dict[str, float]:
+        return super().results()
+
+    def _observed(self) -> tuple[np.ndarray, ...]:
+        """Return the risks, times and events of a validation so far; nothing without one."""
+        return tuple(np.concatenate(each) for each in zip(*self._tested, strict=True))
 
 
 def is_informative(times: Any, events: Any) -> bool:
@@ -119,7 +143,7 @@ def is_informative(times: Any, events: Any) -> bool:
     return bool((events & (num_at_risk > 1)).any())
 
 
-class _Members:
+class Members:
     """Inputs of the model, read when they are asked for, as often as they are walked through."""
 
     def __init__(self, handles: Any, read: Callable[[Any], Any]) -> None:

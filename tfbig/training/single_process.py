@@ -16,6 +16,7 @@ from tfbig.training.gradient_sums import Sums
 
 Gradients = Sequence[Any]
 Batches = Sequence[Any]
+SecondPass = Callable[[], Callable[[], dict[str, Any]]]
 
 
 def traced(model: keras.Model, step: Callable[[Any], Any]) -> traced_steps.Traced:
@@ -42,11 +43,15 @@ class Single:
         local_replicas: Indices of the replicas of this worker.
         two_phase: Whether gradients and updates are separate; if not, the optimizer updates the weights inside the
             training step (PatchGD with `accumulate`).
+        prepare_second_pass: Function that is called once all workers have ended the function of `prepare`. It returns
+            the function that computes gradients, which returns no logs if the batch is skipped. By default, the
+            function of `prepare` computes gradients.
     """
 
     single_worker = chief = True
     replicas = 1
     local_replicas = range(1)
+    prepare_second_pass: SecondPass | None = None
 
     def __init__(self, model: keras.Model) -> None:
         replication.check()

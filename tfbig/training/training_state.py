@@ -94,8 +94,28 @@ def check(named: Mapping[str, Any], checkpoint: Checkpoint) -> None:
 def assign(named: Mapping[str, Any], values: Iterable[np.ndarray]) -> None:
     """Assign values from `to_arrays` to variables, in the same order."""
     for variable, array in zip(named.values(), values, strict=True):
-        dtype = tf.as_dtype(variable.dtype)
-        variable.assign(tf.bitcast(array, dtype) if dtype == tf.bfloat16 else array)
+        variable.assign(_value(array, variable.dtype))
+
+
+def assign_sums(named: Mapping[str, Any], values: Iterable[np.ndarray], first: bool) -> None:
+    """Assign values from `to_arrays` that are sums over replicas to the first replica, and 0 to the others.
+
+    Assigning them to the variables of all replicas would divide by the number of replicas, whole numbers too.
+
+    Args:
+        named: Variables of metrics.
+        values: Their values, in the same order.
+        first: Whether the first replica is one of this process.
+    """
+    for variable, array in zip(named.values(), values, strict=True):
+        value = _value(array, variable.dtype)
+        for number, part in enumerate(keras_internals.local_tensors_of([variable])):
+            part.assign(value if first and number == 0 else tf.zeros_like(value))
+
+
+def _value(array: np.ndarray, dtype: Any) -> Any:
+    """Return the value of a variable from that of `to_arrays`."""
+    return tf.bitcast(array, tf.bfloat16) if tf.as_dtype(dtype) == tf.bfloat16 else array
 
 
 class Undo:
@@ -110,11 +130,7 @@ class Undo:
 
     def save(self, variables: Sequence[Any]) -> None:
         """Save the current values of `variables`."""
-        local = [
-            part
-            for v in keras_internals.tensors_of(variables)
-            for part in getattr(v, "values", (v,))
-        ]
+        local = keras_internals.local_tensors_of(variables)
         self._pairs = [(v, tf.convert_to_tensor(v)) for v in local]
 
     def restore(self) -> None:

@@ -54,7 +54,11 @@ def test_what_is_allowed(changes: dict[str, Any]) -> None:
         ),
         (COX | {"accumulate": 1}, "--accumulate 1: is the number of bags of a risk set"),
         (COX | {"batch_size": 4}, "--batch-size 4: --survival-loss cox computes one bag at a time"),
-        (COX | {"strategy": "mirrored"}, "--strategy mirrored: --survival-loss cox"),
+        (COX | {"strategy": "mirrored"}, "--strategy mirrored: the devices of one process would"),
+        (
+            COX | {"strategy": "multiworker", "sync_norm": True},
+            "--sync-norm: workers compute the members of a risk set",
+        ),
         (COX | {"published": True}, "--published: cannot be combined with --survival-loss cox"),
         (COX | {"sum": True}, "--sum: cannot be combined with --survival-loss cox"),
         (COX | {"alpha": 0.1}, "--alpha: is not used by --survival-loss cox"),
@@ -75,6 +79,7 @@ def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
         IMAGES | {"monitor": "concordance", "time_bins": 6},
         COX_OF_IMAGES | {"accumulate": 16},
         COX_OF_IMAGES | {"mode": "patchgd", "batch_size": 8},
+        COX_OF_IMAGES | {"strategy": "multiworker", "accumulate": 16},
         {"target": "regression", "images": "folder", "augment": "slide"},
     ],
 )
@@ -97,6 +102,10 @@ def test_what_is_allowed_of_images(changes: dict[str, Any]) -> None:
         (
             COX_OF_IMAGES | {"mode": "patchgd", "batch_size": 8, "accumulate": 2},
             "--accumulate 2: with --mode patchgd a batch is a risk set",
+        ),
+        (
+            COX_OF_IMAGES | {"mode": "patchgd", "batch_size": 8, "strategy": "multiworker"},
+            "--strategy multiworker: with --mode patchgd and --survival-loss cox, each worker",
         ),
     ],
 )

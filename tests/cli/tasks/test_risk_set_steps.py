@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
+import target_bags
+import target_images
 import tensorflow as tf
+from cli_runs import history, metrics
+from samples import ENVIRONMENT, ROOT
+from worker_processes import ended, free_ports
 
+import train
 from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
 from tfbig.cli.tasks import risk_set_steps
 from tfbig.sources import ArraySource
@@ -52,3 +63,41 @@ def test_gradient_is_that_of_all_members() -> None:
     np.testing.assert_allclose(
         before[:, 0] - model.layers[-1].kernel.numpy()[:, 0], expected, atol=1e-5
     )
+
+
+def workers(count: int, flags: list[str]) -> list[subprocess.Popen[str]]:
+    """Start `train.py` as several workers."""
+    cluster = {"worker": [f"localhost:{port}" for port in free_ports(count)]}
+    configs = [
+        json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}})
+        for i in range(count)
+    ]
+    command = [sys.executable, str(ROOT / "train.py"), *flags, "--strategy", "multiworker"]
+    return [
+        subprocess.Popen(
+            command, env=ENVIRONMENT | {"TF_CONFIG": text}, stderr=subprocess.PIPE, text=True
+        )
+        for text in configs
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["bags", "images"])
+def test_two_workers_end_as_one(task: str, tmp_path: Path) -> None:
+    """They share the members of each risk set: features of bags in plain Keras, and streamed images."""
+    write = target_bags if task == "bags" else target_images
+    flags = [
+        *write.FLAGS,
+        *("--target", "survival", "--survival-loss", "cox", "--batch-size", "1"),
+        *("--accumulate", "8", "--epochs", "2", "--precision", "float64"),
+        *("--data", str(write.write(tmp_path / "data", "survival"))),
+        *(("--mode", "offload") if task == "images" else ()),
+    ]
+    for code, errors in ended(workers(2, [*flags, "--out", str(tmp_path / "two")])):
+        assert code == 0, errors
+    assert train.main([*flags, "--out", str(tmp_path / "one")]) == 0
+    rows, expected = history(tmp_path / "two"), history(tmp_path / "one")
+    for row, other in zip(rows, expected, strict=True):
+        assert row == pytest.approx(other, rel=1e-9)
+    found = metrics(tmp_path / "two")["test_concordance"]
+    assert found == metrics(tmp_path / "one")["test_concordance"]

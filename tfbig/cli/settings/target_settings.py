@@ -130,13 +130,18 @@ def _check_cox(settings: Any) -> None:
     loss = "--survival-loss cox"
     _refuse(settings, ("time_bins", "time_cuts", "alpha"), f"is not used by {loss}. Leave it out.")
     _refuse(settings, ("published", "sum"), f"cannot be combined with {loss}. Leave it out.")
-    if settings.strategy != "none":
-        raise paths.FlagError(
-            f"--strategy {settings.strategy}: {loss} computes a risk set on one worker. Leave it out."
-        )
     if settings.mode == "patchgd":
         _check_batches(settings, loss)
         return
+    if settings.strategy == "mirrored":
+        raise paths.FlagError(
+            f"--strategy mirrored: the devices of one process would compute a risk set of {loss} one after the other. "
+            "Use --strategy multiworker with a process for each device, or --devices."
+        )
+    if settings.sync_norm:
+        raise paths.FlagError(
+            f"--sync-norm: workers compute the members of a risk set of {loss} at different times. Leave it out."
+        )
     item = "bag" if settings.task == "mil" else "image"
     if settings.batch_size != 1:
         raise paths.FlagError(
@@ -152,6 +157,11 @@ def _check_cox(settings: Any) -> None:
 
 def _check_batches(settings: Any, loss: str) -> None:
     """Check that a batch is a risk set."""
+    if settings.strategy != "none":
+        raise paths.FlagError(
+            f"--strategy {settings.strategy}: with --mode patchgd and {loss}, each worker would have risk sets of its "
+            "own. Leave it out."
+        )
     if settings.accumulate != 1:
         raise paths.FlagError(
             f"--accumulate {settings.accumulate}: with --mode patchgd a batch is a risk set of {loss}, expected 1. Set "

@@ -12,7 +12,9 @@ import tensorflow as tf
 from tfbig import sources
 from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
 from tfbig.mil.target_losses import Survival
+from tfbig.system import keras_internals
 from tfbig.training.risk_sets import RiskSets
+from tfbig.training.shared_risk_sets import SharedRiskSets
 
 
 def by_risk_sets(settings: MILSettings | PatchGDSettings) -> bool:
@@ -36,7 +38,12 @@ def worker_of(
     """
     if not by_risk_sets(settings):
         return None
-    return lambda model: RiskSets(model, _observations, _read if dense else None)
+
+    def worker(model: Any) -> RiskSets:
+        kind = RiskSets if keras_internals.strategy_of(model) is None else SharedRiskSets
+        return kind(model, _observations, _read if dense else None)
+
+    return worker
 
 
 def _observations(labels: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
