@@ -23,7 +23,7 @@ from tfbig.geometry.windows import (
     partition,
 )
 from tfbig.network import keras_reader
-from tfbig.network.graph import Graph, axes_of, image_positions
+from tfbig.network.graph import Graph, axes_of
 
 thorough = settings(max_examples=300, deadline=None)
 
@@ -325,7 +325,7 @@ def deepest_fields(graph: Graph, size: int) -> dict[int, ReceptiveField]:
     extents = graph.extents({image: (size, size)})
     fields = {image: ReceptiveField()}
     for node in graph.nodes:
-        positions = image_positions(node)
+        positions = node.image_positions
         if not positions:
             continue
         candidates = []

@@ -6,7 +6,8 @@ import keras
 import pytest
 from graphs import PLENTY, chain, conv, image, make_planner, mse, read, single_convolution, squares
 
-from tfbig.plan.cost import bytes_of, heights_of, operations_of, pixels_of, sweep_limit
+from tfbig.plan.cost import bytes_of, operations_of, sweep_limit
+from tfbig.plan.strip_search import Strips, lengths
 from tfbig.plan.sweeps import schedule
 
 
@@ -26,16 +27,6 @@ def test_sweep_limit() -> None:
     assert sweep_limit(sweep, extents | dict.fromkeys(sweep.observed, (3, 3))) == 3
 
 
-def test_heights_of() -> None:
-    """A halo of one row: the inner strip of three reads two more rows than it owns, the others one."""
-    graph = single_convolution()
-    (sweep,) = schedule(graph)
-    table = sweep.table({0: 10, 1: 10}, 3)
-    owned = heights_of(sweep, table, 1)
-    assert owned.sum() == 10
-    assert (heights_of(sweep, table, 0) - owned).tolist() == [1, 2, 1]
-
-
 def test_operations_of_two_convolutions() -> None:
     """Four strips of 2 rows: the first convolution computes 2 rows twice at 3 borders, and all again backward."""
     start = image()
@@ -43,8 +34,9 @@ def test_operations_of_two_convolutions() -> None:
     graph = read(keras.Model(start, conv(1, "second")(x)))
     (sweep,) = schedule(graph)
     extents = graph.extents(squares(graph, 8))
-    table = sweep.table({v: extents[v][0] for v in sweep.images}, 4)
-    pixels = pixels_of(sweep, extents, table)
+    strips = Strips(graph, sweep, 1, extents, PLENTY, True, frozenset())
+    heights = lengths(strips, 0, 4, range(4))
+    pixels = {v: 8 * int(rows.sum()) for v, rows in heights.items()}
     row = 2 * 8 * (2 * 9)  # two images, 8 columns, multiply-adds of 3 x 3 taps
     assert operations_of(sweep, 2, extents, pixels) == (22 * row, 16 * row, 14 * row)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import keras
 import numpy as np
 import pytest
@@ -148,3 +150,47 @@ def test_representatives(count: int) -> None:
     for quarter in quarters:
         assert set(chosen[quarter]) <= set(quarter)
         assert len(set(chosen[quarter])) == 1
+
+
+def dense_network() -> keras.Model:
+    """Two dense blocks with 3 x 3 convolutions, whose concatenations read every image before them."""
+    x = start = image(4)
+    for block in range(2):
+        for number in range(4):
+            new = conv(4, f"conv{block}_{number}", 3)(layers.Activation("relu")(x))
+            x = layers.Concatenate()([x, new])
+        x = layers.AveragePooling2D(2)(x)
+    return keras.Model(start, x)
+
+
+def residual_network() -> keras.Model:
+    """Residual blocks of which each has a convolution on the short way too."""
+    x = start = image(4)
+    for number in range(4):
+        y = conv(4 << number, f"first{number}", 5)(x)
+        y = conv(4 << number, f"second{number}", 5)(y)
+        x = layers.Add()([y, conv(4 << number, f"short{number}", 1)(x)])
+    return keras.Model(start, x)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("network", [dense_network, residual_network])
+def test_search_finds_the_cuts_of_trying_all(
+    network: Callable[[], keras.Model], training: bool
+) -> None:
+    """What a cut changes is computed once for a sweep; computing it in every round finds the same cuts."""
+    graph = read(network())
+    cuts = cut_search.choose(graph, device_bytes=2**22, training=training)
+    (sweep,) = schedule(graph)
+    extents = graph.extents(squares(graph, 4096))
+    case = cut_search._Case(graph, extents, 2**22, training, cut_search.TWO_CORES)
+    candidates, found = cut_search._candidates(graph, sweep), frozenset[int]()
+    best = case.seconds(case.sweeps(found))
+    while True:
+        tried = ((case.seconds(case.sweeps(found | {v})), v) for v in candidates - found)
+        seconds, value = min(tried, default=(best, -1))
+        if seconds >= best:
+            break
+        best, found = seconds, found | {value}
+    assert cuts == found
+    assert len(cuts) > 1

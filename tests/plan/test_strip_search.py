@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import keras
+import numpy as np
 import pytest
 from graphs import (
     PLENTY,
@@ -35,12 +36,16 @@ from tfbig.errors import BudgetError
 from tfbig.geometry.windows import partition
 from tfbig.network.graph import AT_ONCE
 from tfbig.plan import strip_search
-from tfbig.plan.cost import heights_of
 from tfbig.plan.plan import PAGE_ELEMENTS
 from tfbig.plan.planner import Planner
 from tfbig.plan.strip_search import KERNEL_ELEMENTS, Strips, images_with_gradient
-from tfbig.plan.sweeps import schedule
+from tfbig.plan.sweeps import Sweep, schedule
 from tfbig.system.budget import parse_bytes
+
+
+def heights_of(sweep: Sweep, table: np.ndarray, value: int) -> np.ndarray:
+    """Rows of an image in each strip of a table of `Sweep.table`, which the search does not use."""
+    return table[:, sweep.columns["stop", value]] - table[:, sweep.columns["start", value]]
 
 
 @pytest.mark.parametrize("strip_rows", [1, 3, 8, 64, 100])

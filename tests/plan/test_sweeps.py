@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from keras import layers
 
 from tfbig.geometry.windows import SAME, Interval, Resize, Transposed, Window
-from tfbig.network.graph import Graph, Local, Reduce, Whole, axes_of, image_positions
+from tfbig.network.graph import Graph, Local, Reduce, Whole, axes_of
 from tfbig.plan.cost import sweep_limit
 from tfbig.plan.sweeps import REMAT_DEPTH, Layout, NodeIndex, Store, Sweep, schedule
 
@@ -192,7 +192,7 @@ def check_strip(sweep: Sweep, strip: dict[tuple[object, ...], int], rows: dict[i
         seen[value].append(Interval(strip["own start", value], strip["own stop", value]))
     for node in sweep.locals:
         output = Interval(strip["start", node.output], strip["stop", node.output])
-        for p in image_positions(node):
+        for p in node.image_positions:
             source = node.inputs[p]
             window = axes_of(node, p)[0].needs(output, rows[source])
             view = Interval(*(strip[key, node.output, p] for key in ("start", "stop")))

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.engine.sweep_state import Interval, StripGeometry, Structure, SweepTensors
-from tfbig.network.graph import Graph, Node, image_positions
+from tfbig.network.graph import Graph, Node
 from tfbig.ops.kernels import Copies, InputRows, Strip, take
 from tfbig.plan.sweeps import Sweep
 from tfbig.stores import device_store
@@ -80,7 +80,7 @@ class StripStep:
         """Run the local nodes and return every image of the sweep on the strip, by value."""
         values, geometry = dict(tiles), self.geometry
         for node in self.sweep.locals:
-            images = image_positions(node)
+            images = node.image_positions
             inputs = [
                 self._input_rows(values, node, p) if p in images else self.tensors.wholes[i]
                 for p, i in enumerate(node.inputs)

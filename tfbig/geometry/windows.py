@@ -58,6 +58,11 @@ class Axis(Protocol):
         ...
 
 
+def is_pixelwise(axis: Axis) -> bool:
+    """Return whether output row `i` needs input row `i` alone, so that nothing has to be computed for it."""
+    return isinstance(axis, Window) and axis.kernel == axis.stride == 1 and not any(axis.pads(1))
+
+
 @dataclass(frozen=True)
 class Window:
     """Sliding window of a convolution, pooling, padding or cropping layer along one axis.

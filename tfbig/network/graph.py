@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar, cast
 
 from tfbig.geometry.windows import SAME, Axis
@@ -193,6 +194,15 @@ class Node:
     layer: str = ""
     kind: Any = None
 
+    @cached_property
+    def image_positions(self) -> tuple[int, ...]:
+        """Positions of the inputs that are images."""
+        if isinstance(self.op, Whole):
+            return ()
+        if isinstance(self.op, Reduce):
+            return tuple(range(len(self.inputs)))
+        return tuple(p for p, axes in enumerate(self.op.axes) if axes is not None)
+
 
 @dataclass(eq=False)
 class Graph:
@@ -339,7 +349,7 @@ class Graph:
         for node in self.nodes:
             sizes_of_output = [
                 output_extent(node, position, extents[node.inputs[position]])
-                for position in image_positions(node)
+                for position in node.image_positions
             ]
             if isinstance(node.op, Local):
                 extents[node.output] = _common_size(node.name, sizes_of_output)
@@ -365,15 +375,6 @@ def values_with_gradient(
         if not stops and any(sources):
             values.add(node.output)
     return frozenset(values)
-
-
-def image_positions(node: Node) -> list[int]:
-    """Return the positions of the inputs of a node that are images."""
-    if isinstance(node.op, Whole):
-        return []
-    if isinstance(node.op, Reduce):
-        return list(range(len(node.inputs)))
-    return [p for p, axes in enumerate(node.op.axes) if axes is not None]
 
 
 def axes_of(node: Node, position: int) -> tuple[Axis, ...]:

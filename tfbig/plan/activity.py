@@ -19,7 +19,7 @@ import numpy as np
 from tfbig.geometry.background import Background, BoolArray
 from tfbig.geometry.reach import Reach
 from tfbig.geometry.windows import Interval, Size, partition
-from tfbig.network.graph import Graph, Node, axes_of, image_positions
+from tfbig.network.graph import Graph, Node, axes_of
 from tfbig.plan.sweeps import Layout, Sweep
 
 Reaches = tuple[Reach, ...]
@@ -239,7 +239,7 @@ class Activity:
         if not node.op.uniform:
             self._stops.append(node.layer)
             return None
-        for p in image_positions(node):
+        for p in node.image_positions:
             source, axes = node.inputs[p], axes_of(node, p)
             depends = local[source]
             if depends is None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-import numpy as np
-
 from tfbig.geometry.windows import Size
 from tfbig.network.graph import Graph, Local, Whole
 from tfbig.plan.sweeps import Sweep
@@ -48,35 +46,6 @@ def bytes_of(
     """
     image = graph.values[value]
     return batch * prod(extents[value]) * image.channels * itemsize(dtype or image.dtype)
-
-
-def heights_of(sweep: Sweep, table: np.ndarray, value: int) -> np.ndarray:
-    """Return the rows of an image in each strip.
-
-    Args:
-        sweep: The sweep.
-        table: Geometry of its strips, see `Sweep.table`.
-        value: The image.
-
-    Returns:
-        Number of rows, `[strips]` int64.
-    """
-    stop, start = (table[:, sweep.columns[key, value]] for key in ("stop", "start"))
-    return stop.astype(np.int64) - start
-
-
-def pixels_of(sweep: Sweep, extents: Mapping[int, Size], table: np.ndarray) -> dict[int, int]:
-    """Return the pixels of every image of a sweep in all strips together, rows that several compute included.
-
-    Args:
-        sweep: The sweep.
-        extents: Size of every image.
-        table: Geometry of its strips, see `Sweep.table`.
-
-    Returns:
-        `{image: pixels}`.
-    """
-    return {v: int(heights_of(sweep, table, v).sum()) * prod(extents[v][1:]) for v in sweep.images}
 
 
 def operations_of(

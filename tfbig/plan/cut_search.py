@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import cast
+from math import fsum, inf, prod
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from tfbig.geometry.windows import Size
-from tfbig.network.graph import Graph, Local, Node, axes_of, image_positions, output_extent
-from tfbig.plan.cost import bytes_of, operations_of, pixels_of
+from tfbig.network.graph import Graph, Local, Node, axes_of, output_extent
+from tfbig.plan.cost import bytes_of, operations_of
 from tfbig.plan.plan import Rates
-from tfbig.plan.strip_search import Strips
+from tfbig.plan.strip_search import Strips, lengths
 from tfbig.plan.sweeps import Sweep, schedule
 from tfbig.system.budget import DEFAULT_STRIPS
 
@@ -105,7 +107,7 @@ def _propagate(graph: Graph, sizes: dict[int, Size]) -> None:
     while len(sizes) > before:
         before = len(sizes)
         for node in graph.nodes:
-            sources = [(p, node.inputs[p]) for p in image_positions(node)]
+            sources = [(p, node.inputs[p]) for p in node.image_positions]
             outputs = [output_extent(node, p, sizes[v]) for p, v in sources if v in sizes]
             outputs += [sizes[node.output]] if node.output in sizes else []
             for p, v in sources if outputs else []:
@@ -155,21 +157,36 @@ class _Case:
     device_bytes: int
     training: bool
     rates: Rates
-    cache: dict[Sweep, float] = field(default_factory=dict)
+    numbers: dict[Sweep, int] = field(default_factory=dict)
+    """Number of each sweep so far; hashing a sweep takes long."""
+    costs: list[float] = field(default_factory=list)
+    """Predicted seconds of each sweep, by its number."""
+    images: list[frozenset[int]] = field(default_factory=list)
+    """Images that each sweep computes, by its number."""
 
-    def seconds(self, cuts: frozenset[int]) -> float:
-        """Return the predicted seconds of the sweep with these cut points."""
-        sweeps = schedule(self.graph, cuts)
-        return sum(self._sweep_seconds(replace(sweep, index=0)) for sweep in sweeps)
+    def sweeps(self, cuts: frozenset[int]) -> list[int]:
+        """Return the numbers of the sweeps with these cut points."""
+        return [self._number(replace(s, index=0)) for s in schedule(self.graph, cuts)]
 
-    def _sweep_seconds(self, sweep: Sweep) -> float:
-        if sweep not in self.cache:
-            self.cache[sweep] = self._predict(sweep)
-        return self.cache[sweep]
+    def _number(self, sweep: Sweep) -> int:
+        number = self.numbers.setdefault(sweep, len(self.costs))
+        if number == len(self.costs):
+            self.costs.append(self._predict(sweep))
+            self.images.append(frozenset(n.output for n in sweep.locals))
+        return number
+
+    def seconds(self, sweeps: Iterable[int], less: Iterable[int] = ()) -> float:
+        """Return the predicted seconds of some sweeps less those of others; the sum is exact, in any order."""
+        return fsum([*(self.costs[s] for s in sweeps), *(-self.costs[s] for s in less)])
+
+    def holders(self, value: int, sweeps: list[int]) -> tuple[int, ...]:
+        """Return those of some sweeps that compute an image, each with the next one, which may change with it."""
+        places = (i for i, s in enumerate(sweeps) if value in self.images[s])
+        return tuple(s for i in places for s in sweeps[i : i + 2])
 
     def _predict(self, sweep: Sweep) -> float:
         graph, extents, rates = self.graph, self.extents, self.rates
-        count = Strips(
+        strips = Strips(
             graph=graph,
             sweep=sweep,
             batch=1,
@@ -177,13 +194,12 @@ class _Case:
             allowed_bytes=self.device_bytes,
             training=self.training,
             with_gradient=frozenset(extents),
-        ).about(LEAST_STRIPS)
-        chosen = _representatives(count)
-        lines = sorted(set(chosen.tolist()))
-        table = sweep.table({v: extents[v][0] for v in sweep.images}, count, lines)
-        table = table[np.searchsorted(lines, chosen)]
+        )
+        count = strips.about(LEAST_STRIPS)
+        each, times = np.unique(_representatives(count), return_counts=True)
+        heights = lengths(strips, 0, count, each)
+        pixels = {v: int((n * times).sum()) * prod(extents[v][1:]) for v, n in heights.items()}
         moved = sum(bytes_of(graph, v, 1, extents) for v in (*sweep.writes, *sweep.reads))
-        pixels = pixels_of(sweep, extents, table)
         operations, _, recomputed = operations_of(sweep, 1, extents, pixels)
         if not self.training:
             return operations / rates.operations + moved / rates.copies
@@ -203,13 +219,67 @@ def _representatives(count: int) -> np.ndarray:
 
 
 def _cuts(case: _Case, candidates: frozenset[int], report: Callable[[], None]) -> frozenset[int]:
+    """Add the cut point that saves most until none saves time."""
     cuts: frozenset[int] = frozenset()
-    best = case.seconds(cuts)
+    sweeps = case.sweeps(cuts)
+    changes = _Changes(case, report)
     while True:
-        seconds, value = best, -1
-        for candidate in candidates - cuts:
-            report()
-            seconds, value = min((seconds, value), (case.seconds(cuts | {candidate}), candidate))
+        best = case.seconds(sweeps)
+        seconds, value = changes.best(cuts, candidates, sweeps)
+        new = case.sweeps(cuts | {value})
+        if (seconds >= best or seconds != case.seconds(new)) and cuts:
+            changes.known.clear()  # some change was computed beside other sweeps than now
+            seconds, value = changes.best(cuts, candidates, sweeps)
+            new = case.sweeps(cuts | {value})
         if seconds >= best:
             return cuts
-        best, cuts = seconds, cuts | {value}
+        cuts, sweeps = cuts | {value}, new
+
+
+class _Change(NamedTuple):
+    """Numbers of the sweeps that a cut adds and removes."""
+
+    added: list[int]
+    removed: list[int]
+
+
+class _Changes:
+    """What cuts change, which is computed once for the sweeps that hold a cut, and again when these have been cut.
+
+    A cut changes these sweeps and, where a branch lies beside them, those after them; seldom others. Computing all
+    changes in every round finds the same cuts, or cuts that are a few thousandths faster, in three to six times the
+    time.
+
+    Args:
+        case: The sweep to cut.
+        report: Called for each change that is computed.
+    """
+
+    def __init__(self, case: _Case, report: Callable[[], None]) -> None:
+        self.case, self.report = case, report
+        self.known: dict[tuple[int, tuple[int, ...]], _Change] = {}
+
+    def best(
+        self, cuts: frozenset[int], candidates: frozenset[int], sweeps: list[int]
+    ) -> tuple[float, int]:
+        """Return the predicted seconds with the cut that saves most, and this cut.
+
+        Args:
+            cuts: The cuts so far.
+            candidates: All cuts.
+            sweeps: Numbers of the sweeps with the cuts so far.
+        """
+        found = inf, -1
+        for value in candidates - cuts:
+            key = value, self.case.holders(value, sweeps)
+            if key not in self.known:
+                self.report()
+                self.known[key] = _change(sweeps, self.case.sweeps(cuts | {value}))
+            added, removed = self.known[key]
+            found = min(found, (self.case.seconds([*sweeps, *added], removed), value))
+        return found
+
+
+def _change(old: list[int], new: list[int]) -> _Change:
+    before, after = Counter(old), Counter(new)
+    return _Change([*(after - before).elements()], [*(before - after).elements()])

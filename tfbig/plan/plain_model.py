@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 
 from tfbig.geometry.windows import Size
-from tfbig.network.graph import Graph, Local, Whole, image_positions
+from tfbig.network.graph import Graph, Local, Whole
 from tfbig.plan.cost import bytes_of, operations_of
 from tfbig.plan.lifetimes import Moment, Timeline
 from tfbig.plan.limits import Projected
@@ -109,7 +109,7 @@ def peak_bytes(graph: Graph, batch: int, extents: Mapping[int, Size], training: 
             live += sizes[node.output]
             most = max(most, live)
         done = (
-            set() if isinstance(node.op, Whole) else {node.inputs[p] for p in image_positions(node)}
+            set() if isinstance(node.op, Whole) else {node.inputs[p] for p in node.image_positions}
         )
         live -= sum(sizes[v] for v in done if last[v] == at and v not in graph.outputs)
     return most + largest  # a padded copy, or a buffer of a convolution

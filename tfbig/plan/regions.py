@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 
 from tfbig.geometry.windows import Interval, Resize, Size, Transposed, Window
-from tfbig.network.graph import Graph, axes_of, image_positions
+from tfbig.network.graph import Graph, axes_of
 from tfbig.plan.sweeps import Sweep, schedule
 
 Rectangle = tuple[Interval, ...]
@@ -113,7 +113,7 @@ def _strides(graph: Graph) -> dict[int, tuple[Fraction, ...]] | None:
     """Return the rows of the input between consecutive rows of each image, along each axis; None if one has none."""
     strides = {graph.inputs[0]: (Fraction(1),) * graph.spatial}
     for node in graph.nodes:
-        for position in image_positions(node):
+        for position in node.image_positions:
             before = strides.get(node.inputs[position])
             axes = axes_of(node, position)
             if before is None or len(axes) != graph.spatial:

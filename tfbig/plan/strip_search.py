@@ -137,6 +137,7 @@ class Strips:
         few = min(least, most)
         if few == most:
             return most
+        _find_tallest(self, [most, few])
         smallest, larger = self._working_set(most), self._working_set(few)
         share = (larger - smallest) / (1 / few - 1 / most)
         halo = smallest - share / most

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfbig.geometry.windows import Interval, Number, Size, clip, partition
-from tfbig.network.graph import Graph, Local, Node, Reduce, Whole, axes_of, image_positions
+from tfbig.geometry.windows import Interval, Number, Size, clip, is_pixelwise, partition
+from tfbig.network.graph import Graph, Local, Node, Reduce, Whole, axes_of
 
 REMAT_DEPTH = 4
 """Longest chain of cheap nodes that later sweeps rematerialise rather than read; the fastest choice."""
@@ -98,7 +98,7 @@ class Sweep:
         for value in self.observed:
             counts[value] += 1
         for node in self.locals:
-            for p in image_positions(node):
+            for p in node.image_positions:
                 counts[node.inputs[p]] += 1
         return counts
 
@@ -119,7 +119,7 @@ class Sweep:
         for value in self.observed:
             keys += [("own start", value), ("own stop", value)]
         for node in self.locals:
-            for p in image_positions(node):
+            for p in node.image_positions:
                 keys += [(name, node.output, p) for name in ("start", "stop", "before", "after")]
         return {key: column for column, key in enumerate(keys)}
 
@@ -237,10 +237,9 @@ class Sweep:
         """
         need = dict(owned)
         for node in reversed(self.locals):
-            for p in image_positions(node):
+            for p in node.image_positions:
                 source = node.inputs[p]
-                window = axes_of(node, p)[axis].needs(need[node.output], rows[source])
-                inside = window.clip(rows[source])
+                _, inside = _window(node, p, axis, need[node.output], rows)
                 need[source] = need[source].hull(inside) if source in need else inside
         return need
 
@@ -259,17 +258,28 @@ class Sweep:
         for value in self.observed:
             geometry["own start", value], geometry["own stop", value] = owned[value]
         for node in self.locals:
-            for p in image_positions(node):
-                extent = rows[node.inputs[p]]
-                window = axes_of(node, p)[axis].needs(need[node.output], extent)
-                inside = window.clip(extent)
+            for p in node.image_positions:
+                window, inside = _window(node, p, axis, need[node.output], rows)
                 geometry["start", node.output, p], geometry["stop", node.output, p] = inside
+                if window is inside:
+                    continue  # no padding
                 most = np.maximum(window.size, 0)
                 geometry["before", node.output, p] = clip(inside.start - window.start, 0, most)
                 geometry["after", node.output, p] = clip(window.stop - inside.stop, 0, most)
         for value in self.images:
             geometry["start", value], geometry["stop", value] = need[value]
         return geometry
+
+
+def _window(
+    node: Node, position: int, axis: int, need: Interval, rows: Mapping[int, int]
+) -> tuple[Interval, Interval]:
+    """Return the rows of one input that some rows of the output need: with padding, and those inside of the image."""
+    extent, along = rows[node.inputs[position]], axes_of(node, position)[axis]
+    if is_pixelwise(along) and extent == rows[node.output]:
+        return need, need
+    window = along.needs(need, extent)
+    return window, window.clip(extent)
 
 
 def schedule(
@@ -412,7 +422,7 @@ class NodeIndex:
                 reads.add(value)
                 continue
             nodes.append(node)
-            fresh = {node.inputs[p] for p in image_positions(node)} - seen
+            fresh = {node.inputs[p] for p in node.image_positions} - seen
             seen |= fresh
             waiting += sorted(fresh)
         return nodes, reads
