@@ -4,7 +4,7 @@ Usage: worker.py SETTINGS, as JSON:
 
 strategy: "none", "mirrored" (several CPU devices of one process) or "multiworker" (with `TF_CONFIG`)
 replicas: number of devices of "mirrored"
-model: a key of `MODELS`; float64. Of risks, a batch is a risk set of Cox's loss
+model: a key of `MODELS`; float64. For models of risks, a batch is a risk set of Cox's loss
 norm: "none", "replica" or "all": the replicas over which BatchNormalization computes its statistics
 accumulate, epochs, images: numbers
 out: folder for `weights-<worker>.npz`, `rows-<worker>.json` and `checkpoints`

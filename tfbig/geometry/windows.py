@@ -59,7 +59,7 @@ class Axis(Protocol):
 
 
 def is_pixelwise(axis: Axis) -> bool:
-    """Return whether output row `i` needs input row `i` alone, so that nothing has to be computed for it."""
+    """Return whether output row `i` depends on input row `i` only."""
     return isinstance(axis, Window) and axis.kernel == axis.stride == 1 and not any(axis.pads(1))
 
 

@@ -158,11 +158,11 @@ class _Case:
     training: bool
     rates: Rates
     numbers: dict[Sweep, int] = field(default_factory=dict)
-    """Number of each sweep so far; hashing a sweep takes long."""
+    """Index of each sweep; sweeps are compared by index, because hashing them is slow."""
     costs: list[float] = field(default_factory=list)
-    """Predicted seconds of each sweep, by its number."""
+    """Predicted seconds of each sweep, by its index."""
     images: list[frozenset[int]] = field(default_factory=list)
-    """Images that each sweep computes, by its number."""
+    """Images that each sweep computes, by its index."""
 
     def sweeps(self, cuts: frozenset[int]) -> list[int]:
         """Return the numbers of the sweeps with these cut points."""
@@ -175,12 +175,12 @@ class _Case:
             self.images.append(frozenset(n.output for n in sweep.locals))
         return number
 
-    def seconds(self, sweeps: Iterable[int], less: Iterable[int] = ()) -> float:
-        """Return the predicted seconds of some sweeps less those of others; the sum is exact, in any order."""
-        return fsum([*(self.costs[s] for s in sweeps), *(-self.costs[s] for s in less)])
+    def seconds(self, sweeps: Iterable[int], minus: Iterable[int] = ()) -> float:
+        """Return the predicted seconds of `sweeps` minus those of `minus`; independent of the order."""
+        return fsum([*(self.costs[s] for s in sweeps), *(-self.costs[s] for s in minus)])
 
     def holders(self, value: int, sweeps: list[int]) -> tuple[int, ...]:
-        """Return those of some sweeps that compute an image, each with the next one, which may change with it."""
+        """Return the sweeps that compute an image, each followed by the next sweep, which a cut may also change."""
         places = (i for i, s in enumerate(sweeps) if value in self.images[s])
         return tuple(s for i in places for s in sweeps[i : i + 2])
 
@@ -228,7 +228,7 @@ def _cuts(case: _Case, candidates: frozenset[int], report: Callable[[], None]) -
         seconds, value = changes.best(cuts, candidates, sweeps)
         new = case.sweeps(cuts | {value})
         if (seconds >= best or seconds != case.seconds(new)) and cuts:
-            changes.known.clear()  # some change was computed beside other sweeps than now
+            changes.cache.clear()  # a cached change was computed with other neighbouring sweeps
             seconds, value = changes.best(cuts, candidates, sweeps)
             new = case.sweeps(cuts | {value})
         if seconds >= best:
@@ -244,11 +244,10 @@ class _Change(NamedTuple):
 
 
 class _Changes:
-    """What cuts change, which is computed once for the sweeps that hold a cut, and again when these have been cut.
+    """Cache of the effects of cuts: each is computed once, and again when a sweep that contains the cut has changed.
 
-    A cut changes these sweeps and, where a branch lies beside them, those after them; seldom others. Computing all
-    changes in every round finds the same cuts, or cuts that are a few thousandths faster, in three to six times the
-    time.
+    A cut rarely affects other sweeps than these and, where branches are parallel, the next one. Computing all effects
+    in every round takes three to six times as long.
 
     Args:
         case: The sweep to cut.
@@ -257,7 +256,7 @@ class _Changes:
 
     def __init__(self, case: _Case, report: Callable[[], None]) -> None:
         self.case, self.report = case, report
-        self.known: dict[tuple[int, tuple[int, ...]], _Change] = {}
+        self.cache: dict[tuple[int, tuple[int, ...]], _Change] = {}
 
     def best(
         self, cuts: frozenset[int], candidates: frozenset[int], sweeps: list[int]
@@ -269,13 +268,13 @@ class _Changes:
             candidates: All cuts.
             sweeps: Numbers of the sweeps with the cuts so far.
         """
-        found = inf, -1
+        found, counts = (inf, -1), Counter(sweeps)
         for value in candidates - cuts:
             key = value, self.case.holders(value, sweeps)
-            if key not in self.known:
+            if key not in self.cache or Counter(self.cache[key].removed) - counts:
                 self.report()
-                self.known[key] = _change(sweeps, self.case.sweeps(cuts | {value}))
-            added, removed = self.known[key]
+                self.cache[key] = _change(sweeps, self.case.sweeps(cuts | {value}))
+            added, removed = self.cache[key]
             found = min(found, (self.case.seconds([*sweeps, *added], removed), value))
         return found
 

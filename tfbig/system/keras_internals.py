@@ -116,6 +116,19 @@ def compiled_metrics(model: keras.Model) -> Any:
     return getattr(model, "_compile_metrics", None)
 
 
+def build_metrics(model: keras.Model, labels: Any, outputs: Any) -> None:
+    """Create the variables of the compiled metrics of a model.
+
+    Args:
+        model: The compiled model.
+        labels: Labels of a batch.
+        outputs: Outputs of the model for a batch.
+    """
+    metrics = model._compile_metrics
+    if metrics is not None and not metrics.built:
+        metrics.build(labels, outputs)
+
+
 def track_loss(model: keras.Model, loss: Any, batch: Any) -> None:
     """Update the mean loss of an epoch with that of a batch.
 

@@ -54,8 +54,8 @@ class Loop:
         alike: Settings that must be equal on all workers, in addition to the images, as JSON can represent them.
         verbose: Progress output as in `fit`: 0, 1 or 2.
         clock: Function that returns the time in seconds.
-        worker: Function from the model to the only worker, which computes its steps in another way than `fit`; by
-            default that of the strategy.
+        worker: Function that creates the worker from the model. The worker may compute steps in another way than
+            `fit`. By default, it is that of the strategy.
 
     Attributes:
         place: Position of the training: `place.epoch` finished epochs and `place.step` batches of the next.
@@ -189,7 +189,7 @@ class Loop:
     def _run_epoch(self) -> None:
         place = self.place
         if place.step == 0:
-            self.model.reset_metrics()
+            self.worker.reset(self.training.steps)
         self.callbacks.on_epoch_begin(place.epoch)
         if place.step < self.training.steps:
             self._train()
@@ -228,7 +228,12 @@ class Loop:
         try:
             logs, learned = self._on_all_workers(lambda: self._first_phase(rounds, size, undo))
             if learned and (prepare := self.worker.prepare_second_pass):
-                logs, learned = self._on_all_workers(lambda: self._second_pass(prepare, undo))
+                logs, _ = self._on_all_workers(lambda: self._second_pass(prepare))
+                (skipped,) = self.worker.any_worker(not logs)
+                learned = not skipped
+                if skipped:
+                    undo.restore()
+                    self.worker.skip()
         except BaseException:
             undo.restore()
             raise
@@ -281,11 +286,13 @@ class Loop:
         self._check(logs)
         return logs
 
-    def _second_pass(self, prepare: SecondPass, undo: training_state.Undo) -> dict[str, float]:
-        """Compute the gradients after the first pass of all workers, and return logs; without, the round is skipped."""
-        logs = as_numbers(tf_errors.retry_with_less_memory(self.model, prepare()))
-        if not logs:
-            undo.restore()
+    def _second_pass(self, prepare: SecondPass) -> dict[str, float]:
+        """Compute the gradients after the first pass of all workers. Return logs; empty logs skip the round."""
+        try:
+            logs = as_numbers(tf_errors.retry_with_less_memory(self.model, prepare()))
+        except SourceError as error:
+            self._skip_or_raise(error)
+            return {}
         self._check(logs)
         return logs
 
@@ -358,7 +365,7 @@ class Loop:
         validation = self.validation
         if validation is None:
             return {}
-        self.model.reset_metrics()
+        self.worker.reset(validation.steps)
         self.callbacks.on_test_begin()
         self._on_all_workers(lambda: self._test(validation))
         metrics = self.worker.results()
@@ -372,16 +379,16 @@ class Loop:
             self.callbacks.on_test_batch_begin(step)
             logs: dict[str, float] = {}
             try:
-                logs = self._test_round(*rounds.read(step))
+                logs = self._test_round(*rounds.read(step), step)
             except SourceError as error:
                 self._skip_or_raise(error)
             self.callbacks.on_test_batch_end(step, logs)
 
-    def _test_round(self, batches: list[Any], specs: Any) -> dict[str, float]:
+    def _test_round(self, batches: list[Any], specs: Any, step: int) -> dict[str, float]:
         """Update the metrics with the batches of a round and return logs; if one fails, with none of them."""
 
         def run() -> dict[str, float]:
-            ready = self.worker.prepare_test(batches, specs)
+            ready = self.worker.prepare_test(batches, specs, step)
             undo = training_state.Undo()
             undo.save(training_state.others_of(self.model))
             try:

@@ -75,6 +75,10 @@ class Replicas:
             if not model.optimizer.built:
                 model.optimizer.build(model.trainable_variables)
 
+    def reset(self, steps: int) -> None:
+        """Reset the metrics."""
+        self.model.reset_metrics()
+
     def prepare(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
         """Return the traced first phase of a step, which computes gradients and returns logs."""
         if not batches:
@@ -132,7 +136,7 @@ class Replicas:
         with self.strategy.scope():
             self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
 
-    def prepare_test(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
+    def prepare_test(self, batches: Batches, specs: Any, step: int) -> Callable[[], dict[str, Any]]:
         """Return the traced test step, which updates the metrics and returns logs."""
         if not batches:
             return dict
@@ -216,7 +220,7 @@ class Replicas:
         self._sums = [first if r == 0 else Sums() for r in self.local_replicas]
 
     def set_local_sums(self, sums: Sequence[Sums]) -> None:
-        """Set the accumulated gradients of each replica of this worker, which it has computed in another way."""
+        """Set the accumulated gradients of each replica of this worker, computed outside of `prepare`."""
         self._sums = list(sums)
         if not self._agreed:
             self._has_gradient = [g is not None for g in sums[0].gradients]

@@ -25,7 +25,7 @@ class RiskSets(Single):
 
     A batch is a risk set: handles `[n]` of its members, and labels. The gradient is exact, in the memory of one member
     (`tfbig.survival.risk_set_gradient`); a stop within a step undoes the step. A risk set without an event that another
-    member has survived or was censored after teaches nothing: it makes no step, and has no part in the metrics.
+    member has survived or was censored after has no gradient: it makes no step, and has no part in the metrics.
 
     The loss of an epoch is that of all risk sets, for each event; the loss of a validation is that of all its members
     as one risk set.
@@ -49,11 +49,15 @@ class RiskSets(Single):
         self._tested: list[tuple[np.ndarray, ...]] = []  # risks, times and events of a validation
         self._has_metrics = False
 
+    def reset(self, steps: int) -> None:
+        """Reset the metrics, and forget the risks of the last validation."""
+        super().reset(steps)
+        self._tested = []
+
     def prepare(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
         """Return the first phase of the step on a risk set, which computes its gradient and returns logs."""
         ((handles, labels, *_),) = batches
         times, events = self.observations(labels)
-        self._tested = []
         self._create_metrics(labels)
 
         def first_phase() -> dict[str, Any]:
@@ -61,26 +65,25 @@ class RiskSets(Single):
                 self._pending = self._sums
                 return {}
             passes = Passes(self.model, Members(handles, self.read))
-            return self._learn(passes, passes.risks(), range(len(labels)), labels)
+            return self._second_pass(passes, passes.risks(), range(len(labels)), labels)
 
         return first_phase
 
     def _create_metrics(self, labels: Any) -> None:
         """Create the variables of the metrics, which a checkpoint of the middle of an epoch restores."""
         if not self._has_metrics:
-            self.model.compute_metrics(None, labels[:1], tf.zeros([1, 1]), None)
-            self.model.reset_metrics()
+            keras_internals.build_metrics(self.model, labels[:1], tf.zeros([1, 1]))
         self._has_metrics = True
 
-    def _learn(
-        self, passes: Passes, risks: Sequence[Any], own: Sequence[int], labels: Any
+    def _second_pass(
+        self, passes: Passes, risks: Sequence[Any], own_members: Sequence[int], labels: Any
     ) -> dict[str, Any]:
         """Take the second pass, and return logs.
 
         Args:
             passes: Passes over the members of this worker, after the first.
             risks: Risks of all members.
-            own: Numbers of the members of this worker, of which there may be none.
+            own_members: Numbers of the members of this worker, of which there may be none.
             labels: Labels of all members.
         """
         model, seen = self.model, {}
@@ -91,20 +94,20 @@ class RiskSets(Single):
 
         times, events = self.observations(labels)
         _, cotangents = loss_and_cotangents(risks, times, events, loss)
-        gradients = passes.gradients([cotangents[k] for k in own])
+        gradients = passes.gradients([cotangents[k] for k in own_members])
         self._pending = self._sums.with_more(gradients, len(labels))
         if self.chief:
             keras_internals.track_loss(model, seen["loss"], int(events.sum()))
         logs: dict[str, Any] = {}
-        if len(own):
-            found = tf.stack([risks[k] for k in own])[:, None]
-            logs = model.compute_metrics(None, tf.gather(labels, own), found, None)
+        if len(own_members):
+            found = tf.stack([risks[k] for k in own_members])[:, None]
+            logs = model.compute_metrics(None, tf.gather(labels, own_members), found, None)
         return {**logs, "loss": seen["loss"]}
 
-    def prepare_test(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
+    def prepare_test(self, batches: Batches, specs: Any, step: int) -> Callable[[], dict[str, Any]]:
         """Return the test step, which updates the metrics and remembers the risks."""
         ((handles, labels, *_),) = batches
-        self._has_metrics = True
+        self._create_metrics(labels)
 
         def test() -> dict[str, Any]:
             members = Members(handles, self.read)

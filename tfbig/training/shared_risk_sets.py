@@ -27,10 +27,11 @@ class SharedRiskSets(RiskSets):
         risks = sum over workers of (risks of its members, 0 for others)        # [n]
         gradient = sum over workers of (sum over its members k of cotangents[k] * gradient of risk k)
 
-    So the gradient is that of `RiskSets`, whatever the number of workers, but for random layers: a worker draws for
-    its first member what the others draw for theirs. A validation is shared member by member.
+    The gradient equals that of `RiskSets` for any number of workers, except with random layers: all workers draw the
+    same numbers for their first members, for their second members, and so on. Moving statistics are averaged over
+    workers. A validation is shared member by member.
 
-    A member that one worker cannot read leaves out its set on all of them.
+    If one worker cannot read a member, all workers skip its risk set.
 
     Args:
         model: Compiled model, with one risk for each member, created in the scope of the strategy.
@@ -50,116 +51,131 @@ class SharedRiskSets(RiskSets):
         read: Callable[[Any], Any] | None = None,
     ) -> None:
         _check(model)
-        self._team = Replicas(model)
+        self._replicas = Replicas(model)
         super().__init__(model, observations, read)
-        self.chief, self.single_worker = self._team.chief, self._team.single_worker
-        self._number, self._workers = self._team.local_replicas.start, self._team.replicas
+        self.chief, self.single_worker = self._replicas.chief, self._replicas.single_worker
+        self._rank, self._workers = self._replicas.local_replicas.start, self._replicas.replicas
         self.prepare_second_pass = self._exchange
-        self._set: _RiskSet | None = None
-        self._validated: dict[bytes, int] = {}  # place of each member of a validation
+        self._risk_set: _RiskSet | None = None
+        self._steps = 0  # members of a validation
         self._places: list[int] = []  # of the members that this worker has tested
 
+    def reset(self, steps: int) -> None:
+        """Reset the metrics, and forget the risks of the last validation."""
+        super().reset(steps)
+        self._steps, self._places = steps, []
+
     def prepare(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
-        """Return the first pass over the members of this worker; without logs, the set teaches nothing."""
+        """Return the first pass over the members of this worker; its logs are empty if the risk set has no gradient."""
         ((handles, labels, *_),) = batches
-        self._tested, self._places, self._validated = [], [], {}
-        with self._replica():
-            self._create_metrics(labels)
+        self._create_metrics(labels)
 
         def first_pass() -> dict[str, Any]:
             self.skip()
             if not is_informative(*self.observations(labels)):
                 return {}
-            own = range(self._number, len(labels), self._workers)
-            with self._replica():
+            own = range(self._rank, len(labels), self._workers)
+            with self._as_replica():
                 passes = Passes(self.model, Members([handles[k] for k in own], self.read))
-                self._set = _RiskSet(passes, own, passes.risks(), labels)
+                found = passes.risks()
+            risks = np.zeros(len(labels))
+            risks[own] = found
+            dtype = found[0].dtype if found else tf.float64
+            self._risk_set = _RiskSet(passes, own, risks, dtype, labels)
             return {"members": len(own)}
 
         return first_pass
 
+    def _create_metrics(self, labels: Any) -> None:
+        with self._replicas.strategy.scope():
+            super()._create_metrics(labels)
+
     def skip(self) -> None:
         """Discard the risks and the gradients of the last set."""
         super().skip()
-        self._set = None
+        self._risk_set = None
 
     def _exchange(self) -> Callable[[], dict[str, Any]]:
         """Exchange the risks, and return the second pass, which computes gradients and returns logs.
 
-        It returns no logs if another worker has skipped this set.
+        Its logs are empty if another worker has skipped this set.
         """
-        (incomplete,) = self.any_worker(self._set is None)
-        if incomplete or self._set is None:
+        (incomplete,) = self.any_worker(self._risk_set is None)
+        if incomplete or self._risk_set is None:
             self.skip()
             return dict
-        passes, own, found, labels = self._set
-        known = np.zeros(len(labels))
-        known[own] = found
-        risks = tf.cast(self._team.total(known), found[0].dtype if found else tf.float32)
+        passes, own, own_risks, dtype, labels = self._risk_set
+        risks = tf.cast(self._replicas.total(own_risks), dtype)
 
         def second_pass() -> dict[str, Any]:
-            with self._replica():
-                return self._learn(passes, risks, own, labels)
+            with self._as_replica():
+                return self._second_pass(passes, risks, own, labels)
 
         return second_pass
 
     def apply(self) -> None:
         """Update the weights of all workers with the sum of their gradients."""
-        self._team.set_local_sums([self._sums])
-        self._team.apply()
+        self._replicas.set_local_sums([self._sums])
+        self._replicas.apply()
         self._sums = Sums()
 
     def finalize(self) -> None:
         """Set the final weights, such as the averages of an optimizer with `use_ema`."""
-        self._team.finalize()
+        self._replicas.finalize()
 
-    def prepare_test(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
-        """Return the test step on one member, which one of the workers computes."""
-        ((handles, *_),) = batches
-        place = self._validated.setdefault(handles.numpy()[0], len(self._validated))
-        run = super().prepare_test(batches, specs)
-        if place % self._workers != self._number:
+    def prepare_test(self, batches: Batches, specs: Any, step: int) -> Callable[[], dict[str, Any]]:
+        """Return the test step on one member, which one of the workers computes.
+
+        Raises:
+            ValueError: The batch has more than one member.
+        """
+        ((_, labels, *_),) = batches
+        if len(labels) != 1:
+            raise ValueError(
+                f"a batch of the validation has {len(labels)} members; expected 1, so that workers can share them."
+            )
+        run = super().prepare_test(batches, specs, step)
+        if step % self._workers != self._rank:
             return dict
 
         def test() -> dict[str, Any]:
-            with self._replica():
+            with self._as_replica():
                 logs = run()
-            self._places.append(place)
+            self._places.append(step)
             return logs
 
         return test
 
     def metric_values(self, variables: dict[str, Any]) -> dict[str, Any]:
         """Return the values of metric variables, summed over all workers."""
-        return self._team.metric_values(variables)
+        return self._replicas.metric_values(variables)
 
     def any_worker(self, *flags: bool) -> tuple[bool, ...]:
         """Return, for each flag, whether it is true on any worker."""
-        return self._team.any_worker(*flags)
+        return self._replicas.any_worker(*flags)
 
     def broadcast(
         self, text: str, arrays: dict[str, np.ndarray]
     ) -> tuple[str, dict[str, np.ndarray]]:
         """Return the text and arrays of the chief."""
-        return self._team.broadcast(text, arrays)
+        return self._replicas.broadcast(text, arrays)
 
     def _metrics(self) -> dict[str, float]:
-        return self._team.results()
+        return self._replicas.results()
 
     def _observed(self) -> tuple[np.ndarray, ...]:
         """Return the risks, times and events that all workers have tested, in the order of the validation."""
-        if not self._validated:
-            return ()
-        table = np.zeros([4, len(self._validated)])
+        table = np.zeros([4, self._steps])
         for place, member in zip(self._places, self._tested, strict=True):
             table[:, place] = [*np.concatenate(member), 1]
-        risks, times, events, tested = self._team.total(table)
-        return risks[tested > 0], times[tested > 0], events[tested > 0]
+        risks, times, events, tested = self._replicas.total(table)
+        inside = tested > 0
+        return (risks[inside], times[inside], events[inside]) if inside.any() else ()
 
     @contextmanager
-    def _replica(self) -> Iterator[None]:
+    def _as_replica(self) -> Iterator[None]:
         """Run as the replica of this worker, whose variables are read and changed without the others."""
-        with tf.distribute.ReplicaContext(self._team.strategy, self._number):
+        with tf.distribute.ReplicaContext(self._replicas.strategy, self._rank):
             yield
 
 
@@ -167,10 +183,12 @@ class _RiskSet(NamedTuple):
     """A risk set after its first pass."""
 
     passes: Passes
-    own: range
+    own_members: range
     """Numbers of the members of this worker."""
-    risks: list[tf.Tensor]
-    """Risks of these members."""
+    risks: np.ndarray
+    """Risks of these members, and 0 for the others."""
+    dtype: tf.DType
+    """Type of the risks in the loss."""
     labels: Any
     """Labels of all members."""
 

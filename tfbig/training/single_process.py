@@ -43,9 +43,9 @@ class Single:
         local_replicas: Indices of the replicas of this worker.
         two_phase: Whether gradients and updates are separate; if not, the optimizer updates the weights inside the
             training step (PatchGD with `accumulate`).
-        prepare_second_pass: Function that is called once all workers have ended the function of `prepare`. It returns
-            the function that computes gradients, which returns no logs if the batch is skipped. By default, the
-            function of `prepare` computes gradients.
+        prepare_second_pass: Function that is called after all workers have run the function that `prepare` returned.
+            It returns the function that computes gradients, whose logs are empty if the batch is skipped. By default,
+            the function that `prepare` returned computes gradients.
     """
 
     single_worker = chief = True
@@ -65,6 +65,14 @@ class Single:
         self._sums = Sums()
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
+
+    def reset(self, steps: int) -> None:
+        """Reset the metrics.
+
+        Args:
+            steps: Number of batches of the pass over the data that begins.
+        """
+        self.model.reset_metrics()
 
     def prepare(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
         """Return the traced first phase of a step, which computes gradients and returns logs."""
@@ -102,8 +110,14 @@ class Single:
         """Set the final weights, such as the averages of an optimizer with `use_ema`."""
         self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
 
-    def prepare_test(self, batches: Batches, specs: Any) -> Callable[[], dict[str, Any]]:
-        """Return the traced test step, which updates the metrics and returns logs."""
+    def prepare_test(self, batches: Batches, specs: Any, step: int) -> Callable[[], dict[str, Any]]:
+        """Return the traced test step, which updates the metrics and returns logs.
+
+        Args:
+            batches: Batches of the round.
+            specs: Element spec of their dataset.
+            step: Number of the first batch of the round.
+        """
         (batch,) = batches
         return tf_errors.unwrapped(self._test.ready(batch, specs))
 

@@ -100,7 +100,8 @@ def assign(named: Mapping[str, Any], values: Iterable[np.ndarray]) -> None:
 def assign_sums(named: Mapping[str, Any], values: Iterable[np.ndarray], first: bool) -> None:
     """Assign values from `to_arrays` that are sums over replicas to the first replica, and 0 to the others.
 
-    Assigning them to the variables of all replicas would divide by the number of replicas, whole numbers too.
+    Assigning them to the variables of all replicas would divide them by the number of replicas, and round integers
+    down. Variables that are not summed get the value in all replicas.
 
     Args:
         named: Variables of metrics.
@@ -110,7 +111,8 @@ def assign_sums(named: Mapping[str, Any], values: Iterable[np.ndarray], first: b
     for variable, array in zip(named.values(), values, strict=True):
         value = _value(array, variable.dtype)
         for number, part in enumerate(keras_internals.local_tensors_of([variable])):
-            part.assign(value if first and number == 0 else tf.zeros_like(value))
+            is_other = variable.aggregation == "sum" and not (first and number == 0)
+            part.assign(tf.zeros_like(value) if is_other else value)
 
 
 def _value(array: np.ndarray, dtype: Any) -> Any:
