@@ -166,7 +166,7 @@ class Replicas:
         Args:
             numbers: Array of this worker; those of others have the same shape and dtype.
         """
-        if self.single_worker:
+        if self.single_worker or not numbers.size:  # TensorFlow crashes on a sum of nothing
             return numbers
         flat = self._spread([[tf.constant(numbers.ravel())]])
         (total,) = self._call("total", self._total, flat)
