@@ -178,7 +178,7 @@ def residual_network() -> keras.Model:
 def test_search_finds_the_cuts_of_trying_all(
     network: Callable[[], keras.Model], training: bool
 ) -> None:
-    """What a cut changes is computed once for a sweep; computing it in every round finds the same cuts."""
+    """The search with a cache finds the same cuts as one that computes all effects in every round."""
     graph = read(network())
     cuts = cut_search.choose(graph, device_bytes=2**22, training=training)
     (sweep,) = schedule(graph)

@@ -88,7 +88,7 @@ def test_accumulated_sets_are_refused():
 @slow
 @pytest.mark.parametrize(("model", "count"), [("risks", 2), ("streamed risks", 2), ("risks", 3)])
 def test_workers_equal_one(model, count, tmp_path, run_here):
-    """Of three workers, one has no member of the last set, which has two."""
+    """The last set has two members, so one of three workers has none of it."""
     settings = {"model": model, "images": 12}
     run_here(tmp_path / "one", **SETTINGS | settings)
     run(tmp_path / "workers", count, **WORKERS | settings)

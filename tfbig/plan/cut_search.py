@@ -246,8 +246,7 @@ class _Change(NamedTuple):
 class _Changes:
     """Cache of the effects of cuts: each is computed once, and again when a sweep that contains the cut has changed.
 
-    A cut rarely affects other sweeps than these and, where branches are parallel, the next one. Computing all effects
-    in every round takes three to six times as long.
+    A cut rarely affects other sweeps than these and, where branches are parallel, the next one.
 
     Args:
         case: The sweep to cut.
