@@ -47,7 +47,6 @@ def test_equal_layers_share() -> None:
         {"use_bias": False},
         {"activation": "relu"},
         {"kernel_size": 5},
-        {"filters": 8},
         {"groups": 2},
         {"dtype": "float64"},
     ],
@@ -90,6 +89,60 @@ def test_layers_of_users_do_not_share() -> None:
     assert traces[1] != traces[2]
     x = tf.constant(np.random.default_rng(0).normal(size=(1, 9, 7, 4)), tf.float32)
     assert_same(tfbig.stream(model, strip_rows=2)(x), model(x), 1e-5)
+
+
+def stage(x: Any, filters: int) -> Any:
+    """Return a stage of a network, with most of the layers that accept any number of channels."""
+    x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(filters, 1)(x)))
+    y = layers.DepthwiseConv2D(3, padding="same")(x)
+    y = layers.LeakyReLU(0.5)(layers.BatchNormalization()(y))
+    scale = layers.GlobalAveragePooling2D(keepdims=True)(y)
+    y = layers.Multiply()([y, layers.Conv2D(filters, 1, activation="sigmoid")(scale)])
+    y = layers.Concatenate()([y, layers.Add()([x, y]), layers.MaxPooling2D(3, 1, "same")(y)])
+    y = layers.BatchNormalization()(layers.AveragePooling2D(2)(layers.ZeroPadding2D(1)(y)))
+    y = layers.UpSampling2D(2)(layers.SpatialDropout2D(0.0)(y))
+    return layers.BatchNormalization()(layers.Cropping2D(1)(layers.Activation("relu")(y * 2.0)))
+
+
+def stages(*widths: int) -> keras.Model:
+    """Return a model of stages with these numbers of filters."""
+    start = x = keras.Input((None, None, 3), dtype=keras.config.dtype_policy().name)
+    for filters in widths:
+        x = stage(x, filters)
+    return keras.Model(start, layers.GlobalMaxPooling2D()(x))
+
+
+def test_layers_share_if_only_channels_differ() -> None:
+    widths = chain(*(layers.Conv2D(n, 3, padding="same") for n in (4, 8, 1)))
+    traces = keys(widths)
+    assert traces[1] == traces[2] == traces[3]
+
+
+def test_stages_of_other_widths_add_no_traces() -> None:
+    """The first stage reads the image and the last is pooled; all between share their traces."""
+    assert len(set(keys(stages(4, 6, 5, 3)))) == len(set(keys(stages(4, 6, 3))))
+
+
+@pytest.mark.parametrize("widths", [(2, 5, 3, 4), (1, 3, 1, 2), (4, 1, 1, 1)])
+def test_stages_of_other_widths_are_exact(widths: tuple[int, ...]) -> None:
+    """One channel is special: TensorFlow would repeat it where another image has more."""
+    keras.config.set_dtype_policy("float64")
+    try:
+        model = stages(*widths)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    big = tfbig.stream(model, strip_rows=3)
+    x = tf.constant(np.random.default_rng(0).normal(size=(2, 11, 9, 3)))
+    weights, results = model.get_weights(), []
+    for each in (model, big):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = each(x, training=True)
+            loss = tf.reduce_sum(y * tf.range(1.0, y.shape[-1] + 1.0, dtype=y.dtype))
+        gradients = tape.gradient(loss, [x, *(v._value for v in model.trainable_variables)])
+        results.append((y, gradients, [w.copy() for w in model.get_weights()]))
+        model.set_weights(weights)
+    assert_same(results[1], results[0], 1e-10)
 
 
 def test_shared_trace_with_other_weights_and_sizes() -> None:

@@ -72,7 +72,7 @@ def test_partial_sums_merge_to_those_of_the_image(
 ) -> None:
     canonical, tensors, model = sweep
     (node,) = canonical.sweep.reductions
-    partials: list[Any] = [node.op.init(tensors.batch)]
+    partials: list[Any] = [node.op.init(tensors.batch, [3])]
     for step, tiles in strips(canonical, tensors):
         partials = step.merge(step.owned(step.values(tiles)), partials)
     result = node.op.finalize(partials[0], tf.constant(ROWS * 5, tf.int64))
@@ -86,7 +86,7 @@ def test_pullback_goes_to_the_maxima(sweep: tuple[Canonical, SweepTensors, keras
     (image,) = tensors.images.values()
     inner = keras.Model(model.inputs, model.layers[-2].output)(image)
     result = model(image)
-    partials: list[Any] = [node.op.init(tensors.batch)]
+    partials: list[Any] = [node.op.init(tensors.batch, [3])]
     steps, read = zip(*strips(canonical, tensors), strict=True)
     owned = [step.owned(step.values(tiles)) for step, tiles in zip(steps, read, strict=True)]
     for step, rows in zip(steps, owned, strict=True):

@@ -43,6 +43,9 @@ def sweep_of(model: keras.Model, image: tf.Tensor) -> tuple[Canonical, SweepTens
         images={canonical.place[graph.inputs[0]]: image},
         batch=tf.constant(image.shape[0]),
         weights=[graph.weights[slot]._value for slot in canonical.slots],
+        channels={
+            canonical.place[v]: tf.constant(graph.values[v].channels) for v in sweep.observed
+        },
     )
 
 

@@ -82,6 +82,7 @@ class BackwardPass:
         fresh = self._allocate_gradients(targets, state, sweep.axes)
         canonical, tensors = self.calls.tensors(sweep, state, label)
         _add_gradients(canonical, tensors, sweep, state, targets)
+        tensors.channels = self.calls.channels(canonical, sweep, state) if fused else {}
         tensors.written = canonical.named({v: state.images[v] for v in sweep.writes if v in needed})
         options = sweep_loop.Backward(
             frozenset(canonical.place[v] for v in fresh),

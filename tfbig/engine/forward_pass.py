@@ -37,6 +37,7 @@ class ForwardPass:
         stored = [v for v in sweep.writes if v not in elsewhere]
         stores = calls.allocate(state, "remat" if sweep.is_replay else "image", stored, sweep)
         canonical, tensors = calls.tensors(sweep, state, label)
+        tensors.channels = calls.channels(canonical, sweep, state)
         tensors.stores = canonical.named(stores)
         tensors.pages = canonical.named(calls.pages(state, sweep.writes))
         tensors.sinks = canonical.named({v: k for v, k in state.sinks.items() if v in sweep.writes})

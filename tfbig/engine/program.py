@@ -222,7 +222,8 @@ class Program:
             self._forward.run(sweep, state)
         if fused:
             (node,) = state.sweeps[-1].reductions
-            dtype = node.op.init(state.geometry.batch)[0].dtype
+            channels = [self.graph.values[v].channels for v in node.inputs]
+            dtype = node.op.init(state.geometry.batch, channels)[0].dtype
             state.d_wholes[loss] = tf.cast(scale, dtype)
             self._backward.run_fused(state.sweeps[-1], state)
         else:

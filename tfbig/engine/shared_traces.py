@@ -1,7 +1,8 @@
 """Traces that several sweeps share.
 
 Deep networks repeat their blocks, and tracing costs seconds. Two sweeps whose nodes have the same kinds and the same
-connections compute the same function of their tensors; it is traced for the first and called for the others.
+connections compute the same function of their tensors; it is traced for the first and called for the others. Most kinds
+do not depend on numbers of channels, so that the blocks of a network share traces although later ones are wider.
 """
 
 from __future__ import annotations
@@ -33,13 +34,29 @@ class Functions:
         self._traced: dict[Any, tuple[Any, list[Structure]]] = {}
 
     def call(
-        self, key: Any, function: Callable[[SweepTensors], Structure], tensors: SweepTensors
+        self,
+        key: Any,
+        function: Callable[[SweepTensors], Structure],
+        tensors: SweepTensors,
+        any_channels: bool = False,
     ) -> Structure:
-        """Return `function(tensors)`, computed by a trace of any function with the same key."""
+        """Return `function(tensors)`, computed by a trace of any function with the same key.
+
+        Args:
+            key: Equal for functions that compute the same.
+            function: The function.
+            tensors: Its argument.
+            any_channels: Whether a trace accepts images and weights with any numbers of channels.
+
+        Returns:
+            The result, with the structure that the function returns.
+        """
         fields = dict(vars(tensors))
         batch = fields.pop("known_batch")
         flat = tf.nest.flatten(fields)
-        specs = tf.nest.flatten({name: _specs(name, field) for name, field in fields.items()})
+        specs = tf.nest.flatten(
+            {name: _specs(name, field, any_channels) for name, field in fields.items()}
+        )
         shape = repr(tf.nest.map_structure(lambda _: 0, fields))
         whole = (key, shape, batch, tuple(map(repr, specs)))
         if whole not in self._traced:
@@ -86,14 +103,24 @@ def placed(device: str | None) -> AbstractContextManager[Any]:
     return nullcontext() if device is None else tf.device(device)
 
 
-def _specs(name: str, field: Structure) -> Structure:
+IMAGES = ("images", "stores", "written", "d_images")
+"""Fields of `SweepTensors` that hold images."""
+
+CHANNEL_AXES = dict.fromkeys((*IMAGES, "wholes", "d_wholes"), 1) | {"weights": 2}
+"""How many of the last axes of the tensors in a field count channels: of a kernel those of its input and output."""
+
+
+def _specs(name: str, field: Structure, any_channels: bool) -> Structure:
     """Return the specs of a field; those of images leave out their size, so that all sizes share a trace."""
-    images = name in ("images", "stores", "written", "d_images")
+    unknown = CHANNEL_AXES.get(name, 0) if any_channels else 0
 
     def spec(t: tf.Tensor) -> tf.TensorSpec:
-        shape = t.shape
-        if images and shape.rank:
-            shape = [shape[0], *[None] * (shape.rank - 2), shape[-1]][: shape.rank]
+        rank, shape = t.shape.rank, t.shape
+        if name in IMAGES and rank:
+            shape = [shape[0], *[None] * (rank - 2), shape[-1]][:rank]
+        if unknown and rank:
+            kept = max(rank - unknown, 0)
+            shape = [*shape[:kept], *[None] * (rank - kept)]
         return tf.TensorSpec(shape, t.dtype)
 
     return tf.nest.map_structure(spec, field)

@@ -30,6 +30,7 @@ class StepGeometry:
         shapes: N, size and C of every image, `[number of values, axes]` int64.
         batch: N, int32 scalar.
         extents: Size of every image, `[number of values, spatial axes]` int32.
+        channels: Number of channels of every image, int32 scalars.
         places: First byte of every store, `[kinds, number of values]` int64, by position in `KINDS`;
             -1 lets the store choose.
         tables: Geometry of the strips or tiles of each sweep, by index; see `Sweep.tiles`.
@@ -43,6 +44,7 @@ class StepGeometry:
     shapes: tf.Tensor
     batch: tf.Tensor
     extents: tf.Tensor
+    channels: tuple[tf.Tensor, ...]
     places: tf.Tensor
     tables: tuple[tf.Tensor, ...]
     replays: Mapping[Sweep, tf.Tensor]
@@ -124,6 +126,7 @@ def trace(
         shapes,
         narrow[keys[0], 0],
         narrow[:, 1:-1],
+        tuple(tf.unstack(narrow[:, -1])),
         tf.ensure_shape(places, [len(KINDS), values]),
         tuple(tables[:count]),
         dict(zip(layout.replays, tables[count:], strict=True)),

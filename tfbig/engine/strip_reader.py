@@ -142,4 +142,4 @@ class StripReader:
         return tf.cast(rows, self.graph.values[value].dtype)
 
     def _shape(self, value: int, count: int | None) -> list[int | None]:
-        return [count, *[None] * self.graph.spatial, self.graph.values[value].channels]
+        return [count, *[None] * self.graph.spatial, self.graph.traced_channels(value)]

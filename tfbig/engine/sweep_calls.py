@@ -79,6 +79,13 @@ class SweepCalls:
             known_batch=state.known_batch,
         )
 
+    def channels(
+        self, canonical: Canonical, sweep: Sweep, state: StepState
+    ) -> dict[int, tf.Tensor]:
+        """Return the numbers of channels of the observed images by position, if a trace serves any numbers."""
+        observed = sweep.observed if canonical.any_channels else ()
+        return canonical.named({v: state.geometry.channels[v] for v in observed})
+
     def call(
         self,
         function: Callable[..., Any],
@@ -101,7 +108,8 @@ class SweepCalls:
         def run(tensors: SweepTensors) -> Any:
             return function(canonical.graph, canonical.sweep, tensors, self.devices, *options)
 
-        return self._functions.call((function.__name__, canonical.key, *options), run, tensors)
+        key = function.__name__, canonical.key, *options
+        return self._functions.call(key, run, tensors, canonical.any_channels)
 
     def allocate(
         self, state: StepState, kind: str, values: list[int], writer: Sweep | None = None

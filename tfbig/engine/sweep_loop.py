@@ -80,9 +80,15 @@ def forward(
     def join(a: Structure, b: Structure) -> Structure:
         return _merged(sweep, a[0], b[0]), a[1]  # no images stay on the device if there are several
 
-    start = ([n.op.init(tensors.batch) for n in sweep.reductions], tensors.pages)
+    start = (_nothing(graph, sweep, tensors), tensors.pages)
     used = devices[:1] if tensors.sinks else devices  # a sink receives rows in their order
     return _loop(total, graph, tensors, body, start, used, join)
+
+
+def _nothing(graph: Graph, sweep: Sweep, tensors: SweepTensors) -> list[Structure]:
+    """Return the partial sums of the reductions before the first strip."""
+    counts = {v: graph.traced_channels(v) or tensors.channels[v] for v in sweep.observed}
+    return [n.op.init(tensors.batch, [counts[v] for v in n.inputs]) for n in sweep.reductions]
 
 
 def _merged(sweep: Sweep, a: Structure, b: Structure) -> Structure:
@@ -167,8 +173,9 @@ def backward(
 
     inner, weights = sources_of(tensors)
     zeros = tf.nest.map_structure(autodiff.zeros, inner)
-    start = [n.op.init(tensors.batch) for n in sweep.reductions] if options.fused else []
-    first = (zeros, {p: tf.zeros_like(w) for p, w in weights.items()}, start, tensors.pages)
+    d_weights = {p: tf.zeros_like(w) for p, w in weights.items()}
+    partials = _nothing(graph, sweep, tensors) if options.fused else []
+    first = (zeros, d_weights, partials, tensors.pages)
     return _loop(total, graph, tensors, body, first, devices, join)
 
 
@@ -201,7 +208,7 @@ def fold(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices, ch
     row_bytes = tf.size(image, tf.int64) // tf.cast(rows, tf.int64) * image.dtype.size
     step = tf.cast(tf.maximum(chunk // row_bytes, 1), tf.int32)
     total = -(-rows // step)
-    shape = [tensors.known_batch, *[None] * graph.spatial, graph.values[value].channels]
+    shape = [tensors.known_batch, *[None] * graph.spatial, graph.traced_channels(value)]
 
     def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, _: Structure) -> Structure:
         start, stop = i * step, tf.minimum((i + 1) * step, rows)

@@ -105,6 +105,7 @@ class SweepTensors:
         pages: Images on the device (`tfbig.stores.device_store`) that the sweep changes.
         wholes: Whole values that the sweep reads, and results of its reductions where they are known.
         weights: Weights of the sweep.
+        channels: Number of channels of each observed image, int32 scalars, if a trace serves any numbers.
         sinks: As in `StepState`.
         written: Images that the sweep wrote, where its backward pass needs their values.
         d_images: Gradients of the images that the sweep wrote.
@@ -124,6 +125,7 @@ class SweepTensors:
     pages: dict[int, tf.Tensor] = field(default_factory=dict)
     wholes: dict[int, Structure] = field(default_factory=dict)
     weights: list[tf.Tensor] = field(default_factory=list)
+    channels: dict[int, tf.Tensor] = field(default_factory=dict)
     sinks: dict[int, tf.Tensor] = field(default_factory=dict)
     written: dict[int, tf.Tensor] = field(default_factory=dict)
     d_images: dict[int, tf.Tensor] = field(default_factory=dict)

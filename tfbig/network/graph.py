@@ -66,6 +66,8 @@ class Local:
         uniform: Whether equal pixels give equal results wherever they are, so that background is computed once.
         phase: The same operation in space-to-depth layout (`tfbig.network.phase_layout.Phase`) where that is
             faster, else None.
+        any_channels: Whether the function takes the numbers of channels from its tensors while it runs, so that layers
+            that differ in nothing else share a trace.
     """
 
     function: Callable[..., Any]
@@ -78,6 +80,7 @@ class Local:
     tiles: bool = True
     uniform: bool = True
     phase: Any = None
+    any_channels: bool = False
 
 
 class Reduce(ABC):
@@ -94,19 +97,22 @@ class Reduce(ABC):
         fusible: Whether the gradient does not depend on the result itself, as for the mean of a loss over pixels:
             one sweep can then run forward and backward, see `fused`.
         compiled: Whether XLA compiles the gradient.
+        any_channels: As in `Local`.
     """
 
     operations: int = 0
     pixelwise: bool = False
     fusible: bool = False
     compiled: bool = False
+    any_channels: bool = False
 
     @abstractmethod
-    def init(self, batch: Any) -> tuple[Any, ...]:
+    def init(self, batch: Any, channels: Sequence[Any]) -> tuple[Any, ...]:
         """Return the neutral element of `merge`.
 
         Args:
             batch: N, int32 scalar.
+            channels: Number of channels of each input: an integer, or an int32 scalar in a trace for any numbers.
         """
 
     @abstractmethod
@@ -225,6 +231,7 @@ class Graph:
         at_once: Strips that are processed at the same time; a slice of a bag keeps all cores busy alone.
         norm_slice: Instances per slice that BatchNormalization computes statistics of; None for all of them.
         xla: Whether losses may be compiled.
+        any_channels: Whether a trace of this graph must accept any numbers of channels.
     """
 
     spatial: int = 2
@@ -241,6 +248,7 @@ class Graph:
     at_once: int = AT_ONCE
     norm_slice: int | None = None
     xla: bool = True
+    any_channels: bool = False
 
     def to_graph_order(self, items: Sequence[Item]) -> tuple[Item, ...]:
         """Reorder items, one per spatial axis, from the order of the model to that of the graph."""
@@ -324,6 +332,10 @@ class Graph:
                 return slot
         self.weights.append(weight)
         return len(self.weights) - 1
+
+    def traced_channels(self, value: int) -> int | None:
+        """Return the channels of an image that a trace of this graph may rely on; None if it must accept any number."""
+        return None if self.any_channels else self.values[value].channels
 
     def producer(self, value: int) -> Node | None:
         """Return the node that computes a value, or None for an input."""

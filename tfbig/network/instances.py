@@ -292,7 +292,7 @@ class MovingStatistics(Reduce):
         self.momentum = momentum
         self.channels = channels
 
-    def init(self, batch: Any) -> tuple[tf.Tensor, ...]:
+    def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor, ...]:
         """Return the update by no slice."""
         zeros = tf.zeros([self.channels], tf.float64)
         return tf.ones([], tf.float64), zeros, zeros

@@ -203,8 +203,9 @@ def read_call(
     first = len(graph.nodes)
     apply = instances.apply if _holds_instances(graph, values) else rules.apply
     results = apply(call) if images else rules.on_whole_values(call)
-    computation = _computation(call)
+    computations = {channels: _computation(call, channels) for channels in (False, True)}
     for step, node in enumerate(graph.nodes[first:]):
+        computation = computations[getattr(node.op, "any_channels", False)]
         node_kind = (*computation, type(node.op).__name__, node.name.partition("/")[2], step)
         graph.nodes[first + step] = replace(node, kind=node_kind)
     return results
@@ -242,10 +243,14 @@ _IRRELEVANT = ("name", "trainable", "_initializer", "_regularizer", "_constraint
 """Ends of config keys that do not change what a layer computes."""
 
 
-def _computation(call: rules.Call) -> tuple[Any, ...]:
+def _computation(call: rules.Call, any_channels: bool) -> tuple[Any, ...]:
     """Return a key that is equal for calls that compute the same; unique for custom layers.
 
     A custom layer may depend on more than its config.
+
+    Args:
+        call: The call.
+        any_channels: Whether calls that differ in numbers of channels only have the same key.
     """
     layer = call.layer
     constants = [a for a in keras.tree.flatten(call.arguments) if not isinstance(a, rules.Slot)]
@@ -255,12 +260,13 @@ def _computation(call: rules.Call) -> tuple[Any, ...]:
     custom = not str(getattr(function, "__module__", "keras.")).startswith("keras.")
     if holds_more or custom or not plain or not type(layer).__module__.startswith("keras."):
         return (object(),)
-    config = {k: v for k, v in layer.get_config().items() if not k.endswith(_IRRELEVANT)}
+    irrelevant = (*_IRRELEVANT, "filters") if any_channels else _IRRELEVANT
+    config = {k: v for k, v in layer.get_config().items() if not k.endswith(irrelevant)}
     inputs = [call.graph.values[i] for i in call.inputs]
     return (
         type(layer).__name__,
         json.dumps(config, sort_keys=True, default=repr),
         call.training,
         repr(call.arguments),
-        tuple((v.image, v.channels, v.dtype) for v in inputs),
+        tuple((v.image, None if any_channels else v.channels, v.dtype) for v in inputs),
     )

@@ -66,7 +66,7 @@ class MeanLoss(Reduce):
         self.compiled = xla and type(loss) in vars(keras.losses).values()
         self._run = _compiled(self._with_gradient) if self.compiled else self._uncompiled
 
-    def init(self, batch: Any) -> tuple[tf.Tensor]:
+    def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor]:
         """Return zero."""
         return (tf.zeros([], self.dtype),)
 
@@ -161,7 +161,7 @@ class RatioSums(Reduce):
         self.pixelwise = pixelwise
         self.dtype = tf.as_dtype(loss.dtype)
 
-    def init(self, batch: Any) -> tuple[tf.Tensor, ...]:
+    def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor, ...]:
         """Return zeros."""
         shape = [] if self.axis is None else [batch]
         return tuple(tf.zeros(shape, self.dtype) for _ in range(3))
@@ -212,7 +212,7 @@ class ImageSums(Reduce):
         self.dtype = tf.as_dtype(loss.dtype)
         self.pixels = [[*[1] * spatial, n] for n in channels]
 
-    def init(self, batch: Any) -> tuple[tf.Tensor, ...]:
+    def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor, ...]:
         """Return zeros."""
         sums, _ = self._sums([tf.zeros([batch, *pixel], self.dtype) for pixel in self.pixels])
         return tuple(tf.zeros_like(t) for t in sums)
@@ -248,7 +248,7 @@ class WeightSum(Reduce):
     def __init__(self, dtype: tf.DType) -> None:
         self.dtype = dtype
 
-    def init(self, batch: Any) -> tuple[tf.Tensor]:
+    def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor]:
         """Return zero."""
         return (tf.zeros([], self.dtype),)
 
@@ -277,7 +277,7 @@ class MetricsOnly(Reduce):
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
 
-    def init(self, batch: Any) -> tuple[tf.Tensor]:
+    def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor]:
         """Return zero."""
         return (tf.zeros([]),)
 

@@ -299,7 +299,9 @@ def _rewrite_input(graph: Graph, node: Node) -> None:
     for moved in above:
         value = _move(graph, moved, value)
     size = graph.size(source)
-    op = replace(node.op, function=phase.function, axes=(phase.axes, None), phase=None)
+    op = replace(
+        node.op, function=phase.function, axes=(phase.axes, None), phase=None, any_channels=False
+    )
     _swap(graph, node, replace(node, op=op, inputs=(value, size)))
 
 
@@ -369,7 +371,14 @@ def _rewrite_loss(graph: Graph, node: Node) -> None:
     channels = spec.channels * phase.factor**2
     output = graph.value(spec.name, True, channels, spec.dtype)
     blocks = {name: getattr(node.op, name) * phase.factor**2 for name in ("operations", "im2col")}
-    op = replace(node.op, function=phase.function, axes=(phase.axes,), phase=None, **blocks)
+    op = replace(
+        node.op,
+        function=phase.function,
+        axes=(phase.axes,),
+        phase=None,
+        any_channels=False,
+        **blocks,
+    )
     _swap(graph, node, replace(node, op=op, output=output))
     target = _add_space_to_depth(graph, loss.inputs[1], phase.factor, loss, exact=True)
     _swap(graph, loss, replace(loss, inputs=(output, target)))

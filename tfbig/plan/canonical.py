@@ -22,6 +22,7 @@ class Canonical:
         slots: Position in `Graph.weights` by position in the sweep.
         graph: Graph of the values and nodes of the sweep only.
         sweep: The sweep, by position.
+        any_channels: Whether a trace of the sweep serves sweeps that differ from it in numbers of channels only.
         key: Equal for sweeps that compute the same function.
     """
 
@@ -32,12 +33,14 @@ class Canonical:
         self.slots = list(dict.fromkeys(w for n in sweep.nodes for w in n.weights))
         self.place = {v: p for p, v in enumerate(self.ids)}
         nodes = [self._node(n) for n in sweep.nodes]
+        self.any_channels = all(n.op.any_channels for n in nodes)
         self.graph = Graph(
             values=[replace(graph.values[v], id=p) for p, v in enumerate(self.ids)],
             nodes=nodes,
             inputs=[p for p, v in enumerate(self.ids) if v in graph.inputs],
             spatial=graph.spatial,
             at_once=graph.at_once,
+            any_channels=self.any_channels,
         )
         reads, writes, observed = (
             tuple(self.place[v] for v in values)
@@ -53,7 +56,7 @@ class Canonical:
             axes=sweep.axes,
             skips=sweep.skips,
         )
-        values = [(v.image, v.channels, v.dtype) for v in self.graph.values]
+        values = [(v.image, self.graph.traced_channels(v.id), v.dtype) for v in self.graph.values]
         links = [
             (type(n.op).__name__, n.kind or id(n.op), n.inputs, n.output, n.weights) for n in nodes
         ]

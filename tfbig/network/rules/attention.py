@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -64,14 +65,13 @@ class SoftmaxMean(Reduce):
 
     def __init__(self, channels: int, spatial: int, dtype: str) -> None:
         self.operations = 2 * channels
-        self.channels = channels
         self.spatial = spatial
         self.dtype = moments.wide(tf.as_dtype(dtype))
 
-    def init(self, batch: Any) -> tuple[tf.Tensor, ...]:
+    def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor, ...]:
         """Return the result of no pixels."""
         top = tf.fill([batch, 1], tf.constant(LEAST, self.dtype))
-        return top, tf.zeros_like(top), tf.zeros([batch, self.channels], self.dtype)
+        return top, tf.zeros_like(top), tf.zeros([batch, channels[0]], self.dtype)
 
     def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, ...]:
         """Return the result of a strip."""

@@ -110,6 +110,7 @@ class Call:
         *,
         inputs: Sequence[int] | None = None,
         name: str = "",
+        any_channels: bool = False,
     ) -> int:
         """Add a sum over all pixels and a function of it, and return the value of the result, a whole value.
 
@@ -122,10 +123,11 @@ class Call:
             weights: Keras variables for `finalize`.
             inputs: Values; by default those of the call.
             name: Name of this step if there are several.
+            any_channels: A trait of `partial`, see `tfbig.network.graph.Local`.
         """
         inputs = self.inputs if inputs is None else inputs
         images = [self.graph.values[i] for i in inputs]
-        op = Sum(partial, images, self.graph.spatial)
+        op = Sum(partial, images, self.graph.spatial, any_channels)
         total = self.graph.reduce(self._name(f"{name}_reduce" if name else "reduce"), op, inputs)
         dtype = self.dtype
 
@@ -282,18 +284,25 @@ class Sum(Reduce):
         function: `(x, strip) -> tensor or tuple`, the sum over the rows of a strip.
         images: The inputs.
         spatial: Number of spatial axes.
+        any_channels: As in `Reduce`.
     """
 
-    def __init__(self, function: Callable[..., Any], images: Sequence[Value], spatial: int) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        images: Sequence[Value],
+        spatial: int,
+        any_channels: bool = False,
+    ) -> None:
         self.function = function
-        self.images = images
+        self.any_channels = any_channels
         self.spatial = spatial
         self.wide = moments.wide(tf.as_dtype(images[0].dtype))
         self.operations = images[0].channels
 
-    def init(self, batch: Any) -> tuple[tf.Tensor, ...]:
+    def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor, ...]:
         """Return zeros."""
-        pixel = [tf.ones([batch, *[1] * self.spatial, i.channels], self.wide) for i in self.images]
+        pixel = [tf.ones([batch, *[1] * self.spatial, c], self.wide) for c in channels]
         return tuple(tf.zeros_like(t) for t in self.partial(pixel, kernels.Strip(0, 1, 1, ())))
 
     def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, ...]:

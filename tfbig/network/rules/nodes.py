@@ -39,6 +39,7 @@ def cast(graph: Graph, value: int, dtype: str) -> int:
         dtype,
         pixelwise=True,
         cheap=True,
+        any_channels=True,
     )
 
 
@@ -65,6 +66,7 @@ def activation(call: Call, function: Any, value: int) -> int:
         inputs=[value],
         name=name,
         pixelwise=function in POINTWISE,
+        any_channels=function in POINTWISE,
     )
 
 

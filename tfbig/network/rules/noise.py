@@ -100,6 +100,7 @@ def _per_position(call: Call, function: Any, generator: Any) -> int:
         ),
         inputs=[*call.inputs, add_seed(call, generator)],
         uniform=False,
+        any_channels=True,
     )
 
 
@@ -107,8 +108,10 @@ def _per_image(call: Call, generator: Any) -> int:
     """Add factors that all pixels of an image share: the layer itself computes them for one pixel of ones."""
 
     def run(x: list[tf.Tensor], w: Any, strip: Any) -> tf.Tensor:
-        pixel = [tf.shape(x[0])[0], *[1] * call.graph.spatial, call.channels]
+        shape = tf.shape(x[0])
+        pixel = [shape[0], *[1] * call.graph.spatial, shape[-1]]
         ones = tf.ones(pixel, x[0].dtype)
         return x[0] * call.run([ones], seed_state([generator], x[1:]))[0]
 
-    return call.local(run, inputs=[*call.inputs, add_seed(call, generator)])
+    inputs = [*call.inputs, add_seed(call, generator)]
+    return call.local(run, inputs=inputs, any_channels=True)

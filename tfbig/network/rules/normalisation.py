@@ -22,23 +22,29 @@ class MomentsOf(Reduce):
     """Moments of groups of pixels.
 
     Args:
-        shape: Function from N to the shape of the moments.
+        shape: Function from N and C to the shape of the moments.
         axes: Axes of `grouped(x)` that the moments are computed over.
         grouped: Function from a strip `[N, r, ..., C]` to its groups.
+        any_channels: Whether `grouped` accepts any number of channels.
     """
 
     operations = 4
 
     def __init__(
-        self, shape: Callable[[Any], Any], axes: list[int], grouped: Callable[[Any], Any]
+        self,
+        shape: Callable[[Any, Any], Any],
+        axes: list[int],
+        grouped: Callable[[Any], Any],
+        any_channels: bool = False,
     ) -> None:
         self.shape = shape
         self.axes = axes
         self.grouped = grouped
+        self.any_channels = any_channels
 
-    def init(self, batch: Any) -> moments.Moments:
+    def init(self, batch: Any, channels: Sequence[Any]) -> moments.Moments:
         """Return the moments of no pixels."""
-        return moments.init(self.shape(batch))
+        return moments.init(self.shape(batch, channels[0]))
 
     def partial(self, inputs: list[tf.Tensor], strip: Any) -> moments.Moments:
         """Return the moments of a strip."""
@@ -90,7 +96,7 @@ def batch_normalization(call: Call) -> int:
         )
     if call.training and layer.trainable:
         axes = list(range(call.rank - 1))
-        op = MomentsOf(lambda batch: [call.channels], axes, lambda x: x)
+        op = MomentsOf(lambda n, c: [c], axes, lambda x: x, any_channels=True)
         statistics = graph.reduce(f"{layer.name}/moments", op, call.inputs)
         if layer.synchronized:
             statistics = call.whole(
@@ -100,7 +106,7 @@ def batch_normalization(call: Call) -> int:
     else:
         moving = [layer.moving_mean, layer.moving_variance]
         statistics = call.whole(lambda x, w: tuple(w), [], moving, "moving")
-    return _affine(call, statistics, lambda t: t, lambda x: x)
+    return _affine(call, statistics, lambda t: t, lambda x: x, any_channels=True)
 
 
 def _update_moving(call: Call, statistics: int) -> None:
@@ -113,7 +119,9 @@ def _update_moving(call: Call, statistics: int) -> None:
         call.graph.updates.append((variable, statistics, update))
 
 
-def _affine(call: Call, statistics: int, expand: Any, grouped: Any) -> int:
+def _affine(
+    call: Call, statistics: int, expand: Any, grouped: Any, any_channels: bool = False
+) -> int:
     """Add `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, on `grouped(x)` with `expand(mean)`."""
     layer = call.layer
     affine = ([layer.gamma] if layer.scale else []) + ([layer.beta] if layer.center else [])
@@ -134,6 +142,7 @@ def _affine(call: Call, statistics: int, expand: Any, grouped: Any) -> int:
         inputs=[*call.inputs, statistics],
         name="normalise",
         operations=2 * call.channels,
+        any_channels=any_channels,
     )
 
 
@@ -213,7 +222,7 @@ def group_normalization(call: Call) -> int:
         return tf.ensure_shape(split, [*x.shape[:-1], groups, each])
 
     axes = [*range(1, spatial + 1), *([spatial + 2] if each > 1 else [])]
-    op = MomentsOf(lambda batch: [batch, groups], axes, grouped)
+    op = MomentsOf(lambda n, c: [n, groups], axes, grouped)
     statistics = call.graph.reduce(f"{layer.name}/moments", op, call.inputs)
     return _affine(call, statistics, lambda t: _expand(t, axes), grouped)
 

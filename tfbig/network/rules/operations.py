@@ -43,7 +43,7 @@ def elementwise(call: Call) -> int:
     scalars = all(isinstance(a, (int, float, str, type(None))) for a in constants)
     pixelwise = scalars and len(call.inputs) == 1
     stops = type(call.layer).__name__ in STOPS.split()
-    return per_pixel(call, pixelwise=pixelwise, stops_gradient=stops)
+    return per_pixel(call, pixelwise=pixelwise, stops_gradient=stops, any_channels=scalars)
 
 
 @rule(*operations(CHANNELWISE))

@@ -18,7 +18,7 @@ layers = keras.layers
 @rule(layers.ReLU, layers.LeakyReLU, layers.ELU)
 def pointwise(call: Call) -> int:
     """Add an elementwise activation."""
-    return per_pixel(call, pixelwise=True)
+    return per_pixel(call, pixelwise=True, any_channels=True)
 
 
 @rule(layers.Activation)
@@ -69,7 +69,8 @@ def rescaling(call: Call) -> int:
 def merge(call: Call) -> int:
     """Add an elementwise function of several images."""
     check_broadcast(call)
-    return per_pixel(call, operations=call.channels * (len(call.inputs) - 1))
+    operations = call.channels * (len(call.inputs) - 1)
+    return per_pixel(call, operations=operations, any_channels=True)
 
 
 @rule(layers.Concatenate)
@@ -81,7 +82,7 @@ def concatenate(call: Call) -> int:
         )
     if len(call.images) < len(call.inputs):
         call.refuse("joins images and vectors; expected only images [N, rows, ..., C].")
-    return call.local(lambda x, w, strip: tf.concat(x, -1))
+    return call.local(lambda x, w, strip: tf.concat(x, -1), any_channels=True)
 
 
 @rule(layers.Identity)

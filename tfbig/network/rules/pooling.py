@@ -28,6 +28,7 @@ def _pooling(function: Any) -> Rule:
             model_axes,
             outside=None,
             operations=call.channels * kernels.taps(axes),
+            any_channels=True,
         )
 
     return apply
@@ -65,7 +66,7 @@ def sum_of_image(call: Call, keepdims: bool, finalize: Any = lambda total, pixel
         result = finalize(total, pixels)
         return _expand_spatial(call, result) if keepdims else result
 
-    return call.reduce(lambda x, strip: tf.reduce_sum(x[0], axes), finish)
+    return call.reduce(lambda x, strip: tf.reduce_sum(x[0], axes), finish, any_channels=True)
 
 
 @rule(layers.GlobalMaxPooling1D, layers.GlobalMaxPooling2D, layers.GlobalMaxPooling3D)
@@ -91,15 +92,17 @@ class Maximum(Reduce):
         dtype: Element type of the image.
     """
 
+    any_channels = True
+
     def __init__(self, channels: int, spatial: int, dtype: tf.DType) -> None:
         self.operations = channels
         self.spatial = spatial
         self.dtype = dtype
 
-    def init(self, batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the least number, which no pixel attains."""
         least = self.dtype.min if self.dtype.is_integer else float("-inf")
-        shape = [batch, self.operations]
+        shape = [batch, channels[0]]
         return tf.fill(shape, tf.constant(least, self.dtype)), tf.zeros(shape, tf.int64)
 
     def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, tf.Tensor]:
@@ -116,7 +119,7 @@ class Maximum(Reduce):
 
     def times(self, partial: Any, copies: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the maximum of many strips with the same pixels; of none, the least number."""
-        least = self.init(tf.shape(partial[0])[0])[0]
+        least = self.init(*tf.unstack(tf.shape(partial[0])))[0]
         return tf.where(copies.number > 0, partial[0], least), copies.of(partial[1])
 
     def pullback(
@@ -180,7 +183,7 @@ class Gather(Reduce):
         self.channels = channels
         self.dtype = dtype
 
-    def init(self, batch: Any) -> tuple[tf.Tensor]:
+    def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor]:
         """Return zeros."""
         return (tf.zeros([batch, *self.size, self.channels], self.dtype),)
 

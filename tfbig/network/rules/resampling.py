@@ -38,7 +38,12 @@ def upsampling(call: Call) -> int:
 
 def _geometric(call: Call, axes: Any, function: Any) -> int:
     return call.local(
-        lambda x, w, strip: function(x[0], strip), axes, outside=None, cheap=True, operations=0
+        lambda x, w, strip: function(x[0], strip),
+        axes,
+        outside=None,
+        cheap=True,
+        operations=0,
+        any_channels=True,
     )
 
 
