@@ -101,9 +101,8 @@ class Maximum(Reduce):
 
     def init(self, batch: Any, channels: Sequence[Any]) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the least number, which no pixel attains."""
-        least = self.dtype.min if self.dtype.is_integer else float("-inf")
         shape = [batch, channels[0]]
-        return tf.fill(shape, tf.constant(least, self.dtype)), tf.zeros(shape, tf.int64)
+        return tf.fill(shape, self._least), tf.zeros(shape, tf.int64)
 
     def partial(self, inputs: list[tf.Tensor], strip: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the maximum of a strip."""
@@ -119,8 +118,7 @@ class Maximum(Reduce):
 
     def times(self, partial: Any, copies: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the maximum of many strips with the same pixels; of none, the least number."""
-        least = self.init(*tf.unstack(tf.shape(partial[0])))[0]
-        return tf.where(copies.number > 0, partial[0], least), copies.of(partial[1])
+        return tf.where(copies.number > 0, partial[0], self._least), copies.of(partial[1])
 
     def pullback(
         self, inputs: list[tf.Tensor], strip: Any, result: Any, cotangent: Any
@@ -129,6 +127,11 @@ class Maximum(Reduce):
         chosen = tf.cast(self._ties(inputs[0], result[0]), self.dtype)
         counts, gradient = (self._expand(t) for t in (result[1], cotangent[0]))
         return [chosen / tf.cast(counts, self.dtype) * gradient]  # rounded as in TensorFlow
+
+    @property
+    def _least(self) -> tf.Tensor:
+        """Scalar that no pixel is below."""
+        return tf.constant(self.dtype.min if self.dtype.is_integer else float("-inf"), self.dtype)
 
     def _ties(self, x: tf.Tensor, top: tf.Tensor) -> tf.Tensor:
         return tf.equal(x, self._expand(top))  # `==` would lose the shape
