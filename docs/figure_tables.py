@@ -125,17 +125,18 @@ def _first_steps(side: int, names: dict[str, str]) -> Callable[[list[Line]], str
     columns = ("first_prediction", "first_step", "step", "first_step_of_another_size")
 
     def of(lines: list[Line]) -> str:
-        fitting = [
-            line
+        latest = {
+            (line["network"], line["way"]): line
             for line in lines
             if line["case"].endswith(" first step")
             and line["size"] == [side, side, 3]
             and line["way"] in names
-        ]
+        }
+        networks = [network for network, _ in latest]
         head = ["network", "way", "first prediction", "first step", "further steps"]
         rows = (
             [line["network"], names[line["way"]], *(f"{line[column]:g}" for column in columns)]
-            for line in fitting
+            for line in sorted(latest.values(), key=lambda line: networks.index(line["network"]))
         )
         return table([*head, "first step of another size"], rows)
 
@@ -247,7 +248,7 @@ TABLES: dict[str, Callable[[list[Line]], str]] = {
     "peers": peers,
     "short modes": short_modes,
     "first steps": _first_steps(512, WAYS),
-    "first steps at 1536": _first_steps(1536, {**WAYS, "streamed": "`tfbig.stream`"}),
+    "first steps at 1536": _first_steps(1536, WAYS),
     "background": background,
     "tissue": tissue,
     "plan holds": planned,
