@@ -23,8 +23,8 @@ class TraceBytes:
 
     Args:
         runtime: Bytes for any network.
-        sweep: Bytes for each traced sweep.
-        node: Bytes for each node of a traced sweep.
+        sweep: Bytes for each sweep: the calls of its functions, and the operations around them.
+        node: Bytes for each node of a sweep that is traced; sweeps that compute the same share a trace.
     """
 
     runtime: int
@@ -32,7 +32,7 @@ class TraceBytes:
     node: int
 
     def of(self, graph: Graph, sweeps: Iterable[Sweep]) -> int:
-        """Return the bytes of sweeps; those that compute the same share a trace.
+        """Return the bytes of sweeps.
 
         Nodes that only cast or scale the elements of an input are not counted: they are one or two operations, and
         whether there is a cast depends on the data.
@@ -44,9 +44,10 @@ class TraceBytes:
         Returns:
             Number of bytes.
         """
+        sweeps = list(sweeps)
         counted = [n for n in graph.nodes if not _converts_input(graph, n)]
         lengths = {Canonical(graph, s).key: len({*s.nodes}.intersection(counted)) for s in sweeps}
-        return self.runtime + len(lengths) * self.sweep + sum(lengths.values()) * self.node
+        return self.runtime + len(sweeps) * self.sweep + sum(lengths.values()) * self.node
 
 
 def _converts_input(graph: Graph, node: Node) -> bool:
@@ -55,11 +56,11 @@ def _converts_input(graph: Graph, node: Node) -> bool:
     return pixelwise and set(node.inputs) <= set(graph.inputs)
 
 
-TRAINING = TraceBytes(runtime=32 * 2**20, sweep=17 * 2**18, node=17 * 2**17)
-"""Bytes of a training step. A least squares fit gives 22.5, 3.8 and 1.9 MiB, and is within 6 % of each network."""
+TRAINING = TraceBytes(runtime=8 * 2**20, sweep=4 * 2**20, node=7 * 2**18)
+"""Bytes of a training step: those that ten networks need at least, and a twentieth more."""
 
-INFERENCE = TraceBytes(runtime=12 * 2**20, sweep=9 * 2**17, node=7 * 2**16)
-"""Bytes of a step without a backward pass. Five networks need 0.73 to 0.91 (`benchmarks/plan_holds.py`, 64 x 64)."""
+INFERENCE = TraceBytes(runtime=16 * 2**20, sweep=2**19, node=15 * 2**15)
+"""Bytes of a step without a backward pass, found as those of a training step for nine networks."""
 
 COMPILER_BYTES = 36 * 2**20
 """Bytes with which XLA compiles a loss, besides those that traces of the backward pass need later.
