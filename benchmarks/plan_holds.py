@@ -68,7 +68,8 @@ def main() -> None:
         words = [__file__, "--only", network, size, budget, kind]
         figures = report.in_own_process(words)
         name = f"{network} {budget} {kind}"
-        print(report.line("plan_holds", [int(n) for n in size.split("x")], way=name, **figures))
+        case = "plan_holds fixed" if arguments.fixed else "plan_holds"
+        print(report.line(case, [int(n) for n in size.split("x")], way=name, **figures))
         sys.stdout.flush()
 
 

@@ -100,7 +100,7 @@ def stage(x: Any, filters: int) -> Any:
     y = layers.Multiply()([y, layers.Conv2D(filters, 1, activation="sigmoid")(scale)])
     y = layers.Concatenate()([y, layers.Add()([x, y]), layers.MaxPooling2D(3, 1, "same")(y)])
     y = layers.BatchNormalization()(layers.AveragePooling2D(2)(layers.ZeroPadding2D(1)(y)))
-    y = layers.UpSampling2D(2)(layers.SpatialDropout2D(0.0)(y))
+    y = layers.UpSampling2D(2)(y)
     return layers.BatchNormalization()(layers.Cropping2D(1)(layers.Activation("relu")(y * 2.0)))
 
 

@@ -80,12 +80,12 @@ def forward(
     def join(a: Structure, b: Structure) -> Structure:
         return _merged(sweep, a[0], b[0]), a[1]  # no images stay on the device if there are several
 
-    start = (_nothing(graph, sweep, tensors), tensors.pages)
+    start = (_initial_sums(graph, sweep, tensors), tensors.pages)
     used = devices[:1] if tensors.sinks else devices  # a sink receives rows in their order
     return _loop(total, graph, tensors, body, start, used, join)
 
 
-def _nothing(graph: Graph, sweep: Sweep, tensors: SweepTensors) -> list[Structure]:
+def _initial_sums(graph: Graph, sweep: Sweep, tensors: SweepTensors) -> list[Structure]:
     """Return the partial sums of the reductions before the first strip."""
     counts = {v: graph.traced_channels(v) or tensors.channels[v] for v in sweep.observed}
     return [n.op.init(tensors.batch, [counts[v] for v in n.inputs]) for n in sweep.reductions]
@@ -174,7 +174,7 @@ def backward(
     inner, weights = sources_of(tensors)
     zeros = tf.nest.map_structure(autodiff.zeros, inner)
     d_weights = {p: tf.zeros_like(w) for p, w in weights.items()}
-    partials = _nothing(graph, sweep, tensors) if options.fused else []
+    partials = _initial_sums(graph, sweep, tensors) if options.fused else []
     first = (zeros, d_weights, partials, tensors.pages)
     return _loop(total, graph, tensors, body, first, devices, join)
 
