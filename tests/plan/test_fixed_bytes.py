@@ -20,7 +20,7 @@ from tfbig.plan.fixed_bytes import (
 )
 from tfbig.plan.sweeps import schedule
 
-PARTS = TraceBytes(runtime=10**6, sweep=10**3, node=1)
+PARTS = TraceBytes(runtime=10**6, sweep=10**3, node=1, whole=0)
 
 
 def blocks(count: int, kernel: int = 3) -> Graph:
@@ -111,3 +111,18 @@ def test_backward_passes_have_traces() -> None:
     forward = INFERENCE.of(graph, schedule(graph))
     assert fixed_bytes(graph, schedule(graph), False) == forward
     assert TRAINING.of(graph, schedule(graph)) > 2 * forward
+
+
+def test_nodes_on_whole_values_have_their_own_bytes() -> None:
+    """Two squeeze-excite blocks share the traces of their sweeps, but not the layers on the pooled vector."""
+    start = x = image(4)
+    for number in range(2):
+        x = conv(4, f"conv{number}")(x)
+        vector = layers.GlobalAveragePooling2D(keepdims=True)(x)
+        x = layers.Multiply()([x, layers.Conv2D(4, 1, name=f"squeeze{number}")(vector)])
+    graph = read(keras.Model(start, x))
+    sweeps = schedule(graph)
+    wholes = sum(len(sweep.wholes) for sweep in sweeps)
+    assert wholes >= 2
+    counted = TraceBytes(runtime=0, sweep=0, node=0, whole=5)
+    assert counted.of(graph, sweeps) == 5 * wholes

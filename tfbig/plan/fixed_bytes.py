@@ -25,11 +25,13 @@ class TraceBytes:
         runtime: Bytes for any network.
         sweep: Bytes for each sweep: the calls of its functions, and the operations around them.
         node: Bytes for each node of a sweep that is traced; sweeps that compute the same share a trace.
+        whole: Bytes for each node on whole values, which no trace shares.
     """
 
     runtime: int
     sweep: int
     node: int
+    whole: int
 
     def of(self, graph: Graph, sweeps: Iterable[Sweep]) -> int:
         """Return the bytes of sweeps.
@@ -47,7 +49,9 @@ class TraceBytes:
         sweeps = list(sweeps)
         counted = [n for n in graph.nodes if not _converts_input(graph, n)]
         lengths = {Canonical(graph, s).key: len({*s.nodes}.intersection(counted)) for s in sweeps}
-        return self.runtime + len(sweeps) * self.sweep + sum(lengths.values()) * self.node
+        traced, wholes = sum(lengths.values()), sum(len(s.wholes) for s in sweeps)
+        calls = self.runtime + len(sweeps) * self.sweep
+        return calls + traced * self.node + wholes * self.whole
 
 
 def _converts_input(graph: Graph, node: Node) -> bool:
@@ -56,14 +60,14 @@ def _converts_input(graph: Graph, node: Node) -> bool:
     return pixelwise and set(node.inputs) <= set(graph.inputs)
 
 
-TRAINING = TraceBytes(runtime=8 * 2**20, sweep=5 * 2**20, node=11 * 2**18)
-"""Bytes of a training step: above those of twelve networks on small images, five of them with the least budget.
+TRAINING = TraceBytes(runtime=4 * 2**20, sweep=51 * 2**16, node=33 * 2**16, whole=9 * 2**18)
+"""Bytes of a training step: the least with a margin of a twentieth over what twelve networks take.
 
-EfficientNetB0 and MobileNetV3Small need the most: sweeps that share a forward trace may have several backward ones.
+Ten were measured on the smallest images, and five on larger ones with little memory (`benchmarks/plan_holds.py`).
 """
 
-INFERENCE = TraceBytes(runtime=16 * 2**20, sweep=2**19, node=15 * 2**15)
-"""Bytes of a step without a backward pass: those that nine networks need, and a twentieth more."""
+INFERENCE = TraceBytes(runtime=16 * 2**20, sweep=2**19, node=15 * 2**15, whole=0)
+"""Bytes of a step without a backward pass, for nine networks on the smallest images; bags need up to 24 MiB more."""
 
 COMPILER_BYTES = 36 * 2**20
 """Bytes with which XLA compiles a loss, besides those that traces of the backward pass need later.
