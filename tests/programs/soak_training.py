@@ -44,7 +44,7 @@ def streamed_model(scratch):
         x = keras.layers.Conv2D(width, 3, strides=2, padding="same", use_bias=False)(x)
         x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
     model = keras.Model(image, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling2D()(x)))
-    budget = tfbig.Budget(device="6MB", host="55MB", disk="200MB", scratch=scratch)
+    budget = tfbig.Budget(device="6MB", host="95MB", disk="200MB", scratch=scratch)
     big = tfbig.stream(model, budget)
     big.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return big

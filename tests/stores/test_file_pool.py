@@ -224,7 +224,7 @@ def test_small_disk_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("upto", "device", "little"), [(None, "2MB", "30MB"), ("c2", "54MB", "80MB")]
+    ("upto", "device", "little"), [(None, "2MB", "60MB"), ("c2", "54MB", "100MB")]
 )
 def test_host_in_message_is_enough(
     tmp_path: Path, upto: str | None, device: str, little: str
