@@ -14,6 +14,7 @@ import argparse
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,18 +32,16 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "notebooks"
 OUT = ROOT / "build" / "notebooks"
 
-REPOSITORY = "https://github.com/OWNER/tfbig"
-"""Address of the repository; this is the one place that names it. The notebooks are read from its branch of pages."""
-
-COLAB = REPOSITORY.replace("github.com", "colab.research.google.com/github", 1)
+GITHUB = "https://github.com/"
+COLAB = "https://colab.research.google.com/github/"
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 
-INSTALL = f"""\
+INSTALL = """\
 # On Colab, this cell fetches and installs tfbig. Elsewhere it does nothing.
 import sys
 
 if "google.colab" in sys.modules:
-    !git clone -q --depth 1 {REPOSITORY}
+    !git clone -q --depth 1 {address} tfbig
     %cd tfbig
     %pip install -q ."""
 
@@ -79,14 +78,35 @@ def sources() -> list[Path]:
     return sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 
 
+def repository(folder: Path = ROOT) -> str | None:
+    """Return `owner/name` of the repository on GitHub, or None if a folder has none.
+
+    A workflow of GitHub says it in `GITHUB_REPOSITORY`; elsewhere it is that of the remote `origin` of git.
+
+    Args:
+        folder: Folder of a working tree of git.
+    """
+    if "GITHUB_REPOSITORY" in os.environ:
+        return os.environ["GITHUB_REPOSITORY"]
+    words = ["git", "-C", str(folder), "config", "--get", "remote.origin.url"]
+    address = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    found = re.fullmatch(r".*github\.com[:/]([\w.-]+/[\w.-]+?)(\.git)?/?", address)
+    return found[1] if found else None
+
+
 def read(path: Path) -> nbformat.NotebookNode:
-    """Read a notebook, and add the button that opens it on Colab and the cell that installs tfbig there."""
+    """Read a notebook, and add the button that opens it on Colab and the cell that installs tfbig there.
+
+    The button leads to the branch of the site. A copy that is not on GitHub gets none.
+    """
     notebook = jupytext.read(path)
-    button = f"[![Open in Colab]({BADGE})]({COLAB}/blob/gh-pages/notebooks/{path.stem}.ipynb)"
-    notebook.cells[1:1] = [
-        nbformat.v4.new_markdown_cell(button),
-        nbformat.v4.new_code_cell(INSTALL, metadata={"tags": ["colab"]}),
-    ]
+    if name := repository():
+        link = f"{COLAB}{name}/blob/gh-pages/notebooks/{path.stem}.ipynb"
+        install = INSTALL.format(address=GITHUB + name)
+        notebook.cells[1:1] = [
+            nbformat.v4.new_markdown_cell(f"[![Open in Colab]({BADGE})]({link})"),
+            nbformat.v4.new_code_cell(install, metadata={"tags": ["colab"]}),
+        ]
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"  # the same in every run
     notebook.metadata["kernelspec"] = {
@@ -157,11 +177,10 @@ def write(notebook: nbformat.NotebookNode, name: str, out: Path) -> None:
     )
     FilesWriter(build_directory=str(out)).write(body, resources, name)
     linked = nbformat.from_dict(notebook)
-    for cell in linked.cells:
+    for cell in linked.cells if (home := repository()) else ():
         if cell.cell_type == "markdown":
-            cell.source = re.sub(
-                r"\]\(\.\./(\S+?\.md)", rf"]({REPOSITORY}/blob/main/docs/\1", cell.source
-            )
+            pages = f"{GITHUB}{home}/blob/main/docs/"
+            cell.source = re.sub(r"\]\(\.\./(\S+?\.md)", rf"]({pages}\1", cell.source)
     nbformat.write(linked, out / f"{name}.ipynb")
 
 

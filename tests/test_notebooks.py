@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -127,6 +128,51 @@ def test_what_a_reader_stumbles_over(runner: ModuleType) -> None:
         output = v4.new_output("stream", name=stream, text=text)
         notebook = v4.new_notebook(cells=[v4.new_code_cell("run()", outputs=[output])])
         assert len(list(runner.problems(notebook))) == (name != "fine")
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("https://github.com/someone/tfbig.git", "someone/tfbig"),
+        ("https://github.com/some-one/tf.big", "some-one/tf.big"),
+        ("git@github.com:someone/tfbig.git", "someone/tfbig"),
+        ("https://example.org/someone/tfbig.git", None),
+        (None, None),
+    ],
+)
+def test_the_repository_is_that_of_git(
+    address: str | None,
+    name: str | None,
+    runner: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    if address:
+        subprocess.run(["git", "-C", str(tmp_path), "remote", "add", "origin", address], check=True)
+    assert runner.repository(tmp_path) == name
+
+
+@pytest.mark.parametrize("name", ["someone/tfbig", None])
+def test_a_button_opens_the_notebook_on_colab(
+    name: str | None, runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "repository", lambda: name)
+    path = tmp_path / "03_title.py"
+    path.write_text(
+        "# %% [markdown]\n# # Title\n# [guide](../guides/mil.md)\n\n# %%\n1 + 1\n", encoding="utf-8"
+    )
+    notebook = runner.read(path)
+    runner.write(notebook, path.stem, tmp_path)
+    opened = (tmp_path / "03_title.ipynb").read_text(encoding="utf-8")
+    colab = "https://colab.research.google.com/github/someone/tfbig/blob/gh-pages/notebooks/03_title.ipynb"
+    assert (f"({colab})" in opened) == bool(name)
+    assert ("git clone -q --depth 1 https://github.com/someone/tfbig tfbig" in opened) == bool(name)
+    assert ("(https://github.com/someone/tfbig/blob/main/docs/guides/mil.md)" in opened) == bool(
+        name
+    )
+    assert "git clone" not in (tmp_path / "03_title.md").read_text(encoding="utf-8")
 
 
 def test_progress_is_not_part_of_a_page(runner: ModuleType) -> None:
