@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 
@@ -61,4 +62,9 @@ def _ended(image: Any, vector: Any) -> Any:
     return keras.Model(image, keras.layers.Dense(1, dtype=keras.config.floatx())(vector))
 
 
-NETWORKS = {build.__name__: build for build in (conv_chain, resnet18, resnet18_frozen, resnet50)}
+APPLICATIONS = ("ConvNeXtTiny", "DenseNet121", "EfficientNetB0", "MobileNetV2")
+
+NETWORKS = {
+    **{build.__name__: build for build in (conv_chain, resnet18, resnet18_frozen, resnet50)},
+    **{name: partial(application, name) for name in APPLICATIONS},
+}

@@ -1,7 +1,7 @@
 """Run the notebooks in docs/notebooks, and write each as .ipynb and as a page with pictures for the site.
 
     pip install '.[docs]'
-    python docs/run_notebooks.py [NUMBER ...] [--out build/notebooks]
+    python docs/run_notebooks.py [NUMBER ...] [--out build/notebooks] [--jobs 2]
 
 A notebook is a .py file in the percent format of jupytext; nothing else of it is stored in the repository. Each runs in
 a process and a folder of its own. An exception, a command that fails, a warning, or anything on standard error fails
@@ -19,6 +19,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 import jupytext
@@ -200,21 +202,31 @@ def run(path: Path, out: Path) -> list[str]:
     return failures or list(problems(notebook))
 
 
+def timed(path: Path, out: Path) -> tuple[float, list[str]]:
+    """Return the seconds that `run` takes, and the problems it returns."""
+    began = time.monotonic()
+    found = run(path, out)
+    return time.monotonic() - began, found
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run notebooks and print their times; return 1 if any has a problem."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("numbers", nargs="*", type=int, metavar="NUMBER", help="default: all")
     parser.add_argument("--out", type=Path, default=OUT, help="folder of the results")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="notebooks that run at a time (default: 1)"
+    )
     arguments = parser.parse_args(argv)
-    failed = []
-    for path in sources():
-        if arguments.numbers and int(path.stem[:2]) not in arguments.numbers:
-            continue
-        began = time.monotonic()
-        found = run(path, arguments.out)
-        print(f"{path.stem:<32} {time.monotonic() - began:6.1f} s", *found, sep="\n  ", flush=True)
-        failed += [path.stem] if found else []
-    return 1 if failed else 0
+    wanted = [p for p in sources() if not arguments.numbers or int(p.stem[:2]) in arguments.numbers]
+    failed = False
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        for path, (seconds, found) in zip(
+            wanted, pool.map(timed, wanted, repeat(arguments.out)), strict=True
+        ):
+            print(f"{path.stem:<32} {seconds:6.1f} s", *found, sep="\n  ", flush=True)
+            failed |= bool(found)
+    return int(failed)
 
 
 if __name__ == "__main__":
