@@ -50,6 +50,13 @@ _MODES = "plain remat unified streamed streamed-small bfloat16-stores plain-bflo
 _TORCH = "torch torch-checkpoint torch-save_on_cpu"
 _JAX = "jax jax-checkpoint"
 _GPU = "--optimizer adamw --policy mixed_float16 --warmup 5 --steps 10 --rounds 1"
+_HOSTS = {
+    "ConvNeXtTiny": "2.4GB",
+    "DenseNet121": "2.4GB",
+    "EfficientNetB0": "1.6GB",
+    "MobileNetV2": "1.2GB",
+}
+"""Bytes for networks of `keras.applications` at 1536 x 1536: two fifths of what plain Keras takes."""
 
 CASES = {
     "modes-2048": Case(
@@ -73,6 +80,14 @@ CASES = {
         "compare.py --network resnet50 --side 2048 --device 96MB --host 2GB --ways "
         "plain streamed bfloat16-stores bfloat16-stores-small remat",
     ),
+    **{
+        f"{name}-1536": Case(
+            f"{name} at 1536 x 1536, and with less memory",
+            f"compare.py --network {name} --side 1536 --rounds 2 --host {host} --ways "
+            "plain streamed streamed-small",
+        )
+        for name, host in _HOSTS.items()
+    },
     "chain": Case(
         "five convolutions with BatchNormalization at 3072 x 3072",
         "compare.py --network conv_chain --side 3072 --device 96MB",

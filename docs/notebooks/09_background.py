@@ -52,6 +52,7 @@ plt.show()
 # Give the image itself to `plan`, instead of its shape. The last column, *active*, is the share of each sweep
 # that is computed.
 
+
 # %%
 def build():
     """Return a small network with BatchNormalization."""
@@ -159,7 +160,9 @@ def trained(source):
 weights, weights_of_everything = trained(part), trained(tfbig.open("part.npy"))
 largest = max(np.abs(a - b).max() for a, b in zip(weights, weights_of_everything, strict=True))
 moved = max(np.abs(a - b).max() for a, b in zip(weights, start, strict=True))
-print(f"{part.background.share:.0%} of the part is foreground; {plan.active:.2f} of the work is left")
+print(
+    f"{part.background.share:.0%} of the part is foreground; {plan.active:.2f} of the work is left"
+)
 print(f"weights changed by up to {moved:.1e}; the two ways differ by up to {largest:.1e}")
 keras.config.set_floatx("float32")
 keras.config.set_dtype_policy("float32")
