@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 
+import tfbig
 from tfbig import SourceError
 from tfbig.cli import load_model
 from tfbig.cli.main import main
@@ -75,6 +76,16 @@ def test_model_with_code(name, path, tmp_path, monkeypatch, capsys):
     assert main(["plan", str(path), "64x64"]) == 1
     assert "cannot be loaded" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
+
+
+def test_of_a_streamed_model_the_plain_one_is_loaded(tmp_path):
+    plain = model()
+    big = tfbig.stream(plain, tfbig.Budget("1MB"))
+    big.save(tmp_path / "streamed.keras")
+    loaded = load_model.load(tmp_path / "streamed.keras")
+    assert type(loaded) is type(plain)
+    for weight, other in zip(loaded.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_array_equal(weight, other)
 
 
 def test_custom_module(tmp_path, monkeypatch):

@@ -15,10 +15,11 @@ from typing import Any
 import keras
 
 from tfbig import SourceError
+from tfbig.streaming.twin_model import TwinModel
 
 
 def load(path: str | Path, custom: Sequence[str] = (), compiled: bool = False) -> Any:
-    """Return the model of a file.
+    """Return the model of a file; of a streamed model, the plain one.
 
     The file is loaded in the safe mode of Keras: only layers, losses and functions of Keras, of tfbig and its models,
     and those that `custom` registers. A file with a Lambda or a class of another module is refused, and files that it
@@ -37,7 +38,7 @@ def load(path: str | Path, custom: Sequence[str] = (), compiled: bool = False) -
     for name in custom:
         _import(name)
     try:
-        return keras.saving.load_model(path, compile=compiled, safe_mode=True)
+        model = keras.saving.load_model(path, compile=compiled, safe_mode=True)
     except Exception as error:  # errors of zip, HDF5, JSON and Keras
         if damage := _damage(path):
             raise SourceError(
@@ -47,6 +48,7 @@ def load(path: str | Path, custom: Sequence[str] = (), compiled: bool = False) -
             f"{path}: cannot be loaded as a Keras model ({type(error).__name__}: {_reason(error)}). Save it with "
             "model.save('name.keras'); for custom layers, name the module that registers them: --custom MODULE."
         ) from error
+    return model.twin if isinstance(model, TwinModel) else model
 
 
 def _check_file(path: Path) -> None:
