@@ -28,7 +28,7 @@ METRICS = {
     "test_auc": 0.91234,
     "peak_bytes": 2**30,
     "confusion": [[1]],
-    "left_out": ["x"],
+    "left_out": [["x", "is gone"]],
 }
 
 
@@ -48,16 +48,51 @@ def test_data_settings_results_and_limits(tmp_path: Path) -> None:
         "| data | slides.csv |",
         "| shares | 70, 10, 20 |",
         "| tested or validated | 2 |",
-        "| left out | 2 |",
+        "| left out | 1 |",
         "| test\\_auc | 0.9123 |",
         "| peak\\_bytes | 1.0 GiB |",
         "| lr | 0.0001 |",
         "- One seed (3): `--seeds` says how much results depend on it.",
-        "- 1 files could not be read, among them bad.svs.",
+        "- 1 file could not be read: bad.svs.",
     ):
         assert line in text.splitlines(), line
     assert "secret" not in text
     assert "confusion" not in text
+
+
+def test_items_that_were_left_out_count_once(tmp_path: Path) -> None:
+    metrics = METRICS | {"left_out": [["a", "is damaged"], ["b", "is gone"]]}
+    assert "| left out | 2 |" in card(tmp_path, SETTINGS, metrics)
+    (tmp_path / "failed.csv").write_text("slide,reason\na,is damaged\nb,is gone\nc,is empty\n")
+    text = card(tmp_path, SETTINGS, metrics)
+    assert "| left out | 3 |" in text
+    assert "3 files could not be read: a, b, c." in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "title"),
+    [
+        ({"task": "patchgd", "mode": "offload"}, "one result for a large image, streamed exactly,"),
+        (
+            {"task": "patchgd", "mode": "patchgd"},
+            "one result for a large image, by patch gradient descent,",
+        ),
+        ({"task": "patchgd", "mode": "device"}, "one result for a large image,"),
+        ({"task": "segmentation", "mode": "offload"}, "masks of images,"),
+    ],
+)
+def test_the_method_is_that_of_the_mode(
+    settings: dict[str, Any], title: str, tmp_path: Path
+) -> None:
+    assert f"A Keras model for {title} trained by" in card(tmp_path, settings, METRICS)
+
+
+def test_results_of_validation_images_are_no_test(tmp_path: Path) -> None:
+    text = card(tmp_path, SETTINGS, METRICS | {"tested_on": "val"})
+    assert "`test_` is of the validation images" in text
+    assert "Nothing was held back for a test." in text
+    assert "neither training nor" not in text
+    assert "neither training nor" in card(tmp_path, SETTINGS, METRICS | {"tested_on": "test"})
 
 
 def test_names_cannot_break_the_page(tmp_path: Path) -> None:

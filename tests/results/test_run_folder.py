@@ -66,6 +66,15 @@ def test_replace_row(tmp_path):
     assert not table.exists()
 
 
+def test_items_that_were_left_out(tmp_path):
+    metrics = {"left_out": [["a", "is gone"]]}
+    assert run_folder.left_out(tmp_path, {}) == []
+    assert run_folder.left_out(tmp_path, metrics) == [{"slide": "a", "reason": "is gone"}]
+    rows = [{"slide": name, "reason": "is gone"} for name in "ab"]
+    run_folder.write_csv(tmp_path / run_folder.FAILED, rows)
+    assert run_folder.left_out(tmp_path, metrics) == rows
+
+
 def test_identity_of_a_run_does_not_change(tmp_path):
     run_folder.write_versions(tmp_path)
     identity = run_folder.identity(tmp_path)

@@ -15,9 +15,14 @@ NAME = "MODEL_CARD.md"
 _TITLES = {
     "segmentation": "masks of images",
     "mil": "one result for a bag of tiles",
-    "patchgd": "one class for a large image, by patch gradient descent",
-    "patchgd-segmentation": "masks of large images, by patch gradient descent",
+    "patchgd": "one result for a large image",
+    "patchgd-segmentation": "masks of large images",
+    "volume-segmentation": "masks of volumes",
+    "scenes": "masks of satellite scenes",
+    "instances": "outlines of objects in images",
 }
+_WAYS = {"offload": "streamed exactly", "patchgd": "by patch gradient descent"}
+"""How a run of `--mode` computes."""
 _DATA = (
     *(
         "data",
@@ -56,16 +61,16 @@ def write_card(folder: str | Path) -> Path:
     settings = run_folder.read_yaml(folder / run_folder.CONFIG)
     metrics = run_folder.read_json(folder / run_folder.METRICS)
     versions = run_folder.read_json(folder / run_folder.VERSIONS)
-    failed = run_folder.read_rows(folder / run_folder.FAILED)
+    failed = run_folder.left_out(folder, metrics)
     task = str(settings.get("task", ""))
     parts = [
         f"# Model card: {_text(folder.resolve().name)}",
-        f"A Keras model for {_TITLES.get(task, task)}, trained by `tfbig train --task {_text(task)}`. Written from the "
+        f"A Keras model for {_title(settings)}, trained by `tfbig train --task {_text(task)}`. Written from the "
         "run folder; what the data is, and who may use the model for what, is yours to add.",
         "## Model",
         _table([("file", run_folder.MODEL), *_model(folder, settings), *_named(versions)]),
         "## Data",
-        _table([*_given(settings, _DATA), *_counts(folder, metrics, failed)]),
+        _table([*_given(settings, _DATA), *_counts(folder, failed)]),
         "## Results",
         _table(_results(metrics)),
         _about_results(metrics),
@@ -81,6 +86,14 @@ def write_card(folder: str | Path) -> Path:
     return folder / NAME
 
 
+def _title(settings: Mapping[str, Any]) -> str:
+    """Return what the model is for, and how the task of `--mode` computed."""
+    task = str(settings.get("task", ""))
+    title = _TITLES.get(task, task)
+    way = _WAYS.get(str(settings.get("mode")), "") if task.startswith("patchgd") else ""
+    return f"{title}, {way}" if way else title
+
+
 def _model(folder: Path, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the parts of the model and its size."""
     rows = _given(settings, ("encoder", "model", "head", "encoder_weights"))
@@ -93,14 +106,11 @@ def _named(versions: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, _text(versions[name])) for name in names if name in versions]
 
 
-def _counts(
-    folder: Path, metrics: Mapping[str, Any], failed: list[dict[str, str]]
-) -> list[tuple[str, str]]:
+def _counts(folder: Path, failed: list[dict[str, str]]) -> list[tuple[str, str]]:
     """Return how many images were tested and left out."""
     tested = len(run_folder.read_rows(folder / run_folder.PREDICTIONS))
     rows = [("tested or validated", str(tested))] if tested else []
-    left_out = [*(metrics.get("left_out") or ()), *failed]
-    return [*rows, ("left out", str(len(left_out)))] if left_out else rows
+    return [*rows, ("left out", str(len(failed)))] if failed else rows
 
 
 def _given(settings: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str, str]]:
@@ -128,8 +138,17 @@ def _results(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+def _is_tested(metrics: Mapping[str, Any]) -> bool:
+    """Return whether there are results of items that were held back."""
+    return metrics.get(run_folder.TESTED_ON) != "val" and any(
+        n.startswith("test_") for n in metrics
+    )
+
+
 def _about_results(metrics: Mapping[str, Any]) -> str:
-    if any(name.startswith("test_") for name in metrics):
+    if metrics.get(run_folder.TESTED_ON) == "val":
+        return "There were no test images: `test_` is of the validation images, by which an epoch may have been chosen."
+    if _is_tested(metrics):
         return "Names that begin with `test_` are of images that neither training nor the choice of an epoch saw."
     return "There were no test images: `val_` is of images by which an epoch may have been chosen."
 
@@ -143,7 +162,7 @@ def _limits(
         "give worse results; test it on yours, with `tfbig evaluate`.",
         "It is no medical device, and no result of it is a diagnosis.",
     ]
-    if not any(name.startswith("test_") for name in metrics):
+    if not _is_tested(metrics):
         lines.append("Nothing was held back for a test.")
     if settings.get("fold") is None:
         lines.append("One split of the data: `--folds` says how much results depend on it.")
@@ -154,7 +173,10 @@ def _limits(
         lines.append(f"Computed in {_text(settings['precision'])}, which rounds.")
     if failed:
         names = ", ".join(_text(next(iter(row.values()), "")) for row in failed[:5])
-        lines.append(f"{len(failed)} files could not be read, among them {names}.")
+        files = "1 file" if len(failed) == 1 else f"{len(failed)} files"
+        lines.append(
+            f"{files} could not be read{', among them' if len(failed) > 5 else ':'} {names}."
+        )
     return lines
 
 

@@ -162,10 +162,7 @@ def _sections(
     yield from _figures(place)
     if predictions:
         yield _table("Predictions", predictions)
-    failed = run_folder.read_rows(place / run_folder.FAILED) + [
-        {"name": name, "reason": reason} for name, reason in metrics.get("left_out", ())
-    ]
-    if failed:
+    if failed := run_folder.left_out(place, metrics):
         yield _table("Left out", failed)
     for file in config:
         settings = run_folder.read_yaml(file)

@@ -37,6 +37,8 @@ MODEL = "model.keras"
 METRICS = "metrics.json"
 PREDICTIONS = "predictions.csv"
 FAILED = "failed.csv"
+TESTED_ON = "tested_on"
+"""Key of `metrics.json`: the split whose items the metrics `test_` are of; "val" where no item is for testing."""
 RUNS = "runs.csv"
 COMPARISON = "comparison.csv"
 VERSIONS = "versions.json"
@@ -129,6 +131,22 @@ def write_csv(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
     writer.writerow(map(_escaped, rows[0]))
     writer.writerows([_escaped(row[key]) for key in rows[0]] for row in rows)
     write_text(path, text.getvalue())
+
+
+def left_out(folder: str | Path, metrics: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return a row, `slide` and `reason`, for each item that a run could not read.
+
+    `failed.csv` also has those of `metrics.json`, which has none that became unreadable later.
+
+    Args:
+        folder: Run folder.
+        metrics: Content of its `metrics.json`.
+
+    Raises:
+        SourceError: `failed.csv` is damaged.
+    """
+    found = [{"slide": name, "reason": reason} for name, reason in metrics.get("left_out") or ()]
+    return read_rows(Path(folder) / FAILED) or found
 
 
 def read_rows(path: str | Path) -> list[dict[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,15 @@ def write_metrics(folder: Path, settings: TrainSettings, metrics: Mapping[str, A
     if settings.beside:
         values["beside"] = _compared(values, Path(settings.beside))
     run_folder.write_json(folder / run_folder.METRICS, values)
+
+
+def tested_on(test: Sequence[Any]) -> dict[str, str]:
+    """Return the metric that says which split the metrics `test_` are of.
+
+    Args:
+        test: Items for testing; where there are none, those for validation are tested.
+    """
+    return {run_folder.TESTED_ON: "test" if test else "val"}
 
 
 def _compared(metrics: Mapping[str, Any], run: Path) -> dict[str, Any]:

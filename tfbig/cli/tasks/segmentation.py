@@ -19,7 +19,7 @@ from tfbig.cli.data.slides_and_masks import LabelledSlide
 from tfbig.cli.settings.choices import WHOLE
 from tfbig.cli.settings.tasks import SegmentationSettings
 from tfbig.cli.settings.value_types import crop_size
-from tfbig.cli.tasks import fitting, segmentation_results
+from tfbig.cli.tasks import fitting, run_results, segmentation_results
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 from tfbig.data.worker_shards import Shard
 from tfbig.metrics import Dice
@@ -145,6 +145,7 @@ class Segmentation(Task[SegmentationSettings, SegmentationData]):
         measured: Mapping[str, Any],
     ) -> None:
         """Write pictures, and last the metrics."""
+        measured = {**measured, **run_results.tested_on(data.slides.test)}
         segmentation_results.write(models, settings, data.unseen, folder, measured)
 
 

@@ -17,7 +17,7 @@ from tfbig.cli.data.volume_cases import LabelledVolume, VolumeSplits
 from tfbig.cli.settings.choices import WHOLE
 from tfbig.cli.settings.value_types import box_size
 from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSettings
-from tfbig.cli.tasks import fitting, volume_networks, volume_results
+from tfbig.cli.tasks import fitting, run_results, volume_networks, volume_results
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 from tfbig.data.worker_shards import Shard
 from tfbig.metrics import ClassDice
@@ -96,6 +96,7 @@ class VolumeSegmentation(Task[VolumeSegmentationSettings, VolumeSplits]):
         measured: Mapping[str, Any],
     ) -> None:
         """Write pictures and a table, and last the metrics."""
+        measured = {**measured, **run_results.tested_on(data.test)}
         volume_results.write(models, settings, data, folder, measured)
 
 
