@@ -138,8 +138,58 @@ def test_confine_images_and_bags(name, column, flags, tmp_path, capsys):
     assert "secret.npy: lies outside of" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("head", "advice"),
+    [
+        ("image,diagnosis", r"It has image, diagnosis\. Rename the columns\."),
+        ("slide_id;label", r"Its columns are separated by semicolons; save it with commas\."),
+        ("slide_id\tlabel", r"Its columns are separated by tabs; save it with commas\."),
+    ],
+)
+def test_other_columns_are_named(head, advice, tmp_path):
+    (tmp_path / "a.csv").write_text(f"{head}\nx,y\n")
+    wanted = r"line 1: has no column 'slide_id'; expected a table with columns slide_id, label\. "
+    with pytest.raises(SourceError, match=wanted + advice):
+        splits.read_table(tmp_path / "a.csv", ("slide_id", "label"))
+
+
+def test_spaces_around_cells_do_not_count(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("slide_id, label\ns0,red \ns1, red\ns2,\tblue\n")
+    rows, classes = splits.with_classes(
+        splits.read_table(tmp_path / "a.csv", ("slide_id", "label")), tmp_path
+    )
+    assert classes == ("blue", "red")
+    assert [row["label"] for row in rows] == [1, 1, 0]
+    assert capsys.readouterr().err == ""
+
+
+def test_labels_that_differ_only_in_case_are_a_warning(tmp_path, capsys):
+    rows = [{"label": label} for label in ("Red", "red", "blue")]
+    _, classes = splits.with_classes(rows, tmp_path / "a.csv")
+    assert classes == ("Red", "blue", "red")
+    expected = "a.csv: the labels Red and red differ only in case, and count as different classes\n"
+    assert capsys.readouterr().err.endswith(expected)
+
+
+def test_class_without_items_to_validate_on_is_a_warning(capsys):
+    part = [SimpleNamespace(labels=np.array(labels)) for labels in ([0, 1], [1], [0, 1])]
+    splits.print_counts(splits.Data.of(part, ("benign", "tumour")), "bags", str)
+    expected = (
+        "warning: none of the bags in val has the class benign; its metrics leave this class out\n"
+    )
+    assert capsys.readouterr().err == expected
+
+
+def test_skipped_items_are_counted_at_the_end(tmp_path, capsys):
+    splits.print_failed(tmp_path)
+    assert capsys.readouterr().err == ""
+    splits.write_tables((), [("a", "is gone"), ("b", "is gone")], tmp_path)
+    splits.print_failed(tmp_path)
+    assert capsys.readouterr().err == f"2 skipped, see {tmp_path / 'failed.csv'}\n"
+
+
 def test_class_without_training_items_is_a_warning(capsys):
-    part = [SimpleNamespace(labels=np.array(labels)) for labels in ([0, 0], [1], [0, 1])]
+    part = [SimpleNamespace(labels=np.array(labels)) for labels in ([0, 0], [1, 0], [0, 1])]
     data = splits.Data.of(part, ("benign", "tumour"))
     splits.print_counts(data, "bags", lambda part: "of 3 instances")
     out, err = capsys.readouterr()

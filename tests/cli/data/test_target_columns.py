@@ -131,7 +131,8 @@ def test_slides_are_split_by_event_and_case(tmp_path):
         for n in range(80)
     ]
     table = write_table(tmp_path / "slides.csv", rows)
-    (tmp_path / "s0.tif").touch()
+    for row in rows:
+        (tmp_path / f"{row['slide_id']}.tif").touch()
     settings = cohort_settings(table)
     found = cohort.read(settings, target_columns.SurvivalColumns(settings))
     splits_of = {}

@@ -103,8 +103,20 @@ def read(settings: CohortSettings, columns: TargetColumns | None = None) -> Coho
     columns = columns or ClassColumn(settings)
     rows = splits.read_table(table, (SLIDE, *columns.names))
     found = columns.labelled(rows, table, SLIDE)
-    rows = with_splits(with_paths(found.rows, table, settings), settings)
+    rows = with_paths(found.rows, table, settings)
+    if settings.slides and not settings.test_only:
+        _print_unlisted(Path(settings.slides), table, rows)
+    rows = with_splits(rows, settings)
     return Cohort(tuple(rows), columns, found.classes, found.cases)
+
+
+def _print_unlisted(folder: Path, table: Path, rows: Sequence[Row]) -> None:
+    """Print how many slides of a folder have no row in the table, and so are not used."""
+    used = {row["path"].resolve() for row in rows if row["path"] is not None}
+    names = [path.name for path in slide_folders.slides_below(folder) if path.resolve() not in used]
+    if names:
+        verb = "slide has" if len(names) == 1 else "slides have"
+        print(f"{folder}: {len(names)} {verb} no row in {table}, such as {names[0]}")
 
 
 def _table(data: Path, settings: CohortSettings) -> Path:
@@ -363,11 +375,19 @@ def with_splits(rows: list[Row], settings: TableSettings) -> list[Row]:
     if settings.group and not settings.folds:
         raise paths.FlagError(f"--group {settings.group}: needs --folds. Add it.")
     if settings.folds:
-        fold = settings.fold or 0
-        return fold_rows(rows, settings.folds, fold, settings.seed, settings.group)
+        folds, fold = settings.folds, settings.fold or 0
+        return _drawn(
+            rows, lambda there: fold_rows(there, folds, fold, settings.seed, settings.group)
+        )
     if "split" in rows[0]:
         return rows
-    return splits.split_rows(rows, settings.shares, settings.seed)
+    return _drawn(rows, lambda there: splits.split_rows(there, settings.shares, settings.seed))
+
+
+def _drawn(rows: Sequence[Row], draw: Callable[[list[Row]], list[Row]]) -> list[Row]:
+    """Return the rows with a split that is drawn among those with a file; the others, which are skipped, get train."""
+    drawn = iter(draw([row for row in rows if row["path"] is not None]))
+    return [row | {"split": "train"} if row["path"] is None else next(drawn) for row in rows]
 
 
 def _rows_of_splits(rows: Sequence[Row], path: Path) -> list[Row]:

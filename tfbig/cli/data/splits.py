@@ -111,11 +111,22 @@ def read_table(path: Path, columns: Sequence[str]) -> list[Row]:
     if not rows:
         raise SourceError(f"{path}: has no rows; {expected}. Check --data.")
     if missing := [name for name in columns if name not in rows[0]]:
-        raise SourceError(f"{path}: line 1: has no column '{missing[0]}'; {expected}.")
+        raise SourceError(
+            f"{path}: line 1: has no column '{missing[0]}'; {expected}. {_about_columns(rows[0])}"
+        )
     rows = [row | {"place": f"{path}: line {n}"} for n, row in enumerate(rows, start=2)]
     for row in rows:
         _check_row(row, columns)
     return rows
+
+
+def _about_columns(row: Row) -> str:
+    """Return what columns a table has instead of others, and what to do."""
+    names = [name for name in row if name]
+    for mark, title in ((";", "semicolons"), ("\t", "tabs")):
+        if len(names) == 1 and mark in names[0]:
+            return f"Its columns are separated by {title}; save it with commas."
+    return f"It has {', '.join(names)}. Rename the columns."
 
 
 def _check_row(row: Row, columns: Sequence[str]) -> None:
@@ -162,6 +173,7 @@ def _names(rows: Sequence[Row], path: Path) -> list[str]:
     """Return the labels, sorted; if they are numbers, there is one for every number up to the largest."""
     kinds = sorted({row["label"] for row in rows})
     numbers = sorted(int(label) for label in kinds if label.isdecimal())
+    _warn_of_similar(kinds, path)
     if len(kinds) == 1:
         raise SourceError(
             f"{path}: has only one label: {kinds[0]}. Check the labels, or name all with --class-names."
@@ -184,6 +196,20 @@ def _names(rows: Sequence[Row], path: Path) -> list[str]:
     return [str(number) for number in numbers]
 
 
+def _warn_of_similar(names: Sequence[str], path: Path) -> None:
+    """Print to standard error which names of classes differ only in upper and lower case."""
+    by_letters: dict[str, list[str]] = {}
+    for name in names:
+        by_letters.setdefault(name.casefold(), []).append(name)
+    for similar in by_letters.values():
+        if len(similar) > 1:
+            print(
+                f"warning: {path}: the labels {' and '.join(similar)} differ only in case, and count as different "
+                "classes",
+                file=sys.stderr,
+            )
+
+
 def _csv_rows(path: Path, flag: str) -> list[Row]:
     """Return the rows of a CSV file.
 
@@ -192,11 +218,19 @@ def _csv_rows(path: Path, flag: str) -> list[Row]:
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            return list(csv.DictReader(file))
+            return [
+                {_stripped(name): _stripped(cell) for name, cell in row.items()}
+                for row in csv.DictReader(file)
+            ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SourceError(
             f"{path}: cannot be read as a CSV file in UTF-8 ({error}). Check {flag}."
         ) from error
+
+
+def _stripped(text: Any) -> Any:
+    """Return a cell without the spaces around it; rows that are too short or too long have other values."""
+    return text.strip() if isinstance(text, str) else text
 
 
 def check_inside(paths: Iterable[str | Path], folders: Iterable[str | Path]) -> None:
@@ -340,6 +374,12 @@ def exit_code(folder: Path) -> int:
     return 3 if (folder / run_folder.FAILED).exists() else 0
 
 
+def print_failed(folder: Path) -> None:
+    """Print to standard error how many items were skipped, if any."""
+    if failed := run_folder.read_rows(folder / run_folder.FAILED):
+        print(f"{len(failed)} skipped, see {folder / run_folder.FAILED}", file=sys.stderr)
+
+
 def cases_of(rows: Sequence[Row]) -> list[str]:
     """Return the case of every row; a row without one is its own case.
 
@@ -397,8 +437,8 @@ def print_counts(
         part = getattr(data, split)
         words = count(part) if count else _class_counts(part, data.classes)
         print(f"{split}: {len(part.labels)} {items} {describe(part)} ({words})")
-        if split == "train" and not count:
-            _warn_of_missing(part, items, data.classes)
+        if not count:
+            _warn_of_missing(split, part, items, data.classes)
 
 
 def _class_counts(part: Any, classes: Sequence[str]) -> str:
@@ -406,10 +446,14 @@ def _class_counts(part: Any, classes: Sequence[str]) -> str:
     return ", ".join(f"{n} {name}" for n, name in zip(counts, classes, strict=True))
 
 
-def _warn_of_missing(part: Any, items: str, classes: Sequence[str]) -> None:
+def _warn_of_missing(split: str, part: Any, items: str, classes: Sequence[str]) -> None:
+    """Print to standard error which classes no item of a split has, and what follows from it."""
     counts = np.bincount(part.labels, minlength=len(classes))
-    if missing := [name for n, name in zip(counts, classes, strict=True) if not n]:
-        print(
-            f"warning: none of the {items} to train on has the class {', '.join(missing)}, which cannot be learned",
-            file=sys.stderr,
-        )
+    if missing := ", ".join(name for n, name in zip(counts, classes, strict=True) if not n):
+        if split == "train":
+            text = (
+                f"none of the {items} to train on has the class {missing}, which cannot be learned"
+            )
+        else:
+            text = f"none of the {items} in {split} has the class {missing}; its metrics leave this class out"
+        print(f"warning: {text}", file=sys.stderr)

@@ -44,6 +44,7 @@ def run(task: Task[Any, Any], settings: TrainSettings) -> int:
             return splits.exit_code(folder)
         models = machine.without_strategy(models, lambda: _rebuilt(task, settings, data, folder))
     task.write_results(models, settings, data, folder, measured)
+    splits.print_failed(folder)
     return splits.exit_code(folder)
 
 
