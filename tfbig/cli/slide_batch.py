@@ -279,9 +279,19 @@ def write_view(
     path: Path,
     slide: Slide,
     overlays: Sequence[slide_viewer.Overlay],
+    title: str | None = None,
 ) -> None:
-    """Write a slide with overlays for the zoomable view of the report."""
-    slide_viewer.write_slide_view(settings.out, title_of(path), slide, overlays, title=path.name)
+    """Write a slide with overlays for the zoomable view of the report.
+
+    Args:
+        settings: Settings of the command.
+        path: Path of the slide.
+        slide: The slide.
+        overlays: The overlays.
+        title: What the report calls the slide, such as its name and its class; by default the name of the file.
+    """
+    title = title or path.name
+    slide_viewer.write_slide_view(settings.out, title_of(path), slide, overlays, title=title)
 
 
 def _mpp(path: Path, sizes: Mapping[str, float]) -> float | None:

@@ -43,6 +43,8 @@ def test_network_of_classes(outputs, activation, tmp_path):
     probabilities = [float(row[f"probability_{n}"]) for n in range(len(expected))]
     np.testing.assert_allclose(probabilities, expected, atol=1e-5)
     assert row["predicted"] == str(np.argmax(expected))
+    title = json.loads((out / "views" / "a.json").read_text())["title"]
+    assert title == f"a: {row['predicted']} {max(expected):.1%}"
 
 
 @pytest.mark.slow

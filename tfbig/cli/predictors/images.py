@@ -82,11 +82,12 @@ class Images:
         predicted = self._predicted(outputs)
         row = results.slide_columns(path, source) | self.target.columns(predicted)
         prediction = self.target.caption(predicted)
+        title = f"{title_of(path)}: {prediction}"
         if self.by_patches and hasattr(self.model.head, "attention"):
-            self._write_attention(path, slide, source, f"{title_of(path)}: {prediction}")
+            self._write_attention(path, slide, source, title)
         else:
             shown = background.overlays(image) if self.masking else []
-            slide_batch.write_view(settings, path, slide, shown)
+            slide_batch.write_view(settings, path, slide, shown, title)
         results.write_row(self.folder, row | computed)
         size = f"{source.shape[0]} x {source.shape[1]}"
         return f"{path.name}: {size}, {prediction}{results.in_words(computed)}"

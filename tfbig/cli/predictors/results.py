@@ -266,7 +266,7 @@ def write_attention(
     painted, share = heatmap.paint(coords, attention, slide)
     overlay = slide_viewer.attention_overlay(painted, len(attention), share)
     figures.slide_overlay(folder / f"{name}.png", slide, overlay, title)
-    slide_batch.write_view(settings, path, slide, [overlay])
+    slide_batch.write_view(settings, path, slide, [overlay], title)
     source = heatmap.as_source(painted, coords, slide)
     step = heatmap.pixel_size(coords)
     georeference = slide.georeference and slide.georeference.scaled(step, step)
