@@ -10,9 +10,10 @@ import yaml
 from cli_runs import write_table
 
 import train
-from tfbig import mil
-from tfbig.cli.data import bags
+from tfbig import SourceError, mil
+from tfbig.cli.data import bags, tile_coords
 from tfbig.cli.main import main
+from tfbig.results import run_folder
 from tfbig.sources import read_coords
 
 ASKED = ["--mpp", "2", "--min-tissue", "0.3"]
@@ -84,6 +85,16 @@ def trained_bags(table, *flags):
     return replace(settings, **data.decided), [
         bag for part in (data.train, data.val, data.test) for bag in part.bags
     ]
+
+
+def test_tiles_that_are_missing_say_why(tmp_path):
+    row = {"slide": "slides/a.ome.tif", "reason": "is damaged. Copy it again."}
+    run_folder.write_csv(tmp_path / run_folder.FAILED, [row])
+    reason = r"a\.h5: is missing, because tfbig tile failed: is damaged\. Copy it again\."
+    with pytest.raises(SourceError, match=reason):
+        tile_coords.read(tmp_path / "a.h5")
+    with pytest.raises(SourceError, match=r"b\.h5: there is no such file"):
+        tile_coords.read(tmp_path / "b.h5")
 
 
 @pytest.mark.slow

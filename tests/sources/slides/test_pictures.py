@@ -96,8 +96,14 @@ def test_postscript_called_png_is_not_run(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_damaged_pictures(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"\x89PNG but no more")
-    with pytest.raises(SourceError, match=r"a\.png: cannot be decoded as a picture .* tiled TIFF"):
+    advice = r"a\.png: cannot be decoded as a picture \(.*\)\. The file is damaged or in another format; copy"
+    with pytest.raises(SourceError, match=advice):
         sources.open(tmp_path / "a.png")
+    Image.fromarray(image(120, 170, 3)).save(tmp_path / "b.png")
+    whole = (tmp_path / "b.png").read_bytes()
+    (tmp_path / "b.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(SourceError, match=advice.replace("a", "b", 1)):
+        sources.open(tmp_path / "b.png")
 
 
 @pytest.mark.slow

@@ -200,7 +200,7 @@ def _slides(settings: MILSettings) -> Data:
             selection = Selection(decided["tile"], settings.tissue, share, settings.edge)
             return opener.tiles(path, selection)
         file = tile_coords.file_of(settings.coords, path)
-        return opener.tiles(path, coords.get(file) or read_coords(file))
+        return opener.tiles(path, coords.get(file) or tile_coords.read(file))
 
     def opened(rows: Sequence[Row]) -> mil.BagSet:
         bags, labels, failed = cohort.open_rows(rows, tiles)

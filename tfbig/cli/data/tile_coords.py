@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tfbig import SourceError
+from tfbig.results import run_folder
 from tfbig.sources import Coords, read_coords
 from tfbig.sources.slides.slide import TOLERANCE, UM_TIMES_POWER, Slide, title_of
 
@@ -24,6 +25,22 @@ def file_of(folder: str | Path, path: str | Path) -> Path:
     file = Path(folder) / f"{title_of(path)}.h5"
     of_trident = file.with_name(f"{file.stem}_patches.h5")
     return of_trident if of_trident.exists() and not file.exists() else file
+
+
+def read(file: Path) -> Coords:
+    """Read a file of tiles; if `tfbig tile` failed on the slide, the error says why.
+
+    Args:
+        file: Path of the file.
+
+    Raises:
+        SourceError: The file cannot be read.
+    """
+    if not file.exists():
+        for row in run_folder.read_rows(file.parent / run_folder.FAILED):
+            if title_of(row.get("slide", "")) == file.stem:
+                raise SourceError(f"{file}: is missing, because tfbig tile failed: {row['reason']}")
+    return read_coords(file)
 
 
 def resolution_of(coords: Coords) -> dict[str, Any]:
@@ -73,7 +90,7 @@ def of_slide(
     Raises:
         SourceError: The file cannot be read, or its tiles are others.
     """
-    coords = read_coords(file)
+    coords = read(file)
     check(file, coords, resolution, size)
     if set(resolution_of(coords)) <= {"level"} and slide.mpp:
         mpp = [number * coords.step for number in slide.mpp]

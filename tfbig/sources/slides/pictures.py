@@ -55,10 +55,12 @@ def read_picture(path: PathLike) -> ArraySource:
     except SourceError:
         raise
     except Exception as error:  # each format raises its own exceptions
-        raise SourceError(
-            f"{name}: cannot be decoded as a picture ({error}). Pictures are read whole; convert "
-            "a large one to a tiled TIFF."
-        ) from error
+        advice = (
+            "Pictures are read whole; convert a large one to a tiled TIFF."
+            if isinstance(error, MemoryError)
+            else "The file is damaged or in another format; copy or export it again."
+        )
+        raise SourceError(f"{name}: cannot be decoded as a picture ({error}). {advice}") from error
     return ArraySource(array, name)
 
 
