@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks import scale
+from benchmarks.networks import APPLICATIONS
 
 Line = dict[str, Any]
 SLIDES = {
@@ -101,6 +102,25 @@ def peers(lines: list[Line]) -> str:
     """Return the time and memory of one training step in several frameworks."""
     rows = ([name, *_mode(lines, way, 1536)] for name, way in PEERS.items())
     return table(["way", "1536 x 1536", "ratio", "memory", "ratio"], rows)
+
+
+def networks(lines: list[Line]) -> str:
+    """Return the time and memory of one training step of networks of `keras.applications`, streamed and plain."""
+    names = {"plain": "plain Keras", "streamed": "streamed", "streamed-small": "streamed, `Budget`"}
+    found = {
+        (line["case"], line["way"]): line
+        for line in lines
+        if line["case"] in APPLICATIONS and line["size"] == [1536, 1536, 3]
+    }
+    rows = []
+    for network, way in found:
+        line = found[network, way]
+        limit = f'`(host="{line["host"]}")`' if "host" in line else ""
+        memory = f"{line['above_base_bytes'] / 1e9:.2f} GB"
+        ratios = f"{line['seconds_ratio']:.2f}", f"{line['memory_ratio']:.2f}"
+        name = names[way].removesuffix("`") + limit.removeprefix("`") if limit else names[way]
+        rows.append([network, name, f"{line['seconds']:.2f} s", ratios[0], memory, ratios[1]])
+    return table(["network", "way", "1536 x 1536", "ratio", "memory", "ratio"], rows)
 
 
 def short_modes(lines: list[Line]) -> str:
@@ -247,6 +267,7 @@ TABLES: dict[str, Callable[[list[Line]], str]] = {
     "modes": modes,
     "peers": peers,
     "short modes": short_modes,
+    "networks": networks,
     "first steps": _first_steps(512, WAYS),
     "first steps at 1536": _first_steps(1536, WAYS),
     "background": background,
