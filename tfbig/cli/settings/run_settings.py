@@ -8,25 +8,30 @@ from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.flag import PLACE, RESULT, SESSION, TUNABLE, Kind, flag
 from tfbig.cli.settings.yaml_flags import config_flag
 
-TASK_NAMES = (
-    "segmentation",
-    "mil",
-    "patchgd",
-    "patchgd-segmentation",
-    "volume-segmentation",
-    "scenes",
-    "instances",
-)
+TASK_TITLES = {
+    "segmentation": "masks of slides",
+    "mil": "a label for the tiles of each slide",
+    "patchgd": "a label for each whole image, exactly (--mode offload) or by patches",
+    "patchgd-segmentation": "masks of images, by patches",
+    "volume-segmentation": "masks of volumes",
+    "scenes": "masks of satellite scenes",
+    "instances": "objects in images, such as nuclei",
+}
+"""What is trained, by the name of the task; the first is the default."""
 UNIFIED = "as device, with memory shared by host and accelerator (see --oversubscription)"
 """Help text of `--mode unified`."""
 EXACT_MODES = ("device", "unified", "offload")
 """Modes with the same results; a run may change from one to another."""
 
 
-def task_flag(name: str, tasks: tuple[str, ...] = TASK_NAMES) -> str:
+def task_flag(name: str) -> str:
     """Return the field of the flag `--task`."""
-    help_text = f"what to train (default: {tasks[0]})"
-    field: str = flag(name, choices=list(tasks), help=help_text)
+    described = "; ".join(f"{task}: {what}" for task, what in TASK_TITLES.items())
+    help_text = (
+        f"what to train: {described}. --task NAME --help lists the flags of a task (default: "
+        f"{next(iter(TASK_TITLES))})"
+    )
+    field: str = flag(name, choices=list(TASK_TITLES), help=help_text)
     return field
 
 

@@ -148,7 +148,7 @@ def _parser(name: str, prog: str) -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
         prog=prog,
         description=settings.__doc__,
-        epilog=f"Example: {command} {settings.EXAMPLE}. For the flags of another task: --task NAME --help.",
+        epilog=f"Example: {command} {settings.EXAMPLE}.",
         allow_abbrev=False,
     )
     parser.add_flags(whole, settings)
