@@ -90,6 +90,8 @@ def repository(folder: Path = ROOT) -> str | None:
     """
     if "GITHUB_REPOSITORY" in os.environ:
         return os.environ["GITHUB_REPOSITORY"]
+    if shutil.which("git") is None:
+        return None
     words = ["git", "-C", str(folder), "config", "--get", "remote.origin.url"]
     address = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
     found = re.fullmatch(r".*github\.com[:/]([\w.-]+/[\w.-]+?)(\.git)?/?", address)

@@ -7,7 +7,7 @@ import re
 _FLAGS = (
     (
         r"Pass mpp=([0-9.]+) to open_slide\.",
-        r"Use --slide-mpp \1, or --mpp-of FILE, a CSV with columns wsi,mpp, or --level 0 for all its pixels.",
+        r"Use --slide-mpp \1, or --mpp-of FILE, a CSV with columns wsi,mpp, or --level 0 instead of --mpp.",
     ),
     (
         r"Pass z=0, or another plane up to (\d+), or z='max' for (.*) to open_slide\.",

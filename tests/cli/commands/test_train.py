@@ -50,6 +50,8 @@ def test_modes_agree(data, tmp_path):
         assert abs(a[key] - b[key]) <= 1e-5
     assert abs(a["val_dice"] - b["val_dice"]) <= 1e-4  # a pixel at 0.5 may fall to either side
     assert a["planned_bytes"] > a["base_bytes"]
+    assert a["tested_on"] == "val"
+    assert "`test_` is of the validation images" in (offload / "MODEL_CARD.md").read_text()
     loaded = keras.saving.load_model(offload / "model.keras")
     assert loaded.count_params() == 4492
 

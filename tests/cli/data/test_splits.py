@@ -141,7 +141,8 @@ def test_confine_images_and_bags(name, column, flags, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("head", "advice"),
     [
-        ("image,diagnosis", r"It has image, diagnosis\. Rename the columns\."),
+        ("image,diagnosis", r"It has image, diagnosis\. Rename or add columns\."),
+        (",", r"Its first line is empty\."),
         ("slide_id;label", r"Its columns are separated by semicolons; save it with commas\."),
         ("slide_id\tlabel", r"Its columns are separated by tabs; save it with commas\."),
     ],
@@ -175,7 +176,7 @@ def test_class_without_items_to_validate_on_is_a_warning(capsys):
     part = [SimpleNamespace(labels=np.array(labels)) for labels in ([0, 1], [1], [0, 1])]
     splits.print_counts(splits.Data.of(part, ("benign", "tumour")), "bags", str)
     expected = (
-        "warning: none of the bags in val has the class benign; its metrics leave this class out\n"
+        "warning: none of the bags in val has the class benign, which its metrics cannot judge\n"
     )
     assert capsys.readouterr().err == expected
 

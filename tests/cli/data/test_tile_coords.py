@@ -95,6 +95,9 @@ def test_tiles_that_are_missing_say_why(tmp_path):
         tile_coords.read(tmp_path / "a.h5")
     with pytest.raises(SourceError, match=r"b\.h5: there is no such file"):
         tile_coords.read(tmp_path / "b.h5")
+    run_folder.write_csv(tmp_path / run_folder.FAILED, [{"slide": "b", "error": "of another tool"}])
+    with pytest.raises(SourceError, match=r"b\.h5: there is no such file"):
+        tile_coords.read(tmp_path / "b.h5")
 
 
 @pytest.mark.slow

@@ -49,6 +49,7 @@ def test_classes_by_crops(data: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert "train: 1 scenes, s0" in capsys.readouterr().out
     results = metrics(tmp_path / "run")
     assert results["test_accuracy"] > 0.95
+    assert results["tested_on"] == "test"
     assert history(tmp_path / "run")[0].keys() >= {"loss", "val_loss", "accuracy", "val_accuracy"}
     assert cog_validate(tmp_path / "run" / "s2.tif", strict=True, quiet=True)[0]
     config = read_yaml(tmp_path / "run" / "config.yaml")

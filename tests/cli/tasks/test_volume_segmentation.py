@@ -43,6 +43,7 @@ def test_whole_volumes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert metrics(run)["epochs"] == 2
     assert main(["evaluate", "run", "--out", "again", "--quiet"]) == 0
     assert predictions(here / "again") == predictions(run)
+    assert (metrics(run)["tested_on"], "tested_on" in metrics(here / "again")) == ("test", False)
     assert main(["predict", "run", "set/imagesTs", "--out", "predicted", "--quiet"]) == 0
     image, mask = (
         nibabel.load(here / name)

@@ -106,6 +106,15 @@ def test_damaged_pictures(tmp_path: Path) -> None:
         sources.open(tmp_path / "b.png")
 
 
+def test_pictures_that_pillow_refuses_are_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.fromarray(image(120, 170, 3)).save(tmp_path / "a.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(SourceError, match=r"exceeds limit .*; convert a large one to a tiled TIFF"):
+        sources.open(tmp_path / "a.png")
+
+
 @pytest.mark.slow
 def test_memory_of_a_large_picture(tmp_path: Path) -> None:
     """Pillow's copy takes 4 bytes a pixel and the array 3; both together are a part of the limit."""

@@ -104,16 +104,21 @@ def read(settings: CohortSettings, columns: TargetColumns | None = None) -> Coho
     rows = splits.read_table(table, (SLIDE, *columns.names))
     found = columns.labelled(rows, table, SLIDE)
     rows = with_paths(found.rows, table, settings)
-    if settings.slides and not settings.test_only:
+    is_of_features = isinstance(settings, MILSettings) and settings.bags == "features"
+    if settings.slides and not settings.test_only and not is_of_features:
         _print_unlisted(Path(settings.slides), table, rows)
     rows = with_splits(rows, settings)
     return Cohort(tuple(rows), columns, found.classes, found.cases)
 
 
 def _print_unlisted(folder: Path, table: Path, rows: Sequence[Row]) -> None:
-    """Print how many slides of a folder have no row in the table, and so are not used."""
-    used = {row["path"].resolve() for row in rows if row["path"] is not None}
-    names = [path.name for path in slide_folders.slides_below(folder) if path.resolve() not in used]
+    """Print how many slides of a folder have no row in the table, and so are not used.
+
+    Files whose names begin with that of a slide of the table, such as masks and thumbnails of it, do not count.
+    """
+    used = tuple(title_of(row["path"]) for row in rows if row["path"] is not None)
+    files = slide_folders.slides_below(folder)
+    names = [path.name for path in files if not path.name.startswith(used)]
     if names:
         verb = "slide has" if len(names) == 1 else "slides have"
         print(f"{folder}: {len(names)} {verb} no row in {table}, such as {names[0]}")
@@ -354,6 +359,9 @@ class _Files:
 def with_splits(rows: list[Row], settings: TableSettings) -> list[Row]:
     """Return the rows with their split; slides that a file of splits does not name are dropped.
 
+    Splits that are drawn depend on the table alone, not on which files are there: a run that is resumed when a missing
+    file was added must not test on slides that it was trained on.
+
     In an evaluation, slides of the run keep their split; others are for testing, unless their column says otherwise
     and `--eval-split all` does not.
 
@@ -375,19 +383,11 @@ def with_splits(rows: list[Row], settings: TableSettings) -> list[Row]:
     if settings.group and not settings.folds:
         raise paths.FlagError(f"--group {settings.group}: needs --folds. Add it.")
     if settings.folds:
-        folds, fold = settings.folds, settings.fold or 0
-        return _drawn(
-            rows, lambda there: fold_rows(there, folds, fold, settings.seed, settings.group)
-        )
+        fold = settings.fold or 0
+        return fold_rows(rows, settings.folds, fold, settings.seed, settings.group)
     if "split" in rows[0]:
         return rows
-    return _drawn(rows, lambda there: splits.split_rows(there, settings.shares, settings.seed))
-
-
-def _drawn(rows: Sequence[Row], draw: Callable[[list[Row]], list[Row]]) -> list[Row]:
-    """Return the rows with a split that is drawn among those with a file; the others, which are skipped, get train."""
-    drawn = iter(draw([row for row in rows if row["path"] is not None]))
-    return [row | {"split": "train"} if row["path"] is None else next(drawn) for row in rows]
+    return splits.split_rows(rows, settings.shares, settings.seed)
 
 
 def _rows_of_splits(rows: Sequence[Row], path: Path) -> list[Row]:

@@ -73,7 +73,7 @@ class SceneData:
     Attributes:
         train: Scenes to train on.
         val: Scenes for validation.
-        test: Scenes to test on; those for validation if there are none.
+        test: Scenes to test on.
         failed: `(name, reason)` of scenes that were skipped.
         table: Rows that say which scene is in which split.
         decided: Settings that the training scenes decide.
@@ -85,6 +85,11 @@ class SceneData:
     failed: tuple[tuple[str, str], ...] = ()
     table: tuple[Row, ...] = ()
     decided: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def unseen(self) -> tuple[LabelledScene, ...]:
+        """Return the scenes of the results: those to test on, or if there are none, those for validation."""
+        return self.test or self.val
 
 
 def load(settings: SceneSettings) -> SceneData:
@@ -136,7 +141,7 @@ def load(settings: SceneSettings) -> SceneData:
     names = ("mean", "std", "class_names", "value_scale")
     decided = {name: getattr(settings, name) for name in names}
     saved = tuple({key: row[key] for key in ("scene", "label", "split")} for row in rows)
-    data = SceneData(train, val, test or val, tuple(failed), saved, decided)
+    data = SceneData(train, val, test, tuple(failed), saved, decided)
     _print_scenes(settings, data)
     return data
 
@@ -444,12 +449,12 @@ def _drawn(scene: LabelledScene, size: tuple[int, int], rng: np.random.Generator
 def _print_scenes(settings: SceneSettings, data: SceneData) -> None:
     """Print what is trained, validated and tested on, and which coordinate systems there are."""
     print(f"mode {settings.mode}, precision {settings.precision}, seed {settings.seed}")
-    for split in SPLITS:
-        scenes = getattr(data, split)
-        if not scenes or (settings.test_only and split != "test"):
-            continue
-        names = ", ".join(dict.fromkeys(scene.name for scene in scenes[:10]))
-        print(f"{split}: {len(scenes)} scenes, {names}")
+    evaluated = {"test": data.unseen}
+    parts = evaluated if settings.test_only else {split: getattr(data, split) for split in SPLITS}
+    for split, scenes in parts.items():
+        if scenes:
+            names = ", ".join(dict.fromkeys(scene.name for scene in scenes[:10]))
+            print(f"{split}: {len(scenes)} scenes, {names}")
     every = (*data.train, *data.val, *data.test)
     grids = list(dict.fromkeys(scene.filled.scene.grid.describe() for scene in every))
     more = (

@@ -123,10 +123,12 @@ def read_table(path: Path, columns: Sequence[str]) -> list[Row]:
 def _about_columns(row: Row) -> str:
     """Return what columns a table has instead of others, and what to do."""
     names = [name for name in row if name]
+    if not names:
+        return "Its first line is empty."
     for mark, title in ((";", "semicolons"), ("\t", "tabs")):
         if len(names) == 1 and mark in names[0]:
             return f"Its columns are separated by {title}; save it with commas."
-    return f"It has {', '.join(names)}. Rename the columns."
+    return f"It has {', '.join(names)}. Rename or add columns."
 
 
 def _check_row(row: Row, columns: Sequence[str]) -> None:
@@ -455,5 +457,5 @@ def _warn_of_missing(split: str, part: Any, items: str, classes: Sequence[str]) 
                 f"none of the {items} to train on has the class {missing}, which cannot be learned"
             )
         else:
-            text = f"none of the {items} in {split} has the class {missing}; its metrics leave this class out"
+            text = f"none of the {items} in {split} has the class {missing}, which its metrics cannot judge"
         print(f"warning: {text}", file=sys.stderr)

@@ -33,13 +33,14 @@ def write_metrics(folder: Path, settings: TrainSettings, metrics: Mapping[str, A
     run_folder.write_json(folder / run_folder.METRICS, values)
 
 
-def tested_on(test: Sequence[Any]) -> dict[str, str]:
-    """Return the metric that says which split the metrics `test_` are of.
+def tested_on(settings: TrainSettings, test: Sequence[Any]) -> dict[str, str]:
+    """Return the metric that says which split the metrics `test_` of a training run are of.
 
     Args:
+        settings: Settings of the run; evaluations do not say it.
         test: Items for testing; where there are none, those for validation are tested.
     """
-    return {run_folder.TESTED_ON: "test" if test else "val"}
+    return {} if settings.test_only else {run_folder.TESTED_ON: "test" if test else "val"}
 
 
 def _compared(metrics: Mapping[str, Any], run: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tfbig.cli.data import scenes
 from tfbig.cli.data.scenes import LabelledScene, SceneData
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings.scene_settings import SceneSettings
-from tfbig.cli.tasks import fitting, scene_results
+from tfbig.cli.tasks import fitting, run_results, scene_results
 from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 from tfbig.data.worker_shards import Shard
 from tfbig.models.unet import unet
@@ -105,7 +105,8 @@ class Scenes(Task[SceneSettings, SceneData]):
         measured: Mapping[str, Any],
     ) -> None:
         """Write predictions and pictures of the test scenes, and last the metrics."""
-        scene_results.write(models, settings, data.test, folder, measured)
+        measured = {**measured, **run_results.tested_on(settings, data.test)}
+        scene_results.write(models, settings, data.unseen, folder, measured)
 
 
 def make_model(settings: SceneSettings) -> keras.Model:

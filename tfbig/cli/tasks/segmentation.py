@@ -145,7 +145,7 @@ class Segmentation(Task[SegmentationSettings, SegmentationData]):
         measured: Mapping[str, Any],
     ) -> None:
         """Write pictures, and last the metrics."""
-        measured = {**measured, **run_results.tested_on(data.slides.test)}
+        measured = {**measured, **run_results.tested_on(settings, data.slides.test)}
         segmentation_results.write(models, settings, data.unseen, folder, measured)
 
 

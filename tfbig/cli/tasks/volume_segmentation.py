@@ -96,7 +96,7 @@ class VolumeSegmentation(Task[VolumeSegmentationSettings, VolumeSplits]):
         measured: Mapping[str, Any],
     ) -> None:
         """Write pictures and a table, and last the metrics."""
-        measured = {**measured, **run_results.tested_on(data.test)}
+        measured = {**measured, **run_results.tested_on(settings, data.test)}
         volume_results.write(models, settings, data, folder, measured)
 
 

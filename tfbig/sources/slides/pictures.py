@@ -57,7 +57,7 @@ def read_picture(path: PathLike) -> ArraySource:
     except Exception as error:  # each format raises its own exceptions
         advice = (
             "Pictures are read whole; convert a large one to a tiled TIFF."
-            if isinstance(error, MemoryError)
+            if isinstance(error, MemoryError | Image.DecompressionBombError)
             else "The file is damaged or in another format; copy or export it again."
         )
         raise SourceError(f"{name}: cannot be decoded as a picture ({error}). {advice}") from error
