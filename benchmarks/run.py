@@ -56,7 +56,7 @@ _HOSTS = {
     "EfficientNetB0": "1.6GB",
     "MobileNetV2": "1.2GB",
 }
-"""Bytes for networks of `keras.applications` at 1536 x 1536: at most two fifths of what plain Keras takes."""
+"""Host memory of the way with less of it, for networks of `keras.applications` at 1536 x 1536."""
 
 CASES = {
     "modes-2048": Case(

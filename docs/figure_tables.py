@@ -106,7 +106,6 @@ def peers(lines: list[Line]) -> str:
 
 def networks(lines: list[Line]) -> str:
     """Return the time and memory of one training step of networks of `keras.applications`, streamed and plain."""
-    names = {"plain": "plain Keras", "streamed": "streamed", "streamed-small": "streamed, `Budget`"}
     found = {
         (line["case"], line["way"]): line
         for line in lines
@@ -115,10 +114,10 @@ def networks(lines: list[Line]) -> str:
     rows = []
     for network, way in found:
         line = found[network, way]
-        limit = f'`(host="{line["host"]}")`' if "host" in line else ""
+        name = "plain Keras" if way == "plain" else "streamed"
+        name += f', `Budget(host="{line["host"]}")`' if "host" in line else ""
         memory = f"{line['above_base_bytes'] / 1e9:.2f} GB"
         ratios = f"{line['seconds_ratio']:.2f}", f"{line['memory_ratio']:.2f}"
-        name = names[way].removesuffix("`") + limit.removeprefix("`") if limit else names[way]
         rows.append([network, name, f"{line['seconds']:.2f} s", ratios[0], memory, ratios[1]])
     return table(["network", "way", "1536 x 1536", "ratio", "memory", "ratio"], rows)
 

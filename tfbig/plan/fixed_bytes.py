@@ -1,6 +1,6 @@
 """Bytes of a step that do not depend on the size of its images: TensorFlow, traces, gradients of weights.
 
-The numbers are those of the fit to `python benchmarks/plan_holds.py --fixed`, see `docs/measured.md`.
+The numbers were fitted to runs of `benchmarks/plan_holds.py`, see "Memory that a plan projects" in `docs/measured.md`.
 """
 
 from __future__ import annotations

@@ -35,13 +35,13 @@ def test_slides_without_a_row_are_counted(cohort_data, capsys):
     assert capsys.readouterr().out == ""
     write_cohort_slide(folder / "masks" / "s0.tif", (1, 2, 3))
     write_cohort_slide(folder / "s0_mask.tif", (1, 2, 3))
-    write_cohort_slide(folder / "new.tif", (1, 2, 3))
+    write_cohort_slide(folder / "s10.tif", (1, 2, 3))
     rows = [
         {"slide_id": f"s{n}", "label": n % 2, "path": f"centre {n % 2}/s{n}.tif"} for n in range(10)
     ]
     placed = write_table(folder / "placed.csv", rows)
     cohort.read(cohort_settings(placed, slides=str(folder)))
-    expected = f"{folder}: 1 slide has no row in {placed}, such as new.tif\n"
+    expected = f"{folder}: 1 slide has no row in {placed}, such as s10.tif\n"
     assert capsys.readouterr().out == expected
 
 

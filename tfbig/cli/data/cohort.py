@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -114,14 +115,19 @@ def read(settings: CohortSettings, columns: TargetColumns | None = None) -> Coho
 def _print_unlisted(folder: Path, table: Path, rows: Sequence[Row]) -> None:
     """Print how many slides of a folder have no row in the table, and so are not used.
 
-    Files whose names begin with that of a slide of the table, such as masks and thumbnails of it, do not count.
+    Files that are named after a slide of the table, such as `SLIDE_mask.png`, do not count.
     """
-    used = tuple(title_of(row["path"]) for row in rows if row["path"] is not None)
+    used = {title_of(row["path"]) for row in rows if row["path"] is not None}
     files = slide_folders.slides_below(folder)
-    names = [path.name for path in files if not path.name.startswith(used)]
+    names = [path.name for path in files if used.isdisjoint(_beginnings(path.name))]
     if names:
         verb = "slide has" if len(names) == 1 else "slides have"
         print(f"{folder}: {len(names)} {verb} no row in {table}, such as {names[0]}")
+
+
+def _beginnings(name: str) -> Iterator[str]:
+    """Yield what precedes each mark in a name that is neither a letter nor a digit."""
+    return (name[: mark.start()] for mark in re.finditer(r"[\W_]", name))
 
 
 def _table(data: Path, settings: CohortSettings) -> Path:
