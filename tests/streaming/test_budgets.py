@@ -255,6 +255,27 @@ def test_layout_per_image_size(float64: None) -> None:
     assert kept[1] < kept[0]
 
 
+def test_prediction_drops_cut_points_that_do_not_fit(float64: None) -> None:
+    """Images that are stored to save halo are computed again instead, in tiles, where the host has no room for them."""
+    image = x = keras.Input((None, None, 1))
+    for _ in range(4):
+        x = layers.Conv2D(8, 7, padding="same", activation="relu")(x)
+    twin = keras.Model(image, layers.Conv2D(1, 1, activation="sigmoid")(x))
+    pixels = images(1, 200, 150, 1)
+
+    def streamed(host: int | None) -> tuple[Plan, tfbig.StreamedModel]:
+        big = tfbig.stream(twin, tfbig.Budget(device="1MB", host=host, disk=0))
+        return big.plan(pixels.shape, training=False), big
+
+    free, _ = streamed(None)
+    assert len(free.sweeps) > 1
+    tight, big = streamed(free.total_bytes - free.projected.host // 2)
+    assert len(tight.sweeps) == 1
+    assert tight.projected.host == 200 * 150 * 8  # the output
+    assert tight.projected.device <= 10**6
+    assert_same(big.predict(pixels, verbose=0), twin.predict(pixels, verbose=0), FLOAT64)
+
+
 @pytest.mark.parametrize("place", ["device", "host"])
 def test_budget_named_in_error_is_sufficient(place: str) -> None:
     """The largest strip is not in the first sweep; without a device limit strips grow with the host budget."""

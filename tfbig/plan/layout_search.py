@@ -77,6 +77,23 @@ def with_remat(
             yield Layout(tuple(schedule(graph, cuts, depth, remat)))
 
 
+def with_fewer_cuts(
+    graph: Graph, cuts: frozenset[int], stored: Mapping[int, int]
+) -> Iterator[Layout]:
+    """Yield layouts of a prediction that store less and less: with all cut points, then with fewer and fewer.
+
+    Args:
+        graph: The graph to run.
+        cuts: Cut points, see `tfbig.plan.sweeps.schedule`.
+        stored: Bytes of every image.
+
+    Yields:
+        The layouts.
+    """
+    for some in _fewer_cuts(graph, cuts, stored):
+        yield Layout(tuple(schedule(graph, some)))
+
+
 def _remats(
     graph: Graph,
     cuts: frozenset[int],

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from math import inf, prod
 
 from tfbig.errors import BudgetError
@@ -162,7 +163,7 @@ def _with_skipping_layout(problem: Problem, layout: Layout) -> Plan:
 def _on_host(pricing: Pricing, straight: Plan) -> list[Plan]:
     """Return the plan that stores every image; and plans that store less, if that one does not fit."""
     problem, plans = pricing.problem, [straight]
-    if problem.prepared.options.training and not placement.fits(placement.place(straight)):
+    if not placement.fits(placement.place(straight)):
         for layout in _layouts(problem):
             with suppress(BudgetError):  # the strips of a sweep with many layers may be too large
                 plans.append(pricing.price(layout, problem.limits.device))
@@ -177,8 +178,7 @@ def _on_accelerator(pricing: Pricing, straight: Plan) -> list[Plan]:
     prepared, plans = pricing.problem.prepared, list[Plan]()
     best: Plan | None = None
     most, enough = inf, GOOD_ENOUGH * kept_images.keep_all(prepared, straight).seconds
-    layouts = _layouts(pricing.problem) if prepared.options.training else ()
-    for layout in (straight.layout, *layouts):
+    for layout in chain([straight.layout], _layouts(pricing.problem)):
         if most <= enough:
             break
         with suppress(BudgetError):
@@ -216,6 +216,9 @@ def _layouts(problem: Problem) -> Iterator[Layout]:
         return operations_of_node(node, problem.batch, problem.extents)
 
     graph, cuts = prepared.graph, prepared.cuts
+    if not prepared.options.training:
+        yield from layout_search.with_fewer_cuts(graph, cuts, stored)
+        return
     if prepared.options.keeps:
         yield from layout_search.with_remat(graph, cuts, stored, effort)
     yield from layout_search.layouts_storing_less(graph, cuts, stored, worth, effort)
