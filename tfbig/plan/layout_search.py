@@ -80,7 +80,7 @@ def with_remat(
 def with_fewer_cuts(
     graph: Graph, cuts: frozenset[int], stored: Mapping[int, int]
 ) -> Iterator[Layout]:
-    """Yield layouts of a prediction that store less and less: with all cut points, then with fewer and fewer.
+    """Yield layouts of a prediction that store less and less: those with fewer and fewer cut points.
 
     Args:
         graph: The graph to run.
@@ -91,7 +91,8 @@ def with_fewer_cuts(
         The layouts.
     """
     for some in _fewer_cuts(graph, cuts, stored):
-        yield Layout(tuple(schedule(graph, some)))
+        if some != cuts:
+            yield Layout(tuple(schedule(graph, some)))
 
 
 def _remats(
