@@ -128,6 +128,20 @@ def test_foreground_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
         list(label_strips(strips_of(maps, [5]), Thresholds(0, 0)))
 
 
+def test_component_that_does_not_fit_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rectangle around the component counts, here that of a diagonal line of 30 pixels."""
+    maps = np.zeros((40, 50, 2), np.uint8)
+    maps[5:35, 10:40][np.arange(30), np.arange(30)] = 255
+    maps[5:35, 10:40][np.arange(29), np.arange(1, 30)] = 255
+    needed = 30 * 30 * instances.FLOODED_BYTES
+    monkeypatch.setattr(instances.budget, "available_bytes", lambda: needed)
+    assert [int(s.max()) for s in label_strips(strips_of(maps, [10]), Thresholds(0, 0))] == [1] * 4
+    monkeypatch.setattr(instances.budget, "available_bytes", lambda: needed - 1)
+    expected = r"connected across rows 5 to 34 and columns 10 to 39: .* takes 52\.8 KiB of host memory, but .* are free"
+    with pytest.raises(BudgetError, match=expected):
+        list(label_strips(strips_of(maps, [10]), Thresholds(0, 0)))
+
+
 def test_source_is_read_once_in_any_bands() -> None:
     maps, thresholds = blobs(50, 40, 0, 1.5, 255), Thresholds(100, 150)
     expected = of_whole(maps, thresholds)

@@ -24,7 +24,8 @@ Strips give the same, for any height, because each step is local or a union:
 - Instances are numbered in the order of their first pixels, row by row, which is the same for all strips.
 
 So a component is flooded as soon as it is complete, and held until then: memory is that of a strip and of the
-components that are not complete, and strips wait, compressed, for the components that touch them.
+components that are not complete, and strips wait, compressed, for the components that touch them. A component is
+flooded in the rectangle around it. Where the foreground is connected across an image, that is the image.
 """
 
 from __future__ import annotations
@@ -41,12 +42,17 @@ from skimage.segmentation import watershed
 
 from tfbig.errors import BudgetError, SourceError
 from tfbig.sources import Source
+from tfbig.system import budget
+from tfbig.units import format_bytes
 
 MOST_OPEN: Final = 2**28
 """Most pixels of components that are not complete: 4 GB."""
 
 STRIP_PIXELS: Final = 2**24
 """Pixels of a strip, of which each takes some 50 bytes while it is labelled."""
+
+FLOODED_BYTES: Final = 60
+"""Bytes for each pixel of the rectangle around a component while it is flooded; 50 to 60 were measured."""
 
 Rows = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]
@@ -77,7 +83,8 @@ def label_strips(maps: Iterable[Rows], thresholds: Thresholds) -> Iterator[npt.N
         pixels, row by row.
 
     Raises:
-        BudgetError: Components that are not complete have more than `MOST_OPEN` pixels.
+        BudgetError: Components that are not complete have more than `MOST_OPEN` pixels, or one is so large that the
+            host has no memory to flood it.
     """
     state = _State(thresholds)
     for strip in maps:
@@ -313,6 +320,7 @@ class _State:
         )
         top, left = int(rows.min()), int(columns.min())
         size = int(rows.max()) - top + 1, int(columns.max()) - left + 1
+        _check_memory(top, left, size)
         parts, distance = np.zeros(size, np.int32), np.zeros(size, pieces[0].distances.dtype)
         parts[rows - top, columns - left] = 1
         distance[rows - top, columns - left] = np.concatenate([p.distances for p in pieces])
@@ -344,6 +352,17 @@ class _State:
             self._final[ordered] = self._count + 1 + np.arange(len(ordered))
             self._count += len(ordered)
         return self._final[labels]
+
+
+def _check_memory(top: int, left: int, size: tuple[int, int]) -> None:
+    """Raise BudgetError if the host has no memory to flood a component."""
+    needed, free = FLOODED_BYTES * size[0] * size[1], budget.available_bytes()
+    if needed > free:
+        raise BudgetError(
+            f"the foreground is connected across rows {top} to {top + size[0] - 1} and columns {left} to "
+            f"{left + size[1] - 1}: to divide it into instances takes {format_bytes(needed)} of host memory, but "
+            f"{format_bytes(free)} are free. Raise its threshold, or train the network for longer."
+        )
 
 
 def _heights(distance: Rows, markers: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
