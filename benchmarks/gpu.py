@@ -12,20 +12,19 @@ with. `overlap` traces a training step and prints the share of the time of copie
 `default`; `staged`, stores in memory that is not page-locked; `two`, the GPU divided into two logical devices;
 `timestamped`, TensorFlow's allocator that lets copies start before earlier kernels end. `sizes` times steps of images
 of some sizes with AdamW, plain and streamed, in one process; with `--policy mixed_float16`, five warm-up and ten steps
-it is the protocol of Big-Layers. Each prints JSON lines. With `--lock FILE`, several of these that share a GPU wait
-until the others have traced, and measure in turn.
+it is the protocol of Big-Layers; `--default` are sides that run as `tfbig.stream` chooses, so in plain Keras where all
+fits. Each prints JSON lines. Several of these that share a GPU, with the same `--turns FOLDER`, measure in turn, while
+the others are stopped.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,12 +34,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from benchmarks import report
+from benchmarks import report, turns
 from benchmarks.gpu_profile import events_of, overlap_figures
 
 
 def main() -> None:
     arguments = parse_arguments()
+    turns.join(arguments.turns)
     {"exact": exact, "copies": copies, "overlap": overlap, "sizes": sizes}[arguments.what](
         arguments
     )
@@ -63,25 +63,16 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=2, help="steps before")
     parser.add_argument("--plain", type=int, nargs="*", default=[], help="sides, for `sizes`")
     parser.add_argument("--streamed", type=int, nargs="*", default=[4096], help="sides")
+    parser.add_argument("--default", type=int, nargs="*", default=[], help="sides")
+    parser.add_argument("--host", help="bytes of host memory; by default what is available")
     parser.add_argument("--bytes", type=int, default=2**28, help="of a copy")
-    parser.add_argument("--lock", type=Path, help="file that measurements on one GPU wait for")
+    parser.add_argument("--turns", type=Path, help="folder of processes that share the GPU")
     parser.add_argument(
         "--trace",
         type=Path,
         help="file for the trace, .xplane.pb.gz; of `sizes`, one for each size",
     )
     return parser.parse_args(words)
-
-
-@contextmanager
-def turn(arguments: argparse.Namespace, alone: bool) -> Iterator[None]:
-    """Wait for other processes of the same `--lock`: until all have traced, or `alone`, until none measures."""
-    if arguments.lock is None:
-        yield
-        return
-    with arguments.lock.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        yield
 
 
 # ----------------------------------------------------------------------------------- exactness
@@ -310,7 +301,7 @@ def overlap(arguments: argparse.Namespace) -> None:
     plan = big.plan(image.shape)
     print(plan, file=sys.stderr, flush=True)
     seconds = step_seconds(big, image, label, arguments)["seconds"]
-    with turn(arguments, alone=True):
+    with turns.alone(arguments.turns):
         events = events_of(lambda: big.train_on_batch(image, label), arguments.trace)
     figures = overlap_figures(events)
     plain_seconds = None
@@ -371,10 +362,9 @@ def step_seconds(
         return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
 
     tf.config.experimental.reset_memory_stats("GPU:0")
-    with turn(arguments, alone=False):
-        first, _ = timed()
+    first, _ = timed()
     first_peak = peak()
-    with turn(arguments, alone=True):
+    with turns.alone(arguments.turns):
         tf.config.experimental.reset_memory_stats("GPU:0")
         steps = [timed() for _ in range(arguments.warmup - 1 + arguments.steps)]
         return {
@@ -399,18 +389,19 @@ def sizes(arguments: argparse.Namespace) -> None:
     from benchmarks.networks import NETWORKS
 
     keras.config.set_dtype_policy(arguments.policy)
-    cases = [("plain", side) for side in arguments.plain]
-    for way, side in [*cases, *(("streamed", side) for side in arguments.streamed)]:
+    ways = {w: getattr(arguments, w) for w in ("plain", "default", "streamed")}
+    for way, side in [(way, side) for way, sides in ways.items() for side in sides]:
         keras.utils.set_random_seed(0)
         model, figures = NETWORKS[arguments.network](), {}
-        with tf.device("/CPU:0" if way == "streamed" else "/GPU:0"):
-            image = tf.constant(np.random.default_rng(0).random((1, side, side, 3), np.float32))
+        with tf.device("/GPU:0" if way == "plain" else "/CPU:0"):
+            part = np.random.default_rng(0).random((1, side // 8, side, 3), np.float32)
+            image = tf.constant(np.tile(part, (1, 8, 1, 1)))
         optimizer = keras.optimizers.AdamW(1e-5, 1e-4)
         if way == "plain":
             model.compile(optimizer, "mse", jit_compile=False)
         else:
-            budget = tfbig.Budget(device=arguments.device, disk=0)
-            model = tfbig.stream(model, budget, plain_if_small=False)
+            budget = tfbig.Budget(device=arguments.device, host=arguments.host, disk=0)
+            model = tfbig.stream(model, budget, plain_if_small=way == "default")
             model.compile(optimizer, "mse")
             plan = model.plan(tuple(image.shape))
             figures = {"predicted_seconds": round(plan.seconds, 3), "strips": plan.strips}
@@ -420,7 +411,8 @@ def sizes(arguments: argparse.Namespace) -> None:
         measured = step_seconds(model, image, label, arguments)
         if arguments.trace is not None:
             file = arguments.trace.with_name(f"{way}-{side}-{arguments.trace.name}")
-            events = events_of(partial(model.train_on_batch, image, label), file)
+            with turns.alone(arguments.turns):
+                events = events_of(partial(model.train_on_batch, image, label), file)
             figures |= overlap_figures(events)
         print(
             report.line(
@@ -428,7 +420,7 @@ def sizes(arguments: argparse.Namespace) -> None:
                 [side, side, 3],
                 way=way,
                 policy=arguments.policy,
-                device=arguments.device if way == "streamed" else None,
+                device=arguments.device if way != "plain" else None,
                 steps=arguments.steps,
                 **measured,
                 **figures,

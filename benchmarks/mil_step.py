@@ -23,7 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[0] = os.path.dirname(HERE)
 
-from benchmarks import report
+from benchmarks import report, turns
 
 
 def model(arguments):
@@ -39,7 +39,9 @@ def model(arguments):
     norm = (
         "exact" if arguments.norm == "none" else arguments.norm
     )  # without BatchNormalization it has no effect
-    budget = tfbig.Budget(host=arguments.host, disk=None if arguments.disk else 0)
+    budget = tfbig.Budget(
+        device=arguments.device, host=arguments.host, disk=None if arguments.disk else 0
+    )
     shape = (arguments.side, arguments.side, 3)
     return mil.MIL(
         encoders.make("resnet18", shape, norm=arguments.norm != "none"),
@@ -70,6 +72,7 @@ def bag(arguments, folder):
 
 def main():
     arguments = parse_arguments()
+    turns.join(arguments.turns)
     import keras
     import numpy as np
     import tensorflow as tf
@@ -97,9 +100,11 @@ def main():
         base, _ = report.memory_bytes()
         first, _ = steps()
         if arguments.alone:
-            seconds = [steps()[0] for _ in range(arguments.rounds)]
+            with turns.alone(arguments.turns):
+                seconds = [steps()[0] for _ in range(arguments.rounds)]
             _, peak = report.memory_bytes()
             figures |= {"seconds": seconds or [first], "base_bytes": base, "peak_bytes": peak}
+            figures |= report.device_memory()
             print(report.line("mil_step", size, first_seconds=first, **figures))
             return
         plain = streamed.twin
@@ -108,7 +113,8 @@ def main():
         dense = tf.data.Dataset.from_tensors((whole, label)).repeat(arguments.steps)
 
         steps(plain, dense)
-        pairs = [(steps(), steps(plain, dense)) for _ in range(arguments.rounds)]
+        with turns.alone(arguments.turns):
+            pairs = [(steps(), steps(plain, dense)) for _ in range(arguments.rounds)]
         ratios, used = ([a[i] / b[i] for a, b in pairs] for i in range(2))
         figures |= {
             "seconds": statistics.median(a for (a, _), _ in pairs),
@@ -118,6 +124,7 @@ def main():
             "processor_ratio": statistics.median(used),
             "processor_ratios": [round(r, 3) for r in used],
         }
+        figures |= report.device_memory()
         print(report.line("mil_step", size, first_seconds=first, **figures))
 
 
@@ -130,9 +137,11 @@ def parse_arguments(words=None):
     parser.add_argument("--norm", choices=["none", "exact", "frozen", "per_slice"], default="exact")
     parser.add_argument("--published", action="store_true")
     parser.add_argument("--host")
+    parser.add_argument("--device", help="bytes for strips")
     parser.add_argument("--disk", action="store_true")
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--turns", type=Path, help="folder of processes that share a GPU")
     parser.add_argument("--alone", action="store_true")
     return parser.parse_args(words)
 

@@ -22,6 +22,15 @@ def memory_bytes() -> tuple[int, int]:
     return run_folder.memory_bytes()
 
 
+def device_memory() -> dict[str, int]:
+    """Return the most bytes that TensorFlow has had on the first GPU; nothing without one."""
+    import tensorflow as tf
+
+    if not tf.config.list_physical_devices("GPU"):
+        return {}
+    return {"device_peak_bytes": int(tf.config.experimental.get_memory_info("GPU:0")["peak"])}
+
+
 def machine() -> str:
     """Return the processor, the number of cores that this process may use, and the accelerator."""
     name = platform.processor() or platform.machine()
