@@ -20,7 +20,9 @@ PROGRAMS = ROOT / "tests" / "programs"
 
 ENVIRONMENT = {
     **os.environ,
-    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "shared")]),
+    "PYTHONPATH": os.pathsep.join(
+        [str(ROOT), str(ROOT / "tests" / "shared"), os.environ.get("PYTHONPATH", "")]
+    ).rstrip(os.pathsep),
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 
