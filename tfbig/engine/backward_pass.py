@@ -45,14 +45,14 @@ class BackwardPass:
             state: State of the step.
         """
         for sweep in reversed(sweeps):
-            _wholes_backward(sweep.wholes, state)
+            self._wholes_backward(sweep.wholes, state)
             if not state.learned.intersection(n.output for n in sweep.nodes):
                 continue  # everything that it depends on is frozen
             for replay in state.layout.replays:
                 if replay.index == sweep.index:
                     self.forward.replay(replay, state)
             self.run(sweep, state)
-        _wholes_backward(before, state)
+        self._wholes_backward(before, state)
 
     def run(self, sweep: Sweep, state: StepState) -> None:
         """Run a sweep backward: add to `d_images`, `d_wholes` and `d_weights`."""
@@ -64,7 +64,8 @@ class BackwardPass:
     def run_fused(self, sweep: Sweep, state: StepState) -> None:
         """Run the last sweep forward and backward together."""
         partials = self._run(sweep, state, _label(sweep, state), set(), fused=True)
-        state.finish_reductions(sweep, partials)
+        with self.calls.on_accelerator():
+            state.finish_reductions(sweep, partials)
 
     def _run(
         self, sweep: Sweep, state: StepState, label: str, needed: set[int], fused: bool
@@ -98,9 +99,16 @@ class BackwardPass:
         state.d_images |= {canonical.ids[p]: image for p, image in pages.items()}
         for v in sweep.writes:
             state.d_images.pop(v, None)
-        _accumulate(state.d_wholes, canonical.ids, d_wholes)
-        _accumulate(state.d_weights, canonical.slots, d_weights)
+        with self.calls.on_accelerator():
+            _accumulate(state.d_wholes, canonical.ids, d_wholes)
+            _accumulate(state.d_weights, canonical.slots, d_weights)
         return partials
+
+    def _wholes_backward(self, nodes: Sequence[Node], state: StepState) -> None:
+        """Compute the gradients of whole nodes, with a tape over each."""
+        with self.calls.on_accelerator():
+            for node in reversed(nodes):
+                _whole_backward(node, state)
 
     def _allocate_gradients(self, values: list[int], state: StepState, axes: int) -> list[int]:
         """Allocate gradients of the images that have none yet, and return those that this sweep is the first to add to.
@@ -200,7 +208,9 @@ def seed(
         if value in state.images:
             state.d_images[value] = _seed_image(calls, state, value, flat[0])
             continue
-        filled = [autodiff.zeros(t) if c is None else c for t, c in zip(tensors, flat, strict=True)]
+        pairs = zip(tensors, flat, strict=True)
+        with calls.on_accelerator():
+            filled = [autodiff.zeros(t) if c is None else c for t, c in pairs]
         state.d_wholes[value] = tf.nest.pack_sequence_as(output, filled)
 
 
@@ -227,20 +237,19 @@ def _label(sweep: Sweep, state: StepState) -> str:
     return f"backward {sweep.index + 1}/{len(state.sweeps)}"
 
 
-def _wholes_backward(nodes: Sequence[Node], state: StepState) -> None:
-    """Compute the gradients of whole nodes, with a tape over each."""
-    for node in reversed(nodes):
-        cotangent = state.d_wholes.pop(node.output, None)
-        if cotangent is None:
-            continue
-        inputs = [state.wholes[i] for i in node.inputs]
-        weights = [state.weights[w] for w in node.weights]
-        with tf.GradientTape() as tape:
-            tape.watch(autodiff.floats((inputs, weights)))
-            output = node.op.function(inputs, weights)
-        d_inputs, d_weights = autodiff.gradients(tape, output, cotangent, (inputs, weights))
-        _accumulate(state.d_wholes, node.inputs, dict(enumerate(d_inputs)))
-        _accumulate(state.d_weights, node.weights, dict(enumerate(d_weights)))
+def _whole_backward(node: Node, state: StepState) -> None:
+    """Compute the gradients of a whole node, if its result has one."""
+    cotangent = state.d_wholes.pop(node.output, None)
+    if cotangent is None:
+        return
+    inputs = [state.wholes[i] for i in node.inputs]
+    weights = [state.weights[w] for w in node.weights]
+    with tf.GradientTape() as tape:
+        tape.watch(autodiff.floats((inputs, weights)))
+        output = node.op.function(inputs, weights)
+    d_inputs, d_weights = autodiff.gradients(tape, output, cotangent, (inputs, weights))
+    _accumulate(state.d_wholes, node.inputs, dict(enumerate(d_inputs)))
+    _accumulate(state.d_weights, node.weights, dict(enumerate(d_weights)))
 
 
 def _add_gradients(

@@ -23,7 +23,8 @@ class ForwardPass:
         """Run a sweep: add its images and results to `state.images` and `state.wholes`."""
         label = f"forward {sweep.index + 1}/{len(state.sweeps)}"
         partials = self._fill(sweep, state, label)
-        state.finish_reductions(sweep, partials)
+        with self.calls.on_accelerator():
+            state.finish_reductions(sweep, partials)
 
     def replay(self, sweep: Sweep, state: StepState) -> None:
         """Rematerialise the images of a segment that its forward pass did not store."""

@@ -13,6 +13,7 @@ sweep the value of a stored tile comes from its store, so the operation that com
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -173,12 +174,17 @@ class Program:
     def _run(
         self, inputs: dict[int, tf.Tensor], weights: list[tf.Tensor], watched: tuple[int, ...]
     ) -> dict[int, Structure]:
-        keys = list(inputs)
+        fixed = {k: t for k, t in self._images(inputs).items() if k not in watched}
+        keys = [key for key in inputs if key not in fixed]
         structure: list[Structure] = []
 
         @traces.custom_gradient
         def call(*arguments: tf.Tensor) -> Any:
-            tensors = dict(zip(keys, arguments[: len(keys)], strict=True))
+            with self._calls.on_host():
+                return run(*arguments)
+
+        def run(*arguments: tf.Tensor) -> Any:
+            tensors = fixed | dict(zip(keys, arguments[: len(keys)], strict=True))
             state = self._start(tensors, list(arguments[len(keys) :]), watched)
             for sweep in state.sweeps:
                 self._forward.run(sweep, state)
@@ -194,14 +200,20 @@ class Program:
                     self._backward.run_all(back.sweeps, self._before, back)
                     step_progress.end(back.done)
                 d_values = back.d_wholes | back.d_images
-                floats = {key for key, t in inputs.items() if autodiff.is_float(t)}
+                floats = {key for key in keys if autodiff.is_float(inputs[key])}
                 d_inputs = [d_values.get(key) if key in floats else None for key in keys]
                 return list(first_order.first_order_only(d_inputs + back.weight_gradients))
 
             return tf.nest.flatten(structure), gradient
 
-        flat = call(*inputs.values(), *weights)
+        with self._copies_of(watched):
+            flat = call(*(inputs[key] for key in keys), *weights)
         return dict(zip(self._results, tf.nest.pack_sequence_as(structure, flat), strict=True))
+
+    def _copies_of(self, watched: tuple[int, ...]) -> AbstractContextManager[Any]:
+        """Place the copies of arguments and results that a custom gradient makes: images stay on the host."""
+        has_images = watched or any(self.graph.values[v].image for v in self._results)
+        return self._calls.on_host() if has_images else self._calls.on_accelerator()
 
     def _run_forward(
         self, inputs: dict[int, tf.Tensor], weights: list[tf.Tensor], sinks: dict[int, tf.Tensor]
@@ -261,7 +273,8 @@ class Program:
             geometry.batch,
             sinks=sinks or {},
         )
-        state.run_wholes(self._before)
+        with self._calls.on_accelerator():
+            state.run_wholes(self._before)
         step_progress.begin(geometry.batch)
         return state
 

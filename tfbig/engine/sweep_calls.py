@@ -40,6 +40,10 @@ class SweepCalls:
         """Place operations on the host unless they name a device; an accelerator would hold whole images."""
         return placed(HOST if any(self.devices) else None)
 
+    def on_accelerator(self) -> AbstractContextManager[Any]:
+        """Place operations on the first device: a sweep that needs a small result there would wait for the host."""
+        return placed(self.devices[0])
+
     def held_on_host(self, images: dict[int, tf.Tensor]) -> dict[int, tf.Tensor]:
         """Return the input images in host memory; otherwise every strip would copy a whole one from the device."""
         if not any(self.devices):

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfbig.engine.shared_traces import placed
 from tfbig.engine.strip_reader import StripReader
 from tfbig.engine.strip_step import StripStep
 from tfbig.engine.sweep_state import Structure, SweepTensors
@@ -80,7 +81,8 @@ def forward(
     def join(a: Structure, b: Structure) -> Structure:
         return _merged(sweep, a[0], b[0]), a[1]  # no images stay on the device if there are several
 
-    start = (_initial_sums(graph, sweep, tensors), tensors.pages)
+    with placed(devices[0]):  # not copied there
+        start = (_initial_sums(graph, sweep, tensors), tensors.pages)
     used = devices[:1] if tensors.sinks else devices  # a sink receives rows in their order
     return _loop(total, graph, tensors, body, start, used, join)
 
@@ -172,9 +174,10 @@ def backward(
         return autodiff.add(a[0], b[0]), autodiff.add(a[1], b[1]), partials, a[3]
 
     inner, weights = sources_of(tensors)
-    zeros = tf.nest.map_structure(autodiff.zeros, inner)
-    d_weights = {p: tf.zeros_like(w) for p, w in weights.items()}
-    partials = _initial_sums(graph, sweep, tensors) if options.fused else []
+    with placed(devices[0]):  # not copied there
+        zeros = tf.nest.map_structure(autodiff.zeros, inner)
+        d_weights = {p: tf.zeros_like(w) for p, w in weights.items()}
+        partials = _initial_sums(graph, sweep, tensors) if options.fused else []
     first = (zeros, d_weights, partials, tensors.pages)
     return _loop(total, graph, tensors, body, first, devices, join)
 
