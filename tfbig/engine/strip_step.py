@@ -90,8 +90,10 @@ class StripStep:
                 for p in range(len(node.inputs))
             ]
             strip = self._strip(node.output, geometry.part(node.output), read)
-            weights = [self.tensors.weights[w] for w in node.weights]
-            values[node.output] = node.op.function(inputs, weights, strip)
+            given = self.tensors.prepared.get(node.output)
+            if node.op.prepare is None:
+                given = [self.tensors.weights[w] for w in node.weights]
+            values[node.output] = node.op.function(inputs, given, strip)
         return values
 
     def _strip(self, value: int, part: list[Interval], read: list[list[Any]]) -> Strip:

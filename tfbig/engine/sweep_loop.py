@@ -13,9 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfbig.engine import sweep_preparation
 from tfbig.engine.shared_traces import placed
 from tfbig.engine.strip_reader import StripReader
 from tfbig.engine.strip_step import StripStep
+from tfbig.engine.sweep_preparation import Preparation
 from tfbig.engine.sweep_state import Structure, SweepTensors
 from tfbig.network.graph import Graph
 from tfbig.ops import autodiff
@@ -60,6 +62,8 @@ def forward(
         `(done, (partial sums of the reductions, images on the device))`.
     """
     total = tf.shape(tensors.table)[0]
+    with placed(devices[0]):
+        tensors = replace(tensors, prepared=sweep_preparation.prepare(sweep, tensors))
 
     def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> Structure:
         reader = StripReader(graph, sweep, strips.tensors, strips.device)
@@ -131,11 +135,10 @@ def backward(
         `(done, (gradients of the wholes, of the weights, partial sums, gradients on the device))`.
     """
     total = tf.shape(tensors.table)[0]
-    needed = {i for n in sweep.locals for i in n.inputs if i in options.learned}
-
-    def sources_of(tensors: SweepTensors) -> tuple[Structure, Structure]:
-        inner = {i: t for i, t in tensors.wholes.items() if i in needed}
-        return inner, {p: tensors.weights[p] for p in options.trained}
+    with placed(devices[0]):
+        preparation = Preparation(sweep, tensors, options.learned, options.trained)
+    tensors = replace(tensors, prepared=preparation.tensors)
+    sources_of = preparation.sources_of
 
     def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> Structure:
         reader = StripReader(graph, sweep, strips.tensors, strips.device)
@@ -149,14 +152,9 @@ def backward(
                 owned = step.owned(step.values(tiles))
             partials, pulled = step.pull(owned | written, sums[2] if options.fused else None)
             outputs, seeds = autodiff.sum_seeds(owned, [cotangents, *pulled])
-            d_tiles, d_wholes, d_weights = autodiff.gradients(tape, outputs, seeds, sources)
-            pages = step.add_to_pages(sums[3], d_tiles, options.fresh)
-            sums = (
-                autodiff.add(sums[0], d_wholes),
-                autodiff.add(sums[1], d_weights),
-                partials,
-                pages,
-            )
+            d_tiles, *d_others = autodiff.gradients(tape, outputs, seeds, sources)
+            pages = step.add_to_pages(sums[1], d_tiles, options.fresh)
+            sums = autodiff.add(sums[0], tuple(d_others)), pages, partials
             added = {v: tf.cast(d_tiles[v], s.dtype) for v, s in tensors.stores.items()}
         if sweep.axes > 1 or sweep.skips:
             firsts = {v: step.geometry.along("start", v) for v in tensors.stores}
@@ -171,15 +169,16 @@ def backward(
 
     def join(a: Structure, b: Structure) -> Structure:
         partials = _merged(sweep, a[2], b[2]) if options.fused else []
-        return autodiff.add(a[0], b[0]), autodiff.add(a[1], b[1]), partials, a[3]
+        return autodiff.add(a[0], b[0]), a[1], partials
 
-    inner, weights = sources_of(tensors)
     with placed(devices[0]):  # not copied there
-        zeros = tf.nest.map_structure(autodiff.zeros, inner)
-        d_weights = {p: tf.zeros_like(w) for p, w in weights.items()}
+        zeros = tf.nest.map_structure(autodiff.zeros, sources_of(tensors))
         partials = _initial_sums(graph, sweep, tensors) if options.fused else []
-    first = (zeros, d_weights, partials, tensors.pages)
-    return _loop(total, graph, tensors, body, first, devices, join)
+    first = zeros, tensors.pages, partials
+    done, (sums, pages, partials) = _loop(total, graph, tensors, body, first, devices, join)
+    with placed(devices[0]):
+        d_wholes, d_weights = preparation.pull(*sums)
+    return done, (d_wholes, d_weights, partials, pages)
 
 
 def _edges(step: StripStep, value: int, fresh: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -345,12 +344,13 @@ def _loop_on_device(
 
 
 def _to_device(tensors: SweepTensors, device: str | None) -> SweepTensors:
-    """Copy statistics and weights to a device: once per sweep instead of once per strip."""
+    """Copy statistics, weights and what is prepared to a device: once per sweep instead of once per strip."""
     return replace(
         tensors,
         wholes=_copy_to(tensors.wholes, device),
         weights=_copy_to(tensors.weights, device),
         d_wholes=_copy_to(tensors.d_wholes, device),
+        prepared=_copy_to(tensors.prepared, device),
     )
 
 

@@ -112,6 +112,7 @@ class SweepTensors:
         d_wholes: Gradients of the results of its reductions.
         copies: How many patterns of background each observed image has, float64 scalars; empty if nothing is skipped.
         page_shapes: Pages of the images that are on the device.
+        prepared: What nodes compute once for all strips (`Local.prepare`), by their output.
         known_batch: N if it is known while tracing; not a tensor.
     """
 
@@ -132,6 +133,7 @@ class SweepTensors:
     d_wholes: dict[int, Structure] = field(default_factory=dict)
     copies: dict[int, tf.Tensor] = field(default_factory=dict)
     page_shapes: dict[int, Pages] = field(default_factory=dict)
+    prepared: dict[int, Structure] = field(default_factory=dict)
     known_batch: int | None = None
 
 

@@ -68,6 +68,8 @@ class Local:
             faster, else None.
         any_channels: Whether the function takes the numbers of channels from its tensors while it runs, so that layers
             that differ in nothing else share a trace.
+        prepare: What is the same for all strips, computed once a sweep: `prepare(wholes, weights) -> tensors`, given
+            the inputs that are no images. The function then gets these tensors instead of the weights.
     """
 
     function: Callable[..., Any]
@@ -81,6 +83,7 @@ class Local:
     uniform: bool = True
     phase: Any = None
     any_channels: bool = False
+    prepare: Callable[..., Any] | None = None
 
 
 class Reduce(ABC):

@@ -106,7 +106,26 @@ def batch_normalization(call: Call) -> int:
     else:
         moving = [layer.moving_mean, layer.moving_variance]
         statistics = call.whole(lambda x, w: tuple(w), [], moving, "moving")
-    return _affine(call, statistics, lambda t: t, lambda x: x, any_channels=True)
+    layer = call.layer
+
+    def prepare(x: list[Any], w: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        gamma, beta = w[0] if layer.scale else None, w[-1] if layer.center else None
+        return factors_of(*x[0][:2], gamma, beta, layer.epsilon)
+
+    return call.local(
+        lambda x, factors, strip: scaled(x[0], *factors),
+        weights=_affine_weights(layer),
+        inputs=[*call.inputs, statistics],
+        name="normalise",
+        operations=2 * call.channels,
+        any_channels=True,
+        prepare=prepare,
+    )
+
+
+def _affine_weights(layer: Any) -> list[Any]:
+    """Return gamma and beta of a layer, those that it has."""
+    return ([layer.gamma] if layer.scale else []) + ([layer.beta] if layer.center else [])
 
 
 def _update_moving(call: Call, statistics: int) -> None:
@@ -119,12 +138,9 @@ def _update_moving(call: Call, statistics: int) -> None:
         call.graph.updates.append((variable, statistics, update))
 
 
-def _affine(
-    call: Call, statistics: int, expand: Any, grouped: Any, any_channels: bool = False
-) -> int:
+def _affine(call: Call, statistics: int, expand: Any, grouped: Any) -> int:
     """Add `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, on `grouped(x)` with `expand(mean)`."""
     layer = call.layer
-    affine = ([layer.gamma] if layer.scale else []) + ([layer.beta] if layer.center else [])
 
     def run(x: list[Any], w: list[tf.Tensor], strip: Any) -> tf.Tensor:
         groups = grouped(x[0])
@@ -138,20 +154,17 @@ def _affine(
 
     return call.local(
         run,
-        weights=affine,
+        weights=_affine_weights(layer),
         inputs=[*call.inputs, statistics],
         name="normalise",
         operations=2 * call.channels,
-        any_channels=any_channels,
     )
 
 
 def normalise(
     x: tf.Tensor, mean: Any, variance: Any, gamma: Any, beta: Any, epsilon: float
 ) -> tf.Tensor:
-    """Return `x * inv + (beta - mean * inv)` with `inv = rsqrt(variance + epsilon) * gamma`.
-
-    Values per channel are computed in float64, pixels in float32 or wider.
+    """Return `x * inv + shift`, see `factors_of`; pixels are computed in float32 or wider.
 
     Args:
         x: Image.
@@ -161,10 +174,25 @@ def normalise(
         beta: Shift, or None.
         epsilon: Constant that is added to the variance.
     """
+    return scaled(x, *factors_of(mean, variance, gamma, beta, epsilon))
+
+
+def factors_of(
+    mean: Any, variance: Any, gamma: Any, beta: Any, epsilon: float
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return `inv = rsqrt(variance + epsilon) * gamma` and `shift = beta - mean * inv`, in float64.
+
+    The arguments are those of `normalise`.
+    """
     mean, variance = tf.cast(mean, tf.float64), tf.cast(variance, tf.float64)
     inv = tf.math.rsqrt(variance + epsilon)
     inv = inv if gamma is None else inv * tf.cast(gamma, tf.float64)
     shift = -mean * inv if beta is None else tf.cast(beta, tf.float64) - mean * inv
+    return inv, shift
+
+
+def scaled(x: tf.Tensor, inv: tf.Tensor, shift: tf.Tensor) -> tf.Tensor:
+    """Return `x * inv + shift`, computed in float32 or wider, in the dtype of `x`."""
     if inv.shape.rank == 1 and moments.fuses(x, inv):
         return _scaled_narrow(x, inv, shift)
     y = _scaled(tf.cast(x, moments.wide(x.dtype)), _of_rank(inv, x), _of_rank(shift, x))
