@@ -356,7 +356,9 @@ def step_seconds(
     def timed() -> tuple[float, float]:
         began = time.perf_counter()
         loss = float(model.train_on_batch(image, label))
-        return time.perf_counter() - began, loss
+        seconds = time.perf_counter() - began
+        print(f"step: {seconds:.3f} s", file=sys.stderr, flush=True)
+        return seconds, loss
 
     def peak() -> int:
         return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])

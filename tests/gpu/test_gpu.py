@@ -106,7 +106,7 @@ def test_peak_stays_within_the_budget() -> None:
 
 
 def test_measured_rates_of_a_gpu() -> None:
-    rates = machine_rates.of("/GPU:0")
+    rates = machine_rates.measure("/GPU:0")
     assert rates.operations > 10 * machine_rates.Rates().operations
     assert (
         rates.operations / rates.copies
