@@ -30,7 +30,7 @@ def run_parts(*parts: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Any]:
-    return run_parts("placement")
+    return run_parts("placement", "sent")
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +63,12 @@ def test_strips_stay_inside_device_budget(measured: dict[str, Any]) -> None:
     placement = measured["placement"]
     assert placement["live on device"] <= placement["planned"] <= BUDGET
     assert placement["live on device"] >= 0.2 * BUDGET  # the measurement includes the strips
+
+
+@pytest.mark.slow
+def test_numbers_stay_on_the_accelerator(measured: dict[str, Any]) -> None:
+    """Only the loss goes to the host: for every other number, the host would wait until it is computed."""
+    assert len(measured["sent"]) <= 1
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -105,8 +106,8 @@ def test_peak_stays_within_the_budget() -> None:
     assert peak - held <= 1.25 * budget
 
 
-def test_measured_rates_of_a_gpu() -> None:
-    rates = machine_rates.measure("/GPU:0")
+def test_measured_rates_of_a_gpu(measured_rates: Callable[..., machine_rates.Rates]) -> None:
+    rates = measured_rates("/GPU:0")
     assert rates.operations > 10 * machine_rates.Rates().operations
     assert (
         rates.operations / rates.copies

@@ -20,6 +20,7 @@ from exactness import integers
 from keras import layers
 from skipped_background import mask_of, small_tiles
 from tensorflow.python.debug.lib import debug_events_reader
+from tensorflow.python.eager import context
 
 import tfbig
 
@@ -54,6 +55,35 @@ def shared() -> dict[str, Any]:
     """Return the devices of all operations of a training step on two devices."""
     plan, runs = dumped(lambda: step(["/CPU:1", "/CPU:2"]).plan(SHAPE), devices_of)
     return {"runs": runs, "sweeps": len(plan.sweeps)}
+
+
+def sent() -> list[str]:
+    """Return the tensors of numbers that a step of a classifier that is kept on the second device sends to the host."""
+    context.context().enable_graph_collection()
+    with tf.device("/CPU:1"):  # as on a machine with a GPU, the default device
+        inputs = x = keras.Input((None, None, 3))
+        for _ in range(3):
+            x = layers.Conv2D(8, 3, padding="same", use_bias=False)(x)
+            x = layers.ReLU()(layers.BatchNormalization()(x))
+        model = keras.Model(inputs, layers.Dense(1)(layers.GlobalAveragePooling2D()(x)))
+        big = tfbig.stream(
+            model, tfbig.Budget(device=2**30), devices="/CPU:1", plain_if_small=False
+        )
+        big.compile("sgd", "mse")
+        big.train_on_batch(np.ones(SHAPE, "float32"), np.ones((1, 1), "float32"))
+    metadata = context.context().export_run_metadata()
+    graphs = [g for each in metadata.function_graphs for g in each.partition_graphs]
+    sends = [node for g in graphs for node in g.node if node.op == "_Send"]
+    assert sends, "no graph was collected"
+    names = [
+        node.attr["tensor_name"].s.decode()
+        for node in sends
+        if node.attr["send_device"].s.endswith(b"CPU:1")
+        and node.attr["recv_device"].s.endswith(b"CPU:0")
+        and tf.as_dtype(node.attr["T"].type).is_floating
+    ]
+    order = "control_node", "NoOp"  # these say that something has run
+    return sorted(name for name in names if not any(word in name for word in order))
 
 
 def dumped(work: Callable[[], Any], reader: Callable[[str], Any]) -> tuple[Any, Any]:
@@ -250,6 +280,7 @@ PARTS: dict[str, Callable[[], Any]] = {
     "placement": placement,
     "shared": shared,
     "kept": kept,
+    "sent": sent,
 }
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ sweep the value of a stored tile comes from its store, so the operation that com
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -206,14 +205,9 @@ class Program:
 
             return tf.nest.flatten(structure), gradient
 
-        with self._copies_of(watched):
+        with self._calls.holding([*watched, *self._results]):
             flat = call(*(inputs[key] for key in keys), *weights)
         return dict(zip(self._results, tf.nest.pack_sequence_as(structure, flat), strict=True))
-
-    def _copies_of(self, watched: tuple[int, ...]) -> AbstractContextManager[Any]:
-        """Place the copies of arguments and results that a custom gradient makes: images stay on the host."""
-        has_images = watched or any(self.graph.values[v].image for v in self._results)
-        return self._calls.on_host() if has_images else self._calls.on_accelerator()
 
     def _run_forward(
         self, inputs: dict[int, tf.Tensor], weights: list[tf.Tensor], sinks: dict[int, tf.Tensor]

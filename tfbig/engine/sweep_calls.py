@@ -44,6 +44,11 @@ class SweepCalls:
         """Place operations on the first device: a sweep that needs a small result there would wait for the host."""
         return placed(self.devices[0])
 
+    def holding(self, values: Sequence[int]) -> AbstractContextManager[Any]:
+        """Place copies of values together: on the host if one of them is an image, else on the first device."""
+        has_images = any(self.graph.values[v].image for v in values)
+        return self.on_host() if has_images else self.on_accelerator()
+
     def held_on_host(self, images: dict[int, tf.Tensor]) -> dict[int, tf.Tensor]:
         """Return the input images in host memory; otherwise every strip would copy a whole one from the device."""
         if not any(self.devices):

@@ -50,8 +50,9 @@ class Preparation:
     ) -> None:
         preparing = [n for n in sweep.locals if n.op.prepare]
         direct = [n for n in sweep.locals if not n.op.prepare]
-        self._direct = _Sources(direct, learned, trained)
-        self._inner = _Sources(preparing, learned, trained)
+        wholes = tensors.wholes.keys() & learned
+        self._direct = _Sources(direct, wholes, trained)
+        self._inner = _Sources(preparing, wholes, trained)
         self._sources = self._inner.of(tensors)
         with tf.GradientTape() as self._tape:
             self._tape.watch(autodiff.floats(self._sources))
@@ -86,9 +87,9 @@ class _Sources:
     """The wholes and weights of some nodes that need a gradient, by position in the sweep."""
 
     def __init__(
-        self, nodes: list[Node], learned: Collection[int], trained: Collection[int]
+        self, nodes: list[Node], wholes: Collection[int], trained: Collection[int]
     ) -> None:
-        self.values = {i for n in nodes for i in n.inputs if i in learned}
+        self.values = {i for n in nodes for i in n.inputs if i in wholes}
         self.weights = {w for n in nodes for w in n.weights if w in trained}
 
     def of(self, tensors: SweepTensors) -> tuple[dict[int, Any], dict[int, Any]]:

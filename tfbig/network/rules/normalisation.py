@@ -110,7 +110,8 @@ def batch_normalization(call: Call) -> int:
 
     def prepare(x: list[Any], w: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         gamma, beta = w[0] if layer.scale else None, w[-1] if layer.center else None
-        return factors_of(*x[0][:2], gamma, beta, layer.epsilon)
+        mean, variance = x[0][:2]
+        return factors_of(mean, variance, gamma, beta, layer.epsilon)
 
     return call.local(
         lambda x, factors, strip: scaled(x[0], *factors),
