@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tfbig import Budget
+from tfbig.system import budget
 from tfbig.system.budget import available_bytes, parse_bytes
 
 
@@ -111,6 +112,12 @@ def test_refuses_invalid_sizes(field: str, size: Any) -> None:
     message = f"^Budget\\({field}={size!r}\\): expected a size .* received {size!r}\\.$"
     with pytest.raises(ValueError, match=message):
         Budget(**{field: size})
+
+
+def test_default_leaves_memory_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "available_bytes", lambda: 20 * 2**30)
+    assert Budget().host_bytes == 18 * 2**30
+    assert Budget(host="24GiB").host_bytes == 24 * 2**30
 
 
 def test_available_memory_without_linux(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,10 @@ HOST_SHARE = 8
 per step with it (one process), 3.5 to 3.7 s with 1/16 (three processes): storing more images does not make up for
 lower strips."""
 
+MOST_OF_HOST = 0.9
+"""Part of the available memory that stored images may have by default; the rest is for reading images and writing
+results, and for what other processes need later."""
+
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -60,7 +64,8 @@ class Budget:
         device: Limit for the strips of a sweep, on each accelerator or, without one, in host memory. Default: 80 % of
             the free memory of the accelerator; without one 256 MiB, or an eighth of `host` if that is less, or more
             if a single row needs more.
-        host: Limit for stored images and their gradients in host memory. Default: the available memory of the machine.
+        host: Limit for stored images and their gradients in host memory. Default: 90 % of the available memory of the
+            machine.
         disk: Limit for what is spilled from host memory to a file, which is deleted when the process ends; `0` uses no
             file. Default: 90 % of the free space in `scratch`, or 0 if that directory is in memory.
         scratch: Directory of the spill file. Default: the directory for temporary files.
@@ -102,7 +107,9 @@ class Budget:
     @property
     def host_bytes(self) -> int:
         """Limit for stored images in bytes."""
-        return available_bytes() if self.host is None else parse_bytes(self.host)
+        return (
+            int(MOST_OF_HOST * available_bytes()) if self.host is None else parse_bytes(self.host)
+        )
 
     @property
     def disk_bytes(self) -> int:

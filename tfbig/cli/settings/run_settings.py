@@ -93,7 +93,8 @@ class MemorySettings:
         kind=PLACE,
         type=types.byte_size,
         metavar="BYTES",
-        help="host memory for stored images and gradients, e.g. 32GB (default: the free memory); streamed models only",
+        help="host memory for stored images and gradients, e.g. 32GB (default: 90 %% of the free memory); streamed "
+        "models only",
     )
     disk: str | None = flag(
         kind=PLACE,
