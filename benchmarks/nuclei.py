@@ -107,20 +107,13 @@ def mosaic(folder: Path, path: Path, size: tuple[int, int]) -> None:
     print(f"{path}: {path.stat().st_size} bytes, {time.perf_counter() - began:.0f} s")
 
 
-def predict(run: Path, slide: Path, out: Path, strips: str) -> None:
+def predict(run: Path, slide: Path, out: Path, strips: str, host: str) -> None:
     """Run `tfbig predict` and print a JSON line."""
     shape = sources.open_slide(slide).shape
     began = time.perf_counter()
-    command = [
-        sys.executable,
-        "tfbig_command.py",
-        "predict",
-        str(run),
-        str(slide),
-        "--out",
-        str(out),
-    ]
-    subprocess.run([*command, "--device-memory", strips, "--quiet"], check=True)
+    limits = ["--device-memory", strips, "--host-memory", host]
+    command = [sys.executable, "tfbig_command.py", "predict", str(run), str(slide)]
+    subprocess.run([*command, "--out", str(out), *limits, "--quiet"], check=True)
     seconds = time.perf_counter() - began
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     with (out / f"{slide.name.split('.')[0]}_instances.csv").open() as file:
@@ -133,7 +126,7 @@ def predict(run: Path, slide: Path, out: Path, strips: str) -> None:
             processor_seconds=round(used.ru_utime + used.ru_stime, 1),
             peak_bytes=used.ru_maxrss * 1024,
             instances=count,
-            how=f"python benchmarks/nuclei.py predict runs/nuclei mosaic.ome.tif OUT --device-memory {strips}",
+            how=f"python benchmarks/nuclei.py predict runs/nuclei mosaic.ome.tif OUT {' '.join(limits)}",
         )
     )
 
@@ -211,6 +204,7 @@ def main() -> None:
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--size", default="2000x3000")
     parser.add_argument("--device-memory", default="256MB")
+    parser.add_argument("--host-memory", default="4GB")
     arguments = parser.parse_args()
     rows, columns = map(int, arguments.size.split("x"))
     paths = arguments.paths
@@ -223,7 +217,7 @@ def main() -> None:
     elif arguments.what == "check":
         check(*paths, (rows, columns))
     else:
-        predict(*paths, arguments.device_memory)
+        predict(*paths, arguments.device_memory, arguments.host_memory)
 
 
 if __name__ == "__main__":
