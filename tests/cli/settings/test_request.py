@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from samples import FILES
 
@@ -53,3 +55,38 @@ def test_help(
 
 def test_every_file_is_checked() -> None:
     assert {path.stem for path in (FILES / "help").iterdir()} == set(HELP)
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "message"),
+    [
+        (
+            main,
+            ["predict", "run", "slide", "--out", "o", "--slide-mp", "3"],
+            "tfbig predict: error: unrecognized arguments: --slide-mp 3. Did you mean --slide-mpp",
+        ),
+        (
+            main,
+            ["train", "--task", "mil", "--filtres", "8"],
+            "tfbig train: error: unrecognized arguments: --filtres 8. Did you mean",
+        ),
+        (
+            train.main,
+            ["--xyzzy"],
+            "train.py: error: unrecognized arguments: --xyzzy. `train.py --help`",
+        ),
+    ],
+)
+def test_unknown_flags(
+    command: Callable[..., int],
+    flags: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One line names the command and the flags that are most like those given."""
+    with pytest.raises(SystemExit) as ended:
+        command(flags)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(message)
+    assert error.count("\n") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import Sequence
 from dataclasses import MISSING
 from typing import Any, TypeVar
@@ -38,7 +39,29 @@ def parse(parser: argparse.ArgumentParser, settings: type[S], argv: Sequence[str
         settings: Settings class.
         argv: The command line.
     """
-    return from_namespace(settings, parser.parse_args(argv))
+    namespace, unknown = parser.parse_known_args(argv)
+    refuse(parser, unknown)
+    return from_namespace(settings, namespace)
+
+
+def refuse(parser: argparse.ArgumentParser, unknown: Sequence[str], prog: str = "") -> None:
+    """Exit if there are arguments that the parser does not know, and name the flags that are most like them.
+
+    Args:
+        parser: The parser.
+        unknown: The arguments.
+        prog: Name of the command; by default that of the parser.
+    """
+    if not unknown:
+        return
+    prog, known = prog or parser.prog, parser._option_string_actions
+    names = [token.partition("=")[0] for token in unknown if token.startswith("--")]
+    alike = [match for name in names for match in difflib.get_close_matches(name, known, 2)]
+    hint = f" Did you mean {' or '.join(dict.fromkeys(alike))}?" if alike else ""
+    parser.exit(
+        2,
+        f"{prog}: error: unrecognized arguments: {' '.join(unknown)}.{hint} `{prog} --help` lists all flags.\n",
+    )
 
 
 def from_namespace(settings: type[S], namespace: argparse.Namespace) -> S:

@@ -48,7 +48,9 @@ def parse(argv: Sequence[str], prog: str = "tfbig") -> Request:
     if name == "evaluate":
         command = COMMANDS[name]
         return Request(name, command, evaluation.parse(flags, command.about))
-    namespace = _parser(prog).parse_args(_with_config(argv))
+    main, commands = _parser(prog)
+    namespace, unknown = main.parse_known_args(_with_config(argv))
+    parser.refuse(commands[namespace.command], unknown)
     command = COMMANDS[namespace.command]
     assert command.settings is not None
     settings: Any = parser.from_namespace(command.settings, namespace)
@@ -56,8 +58,8 @@ def parse(argv: Sequence[str], prog: str = "tfbig") -> Request:
     return Request(namespace.command, command, settings)
 
 
-def _parser(prog: str) -> argparse.ArgumentParser:
-    """Return the parser of all commands but those whose flags depend on `--task`."""
+def _parser(prog: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Return the parser of all commands but those whose flags depend on `--task`, and that of each command."""
     whole = argparse.ArgumentParser(
         prog=prog,
         description="Tile whole-slide images, train networks on them and predict.",
@@ -78,7 +80,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         parser.add_flags(subparser, command.settings)
-    return whole
+    return whole, commands.choices
 
 
 def _with_config(argv: Sequence[str]) -> list[str]:
