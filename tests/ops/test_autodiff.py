@@ -27,6 +27,15 @@ def test_gradients_have_the_structure_of_the_sources() -> None:
     assert float(gradients["index"]) == 0
 
 
+def test_gradients_of_lookups_are_dense() -> None:
+    table = tf.reshape(tf.range(6.0), [3, 2])
+    with tf.GradientTape() as tape:
+        tape.watch(table)
+        rows = tf.gather(table, [2, 0, 2])
+    (gradient,) = autodiff.gradients(tape, [rows], [tf.ones_like(rows)], [table])
+    np.testing.assert_array_equal(autodiff.add(gradient, gradient), [[2, 2], [0, 0], [4, 4]])
+
+
 def test_floats_and_zeros() -> None:
     real, whole = tf.constant([1.0, 2.0], tf.float64), tf.constant([1, 2])
     assert autodiff.is_float(real)

@@ -58,7 +58,7 @@ def shared() -> dict[str, Any]:
 
 
 def sent() -> list[str]:
-    """Return the tensors of numbers that a step of a classifier that is kept on the second device sends to the host."""
+    """Return the floating-point tensors that the second device sends to the host in a step of a classifier."""
     context.context().enable_graph_collection()
     with tf.device("/CPU:1"):  # as on a machine with a GPU, the default device
         inputs = x = keras.Input((None, None, 3))

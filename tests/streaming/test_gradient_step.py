@@ -72,6 +72,28 @@ def test_optimisers(name: str, float64: None) -> None:
     same_logs(both(segmenter), run)
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_embedding_of_a_number_beside_the_image(times: int, float64: None) -> None:
+    """Its table has a gradient for the rows that were looked up; those of several lookups and uses add up."""
+
+    def network() -> keras.Model:
+        image, numbers = keras.Input((None, None, 3)), keras.Input((times,), dtype="int32")
+        table = layers.Embedding(5, 4)
+        looked_up = [layers.Flatten()(table(numbers[:, i : i + 1])) for i in range(times)]
+        factors = layers.Dense(4)(layers.Concatenate()([*looked_up, looked_up[0]]))
+        x = layers.BatchNormalization()(layers.Conv2D(4, 3, padding="same")(image))
+        x = layers.Multiply()([x, layers.Reshape((1, 1, 4))(factors)])
+        return keras.Model([image, numbers], layers.GlobalAveragePooling2D()(x))
+
+    random = np.random.default_rng(0)
+    data = [random.normal(size=(3, 17, 12, 3)), random.integers(0, 5, (3, times)).astype("int32")]
+    pair = both(network)
+    for model in pair:
+        model.compile(keras.optimizers.SGD(0.5), "mse")
+        model.train_on_batch(data, np.ones((3, 4)))
+    assert_same(pair[0].twin.get_weights(), pair[1].get_weights(), FLOAT64)
+
+
 def test_custom_training_loop(float64: None) -> None:
     """Gradients of Keras variables and of an intermediate loss in a custom training loop."""
     x, y = data(segmenter, 2)

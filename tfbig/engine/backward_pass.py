@@ -242,7 +242,8 @@ def _whole_backward(node: Node, state: StepState) -> None:
     cotangent = state.d_wholes.pop(node.output, None)
     if cotangent is None:
         return
-    inputs = [state.wholes[i] for i in node.inputs]
+    # A copy for each use: of a value that is used twice, the tape returns the whole gradient for both.
+    inputs = [tf.nest.map_structure(tf.identity, state.wholes[i]) for i in node.inputs]
     weights = [state.weights[w] for w in node.weights]
     with tf.GradientTape() as tape:
         tape.watch(autodiff.floats((inputs, weights)))

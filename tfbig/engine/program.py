@@ -4,7 +4,8 @@
                  statistics_p = finalize(merge over i of partials_i)
     backward p:  for every strip i:  the tape of the same f_p, fed with the gradient strips of the images that sweep p
                  stored and the pullback of its statistics, returns gradient strips of the tiles it read (overlaps
-                 add up) and gradients of the lower statistics and of the weights (both are sums over strips)
+                 add up) and gradients of the lower statistics and of the weights (both are sums over strips; those
+                 of what a sweep prepares once, `Local.prepare`, are pulled back from such sums)
 
 Statistics are ordinary small tensors between sweeps, so no barrier has a hand-written backward pass. In a backward
 sweep the value of a stored tile comes from its store, so the operation that computed it is pruned from the graph.
@@ -201,11 +202,13 @@ class Program:
                 d_values = back.d_wholes | back.d_images
                 floats = {key for key in keys if autodiff.is_float(inputs[key])}
                 d_inputs = [d_values.get(key) if key in floats else None for key in keys]
-                return list(first_order.first_order_only(d_inputs + back.weight_gradients))
+                with self._calls.holding(held):
+                    return list(first_order.first_order_only(d_inputs + back.weight_gradients))
 
             return tf.nest.flatten(structure), gradient
 
-        with self._calls.holding([*watched, *self._results]):
+        held = [*watched, *self._results]
+        with self._calls.holding(held):
             flat = call(*(inputs[key] for key in keys), *weights)
         return dict(zip(self._results, tf.nest.pack_sequence_as(structure, flat), strict=True))
 

@@ -41,11 +41,11 @@ class SweepCalls:
         return placed(HOST if any(self.devices) else None)
 
     def on_accelerator(self) -> AbstractContextManager[Any]:
-        """Place operations on the first device: a sweep that needs a small result there would wait for the host."""
+        """Place operations on the first device; otherwise the next sweep would wait for a small result of the host."""
         return placed(self.devices[0])
 
     def holding(self, values: Sequence[int]) -> AbstractContextManager[Any]:
-        """Place copies of values together: on the host if one of them is an image, else on the first device."""
+        """Place operations that copy these values: on the host if one of them is an image, else on the first device."""
         has_images = any(self.graph.values[v].image for v in values)
         return self.on_host() if has_images else self.on_accelerator()
 

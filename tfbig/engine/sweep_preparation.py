@@ -84,7 +84,7 @@ class Preparation:
 
 
 class _Sources:
-    """The wholes and weights of some nodes that need a gradient, by position in the sweep."""
+    """Those wholes and weights of some nodes that need a gradient, by position in the sweep."""
 
     def __init__(
         self, nodes: list[Node], wholes: Collection[int], trained: Collection[int]

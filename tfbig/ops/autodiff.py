@@ -36,8 +36,8 @@ def gradients(
         sources: Structure of tensors that the tape watched.
 
     Returns:
-        Gradients in the structure of `sources`: zeros where a source is not connected to an output, and a scalar
-        zero for an integer source.
+        Gradients in the structure of `sources`, dense: zeros where a source is not connected to an output, and a
+        scalar zero for an integer source.
     """
     pairs = [
         (o, s)
@@ -54,7 +54,10 @@ def gradients(
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
     )
-    flat_gradients = [next(of_watched) if is_float(t) else tf.zeros([], tf.float32) for t in flat]
+    flat_gradients = [  # that of a lookup, as in an Embedding, has only the rows that it read
+        tf.convert_to_tensor(next(of_watched)) if is_float(t) else tf.zeros([], tf.float32)
+        for t in flat
+    ]
     return tf.nest.pack_sequence_as(sources, flat_gradients)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tfbig.system import startup_logs
 
 HOST = "/CPU:0"
-"""Device of stores, of inputs, and of integers of shapes and pages."""
+"""Device of stores, of input images, and of integers of shapes and pages."""
 
 
 def check() -> None:
