@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import MISSING
 from typing import Any, TypeVar
@@ -54,7 +55,7 @@ def refuse(parser: argparse.ArgumentParser, unknown: Sequence[str], prog: str = 
     """
     if not unknown:
         return
-    prog, known = prog or parser.prog, parser._option_string_actions
+    prog, known = prog or parser.prog, re.findall(r"--[a-z0-9-]+", parser.format_usage())
     names = [token.partition("=")[0] for token in unknown if token.startswith("--")]
     alike = [match for name in names for match in difflib.get_close_matches(name, known, 2)]
     hint = f" Did you mean {' or '.join(dict.fromkeys(alike))}?" if alike else ""
