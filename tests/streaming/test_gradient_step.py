@@ -187,6 +187,22 @@ def test_float16_loss_scale() -> None:
     assert_same(*weights, 2 * 2 * 8 * 2**-11)
 
 
+def test_gradient_of_an_image_in_a_function(float64: None) -> None:
+    """A tape in the function watches the image; one around it does not, and has no gradient of the image."""
+    big, plain = both(linear_classifier)
+    image = tf.constant(np.random.default_rng(0).normal(size=(2, 7, 8, 2)))
+
+    def gradient(model: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(image)
+            total = tf.reduce_sum(model(image) ** 2)
+        return tape.gradient(total, image)
+
+    ours = tf.function(lambda: gradient(big))()
+    assert_same([ours.numpy()], [gradient(plain).numpy()], FLOAT64)
+    assert gradient(tf.function(lambda x: big(x))) is None
+
+
 @pytest.mark.slow
 def test_second_derivative_is_an_error() -> None:
     big = both(segmenter)[0]
