@@ -83,7 +83,7 @@ def test_sizes_are_traced_once_per_layout(float64: None, monkeypatch: pytest.Mon
 
     The trace of a replay takes more bytes than these images, so it is not counted.
     """
-    monkeypatch.setattr(fixed_bytes, "INFERENCE", fixed_bytes.TraceBytes(0, 0, 0))
+    monkeypatch.setattr(fixed_bytes, "INFERENCE", fixed_bytes.TraceBytes(0, 0, 0, 0))
     model, twin = twins()
     middle = tfbig.stream(model, tfbig.Budget(device=DEVICE)).plan((1, *SIZES[10], 3))
     big = Counting(model, tfbig.Budget(device=DEVICE, host=middle.total_bytes, disk=0))
