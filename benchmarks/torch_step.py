@@ -5,7 +5,7 @@
 Ways: torch, all activations kept; torch-checkpoint, every residual block rematerialised in the backward pass
 (`torch.utils.checkpoint`); torch-save_on_cpu, activations for the backward pass kept in host memory; lightstream, tiles
 of the forward and backward pass with all BatchNorm frozen. Channels last, the faster layout on a CPU. With `--lock`,
-steps wait for those of `gpu.py --lock` on the same GPU.
+steps wait for those of `gpu.py --turns FOLDER` on the same GPU, if FILE is FOLDER/lock.
 """
 
 from __future__ import annotations

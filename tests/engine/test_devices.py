@@ -67,7 +67,7 @@ def test_strips_stay_inside_device_budget(measured: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_numbers_stay_on_the_accelerator(measured: dict[str, Any]) -> None:
-    """Of floating-point tensors at most the loss goes to the host, which would wait for each."""
+    """The accelerator sends no floating-point tensor but the loss to the host."""
     assert len(measured["sent"]) <= 1
 
 

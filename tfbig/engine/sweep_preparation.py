@@ -84,7 +84,7 @@ class Preparation:
 
 
 class _Sources:
-    """Those wholes and weights of some nodes that need a gradient, by position in the sweep."""
+    """The wholes and weights that some nodes use and that need a gradient, by position in the sweep."""
 
     def __init__(
         self, nodes: list[Node], wholes: Collection[int], trained: Collection[int]

@@ -45,17 +45,16 @@ def parse(parser: argparse.ArgumentParser, settings: type[S], argv: Sequence[str
     return from_namespace(settings, namespace)
 
 
-def refuse(parser: argparse.ArgumentParser, unknown: Sequence[str], prog: str = "") -> None:
+def refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
     """Exit if there are arguments that the parser does not know, and name the flags that are most like them.
 
     Args:
         parser: The parser.
         unknown: The arguments.
-        prog: Name of the command; by default that of the parser.
     """
     if not unknown:
         return
-    prog, known = prog or parser.prog, re.findall(r"--[a-z0-9-]+", parser.format_usage())
+    prog, known = parser.prog, re.findall(r"--[a-z0-9-]+", parser.format_usage())
     names = [token.partition("=")[0] for token in unknown if token.startswith("--")]
     alike = [match for name in names for match in difflib.get_close_matches(name, known, 2)]
     hint = f" Did you mean {' or '.join(dict.fromkeys(alike))}?" if alike else ""
