@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 from scene_files import pixels, write_scene
@@ -50,15 +49,6 @@ def test_fill(tmp_path: Path) -> None:
     assert scene_blocks.fill_of((1.4, 2.6), whole) == (1, 3)
     assert scene_blocks.fill_of((1.4, 2.6), real) == (1.4, 2.6)
     assert scene_blocks.fill_of(None, whole) == (0, 0)
-
-
-def test_identity_of_weights(tmp_path: Path) -> None:
-    small_unet(tmp_path / "m.keras", 2, 2)
-    model, same = (keras.saving.load_model(tmp_path / "m.keras") for _ in range(2))
-    first = scene_blocks.weights_identity(model)
-    assert scene_blocks.weights_identity(same) == first
-    model.weights[0].assign(model.weights[0] + 1)
-    assert scene_blocks.weights_identity(model) != first
 
 
 def test_number_of_bands(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from slide_files import image
 
 from tfbig import sources
 from tfbig.errors import BudgetError, SourceError
-from tfbig.sources.writing import atomic_write
+from tfbig.sources.writing import atomic_write, resumable_folder
 
 
 @pytest.mark.parametrize("shape", [(30, 7), (30, 7, 3)])
@@ -126,6 +126,23 @@ def test_disk_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, "pwrite", full)
         file.write(0, image(2, 2))
     assert os.listdir(tmp_path) == []
+
+
+def test_resumable_folder(tmp_path: Path) -> None:
+    """Files are kept for the same identity and removed for another one, or if it was not saved."""
+    folder = resumable_folder(tmp_path / "a", {"model": "x", "size": (3, 4)})
+    (folder / "part").touch()
+    assert resumable_folder(folder, {"size": [3, 4], "model": "x"}) == folder
+    assert (folder / "part").exists()
+    resumable_folder(folder, {"model": "y", "size": (3, 4)})
+    assert not (folder / "part").exists()
+    (folder / "part").touch()
+    (folder / "identity.json").unlink()
+    resumable_folder(folder, {"model": "y", "size": (3, 4)})
+    assert not (folder / "part").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(SourceError, match=r"file: cannot be written"):
+        resumable_folder(tmp_path / "file", {})
 
 
 def test_links_with_the_temporary_name_are_not_followed(tmp_path: Path) -> None:

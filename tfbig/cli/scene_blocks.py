@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from tfbig import SourceError, sources
+from tfbig.cli.identity import of_file
 from tfbig.sources.scenes.cog import BlockWriter, Format, Rectangle
 from tfbig.sources.scenes.measured import FilledScene
 from tfbig.sources.scenes.raster import RasterSource
@@ -121,7 +121,7 @@ def predict(
     shape = scene.shape[0], scene.shape[1], len(outputs.names)
     labels = bool(outputs.classes)
     form = Format(shape, outputs.dtype, scene.grid, outputs.nodata, outputs.names, labels)
-    writer = BlockWriter(path, form, {**identity, **_file_facts(scene)})
+    writer = BlockWriter(path, form, {**identity, **of_file(scene.name)})
     blocks, waiting = writer.blocks, writer.missing
     is_local = regions.region(model, image.shape[:2], *blocks[0]) is not None
     shares: list[float] = []
@@ -192,18 +192,6 @@ def _counted(writer: BlockWriter, outputs: Outputs) -> tuple[npt.NDArray[np.int6
     return counts, missing
 
 
-def weights_identity(plain: Any) -> str:
-    """Return a hash of the layers and weights of a model.
-
-    Args:
-        plain: The Keras model.
-    """
-    found = hashlib.sha256(plain.to_json().encode())
-    for weight in plain.get_weights():
-        found.update(np.ascontiguousarray(weight).tobytes())
-    return found.hexdigest()
-
-
 def check_bands(scene: RasterSource, bands: int, where: str) -> None:
     """Check that a scene has as many bands as a network reads.
 
@@ -229,16 +217,6 @@ def check_bands(scene: RasterSource, bands: int, where: str) -> None:
             f"{where} reads {bands}. Use a scene with the bands of the training, in their order; "
             "tfbig.sources.stack_bands joins files of single bands."
         )
-
-
-def _file_facts(scene: RasterSource) -> dict[str, Any]:
-    """Return facts by which a replaced file is recognised."""
-    status = Path(scene.name).stat()
-    return {
-        "scene": str(Path(scene.name).resolve()),
-        "bytes": status.st_size,
-        "changed": status.st_mtime_ns,
-    }
 
 
 def fill_of(mean: Sequence[float] | None, scene: RasterSource) -> tuple[float, ...]:

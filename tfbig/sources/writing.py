@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, final
@@ -44,6 +45,34 @@ def _delete(part: Path) -> None:
     """Delete a file, or a link itself."""
     if part.is_symlink() or (part.exists() and not part.is_dir()):
         part.unlink()
+
+
+def resumable_folder(folder: PathLike, identity: Mapping[str, Any]) -> Path:
+    """Create a folder for parts of a result, or keep that of an interrupted process if the result would be the same.
+
+    Args:
+        folder: The folder. If it was made for another identity, its files are removed.
+        identity: What the parts depend on, such as the model and the image; it is saved in `identity.json`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        SourceError: The folder cannot be written to.
+    """
+    folder = Path(folder)
+    text = json.dumps(dict(identity), indent=1, sort_keys=True, default=str)
+    saved = folder / "identity.json"
+    try:
+        if folder.exists() and not (saved.exists() and saved.read_text() == text):
+            shutil.rmtree(folder)
+        folder.mkdir(exist_ok=True)
+        if not saved.exists():
+            with atomic_write(saved) as part:
+                part.write_text(text)
+    except OSError as error:
+        raise SourceError(f"{folder}: cannot be written: {error}.") from error
+    return folder
 
 
 @final

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -18,7 +19,9 @@ from tfbig import sources
 from tfbig.cli.main import main
 from tfbig.cli.predictors import instances
 from tfbig.cli.settings.slide_settings import PredictSettings
+from tfbig.errors import SourceError
 from tfbig.results.instances import Thresholds, label_strips
+from tfbig.streaming.model import StreamedModel
 
 SHAPE = (200, 150)
 
@@ -81,6 +84,38 @@ def test_files_of_a_slide(tmp_path: Path, identity: Path) -> None:
     assert float(slide["share_instances"]) == pytest.approx((expected > 0).mean())
     assert (out / "a.png").exists()
     assert "already finished" in _printed(identity, tmp_path / "a.zarr", out, flags)
+
+
+def test_maps_are_kept_if_labels_fail(
+    tmp_path: Path, identity: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network does not run again for the same slide, but for a changed one; in the end its maps are removed."""
+    np.save(tmp_path / "a.npy", maps())
+    out, runs = tmp_path / "out", []
+
+    def full(*arguments: object, **options: object) -> None:
+        raise SourceError("the disk is full")
+
+    def counted(model: StreamedModel, *arguments: Any) -> Any:
+        runs.append(arguments)
+        return predict_to(model, *arguments)
+
+    predict_to = StreamedModel.predict_to
+    monkeypatch.setattr(StreamedModel, "predict_to", counted)
+    with monkeypatch.context() as patch:
+        patch.setattr(sources, "write_ome_tiff", full)
+        assert predicted(identity, tmp_path / "a.npy", out) == 3
+        assert predicted(identity, tmp_path / "a.npy", out) == 3
+        assert len(runs) == 1
+        changed = maps()[::-1]
+        np.save(tmp_path / "a.npy", changed)
+        assert predicted(identity, tmp_path / "a.npy", out) == 3
+        assert len(runs) == 2
+    assert predicted(identity, tmp_path / "a.npy", out) == 0
+    assert len(runs) == 2
+    expected = next(label_strips([changed], Thresholds(127.5, 127.5)))
+    np.testing.assert_array_equal(tifffile.imread(out / "a.ome.tif"), expected)
+    assert not list(out.glob(".a*"))
 
 
 def _printed(model: Path, slide: Path, out: Path, flags: tuple[str, ...]) -> str:

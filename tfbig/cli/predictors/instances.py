@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import tempfile
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +16,17 @@ from PIL import Image
 import tfbig
 from tfbig import SourceError, sources
 from tfbig.cli import machine, slide_batch
+from tfbig.cli.identity import of_file, of_model
 from tfbig.cli.predictors import masks, results
 from tfbig.cli.predictors.results import Config
+from tfbig.cli.settings import flag
 from tfbig.cli.settings.instance_settings import InstanceNetwork
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.tasks.instances import FOUND, as_maps, as_picture, borders, thresholds_of
 from tfbig.results import geojson, instance_table, slide_viewer
 from tfbig.results.instances import Instances as Labelled
 from tfbig.sources.slides.slide import Slide, title_of
-from tfbig.sources.writing import atomic_write
+from tfbig.sources.writing import atomic_write, resumable_folder
 from tfbig.system import progress
 
 MAPS: Final = 2
@@ -61,6 +63,7 @@ class Instances:
         settings = replace(settings, stride=stride, classes=self.classes, instances=True)
         self.settings = slide_batch.with_resolution(settings, level=0)
         self.stride = stride
+        self._identity = of_model(plain)
         self.model = tfbig.stream(plain, machine.budget(settings))
 
     def finished(self, path: Path) -> bool:
@@ -79,17 +82,27 @@ class Instances:
                 "of uint8. Use --channels, and --percentiles for 16 bits."
             )
         labels = self.folder / f"{title_of(path)}.ome.tif"
-        with tempfile.TemporaryDirectory(prefix=".part-", dir=self.folder) as scratch:
-            padded = sources.Padded(image, self.stride)
-            whole = self.model.predict_to(padded, f"{scratch}/maps.npy", as_maps)
-            maps = whole.crop((0, rows), (0, columns))
-            maps.mpp = image.mpp
-            self._write_labels(labels, maps, slide)
+        kept = self.folder / f".{title_of(path)}.maps"
+        self._write_labels(labels, self._maps(kept, path, image), slide)
         found = tfbig.open(labels)
         count, area = self._write_table(path, slide, image, found)
         self._draw(path, slide, image, found)
         self._write_row(path, image, count, area)
+        shutil.rmtree(kept)
         return f"{path.name}: {rows} x {columns}, {count} instances, {area / (rows * columns):.1%} of the area"
+
+    def _maps(self, kept: Path, path: Path, image: sources.Source) -> sources.Source:
+        """Return foreground and distance of an image: predicted, or of a process that was interrupted after that."""
+        decides = {"model": self._identity, "size": image.shape, **flag.deciding(self.settings)}
+        file = resumable_folder(kept, decides | of_file(path)) / "maps.npy"
+        if file.exists():
+            whole = tfbig.open(file)
+        else:
+            padded = sources.Padded(image, self.stride)
+            whole = self.model.predict_to(padded, str(file), as_maps)
+        maps = whole.crop((0, image.shape[0]), (0, image.shape[1]))
+        maps.mpp = image.mpp
+        return maps
 
     def _write_labels(self, file: Path, maps: sources.Source, slide: Slide) -> None:
         """Write the numbers of the instances as they are found."""

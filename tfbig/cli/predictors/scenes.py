@@ -12,6 +12,7 @@ import tfbig
 from tfbig import SourceError
 from tfbig.cli import machine, scene_blocks
 from tfbig.cli.data import background
+from tfbig.cli.identity import of_model
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.results import Config
 from tfbig.cli.scene_blocks import Outputs, Predicted
@@ -62,7 +63,7 @@ class Scenes:
         )
         self.multiple = regions.step(self.model) or settings.stride or 32
         self.identity = {
-            "model": scene_blocks.weights_identity(plain),
+            "model": of_model(plain),
             "threshold": settings.threshold,
             "fill": config.get("mean"),
         }

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import tfbig
 from tfbig.cli import failure_log, machine, scene_blocks
 from tfbig.cli.data.scenes import LabelledScene
+from tfbig.cli.identity import of_model
 from tfbig.cli.scene_blocks import Outputs
 from tfbig.cli.settings.scene_settings import SceneSettings
 from tfbig.cli.tasks import run_results
@@ -159,7 +160,7 @@ def write(
     names = settings.class_names or ()
     outputs = Outputs(names, len(names)) if settings.target == "class" else Outputs((), 1)
     every = _nothing(outputs)
-    identity = {"model": scene_blocks.weights_identity(models.twin)}
+    identity = {"model": of_model(models.twin)}
     skips = settings.background == "skip"
 
     def evaluated(scene: LabelledScene) -> ClassCounts | ValueSums:

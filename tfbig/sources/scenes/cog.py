@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.scenes.mosaic import Band, Piece, write_vrt
 from tfbig.sources.scenes.raster import CACHE_BYTES, quiet
 from tfbig.sources.source import RowArray, Source
-from tfbig.sources.writing import atomic_write
+from tfbig.sources.writing import atomic_write, resumable_folder
 
 TILE: Final = 512
 SIDE: Final = 4096
@@ -73,18 +72,8 @@ class BlockWriter:
         self, path: PathLike, form: Format, identity: Mapping[str, Any], side: int = SIDE
     ) -> None:
         self.path, self.form, self.side = Path(path), form, side
-        self.folder = self.path.with_name(f".{self.path.name}.blocks")
         known = {"tile": side, "form": repr(form), **identity}
-        text, file = json.dumps(known, indent=1, sort_keys=True, default=str), "identity.json"
-        try:
-            if self.folder.exists() and _content(self.folder / file) != text:
-                shutil.rmtree(self.folder)
-            self.folder.mkdir(exist_ok=True)
-            if not (self.folder / file).exists():
-                with atomic_write(self.folder / file) as part:
-                    part.write_text(text)
-        except OSError as error:
-            raise SourceError(f"{self.folder}: cannot be written: {error}.") from error
+        self.folder = resumable_folder(self.path.with_name(f".{self.path.name}.blocks"), known)
 
     @property
     def blocks(self) -> list[Rectangle]:
@@ -241,7 +230,3 @@ def write_cog(
 
 def _intervals(extent: int, side: int) -> list[tuple[int, int]]:
     return [(start, min(start + side, extent)) for start in range(0, extent, side)]
-
-
-def _content(file: Path) -> str | None:
-    return file.read_text() if file.exists() else None
