@@ -96,7 +96,7 @@ def dataset(data, method, part, number, batch, seed):
     import tensorflow as tf
 
     from tfbig.cli.data import images
-    from tfbig.cli.settings.tasks import PatchGDSettings
+    from tfbig.cli.settings.tasks import ImageSettings
     from tfbig.datasets.digits import read_digits
     from tfbig.datasets.ultramnist import ultramnist
     from tfbig.sources import Scaled
@@ -107,7 +107,7 @@ def dataset(data, method, part, number, batch, seed):
     if method == "downscaled":
         drawn = tuple(Scaled(image, (SIDE // 2, SIDE // 2)) for image in drawn)
     image_set = images.ImageSet(drawn, labels)
-    settings = PatchGDSettings(seed=seed, batch_size=batch)
+    settings = ImageSettings(seed=seed, batch_size=batch)
     dense = method in ("plain", "downscaled")
     return images.dataset(image_set, settings, part == "train", dense=dense).prefetch(
         tf.data.AUTOTUNE

@@ -46,14 +46,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
     """Return seconds and processor seconds of an image in a training step, without the first step."""
     import itertools
 
-    from tfbig.cli.tasks import patchgd, targets
+    from tfbig.cli.tasks import images, targets
 
-    task, settings = patchgd.PatchGDTask(), settings_of(arguments)
+    task, settings = images.ImageTask(), settings_of(arguments)
     settings = task.resolved(settings)
     data = task.load(settings)
     model = task.models(settings, data).model
     settings = replace(settings, **data.decided)
-    batches = iter(patchgd.dataset(targets.of(settings, data), data, "train", settings))
+    batches = iter(images.dataset(targets.of(settings, data), data, "train", settings))
     model.train_on_batch(*next(batches))
     before = time.monotonic(), time.process_time()
     for x, y in itertools.islice(batches, arguments.steps):

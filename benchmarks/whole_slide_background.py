@@ -3,7 +3,7 @@
     python benchmarks/whole_slide_background.py SLIDE SLIDE ... [--mpp 1 --encoder resnet18 --rounds 1]
 
 The first slide is for validation, the second for the test, all others for training, with labels in turn. Both ways run
-`train.py --task patchgd --images slides --mode offload` in processes of their own and print one JSON line together.
+`train.py --task images --images slides --mode offload` in processes of their own and print one JSON line together.
 `whole_slide_background.png` has three columns for each slide: the slide, how many sweeps of a training step compute
 each place, and the norm of the features that the trained encoder finds there.
 """
@@ -66,7 +66,7 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
     write_table(arguments.slides, table)
     before, _ = report.memory_bytes()
     began, processor = time.monotonic(), time.process_time()
-    flags = ["--task", "patchgd", "--images", "slides", "--mode", "offload", "--head", "smaller"]
+    flags = ["--task", "images", "--images", "slides", "--mode", "offload", "--head", "smaller"]
     flags += ["--encoder", arguments.encoder, "--batch-size", "1", "--epochs", "1", "--quiet"]
     flags += ["--data", str(table), "--mpp", arguments.mpp, "--out", str(arguments.out)]
     if script.main([*flags, "--background", arguments.way]):

@@ -35,7 +35,7 @@ def started(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         (("-m", "tfbig_command", "--version"), 0),
         (("-m", "tfbig_command", "tile", "--help"), 0),
         (("-m", "tfbig_command", "tile", "--siz", "5"), 2),
-        (("-m", "tfbig_command", "train", "--task", "patchgd", "--epochs", "0"), 2),
+        (("-m", "tfbig_command", "train", "--task", "images", "--epochs", "0"), 2),
         (("-m", "tfbig_command", "evaluate", "no_such_run"), 2),
         (("train.py", "--help"), 0),
         (("train.py", "--task", "mil", "--model", "unknown"), 2),

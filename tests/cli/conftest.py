@@ -132,7 +132,7 @@ def slide_bags_run(cohort_table: Path) -> Run:
 
 @pytest.fixture(scope="session")
 def whole_slides_run(cohort_table: Path) -> Callable[[str], Run]:
-    """Function from a mode to a run of `--task patchgd` on whole slides, trained on first use."""
+    """Function from a mode to a run of `--task images` on whole slides, trained on first use."""
     runs: dict[str, Run] = {}
 
     def run(mode: str) -> Run:

@@ -10,8 +10,8 @@ from tfbig.cli.settings.flag import flags_of, saved_value
 TASKS = {
     "volumes": "volume-segmentation",
     "patchgd-segmentation": "patchgd-segmentation",
-    "patchgd": "patchgd",
-    "whole-slides": "patchgd",
+    "patchgd": "images",
+    "whole-slides": "images",
     "gigapixel": "segmentation",
     "": "mil",
 }

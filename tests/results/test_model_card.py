@@ -72,12 +72,12 @@ def test_items_that_were_left_out_count_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "title"),
     [
-        ({"task": "patchgd", "mode": "offload"}, "one result for a large image, streamed exactly,"),
+        ({"task": "images", "mode": "offload"}, "one result for a large image, streamed exactly,"),
         (
-            {"task": "patchgd", "mode": "patchgd"},
+            {"task": "images", "mode": "patchgd"},
             "one result for a large image, by patch gradient descent,",
         ),
-        ({"task": "patchgd", "mode": "device"}, "one result for a large image,"),
+        ({"task": "images", "mode": "device"}, "one result for a large image,"),
         ({"task": "segmentation", "mode": "offload"}, "masks of images,"),
     ],
 )

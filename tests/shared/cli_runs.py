@@ -33,11 +33,11 @@ MIL = [
 """A small run of `--task mil` on drawn shapes, without `--out`."""
 
 WHOLE_SLIDES = [
-    *("--task", "patchgd", "--images", "slides", "--mpp", "2.0", "--patch", "40", "--latent", "8"),
+    *("--task", "images", "--images", "slides", "--mpp", "2.0", "--patch", "40", "--latent", "8"),
     *("--head-width", "8", "--encoder", "small", "--epochs", "1", "--batch-size", "1"),
     *("--warm-start", "0"),
 ]
-"""A small run of `--task patchgd` on whole slides, without `--mode`, `--head`, `--data` and `--out`."""
+"""A small run of `--task images` on whole slides, without `--mode`, `--head`, `--data` and `--out`."""
 
 SLIDE_BAGS = [
     *("--task", "mil", "--bags", "slides", "--mpp", "1.0", "--tile", "16", "--min-tissue", "0.5"),
@@ -47,12 +47,12 @@ SLIDE_BAGS = [
 
 
 PATCHGD = [
-    *("--task", "patchgd", "--num-images", "20", "10", "10", "--canvas", "64"),
+    *("--task", "images", "--mode", "patchgd", "--num-images", "20", "10", "10", "--canvas", "64"),
     *("--factors", "1", "1", "--patch", "16", "--epochs", "2", "--batch-size", "5"),
     *("--latent", "8", "--head-width", "8", "--encoder", "small", "--head", "smaller"),
     *("--warm-start", "0"),
 ]
-"""A small run of `--task patchgd` on drawn digits, without `--out`."""
+"""A small run of `--task images --mode patchgd` on drawn digits, without `--out`."""
 
 MASKED = [
     *("--task", "patchgd-segmentation", "--patch", "32", "--latent", "8", "--decoder-width", "16"),
@@ -81,7 +81,7 @@ def cohort_settings(table: Path, **changes: Any) -> Namespace:
 
 
 def run_patchgd(out: Path, *flags: str) -> Any:
-    """Train a small run of `--task patchgd`, and return the exit code."""
+    """Train a small run of `--task images`, and return the exit code."""
     return train.main([*PATCHGD, "--out", str(out), *flags])
 
 

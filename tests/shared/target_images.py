@@ -14,7 +14,7 @@ import train
 
 SIDE = 64
 FLAGS = [
-    *("--task", "patchgd", "--images", "folder", "--encoder", "small", "--head", "abmil"),
+    *("--task", "images", "--images", "folder", "--encoder", "small", "--head", "abmil"),
     *(
         "--patch",
         "32",

@@ -37,6 +37,8 @@ RUNS = {
     "patchgd": [
         *(
             "--task",
+            "images",
+            "--mode",
             "patchgd",
             "--num-images",
             "120",
@@ -206,7 +208,7 @@ def assert_rest(whole, rest, seen):
     ],
 )
 def test_remaining_batches_of_images(flags):
-    data = ["--task", "patchgd", "--num-images", "13", "4", "4", "--canvas", "64", *flags]
+    data = ["--task", "images", "--num-images", "13", "4", "4", "--canvas", "64", *flags]
     settings = train.settings_of([*data, "--batch-size", "2"])
     training = images.load(settings).train
 

@@ -15,7 +15,7 @@ NAME = "MODEL_CARD.md"
 _TITLES = {
     "segmentation": "masks of images",
     "mil": "one result for a bag of tiles",
-    "patchgd": "one result for a large image",
+    "images": "one result for a large image",
     "patchgd-segmentation": "masks of large images",
     "volume-segmentation": "masks of volumes",
     "scenes": "masks of satellite scenes",
@@ -90,7 +90,11 @@ def _title(settings: Mapping[str, Any]) -> str:
     """Return what the model is for, and how the task of `--mode` computed."""
     task = str(settings.get("task", ""))
     title = _TITLES.get(task, task)
-    way = _WAYS.get(str(settings.get("mode")), "") if task.startswith("patchgd") else ""
+    way = (
+        _WAYS.get(str(settings.get("mode")), "")
+        if task in ("images", "patchgd-segmentation")
+        else ""
+    )
     return f"{title}, {way}" if way else title
 
 

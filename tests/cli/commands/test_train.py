@@ -155,7 +155,7 @@ def test_background_of_other_tasks(tmp_path, capsys):
     assert ended.value.code == 2
     assert "unrecognized arguments: --background skip" in capsys.readouterr().err
     for flags in (["--mode", "patchgd", "--images", "slides"], ["--mode", "offload"]):
-        assert train.main(["--task", "patchgd", *flags, "--dilation", "3"]) == 2
+        assert train.main(["--task", "images", *flags, "--dilation", "3"]) == 2
         assert (
             "--dilation: background is skipped only on --images slides" in capsys.readouterr().err
         )

@@ -1,4 +1,4 @@
-"""Images of `--task patchgd`: folders, class folders, time series, and augmentation."""
+"""Images of `--task images`: folders, class folders, time series, and augmentation."""
 
 import dataset_folders
 import numpy as np
@@ -140,7 +140,7 @@ def test_label_of_a_series_out_of_range(tmp_path, capsys):
     folder = dataset_folders.uci_har(tmp_path, 12, 6) / "UCI HAR Dataset"
     file = folder / "train" / "y_train.txt"
     file.write_text("1\n2\n1000000\n" + "3\n" * 9)
-    flags = ["--task", "patchgd", "--images", "har", "--data", str(folder), "--encoder", "series"]
+    flags = ["--task", "images", "--images", "har", "--data", str(folder), "--encoder", "series"]
     assert train.main([*flags, "--head", "series", "--patch", "16", "--dry-run"]) == 1
     assert f"{file}: line 3: label 1e+06; expected 1 to 6." in capsys.readouterr().err
 
@@ -166,7 +166,7 @@ def test_series(mode, tmp_path):
 def test_augmentation_differs_between_epochs(cohort_table):
     flags = (
         "--task",
-        "patchgd",
+        "images",
         "--images",
         "slides",
         "--data",

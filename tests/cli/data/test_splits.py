@@ -15,7 +15,7 @@ from tfbig import SourceError
 from tfbig.cli.data import cohort, folds, splits
 
 SMALL = ["--encoder", "small", "--patch", "32"]
-FLAGS = ["--task", "patchgd", "--images", "slides", "--side", "64", "--dry-run", *SMALL]
+FLAGS = ["--task", "images", "--images", "slides", "--side", "64", "--dry-run", *SMALL]
 
 
 def test_classes_of_few_cases_share_a_validation_set():
@@ -118,7 +118,7 @@ def test_confine(how, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "column", "flags"),
     [
-        ("images.csv", "image", ["--task", "patchgd", "--images", "folder", *SMALL]),
+        ("images.csv", "image", ["--task", "images", "--images", "folder", *SMALL]),
         ("bags.csv", "bag", ["--task", "mil", "--bags", "folder"]),
     ],
 )

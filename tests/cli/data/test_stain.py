@@ -12,7 +12,7 @@ import train
 from tfbig import SourceError, open_slide
 from tfbig.cli.data import cohort, stain
 from tfbig.cli.main import main
-from tfbig.cli.settings.tasks import PatchGDSettings
+from tfbig.cli.settings.tasks import ImageSettings
 
 
 def test_only_slides() -> None:
@@ -27,7 +27,7 @@ def test_images_of_a_run(cohort_table: Path) -> None:
     path = next(cohort_table.parent.rglob("s4.tif"))
     images = {}
     for name in ("none", "reinhard"):
-        settings = PatchGDSettings(stain=name, mpp=1.0)
+        settings = ImageSettings(stain=name, mpp=1.0)
         image = cohort.Opener(settings).image(path)
         images[name] = image.read(0, image.shape[0])
     slide = open_slide(path)

@@ -10,7 +10,7 @@ from tfbig.cli.settings import flag as flags
 from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.flag import PLACE, RESULT, SESSION, TUNABLE, flag
 from tfbig.cli.settings.slide_settings import PredictSettings, TileSettings
-from tfbig.cli.settings.tasks import TASKS, MILSettings, PatchGDSettings, SegmentationSettings
+from tfbig.cli.settings.tasks import TASKS, ImageSettings, MILSettings, SegmentationSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,4 +114,4 @@ def test_every_task_has_settings() -> None:
     for name, settings in TASKS.items():
         assert settings().task == name
     assert SegmentationSettings().mode == "offload"
-    assert PatchGDSettings().mode == "patchgd"
+    assert ImageSettings().mode == "offload"

@@ -24,7 +24,7 @@ COMMANDS = (
 TASKS = (
     "segmentation",
     "mil",
-    "patchgd",
+    "images",
     "patchgd-segmentation",
     "volume-segmentation",
     "scenes",

@@ -9,7 +9,7 @@ import pytest
 import train
 from tfbig.cli.paths import FlagError
 from tfbig.cli.settings import choices, target_settings
-from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
+from tfbig.cli.settings.tasks import ImageSettings, MILSettings
 
 SURVIVAL = {"target": "survival", "bags": "folder"}
 COX = SURVIVAL | {"survival_loss": "cox", "accumulate": 32}
@@ -84,7 +84,7 @@ def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
     ],
 )
 def test_what_is_allowed_of_images(changes: dict[str, Any]) -> None:
-    target_settings.check(PatchGDSettings(**changes))
+    target_settings.check(ImageSettings(**changes))
 
 
 @pytest.mark.parametrize(
@@ -111,12 +111,12 @@ def test_what_is_allowed_of_images(changes: dict[str, Any]) -> None:
 )
 def test_what_is_refused_of_images(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(FlagError) as error:
-        target_settings.check(PatchGDSettings(**changes))
+        target_settings.check(ImageSettings(**changes))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("task", ["mil", "patchgd"])
+@pytest.mark.parametrize("task", ["mil", "images"])
 def test_each_monitor_can_be_chosen(task: str) -> None:
     for target, names in choices.MONITORS.items():
         for name in names:

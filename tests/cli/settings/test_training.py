@@ -35,7 +35,7 @@ def resume(out, *flags):
         (("--precision", "float64"), "precision float32 -> float64"),
         (("--optimizer", "adamw"), "optimizer adam -> adamw"),
         (("--mode", "frozen"), "mode accumulate -> frozen"),
-        (("--task", "patchgd"), "is a run of --task mil, not patchgd"),
+        (("--task", "images"), "is a run of --task mil, not images"),
     ],
 )
 def test_resume_refuses_another_run(flags, message, out, capsys):

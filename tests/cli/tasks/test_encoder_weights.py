@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from tfbig import SourceError
 from tfbig.cli.main import main
-from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
+from tfbig.cli.settings.tasks import ImageSettings, MILSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
 from tfbig.cli.tasks import encoder_weights
 from tfbig.models import encoders, pretrained
@@ -211,7 +211,7 @@ def test_run_of_another_encoder(mil_run, tmp_path, capsys):
     [
         (MILSettings(), (0.0, 1.0)),
         (MILSettings(std=0.5), (0.0, 0.5)),
-        (PatchGDSettings(encoder="resnet50", mean=(0.1, 0.2, 0.3)), ((0.1, 0.2, 0.3), 1.0)),
+        (ImageSettings(encoder="resnet50", mean=(0.1, 0.2, 0.3)), ((0.1, 0.2, 0.3), 1.0)),
         (MILSettings(encoder="small", encoder_weights="w.h5"), (0.0, 1.0)),
         (MILSettings(encoder="h-optimus-0", encoder_weights="w.bin"), (OPTIMUS_MEAN, OPTIMUS_STD)),
         (MILSettings(encoder="uni", std=0.5), (pretrained.IMAGENET_MEAN, 0.5)),
@@ -258,7 +258,7 @@ def test_encoders_of_pathology(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "task", [("--task", "mil", "--encoder", "none"), ("--task", "patchgd", "--encoder", "series")]
+    "task", [("--task", "mil", "--encoder", "none"), ("--task", "images", "--encoder", "series")]
 )
 def test_no_encoder(task, torch_file, tmp_path, capsys):
     run = run_mil if task[1] == "mil" else run_patchgd

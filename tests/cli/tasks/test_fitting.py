@@ -14,7 +14,7 @@ from tfbig.cli.tasks import fitting
 def test_scheduled_rate():
     """The published rate rises to the peak in two epochs, then decreases linearly to half in the other 98."""
     flags = ["--lr", "1e-3", "--schedule", "linear", "--warmup", "2", "--epochs", "100"]
-    options = train.settings_of(["--task", "patchgd", *flags])
+    options = train.settings_of(["--task", "images", *flags])
     rates = [fitting.scheduled_rate(options, epoch) for epoch in (0, 1, 2, 51, 100)]
     assert rates == pytest.approx([0, 5e-4, 1e-3, 7.5e-4, 5e-4])
     cosine = replace(options, schedule="cosine")

@@ -18,7 +18,7 @@ from samples import ENVIRONMENT, ROOT
 from worker_processes import ended, free_ports
 
 import train
-from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
+from tfbig.cli.settings.tasks import ImageSettings, MILSettings
 from tfbig.cli.tasks import risk_set_steps
 from tfbig.sources import ArraySource
 
@@ -30,11 +30,11 @@ COX = {"target": "survival", "survival_loss": "cox", "accumulate": 7, "batch_siz
     [
         (MILSettings(**COX), 7),
         (MILSettings(accumulate=7, batch_size=2), 2),
-        (PatchGDSettings(**COX, mode="offload"), 7),
-        (PatchGDSettings(**{**COX, "batch_size": 5}, mode="patchgd"), 5),
+        (ImageSettings(**COX, mode="offload"), 7),
+        (ImageSettings(**{**COX, "batch_size": 5}, mode="patchgd"), 5),
     ],
 )
-def test_items_of_a_step(settings: MILSettings | PatchGDSettings, items: int) -> None:
+def test_items_of_a_step(settings: MILSettings | ImageSettings, items: int) -> None:
     assert risk_set_steps.items_of_step(settings) == items
     assert (risk_set_steps.worker_of(settings, dense=False) is not None) == (items == 7)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cli_runs import run_patchgd
 
-from tfbig.cli.tasks import patchgd, warm_start
+from tfbig.cli.tasks import images, warm_start
 
 
 @pytest.mark.slow
@@ -30,7 +30,7 @@ def test_warm_start(mode, tmp_path, capsys, monkeypatch):
     lines = [line for line in output.partition("warm start")[2].splitlines() if "- loss" in line]
     losses = [float(line.split("loss: ")[1].split()[0]) for line in lines]
     assert losses[2] < losses[0]
-    trunk = patchgd.trunk_of(
+    trunk = images.trunk_of(
         keras.models.load_model(tmp_path / "out" / "model.keras", compile=False),
         Namespace(mode=mode, encoder="small", inner_patch=None),
     )

@@ -10,9 +10,9 @@ from tfbig.cli import machine, open_run, paths
 from tfbig.cli.settings import training
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.cli.tasks import run_series, trainer
+from tfbig.cli.tasks.images import ImageTask
 from tfbig.cli.tasks.instances import InstancesTask
 from tfbig.cli.tasks.mil import MIL
-from tfbig.cli.tasks.patchgd import PatchGDTask
 from tfbig.cli.tasks.patchgd_segmentation import PatchGDSegmentationTask
 from tfbig.cli.tasks.scenes import Scenes
 from tfbig.cli.tasks.segmentation import Segmentation
@@ -25,7 +25,7 @@ T = TypeVar("T", bound=TrainSettings)
 TASKS: dict[str, Task[Any, Any]] = {
     "segmentation": Segmentation(),
     "mil": MIL(),
-    "patchgd": PatchGDTask(),
+    "images": ImageTask(),
     "patchgd-segmentation": PatchGDSegmentationTask(),
     "volume-segmentation": VolumeSegmentation(),
     "scenes": Scenes(),

@@ -20,14 +20,14 @@ from tfbig.cli.data.folds import fold_rows
 from tfbig.cli.data.splits import Row
 from tfbig.cli.data.target_columns import ClassColumn, TargetColumns
 from tfbig.cli.data.tile_selection import Selection
-from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings, SegmentationSettings
+from tfbig.cli.settings.tasks import ImageSettings, MILSettings, SegmentationSettings
 from tfbig.errors import TfbigError
 from tfbig.sources.slides.slide import title_of
 
 TABLE = "slides.csv"
 SLIDE = "slide_id"
 """Column that names a slide."""
-CohortSettings: TypeAlias = MILSettings | PatchGDSettings
+CohortSettings: TypeAlias = MILSettings | ImageSettings
 """Settings of a run on slides of a table."""
 TableSettings: TypeAlias = CohortSettings | SegmentationSettings
 """Settings of a run whose table of slides may have no labels."""

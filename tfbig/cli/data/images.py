@@ -1,4 +1,4 @@
-"""Images and labels for `--task patchgd`: UltraMNIST, tables, class folders, UCI HAR, slides."""
+"""Images and labels for `--task images`: UltraMNIST, tables, class folders, UCI HAR, slides."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfbig import SourceError, sources
 from tfbig.cli.data import cohort, splits, stain, target_columns
 from tfbig.cli.data.background import Masking
 from tfbig.cli.data.splits import SPLITS, Data, Row
-from tfbig.cli.settings.tasks import PatchGDSettings
+from tfbig.cli.settings.tasks import ImageSettings
 from tfbig.data import epochs
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.datasets.digits import drawn_digits, read_digits
@@ -48,7 +48,7 @@ class ImageSet:
     failed: tuple[tuple[str, str], ...] = ()
 
 
-def load(settings: PatchGDSettings) -> Data:
+def load(settings: ImageSettings) -> Data:
     """Return the data that `--images` names."""
     loaders = dict.fromkeys(POOLS, _ultramnist) | {
         "folder": _folder,
@@ -94,14 +94,14 @@ def image_shape(data: Data, any_size: bool = False) -> tuple[int | None, ...]:
     return tuple(n if all(s[a] == n for s in shapes) else None for a, n in enumerate(first))
 
 
-def steps(part: ImageSet, settings: PatchGDSettings) -> int:
+def steps(part: ImageSet, settings: ImageSettings) -> int:
     """Return the number of batches of all images; the last may be smaller."""
     return -(-len(part.labels) // settings.batch_size)
 
 
 def dataset(
     part: ImageSet,
-    settings: PatchGDSettings,
+    settings: ImageSettings,
     learns: bool = False,
     shard: Shard = ALL_BATCHES,
     dense: bool = False,
@@ -203,12 +203,12 @@ def _mixed(classes: int, seed: int) -> Callable[[Any, Any], Any]:
     return mixed
 
 
-def _printed_digits(settings: PatchGDSettings) -> list[Any]:
+def _printed_digits(settings: ImageSettings) -> list[Any]:
     counts = [min(20 * number, 4000) for number in settings.num_images]
     return [drawn_digits(count, settings.seed * 10 + part) for part, count in enumerate(counts)]
 
 
-def _handwritten_digits(settings: PatchGDSettings) -> list[Any]:
+def _handwritten_digits(settings: ImageSettings) -> list[Any]:
     """Use a third of the test digits for validation."""
     pool, classes = read_digits(_data_folder(settings), "test")
     third = len(classes) // 3
@@ -223,7 +223,7 @@ POOLS = {"drawn": _printed_digits, "digits": _handwritten_digits}
 """Digits of UltraMNIST for training, validation and testing."""
 
 
-def _ultramnist(settings: PatchGDSettings) -> Data:
+def _ultramnist(settings: ImageSettings) -> Data:
     try:
         sets = [
             ultramnist(
@@ -246,7 +246,7 @@ def _ultramnist(settings: PatchGDSettings) -> Data:
     return Data.of(parts, classes=tuple(map(str, range(10))))
 
 
-def single_digits(settings: PatchGDSettings, count: int) -> ImageSet:
+def single_digits(settings: ImageSettings, count: int) -> ImageSet:
     """Return an `ImageSet` of one digit each, sized as in the images.
 
     An image has 1.5 times as many rows as the largest digit, rounded up to a multiple of 32.
@@ -267,7 +267,7 @@ def single_digits(settings: PatchGDSettings, count: int) -> ImageSet:
     return ImageSet(tuple(sources.Scaled(image, (rows, rows)) for image in digits), classes)
 
 
-def _folder(settings: PatchGDSettings) -> Data:
+def _folder(settings: ImageSettings) -> Data:
     """Read `images.csv`: columns `image` (a path in the folder), those of the target, and `split` or `patient`."""
     folder = Path(_data_folder(settings))
     table, columns = folder / "images.csv", target_columns.of(settings)
@@ -290,7 +290,7 @@ def _folder(settings: PatchGDSettings) -> Data:
     )
 
 
-def _slides(settings: PatchGDSettings) -> Data:
+def _slides(settings: ImageSettings) -> Data:
     """Open whole slides at one resolution; slides that cannot be read are skipped."""
     slides = cohort.read(settings, target_columns.of(settings))
     opener, masking = cohort.Opener(settings), Masking.of(settings)
@@ -309,7 +309,7 @@ def _slides(settings: PatchGDSettings) -> Data:
     return cohort.load(settings, slides, opened)
 
 
-def _pictures(settings: PatchGDSettings) -> Data:
+def _pictures(settings: ImageSettings) -> Data:
     """Read `DATA/train/CLASS/*`, a tenth of it for validation, and `DATA/val/CLASS/*` for testing."""
     folder = Path(_data_folder(settings))
     names = sorted(p.name for p in (folder / "train").glob("*") if p.is_dir())
@@ -335,7 +335,7 @@ def _pictures(settings: PatchGDSettings) -> Data:
     return Data.of(parts, classes=tuple(names))
 
 
-def _har(settings: PatchGDSettings) -> Data:
+def _har(settings: ImageSettings) -> Data:
     """Read the official folder; a tenth of the training windows is for validation."""
     folder = Path(_data_folder(settings))
     series, labels = _signals(folder, "train")
@@ -380,9 +380,7 @@ def _series(series: npt.NDArray[Any], labels: npt.NDArray[Any]) -> ImageSet:
     return ImageSet(tuple(sources.ArrayBag(one) for one in series), labels)
 
 
-def _open_images(
-    paths: Sequence[Path], labels: Sequence[Any], settings: PatchGDSettings
-) -> ImageSet:
+def _open_images(paths: Sequence[Path], labels: Sequence[Any], settings: ImageSettings) -> ImageSet:
     """Open the images that can be used, in RGB; the others are listed with the reason."""
     images: list[Any] = []
     used: list[Any] = []
@@ -400,7 +398,7 @@ def _open_images(
     return ImageSet(tuple(images), np.array(used), tuple(failed))
 
 
-def _scaled(image: Any, settings: PatchGDSettings) -> Any:
+def _scaled(image: Any, settings: ImageSettings) -> Any:
     if not settings.side or image.shape[:2] == (settings.side, settings.side):
         return image
     if settings.keep_aspect:
@@ -408,7 +406,7 @@ def _scaled(image: Any, settings: PatchGDSettings) -> Any:
     return sources.Scaled(image, (settings.side, settings.side))
 
 
-def _data_folder(settings: PatchGDSettings) -> str:
+def _data_folder(settings: ImageSettings) -> str:
     if settings.data is None:
         raise SourceError(f"--images {settings.images} needs --data FOLDER.")
     return settings.data

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tfbig import SourceError
 from tfbig.cli.data import splits
 from tfbig.cli.data.splits import Row
-from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
+from tfbig.cli.settings.tasks import ImageSettings, MILSettings
 
 UNKNOWN = -1
 """Label of an empty cell of `--target multilabel`."""
@@ -180,7 +180,7 @@ COLUMNS: dict[str, type[TargetColumns]] = {
 }
 
 
-def of(settings: MILSettings | PatchGDSettings) -> TargetColumns:
+def of(settings: MILSettings | ImageSettings) -> TargetColumns:
     """Return the columns of the target of a run."""
     return COLUMNS[settings.target](settings)
 

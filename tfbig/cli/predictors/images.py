@@ -19,7 +19,7 @@ from tfbig.cli.data.background import Masking
 from tfbig.cli.predictors import results
 from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings.slide_settings import PredictSettings
-from tfbig.cli.tasks import patchgd
+from tfbig.cli.tasks import images
 from tfbig.cli.tasks.class_target import ClassTarget
 from tfbig.sources.slides.slide import Slide, title_of
 
@@ -113,7 +113,7 @@ class Images:
     ) -> None:
         with source.lent() as handle:
             z = self.model.latent(tf.constant([handle]))
-        bag, attention = patchgd.attention_by_code(self.model, source, z)
+        bag, attention = images.attention_by_code(self.model, source, z)
         steps = [n / m for n, m in zip(slide.shape[:2], source.shape[:2], strict=True)]
         corners = np.rint(np.asarray(bag.coords) * steps[::-1]).astype(np.int64)
         coords = sources.Coords(slide.title, corners, bag.shape[1], sum(steps) / 2)

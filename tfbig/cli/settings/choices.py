@@ -26,7 +26,7 @@ MONITORS = {
     "regression": ("loss", "mae"),
     "multilabel": ("loss", "auc"),
 }
-"""Targets of `--task mil` and `patchgd`, and the validation metrics of each by which an epoch can be kept."""
+"""Targets of `--task mil` and `images`, and the validation metrics of each by which an epoch can be kept."""
 LOWER_IS_BETTER = ("loss", "mae")
 INSTANCE_LOSSES = ("cross_entropy", "svm")
 MASK_LOSSES = ("binary_cross_entropy", "dice")

@@ -372,5 +372,5 @@ class ImageFileSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageSettings(UltraMnistSettings, ImageFileSettings, CohortSettings):
-    """Images of `--task patchgd`."""
+class ImageDataSettings(UltraMnistSettings, ImageFileSettings, CohortSettings):
+    """Images of `--task images`."""

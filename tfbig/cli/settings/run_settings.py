@@ -11,7 +11,7 @@ from tfbig.cli.settings.yaml_flags import config_flag
 TASK_TITLES = {
     "segmentation": "masks of slides",
     "mil": "a label for the tiles of each slide",
-    "patchgd": "a label for each whole image, exactly (--mode offload) or by patches",
+    "images": "a label for each image, from the whole image or by patches (--mode patchgd)",
     "patchgd-segmentation": "masks of images, by patches",
     "volume-segmentation": "masks of volumes",
     "scenes": "masks of satellite scenes",

@@ -1,4 +1,4 @@
-"""Settings of what `--task mil` and `patchgd` predict: a class, survival, a number or several labels."""
+"""Settings of what `--task mil` and `images` predict: a class, survival, a number or several labels."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _OF_SURVIVAL = ("survival_loss", "time_bins", "time_cuts", "alpha")
 _BY_CLASS = ("clam_sb", "clam_mb", "dsmil", "dtfd")
 """Models with a loss of classes beside that of the bag."""
 _OF_CLASSES = ("class_weights", "tile_weights", "classes", "loss")
-_TABLES = {"mil": ("folder", "slides", "features"), "patchgd": ("folder", "slides")}
+_TABLES = {"mil": ("folder", "slides", "features"), "images": ("folder", "slides")}
 """Bags and images that have a table, in which a target other than a class can be."""
 
 
@@ -75,7 +75,7 @@ def check(settings: Any) -> None:
     """Check that the settings of a run fit its target.
 
     Args:
-        settings: Settings of `--task mil` or `patchgd`.
+        settings: Settings of `--task mil` or `images`.
 
     Raises:
         FlagError: A flag is of another target, or cannot be combined with this one.

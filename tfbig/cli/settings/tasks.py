@@ -8,7 +8,7 @@ from typing import TypeAlias
 from tfbig.cli.settings import choices
 from tfbig.cli.settings import value_types as types
 from tfbig.cli.settings.background_settings import BackgroundSettings
-from tfbig.cli.settings.data_settings import BagSettings, ImageSettings, SplitSettings
+from tfbig.cli.settings.data_settings import BagSettings, ImageDataSettings, SplitSettings
 from tfbig.cli.settings.flag import PLACE, flag, redeclared
 from tfbig.cli.settings.instance_settings import InstanceSettings
 from tfbig.cli.settings.patch_settings import PatchSettings
@@ -274,25 +274,25 @@ class MILSettings(
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchGDTask:
-    """Task and mode of `--task patchgd`."""
+class ImageTask:
+    """Task and mode of `--task images`."""
 
     SECTION = "data"
 
-    task: str = task_flag("patchgd")
+    task: str = task_flag("images")
     mode: str = mode_flag(
         {
-            "patchgd": "latent grid of patches; a share of them is trained at a time",
-            "device": "plain Keras on whole images, same trunk, head and data",
-            "offload": "the network of mode device, streamed: exact, within the memory limits",
+            "offload": "whole images, strip by strip: exact, within the memory limits",
+            "device": "plain Keras on whole images, same network, data and seed",
             "unified": UNIFIED,
+            "patchgd": "latent grid of patches, of which a share is trained at a time: approximate",
         }
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchGDNetwork:
-    """Encoder and head of `--task patchgd`."""
+class ImageNetwork:
+    """Encoder and head of `--task images`."""
 
     SECTION = "data"
 
@@ -333,8 +333,8 @@ class PatchGDNetwork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchGDTraining(ClassifierSettings, PatchSettings):
-    """Training and evaluation of `--task patchgd`."""
+class ImageTraining(ClassifierSettings, PatchSettings):
+    """Training and evaluation of `--task images`."""
 
     SECTION = "training"
 
@@ -367,29 +367,29 @@ class PatchGDTraining(ClassifierSettings, PatchSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchGDSettings(
-    PatchGDTask,
+class ImageSettings(
+    ImageTask,
     TargetSettings,
-    ImageSettings,
+    ImageDataSettings,
     BackgroundSettings,
-    PatchGDNetwork,
-    PatchGDTraining,
+    ImageNetwork,
+    ImageTraining,
     SeedSettings,
     MachineSettings,
     RunSettings,
 ):
-    """Train PatchGD: large images by a latent grid of their patches, approximate, in the memory of a few patches."""
+    """Train a network on whole images with a label each: exactly, strip by strip, or by patch gradient descent."""
 
     EXAMPLE = (
-        "--task patchgd --images digits --data mnist --canvas 512 --factors 1 9 --patch 128 "
-        "--encoder mobilenetv2 --out runs/mine"
+        "--task images --images folder --data my_images --encoder resnet18 --head linear "
+        "--encoder-weights imagenet --batch-size 1 --epochs 30 --out runs/mine"
     )
 
 
 TrainSettings: TypeAlias = (
     SegmentationSettings
     | MILSettings
-    | PatchGDSettings
+    | ImageSettings
     | PatchGDSegmentationSettings
     | VolumeSegmentationSettings
     | SceneSettings
@@ -401,7 +401,7 @@ TASKS: dict[
     str,
     type[SegmentationSettings]
     | type[MILSettings]
-    | type[PatchGDSettings]
+    | type[ImageSettings]
     | type[PatchGDSegmentationSettings]
     | type[VolumeSegmentationSettings]
     | type[SceneSettings]
@@ -409,7 +409,7 @@ TASKS: dict[
 ] = {
     "segmentation": SegmentationSettings,
     "mil": MILSettings,
-    "patchgd": PatchGDSettings,
+    "images": ImageSettings,
     "patchgd-segmentation": PatchGDSegmentationSettings,
     "volume-segmentation": VolumeSegmentationSettings,
     "scenes": SceneSettings,

@@ -12,7 +12,7 @@ from tfbig.cli import load_model, paths
 from tfbig.cli.settings.choices import IMAGENET
 from tfbig.cli.settings.feature_settings import FeaturesSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
-from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
+from tfbig.cli.settings.tasks import ImageSettings, MILSettings
 from tfbig.cli.settings.yaml_flags import read_yaml
 from tfbig.models import encoders, pretrained
 from tfbig.models.pathology_encoders import PATHOLOGY_ENCODERS
@@ -23,7 +23,7 @@ KERAS_FILE = ".keras"
 WITHOUT_WEIGHTS = ("none", "series")
 """Values of `--encoder` that name no network with weights of its own."""
 
-EncoderSettings: TypeAlias = MILSettings | PatchGDSettings | PatchGDSegmentationSettings
+EncoderSettings: TypeAlias = MILSettings | ImageSettings | PatchGDSegmentationSettings
 """Settings of a task with an encoder."""
 S = TypeVar("S", bound=EncoderSettings | FeaturesSettings)
 

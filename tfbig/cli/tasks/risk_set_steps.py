@@ -10,25 +10,25 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import sources
-from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
+from tfbig.cli.settings.tasks import ImageSettings, MILSettings
 from tfbig.mil.target_losses import Survival
 from tfbig.system import keras_internals
 from tfbig.training.risk_sets import RiskSets
 from tfbig.training.shared_risk_sets import SharedRiskSets
 
 
-def by_risk_sets(settings: MILSettings | PatchGDSettings) -> bool:
+def by_risk_sets(settings: MILSettings | ImageSettings) -> bool:
     """Return whether a step is that of a whole risk set, whose members are computed one at a time."""
     return settings.survival_loss == "cox" and settings.mode != "patchgd"
 
 
-def items_of_step(settings: MILSettings | PatchGDSettings) -> int:
+def items_of_step(settings: MILSettings | ImageSettings) -> int:
     """Return the number of training bags or images of a step: those of a batch or of a risk set."""
     return settings.accumulate if by_risk_sets(settings) else settings.batch_size
 
 
 def worker_of(
-    settings: MILSettings | PatchGDSettings, dense: bool
+    settings: MILSettings | ImageSettings, dense: bool
 ) -> Callable[[Any], RiskSets] | None:
     """Return the function from a compiled model to the worker that trains it by risk sets; None without them.
 

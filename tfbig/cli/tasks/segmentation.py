@@ -74,7 +74,7 @@ class Segmentation(Task[SegmentationSettings, SegmentationData]):
         if settings.data is None and not EXAMPLE_DATA.is_dir():
             raise paths.FlagError(
                 "--data FOLDER is missing: the folder of your slides, such as --data my_slides. Only a checkout of "
-                "tfbig has slides of its own, in examples/data. For other data: --task mil --help, --task patchgd "
+                "tfbig has slides of its own, in examples/data. For other data: --task mil --help, --task images "
                 "--help."
             )
         if settings.data and any((Path(settings.data) / name).exists() for name in VOLUMES):

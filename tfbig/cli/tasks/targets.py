@@ -9,7 +9,7 @@ from typing import Any
 from tfbig.cli import paths
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings import target_settings
-from tfbig.cli.settings.tasks import MILSettings, PatchGDSettings
+from tfbig.cli.settings.tasks import ImageSettings, MILSettings
 from tfbig.cli.tasks import label_target, regression_target, survival_target
 from tfbig.cli.tasks.class_target import ClassTarget
 from tfbig.cli.tasks.label_target import LabelTarget
@@ -43,7 +43,7 @@ def of_config(config: Mapping[str, Any], classes: tuple[str, ...]) -> Target:
     return LabelTarget(classes) if kind == "multilabel" else ClassTarget(classes)
 
 
-def of(settings: MILSettings | PatchGDSettings, data: Data) -> Target:
+def of(settings: MILSettings | ImageSettings, data: Data) -> Target:
     """Return the target of a run.
 
     Args:
@@ -53,7 +53,7 @@ def of(settings: MILSettings | PatchGDSettings, data: Data) -> Target:
     return of_config(vars(settings), data.classes)
 
 
-def decided(settings: MILSettings | PatchGDSettings, data: Data) -> dict[str, Any]:
+def decided(settings: MILSettings | ImageSettings, data: Data) -> dict[str, Any]:
     """Check that the target can be learned, and return settings that the training set decides.
 
     Args:
@@ -83,7 +83,7 @@ def counter(target: Target) -> Callable[[Any], str] | None:
     return None if isinstance(target, ClassTarget) else target.counts
 
 
-def of_evaluated_run(settings: MILSettings | PatchGDSettings) -> dict[str, Any]:
+def of_evaluated_run(settings: MILSettings | ImageSettings) -> dict[str, Any]:
     """Return the settings that the training set of the evaluated run decided; none for classes.
 
     Args:

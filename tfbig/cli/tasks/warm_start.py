@@ -13,7 +13,7 @@ from tfbig import SourceError
 from tfbig.cli import machine
 from tfbig.cli.data import images
 from tfbig.cli.settings.choices import WARM_START_EPOCHS
-from tfbig.cli.settings.tasks import PatchGDSettings
+from tfbig.cli.settings.tasks import ImageSettings
 from tfbig.cli.tasks import fitting
 from tfbig.models import encoders
 from tfbig.results import run_folder
@@ -25,7 +25,7 @@ CHECKPOINTS = "warm-start"
 """Folder of the checkpoints of the warm start, inside the run folder; a resumed run skips what is done."""
 
 
-def epochs(settings: PatchGDSettings) -> int:
+def epochs(settings: ImageSettings) -> int:
     """Return the number of epochs on single digits.
 
     Args:
@@ -46,7 +46,7 @@ def epochs(settings: PatchGDSettings) -> int:
 
 
 def learn(
-    trunk: Any, settings: PatchGDSettings, folder: Path, epochs: int, scale: Mapping[str, Any]
+    trunk: Any, settings: ImageSettings, folder: Path, epochs: int, scale: Mapping[str, Any]
 ) -> None:
     """Train the trunk on single digits.
 

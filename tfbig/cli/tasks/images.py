@@ -1,4 +1,4 @@
-"""Train PatchGD: large images by a latent grid of their patches, approximate, in the memory of a few patches."""
+"""Train a network on large images with a label each, whole or by patch gradient descent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfbig.cli.data import background, images
 from tfbig.cli.data.splits import Data
 from tfbig.cli.settings import target_settings
 from tfbig.cli.settings.run_settings import EXACT_MODES
-from tfbig.cli.settings.tasks import PatchGDSettings
+from tfbig.cli.settings.tasks import ImageSettings
 from tfbig.cli.tasks import (
     encoder_weights,
     evaluation,
@@ -46,10 +46,10 @@ MAPS = 4
 """Largest number of test images whose latent grid is drawn."""
 
 
-class PatchGDTask(Task[PatchGDSettings, Data]):
-    """Training and evaluation with `--task patchgd`."""
+class ImageTask(Task[ImageSettings, Data]):
+    """Training and evaluation with `--task images`."""
 
-    def resolved(self, settings: PatchGDSettings) -> PatchGDSettings:
+    def resolved(self, settings: ImageSettings) -> ImageSettings:
         """Return the settings without gaps, with what an evaluated run decided.
 
         Raises:
@@ -73,7 +73,7 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
         settings = encoder_weights.with_scale(settings)
         return replace(settings, warm_start=warm_start.epochs(settings), code=_code(settings))
 
-    def load(self, settings: PatchGDSettings) -> Data:
+    def load(self, settings: ImageSettings) -> Data:
         """Return the images, and print what they are."""
         data = images.load(settings)
         print(f"mode {settings.mode}, encoder {settings.encoder}, precision {settings.precision}")
@@ -86,7 +86,7 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
             print(background.describe((Path(image.name).name, image) for image in masked))
         return replace(data, decided={**data.decided, **decided})
 
-    def models(self, settings: PatchGDSettings, data: Data) -> Models:
+    def models(self, settings: ImageSettings, data: Data) -> Models:
         """Return new models, compiled with one optimizer."""
         target = targets.of(settings, data)
         models = make_models(settings, data, target.num_outputs)
@@ -101,7 +101,7 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
 
         return fitting.compile_both(models, optimizer, loss, weights, metrics)
 
-    def plans(self, models: Models, settings: PatchGDSettings, data: Data) -> Plans | None:
+    def plans(self, models: Models, settings: ImageSettings, data: Data) -> Plans | None:
         """Return the plans of the largest images."""
         if settings.mode != "offload":
             return None
@@ -111,7 +111,7 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
         )
         return Plans(training, validation)
 
-    def fit(self, models: Models, settings: PatchGDSettings, data: Data, folder: Path) -> History:
+    def fit(self, models: Models, settings: ImageSettings, data: Data, folder: Path) -> History:
         """Train from the last checkpoint, and return the history of all epochs."""
         if settings.warm_start:
             trunk = trunk_of(models.twin, settings)
@@ -133,14 +133,14 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
         worker = risk_set_steps.worker_of(settings, machine.is_plain(settings))
         return fitting.fit_and_keep(models, settings, folder, training, validation, monitor, worker)
 
-    def curve(self, settings: PatchGDSettings) -> Curve:
+    def curve(self, settings: ImageSettings) -> Curve:
         """Return what the learning curve shows."""
         return Curve(dict(targets.TARGETS[settings.target].curves), "validation images")
 
     def write_results(
         self,
         models: Models,
-        settings: PatchGDSettings,
+        settings: ImageSettings,
         data: Data,
         folder: Path,
         measured: Mapping[str, Any],
@@ -156,7 +156,7 @@ class PatchGDTask(Task[PatchGDSettings, Data]):
 
 def _write_results(
     models: Models,
-    settings: PatchGDSettings,
+    settings: ImageSettings,
     data: Data,
     folder: Path,
     measured: Mapping[str, Any],
@@ -192,12 +192,12 @@ def _rows(target: Target, predictions: npt.NDArray[Any], data: Data) -> list[Row
     ]
 
 
-def _of_steps(settings: PatchGDSettings) -> PatchGDSettings:
+def _of_steps(settings: ImageSettings) -> ImageSettings:
     """Return the settings with the images of a step as those of a batch."""
     return replace(settings, batch_size=risk_set_steps.items_of_step(settings))
 
 
-def _loss(settings: PatchGDSettings, target: Target) -> Any:
+def _loss(settings: ImageSettings, target: Target) -> Any:
     """Return the loss of the model."""
     if settings.loss == "binary_cross_entropy":
         return keras.losses.BinaryCrossentropy(from_logits=True)
@@ -206,17 +206,17 @@ def _loss(settings: PatchGDSettings, target: Target) -> Any:
     return target.loss()
 
 
-def _is_dense(settings: PatchGDSettings) -> bool:
+def _is_dense(settings: ImageSettings) -> bool:
     """Return whether the model reads tensors instead of handles."""
     return machine.is_plain(settings) or settings.augment == "a3"
 
 
-def _has_shares(settings: PatchGDSettings) -> bool:
+def _has_shares(settings: ImageSettings) -> bool:
     """Return whether labels are shares of classes `[classes]`, and not numbers."""
     return settings.augment == "a3" or settings.loss == "binary_cross_entropy"
 
 
-def _check_labels(settings: PatchGDSettings) -> None:
+def _check_labels(settings: ImageSettings) -> None:
     """Check that labels of this kind fit the other flags.
 
     Raises:
@@ -233,14 +233,14 @@ def _check_labels(settings: PatchGDSettings) -> None:
         )
 
 
-def _code(settings: PatchGDSettings) -> str | None:
+def _code(settings: ImageSettings) -> str | None:
     """Return the code of a patch, where the model has codes."""
     if settings.mode != "patchgd" or settings.encoder == "series":
         return settings.code
     return settings.code or ("vector" if settings.images == "slides" else "map")
 
 
-def largest(part: images.ImageSet, settings: PatchGDSettings) -> tuple[int, ...] | sources.Source:
+def largest(part: images.ImageSet, settings: ImageSettings) -> tuple[int, ...] | sources.Source:
     """Return the shape of a batch of the largest images of a split, or the image with the most foreground."""
     if settings.background == "skip" and settings.batch_size == 1:
         most: sources.Source = max(part.images, key=background.foreground_pixels)
@@ -248,7 +248,7 @@ def largest(part: images.ImageSet, settings: PatchGDSettings) -> tuple[int, ...]
     return (settings.batch_size, *max((image.shape for image in part.images), key=np.prod))
 
 
-def make_models(settings: PatchGDSettings, data: Data, num_outputs: int) -> Models:
+def make_models(settings: ImageSettings, data: Data, num_outputs: int) -> Models:
     """Return new models: the same twice, or a streamed model and its plain one."""
     keras.config.set_dtype_policy(settings.precision)
     keras.utils.set_random_seed(settings.seed)
@@ -262,7 +262,7 @@ def make_models(settings: PatchGDSettings, data: Data, num_outputs: int) -> Mode
     return Models(model, model)
 
 
-def _baseline(settings: PatchGDSettings, shape: Shape, num_outputs: int) -> Models:
+def _baseline(settings: ImageSettings, shape: Shape, num_outputs: int) -> Models:
     """Return the network of whole images, which is streamed in mode offload."""
     options = {"latent": settings.latent, "width": settings.head_width, **_scale(settings)}
     plain = latent.baseline(settings.encoder, shape, num_outputs, settings.head, **options)
@@ -277,7 +277,7 @@ def _baseline(settings: PatchGDSettings, shape: Shape, num_outputs: int) -> Mode
     return Models(big, plain)  # heads that cannot be streamed use whole tensors
 
 
-def _by_patches(settings: PatchGDSettings, shape: Shape, num_outputs: int) -> PatchGD:
+def _by_patches(settings: ImageSettings, shape: Shape, num_outputs: int) -> PatchGD:
     """Return the PatchGD model of an encoder and a head.
 
     Raises:
@@ -308,7 +308,7 @@ def _by_patches(settings: PatchGDSettings, shape: Shape, num_outputs: int) -> Pa
     return _patchgd(settings, encoder, head, shape)
 
 
-def _check_inner_patch(settings: PatchGDSettings) -> None:
+def _check_inner_patch(settings: ImageSettings) -> None:
     """Check that inner patches tile a patch.
 
     Raises:
@@ -321,7 +321,7 @@ def _check_inner_patch(settings: PatchGDSettings) -> None:
         )
 
 
-def _of_inner_patches(settings: PatchGDSettings, encoder: Any, inner_patch: int) -> Any:
+def _of_inner_patches(settings: ImageSettings, encoder: Any, inner_patch: int) -> Any:
     """Return an encoder of patches by a latent grid of inner patches and a head: a hierarchy (appendix B).
 
     Args:
@@ -346,15 +346,13 @@ def _of_inner_patches(settings: PatchGDSettings, encoder: Any, inner_patch: int)
     return keras.Model(image, head(z), name=f"grid_of_{encoder.name}")
 
 
-def _scale(settings: PatchGDSettings) -> dict[str, Any]:
+def _scale(settings: ImageSettings) -> dict[str, Any]:
     """Return the scale of pixels, for networks that do not scale them."""
     scaled_outside = settings.encoder in encoders.NETWORKS
     return {"mean": settings.mean, "std": settings.std} if scaled_outside else {}
 
 
-def _cells(
-    settings: PatchGDSettings, shape: Shape, inside: Sequence[int]
-) -> tuple[int, int] | None:
+def _cells(settings: ImageSettings, shape: Shape, inside: Sequence[int]) -> tuple[int, int] | None:
     """Return rows and columns of Z, or None if images differ in size.
 
     Args:
@@ -374,7 +372,7 @@ def _cells(
         raise SourceError(f"--patch {settings.patch}: {error}") from error
 
 
-def _series(settings: PatchGDSettings, shape: Shape, num_outputs: int) -> Any:
+def _series(settings: ImageSettings, shape: Shape, num_outputs: int) -> Any:
     """Return the networks of the paper for time series."""
     if settings.mode == "offload":
         raise SourceError("--encoder series: series fit in memory; use --mode device or patchgd.")
@@ -387,7 +385,7 @@ def _series(settings: PatchGDSettings, shape: Shape, num_outputs: int) -> Any:
     return _patchgd(settings, encoder, head, shape)
 
 
-def _patchgd(settings: PatchGDSettings, encoder: Any, head: Any, shape: Shape) -> PatchGD:
+def _patchgd(settings: ImageSettings, encoder: Any, head: Any, shape: Shape) -> PatchGD:
     accumulate = settings.inner_accumulate
     return PatchGD(
         encoder,
@@ -407,7 +405,7 @@ def _patchgd(settings: PatchGDSettings, encoder: Any, head: Any, shape: Shape) -
     )
 
 
-def trunk_of(twin: Any, settings: PatchGDSettings) -> Any:
+def trunk_of(twin: Any, settings: ImageSettings) -> Any:
     """Return the encoder's network in a model; of a hierarchy, that of the inner patches."""
     encoder = twin.encoder if settings.mode == "patchgd" else twin
     if settings.mode == "patchgd" and settings.inner_patch:
@@ -419,7 +417,7 @@ def dataset(
     target: Target,
     data: Data,
     split: str,
-    settings: PatchGDSettings,
+    settings: ImageSettings,
     weights: npt.NDArray[np.float32] | None = None,
     shard: Shard = ALL_BATCHES,
 ) -> tf.data.Dataset:
@@ -448,7 +446,7 @@ def dataset(
 
 
 def _with_shares(
-    table: Sequence[Mapping[str, Any]], model: Any, settings: PatchGDSettings, data: Data
+    table: Sequence[Mapping[str, Any]], model: Any, settings: ImageSettings, data: Data
 ) -> list[Mapping[str, Any]]:
     """Return the rows of the test images, and if background is skipped, how much of each is computed."""
     if settings.background != "skip":

@@ -1,4 +1,4 @@
-"""`--task patchgd` from the command line to the run folder, on small images."""
+"""`--task images` from the command line to the run folder, on small images."""
 
 import keras
 import numpy as np
@@ -17,7 +17,7 @@ from cli_runs import (
 import tfbig
 import train
 from tfbig.cli.main import main
-from tfbig.cli.tasks import patchgd, warm_start
+from tfbig.cli.tasks import images, warm_start
 from tfbig.models import encoders, latent
 from tfbig.results import judgement
 
@@ -186,7 +186,7 @@ def test_hierarchy(flags, tmp_path, monkeypatch):
     flags = ("--patch", "32", "--inner-patch", "16", "--epochs", "1", *flags)
     assert run_patchgd(tmp_path / "out", *flags) == 0
     loaded = keras.models.load_model(tmp_path / "out" / "model.keras", compile=False)
-    grid = loaded.encoder.get_layer(patchgd.INNER_GRID)
+    grid = loaded.encoder.get_layer(images.INNER_GRID)
     assert (grid.patch, loaded.patch, loaded.encoder.output_shape) == (
         (16, 16),
         (32, 32),
@@ -217,9 +217,7 @@ def test_attention_by_code(size, stride, codes):
     net = encoders.make("small", (32, 32, 1), latent=8, pooled=False)
     model = tfbig.PatchGD(net, latent.make_head("abmil", 3, latent=8), 32, stride)
     image = tfbig.sources.ArraySource(np.zeros((size, size, 1), np.uint8))
-    bag, attention = patchgd.attention_by_code(
-        model, image, model.latent(image.read(0, size)[None])
-    )
+    bag, attention = images.attention_by_code(model, image, model.latent(image.read(0, size)[None]))
     assert bag.grid.cells == codes
     assert attention.shape == (np.prod(codes),)
     assert attention.sum() == pytest.approx(1, abs=1e-5)
