@@ -82,7 +82,7 @@ Image(next(Path("tiles").glob("**/pancreas_03*.png")), width=420)
 # ## Train
 
 # %%
-TASK = "--task mil --bags slides --data parts/slides.csv --coords tiles --epochs 8 --instances-at-once 32"
+TASK = "--task mil --data parts/slides.csv --coords tiles --epochs 8 --instances-at-once 32"
 # !tfbig train {TASK} --out run
 
 # %%

@@ -10,7 +10,7 @@ from tfbig.cli.tasks import segmentation
 BAGS = ["--task", "mil", "--bags", "slides"]
 FLAGS = [
     (["--task", "segmentation"], "--data", "folder"),
-    (MIL, "--data", "folder"),
+    (MIL, "--data", "file or folder"),
     (BAGS, "--data", "file or folder"),
     (BAGS, "--slides", "folder"),
     (BAGS, "--coords", "folder"),

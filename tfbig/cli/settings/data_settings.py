@@ -159,7 +159,7 @@ class ComposedBagSettings:
         "the IDX files in --data; pictures: Imagenette-bags from --data/train/CLASS and --data/val/CLASS; "
         "folder: --data/bags.csv with columns bag, label, split; slides: tiles of slides, --data is a table "
         "with columns case_id, slide_id, label; features: features of slides in files, see --features, with the same "
-        "table, and no --encoder (default: %(default)s)",
+        "table, and no --encoder (default: what --data contains; without --data shapes)",
     )
     data: str | None = flag(
         exists="folder",
@@ -301,7 +301,7 @@ class UltraMnistSettings:
         "--data; folder: --data/images.csv with columns image, label, and split (train, val, test) or patient, by "
         "which images are split, see --shares; pictures: --data/train/CLASS and --data/val/CLASS; har: --data is the "
         "folder of UCI HAR; slides: whole slides, --data is a table with columns case_id, slide_id, label (default: "
-        "%(default)s)",
+        "what --data contains; without --data drawn)",
     )
     data: str | None = flag(
         exists="folder",

@@ -381,7 +381,7 @@ class ImageSettings(
     """Train a network on whole images with a label each: exactly, strip by strip, or by patch gradient descent."""
 
     EXAMPLE = (
-        "--task images --images folder --data my_images --encoder resnet18 --head linear "
+        "--task images --data my_images --encoder resnet18 --head linear "
         "--encoder-weights imagenet --batch-size 1 --epochs 30 --out runs/mine"
     )
 

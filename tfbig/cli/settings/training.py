@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfbig.cli.settings import parser, yaml_flags
+from tfbig.cli.settings import data_kinds, parser, yaml_flags
 from tfbig.cli.settings.choices import CONFIG
 from tfbig.cli.settings.flag import flag, flags_of, to_save
 from tfbig.cli.settings.run_settings import RunSettings, task_flag
 from tfbig.cli.settings.tasks import TASKS, TrainSettings
+
+KINDS = {"images": "images", "mil": "bags"}
+"""Flag of the kind of the data, of the tasks that have one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +24,9 @@ class FirstSettings(RunSettings):
 
     task: str = task_flag(next(iter(TASKS)))
     data: str | None = flag(help="data of the run")
+    images: str | None = flag(help="kind of the images")
+    bags: str | None = flag(help="kind of the bags")
+    features: str | None = flag(help="folder of features")
 
 
 def parse(argv: Sequence[str], prog: str = "train.py") -> TrainSettings:
@@ -137,8 +143,33 @@ def _first(argv: Sequence[str]) -> Namespace:
 
 def _parsed(tokens: Sequence[str], prog: str) -> TrainSettings:
     """Parse tokens that come from files and from the command line."""
-    name = _first(tokens).task
-    return parser.parse(_parser(name, prog), TASKS[name], [*tokens, "--task", name])
+    first = _first(tokens)
+    added = ["--task", first.task, *_kind(first)]
+    return parser.parse(_parser(first.task, prog), TASKS[first.task], [*tokens, *added])
+
+
+def _kind(first: Namespace) -> list[str]:
+    """Return the flag of the kind of the data, if it is missing; exit with 2 if the files do not tell.
+
+    Args:
+        first: Settings that decide which other flags exist.
+    """
+    name = KINDS.get(first.task)
+    if name is None or first.data is None:
+        return []
+    given = getattr(first, name)
+    if given == data_kinds.MADE[name]:
+        yaml_flags.exit_with(
+            f"--data {first.data}: is not read with --{name} {given}, which are drawn. Leave out one of the two flags."
+        )
+    if given is not None:
+        return []
+    if name == "bags" and first.features is not None:
+        return ["--bags", "features"]
+    try:
+        return [f"--{name}", data_kinds.kind(name, first.data)]
+    except ValueError as error:
+        yaml_flags.exit_with(str(error))
 
 
 def _parser(name: str, prog: str) -> argparse.ArgumentParser:

@@ -1,0 +1,66 @@
+"""The kind of data is told by its files; flags that contradict it are refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import train
+from tfbig.cli.settings import data_kinds
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "expected"),
+    [
+        ("images", ["images.csv", "train/a/x.png", "val/a/x.png"], "folder"),
+        ("images", ["slides.csv", "a.svs"], "slides"),
+        ("images", ["train/Inertial Signals/a.txt", "test/Inertial Signals/a.txt"], "har"),
+        ("images", ["train/a/x.png", "val/a/y.png"], "pictures"),
+        ("images", ["train-images-idx3-ubyte.gz"], "digits"),
+        ("bags", ["bags.csv", "a.npy"], "folder"),
+        ("bags", ["slides.csv"], "slides"),
+        ("bags", ["features.csv", "a.h5"], "features"),
+        ("bags", ["train/a/x.png", "val/a/y.png"], "pictures"),
+        ("bags", ["qmnist-train-images-idx3-ubyte"], "digits"),
+    ],
+)
+def test_folders(name: str, files: list[str], expected: str, tmp_path: Path) -> None:
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    assert data_kinds.kind(name, str(tmp_path)) == expected
+    task = {"images": "images", "bags": "mil"}[name]
+    settings = train.settings_of(["--task", task, "--data", str(tmp_path)])
+    assert getattr(settings, name) == expected
+
+
+def test_tables_and_flags(tmp_path: Path) -> None:
+    """A table is of slides, or of their features if there is a folder of them; a flag decides."""
+    table = str(tmp_path / "cohort.csv")
+    assert train.settings_of(["--task", "images", "--data", table]).images == "slides"
+    words = ["--task", "mil", "--data", table]
+    assert train.settings_of(words).bags == "slides"
+    assert train.settings_of([*words, "--features", str(tmp_path)]).bags == "features"
+    assert train.settings_of([*words, "--bags", "features"]).bags == "features"
+    assert train.settings_of(["--task", "mil"]).bags == "shapes"
+    assert train.settings_of(["--task", "images"]).images == "drawn"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--task", "images"], "cannot tell what it contains.*folder: images.csv; slides"),
+        (["--task", "mil"], "cannot tell what it contains.*name the kind with --bags"),
+        (["--task", "images", "--images", "drawn"], "is not read with --images drawn"),
+        (["--task", "mil", "--bags", "shapes"], "is not read with --bags shapes"),
+    ],
+)
+def test_mistakes(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        train.settings_of([*words, "--data", str(tmp_path)])
+    error = " ".join(capsys.readouterr().err.split())
+    assert re.search(message, error), error
