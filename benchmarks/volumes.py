@@ -2,6 +2,7 @@
 
     python benchmarks/volumes.py [--size 388 512 512 --features 8 16 32 64 80 80 --host 10GB --strips 2GB]
     python benchmarks/volumes.py --plain --size 96 128 128
+    python benchmarks/volumes.py --plain --size 96 128 128 --steps 0 --precision float64      # the loss alone
 
 The loss is Dice and cross-entropy of two classes. Prints the plan and one JSON line: seconds of the last step and of
 its sweeps (tracing is in the first sweep of the first step), and the peak memory of the process.
@@ -40,6 +41,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--strips", default="1GB", help="bytes of strips")
     parser.add_argument("--store", help="element type of stored images")
     parser.add_argument("--steps", type=int, default=1, help="training steps; the last is counted")
+    parser.add_argument("--precision", default="float32", choices=["float32", "float64"])
     parser.add_argument("--only-plan", action="store_true", help="print the plan, and end")
     return parser.parse_args(words)
 
@@ -50,18 +52,12 @@ def main() -> None:
 
 def step(arguments: argparse.Namespace) -> str:
     """Return the JSON line of one step."""
-    import keras
-
     import tfbig
     from tfbig.losses import DiceCrossentropy, deep_supervision
-    from tfbig.models.unet3d import unet3d
 
-    keras.utils.set_random_seed(0)
     size = tuple(arguments.size)
     base, _ = report.memory_bytes()
-    model: Any = unet3d(
-        2, 1, arguments.features, sizes=size, deep_supervision=arguments.deep, name="unet3d"
-    )
+    model = network(arguments)
     count, parameters = len(model.outputs), model.count_params()
     if not arguments.plain:
         budget = tfbig.Budget(
@@ -78,6 +74,7 @@ def step(arguments: argparse.Namespace) -> str:
         figures |= planned(plan, base)
     if not arguments.only_plan:
         labels, volume = data(size)
+        volume = volume.astype(arguments.precision)
         figures["data_bytes"] = report.memory_bytes()[0] - base
         targets = deep_supervision.labels_of_outputs(labels, count)
         figures |= timed(model, volume, targets if count > 1 else targets[0], arguments.steps)
@@ -86,11 +83,33 @@ def step(arguments: argparse.Namespace) -> str:
         [*size, 1],
         features=arguments.features,
         deep_supervision=arguments.deep,
+        precision=arguments.precision,
         parameters=parameters,
-        store=arguments.store or "float32",
+        store=arguments.store or arguments.precision,
         base_bytes=base,
         **figures,
     )
+
+
+def network(arguments: argparse.Namespace) -> Any:
+    """Return the network with weights that are drawn in float32, and then have the precision of the arguments."""
+    import keras
+
+    from tfbig.models.unet3d import unet3d
+
+    def made(precision: str) -> Any:
+        keras.config.set_floatx(precision)
+        keras.config.set_dtype_policy(precision)
+        keras.utils.set_random_seed(0)
+        sizes, deep = tuple(arguments.size), arguments.deep
+        return unet3d(2, 1, arguments.features, sizes=sizes, deep_supervision=deep, name="unet3d")
+
+    drawn = made("float32")
+    if arguments.precision == "float32":
+        return drawn
+    model = made(arguments.precision)
+    model.set_weights(drawn.get_weights())
+    return model
 
 
 def data(size: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -111,7 +130,9 @@ def planned(plan: Any, base: int) -> dict[str, Any]:
 
 
 def timed(model: Any, volume: np.ndarray, targets: Any, steps: int) -> dict[str, Any]:
-    """Train some steps, and return the figures of the last."""
+    """Train some steps, and return the figures of the last; without steps, the loss."""
+    if not steps:
+        return {"loss": float(np.ravel(model.test_on_batch(volume, targets))[0])}
     sweeps = huge.follow()
     for _ in range(steps):
         sweeps.clear()
