@@ -438,7 +438,9 @@ def print_counts(
     for split in SPLITS if data.train is not data.test else ("test",):
         part = getattr(data, split)
         words = count(part) if count else _class_counts(part, data.classes)
-        print(f"{split}: {len(part.labels)} {items} {describe(part)} ({words})")
+        number = len(part.labels)
+        noun = items.removesuffix("s") if number == 1 else items
+        print(f"{split}: {number} {noun} {describe(part)} ({words})")
         if not count:
             _warn_of_missing(split, part, items, data.classes)
 
