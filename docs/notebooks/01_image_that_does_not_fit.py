@@ -35,8 +35,8 @@ plt.show()
 # %% [markdown]
 # ## The model is an ordinary one
 #
-# BatchNormalization is there on purpose. It needs the mean and variance of the *whole* image, so cutting the
-# image into independent tiles cannot give the same result as Keras.
+# The model has BatchNormalization on purpose: this layer needs the mean and variance of the *whole* image, so
+# cutting the image into independent tiles cannot give the same result as Keras.
 
 # %%
 layers = keras.layers
@@ -74,8 +74,8 @@ big.plan((1, *slide.shape)).summary()
 # %% [markdown]
 # ## One training step, watched
 #
-# A thread notes the memory of this process twenty times a second while the step runs. The image is passed by
-# its *handle*, a short string; its rows are read from the file as they are needed.
+# A thread records the memory of this process twenty times a second while the step runs. The image is passed by its
+# *handle*, a short string. Its rows are read from the file when they are needed.
 
 
 # %%
@@ -139,8 +139,8 @@ assert peak["streamed"] < peak["plain Keras"] / 3
 # %% [markdown]
 # ## Which loss is right?
 #
-# The two losses differ in the third digit. Both add up millions of 32-bit numbers. A step in 64 bits can decide.
-# We stream it, because plain Keras would need twice as much memory as before.
+# The two losses differ in the third digit. Both add up millions of 32-bit numbers. A step in 64 bits tells which
+# one is closer. We stream this step, because plain Keras would need twice as much memory as before.
 
 # %%
 keras.config.set_dtype_policy("float64")

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Reading the plan, choosing a budget
 #
-# You have a model and a machine, and want to know before anything runs: does a training step fit, how long will
-# it take, and is it worth giving it more memory? A *plan* answers that. It is made by arithmetic alone, in a
-# second, for any image size; nothing of that size is allocated.
+# You have a model and a machine. Before anything runs, you want to know whether a training step fits, how long it
+# will take, and whether more memory would make it faster. A *plan* answers these questions. It is computed by
+# arithmetic alone, in a second, for any image size; nothing of that size is allocated.
 
 # %%
 import tfbig  # first, so that TensorFlow starts without its log lines
@@ -42,14 +42,14 @@ plan.summary()
 # %% [markdown]
 # ## Line by line
 #
-# Each line is a *sweep*: one pass over the whole image, strip by strip. A new sweep starts where a layer has to
-# know something about the whole image first: here BatchNormalization, which needs its mean and variance.
+# Each line is a *sweep*: one pass over the whole image, strip by strip. A new sweep starts where a layer first
+# needs a result of the whole image. Here this layer is BatchNormalization, which needs the mean and variance.
 #
 # - **strips x rows**: how many bands the image is cut into, and how many rows the largest band reads. **halo**:
 #   how many of these rows belong to its neighbours.
-# - **stored**: where the images that the sweep computes wait for the backward pass. `host` is memory, `disk` is
-#   a scratch file, and `remat` means that they are thrown away and computed again, in a line that begins with
-#   `+`.
+# - **stored**: where the images that the sweep computes wait for the backward pass. `host` is host memory, and
+#   `disk` is a scratch file. `remat` means that the images are discarded and computed again, in a line that begins
+#   with `+`.
 # - **factor**: how often each operation runs; 1.000 is once.
 #
 # ## The same, to look at
@@ -100,7 +100,7 @@ plt.show()
 #
 # ## Which budget?
 #
-# We ask for the plans of many budgets, and look where the time begins to rise.
+# We compute the plans for many budgets, and look for the budget below which the time rises.
 
 # %%
 budgets = [4.0, 3.0, 2.0, 1.5, 1.2, 1.1]
@@ -121,7 +121,7 @@ plt.show()
 assert all(p.total_bytes <= g * 1e9 for p, g in zip(plans, budgets, strict=True))
 
 # %% [markdown]
-# If there is no plan within the budget, an error says so at once, and says what would make it possible:
+# If no plan fits the budget, an error is raised at once. It says which changes would make a plan possible:
 
 # %%
 try:
@@ -171,8 +171,9 @@ print(f"second step {seconds[1]:.1f} s, predicted {plan.seconds:.1f} s")
 assert rise.max() <= plan.peak_bytes
 
 # %% [markdown]
-# The first step is slower, because TensorFlow traces its graph; this happens once for each plan. The predicted
-# time is based on rates that tfbig measures once on a machine, so take it as a guide; the memory is a promise.
+# The first step is slower, because TensorFlow traces its graph, which happens once for each plan. The predicted
+# time is based on rates that tfbig measures once on a machine, so it is only an estimate. The memory, however, is
+# a limit that a step must not exceed.
 #
 # ## What next
 #

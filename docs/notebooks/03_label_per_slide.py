@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A label for a whole slide
 #
-# You have slides, and one label for each. Nobody outlined anything, and what matters may be anywhere. A network
-# that sees the whole slide at once needs no outlines: the gradient of the one label reaches every pixel.
+# You have slides, and one label for each. Nobody has outlined the relevant regions, which may be anywhere. A
+# network that sees the whole slide at once needs no outlines: the gradient of the one label reaches every pixel.
 #
 # Here are three slides of three organs. Three slides can show *how* it is done, and where the network finds its
 # answer. They cannot show how good the network is on slides that it has never seen; for that you need hundreds.
@@ -56,9 +56,9 @@ print(*handles, sep="\n")
 # %% [markdown]
 # ## The model
 #
-# The network makes a map of scores, with three scores at each place, one for each organ. The answer for an organ
-# is its highest score anywhere on the slide, so one convincing place is enough, as for a tumour. Later we look
-# at the map itself.
+# The network computes a map of scores, with three scores at each place, one for each organ. The score of the slide
+# for an organ is the highest score anywhere on the map, so one convincing place is enough, as for a tumour. Later
+# we look at the map itself.
 
 # %%
 keras.utils.set_random_seed(0)
@@ -95,9 +95,9 @@ assert history["loss"][-1] < 0.3
 # %% [markdown]
 # ## Where?
 #
-# The layer `scores` has an answer for each place. A second model ends there; it shares the weights, and
-# `predict_to` writes its output to a file, strip by strip, for an image of any size. Beside each map is the
-# place with the highest score, at the full resolution of the slide.
+# The layer `scores` has the scores of each place. A second model ends at this layer and shares its weights with the
+# first. `predict_to` writes the output of this model to a file, strip by strip, for an image of any size. Beside
+# each map, the figure shows the place with the highest score at the full resolution of the slide.
 
 # %%
 places = tfbig.stream(keras.Model(image, scores), tfbig.Budget(host="200MB"))

@@ -69,8 +69,9 @@ print(f"... {len(rows)} slides")
 # %% [markdown]
 # ## Tiles
 #
-# `tfbig tile` finds tissue and writes the places of tiles, in HDF5 files as CLAM and TRIDENT write them. Here
-# the tiles have 64 pixels at 2.1 micrometres per pixel; for full slides, 256 pixels at 0.5 are usual.
+# `tfbig tile` finds tissue and writes the coordinates of tiles to HDF5 files, in the format of CLAM and TRIDENT.
+# Here the tiles have 64 x 64 pixels at 2.1 micrometres per pixel; for full slides, 256 x 256 pixels at 0.5 are
+# usual.
 
 # %%
 # !tfbig tile parts --out tiles --mpp 2.1 --size 64 --min-tissue 0.5
@@ -91,8 +92,7 @@ Image("run/learning_curve.png", width=700)
 # %% [markdown]
 # ## Predict
 #
-# Now we predict the three whole slides. The run knows at which resolution it was trained, and how tiles are
-# found.
+# Now we predict the three whole slides. The resolution and the way in which tiles are found are saved with the run.
 
 # %%
 whole = " ".join(str(SLIDES / f"{name}.tif") for name in ORGANS)
@@ -110,8 +110,8 @@ Image("found/esophagus_eosinophilic.png", width=900)
 # %% [markdown]
 # ## The report
 #
-# `found/report.html` is one file with all of this, and with slides that you can zoom, with the attention laid
-# over them. Open it in a browser, or send it to a colleague. `tfbig train` wrote a report of the training too.
+# `found/report.html` is a single file with all of this, and with slides that you can zoom into, with the attention
+# laid over them. Open it in a browser, or send it to a colleague. `tfbig train` wrote a report of the training too.
 
 # %%
 for path in sorted(Path().glob("*/report.html")):

@@ -33,9 +33,9 @@ slides = [tfbig.open_slide(checkout / f"examples/data/{name}.tif") for name in N
 # %% [markdown]
 # ## Outlines
 #
-# In QuPath, use *File, Export objects as GeoJSON*. These slides have no outlines that somebody drew, so that
-# tfbig can come with a free licence and without patient data. We let `find_tissue` draw outlines, and save them
-# in the format of QuPath.
+# In QuPath, use *File, Export objects as GeoJSON*. The slides of this notebook have no outlines drawn by a person,
+# because tfbig comes with a free licence and without patient data. So we let `find_tissue` draw the outlines, and
+# save them in the format of QuPath.
 
 
 # %%
@@ -154,8 +154,8 @@ plt.show()
 # %% [markdown]
 # ## Outlines of the third slide
 #
-# `predict_to` writes a file, strip by strip; from it we make outlines for QuPath, and a mask as OME-TIFF with
-# its pixel size.
+# `predict_to` writes the prediction to a file, strip by strip. From this file we make outlines for QuPath, and a
+# mask as an OME-TIFF file that states its pixel size.
 
 # %%
 unseen_slide, unseen_image, truth = slides[2], images[2], masks[2]
@@ -183,8 +183,8 @@ plt.show()
 #
 # ## Check
 #
-# Three things should hold: the network finds the tissue; the outlines agree with the mask from which they were
-# made; and streaming gives the same result as plain Keras.
+# We check three things: the network finds the tissue, the outlines agree with the mask from which they were made,
+# and streaming gives the same result as plain Keras.
 
 
 # %%

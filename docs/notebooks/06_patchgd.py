@@ -180,7 +180,7 @@ assert curves[1.0][-1][1] > 0.8
 # | what a network may see | everything, across patches | one patch at a time, then the grid of codes |
 # | take it if | you can afford the step | a step must be cheap, or the paper that you follow uses it |
 #
-# Start with streaming: if a network does not learn, you need not wonder whether the gradient is the reason.
+# Start with streaming: if a network does not learn, an inexact gradient cannot be the reason.
 #
 # ## What next
 #

@@ -19,8 +19,8 @@ from tfbig.geometry import Window
 # %% [markdown]
 # ## A local layer
 #
-# This layer sharpens an image: it adds the difference from a blurred copy, multiplied by a trainable weight for
-# each channel.
+# This layer sharpens an image: it adds the difference between the image and a blurred copy, multiplied by a
+# trainable weight for each channel.
 
 
 # %%
@@ -77,7 +77,7 @@ big = tfbig.stream(model, strip_rows=64)
 big.plan((1, 512, 512, 3)).summary()
 
 # %% [markdown]
-# `strip_rows=64` forces eight strips, so that the seams between them are tested too. Look at what comes out:
+# `strip_rows=64` forces eight strips, so that the seams between them are tested too. This is the output:
 
 # %%
 photo = data.astronaut()[None].astype("float32") / 255

@@ -1,10 +1,9 @@
 # %% [markdown]
 # # Several workers, and a run that is killed
 #
-# You train on a cluster. Jobs end when their time is up, machines fail, and you want to use more than one of
-# them. What you need to know is that none of this changes the result. Here we kill a run in the middle, resume
-# it, and compare it with a run that was not disturbed. Then we train with two processes, and compare the result
-# with that of one.
+# You train on a cluster. Jobs end when their time is up, machines fail, and you want to use several machines. None
+# of this may change the result. Here we kill a run in the middle, resume it, and compare it with a run that was
+# not interrupted. Then we train with two processes, and compare the result with that of one process.
 #
 # The bags are synthetic: their tiles show discs, crosses and bars, and a bag with a ring is positive.
 
@@ -97,9 +96,9 @@ assert all(np.array_equal(a, b) for a, b in zip(weights("whole"), weights("kille
 #
 # ## Two workers
 #
-# Each process gets the same command, and learns from its environment which worker it is. SLURM sets this
-# environment for you; here we set `TF_CONFIG` ourselves. Each worker takes every other bag, and gradients are
-# added up before the optimizer steps.
+# Each process gets the same command. It reads from environment variables which worker it is. SLURM sets these
+# variables for you; here we set `TF_CONFIG` ourselves. Each worker takes every other bag, and gradients are added
+# up before the optimizer steps.
 
 # %%
 import socket
@@ -126,7 +125,7 @@ for index in range(2):
 print("codes of both workers:", [worker.wait() for worker in workers])
 
 # %% [markdown]
-# One process that averages the gradients of two bags before each step must come to the same weights:
+# One process that averages the gradients of two bags before each step must arrive at the same weights:
 
 # %%
 command = " ".join(TWO)

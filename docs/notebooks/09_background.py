@@ -95,9 +95,9 @@ plt.axis("off")
 plt.show()
 
 # %% [markdown]
-# A rim around the tissue is computed too, because what a layer sees there includes tissue; and so is the border
-# of the image, where layers see the zeros around it. The last sweeps work on maps that are 16 and 64 times smaller
-# along each side. Where leaving something out would save next to nothing, a sweep computes everything.
+# A rim around the tissue is computed too, because the receptive field of a layer includes tissue there. So is the
+# border of the image, where layers read the zero padding. The last sweeps work on maps that are 16 and 64 times
+# smaller along each side. If skipping the background would save almost nothing, a sweep computes everything.
 #
 # ## Time
 #
@@ -171,8 +171,8 @@ assert plan.active < 0.8
 assert largest < 1e-10 * moved
 
 # %% [markdown]
-# The only difference is the order of the sums. Statistics of BatchNormalization count the glass as often as it
-# occurs, so they are those of the whole image, too.
+# The only difference is the order of the sums. The statistics of BatchNormalization count every pixel of glass, so
+# they are those of the whole image too.
 #
 # ## Where is the foreground?
 #

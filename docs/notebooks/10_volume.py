@@ -1,9 +1,9 @@
 # %% [markdown]
 # # A volume
 #
-# You have volumes, CT or light-sheet microscopy, and train on cubes cut from them, because a whole volume does
-# not fit. Everything that works for images works for volumes too: they are cut along their first axis, into
-# slabs, and the result is that of the whole volume.
+# You have volumes from CT or light-sheet microscopy, and train on cubes cut from them, because a whole volume does
+# not fit in memory. What works for images works for volumes too: a volume is cut into slabs along its longest axis,
+# and the result is that of the whole volume.
 #
 # Our volume is synthetic: it shows vessels in noise. The network learns where they are.
 
@@ -80,7 +80,7 @@ big.compile(keras.optimizers.Adam(0.02), "binary_crossentropy", metrics=[tfbig.m
 big.plan((1, *SHAPE, 1)).summary()
 
 # %% [markdown]
-# *strips x rows* are slabs and slices here.
+# For a volume, *strips x rows* is the number of slabs, and the most planes that one of them reads.
 #
 # ## Streamed and plain
 
