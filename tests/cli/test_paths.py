@@ -47,7 +47,11 @@ def test_flags_of_train(task, flag, kind, tmp_path, capsys):
     else:
         wrong.write_text("text")
     if kind != "file or folder":
-        assert train.main([*task, flag, str(wrong), *out]) == 2
+        (tmp_path / "table.csv").write_text("slide_id,label")
+        data = [] if flag == "--data" else ["--data", str(tmp_path / "table.csv")]
+        if "segmentation" in task or task == MIL:
+            data = []  # they have data of their own
+        assert train.main([*task, flag, str(wrong), *data, *out]) == 2
         expected = (
             "is a folder; expected a file" if kind == "file" else "is a file; expected a folder"
         )

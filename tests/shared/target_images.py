@@ -14,7 +14,18 @@ import train
 
 SIDE = 64
 FLAGS = [
-    *("--task", "images", "--images", "folder", "--encoder", "small", "--head", "abmil"),
+    *(
+        "--task",
+        "images",
+        "--mode",
+        "patchgd",
+        "--images",
+        "folder",
+        "--encoder",
+        "small",
+        "--head",
+        "abmil",
+    ),
     *(
         "--patch",
         "32",

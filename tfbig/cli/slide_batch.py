@@ -116,7 +116,7 @@ def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
     paths = select_shard(all_paths, settings.shard)
     sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
     if not settings.dry_run:
-        _claim_folder(folder, work.name, settings)
+        _claim_folder(folder, work.name, settings, _all_failed(folder, all_paths))
         _drop_old_failures(folder, all_paths)
     waiting = [path for path in paths if settings.dry_run or not work.finished(path)]
     if len(waiting) < len(paths):
@@ -298,15 +298,22 @@ def _mpp(path: Path, sizes: Mapping[str, float]) -> float | None:
     return sizes.get(path.name, sizes.get(title_of(path)))
 
 
-def _claim_folder(folder: Path, name: str, settings: BatchSettings) -> None:
-    """Create the folder, or check that it holds results of the same settings."""
+def _claim_folder(folder: Path, name: str, settings: BatchSettings, again: bool) -> None:
+    """Create the folder, or check that it holds results of the same settings.
+
+    Args:
+        folder: The folder.
+        name: Name of the command.
+        settings: Settings of the command.
+        again: Whether to replace the settings of the folder, in which every slide failed.
+    """
     if folder.exists() and not folder.is_dir():
         raise SourceError(f"{folder}: is a file; expected a folder. Check --out.")
     folder.mkdir(parents=True, exist_ok=True)
     current, file = deciding(settings), folder / f"{name}.yaml"
-    if not file.exists():
+    if again or not file.exists():
         with run_folder.folder_lock(folder):  # several shards may start at once
-            if not file.exists():
+            if again or not file.exists():
                 run_folder.write_yaml(file, current)
                 run_folder.write_versions(folder)
     saved = read_yaml(file)
@@ -318,13 +325,22 @@ def _claim_folder(folder: Path, name: str, settings: BatchSettings) -> None:
         )
 
 
+def _all_failed(folder: Path, paths: Sequence[Path]) -> bool:
+    """Return whether the folder says of every slide that it failed, so that it holds no result."""
+    return {*map(_printable, paths)} <= _failures(folder)
+
+
+def _failures(folder: Path) -> set[str]:
+    """Return the slides that failed."""
+    file = folder / run_folder.FAILED
+    return {run_folder.column(file, row, "slide") for row in run_folder.read_rows(file)}
+
+
 def _drop_old_failures(folder: Path, paths: Sequence[Path]) -> None:
     """Remove failures of slides that are not part of this command any more."""
     current = set(map(_printable, paths))
-    for row in run_folder.read_rows(folder / run_folder.FAILED):
-        slide = run_folder.column(folder / run_folder.FAILED, row, "slide")
-        if slide not in current:
-            run_folder.replace_row(folder / run_folder.FAILED, "slide", slide, None)
+    for slide in _failures(folder) - current:
+        run_folder.replace_row(folder / run_folder.FAILED, "slide", slide, None)
 
 
 def _print(line: str, stream: TextIO, quiet: bool) -> None:

@@ -73,7 +73,10 @@ def test_batches(tmp_path: Path) -> None:
         (None, "has neither images.csv nor images with masks/NAME"),
         ("image,mask,split\na.png,,train\n", "line 2: has no mask"),
         ("image,split\na.png,train\n", "line 1: has no column 'mask'; expected a table"),
-        ("image,mask,split\na.png,a.png,train\n", "has no rows with split 'val'"),
+        (
+            "image,mask,split\na.png,a.png,train\n",
+            "none of 1 images of 1 cases is in split 'val'. Correct the column",
+        ),
         (
             "image,mask,split\n" + "".join(f"a.png,b.png,{split}\n" for split in SPLITS),
             r"b.png: is 9 x 8 pixels of 1 channels; expected 8 x 9 of 1",

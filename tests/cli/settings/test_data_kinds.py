@@ -17,7 +17,8 @@ from tfbig.cli.settings import data_kinds
         ("images", ["images.csv", "train/a/x.png", "val/a/x.png"], "folder"),
         ("images", ["slides.csv", "a.svs"], "slides"),
         ("images", ["train/Inertial Signals/a.txt", "test/Inertial Signals/a.txt"], "har"),
-        ("images", ["train/a/x.png", "val/a/y.png"], "pictures"),
+        ("images", ["train/a/x.png", "train/b/x.png", "val/a/y.png", "val/b/y.png"], "pictures"),
+        ("images", ["a/x.png", "b/y.png", "README.md"], "pictures"),
         ("images", ["train-images-idx3-ubyte.gz"], "digits"),
         ("bags", ["bags.csv", "a.npy"], "folder"),
         ("bags", ["slides.csv"], "slides"),
@@ -64,3 +65,39 @@ def test_mistakes(
         train.settings_of([*words, "--data", str(tmp_path)])
     error = " ".join(capsys.readouterr().err.split())
     assert re.search(message, error), error
+
+
+def test_images_and_masks_are_not_classes(tmp_path: Path) -> None:
+    """Images beside folders, and one folder, are no classes."""
+    for file in ("a.png", "masks/a.png", "other/a.png"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    with pytest.raises(ValueError, match="cannot tell"):
+        data_kinds.kind("images", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "message"),
+    [
+        ("images", "image,label", "column 'image'. Give its folder instead.*named images.csv"),
+        ("bags", "bag,split,label", "column 'bag'. Give its folder instead.*named bags.csv"),
+    ],
+)
+def test_table_of_a_folder(name: str, header: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(f"{header}\n")
+    with pytest.raises(ValueError, match=message):
+        data_kinds.kind(name, str(path))
+    path.write_text(f"slide_id,{header}\n")
+    assert data_kinds.kind(name, str(path)) == "slides"
+
+
+@pytest.mark.parametrize("task", ["images", "mil"])
+@pytest.mark.parametrize("flag", ["slides", "splits"])
+def test_flags_of_data_without_data(
+    task: str, flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run would not be on these slides, but on drawn images."""
+    with pytest.raises(SystemExit, match="2"):
+        train.settings_of(["--task", task, f"--{flag}", str(tmp_path)])
+    assert f"--{flag} {tmp_path}: needs --data" in " ".join(capsys.readouterr().err.split())

@@ -228,7 +228,10 @@ def test_attention_by_code(size, stride, codes):
     [
         (("--images", "digits"), "--images digits needs --data FOLDER"),
         (("--images", "folder", "--data", "."), "images.csv: no such file"),
-        (("--images", "pictures", "--data", "."), "has 0 class folders"),
+        (
+            ("--images", "pictures", "--data", "recipes"),
+            "expected a folder of images for each of two or more classes",
+        ),
         (("--images", "har", "--data", "."), "no such file; expected the folder of UCI HAR"),
         (
             ("--images", "pictures", "--warm-start", "1"),

@@ -309,7 +309,7 @@ def open_rows(
             text = messages.in_flags(error, "train")
             failed.append((row["slide_id"], f"{row['place']}: {' '.join(text.split())}"))
     if not items:
-        raise SourceError(f"none of {len(rows)} slides can be used. The first: {failed[0][1]}")
+        raise splits.none_usable("slides", rows[0]["split"], failed)
     return items, labels, failed
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import SourceError, sources
-from tfbig.cli.data import cohort, splits, stain, target_columns
+from tfbig.cli.data import class_folders, cohort, splits, stain, target_columns
 from tfbig.cli.data.background import Masking
 from tfbig.cli.data.splits import SPLITS, Data, Row
 from tfbig.cli.settings.tasks import ImageSettings
@@ -282,7 +282,7 @@ def _folder(settings: ImageSettings) -> Data:
     def opened(split: str) -> ImageSet:
         chosen = splits.of_split(rows, split, table)
         paths = [folder / row["image"] for row in chosen]
-        return _open_images(paths, [row["label"] for row in chosen], settings)
+        return _open_images(paths, [row["label"] for row in chosen], settings, split)
 
     decided = {"classes": len(found.classes)} if columns.whole else {}
     return Data.opened(
@@ -310,29 +310,16 @@ def _slides(settings: ImageSettings) -> Data:
 
 
 def _pictures(settings: ImageSettings) -> Data:
-    """Read `DATA/train/CLASS/*`, a tenth of it for validation, and `DATA/val/CLASS/*` for testing."""
+    """Read images in a folder for each class."""
     folder = Path(_data_folder(settings))
-    names = sorted(p.name for p in (folder / "train").glob("*") if p.is_dir())
-    if len(names) < 2:
-        raise SourceError(
-            f"{folder / 'train'}: has {len(names)} class folders; expected 2 or more."
-        )
-    rows = [
-        {"image": path, "label": label, "split": split}
-        for split, part in (("train", "train"), ("test", "val"))
-        for label, name in enumerate(names)
-        for path in sorted((folder / part / name).glob("*"))
-    ]
-    training = [row for row in rows if row["split"] == "train"]
-    rng = np.random.default_rng(settings.seed)
-    for place in rng.permutation(len(training))[: len(training) // 10]:
-        training[place]["split"] = "val"
-    parts = []
-    for split in SPLITS:
+    rows, names = class_folders.read(folder, settings.shares, settings.seed)
+
+    def opened(split: str) -> ImageSet:
         chosen = splits.of_split(rows, split, folder)
         paths, labels = [row["image"] for row in chosen], [row["label"] for row in chosen]
-        parts.append(_open_images(paths, labels, settings))
-    return Data.of(parts, classes=tuple(names))
+        return _open_images(paths, labels, settings, split)
+
+    return Data.opened(opened, names, bool(settings.test_only))
 
 
 def _har(settings: ImageSettings) -> Data:
@@ -380,8 +367,10 @@ def _series(series: npt.NDArray[Any], labels: npt.NDArray[Any]) -> ImageSet:
     return ImageSet(tuple(sources.ArrayBag(one) for one in series), labels)
 
 
-def _open_images(paths: Sequence[Path], labels: Sequence[Any], settings: ImageSettings) -> ImageSet:
-    """Open the images that can be used, in RGB; the others are listed with the reason."""
+def _open_images(
+    paths: Sequence[Path], labels: Sequence[Any], settings: ImageSettings, split: str
+) -> ImageSet:
+    """Open the images of a split that can be used, in RGB; the others are listed with the reason."""
     images: list[Any] = []
     used: list[Any] = []
     failed: list[tuple[str, str]] = []
@@ -394,7 +383,7 @@ def _open_images(paths: Sequence[Path], labels: Sequence[Any], settings: ImageSe
         images.append(image)
         used.append(label)
     if not images:
-        raise SourceError(f"none of {len(paths)} images can be used. The first: {failed[0][1]}")
+        raise splits.none_usable("images", split, failed)
     return ImageSet(tuple(images), np.array(used), tuple(failed))
 
 

@@ -200,7 +200,7 @@ def _opened(
         except SourceError as error:
             failed.append((row["image"], str(error)))
     if not images:
-        raise SourceError(f"none of {len(rows)} images can be used. The first: {failed[0][1]}")
+        raise splits.none_usable("images", rows[0]["split"], failed)
     return MaskedSet(tuple(images), tuple(failed))
 
 

@@ -193,7 +193,7 @@ def _names(rows: Sequence[Row], path: Path) -> list[str]:
         row = next(row for row in rows if int(row["label"]) > gap)
         raise SourceError(
             f"{row['place']}: label {row['label']}, but no line has label {gap}; expected 0, 1, 2, ... without gaps. "
-            "Correct the label, or name all classes with --class-names."
+            f"Correct the label, or name all classes with --class-names {' '.join(map(str, numbers))}."
         )
     return [str(number) for number in numbers]
 
@@ -255,7 +255,7 @@ def check_inside(paths: Iterable[str | Path], folders: Iterable[str | Path]) -> 
             )
 
 
-def of_split(rows: Iterable[Row], split: str, path: Path) -> list[Row]:
+def of_split(rows: Sequence[Row], split: str, path: Path) -> list[Row]:
     """Return the rows of a split.
 
     Args:
@@ -268,8 +268,26 @@ def of_split(rows: Iterable[Row], split: str, path: Path) -> list[Row]:
     """
     chosen = [row for row in rows if row["split"] == split]
     if not chosen:
-        raise SourceError(f"{path}: has no rows with split '{split}'.")
+        raise SourceError(
+            f"{path}: none of {len(rows)} images of {len(set(cases_of(rows)))} cases is in split '{split}'. Correct "
+            "the column split (train, val, test); if there is none, add images, or give the split a larger part in "
+            "--shares."
+        )
     return chosen
+
+
+def none_usable(items: str, split: str, failed: Sequence[tuple[str, str]]) -> SourceError:
+    """Return the error of a split of which nothing can be used.
+
+    Args:
+        items: What the items are, in the plural.
+        split: Name of the split.
+        failed: `(name, reason)` of all items of the split.
+    """
+    return SourceError(
+        f"none of the {items} in split '{split}' can be used ({len(failed)} of {len(failed)} failed). The first: "
+        f"{failed[0][1]} Correct it, or change the splits by --shares or a column split."
+    )
 
 
 def split_rows(
@@ -351,7 +369,9 @@ def check_failed(failed: Iterable[tuple[str, str]], strict: bool) -> None:
     for name, reason in failed:
         if strict:
             raise SourceError(reason if name in reason else f"{name}: {reason}")
-        print(f"skipped {name}: {reason}", file=sys.stderr)
+        print(
+            f"skipped {reason if reason.startswith(name) else f'{name}: {reason}'}", file=sys.stderr
+        )
 
 
 def write_tables(
@@ -367,7 +387,7 @@ def write_tables(
     if table:
         run_folder.write_csv(folder / "slides.csv", table)
     for name, reason in failed:
-        row = {"slide": name, "reason": " ".join(reason.split())}
+        row = {"slide": name, "reason": " ".join(reason.split()).removeprefix(f"{name}: ")}
         run_folder.replace_row(folder / run_folder.FAILED, "slide", name, row)
 
 

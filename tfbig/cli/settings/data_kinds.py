@@ -19,22 +19,36 @@ def _has_digits(folder: Path) -> bool:
     return any(folder.glob("*train-images-idx3-ubyte*"))
 
 
+def _has_classes(folder: Path) -> bool:
+    """Return whether a folder, or `train` in it, has two folders with files or more, and no images beside them."""
+    training = folder / "train"
+    children = list((training if training.is_dir() else folder).iterdir())
+    classes = [
+        path for path in children if path.is_dir() and any(map(Path.is_file, path.iterdir()))
+    ]
+    return len(classes) > 1 and not any(path.is_file() and _is_image(path) for path in children)
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in (".png", ".jpg", ".jpeg", ".tif", ".tiff")
+
+
 _SLIDES: Final[Rule] = ("slides", "slides.csv", _has("slides.csv"))
 _DIGITS: Final[Rule] = ("digits", "train-images-idx3-ubyte", _has_digits)
-_PICTURES: Final[Rule] = ("pictures", "train/CLASS and val/CLASS", _has("train", "val"))
+_PARTS: Final[Rule] = ("pictures", "train/CLASS and val/CLASS", _has("train", "val"))
 RULES: Final[dict[str, tuple[Rule, ...]]] = {
     "images": (
         ("folder", "images.csv", _has("images.csv")),
         _SLIDES,
         ("har", "the signals of UCI HAR", _has("train/Inertial Signals")),
-        _PICTURES,
+        ("pictures", "a folder of images for each class", _has_classes),
         _DIGITS,
     ),
     "bags": (
         ("folder", "bags.csv", _has("bags.csv")),
         _SLIDES,
         ("features", "features.csv", _has("features.csv")),
-        _PICTURES,
+        _PARTS,
         _DIGITS,
     ),
 }
@@ -51,10 +65,11 @@ def kind(name: str, data: str) -> str:
         data: Path of the data: a table of slides, or a folder.
 
     Raises:
-        ValueError: The folder contains nothing that the rules know.
+        ValueError: The folder contains nothing that the rules know, or the table is one of images or bags in a folder.
     """
     path = Path(data)
     if not path.is_dir():
+        _check_table(name, path)
         return "slides"
     found = next((kind for kind, _, fits in RULES[name] if fits(path)), None)
     if found is None:
@@ -64,3 +79,21 @@ def kind(name: str, data: str) -> str:
             f"({known}). Check the path, or name the kind with --{name}."
         )
     return found
+
+
+def _check_table(name: str, path: Path) -> None:
+    """Check that a table, if it exists, is not the one in a folder of images or bags.
+
+    Raises:
+        ValueError: It is.
+    """
+    column = {"images": "image", "bags": "bag"}[name]
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        columns = [cell.strip() for cell in file.readline().split(",")]
+    if column in columns and "slide_id" not in columns:
+        raise ValueError(
+            f"--data {path}: is a table with a column '{column}'. Give its folder instead, where the table is named "
+            f"{name}.csv; a table of slides has a column slide_id."
+        )

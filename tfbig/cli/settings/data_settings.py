@@ -299,7 +299,9 @@ class UltraMnistSettings:
         choices=choices.IMAGES,
         help="what the images are. drawn: UltraMNIST of printed digits; digits: UltraMNIST from the IDX files in "
         "--data; folder: --data/images.csv with columns image, label, and split (train, val, test) or patient, by "
-        "which images are split, see --shares; pictures: --data/train/CLASS and --data/val/CLASS; har: --data is the "
+        "which images are split, see --shares; pictures: --data/CLASS/*, split by --shares, or --data/train/CLASS/* "
+        "and the same in val, test or both (if only one, it is for testing, and a tenth of train is for validation); "
+        "har: --data is the "
         "folder of UCI HAR; slides: whole slides, --data is a table with columns case_id, slide_id, label (default: "
         "what --data contains; without --data drawn)",
     )

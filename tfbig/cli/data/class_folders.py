@@ -1,0 +1,101 @@
+"""Images in a folder for each class: `CLASS/*`, or `train/CLASS/*` with `val`, `test` or both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tfbig import SourceError, sources
+from tfbig.cli.data import splits
+from tfbig.cli.data.splits import Row
+
+
+def read(folder: Path, shares: Sequence[float], seed: int) -> tuple[list[Row], tuple[str, ...]]:
+    """Return the rows of the images with their `split`, and the names of the classes in the order of their numbers.
+
+    Without `train`, the images of all classes are split by `shares`. With `train`, `val` and `test`, each is its own
+    split. With only one of `val` and `test`, it is for testing, and a tenth of `train` for validation.
+
+    Args:
+        folder: The folder.
+        shares: Shares of training, validation and test.
+        seed: Seed of the split.
+
+    Raises:
+        SourceError: There are fewer than two classes, one is not in `train`, or there is no image.
+    """
+    if not (folder / "train").is_dir():
+        names = _classes(folder)
+        return splits.split_rows(_rows(folder, names), shares, seed), names
+    names = _classes(folder / "train")
+    held = [part for part in ("val", "test") if (folder / part).is_dir()]
+    if not held:
+        raise SourceError(
+            f"{folder}: has the folder train, but neither val nor test. Add one of them with the same class folders, "
+            f"or give {folder / 'train'} to split its images."
+        )
+    rows = [{**row, "split": "train"} for row in _rows(folder / "train", names)]
+    if len(held) == 1:
+        order = np.random.default_rng(seed).permutation(len(rows))
+        for place in order[: max(len(rows) // 10, 1)]:
+            rows[place]["split"] = "val"
+    for part in held:
+        _check_classes(folder / part, names)
+        split = part if len(held) == 2 else "test"
+        rows += [{**row, "split": split} for row in _rows(folder / part, names)]
+    return rows, names
+
+
+def _classes(folder: Path) -> tuple[str, ...]:
+    """Return the names of the folders of the classes.
+
+    Raises:
+        SourceError: There are fewer than two.
+    """
+    names = tuple(sorted(path.name for path in folder.iterdir() if _is_class(path)))
+    if len(names) < 2:
+        found = f"only {names[0]}" if names else "none"
+        raise SourceError(
+            f"{folder}: expected a folder of images for each of two or more classes, but there is {found}. Check "
+            "--data."
+        )
+    return names
+
+
+def _check_classes(folder: Path, names: Sequence[str]) -> None:
+    """Check that a split has no other classes than training.
+
+    Raises:
+        SourceError: It has.
+    """
+    for path in sorted(folder.iterdir()):
+        if _is_class(path) and path.name not in names:
+            raise SourceError(
+                f"{path}: is not the folder of a class in train ({', '.join(names)}). Use the same names in both."
+            )
+
+
+def _is_class(path: Path) -> bool:
+    return path.is_dir() and not path.name.startswith(".")
+
+
+def _rows(folder: Path, names: Sequence[str]) -> list[Row]:
+    """Return the images of all classes, by class and name.
+
+    Raises:
+        SourceError: There is none.
+    """
+    rows: list[Row] = [
+        {"image": path, "label": label}
+        for label, name in enumerate(names)
+        for path in sorted((folder / name).glob("*"))
+        if path.suffix.lower() in sources.SLIDE_SUFFIXES
+    ]
+    if not rows:
+        raise SourceError(
+            f"{folder}: the folders {', '.join(names)} contain no images "
+            f"({', '.join(sorted(sources.SLIDE_SUFFIXES))}). Check --data."
+        )
+    return rows
