@@ -101,3 +101,12 @@ def test_flags_of_data_without_data(
     with pytest.raises(SystemExit, match="2"):
         train.settings_of(["--task", task, f"--{flag}", str(tmp_path)])
     assert f"--{flag} {tmp_path}: needs --data" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_demonstration_is_named(tmp_path: Path) -> None:
+    for task in ("mil", "images"):
+        drawn = train.settings_of(["--task", task])
+        assert data_kinds.demonstration(drawn) == ["no --data: a demonstration on drawn images"]
+        real = train.settings_of(["--task", task, "--data", str(tmp_path / "slides.csv")])
+        assert data_kinds.demonstration(real) == []
+    assert data_kinds.demonstration(train.settings_of([])) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 Rule = tuple[str, str, Callable[[Path], bool]]
 """Kind, what its folder contains in words, and whether a folder contains it."""
@@ -55,6 +55,16 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
 """Rules of `--images` and `--bags`, of which the first that fits counts."""
 MADE: Final = {"images": "drawn", "bags": "shapes"}
 """Kind of each that is drawn, and so has no `--data`."""
+
+
+def demonstration(settings: Any) -> list[str]:
+    """Return a line that says that a run is on data that it draws itself, if it is.
+
+    Args:
+        settings: Settings of a run.
+    """
+    drawn = any(getattr(settings, name, None) == made for name, made in MADE.items())
+    return ["no --data: a demonstration on drawn images"] if drawn else []
 
 
 def kind(name: str, data: str) -> str:
