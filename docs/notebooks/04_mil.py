@@ -74,7 +74,7 @@ print(f"... {len(rows)} slides")
 # usual.
 
 # %%
-# !tfbig tile parts --out tiles --mpp 2.1 --size 64 --min-tissue 0.5
+# !tfbig tile parts --out tiles --mpp 2.1 --tile 64 --min-tissue 0.5
 
 # %%
 Image(next(Path("tiles").glob("**/pancreas_03*.png")), width=420)

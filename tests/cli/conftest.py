@@ -111,7 +111,7 @@ def tiles(cohort_table: Path) -> Path:
     """A folder with the tiles of these slides, by `tfbig tile`."""
     slides = [str(path) for path in sorted(cohort_table.parent.rglob("s*.tif"))]
     folder = cohort_table.parent.parent / "tiles"
-    flags = ["--size", "16", "--mpp", "1.0", "--min-tissue", "0.5", "--out", str(folder)]
+    flags = ["--tile", "16", "--mpp", "1.0", "--min-tissue", "0.5", "--out", str(folder)]
     assert main(["tile", *slides, *flags]) == 3  # one is damaged
     return folder
 

@@ -10,7 +10,7 @@ import train
 from tfbig.cli.main import main
 
 NOISE = np.random.default_rng(0).integers(0, 256, 5000, np.uint8).tobytes()
-TILE = ["--size", "32", "--tissue", "none"]
+TILE = ["--tile", "32", "--tissue", "none"]
 DAMAGE = {
     "empty": lambda data: b"",
     "noise": lambda data: NOISE,

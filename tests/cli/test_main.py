@@ -23,7 +23,7 @@ def test_only_errors_of_tfbig_are_printed(tmp_path, capfd, monkeypatch):
     Image.fromarray(np.full((800, 800), 240, np.uint8)).save(tmp_path / "b.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 600_000)
     command = ["tile", str(tmp_path), "--out", str(tmp_path / "out"), "--level", "0"]
-    assert main([*command, "--size", "256", "--tissue", "none"]) == 3
+    assert main([*command, "--tile", "256", "--tissue", "none"]) == 3
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 2, lines
     first, last = lines

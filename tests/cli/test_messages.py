@@ -71,7 +71,7 @@ def unknown(tmp_path):
 
 
 def test_missing_pixel_size(unknown, tmp_path, capsys):
-    flags = ["tile", str(unknown), "--out", str(tmp_path / "out"), "--size", "64"]
+    flags = ["tile", str(unknown), "--out", str(tmp_path / "out"), "--tile", "64"]
     error = error_of(capsys, lambda: main(flags))
     assert "Use --slide-mpp 0.25, or --mpp-of FILE, a CSV with columns wsi,mpp" in error
     assert not ARGUMENT.search(error)
@@ -79,7 +79,7 @@ def test_missing_pixel_size(unknown, tmp_path, capsys):
 
 def test_slide_mpp(unknown, tmp_path):
     out = tmp_path / "out"
-    flags = ["tile", str(unknown), "--out", str(out), "--size", "64", "--mpp", "1"]
+    flags = ["tile", str(unknown), "--out", str(out), "--tile", "64", "--mpp", "1"]
     assert main([*flags, "--slide-mpp", "0.25"]) == 0
     assert read_coords(out / "unknown.h5").step == 4.0
     assert read_coords(out / "a.h5").step == 2.0  # the file says 0.5
@@ -87,7 +87,7 @@ def test_slide_mpp(unknown, tmp_path):
 
 def test_mpp_of_wins(unknown, tmp_path):
     (tmp_path / "mpp.csv").write_text("wsi,mpp\nunknown,0.2\n")
-    flags = ["tile", str(unknown), "--out", str(tmp_path / "out"), "--size", "64", "--mpp", "1"]
+    flags = ["tile", str(unknown), "--out", str(tmp_path / "out"), "--tile", "64", "--mpp", "1"]
     assert (
         main(
             [
@@ -136,7 +136,7 @@ def test_whole_slides_without_pixel_size(silent_cohort, tmp_path, capsys):
 def test_slide_smaller_than_a_tile(tmp_path, capsys):
     write_square(tmp_path / "a.tif", 128)
     flags = ["tile", str(tmp_path / "a.tif"), "--out", str(tmp_path / "out"), "--level", "0"]
-    error = error_of(capsys, lambda: main([*flags, "--size", "256"]))
+    error = error_of(capsys, lambda: main([*flags, "--tile", "256"]))
     assert (
         "smaller than a patch of (256, 256). Use smaller patches, or leave the slide out." in error
     )

@@ -30,7 +30,7 @@ def test_bad_slides_do_not_stop_the_run(slides, tmp_path, capsys):
         write_square(tmp_path / "u.tif", resolutionunit="NONE").read_bytes()
     )
     out = tmp_path / "out"
-    flags = ["--out", str(out), "--size", "64"]
+    flags = ["--out", str(out), "--tile", "64"]
     assert main(["tile", str(slides), *flags]) == 3
     errors = capsys.readouterr().err
     assert f"failed: {slides / 'broken.svs'}: cannot be read as TIFF" in errors
@@ -52,7 +52,7 @@ def test_bad_slides_do_not_stop_the_run(slides, tmp_path, capsys):
 def test_file_name_that_is_not_utf8(slides, tmp_path, capsys):
     (slides / "b.ome.tif").unlink()
     shutil.copy(slides / "a.tif", os.fsencode(slides) + b"/bad\xff.tif")
-    assert main(["tile", str(slides), "--out", str(tmp_path / "out"), "--size", "64"]) == 3
+    assert main(["tile", str(slides), "--out", str(tmp_path / "out"), "--tile", "64"]) == 3
     (row,) = failures(tmp_path / "out")
     assert row["slide"].endswith("bad\\udcff.tif")
     assert "the file name is not valid UTF-8" in row["reason"]
@@ -64,7 +64,7 @@ def test_file_name_that_is_not_utf8(slides, tmp_path, capsys):
 def test_failure_list_is_removed(slides, tmp_path):
     bad = slides / "c.tif"
     bad.write_bytes(b"no slide")
-    flags = ["tile", str(slides), "--out", str(tmp_path / "out"), "--size", "64"]
+    flags = ["tile", str(slides), "--out", str(tmp_path / "out"), "--tile", "64"]
     assert main(flags) == 3
     write_square(bad)
     assert main(flags) == 0
@@ -78,7 +78,7 @@ def test_dry_run_writes_nothing(slides, tmp_path, capsys):
 
 
 def test_config_file(slides, tmp_path, capsys):
-    (tmp_path / "c.yaml").write_text("size: 128\nmagnification: 10\n")
+    (tmp_path / "c.yaml").write_text("tile: 128\nmagnification: 10\n")
     flags = [
         "--config",
         str(tmp_path / "c.yaml"),
@@ -113,11 +113,11 @@ def test_tables_of_slides(slides, tmp_path, capsys):
     paths = slide_batch.list_slides([table])
     assert paths == [slides / "a.tif", slides / "b.ome.tif", slides / "none"]
     out = tmp_path / "out"
-    assert main(["tile", str(table), "--out", str(out), "--size", "64"]) == 3
+    assert main(["tile", str(table), "--out", str(out), "--tile", "64"]) == 3
     assert (out / "a.h5").exists() and (out / "b.h5").exists()
     assert [row["slide"] for row in failures(out)] == [str(slides / "none")]
     table.write_text("slide,label\na,x\n")
-    assert main(["tile", str(table), "--out", str(out), "--size", "64"]) == 1
+    assert main(["tile", str(table), "--out", str(out), "--tile", "64"]) == 1
     assert f"{table}: line 1: has no column 'slide_id'" in capsys.readouterr().err
 
 
@@ -153,7 +153,7 @@ def test_out_of_memory_fails_one_slide(slides, tmp_path, capsys, monkeypatch):
         return tiled(path, slide, settings)
 
     monkeypatch.setattr(tile, "_tile", work)
-    assert main(["tile", str(slides), "--out", str(tmp_path / "out"), "--size", "64"]) == 3
+    assert main(["tile", str(slides), "--out", str(tmp_path / "out"), "--tile", "64"]) == 3
     assert f"failed: {slides / 'a.tif'}: out of memory" in capsys.readouterr().err
     assert (tmp_path / "out" / "b.h5").exists()
 
@@ -170,7 +170,7 @@ def test_signal(slides, tmp_path, capsys, monkeypatch):
         signals.request(signal.SIGTERM)
         return line
 
-    command = ["tile", str(slides), "--out", str(tmp_path / "out"), "--size", "64"]
+    command = ["tile", str(slides), "--out", str(tmp_path / "out"), "--tile", "64"]
     monkeypatch.setattr(tile, "_tile", stop_in)
     assert main([*command, "--min-sharpness", "1"]) == 143
     assert not (tmp_path / "out" / "a.h5").exists()
@@ -209,7 +209,7 @@ def test_shards_that_start_at_once(slides, tmp_path, monkeypatch):
         write(*arguments)
 
     monkeypatch.setattr(run_folder, "write_yaml", write_yaml)
-    assert main(["tile", str(slides), "--out", str(out), "--size", "64"]) == 0
+    assert main(["tile", str(slides), "--out", str(out), "--tile", "64"]) == 0
     assert codes == [1]  # the lock is held
 
 

@@ -216,7 +216,7 @@ def run_segmentation(data: Path, out: Path, *flags: str) -> Any:
     return train.main(["--data", str(data), "--out", str(out), *SEGMENTATION, *flags])
 
 
-TILE = ["--size", "64", "--level", "0"]
+TILE = ["--tile", "64", "--level", "0"]
 """Flags of `tfbig tile` for `write_many`."""
 
 

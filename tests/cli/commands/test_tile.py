@@ -17,7 +17,7 @@ REPORT = {"report.html", "versions.json", "views"}
 
 def test_folder(slides, tmp_path, capsys, usual_figures):
     out = tmp_path / "out"
-    flags = ("--out", str(out), "--size", "64", "--min-tissue", "1.0")
+    flags = ("--out", str(out), "--tile", "64", "--min-tissue", "1.0")
     assert main(["tile", str(slides), *flags]) == 0
     output = capsys.readouterr().out
     assert "a.tif: 16 tiles of 64 x 64 pixels, 1 x the pixels of level 0, 29.8% tissue" in output
@@ -54,7 +54,7 @@ def test_folder(slides, tmp_path, capsys, usual_figures):
 def test_tissue_and_quality_flags(tmp_path, flags, count):
     write_square(tmp_path / "a.tif")
     out = tmp_path / "out"
-    common = ("--size", "80", "--min-tissue", "0.9", "--out", str(out))
+    common = ("--tile", "80", "--min-tissue", "0.9", "--out", str(out))
     assert main(["tile", str(tmp_path / "a.tif"), *common, *flags]) == 0
     assert len(read_coords(out / "a.h5").coords) == count
 
@@ -63,7 +63,7 @@ def test_tissue_and_quality_flags(tmp_path, flags, count):
     ("flags", "message"),
     [
         (("--mpp", "1", "--level", "0"), "expected one of --mpp, --magnification, --level"),
-        (("--size", "64", "--overlap", "64"), "--overlap 64: expected less than --size 64"),
+        (("--tile", "64", "--overlap", "64"), "--overlap 64: expected less than --tile 64"),
     ],
 )
 def test_conflicting_flags(slides, tmp_path, capsys, flags, message):
@@ -73,7 +73,7 @@ def test_conflicting_flags(slides, tmp_path, capsys, flags, message):
 
 @pytest.mark.parametrize(
     "flags",
-    [("--size", "0"), ("--min-tissue", "2"), ("--mpp", "-1"), ("--tissue", "all"), ("--siz", "5")],
+    [("--tile", "0"), ("--min-tissue", "2"), ("--mpp", "-1"), ("--tissue", "all"), ("--til", "5")],
 )
 def test_wrong_flags(slides, tmp_path, flags):
     with pytest.raises(SystemExit) as ended:
@@ -84,7 +84,7 @@ def test_wrong_flags(slides, tmp_path, flags):
 @pytest.mark.slow
 def test_corrected_outlines(slides, tmp_path, capsys):
     """The outlines of a run can be changed and used instead of a method."""
-    flags = ("--size", "64", "--min-tissue", "1.0")
+    flags = ("--tile", "64", "--min-tissue", "1.0")
     assert main(["tile", str(slides), "--out", str(tmp_path / "found"), *flags]) == 0
     for path in (tmp_path / "found").glob("*.geojson"):
         content = json.loads(path.read_text())
@@ -109,7 +109,7 @@ def test_uncertain_tissue_is_reported(tmp_path, capsys):
     base[100:300, 100:300] = (150, 80, 160)
     base[500:700, 100:300] = (238, 222, 236)  # pale
     np.save(tmp_path / "a.npy", base)
-    flags = ("--size", "64", "--slide-mpp", "8", "--mpp", "8", "--out", str(tmp_path / "out"))
+    flags = ("--tile", "64", "--slide-mpp", "8", "--mpp", "8", "--out", str(tmp_path / "out"))
     assert main(["tile", str(tmp_path / "a.npy"), *flags]) == 0
     output = " ".join(capsys.readouterr().out.split())
     assert "(uncertain: --tissue colour and otsu agree by 67% only; look at the picture" in output

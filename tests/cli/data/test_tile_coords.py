@@ -61,7 +61,7 @@ def table(tmp_path_factory):
 def coords(table):
     """The tiles of these slides, by `tfbig tile --mpp 2`."""
     folder = table.parent / "tiles"
-    assert main(["tile", str(table.parent), *ASKED, "--size", "16", "--out", str(folder)]) == 0
+    assert main(["tile", str(table.parent), *ASKED, "--tile", "16", "--out", str(folder)]) == 0
     return folder
 
 
@@ -136,7 +136,7 @@ def test_predict_uses_the_tiles_of_training(table, coords, tmp_path, seen, kind)
         "foreground": [*ASKED, "--tile", "16", "--foreground", "0.9"],
     }[kind]
     if kind == "coords with overlap":
-        tile = [*ASKED, "--size", "16", "--overlap", "4", "--out", str(tmp_path / "overlap")]
+        tile = [*ASKED, "--tile", "16", "--overlap", "4", "--out", str(tmp_path / "overlap")]
         assert main(["tile", str(table.parent), *tile]) == 0
     run, out = tmp_path / "run", tmp_path / "out"
     assert train.main([*TRAINING, "--data", str(table), *flags, "--out", str(run)]) == 0

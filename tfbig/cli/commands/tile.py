@@ -41,9 +41,9 @@ def work(settings: TileSettings) -> slide_batch.Work[TileSettings]:
         SourceError: Flags contradict each other.
     """
     settings = slide_batch.with_resolution(settings, mpp=0.5)
-    if settings.overlap >= settings.size:
+    if settings.overlap >= settings.tile:
         raise SourceError(
-            f"--overlap {settings.overlap}: expected less than --size {settings.size}."
+            f"--overlap {settings.overlap}: expected less than --tile {settings.tile}."
         )
     folder = Path(settings.out)
 
@@ -62,7 +62,7 @@ def _tile(path: Path, slide: Slide, settings: TileSettings) -> str:
     with progress.reporting(path.name, "tile") as ticked:
         coords = tiling.tile(
             slide,
-            settings.size,
+            settings.tile,
             step=slide.step(**slide_batch.resolution(settings)),
             overlap=settings.overlap,
             edge=settings.edge,

@@ -67,7 +67,7 @@ def check(
     if size is not None and coords.size != size:
         raise SourceError(
             f"{file}: holds tiles of {coords.size} pixels, but tiles of {size} are asked for. Leave out --tile, or use "
-            f"tiles of tfbig tile --size {size}."
+            f"tiles of tfbig tile --tile {size}."
         )
     made_with = resolution_of(coords)
     for name, value in resolution.items():

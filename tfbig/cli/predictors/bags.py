@@ -103,7 +103,7 @@ class Bags:
         if coords.size != self.size:
             raise SourceError(
                 f"{file}: holds tiles of {coords.size} pixels; the network expects {self.size}. Use tiles of tfbig "
-                f"tile --size {self.size}."
+                f"tile --tile {self.size}."
             )
         return coords
 

@@ -113,7 +113,7 @@ class ResolutionSettings:
 class TileSizeSettings:
     """Size of tiles."""
 
-    size: int = flag(
+    tile: int = flag(
         256,
         type=types.count,
         help="rows and columns of a tile, in pixels at the resolution of the tiles (default: 256)",
