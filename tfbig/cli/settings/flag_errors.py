@@ -7,7 +7,7 @@ import difflib
 import functools
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +16,20 @@ Arguments = Mapping[str, Mapping[str, Any]]
 NUMBERS = {"int": "a whole number", "float": "a number"}
 STARTS = ("tfbig", "tfbig_command", "main")
 """Stems of the files that start `tfbig`."""
+
+
+def alike(name: str, names: Iterable[str], number: int = 1) -> list[str]:
+    """Return the names that are most like a wrong one, the best first: one that differs only in case, or some others.
+
+    Args:
+        name: The wrong name.
+        names: The names that exist.
+        number: Most names to return.
+    """
+    lower = {each.lower(): each for each in names}
+    if same := lower.get(name.lower()):
+        return [same]
+    return [lower[match] for match in difflib.get_close_matches(name.lower(), lower, number)]
 
 
 def program() -> str:
@@ -59,8 +73,8 @@ def unknown(prog: str, tokens: Sequence[str], known: Sequence[str]) -> NoReturn:
         known: Names of the flags.
     """
     names = [token.partition("=")[0] for token in tokens if token.startswith("--")]
-    alike = [match for name in names for match in difflib.get_close_matches(name, known, 2)]
-    hint = f" Did you mean {' or '.join(dict.fromkeys(alike))}?" if alike else ""
+    meant = [match for name in names for match in alike(name, known, 2)]
+    hint = f" Did you mean {' or '.join(dict.fromkeys(meant))}?" if meant else ""
     exit_with(prog, f"unrecognized arguments: {' '.join(tokens)}.{hint} {_help(prog)}")
 
 
@@ -120,9 +134,8 @@ def _count(name: str, options: Mapping[str, Any], number: str) -> str:
 def _choice(name: str, options: Mapping[str, Any], given: str) -> str:
     """Return what was chosen, the choice that is most like it, and all choices."""
     choices = [str(choice) for choice in options.get("choices", ())]
-    lower = {choice.lower(): choice for choice in reversed(choices)}
-    alike = difflib.get_close_matches(given.strip("'\"").lower(), lower, 1)
-    hint = f"; did you mean '{lower[alike[0]]}'? " if alike else ". "
+    meant = alike(given.strip("'\""), choices)
+    hint = f"; did you mean '{meant[0]}'? " if meant else ". "
     return f"invalid choice {given} of {name}{hint}Choose from {', '.join(choices)}."
 
 
