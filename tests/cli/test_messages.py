@@ -5,11 +5,14 @@ import re
 import keras
 import pytest
 from cli_runs import run_segmentation, write_cohort, write_square
+from graphs import PLENTY, chain_graph, make_planner, squares
 from keras import layers
 from samples import darkness
 
 import train
+from tfbig.cli import messages
 from tfbig.cli.main import main
+from tfbig.errors import BudgetError
 from tfbig.sources import read_coords
 
 ARGUMENT = re.compile(r"`(device|host|disk)`|Budget\(|\b(mpp|store|scratch|devices|strip_rows)=")
@@ -30,7 +33,6 @@ def error_of(capsys, call):
     [
         (("--device-memory", "1KB"), "Raise --device-memory to"),
         (("--host-memory", "10KB", "--disk", "0"), "Raise --host-memory to"),
-        (("--host-memory", "10KB", "--disk", "0"), "--precision mixed_bfloat16"),
         (("--devices", "GPU:77"), "--devices 'GPU:77': no such device"),
     ],
 )
@@ -47,7 +49,19 @@ def test_plan(tmp_path, capsys):
     flags = ["plan", str(tmp_path / "m.keras"), "512x512", "--host-memory", "10KB", "--disk", "0"]
     error = error_of(capsys, lambda: main(flags))
     assert "Raise --host-memory to" in error
-    assert "or --store bfloat16" in error
+    assert not ARGUMENT.search(error)
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [("plan", "--store bfloat16"), ("train", "--precision mixed_bfloat16")],
+)
+def test_images_that_do_not_fit(command, advice):
+    graph = chain_graph()
+    with pytest.raises(BudgetError) as refused:
+        make_planner(graph, PLENTY, 1).plan(1, squares(graph, 64))
+    error = messages.in_flags(refused.value, command)
+    assert f"smaller images, a smaller batch or {advice}." in error
     assert not ARGUMENT.search(error)
 
 

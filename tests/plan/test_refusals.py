@@ -57,8 +57,31 @@ def test_layout_of_another_size_that_keeps_too_much() -> None:
         planner.plan(1, squares(graph, 1024), layout)
 
 
-def test_device_names_shared_bytes() -> None:
-    """The message lists strips if they are in host memory."""
+def refused_on_host(host: int, disk: int, size: int = 64, firm: bool = True) -> str:
+    """Return the error of a plan whose strips are in host memory."""
     graph = chain_graph()
-    with pytest.raises(BudgetError, match=r"\(images .*, strips .*, other .*\), but 1 B are"):
-        make_planner(graph, PLENTY, 1, shared=True).plan(1, squares(graph, 64))
+    planner = make_planner(graph, 2**22, host, disk, shared=True, firm=firm)
+    with pytest.raises(BudgetError) as refused:
+        planner.plan(1, squares(graph, size))
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("firm", [True, False])
+@pytest.mark.parametrize("disk", [0, PLENTY])
+def test_parts_add_up(firm: bool, disk: int) -> None:
+    """The parts in brackets are those of the least budget, also if strips grow with it."""
+    found = re.search(
+        r"at least (.*) of host memory \((.*)\), but", refused_on_host(1, disk, firm=firm)
+    )
+    assert found
+    sizes = re.findall(r"[\d.]+ [KMG]iB", found[2])
+    assert "strips" in found[2] and "TensorFlow and gradients" in found[2]
+    total = sum(map(parse_bytes, sizes))
+    assert total == pytest.approx(parse_bytes(found[1]), abs=0.05 * 2**20 * (len(sizes) + 1))
+
+
+def test_advice_is_what_can_help() -> None:
+    """Neither disk nor smaller images help where TensorFlow alone needs more; both do for large images."""
+    assert re.search(r"Raise `host` to [^,]*\.$", refused_on_host(1, PLENTY))
+    large = refused_on_host(200 * 2**20, 1, 4096)
+    assert re.search(r"Raise `host` to .*, or `disk`, or use smaller images, a", large), large

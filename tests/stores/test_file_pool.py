@@ -244,7 +244,7 @@ def test_host_in_message_is_enough(
     with pytest.raises(tfbig.BudgetError) as refused:
         plan(parse_bytes(little))
     message = re.search(
-        r"needs at least (.*) of host memory .* Raise `host` to (.*), or `disk`", str(refused.value)
+        r"needs at least (.*) of host memory .* Raise `host` to ([\d.]+ \w+)", str(refused.value)
     )
     assert message
     assert message[1] == message[2]

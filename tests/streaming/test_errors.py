@@ -52,6 +52,23 @@ def test_host_limit_too_small():
         tfbig.stream(model, tfbig.Budget(device="10MB", host="1MB", disk=0)).plan((1, 512, 512, 1))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "received"),
+    [
+        ("resnet.keras", "model='resnet.keras': received str"),
+        (segmenter, "received function"),
+        (layers.Dense(1, name="dense"), "received Dense"),
+        (None, "model=None: received NoneType"),
+    ],
+)
+def test_something_else_than_a_model(wrong, received):
+    message = (
+        rf"{received}, expected a built Keras model\. Load a file with keras\.saving\.load_model"
+    )
+    with pytest.raises(TypeError, match=message):
+        tfbig.stream(wrong)
+
+
 def test_layer_without_rule():
     image = keras.Input((8, 8, 1))
     with pytest.raises(

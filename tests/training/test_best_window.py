@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from itertools import product
 
 import keras
@@ -208,6 +210,46 @@ def test_resumes_from_either_of_the_last_two_checkpoints(seed, tmp_path):
             replay(values, again, Checkpointing(again), first=len(state["values"]))
             assert weight(path) == brute_force(values, 4)
             assert len(list((tmp_path / "checkpoints").iterdir())) <= 7
+
+
+def one_more_epoch(values, path):
+    """Train, and resume the finished run with one more epoch; return the files of epochs before that."""
+    hidden = path.parent / "checkpoints"
+    callback = BestWindow(path, window=1, folder=hidden)
+    checkpoints = Checkpointing(callback)
+    replay(values[:-1], callback, checkpoints)
+    files = list(hidden.iterdir())
+    again = BestWindow(path, window=1, folder=hidden)
+    again.restore_state(json.loads(checkpoints.states[-1]))
+    replay(values, again, Checkpointing(again), first=len(values) - 1)
+    return files
+
+
+def test_a_finished_run_has_its_best_epoch_on_disk_once(tmp_path):
+    """The file of the best epoch is that of the selection, and a resumed run still has it."""
+    path = tmp_path / "best.weights.h5"
+    (best,) = one_more_epoch([1.0, 2.0, 3.0], path)
+    assert best.name == ".epoch-1-best.weights.h5"
+    assert best.samefile(path)
+    assert weight(path) == 0
+
+
+def test_a_later_selection_leaves_earlier_epochs_as_they_are(tmp_path):
+    path = tmp_path / "best.weights.h5"
+    (best,) = one_more_epoch([2.0, 3.0, 1.0], path)
+    assert weight(path) == 2
+    assert weight(best) == 0
+
+
+def test_file_system_without_links(tmp_path, monkeypatch):
+    def refuse(*paths):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "best.weights.h5"
+    (best,) = one_more_epoch([1.0, 2.0, 3.0], path)
+    assert not best.samefile(path)
+    assert weight(path) == weight(best) == 0
 
 
 def test_epoch_with_a_missing_file_is_not_selected(tmp_path):

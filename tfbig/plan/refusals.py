@@ -25,23 +25,33 @@ def host(plans: Sequence[Plan], name: str, narrow: bool) -> BudgetError:
         The error.
     """
     plan = min(plans, key=_least_host_bytes)
-    limits, projected = plan.allowed, plan.projected
+    limits, parts = plan.allowed, _parts(plan)
     shape = " x ".join(map(str, plan.shape[:-1]))
-    least = format_bytes(_least_host_bytes(plan) + limits.reserved)
-    parts = f"images {format_bytes(projected.host)}"
-    if limits.shared:
-        other = format_bytes(plan.mapped_bytes + projected.fixed + projected.model)
-        parts += f", strips {format_bytes(projected.device)}, other {other}"
-    disk = f", and {format_bytes(limits.disk)} of disk" if limits.disk else ""
-    more = ", or `disk`" if limits.disk else ""
+    least = format_bytes(sum(parts.values()))
+    named = ", ".join(f"{part} {format_bytes(size)}" for part, size in parts.items())
+    spills = bool(limits.disk and plan.projected.host)  # else there is nothing to spill
+    disk = f", and {format_bytes(limits.disk)} of disk" if spills else ""
     allowed = format_bytes((limits.host or 0) + limits.reserved)
-    less = "or a smaller batch" if narrow else "a smaller batch or store='bfloat16'"
-    comma = "" if narrow else ","
     return BudgetError(
-        f"'{name}' on {shape}: a step needs at least {least} of host memory ({parts}), "
-        f"but {allowed} are allowed{disk}. Raise `host` to {least}{more}, or use smaller "
-        f"images{comma} {less}."
+        f"'{name}' on {shape}: a step needs at least {least} of host memory ({named}), but {allowed} are "
+        f"allowed{disk}. Raise `host` to {least}{', or `disk`' if spills else ''}{_smaller(plan, narrow)}."
     )
+
+
+def _smaller(plan: Plan, narrow: bool) -> str:
+    """Return that smaller images would help, if images and strips are what does not fit.
+
+    Args:
+        plan: The plan that needs least.
+        narrow: Whether stores already have a narrower element type.
+    """
+    projected, limits = plan.projected, plan.allowed
+    freed = freed_bytes(limits.device, plan.image_bytes)
+    if limits.shared and projected.fixed - freed + projected.model >= (limits.host or 0):
+        return ""
+    if narrow or not projected.host:
+        return ", or use smaller images or a smaller batch"
+    return ", or use smaller images, a smaller batch or store='bfloat16'"
 
 
 def device(pricing: Pricing, error: BudgetError) -> BudgetError:
@@ -81,11 +91,33 @@ def kept(plans: Sequence[Plan], name: str) -> BudgetError:
     )
 
 
+def _parts(plan: Plan) -> dict[str, int]:
+    """Return the bytes of each part of the least host budget, which they add up to."""
+    projected, limits = plan.projected, plan.allowed
+    parts = {"images": projected.host, "strips": 0, "rows of files": plan.mapped_bytes}
+    if limits.shared:
+        parts |= {
+            "TensorFlow and gradients": projected.fixed,
+            "model": projected.model,
+            "layers that do not stream": limits.reserved,
+        }
+        least, strips = _least_host_bytes(plan), projected.device
+        if least > sum(parts.values()) - limits.reserved + strips:  # strips grow with the budget
+            parts["TensorFlow and gradients"] += _more_freed_bytes(plan)
+            strips = least + limits.reserved - sum(parts.values())
+        parts["strips"] = strips
+    return {name: size for name, size in parts.items() if size or name == "images"}
+
+
+def _more_freed_bytes(plan: Plan) -> int:
+    """Return the bytes of freed strips that a larger budget adds to the fixed bytes of the plan."""
+    return FREED_BYTES - freed_bytes(plan.allowed.device, plan.image_bytes)
+
+
 def _least_host_bytes(plan: Plan) -> int:
     """Return a host budget that suffices for the plan; strips without a firm budget grow with it."""
     need = plan.projected.host + placement.other_host_bytes(plan)
     if plan.allowed.firm or not plan.allowed.shared:
         return need
-    freed = FREED_BYTES - freed_bytes(plan.allowed.device, plan.image_bytes)
-    other = need - plan.projected.device + freed
+    other = need - plan.projected.device + _more_freed_bytes(plan)
     return max(need, min(other + DEFAULT_STRIPS, -(-other * HOST_SHARE // (HOST_SHARE - 1))))

@@ -71,7 +71,7 @@ def stream(
     Raises:
         UnsupportedLayerError: A layer has no rule, or the class of the model overrides `call` or a training method.
         ValueError: `upto` names no layer, or a setting has an invalid value.
-        TypeError: A setting has the wrong type.
+        TypeError: `model` is no Keras model, such as a path, or a setting has the wrong type.
         BudgetError: By `plan` and the first step: the smallest tile, or the part that does not stream, is too large.
 
     Example:
@@ -346,7 +346,17 @@ class StreamedModel(LayoutModel):
 
 
 def _check_class(model: keras.Model) -> None:
-    """Raise UnsupportedLayerError if the class of a model overrides a method that would not be called."""
+    """Check that a model is one, and that its class overrides no method that would not be called.
+
+    Raises:
+        TypeError: It is something else, such as the path of a model.
+        UnsupportedLayerError: It overrides one.
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            f"model={model!r}: received {type(model).__name__}, expected a built Keras model. Load a file with "
+            "keras.saving.load_model(path), and call a function or a class that creates a model."
+        )
     method = user_code.overridden(model, *STEPS)
     if method is not None:
         raise UnsupportedLayerError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -69,6 +70,14 @@ def _exact(value: float) -> int:
     return (numerator << 1074) // denominator
 
 
+def _link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it if the file system cannot."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 class BestWindow(keras.callbacks.Callback):
     """Callback that retains the best epoch of the best window of epochs: the model selection of ABMIL-ACC.
 
@@ -82,7 +91,9 @@ class BestWindow(keras.callbacks.Callback):
     noise. A limit that does not grow with `window` is impossible: after 1, 9, 2, 9, 3, 9 each low epoch can be the
     lowest of a later best window. All are deleted when `fit` ends, and each `fit` selects among its own epochs only. A
     `tfbig.training.Loop` that resumes from a checkpoint selects among all of its epochs; files that the two retained
-    checkpoints need are not deleted.
+    checkpoints need are not deleted, also when all epochs are done, because a resumed run can have more. `path` and the
+    file of its epoch are two names of one file (a hard link), so that the weights are on disk once; where the file
+    system has no such links, `path` is a copy.
 
     Args:
         path: File of the selection, `*.weights.h5` (weights) or `*.keras` (model and optimizer).
@@ -220,7 +231,7 @@ class BestWindow(keras.callbacks.Callback):
         selected = best_epoch(self.values, self.window)
         if selected != self._selected and selected in self._retained:
             with atomic_write(self.path) as part:
-                shutil.copyfile(self._candidate(selected), part)
+                _link_or_copy(self._candidate(selected), part)
             self._selected = selected
 
     def _delete(self, epoch: int) -> None:

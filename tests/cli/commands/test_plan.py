@@ -37,8 +37,25 @@ def test_errors(segmentation_run, capsys):
     assert "Raise --host-memory to" in capsys.readouterr().err
     assert main(["plan", str(run), "0x12"]) == 1
     assert "0x12: is not a size" in capsys.readouterr().err
-    assert main(["plan", "ResNet5000", "512x512"]) == 1
-    assert "or a network of keras.applications: ConvNeXtBase" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("resnet50", "Did you mean ResNet50?"),
+        ("ResNet500", "Did you mean ResNet50 or ResNet50V2?"),
+        ("runs/none", "Such networks are ResNet50 and MobileNetV3Large; see https://keras.io"),
+    ],
+)
+def test_unknown_network(name, expected, capsys):
+    """The error is one line with the networks that are most like the name."""
+    assert main(["plan", name, "512x512"]) == 1
+    error = capsys.readouterr().err
+    assert (
+        f"{name}: is not a run folder, a .keras file or a network of keras.applications. " in error
+    )
+    assert expected in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from samples import ROOT
 
 from tfbig.cli.settings.tasks import MILSettings
 from tfbig.cli.tasks import run_results
@@ -22,3 +25,22 @@ def test_comparison_with_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     beside = {"run": str(other), "mode": "device", "loss": 2.0, "loss_difference": 0.5}
     expected = {"loss": 1.5, "device_peak_bytes": 7, "beside": beside}
     assert json.loads((folder / "metrics.json").read_text()) == expected
+
+
+def described() -> list[str]:
+    """Return patterns of the files that the guide says a run folder contains."""
+    guide = (ROOT / "docs/guides/slides.md").read_text(encoding="utf-8")
+    section = guide.partition("## What a run folder contains")[2]
+    table = section.partition("A folder of predictions contains")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    names = re.findall("`([^`]+?)/?`", " ".join(rows))
+    return [re.escape(name).replace("NAME", ".+").replace("_N", r"_\d+") for name in names]
+
+
+@pytest.mark.parametrize("run", ["segmentation_run", "mil_run"])
+def test_every_file_of_a_run_is_described(run: str, request: pytest.FixtureRequest) -> None:
+    finished: Any = request.getfixturevalue(run)
+    found = {path.name for path in Path(finished.folder).iterdir()}
+    assert {"config.yaml", "model.keras", "metrics.json", "MODEL_CARD.md"} <= found
+    patterns = described()
+    assert not {name for name in found if not any(re.fullmatch(p, name) for p in patterns)}

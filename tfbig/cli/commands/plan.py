@@ -15,6 +15,7 @@ from tfbig.cli import machine, paths
 from tfbig.cli.data import background
 from tfbig.cli.data.background import Masking
 from tfbig.cli.predictors.results import Config, load_run
+from tfbig.cli.settings import flag_errors
 from tfbig.cli.settings.commands import PlanSettings
 from tfbig.cli.settings.value_types import count
 from tfbig.system.budget import available_bytes
@@ -60,13 +61,20 @@ def model_of(name: str, custom: Sequence[str] = ()) -> tuple[Any, Config]:
         return plain, config
     network = getattr(keras.applications, name, None)
     if not callable(network):
-        names = [n for n in dir(keras.applications) if n[0].isupper()]
         raise SourceError(
-            f"{name}: is not a run folder, a .keras file or a network of keras.applications: {', '.join(names)}."
+            f"{name}: is not a run folder, a .keras file or a network of keras.applications. {_meant(name)}"
         )
     trunk = network(include_top=False, weights=None, input_shape=(None, None, 3), pooling="avg")
     output = keras.layers.Dense(CLASSES)(trunk.outputs[0])
     return keras.Model(trunk.inputs, output, name=name), {}
+
+
+def _meant(name: str) -> str:
+    """Return the networks whose names are most like a wrong one, or some networks."""
+    meant = flag_errors.alike(name, [n for n in dir(keras.applications) if n[0].isupper()], 2)
+    if meant:
+        return f"Did you mean {' or '.join(meant)}?"
+    return "Such networks are ResNet50 and MobileNetV3Large; see https://keras.io/api/applications for all."
 
 
 def streamed(plain: Any, budget: tfbig.Budget, store: str | None) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfbig.cli import paths
-from tfbig.cli.settings import training, yaml_flags
+from tfbig.cli.settings import flag_errors, training, yaml_flags
 from tfbig.cli.settings.choices import CONFIG
 from tfbig.cli.settings.run_settings import RunSettings
 from tfbig.cli.settings.series import members
@@ -68,7 +68,8 @@ def parse(argv: Sequence[str], about: str) -> TrainSettings:
 def _of_config_file(flags: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the flags of the file of `--config`, and the other flags."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--config")
+    first.add_argument("--config", metavar="FILE")
+    flag_errors.shorten(first, {"--config": {"metavar": "FILE"}})
     given, others = first.parse_known_args(flags)
     return yaml_flags.read_tokens(given.config, RunSettings) if given.config else [], others
 

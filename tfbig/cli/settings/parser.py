@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import MISSING
 from typing import Any, TypeVar
 
+from tfbig.cli.settings import flag_errors
 from tfbig.cli.settings.flag import Flag, fields_of, flags_of, sections_of
 
 S = TypeVar("S")
@@ -18,11 +18,11 @@ def add_flags(parser: argparse.ArgumentParser, settings: type) -> None:
     """Add the flags of a settings class to a parser, in the sections of its help.
 
     Args:
-        parser: The parser.
+        parser: The parser, whose errors are one line from now on.
         settings: Settings class.
     """
     groups: dict[str, Any] = {"": parser}
-    sections = sections_of(settings)
+    sections, arguments = sections_of(settings), {}
     for name, field in fields_of(settings).items():
         title = sections[name]
         if title not in groups:
@@ -30,6 +30,9 @@ def add_flags(parser: argparse.ArgumentParser, settings: type) -> None:
         declared: Flag = field.metadata["flag"]
         names, options = _argument(name, declared, field.default)
         groups[title].add_argument(*names, help=declared.help, **options)
+        shown = options.get("metavar", names[0]) if declared.positional else names[0]
+        arguments[shown] = {"help": declared.help, **options}
+    flag_errors.shorten(parser, arguments)
 
 
 def parse(parser: argparse.ArgumentParser, settings: type[S], argv: Sequence[str]) -> S:
@@ -52,16 +55,9 @@ def refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
         parser: The parser.
         unknown: The arguments.
     """
-    if not unknown:
-        return
-    prog, known = parser.prog, re.findall(r"--[a-z0-9-]+", parser.format_usage())
-    names = [token.partition("=")[0] for token in unknown if token.startswith("--")]
-    alike = [match for name in names for match in difflib.get_close_matches(name, known, 2)]
-    hint = f" Did you mean {' or '.join(dict.fromkeys(alike))}?" if alike else ""
-    parser.exit(
-        2,
-        f"{prog}: error: unrecognized arguments: {' '.join(unknown)}.{hint} `{prog} --help` lists all flags.\n",
-    )
+    if unknown:
+        known = re.findall(r"--[a-z0-9-]+", parser.format_usage())
+        flag_errors.unknown(parser.prog, unknown, known)
 
 
 def from_namespace(settings: type[S], namespace: argparse.Namespace) -> S:

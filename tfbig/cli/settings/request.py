@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfbig.cli import paths
-from tfbig.cli.settings import evaluation, parser, training, yaml_flags
+from tfbig.cli.settings import evaluation, flag_errors, parser, training, yaml_flags
 from tfbig.cli.settings.commands import COMMANDS, Command
 
 VERSION = "0.1.0"
@@ -80,6 +80,7 @@ def _parser(prog: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.Argu
             allow_abbrev=False,
         )
         parser.add_flags(subparser, command.settings)
+    flag_errors.shorten(whole, {"COMMAND": {"help": "what to do", "choices": list(COMMANDS)}})
     return whole, commands.choices
 
 
@@ -87,7 +88,8 @@ def _with_config(argv: Sequence[str]) -> list[str]:
     """Insert the flags of the `--config` file into a command line `COMMAND FLAGS`."""
     argv = [parser.with_dashes(token) for token in argv]
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--config")
+    first.add_argument("--config", metavar="FILE")
+    flag_errors.shorten(first, {"--config": {"metavar": "FILE"}})
     config_flag, rest = first.parse_known_args(argv)
     command = COMMANDS.get(rest[0]) if rest else None
     if config_flag.config is None or command is None or command.settings is None:

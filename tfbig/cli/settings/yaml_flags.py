@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
+from tfbig.cli.settings import flag_errors
 from tfbig.cli.settings.flag import flag, flags_of
 from tfbig.cli.settings.parser import with_dashes
 from tfbig.system.yaml_files import load_yaml
@@ -28,8 +27,8 @@ def config_flag(**options: Any) -> Any:
 
 
 def exit_with(message: str) -> NoReturn:
-    """Print a message about wrong flags, and exit with 2."""
-    argparse.ArgumentParser(prog=Path(sys.argv[0]).name).error(message)
+    """Print a message about wrong flags in one line, which names the program and its command, and exit with 2."""
+    flag_errors.exit_with(flag_errors.program(), message)
 
 
 def read_tokens(file: str | Path, settings: type) -> list[str]:
