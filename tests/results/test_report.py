@@ -115,6 +115,30 @@ def test_number_of_embedded_slides_is_limited(run):
     assert "1 more are in the folder" in page
 
 
+NO_TEST = "There were no test images: &#34;test&#34; is of the validation images"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "settings", "sentence"),
+    [
+        ({"tested_on": "val"}, {"task": "segmentation"}, NO_TEST),
+        ({"tested_on": "test"}, {"task": "segmentation"}, "neither training nor the choice"),
+        ({}, {"task": "mil", "test_only": "/runs/one"}, ""),  # an evaluation
+        ({}, {"size": 256}, ""),  # of another command
+    ],
+)
+def test_results_say_which_images_they_are_of(tmp_path, metrics, settings, sentence):
+    run_folder.write_yaml(tmp_path / "config.yaml", settings)
+    run_folder.write_json(tmp_path / "metrics.json", {"test_dice": 0.5} | metrics)
+    rows = [{"slide_id": n, "split": s} for n, s in enumerate(["train", "train", "val"])]
+    run_folder.write_csv(tmp_path / "slides.csv", rows)
+    page = report.write_report(tmp_path).read_text()
+    assert sentence in page
+    is_training = bool(sentence)
+    assert ("Slides: 2 for training, 1 for validation." in page) == is_training
+    assert (" images that " in page or "There were no test" in page) == is_training
+
+
 def test_run_with_settings_only(tmp_path):
     run_folder.write_yaml(tmp_path / "tile.yaml", {"size": 256})
     page = report.write_report(tmp_path).read_text()
