@@ -115,6 +115,12 @@ def test_number_of_embedded_slides_is_limited(run):
     assert "1 more are in the folder" in page
 
 
+def test_name_of_a_single_slide_is_text(run):
+    name = f'<strong id="only">{html.escape(SLIDE)}</strong>'
+    assert name in report.write_report(run, max_views=1).read_text()
+    assert 'id="only"' not in report.write_report(run).read_text()
+
+
 NO_TEST = "There were no test images: &#34;test&#34; is of the validation images"
 
 
@@ -322,6 +328,15 @@ def test_report_in_a_browser(run, browser):
     )
     wait_for(browser, "tfbig.viewer.world.getItemCount() == 1")
     wait_until(lambda: not browser.find_element("id", "scale").is_displayed())
+    assert browser.get_log("browser") == []
+
+
+def test_single_slide_in_a_browser(run, browser):
+    """Its name is shown, and no list of one slide."""
+    browser.get(report.write_report(run, max_views=1).as_uri())
+    wait_for(browser, "tfbig.viewer.world.getItemCount() == 3")
+    assert browser.find_element("id", "only").text == SLIDE
+    assert not browser.find_element("id", "which").is_displayed()
     assert browser.get_log("browser") == []
 
 
