@@ -80,6 +80,23 @@ def test_confusion_matrix(tmp_path):
         assert image.size[0] == image.size[1]
 
 
+@pytest.mark.parametrize(
+    ("last", "ticks"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (30, [*range(0, 31, 5)])]
+)
+def test_epochs_are_whole_numbers(last, ticks, tmp_path, monkeypatch):
+    """Training and validation can both be seen where they are equal, also of a single epoch."""
+    drawn = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure))
+    history = [{"epoch": n, "loss": 0.5, "val_loss": 0.5} for n in range(1, last + 1)]
+    figures.learning_curve(tmp_path / "a.png", history, {"loss": "loss"})
+    (axes,) = drawn[0].axes
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == ticks
+    training, validation = axes.lines
+    assert validation.get_markerfacecolor() == "none"
+    assert validation.get_markersize() > training.get_markersize() + 2
+
+
 def test_curves_of_runs_show_their_mean(tmp_path, monkeypatch):
     """The mean goes as far as the shortest run, and is that of the values in the files, which are text."""
     drawn = []
@@ -96,6 +113,7 @@ def test_curves_of_runs_show_their_mean(tmp_path, monkeypatch):
     assert [line.get_label() for line in each] == list(losses)
     assert mean.get_xdata().tolist() == [1, 2]
     assert mean.get_ydata().tolist() == [4, 3]
+    assert axes.get_xlim()[1] > 4  # the longest run
     (band,) = axes.collections
     corners = {tuple(corner) for corner in band.get_paths()[0].vertices.round(6).tolist()}
     assert {(1, 3), (1, 5), (2, round(3 - 3**0.5, 6)), (2, round(3 + 3**0.5, 6))} <= corners

@@ -129,13 +129,22 @@ def learning_curve(
     all_axes = figure.subplots(1, len(labels), squeeze=False)[0]
     for axes, (name, label) in zip(all_axes, labels.items(), strict=True):
         axes.plot(epochs, [row[name] for row in history], "o-", label="training")
-        axes.plot(epochs, [row[f"val_{name}"] for row in history], "s-", label=unseen)
-        axes.set_xlabel("epoch")
+        others = [row[f"val_{name}"] for row in history]
+        axes.plot(epochs, others, "s-", label=unseen, markersize=9, markerfacecolor="none")
         axes.set_ylabel(label)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(alpha=0.3)
+        _show_epochs(axes, epochs)
         axes.legend()
     save(figure, path)
+
+
+def _show_epochs(axes: Axes, epochs: Sequence[float]) -> None:
+    """Show the axis of epochs, whole numbers, also of a single one."""
+    axes.set_xlabel("epoch")
+    whole = MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
+    axes.xaxis.set_major_locator(whole)
+    if len(epochs) == 1:
+        axes.set_xlim(epochs[0] - 0.5, epochs[0] + 0.5)
+    axes.grid(alpha=0.3)
 
 
 def run_curves(
@@ -169,10 +178,8 @@ def run_curves(
         times = times[:epochs]
         axes.plot(times, mean, "k-", linewidth=2, label="mean")
         axes.fill_between(times, mean - deviation, mean + deviation, color="k", alpha=0.12)
-        axes.set_xlabel("epoch")
         axes.set_ylabel(f"{label}, {unseen}")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(alpha=0.3)
+        _show_epochs(axes, max((each for each, _ in curves.values()), key=len))
     handles, names = all_axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right center", fontsize="small")
     save(figure, path)
