@@ -27,6 +27,8 @@ from tfbig.sources.writing import atomic_write
 from tfbig.tissue.masks import Tissue
 
 RIGHT, FALSE, MISSED = COLOURS[:3]
+TILES, TISSUE = COLOURS[:2]
+"""Colours of tiles and of tissue, also in the zoomable view of a report."""
 
 DPI = 120
 """Pixels of a figure in an inch."""
@@ -362,7 +364,7 @@ def tiles(
     tissue: Tissue | None = None,
     max_side: int = 1600,
 ) -> None:
-    """Draw the tiles of a slide and the outline of its tissue.
+    """Draw the tiles of a slide and the outline of its tissue, with a legend.
 
     Args:
         path: PNG file to write.
@@ -376,21 +378,24 @@ def tiles(
     rows, columns = small.shape[:2]
     steps = slide.shape[1] / columns, slide.shape[0] / rows
     inches = 10 / max(rows, columns)
-    figure = Figure(figsize=(max(columns * inches, 4), rows * inches + 0.4), layout="constrained")
+    figure = Figure(figsize=(max(columns * inches, 4), rows * inches + 0.8), layout="constrained")
     axes = figure.subplots()
     axes.imshow(small)
     if tissue is not None:
         height, width = tissue.mask.shape
         across, down = (np.arange(n) + 0.5 for n in (width, height))
         where = across * columns / width - 0.5, down * rows / height - 0.5
-        axes.contour(*where, tissue.mask, [0.5], colors=[hex_of(RIGHT)], linewidths=0.8)
+        axes.contour(*where, tissue.mask, [0.5], colors=[hex_of(TISSUE)], linewidths=0.8)
     side = coords.size_at_level_0
     corners = np.array([(0, 0), (side, 0), (side, side), (0, side)])
     squares = (coords.coords[:, None] + corners) / steps - 0.5
-    edges = PolyCollection(squares, facecolors="none", edgecolors=hex_of(FALSE), linewidths=0.6)
+    edges = PolyCollection(squares, facecolors="none", edgecolors=hex_of(TILES), linewidths=0.6)
     axes.add_collection(edges)
     axes.set_axis_off()
     _add_title(figure, title)
+    shown = {"tile": TILES} | ({} if tissue is None else {"tissue": TISSUE})
+    handles = [Patch(label=name, ec=hex_of(colour), fc="none") for name, colour in shown.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     _add_scale_bar(axes, slide, columns)
     save(figure, path)
 
