@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from tfbig.results import classification, run_folder
@@ -65,17 +67,45 @@ def test_files(tmp_path: Path) -> None:
     assert {r["threshold"] for r in run_folder.read_rows(tmp_path / "classes.csv")} == {"0.5"}
 
 
-def test_samples_of_one_class_have_no_curves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """Figures that are drawn."""
+    figures: list[Figure] = []
+    monkeypatch.setattr(classification.figures, "save", lambda figure, path: figures.append(figure))
+    return figures
+
+
+def test_curves_of_two_classes(tmp_path: Path, drawn: list[Figure]) -> None:
+    """Those of the second class, with a diagonal in two of them."""
+    probabilities = np.array([[0.7, 0.3], [0.4, 0.6], [0.1, 0.9]])
+    classification.write(tmp_path, np.array([0, 1, 1]), probabilities, ("a", "b"))
+    assert [len(axes.lines) for axes in drawn[-1].axes] == [2, 1, 2]
+    assert [len(axes.texts) for axes in drawn[-1].axes] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "reason"),
+    [
+        ([0, 0, 0], ("normal", "tumour"), "not defined:\nno sample is tumour"),
+        ([0, 0, 0], ("normal", "$_"), "not defined:\nno sample is $_"),  # no formula
+        ([1, 1, 1], ("normal", "tumour"), "not defined:\nall samples are tumour"),
+        (
+            *([1, 1], ("a", "b", "c")),
+            "not defined:\nno sample is a\nall samples are b\nno sample is c",
+        ),
+        (
+            *([6, 6], "abcdefgh"),
+            "not defined:\n" + "".join(f"no sample is {c}\n" for c in "abcdef") + "and 2 more",
+        ),
+    ],
+)
+def test_samples_of_one_class_have_no_curves_but_a_reason(
+    labels: list[int], names: Sequence[str], reason: str, tmp_path: Path, drawn: list[Figure]
 ) -> None:
-    drawn = []
-    monkeypatch.setattr(classification.figures, "save", lambda figure, path: drawn.append(figure))
-    for labels, lines in ((np.zeros(3, int), [0, 0, 0]), (np.array([0, 1, 1]), [1, 1, 1])):
-        probabilities = np.array([[0.7, 0.3], [0.4, 0.6], [0.1, 0.9]])
-        classification.write(tmp_path, labels, probabilities, ("a", "b"))
-        diagonals = [1, 0, 1]
-        counts = [len(axes.lines) - d for axes, d in zip(drawn[-1].axes, diagonals, strict=True)]
-        assert counts == lines
+    probabilities = np.full((len(labels), len(names)), 1 / len(names))
+    classification.write(tmp_path, np.array(labels), probabilities, names)
+    assert [len(axes.lines) for axes in drawn[-1].axes] == [0, 0, 0]
+    assert [[t.get_text() for t in axes.texts] for axes in drawn[-1].axes] == [[reason]] * 3
 
 
 def test_labels_of_which_some_are_unknown(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Figures: positions of instances, attention maps and confusion matrices."""
 
 import tracemalloc
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from PIL import Image
 from tfbig import sources
 from tfbig.results import figures
 from tfbig.sources import ArrayBag, ArraySource, Tiles
+from tfbig.tissue.masks import Tissue
 
 
 def bag(count=6, side=8, **options):
@@ -80,6 +82,23 @@ def test_confusion_matrix(tmp_path):
         assert image.size[0] == image.size[1]
 
 
+@pytest.mark.parametrize(
+    ("last", "ticks"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (30, [*range(0, 31, 5)])]
+)
+def test_epochs_are_whole_numbers(last, ticks, tmp_path, monkeypatch):
+    """Training and validation can both be seen where they are equal, also of a single epoch."""
+    drawn = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure))
+    history = [{"epoch": n, "loss": 0.5, "val_loss": 0.5} for n in range(1, last + 1)]
+    figures.learning_curve(tmp_path / "a.png", history, {"loss": "loss"})
+    (axes,) = drawn[0].axes
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == ticks
+    training, validation = axes.lines
+    assert validation.get_markerfacecolor() == "none"
+    assert validation.get_markersize() > training.get_markersize() + 2
+
+
 def test_curves_of_runs_show_their_mean(tmp_path, monkeypatch):
     """The mean goes as far as the shortest run, and is that of the values in the files, which are text."""
     drawn = []
@@ -96,9 +115,38 @@ def test_curves_of_runs_show_their_mean(tmp_path, monkeypatch):
     assert [line.get_label() for line in each] == list(losses)
     assert mean.get_xdata().tolist() == [1, 2]
     assert mean.get_ydata().tolist() == [4, 3]
+    assert axes.get_xlim()[1] > 4  # the longest run
     (band,) = axes.collections
     corners = {tuple(corner) for corner in band.get_paths()[0].vertices.round(6).tolist()}
     assert {(1, 3), (1, 5), (2, round(3 - 3**0.5, 6)), (2, round(3 + 3**0.5, 6))} <= corners
+
+
+def colour_of(drawn):
+    """Return the colour of the edges of what is drawn, as bytes."""
+    return tuple(np.rint(255 * np.atleast_2d(drawn.get_edgecolor())[0, :3]).astype(int))
+
+
+@pytest.mark.parametrize("with_tissue", [True, False])
+def test_tiles_have_a_legend(with_tissue, tmp_path, monkeypatch):
+    """Its colours are those of the lines: a square for each tile, and the border of the tissue."""
+    drawn = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure))
+    np.save(tmp_path / "a.npy", np.full((100, 160, 3), 255, np.uint8))
+    mask = np.zeros((10, 16), bool)
+    mask[2:8, 4:12] = True
+    tissue = Tissue(mask, (100, 160)) if with_tissue else None
+    coords = sources.Coords("a", np.array([[40, 20], [80, 40]]), 40, 1.0)
+    with closing(sources.open_slide(tmp_path / "a.npy")) as slide:
+        figures.tiles(tmp_path / "a.png", slide, coords, "a: 2 tiles", tissue)
+    (axes,), (legend,) = drawn[0].axes, drawn[0].legends
+    *outlines, squares = axes.collections
+    names = ["tissue", "tile"] if with_tissue else ["tile"]
+    lines = dict(zip(names, map(colour_of, (*outlines, squares)), strict=True))
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert dict(zip(texts, map(colour_of, legend.get_patches()), strict=True)) == lines
+    assert len(set(lines.values())) == len(lines)
+    corners = squares.get_paths()[0].vertices[:4] + 0.5
+    assert corners.tolist() == [[40, 20], [80, 20], [80, 60], [40, 60]]
 
 
 def test_tiles_at_the_edge_overlap_their_neighbours():

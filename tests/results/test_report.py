@@ -106,13 +106,43 @@ def test_tiles_of_a_view_form_the_image(run):
     assert shown.shape == (600, 1000, 4)
     assert (shown[:, :500, 3] == 0).all()
     assert (shown[:, 500:] == (*COLOURS[0], 255)).all()
-    assert heat["share"] == 1.2
+    assert heat["share"] == pytest.approx(1, abs=1 / 852)  # 2 x 3 pixels of 341, cut to the slide
 
 
 def test_number_of_embedded_slides_is_limited(run):
     page = report.write_report(run, max_views=1).read_text()
     assert len(views_of(page)) == 1
     assert "1 more are in the folder" in page
+
+
+def test_name_of_a_single_slide_is_text(run):
+    name = f'<strong id="only">{html.escape(SLIDE)}</strong>'
+    assert name in report.write_report(run, max_views=1).read_text()
+    assert 'id="only"' not in report.write_report(run).read_text()
+
+
+NO_TEST = "There were no test images: &#34;test&#34; is of the validation images"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "settings", "sentence"),
+    [
+        ({"tested_on": "val"}, {"task": "segmentation"}, NO_TEST),
+        ({"tested_on": "test"}, {"task": "segmentation"}, "neither training nor the choice"),
+        ({}, {"task": "mil", "test_only": "/runs/one"}, ""),  # an evaluation
+        ({}, {"size": 256}, ""),  # of another command
+    ],
+)
+def test_results_say_which_images_they_are_of(tmp_path, metrics, settings, sentence):
+    run_folder.write_yaml(tmp_path / "config.yaml", settings)
+    run_folder.write_json(tmp_path / "metrics.json", {"test_dice": 0.5} | metrics)
+    rows = [{"slide_id": n, "split": s} for n, s in enumerate(["train", "train", "val"])]
+    run_folder.write_csv(tmp_path / "slides.csv", rows)
+    page = report.write_report(tmp_path).read_text()
+    assert sentence in page
+    is_training = bool(sentence)
+    assert ("Slides: 2 for training, 1 for validation." in page) == is_training
+    assert (" images that " in page or "There were no test" in page) == is_training
 
 
 def test_run_with_settings_only(tmp_path):
@@ -232,7 +262,11 @@ def browser():
 
 def pixel(browser, across, down):
     """Return the colour at a point of the view, given in shares of the width of the first slide."""
-    png = browser.find_element("id", "zoom").screenshot_as_png
+    view = browser.find_element("id", "zoom")
+    browser.execute_script(
+        "arguments[0].scrollIntoView()", view
+    )  # what is below is not in a picture
+    png = view.screenshot_as_png
     shown = np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(int)
     point = browser.execute_script(
         "const p = tfbig.viewer.viewport.pixelFromPoint(new OpenSeadragon.Point(arguments[0], "
@@ -288,16 +322,26 @@ def test_report_in_a_browser(run, browser):
     wait_until(lambda: shows(COLOURS[0], 6))
     set_opacity(0, 50)
     wait_until(lambda: shows((colour + np.array(COLOURS[0])) / 2, 20))
+    assert browser.find_element("id", "scale").text == "200 \N{MICRO SIGN}m"
     before, bar = zoom_of(browser)
     browser.find_element("id", "nearer").click()
-    after = pytest.approx(2 * before), pytest.approx(2 * bar, rel=0.01)
-    wait_until(lambda: zoom_of(browser) == after)
-    assert browser.find_element("id", "scale").text == "200 \N{MICRO SIGN}m"
+    after = pytest.approx(2 * before), pytest.approx(bar, rel=0.03)  # a bar of half the length
+    wait_until(lambda: zoom_of(browser) == after, seconds=60)
+    assert browser.find_element("id", "scale").text == "100 \N{MICRO SIGN}m"
     browser.execute_script(
         "const w = document.getElementById('which'); w.value = 1; w.dispatchEvent(new Event('change'))"
     )
     wait_for(browser, "tfbig.viewer.world.getItemCount() == 1")
     wait_until(lambda: not browser.find_element("id", "scale").is_displayed())
+    assert browser.get_log("browser") == []
+
+
+def test_single_slide_in_a_browser(run, browser):
+    """Its name is shown, and no list of one slide."""
+    browser.get(report.write_report(run, max_views=1).as_uri())
+    wait_for(browser, "tfbig.viewer.world.getItemCount() == 3")
+    assert browser.find_element("id", "only").text == SLIDE
+    assert not browser.find_element("id", "which").is_displayed()
     assert browser.get_log("browser") == []
 
 

@@ -1,11 +1,14 @@
 """Overlays of slides, image pyramids, and the files of a view."""
 
+from contextlib import closing
+
 import numpy as np
 import pytest
+from PIL import Image
 
-from tfbig.results import slide_viewer
+from tfbig.results import heatmap, slide_viewer
 from tfbig.results.geojson import COLOURS, hex_of
-from tfbig.sources import open_slide
+from tfbig.sources import Coords, open_slide
 
 
 def test_pyramid_averages_and_rounds_sides_up():
@@ -64,14 +67,35 @@ def test_attention_has_the_same_colours_for_slides_of_any_size():
 
 
 def test_round_trip_of_a_view(tmp_path):
-    overlay = slide_viewer.class_overlay("mask", np.array([[0, 1]]), ("ground", "tissue"), 1.5)
+    overlay = slide_viewer.class_overlay("mask", np.array([[0, 1]]), ("ground", "tissue"), 0.5)
     slide_viewer.write_view(tmp_path, "b", np.zeros((4, 6, 1), np.uint8), mpp=0.5)
     slide_viewer.write_view(tmp_path, "a", np.zeros((4, 6, 3), np.uint8), [overlay], title="A")
     first, second = slide_viewer.read_views(tmp_path)
     assert (first.title, first.mpp, second.title, second.mpp) == ("A", None, "b", 0.5)
     (layer,) = first.overlays
-    assert (layer.name, layer.share, layer.legend) == ("mask", 1.5, (("#009e73", "tissue"),))
+    assert (layer.name, layer.share, layer.legend) == ("mask", 0.5, (("#009e73", "tissue"),))
     assert first.file.is_file() and layer.file.is_file()
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(300, 500), (300, 512), (257, 511)])
+def test_tiles_at_the_edge_end_with_the_slide(rows, columns, tmp_path):
+    """The last tiles end with the slide, and so overlap the ones before them; the overlay has its size to a pixel."""
+    np.save(tmp_path / "a.npy", np.zeros((rows, columns, 3), np.uint8))
+    corners = np.array([[0, 0], [columns - 64, 0], [0, rows - 64], [columns - 64, rows - 64]])
+    with closing(open_slide(tmp_path / "a.npy")) as slide:
+        painted, share = heatmap.paint(Coords("a", corners, 64, 1.0), np.ones(4), slide)
+        overlay = slide_viewer.class_overlay("tiles", np.isfinite(painted), ("", "tile"), share)
+        slide_viewer.write_slide_view(tmp_path, "a", slide, [overlay], title="A")
+    (view,) = slide_viewer.read_views(tmp_path)
+    with Image.open(view.overlays[0].file) as file:
+        pixels = np.asarray(file)
+    step = columns * view.overlays[0].share / pixels.shape[1]  # of a pixel, in pixels of the slide
+    assert columns == pytest.approx(pixels.shape[1] * step, abs=step)
+    assert rows == pytest.approx(pixels.shape[0] * step, abs=step)
+    for sums, side in ((pixels[..., 3].sum(0), columns), (pixels[..., 3].sum(1), rows)):
+        covered = np.flatnonzero(sums) * step
+        ends = covered[covered > side / 2].min(), covered[-1] + step
+        assert ends == pytest.approx((side - 64, side), abs=64 / 8 + step)  # to a quarter of a tile
 
 
 def test_view_of_a_slide_has_the_pixel_size_of_its_thumbnail(tmp_path):

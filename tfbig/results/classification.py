@@ -23,6 +23,8 @@ LEVEL: Final = 0.95
 """Level of confidence intervals."""
 DEFAULT_THRESHOLD: Final = 0.5
 _BINS: Final = 10
+_REASONS: Final = 6
+"""Largest number of classes of which a figure says why they have no curves."""
 
 Numbers = npt.NDArray[Any]
 
@@ -118,9 +120,10 @@ def evaluated(positive: Numbers, scores: Numbers, threshold: float) -> dict[str,
     chosen = scores >= threshold
     true = int((chosen & positive).sum())
     low, high = roc.auc_interval(positive, scores, LEVEL)
-    both = bool(positive.any() and not positive.all())
     precision = (
-        float(sklearn_metrics.average_precision_score(positive, scores)) if both else math.nan
+        float(sklearn_metrics.average_precision_score(positive, scores))
+        if _is_divided(positive)
+        else math.nan
     )
     values = {
         "samples": int(positive.sum()),
@@ -171,7 +174,7 @@ def best_threshold(positive: Numbers, scores: Numbers) -> float:
     Returns:
         A probability between two scores; 0.5 if all samples or none have the class, or the scores say nothing.
     """
-    if positive.all() or not positive.any():
+    if not _is_divided(positive):
         return DEFAULT_THRESHOLD
     wrong, right, thresholds = sklearn_metrics.roc_curve(positive, scores, drop_intermediate=False)
     place = int(np.argmax(right - wrong))
@@ -186,12 +189,13 @@ def draw_curves(path: str | Path, columns: Sequence[Column]) -> None:
 
     Args:
         path: PNG file to write.
-        columns: The classes or labels; those that no sample or all samples have are left out.
+        columns: The classes or labels; those that no sample or all samples have are left out, and if that is all of
+            them, the figure says so.
     """
     figure = Figure(figsize=(13, 4.4), layout="constrained")
     receiver, recall, calibrated = figure.subplots(1, 3)
     for number, (name, positive, scores) in enumerate(columns):
-        if positive.all() or not positive.any():
+        if not _is_divided(positive):
             continue
         style = {
             "color": hex_of(COLOURS[number % len(COLOURS)]),
@@ -218,11 +222,31 @@ def draw_curves(path: str | Path, columns: Sequence[Column]) -> None:
             ylim=(-0.02, 1.02),
         )
         axes.grid(alpha=0.3)
-    for axes in (receiver, calibrated):
-        axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--")
+    if not any(_is_divided(each.positive) for each in columns):
+        why = _why_undefined(columns)
+        for axes in (receiver, recall, calibrated):
+            axes.text(0.5, 0.5, why, ha="center", va="center", parse_math=False)
+    else:
+        for axes in (receiver, calibrated):
+            axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--")
     if receiver.get_legend_handles_labels()[0]:
         receiver.legend(loc="lower right", fontsize="small")
     figures.save(figure, path)
+
+
+def _is_divided(positive: Numbers) -> bool:
+    """Return whether some samples have a class, and some do not."""
+    return bool(positive.any() and not positive.all())
+
+
+def _why_undefined(columns: Sequence[Column]) -> str:
+    """Return why there is no curve of classes or labels that all samples have, or none."""
+    reasons = [
+        f"all samples are {name}" if positive.any() else f"no sample is {name}"
+        for name, positive, _ in columns
+    ]
+    more = [f"and {len(reasons) - _REASONS} more"] if len(reasons) > _REASONS else []
+    return "\n".join(["not defined:", *reasons[:_REASONS], *more])
 
 
 def _caption(name: str, positive: Numbers, scores: Numbers) -> str:

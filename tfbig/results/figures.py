@@ -27,6 +27,8 @@ from tfbig.sources.writing import atomic_write
 from tfbig.tissue.masks import Tissue
 
 RIGHT, FALSE, MISSED = COLOURS[:3]
+TILES, TISSUE = COLOURS[:2]
+"""Colours of tiles and of tissue, also in the zoomable view of a report."""
 
 DPI = 120
 """Pixels of a figure in an inch."""
@@ -129,13 +131,22 @@ def learning_curve(
     all_axes = figure.subplots(1, len(labels), squeeze=False)[0]
     for axes, (name, label) in zip(all_axes, labels.items(), strict=True):
         axes.plot(epochs, [row[name] for row in history], "o-", label="training")
-        axes.plot(epochs, [row[f"val_{name}"] for row in history], "s-", label=unseen)
-        axes.set_xlabel("epoch")
+        others = [row[f"val_{name}"] for row in history]
+        axes.plot(epochs, others, "s-", label=unseen, markersize=9, markerfacecolor="none")
         axes.set_ylabel(label)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(alpha=0.3)
+        _show_epochs(axes, epochs)
         axes.legend()
     save(figure, path)
+
+
+def _show_epochs(axes: Axes, epochs: Sequence[float]) -> None:
+    """Show the axis of epochs, whole numbers, also of a single one."""
+    axes.set_xlabel("epoch")
+    whole = MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
+    axes.xaxis.set_major_locator(whole)
+    if len(epochs) == 1:
+        axes.set_xlim(epochs[0] - 0.5, epochs[0] + 0.5)
+    axes.grid(alpha=0.3)
 
 
 def run_curves(
@@ -169,10 +180,8 @@ def run_curves(
         times = times[:epochs]
         axes.plot(times, mean, "k-", linewidth=2, label="mean")
         axes.fill_between(times, mean - deviation, mean + deviation, color="k", alpha=0.12)
-        axes.set_xlabel("epoch")
         axes.set_ylabel(f"{label}, {unseen}")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(alpha=0.3)
+        _show_epochs(axes, max((each for each, _ in curves.values()), key=len))
     handles, names = all_axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right center", fontsize="small")
     save(figure, path)
@@ -355,7 +364,7 @@ def tiles(
     tissue: Tissue | None = None,
     max_side: int = 1600,
 ) -> None:
-    """Draw the tiles of a slide and the outline of its tissue.
+    """Draw the tiles of a slide and the outline of its tissue, with a legend.
 
     Args:
         path: PNG file to write.
@@ -369,21 +378,24 @@ def tiles(
     rows, columns = small.shape[:2]
     steps = slide.shape[1] / columns, slide.shape[0] / rows
     inches = 10 / max(rows, columns)
-    figure = Figure(figsize=(max(columns * inches, 4), rows * inches + 0.4), layout="constrained")
+    figure = Figure(figsize=(max(columns * inches, 4), rows * inches + 0.8), layout="constrained")
     axes = figure.subplots()
     axes.imshow(small)
     if tissue is not None:
         height, width = tissue.mask.shape
         across, down = (np.arange(n) + 0.5 for n in (width, height))
         where = across * columns / width - 0.5, down * rows / height - 0.5
-        axes.contour(*where, tissue.mask, [0.5], colors=[hex_of(RIGHT)], linewidths=0.8)
+        axes.contour(*where, tissue.mask, [0.5], colors=[hex_of(TISSUE)], linewidths=0.8)
     side = coords.size_at_level_0
     corners = np.array([(0, 0), (side, 0), (side, side), (0, side)])
     squares = (coords.coords[:, None] + corners) / steps - 0.5
-    edges = PolyCollection(squares, facecolors="none", edgecolors=hex_of(FALSE), linewidths=0.6)
+    edges = PolyCollection(squares, facecolors="none", edgecolors=hex_of(TILES), linewidths=0.6)
     axes.add_collection(edges)
     axes.set_axis_off()
     _add_title(figure, title)
+    shown = {"tile": TILES} | ({} if tissue is None else {"tissue": TISSUE})
+    handles = [Patch(label=name, ec=hex_of(colour), fc="none") for name, colour in shown.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     _add_scale_bar(axes, slide, columns)
     save(figure, path)
 

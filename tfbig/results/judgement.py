@@ -19,7 +19,6 @@ Measure = Callable[[Floats], Floats]
 Rows = Sequence[Mapping[str, str]]
 NUM_SAMPLES = 1000
 LEVEL = 0.95
-TABLE = "slides.csv"
 ENDS = ("_low", "_high")
 """Endings of the metrics of a run that are ends of an interval."""
 _ITEMS = ("bag", "image", "slide")
@@ -145,7 +144,7 @@ def _ends(values: Floats) -> tuple[float, float]:
 def _cases(rows: Rows, folder: Path) -> tuple[str, ...]:
     """Return the case of each row."""
     case_of: dict[str, str] = {}
-    for row in run_folder.read_rows(folder / TABLE):
+    for row in run_folder.read_rows(folder / run_folder.SLIDES):
         if case := row.get("case_id"):
             case_of |= {row["slide_id"]: case, Path(row.get("path", "")).name: case}
     names = [next((row[key] for key in _ITEMS if key in row), str(n)) for n, row in enumerate(rows)]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tfbig.results import run_folder
+from tfbig.results import run_folder, shown
 from tfbig.units import format_bytes
 
 NAME = "MODEL_CARD.md"
@@ -73,7 +73,7 @@ def write_card(folder: str | Path) -> Path:
         _table([*_given(settings, _DATA), *_counts(folder, failed)]),
         "## Results",
         _table(_results(metrics)),
-        _about_results(metrics),
+        shown.about_results(metrics),
         "## Settings",
         "`config.yaml` has all of them; `tfbig train --config config.yaml --out FOLDER` uses them again.",
         _table(
@@ -142,21 +142,6 @@ def _results(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _is_tested(metrics: Mapping[str, Any]) -> bool:
-    """Return whether there are results of items that were held back."""
-    return metrics.get(run_folder.TESTED_ON) != "val" and any(
-        n.startswith("test_") for n in metrics
-    )
-
-
-def _about_results(metrics: Mapping[str, Any]) -> str:
-    if metrics.get(run_folder.TESTED_ON) == "val":
-        return "There were no test images: `test_` is of the validation images, by which an epoch may have been chosen."
-    if _is_tested(metrics):
-        return "Names that begin with `test_` are of images that neither training nor the choice of an epoch saw."
-    return "There were no test images: `val_` is of images by which an epoch may have been chosen."
-
-
 def _limits(
     settings: Mapping[str, Any], metrics: Mapping[str, Any], failed: list[dict[str, str]]
 ) -> list[str]:
@@ -166,7 +151,7 @@ def _limits(
         "give worse results; test it on yours, with `tfbig evaluate`.",
         "It is no medical device, and no result of it is a diagnosis.",
     ]
-    if not _is_tested(metrics):
+    if not shown.is_tested(metrics):
         lines.append("Nothing was held back for a test.")
     if settings.get("fold") is None:
         lines.append("One split of the data: `--folds` says how much results depend on it.")

@@ -25,6 +25,7 @@ from tfbig.results import (
     embedded_views,
     regression,
     run_folder,
+    shown,
     slide_viewer,
     survival,
 )
@@ -65,6 +66,8 @@ _ABOUT_COMPARISON: Final = (
     "that were tested: they are drawn with replacement (bootstrap). Differences are from the first run; cases that "
     "both tested are drawn for both. Choose between runs by their validation data, not by this table."
 )
+_SPLITS: Final = {"train": "for training", "val": "for validation", "test": "for testing"}
+"""Splits, and what each is for."""
 _DAMAGED: Final = (
     *(OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
     yaml.YAMLError,
@@ -146,7 +149,7 @@ def _sections(
     max_views: int,
 ) -> Iterator[Section]:
     predictions = run_folder.read_rows(place / run_folder.PREDICTIONS)
-    yield from _results(metrics, predictions)
+    yield from _results(metrics, predictions, _about_data(place, metrics))
     yield from _runs(place)
     yield from _compared_runs(place)
     yield from _classes(place, predictions)
@@ -180,8 +183,21 @@ def _about(metrics: Mapping[str, Any], versions: Mapping[str, Any]) -> str:
     return "; ".join(words)
 
 
+def _about_data(place: Path, metrics: Mapping[str, Any]) -> str:
+    """Return which items the results of a training run are of, and how many it had; nothing for other runs."""
+    config = place / run_folder.CONFIG
+    settings = run_folder.read_yaml(config) if config.exists() else {}
+    is_judged = any(name.startswith(("test_", "val_")) for name in metrics)
+    if "task" not in settings or settings.get("test_only") or not is_judged:
+        return ""
+    about = shown.about_results(metrics, '"test"', '"val"')
+    splits = [row.get("split") for row in run_folder.read_rows(place / run_folder.SLIDES)]
+    counts = [f"{splits.count(name)} {use}" for name, use in _SPLITS.items() if name in splits]
+    return f"{about} Slides: {', '.join(counts)}." if counts else about
+
+
 def _results(
-    metrics: Mapping[str, Any], predictions: Sequence[Mapping[str, str]]
+    metrics: Mapping[str, Any], predictions: Sequence[Mapping[str, str]], note: str
 ) -> Iterator[Section]:
     numbers = {
         key.replace("_", " "): value
@@ -189,7 +205,7 @@ def _results(
         if key not in _APART and isinstance(value, int | float)
     }
     if numbers:
-        yield _facts("Results", numbers)
+        yield _facts("Results", numbers) | {"note": note}
     if "confusion" in metrics:
         counts = np.asarray(metrics["confusion"])
         first = predictions[0] if predictions else {}

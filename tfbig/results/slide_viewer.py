@@ -131,7 +131,7 @@ def write_view(
         folder: Run folder.
         name: Name of the files.
         image: Thumbnail of the slide `[h, w, 1 or 3]`, uint8, at most `MAX_SIDE` on a side.
-        overlays: Overlays of the slide.
+        overlays: Overlays of the slide; what extends beyond the slide is cut off.
         title: Title of the slide; by default `name`.
         mpp: Width of a pixel of the thumbnail in micrometres, for the scale bar.
     """
@@ -142,9 +142,10 @@ def write_view(
     layers = []
     for number, overlay in enumerate(overlays):
         file = f"{name}.{number}.png"
-        _save(place / file, _enlarged(overlay.image))
-        facts = {key: getattr(overlay, key) for key in ("name", "legend", "share", "opacity")}
-        layers.append(facts | {"file": file})
+        pixels, share = _inside(_enlarged(overlay.image), overlay.share, rgb.shape)
+        _save(place / file, pixels)
+        facts = {"name": overlay.name, "legend": overlay.legend, "opacity": overlay.opacity}
+        layers.append(facts | {"share": share, "file": file})
     view = {"title": title or name, "file": f"{name}.jpg", "mpp": mpp, "overlays": layers}
     with atomic_write(place / f"{name}.json") as part:
         part.write_text(json.dumps(view, indent=2) + "\n", encoding="utf-8")
@@ -283,6 +284,14 @@ def _half(image: Pixels) -> Pixels:
 def _enlarged(image: Pixels) -> Pixels:
     factor = max(SMOOTH_SIDE // max(image.shape[:2]), 1)
     return image.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
+def _inside(pixels: Pixels, share: float, shape: tuple[int, ...]) -> tuple[Pixels, float]:
+    """Return the part of an overlay that is over an image of `shape`, and its share of the width, to half a pixel."""
+    across = pixels.shape[1] / share  # columns over the whole image
+    rows = max(round(across * shape[0] / shape[1]), 1)
+    cut = pixels[:rows, : max(round(across), 1)]
+    return cut, share * cut.shape[1] / pixels.shape[1]
 
 
 def _save(path: Path, image: Pixels) -> None:

@@ -9,6 +9,7 @@ from cli_runs import write_square
 from PIL import Image
 
 from tfbig.cli.main import main
+from tfbig.results import figures, geojson, slide_viewer
 from tfbig.sources import read_coords
 
 REPORT = {"report.html", "versions.json", "views"}
@@ -29,6 +30,11 @@ def test_folder(slides, tmp_path, capsys, usual_figures):
     assert (coords.coords.min(), coords.coords.max()) == (192, 384)
     with Image.open(out / "a.png") as picture:
         assert max(picture.size) > 800
+    legends = [overlay.legend for overlay in slide_viewer.read_views(out)[0].overlays]
+    colours = map(geojson.hex_of, (figures.TILES, figures.TISSUE))  # those of the picture
+    assert legends == [
+        ((colour, name),) for colour, name in zip(colours, ("tile", "tissue"), strict=True)
+    ]
     assert yaml.safe_load((out / "tile.yaml").read_text())["mpp"] == 0.5
     stamps = {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
     assert main(["tile", str(slides), *flags]) == 0

@@ -177,6 +177,27 @@ def test_curves_of_the_seeds_are_in_the_report(settings: TrainSettings) -> None:
     assert "Learning curves" in (out / "report.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("splits", "shared"), [(("val",) * 3, "val"), (("val", "test", "val"), None)]
+)
+def test_metrics_say_which_split_all_runs_were_tested_on(
+    settings: TrainSettings, splits: tuple[str, ...], shared: str | None
+) -> None:
+    @dataclass
+    class Tested(Fake):
+        def write_results(
+            self, models: Models, settings: MILSettings, data: NoData, folder: Path, measured: Any
+        ) -> None:
+            super().write_results(models, settings, data, folder, measured)
+            metrics = run_folder.read_json(folder / run_folder.METRICS)
+            metrics[run_folder.TESTED_ON] = splits[settings.seed]
+            run_folder.write_json(folder / run_folder.METRICS, metrics)
+
+    assert run_series.run(Tested(raising(Stopped("never"))), settings, THREE) == 0
+    metrics = run_folder.read_json(Path(settings.out or "") / run_folder.METRICS)
+    assert metrics.get(run_folder.TESTED_ON) == shared
+
+
 def test_a_folder_in_which_nothing_began_is_free(settings: TrainSettings) -> None:
     def missing() -> NoData:
         raise SourceError("no such table")

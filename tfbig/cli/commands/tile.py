@@ -14,7 +14,6 @@ from tfbig import SourceError
 from tfbig.cli import messages, slide_batch
 from tfbig.cli.settings.slide_settings import TileSettings
 from tfbig.results import figures, geojson, heatmap, outlines, slide_viewer
-from tfbig.results.geojson import COLOURS
 from tfbig.sources import Coords, write_coords
 from tfbig.sources.slides.slide import Slide, title_of
 from tfbig.system import progress
@@ -113,11 +112,13 @@ def _made_with(settings: TileSettings) -> dict[str, float]:
 
 def _overlays(coords: Coords, tissue: Tissue | None, slide: Slide) -> list[slide_viewer.Overlay]:
     painted, share = heatmap.paint(coords, np.ones(len(coords.coords)), slide)
-    tiles = slide_viewer.class_overlay("tiles", np.isfinite(painted), ("", "tile"), share=share)
+    tiles = slide_viewer.class_overlay(
+        "tiles", np.isfinite(painted), ("", "tile"), share=share, colours=[figures.TILES]
+    )
     if tissue is None:
         return [tiles]
     outline = slide_viewer.class_overlay(
-        "tissue", tissue.mask, ("", "tissue"), opacity=0.0, colours=COLOURS[1:]
+        "tissue", tissue.mask, ("", "tissue"), opacity=0.0, colours=[figures.TISSUE]
     )
     return [tiles, outline]
 

@@ -385,7 +385,7 @@ def write_tables(
         folder: Run folder.
     """
     if table:
-        run_folder.write_csv(folder / "slides.csv", table)
+        run_folder.write_csv(folder / run_folder.SLIDES, table)
     for name, reason in failed:
         row = {"slide": name, "reason": " ".join(reason.split()).removeprefix(f"{name}: ")}
         run_folder.replace_row(folder / run_folder.FAILED, "slide", name, row)

@@ -150,6 +150,7 @@ def _write(
     rows = table(metrics, intervals)
     run_folder.write_csv(folder / run_folder.RUNS, rows)
     about: dict[str, Any] = {"mode": settings.mode, "runs": list(metrics)}
+    about |= _shared(run_folder.TESTED_ON, list(metrics.values()))
     means = {row["metric"]: row["mean"] for row in rows}
     deviations = {row["metric"]: row["standard deviation"] for row in rows}
     others = {"standard_deviation": deviations, "interval": intervals}
@@ -157,6 +158,16 @@ def _write(
     _draw(task, folder, settings, places)
     page = report.write_report(folder)
     print(f"\n{_text(rows, list(metrics))}\nrun folder: {folder}\nreport: {page}")
+
+
+def _shared(name: str, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a metric by its name if all runs have it with one value."""
+    values = [each.get(name) for each in metrics]
+    return (
+        {name: values[0]}
+        if values[0] is not None and values.count(values[0]) == len(values)
+        else {}
+    )
 
 
 def _draw(
