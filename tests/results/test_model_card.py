@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tfbig.errors import SourceError
-from tfbig.results import model_card
+from tfbig.results import model_card, report
 
 SETTINGS: dict[str, Any] = {
     "task": "mil",
@@ -103,6 +103,17 @@ def test_settings_that_play_no_part_are_left_out(tmp_path: Path) -> None:
     assert not {"alpha", "shares"} & {
         line.split(" ")[1] for line in text.splitlines() if "| " in line
     }
+
+
+@pytest.mark.parametrize("names", [("lung", "breast", "colon"), ("0", "1", "2")])
+def test_kappa_is_shown_of_classes_in_order(names: tuple[str, ...], tmp_path: Path) -> None:
+    header = ",".join(["bag", *(f"probability_{name}" for name in names)])
+    (tmp_path / "predictions.csv").write_text(f"{header}\na,0.2,0.3,0.5\n")
+    text = card(tmp_path, SETTINGS, METRICS | {"test_qwk": 0.5})
+    page = report.write_report(tmp_path).read_text()
+    has_order = names[0] == "0"
+    assert ("| test\\_qwk | 0.5 |" in text) == has_order
+    assert ("<th>test qwk</th>" in page) == has_order
 
 
 def test_names_cannot_break_the_page(tmp_path: Path) -> None:

@@ -84,3 +84,24 @@ def test_rules_are_of_settings_and_their_values() -> None:
             assert having, (names, other)
             choices = {c for each in having for c in each[other].options["choices"]}
             assert {*values} <= choices, (names, other)
+
+
+@pytest.mark.parametrize(
+    ("classes", "has_order"),
+    [
+        (["normal", "tumour"], True),
+        (["0", "1", "2", "10"], True),
+        (["ISUP 0", "ISUP 1", "ISUP 2"], True),
+        (["lung", "breast", "colon"], False),
+        (["2", "0", "1"], False),
+        (["grade 1", "grade 1a", "grade 2"], False),
+        (["benign", "grade 1", "grade 2"], False),
+        ([], True),  # not known
+    ],
+)
+def test_kappa_is_of_classes_in_order(classes: list[str], has_order: bool) -> None:
+    metrics = {"test_accuracy": 0.5, "test_qwk": 0.25, "qwk": 0.1, "test_qwk_low": 0.0}
+    expected = metrics if has_order else {"test_accuracy": 0.5}
+    assert shown.results(metrics, classes) == expected
+    row = {"bag": "a", "label": "b", **{f"probability_{name}": "0" for name in classes}}
+    assert shown.class_names([row]) == classes

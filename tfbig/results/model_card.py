@@ -61,6 +61,7 @@ def write_card(folder: str | Path) -> Path:
     settings = shown.settings(run_folder.read_yaml(folder / run_folder.CONFIG), folder)
     metrics = run_folder.read_json(folder / run_folder.METRICS)
     versions = run_folder.read_json(folder / run_folder.VERSIONS)
+    classes = shown.class_names(run_folder.read_rows(folder / run_folder.PREDICTIONS))
     failed = run_folder.left_out(folder, metrics)
     task = str(settings.get("task", ""))
     parts = [
@@ -72,7 +73,7 @@ def write_card(folder: str | Path) -> Path:
         "## Data",
         _table([*_given(settings, _DATA), *_counts(folder, failed)]),
         "## Results",
-        _table(_results(metrics)),
+        _table(_results(shown.results(metrics, classes))),
         shown.about_results(metrics),
         "## Settings",
         "`config.yaml` also has those that play no part here. `tfbig train --config config.yaml --out FOLDER` uses "

@@ -199,19 +199,16 @@ def _about_data(place: Path, metrics: Mapping[str, Any]) -> str:
 def _results(
     metrics: Mapping[str, Any], predictions: Sequence[Mapping[str, str]], note: str
 ) -> Iterator[Section]:
+    names = shown.class_names(predictions)
     numbers = {
         key.replace("_", " "): value
-        for key, value in metrics.items()
+        for key, value in shown.results(metrics, names).items()
         if key not in _APART and isinstance(value, int | float)
     }
     if numbers:
         yield _facts("Results", numbers) | {"note": note}
     if "confusion" in metrics:
         counts = np.asarray(metrics["confusion"])
-        first = predictions[0] if predictions else {}
-        names = [
-            key.removeprefix("probability_") for key in first if key.startswith("probability_")
-        ]
         names = names if len(names) == len(counts) else [*map(str, range(len(counts)))]
         yield _confusion(counts, names)
 

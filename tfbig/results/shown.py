@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,6 +55,39 @@ def about_results(metrics: Mapping[str, Any], test: str = "`test_`", val: str = 
     if is_tested(metrics):
         return f"Names that begin with {test} are of images that neither training nor the choice of an epoch saw."
     return f"There were no test images: {val} is of images by which an epoch may have been chosen."
+
+
+def results(metrics: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
+    """Return the metrics without the quadratic weighted kappa (`qwk`) of classes without an order.
+
+    This kappa counts how many classes a prediction is away from the true one, which says something of grades, but
+    nothing of tumour types. Classes have an order if there are at most two, or if each name is or contains a number,
+    and these numbers increase: 0, 1, 2, or ISUP 0, ISUP 1. `metrics.json` has it in any case.
+
+    Args:
+        metrics: Metrics of a run.
+        classes: Names of the classes, in their order; none if they are not known.
+    """
+    if _is_ordered(classes):
+        return dict(metrics)
+    return {name: value for name, value in metrics.items() if "qwk" not in name.split("_")}
+
+
+def _is_ordered(classes: Sequence[str]) -> bool:
+    numbers = [int(found[0]) for name in classes if (found := re.search("[0-9]{1,9}", name))]
+    is_rising = all(low < high for low, high in itertools.pairwise(numbers))
+    return len(classes) <= 2 or (len(numbers) == len(classes) and is_rising)
+
+
+def class_names(predictions: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the names of the classes or labels that have a probability in `predictions.csv`.
+
+    Args:
+        predictions: Rows of the table.
+    """
+    columns = predictions[0] if predictions else {}
+    start = "probability_"
+    return [name.removeprefix(start) for name in columns if name.startswith(start)]
 
 
 def settings(values: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
