@@ -30,9 +30,12 @@ def test_which_images_results_are_of(metrics: dict[str, Any], tested: bool, sent
 SURVIVAL = {"survival_loss", "time_bins", "time_cuts", "alpha"}
 DRAWN = {"num_images", "canvas", "factors", "digits"}
 COMPOSED = {"num_bags", "instances", "share", "key"}
+PATCHES = {"patch", "sampling", "inner_accumulate", "encoder_scale", "filling_norm"}
 BY_SETTINGS: list[tuple[tuple[str, ...], set[str], set[str]]] = [
     (("images", "--images", "folder"), {"shares"}, {*DRAWN, *SURVIVAL, "stain", "eval_split"}),
-    (("images", "--images", "drawn"), DRAWN, {"shares", "stain"}),
+    (("images", "--images", "drawn"), DRAWN, {"shares", "stain", *PATCHES, "sampler"}),
+    (("images", "--images", "drawn", "--mode", "patchgd"), {*PATCHES, "sampler"}, {"shares"}),
+    (("patchgd-segmentation",), PATCHES, {"rate"}),
     (("images", "--images", "slides", "--target", "survival"), {*SURVIVAL, "stain"}, DRAWN),
     (
         ("mil", "--bags", "slides", "--target", "survival", "--survival-loss", "cox"),
@@ -80,8 +83,8 @@ def test_rules_are_of_settings_and_their_values() -> None:
     flags = [flags_of(each) for each in TASKS.values()]
     for names, conditions in shown.USED_WITH:
         for other, values in conditions.items():
-            having = [each for each in flags if {*names, other} <= {*each}]
-            assert having, (names, other)
+            having = [each for each in flags if {*names} & {*each} and other in each]
+            assert {*names} <= {name for each in having for name in each}, (names, other)
             choices = {c for each in having for c in each[other].options["choices"]}
             assert {*values} <= choices, (names, other)
 

@@ -25,6 +25,10 @@ USED_WITH: Final[tuple[tuple[tuple[str, ...], Conditions], ...]] = (
     (("value_scale",), {"target": ("regression",)}),
     (("pseudo_bags", "distillation", "two_tiers"), {"model": ("dtfd",)}),
     (("instance_samples", "instance_loss", "subtyping"), {"model": ("clam_sb", "clam_mb")}),
+    (
+        ("patch", "sampling", "inner_accumulate", "encoder_scale", "filling_norm", "sampler"),
+        {"mode": ("patchgd",)},
+    ),
     (("window",), {"keep": ("window",)}),
     (("rate",), {"schedule": ("exponential",)}),
 )
