@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tfbig.errors import SourceError
-from tfbig.results import model_card
+from tfbig.results import model_card, report
 
 SETTINGS: dict[str, Any] = {
     "task": "mil",
@@ -46,7 +46,7 @@ def test_data_settings_results_and_limits(tmp_path: Path) -> None:
     for line in (
         "| encoder | resnet18 |",
         "| data | slides.csv |",
-        "| shares | 70, 10, 20 |",
+        "| shares | 70, 10, 20, if the table has no column split |",
         "| tested or validated | 2 |",
         "| left out | 1 |",
         "| test\\_auc | 0.9123 |",
@@ -93,6 +93,27 @@ def test_results_of_validation_images_are_no_test(tmp_path: Path) -> None:
     assert "Nothing was held back for a test." in text
     assert "neither training nor" not in text
     assert "neither training nor" in card(tmp_path, SETTINGS, METRICS | {"tested_on": "test"})
+
+
+def test_settings_that_play_no_part_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "slides.csv").write_text("slide_id,split\na,train\nb,train\nc,test\n")
+    text = card(tmp_path, SETTINGS | {"alpha": 0.5, "target": "class"}, METRICS)
+    assert "| number of slides | 2 for training, 1 for testing |" in text
+    assert "| target | class |" in text
+    assert not {"alpha", "shares"} & {
+        line.split(" ")[1] for line in text.splitlines() if "| " in line
+    }
+
+
+@pytest.mark.parametrize("names", [("lung", "breast", "colon"), ("0", "1", "2")])
+def test_kappa_is_shown_of_classes_in_order(names: tuple[str, ...], tmp_path: Path) -> None:
+    header = ",".join(["bag", *(f"probability_{name}" for name in names)])
+    (tmp_path / "predictions.csv").write_text(f"{header}\na,0.2,0.3,0.5\n")
+    text = card(tmp_path, SETTINGS, METRICS | {"test_qwk": 0.5})
+    page = report.write_report(tmp_path).read_text()
+    has_order = names[0] == "0"
+    assert ("| test\\_qwk | 0.5 |" in text) == has_order
+    assert ("<th>test qwk</th>" in page) == has_order
 
 
 def test_names_cannot_break_the_page(tmp_path: Path) -> None:

@@ -152,6 +152,19 @@ def test_run_with_settings_only(tmp_path):
     assert "<script>" not in page
 
 
+def test_settings_that_play_no_part_are_left_out(tmp_path):
+    settings = {"target": "class", "survival_loss": "cox", "lr": 0.5}
+    run_folder.write_yaml(tmp_path / "config.yaml", settings)
+    page = report.write_report(tmp_path).read_text()
+    assert "<th>lr</th>" in page
+    assert "survival" not in page
+    assert "config.yaml also has settings that play no part in this run." in page
+    run_folder.write_yaml(tmp_path / "config.yaml", settings | {"target": "survival"})
+    page = report.write_report(tmp_path).read_text()
+    assert "<th>survival loss</th>" in page
+    assert "play no part" not in page
+
+
 ATTACK = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title='taken'\">"
 
 

@@ -1,11 +1,15 @@
-"""What is said about the results of a run."""
+"""What is said about the settings and the results of a run."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tfbig.cli.settings import training
+from tfbig.cli.settings.flag import flags_of, to_save
+from tfbig.cli.settings.tasks import TASKS
 from tfbig.results import shown
 
 
@@ -21,3 +25,86 @@ from tfbig.results import shown
 def test_which_images_results_are_of(metrics: dict[str, Any], tested: bool, sentence: str) -> None:
     assert shown.is_tested(metrics) == tested
     assert sentence in shown.about_results(metrics, "<t>", "<v>")
+
+
+SURVIVAL = {"survival_loss", "time_bins", "time_cuts", "alpha"}
+DRAWN = {"num_images", "canvas", "factors", "digits"}
+COMPOSED = {"num_bags", "instances", "share", "key"}
+PATCHES = {"patch", "sampling", "inner_accumulate", "encoder_scale", "filling_norm"}
+BY_SETTINGS: list[tuple[tuple[str, ...], set[str], set[str]]] = [
+    (("images", "--images", "folder"), {"shares"}, {*DRAWN, *SURVIVAL, "stain", "eval_split"}),
+    (("images", "--images", "drawn"), DRAWN, {"shares", "stain", *PATCHES, "sampler"}),
+    (("images", "--images", "drawn", "--mode", "patchgd"), {*PATCHES, "sampler"}, {"shares"}),
+    (("patchgd-segmentation",), PATCHES, {"rate"}),
+    (("images", "--images", "slides", "--target", "survival"), {*SURVIVAL, "stain"}, DRAWN),
+    (
+        ("mil", "--bags", "slides", "--target", "survival", "--survival-loss", "cox"),
+        {"survival_loss", "tissue"},
+        {*COMPOSED, "alpha", "time_bins", "pseudo_bags"},
+    ),
+    (
+        ("mil", "--bags", "shapes", "--model", "dtfd"),
+        {*COMPOSED, "pseudo_bags"},
+        {"shares", "tissue"},
+    ),
+    (("mil", "--bags", "folder", "--keep", "window"), {"window"}, {*COMPOSED, "shares", "rate"}),
+    (("segmentation",), {"crops", "schedule"}, {"shares", "rate", "window"}),
+    (("segmentation", "--schedule", "exponential"), {"rate"}, {"shares"}),
+]
+
+
+@pytest.mark.parametrize(("arguments", "used", "unused"), BY_SETTINGS)
+def test_settings_that_play_a_part(
+    arguments: tuple[str, ...], used: set[str], unused: set[str], tmp_path: Path
+) -> None:
+    has_data = not {"segmentation", "drawn", "shapes"} & {*arguments}
+    data = ("--data", str(tmp_path)) if has_data else ()
+    accumulated = ("--accumulate", "8", "--batch-size", "1") if "cox" in arguments else ()
+    flags = ["--task", *arguments, *accumulated, *data, "--out", str(tmp_path / "out")]
+    values = to_save(training.parse(flags))
+    assert used | unused <= {*values}
+    names = {*shown.settings(values, tmp_path)}
+    assert used <= names
+    assert not unused & names
+    assert names <= {*values}
+
+
+def test_shares_are_told_if_the_splits_are_not(tmp_path: Path) -> None:
+    values = {"task": "images", "images": "slides", "shares": [70, 10, 20]}
+    assert (
+        shown.settings(values, tmp_path)["shares"] == "70, 10, 20, if the table has no column split"
+    )
+    (tmp_path / "slides.csv").write_text("slide_id,split\na,train\nb,val\nc,val\n")
+    assert "shares" not in shown.settings(values, tmp_path)
+    assert shown.slides(tmp_path) == "1 for training, 2 for validation"
+
+
+def test_rules_are_of_settings_and_their_values() -> None:
+    flags = [flags_of(each) for each in TASKS.values()]
+    for names, conditions in shown.USED_WITH:
+        for other, values in conditions.items():
+            having = [each for each in flags if {*names} & {*each} and other in each]
+            assert {*names} <= {name for each in having for name in each}, (names, other)
+            choices = {c for each in having for c in each[other].options["choices"]}
+            assert {*values} <= choices, (names, other)
+
+
+@pytest.mark.parametrize(
+    ("classes", "has_order"),
+    [
+        (["normal", "tumour"], True),
+        (["0", "1", "2", "10"], True),
+        (["ISUP 0", "ISUP 1", "ISUP 2"], True),
+        (["lung", "breast", "colon"], False),
+        (["2", "0", "1"], False),
+        (["grade 1", "grade 1a", "grade 2"], False),
+        (["benign", "grade 1", "grade 2"], False),
+        ([], True),  # not known
+    ],
+)
+def test_kappa_is_of_classes_in_order(classes: list[str], has_order: bool) -> None:
+    metrics = {"test_accuracy": 0.5, "test_qwk": 0.25, "qwk": 0.1, "test_qwk_low": 0.0}
+    expected = metrics if has_order else {"test_accuracy": 0.5}
+    assert shown.results(metrics, classes) == expected
+    row = {"bag": "a", "label": "b", **{f"probability_{name}": "0" for name in classes}}
+    assert shown.class_names([row]) == classes

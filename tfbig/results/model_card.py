@@ -58,9 +58,10 @@ def write_card(folder: str | Path) -> Path:
         SourceError: A file of the folder is damaged.
     """
     folder = Path(folder)
-    settings = run_folder.read_yaml(folder / run_folder.CONFIG)
+    settings = shown.settings(run_folder.read_yaml(folder / run_folder.CONFIG), folder)
     metrics = run_folder.read_json(folder / run_folder.METRICS)
     versions = run_folder.read_json(folder / run_folder.VERSIONS)
+    classes = shown.class_names(run_folder.read_rows(folder / run_folder.PREDICTIONS))
     failed = run_folder.left_out(folder, metrics)
     task = str(settings.get("task", ""))
     parts = [
@@ -72,10 +73,11 @@ def write_card(folder: str | Path) -> Path:
         "## Data",
         _table([*_given(settings, _DATA), *_counts(folder, failed)]),
         "## Results",
-        _table(_results(metrics)),
+        _table(_results(shown.results(metrics, classes))),
         shown.about_results(metrics),
         "## Settings",
-        "`config.yaml` has all of them; `tfbig train --config config.yaml --out FOLDER` uses them again.",
+        "`config.yaml` also has those that play no part here. `tfbig train --config config.yaml --out FOLDER` uses "
+        "them again.",
         _table(
             _given(settings, [name for name in settings if name not in (*_DATA, "task", "out")])
         ),
@@ -111,9 +113,11 @@ def _named(versions: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _counts(folder: Path, failed: list[dict[str, str]]) -> list[tuple[str, str]]:
-    """Return how many images were tested and left out."""
+    """Return how many images were for what, tested and left out."""
     tested = len(run_folder.read_rows(folder / run_folder.PREDICTIONS))
-    rows = [("tested or validated", str(tested))] if tested else []
+    slides = shown.slides(folder)
+    rows = [("number of slides", slides)] if slides else []
+    rows += [("tested or validated", str(tested))] if tested else []
     return [*rows, ("left out", str(len(failed)))] if failed else rows
 
 

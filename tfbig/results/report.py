@@ -66,8 +66,6 @@ _ABOUT_COMPARISON: Final = (
     "that were tested: they are drawn with replacement (bootstrap). Differences are from the first run; cases that "
     "both tested are drawn for both. Choose between runs by their validation data, not by this table."
 )
-_SPLITS: Final = {"train": "for training", "val": "for validation", "test": "for testing"}
-"""Splits, and what each is for."""
 _DAMAGED: Final = (
     *(OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
     yaml.YAMLError,
@@ -168,9 +166,12 @@ def _sections(
     if failed := run_folder.left_out(place, metrics):
         yield _table("Left out", failed)
     for file in config:
-        settings = run_folder.read_yaml(file)
+        every = run_folder.read_yaml(file)
+        settings = shown.settings(every, place)
         title = "Settings" if len(config) == 1 else f"Settings of {file.stem}"
-        yield _facts(title, {str(key).replace("_", " "): v for key, v in settings.items()})
+        facts = _facts(title, {str(key).replace("_", " "): v for key, v in settings.items()})
+        note = f"{file.name} also has settings that play no part in this run."
+        yield facts | {"note": note if len(settings) < len(every) else ""}
     if versions:
         yield _facts("Versions", versions)
 
@@ -191,27 +192,23 @@ def _about_data(place: Path, metrics: Mapping[str, Any]) -> str:
     if "task" not in settings or settings.get("test_only") or not is_judged:
         return ""
     about = shown.about_results(metrics, '"test"', '"val"')
-    splits = [row.get("split") for row in run_folder.read_rows(place / run_folder.SLIDES)]
-    counts = [f"{splits.count(name)} {use}" for name, use in _SPLITS.items() if name in splits]
-    return f"{about} Slides: {', '.join(counts)}." if counts else about
+    slides = shown.slides(place)
+    return f"{about} Slides: {slides}." if slides else about
 
 
 def _results(
     metrics: Mapping[str, Any], predictions: Sequence[Mapping[str, str]], note: str
 ) -> Iterator[Section]:
+    names = shown.class_names(predictions)
     numbers = {
         key.replace("_", " "): value
-        for key, value in metrics.items()
+        for key, value in shown.results(metrics, names).items()
         if key not in _APART and isinstance(value, int | float)
     }
     if numbers:
         yield _facts("Results", numbers) | {"note": note}
     if "confusion" in metrics:
         counts = np.asarray(metrics["confusion"])
-        first = predictions[0] if predictions else {}
-        names = [
-            key.removeprefix("probability_") for key in first if key.startswith("probability_")
-        ]
         names = names if len(names) == len(counts) else [*map(str, range(len(counts)))]
         yield _confusion(counts, names)
 

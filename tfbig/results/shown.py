@@ -1,11 +1,38 @@
-"""What reports and model cards say about the results of a run."""
+"""What reports and model cards say about the settings and the results of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 from tfbig.results import run_folder
+
+_SPLITS: Final = {"train": "for training", "val": "for validation", "test": "for testing"}
+"""Splits, and what each is for."""
+Conditions = Mapping[str, tuple[str, ...]]
+"""Values of other settings."""
+USED_WITH: Final[tuple[tuple[tuple[str, ...], Conditions], ...]] = (
+    (("num_images", "canvas", "factors", "digits"), {"images": ("drawn", "digits")}),
+    (("num_bags", "instances", "share", "key"), {"bags": ("shapes", "digits", "pictures")}),
+    (("tissue", "min_tissue", "edge"), {"bags": ("slides",)}),
+    (("stain",), {"bags": ("slides",), "images": ("slides",)}),
+    (("shares",), {"bags": ("slides", "features"), "images": ("slides", "folder")}),
+    (("survival_loss", "time_bins", "time_cuts", "alpha"), {"target": ("survival",)}),
+    (("time_bins", "time_cuts", "alpha"), {"survival_loss": ("discrete",)}),
+    (("value_scale",), {"target": ("regression",)}),
+    (("pseudo_bags", "distillation", "two_tiers"), {"model": ("dtfd",)}),
+    (("instance_samples", "instance_loss", "subtyping"), {"model": ("clam_sb", "clam_mb")}),
+    (
+        ("patch", "sampling", "inner_accumulate", "encoder_scale", "filling_norm", "sampler"),
+        {"mode": ("patchgd",)},
+    ),
+    (("window",), {"keep": ("window",)}),
+    (("rate",), {"schedule": ("exponential",)}),
+)
+"""Settings, and the values of other settings with which they play a part, in a run that has these."""
 
 
 def is_tested(metrics: Mapping[str, Any]) -> bool:
@@ -32,3 +59,79 @@ def about_results(metrics: Mapping[str, Any], test: str = "`test_`", val: str = 
     if is_tested(metrics):
         return f"Names that begin with {test} are of images that neither training nor the choice of an epoch saw."
     return f"There were no test images: {val} is of images by which an epoch may have been chosen."
+
+
+def results(metrics: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
+    """Return the metrics without the quadratic weighted kappa (`qwk`) of classes without an order.
+
+    This kappa counts how many classes a prediction is away from the true one, which says something of grades, but
+    nothing of tumour types. Classes have an order if there are at most two, or if each name is or contains a number,
+    and these numbers increase: 0, 1, 2, or ISUP 0, ISUP 1. `metrics.json` has it in any case.
+
+    Args:
+        metrics: Metrics of a run.
+        classes: Names of the classes, in their order; none if they are not known.
+    """
+    if _is_ordered(classes):
+        return dict(metrics)
+    return {name: value for name, value in metrics.items() if "qwk" not in name.split("_")}
+
+
+def _is_ordered(classes: Sequence[str]) -> bool:
+    numbers = [int(found[0]) for name in classes if (found := re.search("[0-9]{1,9}", name))]
+    is_rising = all(low < high for low, high in itertools.pairwise(numbers))
+    return len(classes) <= 2 or (len(numbers) == len(classes) and is_rising)
+
+
+def class_names(predictions: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the names of the classes or labels that have a probability in `predictions.csv`.
+
+    Args:
+        predictions: Rows of the table.
+    """
+    columns = predictions[0] if predictions else {}
+    start = "probability_"
+    return [name.removeprefix(start) for name in columns if name.startswith(start)]
+
+
+def settings(values: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
+    """Return the settings of a run that play a part in it; `config.yaml` has all.
+
+    The shares of the splits are left out where `slides.csv` of the run has the splits, and of a folder of slides, whose
+    last one is for validation.
+
+    Args:
+        values: Settings of the run.
+        folder: Run folder.
+    """
+    used = {name: value for name, value in values.items() if _is_used(name, values)}
+    if "shares" in used:
+        shares = used.pop("shares")
+        is_drawn = values.get("task") != "segmentation" and not slides(folder)
+        if is_drawn and isinstance(shares, list):
+            used["shares"] = f"{', '.join(map(str, shares))}, if the table has no column split"
+    if not values.get("test_only"):
+        used.pop("eval_split", None)  # of evaluations
+    return used
+
+
+def _is_used(name: str, values: Mapping[str, Any]) -> bool:
+    """Return whether a setting plays a part in a run with these settings."""
+    conditions = [conditions for names, conditions in USED_WITH if name in names]
+    return all(
+        values[other] in fitting
+        for each in conditions
+        for other, fitting in each.items()
+        if other in values
+    )
+
+
+def slides(folder: str | Path) -> str:
+    """Return how many slides of a run are in which split, in words; nothing if it has no table of them.
+
+    Args:
+        folder: Run folder.
+    """
+    rows = run_folder.read_rows(Path(folder) / run_folder.SLIDES)
+    splits = [row.get("split") for row in rows]
+    return ", ".join(f"{splits.count(n)} {use}" for n, use in _SPLITS.items() if n in splits)
