@@ -24,12 +24,12 @@ def kill_after(checkpoints):
         written.append(write(self, *state) if len(written) < checkpoints else None)
         return written[-1]
 
-    def counted_read(self, step):
+    def counted_read(self, step, most=None):
         if len(written) >= checkpoints:
             reads.append(step)
         if len(reads) == 3:
             os.kill(os.getpid(), signal.SIGKILL)
-        return read(self, step)
+        return read(self, step, most)
 
     Checkpoints.write, Rounds.read = counted_write, counted_read
 
