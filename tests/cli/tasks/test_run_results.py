@@ -44,3 +44,19 @@ def test_every_file_of_a_run_is_described(run: str, request: pytest.FixtureReque
     assert {"config.yaml", "model.keras", "metrics.json", "MODEL_CARD.md"} <= found
     patterns = described()
     assert not {name for name in found if not any(re.fullmatch(p, name) for p in patterns)}
+
+
+@pytest.mark.parametrize(
+    ("tested_on", "said"), [("val", "There were no test images: test_ is of the"), ("test", "")]
+)
+def test_results_of_validation_images_are_printed_as_such(
+    tested_on: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = {"test_dice": 0.5, "tested_on": tested_on}
+    (tmp_path / "metrics.json").write_text(json.dumps(metrics))
+    (tmp_path / "config.yaml").write_text("task: segmentation\nmode: offload\n")
+    run_results.print_results({"test_dice": 0.5}, tmp_path)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "test_dice 0.5000"
+    assert printed[1].startswith(said or "run folder: ")
+    assert len(printed) == (4 if said else 3)

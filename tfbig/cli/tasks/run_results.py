@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfbig.cli.settings.tasks import TrainSettings
-from tfbig.results import model_card, report, run_folder
+from tfbig.results import model_card, report, run_folder, shown
 from tfbig.system import unified_memory
 
 _COMPARED = (
@@ -63,4 +63,12 @@ def print_results(numbers: Mapping[str, float], folder: Path) -> None:
     if (folder / run_folder.MODEL).exists():  # an evaluation has no model of its own
         model_card.write_card(folder)
     text = "  ".join(f"{key} {value:.4f}" for key, value in numbers.items())
-    print(f"{text}\nrun folder: {folder}\nreport: {page}")
+    print(f"{text}\n{_about(folder)}run folder: {folder}\nreport: {page}")
+
+
+def _about(folder: Path) -> str:
+    """Return a line that says so if the results are of validation images, for lack of test images; else nothing."""
+    metrics = run_folder.read_json(folder / run_folder.METRICS)
+    is_val = metrics.get(run_folder.TESTED_ON) == "val"
+    line = shown.about_results(metrics, "test_")
+    return f"{line}\n" if is_val else ""
