@@ -80,7 +80,7 @@ def test_pixels_are_those_of_plain_keras(
     "flags",
     [
         ["--device-memory", "300KB"],
-        ["--device-memory", "1MB", "--host-memory", "40MB"],
+        ["--device-memory", "1MB", "--host-memory", "50MB"],
         ["--background", "skip"],
         ["--background", "skip", "--device-memory", "300KB"],
     ],
