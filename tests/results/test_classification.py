@@ -76,7 +76,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def test_curves_of_two_classes(tmp_path: Path, drawn: list[Figure]) -> None:
-    """Those of the second class, with a diagonal in two of them."""
+    """The curves are of the second class, and two figures have a diagonal."""
     probabilities = np.array([[0.7, 0.3], [0.4, 0.6], [0.1, 0.9]])
     classification.write(tmp_path, np.array([0, 1, 1]), probabilities, ("a", "b"))
     assert [len(axes.lines) for axes in drawn[-1].axes] == [2, 1, 2]

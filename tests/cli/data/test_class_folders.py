@@ -35,7 +35,7 @@ def test_classes_alone_are_split_by_shares(tmp_path: Path) -> None:
 
 
 def test_folders_of_splits(tmp_path: Path) -> None:
-    """With val and test each is its own split."""
+    """Images in train, val and test are for training, validation and testing."""
     for count, part in enumerate(("train", "val", "test"), 1):
         write(tmp_path / part, "a", "b", count=count)
     expected = {"train": 1, "val": 2, "test": 3}
@@ -54,6 +54,16 @@ def test_one_held_out_folder_is_for_testing(
     assert found == {"train": 2 * count - tenth, "val": tenth, "test": 6}
 
 
+def test_classes_of_an_evaluated_run(tmp_path: Path) -> None:
+    """Numbers are those of the given names, also if a class has no folder."""
+    write(tmp_path, "a", "c")
+    rows, names = class_folders.read(tmp_path, SHARES, 0, ("a", "b", "c"))
+    assert names == ("a", "b", "c")
+    assert {(Path(row["image"]).parent.name, row["label"]) for row in rows} == {("a", 0), ("c", 2)}
+    with pytest.raises(SourceError, match=r"c: is not the folder of a class \(a, b\)"):
+        class_folders.read(tmp_path, SHARES, 0, ("a", "b"))
+
+
 def test_mistakes(tmp_path: Path) -> None:
     write(tmp_path / "one", "a")
     with pytest.raises(SourceError, match="two or more classes, but there is only a"):
@@ -63,7 +73,7 @@ def test_mistakes(tmp_path: Path) -> None:
         class_folders.read(tmp_path / "alone", SHARES, 0)
     write(tmp_path / "other" / "train", "a", "b")
     write(tmp_path / "other" / "val", "a", "c")
-    with pytest.raises(SourceError, match=r"val/c: is not the folder of a class in train \(a, b\)"):
+    with pytest.raises(SourceError, match=r"val/c: is not the folder of a class \(a, b\)"):
         class_folders.read(tmp_path / "other", SHARES, 0)
     write(tmp_path / "empty", "a", "b", count=0)
     with pytest.raises(SourceError, match="the folders a, b contain no images"):

@@ -12,7 +12,9 @@ from tfbig.cli.data import splits
 from tfbig.cli.data.splits import Row
 
 
-def read(folder: Path, shares: Sequence[float], seed: int) -> tuple[list[Row], tuple[str, ...]]:
+def read(
+    folder: Path, shares: Sequence[float], seed: int, names: Sequence[str] | None = None
+) -> tuple[list[Row], tuple[str, ...]]:
     """Return the rows of the images with their `split`, and the names of the classes in the order of their numbers.
 
     Without `train`, the images of all classes are split by `shares`. With `train`, `val` and `test`, each is its own
@@ -22,14 +24,15 @@ def read(folder: Path, shares: Sequence[float], seed: int) -> tuple[list[Row], t
         folder: The folder.
         shares: Shares of training, validation and test.
         seed: Seed of the split.
+        names: Names of the classes in order, as of an evaluated run; by default those of the folders, sorted.
 
     Raises:
-        SourceError: There are fewer than two classes, one is not in `train`, or there is no image.
+        SourceError: There are fewer than two classes, a folder is not one of the classes, or there is no image.
     """
     if not (folder / "train").is_dir():
-        names = _classes(folder)
+        names = _classes(folder, names)
         return splits.split_rows(_rows(folder, names), shares, seed), names
-    names = _classes(folder / "train")
+    names = _classes(folder / "train", names)
     held = [part for part in ("val", "test") if (folder / part).is_dir()]
     if not held:
         raise SourceError(
@@ -42,39 +45,33 @@ def read(folder: Path, shares: Sequence[float], seed: int) -> tuple[list[Row], t
         for place in order[: max(len(rows) // 10, 1)]:
             rows[place]["split"] = "val"
     for part in held:
-        _check_classes(folder / part, names)
+        _classes(folder / part, names)
         split = part if len(held) == 2 else "test"
         rows += [{**row, "split": split} for row in _rows(folder / part, names)]
     return rows, names
 
 
-def _classes(folder: Path) -> tuple[str, ...]:
-    """Return the names of the folders of the classes.
+def _classes(folder: Path, names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the given names of the classes, of which every folder must be one, or by default those of the folders.
 
     Raises:
-        SourceError: There are fewer than two.
+        SourceError: A folder is not one of the classes, or without names there are fewer than two folders.
     """
-    names = tuple(sorted(path.name for path in folder.iterdir() if _is_class(path)))
-    if len(names) < 2:
-        found = f"only {names[0]}" if names else "none"
+    found = tuple(sorted(path.name for path in folder.iterdir() if _is_class(path)))
+    if names is not None:
+        for name in found:
+            if name not in names:
+                raise SourceError(
+                    f"{folder / name}: is not the folder of a class ({', '.join(names)}). Rename or remove it."
+                )
+        return tuple(names)
+    if len(found) < 2:
+        there = f"only {found[0]}" if found else "none"
         raise SourceError(
-            f"{folder}: expected a folder of images for each of two or more classes, but there is {found}. Check "
+            f"{folder}: expected a folder of images for each of two or more classes, but there is {there}. Check "
             "--data."
         )
-    return names
-
-
-def _check_classes(folder: Path, names: Sequence[str]) -> None:
-    """Check that a split has no other classes than training.
-
-    Raises:
-        SourceError: It has.
-    """
-    for path in sorted(folder.iterdir()):
-        if _is_class(path) and path.name not in names:
-            raise SourceError(
-                f"{path}: is not the folder of a class in train ({', '.join(names)}). Use the same names in both."
-            )
+    return found
 
 
 def _is_class(path: Path) -> bool:

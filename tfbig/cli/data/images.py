@@ -312,7 +312,7 @@ def _slides(settings: ImageSettings) -> Data:
 def _pictures(settings: ImageSettings) -> Data:
     """Read images in a folder for each class."""
     folder = Path(_data_folder(settings))
-    rows, names = class_folders.read(folder, settings.shares, settings.seed)
+    rows, names = class_folders.read(folder, settings.shares, settings.seed, settings.class_names)
 
     def opened(split: str) -> ImageSet:
         chosen = splits.of_split(rows, split, folder)
