@@ -7,13 +7,13 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree
 
 import tifffile
 
 from tfbig.errors import SourceError
+from tfbig.sources import csv_table
 from tfbig.sources.files import PathLike
 
 Mpp = tuple[float, float]
@@ -105,8 +105,7 @@ def read_mpp_table(path: PathLike) -> dict[str, float]:
         {'a.tif': 0.25, 'b.svs': 0.5}
     """
     try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
+        rows = csv_table.read_rows(path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SourceError(
             f"{path}: cannot be read as a CSV file ({error}); expected columns wsi, mpp."

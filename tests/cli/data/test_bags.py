@@ -1,6 +1,7 @@
 """Bags of `--task mil`: tiles of slides, features, folders and composed bags."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -88,6 +89,21 @@ def test_features_and_unusable_bags(tmp_path, capsys):
     assert np.shape(metrics(tmp_path / "out")["confusion"]) == (3, 3)
 
 
+def test_bags_without_a_column_split(tmp_path):
+    """They are split by shares, and bags of one patient stay together; the table has semicolons."""
+    write_features(tmp_path, [(4, i % 2, "train") for i in range(20)])
+    lines = [f"slide{i}.h5;{i % 2};{i // 4 * 2 + i % 2}" for i in range(20)]
+    (tmp_path / "bags.csv").write_text("\n".join(["bag;label;patient", *lines]))
+    flags = [*MIL, "--bags", "folder", "--data", str(tmp_path), "--encoder", "none"]
+    data = bags.load(train.settings_of([*flags, "--mode", "device", "--shares", "60", "20", "20"]))
+    number = {f"slide{i}.h5": i // 4 * 2 + i % 2 for i in range(20)}
+    patients = [
+        {number[Path(bag.name).name] for bag in getattr(data, split).bags} for split in SPLITS
+    ]
+    assert sorted(n for each in patients for n in each) == list(range(10))
+    assert [len(each) for each in patients] == [6, 2, 2]
+
+
 @pytest.mark.slow
 def test_folders_of_tiles(tmp_path):
     data = tmp_path / "data"
@@ -114,11 +130,11 @@ def test_folders_of_tiles(tmp_path):
         (None, "bags.csv: no such file"),
         (
             "bag,label,split\n",
-            "bags.csv: has no rows; expected a table with columns bag, label, split",
+            "bags.csv: has no rows; expected a table with columns bag, label",
         ),
         (
             "bag,split\na,train\n",
-            "bags.csv: line 1: has no column 'label'; expected a table with columns bag, label, split",
+            "bags.csv: line 1: has no column 'label'; expected a table with columns bag, label",
         ),
         (
             "bag,label,split\na.npy,x,train\nb,1,test\n",

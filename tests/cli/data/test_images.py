@@ -106,6 +106,23 @@ def test_shares_of_splits(tmp_path):
     assert [len(getattr(data, split).labels) for split in splits.SPLITS] == [36, 4, 10]
 
 
+def test_all_of_other_data_is_evaluated(tmp_path):
+    """Class folders without splits: of the data of the run its test share, of others all images."""
+    for name in ("mine", "other"):
+        for label in ("a", "b"):
+            (tmp_path / name / label).mkdir(parents=True)
+            for number in range(10):
+                Image.new("RGB", (32, 32)).save(tmp_path / name / label / f"{number}.png")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text(f"data: {tmp_path / 'mine'}\n")
+    counts = []
+    for name in ("mine", "other"):
+        flags = ["--images", "pictures", "--data", str(tmp_path / name), "--test-only", str(run)]
+        counts.append(len(images.load(train.settings_of([*PATCHGD, *flags])).test.images))
+    assert counts == [4, 20]
+
+
 def test_only_images_of_16_bits(tmp_path, capsys):
     rows = "".join(f"{n}.png,{n},{split}\n" for split in splits.SPLITS for n in range(2))
     for number in range(2):

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbig import SourceError, mil
-from tfbig.cli.data import cohort, splits, stain, target_columns, tile_coords
+from tfbig.cli.data import cohort, drawn_splits, splits, stain, target_columns, tile_coords
 from tfbig.cli.data.splits import SPLITS, Data, Row
 from tfbig.cli.data.tile_selection import Selection
 from tfbig.cli.settings.tasks import MILSettings
@@ -165,16 +165,17 @@ def _subset(instances: Bag, classes: npt.NDArray[Any], places: npt.NDArray[Any])
 
 
 def _folder(settings: MILSettings) -> Data:
-    """Read `bags.csv` of a folder: columns `bag` (a path in it), `split`, and those of the target."""
+    """Read `bags.csv` of a folder: columns `bag` (a path in it), those of the target, and `split` or `patient`."""
     folder = Path(_data_folder(settings))
     table, columns = folder / "bags.csv", target_columns.of(settings)
-    rows = splits.read_table(table, ("bag", *columns.names, "split"))
+    rows = splits.read_table(table, ("bag", *columns.names))
     if settings.confine:
         splits.check_inside((folder / row["bag"] for row in rows), (folder,))
     found = columns.labelled(rows, table, "bag")
+    rows = drawn_splits.with_splits(found.rows, settings)
 
     def opened(split: str) -> mil.BagSet:
-        chosen = splits.of_split(found.rows, split, table)
+        chosen = splits.of_split(rows, split, table)
         paths = [str(folder / row["bag"]) for row in chosen]
         classes = len(found.classes) if columns.whole else None
         return mil.read_bags(paths, [row["label"] for row in chosen], classes)

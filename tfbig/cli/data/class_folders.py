@@ -8,22 +8,20 @@ from pathlib import Path
 import numpy as np
 
 from tfbig import SourceError, sources
-from tfbig.cli.data import splits
 from tfbig.cli.data.splits import Row
 
 
 def read(
-    folder: Path, shares: Sequence[float], seed: int, names: Sequence[str] | None = None
+    folder: Path, seed: int, names: Sequence[str] | None = None
 ) -> tuple[list[Row], tuple[str, ...]]:
-    """Return the rows of the images with their `split`, and the names of the classes in the order of their numbers.
+    """Return the rows of the images, and the names of the classes in the order of their numbers.
 
-    Without `train`, the images of all classes are split by `shares`. With `train`, `val` and `test`, each is its own
+    Rows have a `split` if there is a folder `train`. With `train`, `val` and `test`, each is its own
     split. With only one of `val` and `test`, it is for testing, and a tenth of `train` for validation.
 
     Args:
         folder: The folder.
-        shares: Shares of training, validation and test.
-        seed: Seed of the split.
+        seed: Seed by which the tenth is drawn.
         names: Names of the classes in order, as of an evaluated run; by default those of the folders, sorted.
 
     Raises:
@@ -31,7 +29,7 @@ def read(
     """
     if not (folder / "train").is_dir():
         names = _classes(folder, names)
-        return splits.split_rows(_rows(folder, names), shares, seed), names
+        return _rows(folder, names), names
     names = _classes(folder / "train", names)
     held = [part for part in ("val", "test") if (folder / part).is_dir()]
     if not held:

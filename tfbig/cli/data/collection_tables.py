@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tfbig import SourceError
 from tfbig.cli.data.splits import SPLITS
+from tfbig.sources import csv_table
 
 MANY = 10
 """Number of entries from which on missing files are counted instead of named."""
@@ -94,7 +95,7 @@ class Found:
 
 
 def read_rows(path: Path, columns: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Return the rows of a CSV file, or of a TSV file if its suffix is `.tsv`.
+    """Return the rows of a CSV or TSV file.
 
     Args:
         path: Path of the file.
@@ -105,8 +106,7 @@ def read_rows(path: Path, columns: Mapping[str, Sequence[str]]) -> list[dict[str
     """
     wanted = ", ".join(" or ".join(names) for names in columns.values())
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
+        rows = csv_table.read_rows(path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise SourceError(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfbig import SourceError, sources
-from tfbig.cli.data import class_folders, cohort, splits, stain, target_columns
+from tfbig.cli.data import class_folders, cohort, drawn_splits, splits, stain, target_columns
 from tfbig.cli.data.background import Masking
 from tfbig.cli.data.splits import SPLITS, Data, Row
 from tfbig.cli.settings.tasks import ImageSettings
@@ -275,9 +275,7 @@ def _folder(settings: ImageSettings) -> Data:
     if settings.confine:
         splits.check_inside((folder / row["image"] for row in rows), (folder,))
     found = columns.labelled(rows, table, "image")
-    rows = found.rows
-    if "split" not in rows[0]:
-        rows = splits.split_rows(rows, settings.shares, settings.seed)
+    rows = drawn_splits.with_splits(found.rows, settings)
 
     def opened(split: str) -> ImageSet:
         chosen = splits.of_split(rows, split, table)
@@ -312,7 +310,8 @@ def _slides(settings: ImageSettings) -> Data:
 def _pictures(settings: ImageSettings) -> Data:
     """Read images in a folder for each class."""
     folder = Path(_data_folder(settings))
-    rows, names = class_folders.read(folder, settings.shares, settings.seed, settings.class_names)
+    rows, names = class_folders.read(folder, settings.seed, settings.class_names)
+    rows = drawn_splits.with_splits(rows, settings)
 
     def opened(split: str) -> ImageSet:
         chosen = splits.of_split(rows, split, folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,16 +11,14 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tfbig import sources
-from tfbig.cli.data import splits
+from tfbig.cli.data import drawn_splits, splits
 from tfbig.cli.data.slides_and_masks import MaskSource
 from tfbig.cli.data.splits import SPLITS, Data, Row
 from tfbig.cli.settings.instance_settings import InstanceSettings
 from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentationSettings
-from tfbig.cli.settings.yaml_flags import read_yaml
 from tfbig.data import epochs
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.errors import SourceError
-from tfbig.results import run_folder
 
 MaskedSettings: TypeAlias = PatchGDSegmentationSettings | InstanceSettings
 """Settings of a task on images with masks."""
@@ -80,7 +78,7 @@ def load(settings: MaskedSettings, open_row: Callable[[Path, Row, Any], Any] | N
     if settings.data is None:
         raise SourceError("--data FOLDER is missing: the folder of the images and their masks.")
     folder = Path(settings.data)
-    rows = _split(_rows(folder), settings)
+    rows = drawn_splits.with_splits([{"label": "0"} | row for row in _rows(folder)], settings)
     if settings.confine:
         splits.check_inside(
             (folder / row[key] for row in rows for key in ("image", "mask")), (folder,)
@@ -164,22 +162,6 @@ def _images(folder: Path) -> list[Path]:
     """Return the images of a folder by name; there are none if it does not exist."""
     files = folder.iterdir() if folder.is_dir() else ()
     return sorted(file for file in files if file.suffix.lower() in sources.SLIDE_SUFFIXES)
-
-
-def _split(rows: list[Row], settings: MaskedSettings) -> list[Row]:
-    """Return the rows with a split; in an evaluation of another folder without splits all are for testing."""
-    if "split" in rows[0]:
-        return rows
-    if settings.test_only and _other_folder(settings):
-        return [row | {"split": "test"} for row in rows]
-    labelled = [{"label": "0"} | row for row in rows]
-    return splits.split_rows(labelled, settings.shares, settings.seed)
-
-
-def _other_folder(settings: MaskedSettings) -> bool:
-    """Return whether an evaluated run was trained on another folder."""
-    config: Mapping[str, Any] = read_yaml(Path(settings.test_only or "") / run_folder.CONFIG)
-    return Path(config["data"]).resolve() != Path(settings.data or "").resolve()
 
 
 def _opened(

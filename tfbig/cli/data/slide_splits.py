@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfbig.cli import paths
-from tfbig.cli.data import cohort, slides_and_masks, splits
+from tfbig.cli.data import cohort, drawn_splits, slides_and_masks, splits
 from tfbig.cli.data.background import Masking
 from tfbig.cli.data.slides_and_masks import LabelledSlide
 from tfbig.cli.data.splits import SPLITS, Row
 from tfbig.cli.settings.tasks import SegmentationSettings
-from tfbig.cli.settings.yaml_flags import read_yaml
 from tfbig.errors import SourceError
-from tfbig.results import run_folder
 
 
 @dataclass(frozen=True)
@@ -65,9 +63,8 @@ def _of_folder(settings: SegmentationSettings) -> SlideSplits:
 
 def _evaluated(settings: SegmentationSettings) -> SlideSplits:
     """Return the slides of the folder for testing: of the one that the run was trained on, the last."""
-    config = read_yaml(Path(settings.test_only or "") / run_folder.CONFIG)
     slides, failed = slides_and_masks.open_slides(settings.data or "", masking=Masking.of(settings))
-    if Path(config["data"]).resolve() == Path(settings.data or "").resolve():
+    if not drawn_splits.is_other_data(settings):
         slides = slides[-1:]
     return SlideSplits((), (), tuple(slides), tuple(failed))
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tfbig import SourceError
 from tfbig.results import run_folder
-from tfbig.sources import Bag, Coords, Slide
+from tfbig.sources import Bag, Coords, Slide, csv_table
 
 SPLITS = ("train", "val", "test")
 Row: TypeAlias = dict[str, Any]
@@ -125,9 +125,6 @@ def _about_columns(row: Row) -> str:
     names = [name for name in row if name]
     if not names:
         return "Its first line is empty."
-    for mark, title in ((";", "semicolons"), ("\t", "tabs")):
-        if len(names) == 1 and mark in names[0]:
-            return f"Its columns are separated by {title}; save it with commas."
     return f"It has {', '.join(names)}. Rename or add columns."
 
 
@@ -219,11 +216,10 @@ def _csv_rows(path: Path, flag: str) -> list[Row]:
         SourceError: The file cannot be read, or is not text.
     """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            return [
-                {_stripped(name): _stripped(cell) for name, cell in row.items()}
-                for row in csv.DictReader(file)
-            ]
+        return [
+            {_stripped(name): _stripped(cell) for name, cell in row.items()}
+            for row in csv_table.read_rows(path)
+        ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SourceError(
             f"{path}: cannot be read as a CSV file in UTF-8 ({error}). Check {flag}."

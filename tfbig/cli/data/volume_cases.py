@@ -14,14 +14,12 @@ import tensorflow as tf
 
 from tfbig import sources
 from tfbig.cli import paths
-from tfbig.cli.data import nnunet, prepared_volumes, splits
+from tfbig.cli.data import drawn_splits, nnunet, prepared_volumes, splits
 from tfbig.cli.data.prepared_volumes import KnownLabels, Preparation
 from tfbig.cli.data.splits import SPLITS, Row
 from tfbig.cli.settings.choices import STORED
 from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSettings
-from tfbig.cli.settings.yaml_flags import read_yaml
 from tfbig.errors import SourceError
-from tfbig.results import run_folder
 from tfbig.sources import Volume
 from tfbig.sources.volumes.opening import title_of
 from tfbig.sources.volumes.views import PaddedVolume, check_same_grid
@@ -124,7 +122,8 @@ def load(settings: VolumeSegmentationSettings, stride: tuple[int, int, int]) -> 
     if settings.confine:
         files = (path for row in rows for path in (*row["images"], row["labels"]))
         splits.check_inside(files, (folder,))
-    rows = _split(rows, settings)
+    cases = [{**row, "label": "0", "case_id": row["name"]} for row in rows]
+    rows = drawn_splits.with_splits(cases, settings)
     wanted: Sequence[str] = _evaluated(rows) if settings.test_only else SPLITS
     preparation = _preparation(settings, rows, stride)
     opened: dict[str, tuple[LabelledVolume, ...]] = dict.fromkeys(SPLITS, ())
@@ -194,18 +193,6 @@ def _rows_of_table(table: Path) -> list[Row]:
 def _placed(table: Path, name: str) -> Path:
     """Return a path of a table: as it is, or if there is no such file, relative to the folder of the table."""
     return Path(name) if Path(name).exists() else table.parent / name
-
-
-def _split(rows: list[Row], settings: VolumeSegmentationSettings) -> list[Row]:
-    """Return the rows with a split; in an evaluation of another folder without splits all are for testing."""
-    if "split" in rows[0]:
-        return rows
-    if settings.test_only:
-        config = read_yaml(Path(settings.test_only) / run_folder.CONFIG)
-        if Path(config["data"]).resolve() != Path(settings.data or "").resolve():
-            return [row | {"split": "test"} for row in rows]
-    cases = [{**row, "label": "0", "case_id": row["name"]} for row in rows]
-    return splits.split_rows(cases, settings.shares, settings.seed)
 
 
 def _evaluated(rows: Sequence[Row]) -> tuple[str, ...]:

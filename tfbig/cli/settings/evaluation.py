@@ -18,9 +18,9 @@ from tfbig.errors import SourceError
 HELP = """usage: tfbig evaluate RUN [FLAGS]
 
 RUN is a run folder of train, or a folder of its --seeds or --folds, of which all are evaluated. FLAGS are flags of
-tfbig train; they win over --config, and that over the settings of the run. With another table, --data, all its slides
-are evaluated, or those with split "test" if it has a column split and --eval-split is not all, but never slides that
-the run was trained on. Results go to --out (default: RUN/evaluation-<date>-<time>). Example:
+tfbig train; they win over --config, and that over the settings of the run. With other data, --data, all its slides
+or images are evaluated, or those with split "test" if its table has a column split and --eval-split is not all, but
+never slides that the run was trained on. Results go to --out (default: RUN/evaluation-<date>-<time>). Example:
   tfbig evaluate runs/mine --data other/slides.csv --slides OTHER --out results"""
 DATA_SETTINGS = ("slides", "coords", "splits", "folds", "fold", "group")
 """Settings that belong to the data of the run, not to another --data."""

@@ -1,0 +1,46 @@
+"""Tables of people and spreadsheets."""
+
+import csv
+
+import pytest
+
+from tfbig.sources import csv_table
+
+ROWS = [{"slide_id": "a", "label": "no, none"}, {"slide_id": "b", "label": "1;2"}]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_separators(separator, encoding, tmp_path):
+    path = tmp_path / "table.csv"
+    with path.open("w", newline="", encoding=encoding) as file:
+        writer = csv.DictWriter(file, ROWS[0], delimiter=separator)
+        writer.writeheader()
+        writer.writerows(ROWS)
+    assert csv_table.read_rows(path) == ROWS
+
+
+def test_one_column(tmp_path):
+    (tmp_path / "a.csv").write_text("slide\na;b\n")
+    assert csv_table.read_rows(tmp_path / "a.csv") == [{"slide": "a;b"}]
+
+
+def test_rows_of_other_lengths(tmp_path):
+    (tmp_path / "a.csv").write_text("a;b\n1\n1;2;3\n")
+    assert csv_table.read_rows(tmp_path / "a.csv") == [
+        {"a": "1", "b": None},
+        {"a": "1", "b": "2", None: ["3"]},
+    ]
+
+
+def test_no_rows(tmp_path):
+    (tmp_path / "a.csv").write_text("")
+    assert csv_table.read_rows(tmp_path / "a.csv") == []
+
+
+def test_errors(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        csv_table.read_rows(tmp_path / "none.csv")
+    (tmp_path / "a.csv").write_bytes(b"a,b\n\xff,1\n")
+    with pytest.raises(UnicodeDecodeError):
+        csv_table.read_rows(tmp_path / "a.csv")
