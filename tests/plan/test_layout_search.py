@@ -47,7 +47,7 @@ def test_fewer_cuts_for_small_budget() -> None:
     assert "first/convolution" not in written(graph, tight)
 
 
-@pytest.mark.parametrize(("most", "counts"), [(0, []), (1, [1]), (3, [1, 2, 3]), (20, None)])
+@pytest.mark.parametrize(("most", "counts"), [(0, [0]), (1, [1]), (3, [1, 2, 3]), (20, None)])
 def test_counts(most: int, counts: list[int] | None) -> None:
     """Steps of one up to 16, of an eighth from there on."""
     counts = [*range(1, 17), 18, 20] if counts is None else counts

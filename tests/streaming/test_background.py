@@ -210,10 +210,11 @@ def deep() -> keras.Model:
 def test_replayed_tiles(skipping: Skipping, float64: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments are replayed, although there is memory for all images."""
 
-    def with_replays(pricing: Any, straight: Any) -> list[Any]:
+    def with_replays(pricing: Any, straight: Any) -> Any:
         problem = pricing.problem
-        layouts = [each for each in search._layouts(problem) if each.replays]
-        return [pricing.price(layout, problem.limits.device) for layout in layouts]
+        families = [each for each in search._families(problem) if each.replays]
+        plans = search._priced(pricing, (layout for each in families for layout in each.layouts))
+        return search._choose(list(plans))
 
     monkeypatch.setattr(search, "_on_host", with_replays)
     sources, pixels = slides([mask_of((160, 150), 1, side=60)])

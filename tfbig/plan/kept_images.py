@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -107,22 +107,12 @@ def _least_seconds(plan: Plan, device: int | np.ndarray) -> float:
         plan: The plan without kept images.
         device: Bytes that the device has for images, at every moment.
     """
-    line, sizes, rates = plan.timeline, plan.image_bytes, plan.rates
+    line, rates = plan.timeline, plan.rates
     everything = frozenset(store.value for store in line.spans)
     work = replace(plan, layout=replace(plan.layout, kept=everything)).seconds
     room = np.maximum(device, 0) + max(placement.room(plan), 0)
-    excess = line.live_bytes(line.spans, sizes) - room
-    worst = int(excess.argmax())
-    touches = Counter(store for moment in line.moments for store in moment.touched)
-    moved, left = 0, excess[worst]
-    for count, size in sorted(
-        (touches[s], sizes[s.value]) for s, (a, b) in line.spans.items() if a <= worst <= b
-    ):
-        if left <= 0:
-            break
-        moved += count * min(size, left)
-        left -= size
-    return float(max(work + moved / rates.mapped, moved / rates.disk))
+    moved = placement.least_moved(plan, tuple(line.spans), room)
+    return max(work + moved / rates.mapped, moved / rates.disk)
 
 
 def _fitting(whole: Plan, order: Sequence[int]) -> frozenset[int]:
@@ -139,9 +129,12 @@ def _fitting(whole: Plan, order: Sequence[int]) -> frozenset[int]:
     free = whole.allowed.device - _strip_bytes(whole)
     selected = set()
     for value in order:
-        image_bytes = line.live_bytes(stores[value], sizes)
-        if (image_bytes <= free).all():
-            free -= image_bytes
+        left = free.copy()
+        for store in stores[value]:
+            first, last = line.spans[store]
+            left[first : last + 1] -= sizes[value]
+        if (left >= 0).all():
+            free = left
             selected.add(value)
     return frozenset(selected)
 

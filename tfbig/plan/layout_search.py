@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,14 +21,40 @@ from tfbig.plan.sweeps import (
 )
 
 
-def layouts_storing_less(
+class Family(NamedTuple):
+    """Layouts with the same sweeps, which differ in the number of segments that are replayed.
+
+    Attributes:
+        sweeps: The sweeps of all its layouts.
+        replays: Replays from the best to the worst; each layout has the first of them.
+    """
+
+    sweeps: tuple[Sweep, ...]
+    replays: tuple[Sweep, ...] = ()
+
+    @property
+    def layouts(self) -> Iterator[Layout]:
+        """All layouts, by increasing number of replays."""
+        return map(self._with, _counts(len(self.replays)))
+
+    @property
+    def some(self) -> Iterator[Layout]:
+        """Layouts with a third, two thirds and all of the replays."""
+        count = len(self.replays)
+        return map(self._with, sorted({-(-count // 3), -(-2 * count // 3), count}))
+
+    def _with(self, count: int) -> Layout:
+        return Layout(self.sweeps, self.replays[:count])
+
+
+def families_storing_less(
     graph: Graph,
     cuts: frozenset[int],
     stored: Mapping[int, int],
     worth: Callable[[Sweep], float],
     effort: Callable[[Node], int],
-) -> Iterator[Layout]:
-    """Yield layouts that store less and less.
+) -> Iterator[Family]:
+    """Yield families of layouts that store less and less.
 
     They have fewer and fewer cut points, or rematerialise more and more images within the strip. Each is combined
     with segments of several lengths, and an increasing number of replayed segments.
@@ -40,19 +67,19 @@ def layouts_storing_less(
         effort: Operations of a node.
 
     Yields:
-        The layouts.
+        The families, those with the same sweeps one after the other; the first of them has no replays.
     """
     ways = [(some, frozenset[int]()) for some in _fewer_cuts(graph, cuts, stored)]
     ways += [(cuts, remat) for remat in _remats(graph, cuts, stored, effort)]
     for some, remat in ways:
         for depth in (REMAT_DEPTH, SHORT_DEPTH):
-            sweeps = schedule(graph, some, depth, remat)
-            yield Layout(tuple(sweeps))
+            sweeps = tuple(schedule(graph, some, depth, remat))
+            yield Family(sweeps)
             for way in replay_segments.partitions(graph, sweeps, stored):
                 segments = [replay_segments.replay(graph, sweeps, segment) for segment in way[:-1]]
                 replays = sorted((s for s in segments if s is not None), key=worth, reverse=True)
-                for count in _counts(len(replays)):
-                    yield Layout(tuple(sweeps), tuple(replays[:count]))
+                if replays:
+                    yield Family(sweeps, tuple(replays))
 
 
 def with_remat(
@@ -79,8 +106,8 @@ def with_remat(
 
 def with_fewer_cuts(
     graph: Graph, cuts: frozenset[int], stored: Mapping[int, int]
-) -> Iterator[Layout]:
-    """Yield layouts of a prediction that store less and less: those with fewer and fewer cut points.
+) -> Iterator[Family]:
+    """Yield layouts of a prediction that store less and less, each a family: with fewer and fewer cut points.
 
     Args:
         graph: The graph to run.
@@ -88,11 +115,11 @@ def with_fewer_cuts(
         stored: Bytes of every image.
 
     Yields:
-        The layouts.
+        The families.
     """
     for some in _fewer_cuts(graph, cuts, stored):
         if some != cuts:
-            yield Layout(tuple(schedule(graph, some)))
+            yield Family(tuple(schedule(graph, some)))
 
 
 def _remats(
@@ -127,13 +154,12 @@ def _is_independent(index: NodeIndex, value: int, written: set[int], remat: set[
 
 
 def _counts(most: int) -> Iterator[int]:
-    """Yield 1, 2, ... up to `most`, in steps of an eighth of the number."""
+    """Yield 1, 2, ... up to `most`, in steps of an eighth of the number; 0 alone if `most` is 0."""
     count = 1
     while count < most:
         yield count
         count += max(count // 8, 1)
-    if most:
-        yield most
+    yield most
 
 
 def _fewer_cuts(
@@ -178,12 +204,7 @@ def to_spill(
         (s for s in timeline.spans if s.value not in kept), key=lambda s: -sizes[s.value]
     )
     first, last = np.array([timeline.spans[s] for s in stores], np.int64).reshape(-1, 2).T
-    touches = np.zeros(len(stores), np.int64)
-    place = {s: i for i, s in enumerate(stores)}
-    for moment in timeline.moments:
-        for store in moment.touched:
-            if store in place:
-                touches[place[store]] += 1
+    touches = np.array([timeline.times_touched[s] for s in stores], np.int64)
     bytes_of = np.array([sizes[s.value] for s in stores], np.int64)
     live = timeline.live_bytes(stores, sizes)
     in_memory, spilled = np.ones(len(stores), bool), list[int]()

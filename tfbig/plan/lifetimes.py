@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tfbig.network.graph import Graph
 from tfbig.plan import replay_segments
@@ -48,6 +50,24 @@ class Timeline:
 
     moments: tuple[Moment, ...]
     spans: Mapping[Store, Span]
+
+    @cached_property
+    def stores(self) -> tuple[Store, ...]:
+        """Everything that a moment reads or writes, also gradients that nothing made, in the order of `touches`."""
+        return tuple(dict.fromkeys(store for moment in self.moments for store in moment.touched))
+
+    @cached_property
+    def times_touched(self) -> Mapping[Store, int]:
+        """Number of times that each store is read or written."""
+        return Counter(store for moment in self.moments for store in moment.touched)
+
+    @cached_property
+    def touches(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Position of the moment, and index of the store, of everything that a moment reads or writes."""
+        index = {store: number for number, store in enumerate(self.stores)}
+        pairs = [(n, index[s]) for n, moment in enumerate(self.moments) for s in moment.touched]
+        moments, stores = np.array(pairs, np.int64).reshape(-1, 2).T
+        return moments, stores
 
     def live_bytes(self, stores: Iterable[Store], sizes: Mapping[int, int]) -> np.ndarray:
         """Return the bytes of some stores at every moment.
@@ -211,7 +231,8 @@ def place(spans: Mapping[Store, Span], sizes: Mapping[int, int]) -> dict[Store, 
             if since <= last and first <= until:
                 if start - free >= size:
                     break
-                free = max(free, stop)
+                if stop > free:
+                    free = stop
         insort(used, (free, free + size, first, last))
         places[store] = free
     return places

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
+from typing import Any
+
+import numpy.typing as npt
 
 from tfbig.plan import layout_search, lifetimes
 from tfbig.plan.plan import Plan
+from tfbig.plan.sweeps import Store
 
 TRIALS = 6
 """Most attempts to spill: gaps between stores, and rows of files in memory, require a little more each time."""
@@ -81,6 +86,29 @@ def live_bytes(plan: Plan) -> int:
     return int(plan.timeline.live_bytes(stores, plan.image_bytes).max(initial=0))
 
 
+def least_moved(plan: Plan, stores: Sequence[Store], room: npt.NDArray[Any] | float) -> float:
+    """Return the fewest bytes that a step moves to and from disk for those of some stores that have no room.
+
+    At the moment that exceeds the room most, stores are moved that are read and written the fewest times.
+
+    Args:
+        plan: The plan.
+        stores: The stores.
+        room: Bytes of memory for them, at every moment.
+    """
+    line, sizes = plan.timeline, plan.image_bytes
+    excess = line.live_bytes(stores, sizes) - room
+    worst = int(excess.argmax())
+    alive = [s for s in stores if line.spans[s][0] <= worst <= line.spans[s][1]]
+    moved, left = 0.0, float(excess[worst])
+    for count, size in sorted((line.times_touched[s], sizes[s.value]) for s in alive):
+        if left <= 0:
+            break
+        moved += count * min(size, left)
+        left -= size
+    return moved
+
+
 def other_host_bytes(plan: Plan) -> int:
     """Return the bytes of the host limit that are not stores.
 
@@ -96,6 +124,13 @@ def other_host_bytes(plan: Plan) -> int:
 def _spill(plan: Plan, most: float) -> Plan | None:
     """Spill stores to disk until host memory fits; None if the disk is too small, or a step takes `most` seconds."""
     limit = room(plan)
+    if live_bytes(plan) - max(limit, 0) > plan.allowed.disk:
+        return None
+    stores = [s for s in plan.timeline.spans if plan.layout.where(s) == "host"]
+    moved, rates = least_moved(plan, stores, max(limit, 0)), plan.rates
+    slower = max(1 / rates.mapped - 1 / rates.copies, 0)
+    if max(plan.seconds + moved * slower, moved / rates.disk) >= most:
+        return None
     for _ in range(TRIALS):
         trial = _spilling(plan, max(limit, 0))
         if trial.seconds >= most:

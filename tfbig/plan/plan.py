@@ -8,6 +8,8 @@ from functools import cached_property
 from math import ceil, prod
 from typing import NamedTuple
 
+import numpy as np
+
 from tfbig.network.graph import AT_ONCE
 from tfbig.plan.activity import Visits
 from tfbig.plan.lifetimes import Moment, Timeline
@@ -179,7 +181,9 @@ class Plan:
     @cached_property
     def mapped_bytes(self) -> int:
         """Bytes of files in memory at once: rows of the current strips, of the one before and of the one after."""
-        return max((_mapped_bytes(self, m) for m in self.timeline.moments), default=0)
+        if not self.layout.spilled:
+            return 0
+        return max(_mapped_bytes(self, moment) for moment in self.timeline.moments)
 
     @property
     def peak_bytes(self) -> int:
@@ -195,17 +199,23 @@ class Plan:
     @property
     def operations(self) -> int:
         """Floating-point operations of a step; a backward pass counts as two forward passes and what it recomputes."""
-        return sum(_work(self, m).operations for m in self.timeline.moments)
+        return sum(work.operations for work in self.work)
 
     @property
     def moved_bytes(self) -> int:
         """Bytes read from and written to stores in a step."""
-        return sum(_work(self, m).moved_bytes for m in self.timeline.moments)
+        return sum(work.moved_bytes for work in self.work)
 
     @cached_property
     def seconds(self) -> float:
         """Predicted seconds of a step."""
-        return sum(_work(self, m).seconds for m in self.timeline.moments)
+        return sum(work.seconds for work in self.work)
+
+    @cached_property
+    def work(self) -> tuple[Work, ...]:
+        """Work of each moment of the timeline."""
+        moved = _moved_bytes(self)
+        return tuple(_work(self, *each) for each in zip(self.timeline.moments, *moved, strict=True))
 
     @property
     def exact_operations(self) -> int:
@@ -266,7 +276,7 @@ class Plan:
         return "\n".join(lines)
 
 
-class _Work(NamedTuple):
+class Work(NamedTuple):
     """Work of one moment of a step.
 
     Args:
@@ -280,25 +290,30 @@ class _Work(NamedTuple):
     seconds: float
 
 
-def _work(plan: Plan, moment: Moment) -> _Work:
+def _work(plan: Plan, moment: Moment, host: int, disk: int) -> Work:
+    """Return the work of a moment that moves some bytes to and from host memory and disk."""
     cost, passes, rates = plan.cost_of(moment), _PASSES[moment.what], plan.rates
     recomputed = cost.recomputed_operations if moment.what == "backward" else 0
     operations = passes * cost.operations + recomputed
-    host, disk = _moved_bytes(plan, moment)
     # The system reads files ahead and writes them later; its work on their pages still takes time (`mapped`).
     work = operations / rates.operations
     work += passes * (cost.made_bytes / rates.passes + cost.starts * START_SECONDS)
     copies = host / rates.copies + disk / rates.mapped
-    return _Work(operations, host + disk, max(work + copies, disk / rates.disk))
+    return Work(operations, host + disk, max(work + copies, disk / rates.disk))
 
 
-def _moved_bytes(plan: Plan, moment: Moment) -> tuple[int, int]:
-    """Return the bytes moved to and from host memory, images from outside included, and the scratch file."""
-    external = sum(plan.image_bytes[v] for v in moment.external)
-    moved = {"device": 0, "host": external, "disk": 0}
-    for store in moment.touched:
-        moved[plan.layout.where(store)] += plan.image_bytes[store.value]
-    return moved["host"], moved["disk"]
+def _moved_bytes(plan: Plan) -> tuple[list[int], list[int]]:
+    """Return the bytes moved at each moment to and from host memory, images from outside included, and the file."""
+    line, sizes = plan.timeline, plan.image_bytes
+    places = ("host", "disk", "device")
+    where = np.array([places.index(plan.layout.where(s)) for s in line.stores], np.int64)
+    bytes_of = np.array([sizes[s.value] for s in line.stores], np.int64)
+    moments, stores = line.touches
+    moved = np.zeros((len(places), len(line.moments)), np.int64)
+    np.add.at(moved, (where[stores], moments), bytes_of[stores])
+    moved[0] += [sum(sizes[v] for v in moment.external) for moment in line.moments]
+    host, disk, _ = moved.tolist()
+    return host, disk
 
 
 def _mapped_bytes(plan: Plan, moment: Moment) -> int:
@@ -311,8 +326,8 @@ def _mapped_bytes(plan: Plan, moment: Moment) -> int:
 def _line(plan: Plan, sweep: Sweep, cost: SweepCost) -> str:
     """Return the line of a sweep in the table of a plan."""
     work = [
-        _work(plan, m)
-        for m in plan.timeline.moments
+        each
+        for m, each in zip(plan.timeline.moments, plan.work, strict=True)
         if m.sweep == sweep.index and (m.what == "replay") == sweep.is_replay
     ]
     stores, where = _written_stores(plan, sweep), plan.layout.where

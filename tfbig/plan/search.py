@@ -4,11 +4,14 @@ candidates   layouts that store every image, or fewer, or keep them on the devic
 price        strips, bytes and seconds of each                                       (`pricing`)
 place        addresses; stores are spilled where host memory is too small            (`placement`)
 choose       the fastest that fits, or an error that says what is needed              (`refusals`)
+
+Deep networks have thousands of layouts. They come in families, see `layout_search.Family`: a few layouts of each family
+are tried, then all layouts with the sweeps of the best one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -19,6 +22,7 @@ from tfbig.network.graph import Node
 from tfbig.plan import kept_images, layout_search, placement, plain_model, refusals
 from tfbig.plan.activity import Activity
 from tfbig.plan.cost import operations_of
+from tfbig.plan.layout_search import Family
 from tfbig.plan.plan import Plan
 from tfbig.plan.prepared_graph import operations_of_node
 from tfbig.plan.pricing import Pricing, Problem
@@ -80,8 +84,8 @@ def _everywhere(problem: Problem) -> Plan:
         straight = pricing.price(prepared.straight, problem.limits.device)
     except BudgetError as error:
         raise refusals.device(pricing, error) from None
-    candidates = _on_accelerator if prepared.options.keeps else _on_host
-    return _choose(problem, candidates(pricing, straight))
+    search = _on_accelerator if prepared.options.keeps else _on_host
+    return search(pricing, straight)
 
 
 def _skipping(problem: Problem, activity: Activity) -> Plan | None:
@@ -91,7 +95,7 @@ def _skipping(problem: Problem, activity: Activity) -> Plan | None:
     pricing = Pricing(problem, activity=activity)
     with suppress(BudgetError):
         straight = pricing.price(problem.prepared.straight, problem.limits.device)
-        return _with_visits(_choose(problem, _on_host(pricing, straight)), activity)
+        return _with_visits(_on_host(pricing, straight), activity)
     return None
 
 
@@ -160,33 +164,60 @@ def _with_skipping_layout(problem: Problem, layout: Layout) -> Plan:
     return plan
 
 
-def _on_host(pricing: Pricing, straight: Plan) -> list[Plan]:
-    """Return the plan that stores every image; and plans that store less, if that one does not fit."""
-    problem, plans = pricing.problem, [straight]
-    if not placement.fits(placement.place(straight)):
-        for layout in _layouts(problem):
-            with suppress(BudgetError):  # the strips of a sweep with many layers may be too large
-                plans.append(pricing.price(layout, problem.limits.device))
-    return plans
+def _on_host(pricing: Pricing, straight: Plan) -> Plan:
+    """Return the fastest plan that fits: the one that stores every image, or else one that stores less.
+
+    Raises:
+        BudgetError: None fits.
+    """
+    if placement.fits(placed := placement.place(straight)):
+        return placed
+    families = list(_families(pricing.problem))
+    plans = [straight, *_priced(pricing, chain.from_iterable(each.some for each in families))]
+    plans += _priced(pricing, _alike(families, _choose(plans)))
+    if (best := _choose(plans)) is None:
+        raise _host_error(pricing.problem, _smallest(plans))
+    return best
 
 
-def _on_accelerator(pricing: Pricing, straight: Plan) -> list[Plan]:
-    """Return plans of several strip heights that keep images on the device or rematerialise them.
+def _on_accelerator(pricing: Pricing, straight: Plan) -> Plan:
+    """Return the fastest plan that fits; plans keep images on the device, or rematerialise them.
 
-    The search ends where no further plan could be much faster. If a plan fits, only the fastest is returned.
+    Several heights of strips are tried for each layout. The search ends where no further plan could be much faster.
+
+    Raises:
+        BudgetError: None fits.
     """
     prepared, plans = pricing.problem.prepared, list[Plan]()
-    best: Plan | None = None
-    most, enough = inf, GOOD_ENOUGH * kept_images.keep_all(prepared, straight).seconds
-    for layout in chain([straight.layout], _layouts(pricing.problem)):
-        if most <= enough:
-            break
+    enough = GOOD_ENOUGH * kept_images.keep_all(prepared, straight).seconds
+
+    def best_of(layouts: Iterable[Layout], best: Plan | None = None) -> Plan | None:
+        """Return the fastest plan that fits, of those of some layouts and the best one so far."""
+        for layout in layouts:
+            most = inf if best is None else best.seconds
+            if most <= enough:
+                break
+            with suppress(BudgetError):
+                for plan in kept_images.candidates(prepared, _heights(pricing, layout), most):
+                    plans.append(plan)
+                    best = placement.fit(plan, inf if best is None else best.seconds) or best
+        return best
+
+    best = best_of(chain([straight.layout], _with_remat(pricing.problem)))
+    if best is None or best.seconds > enough:
+        families = list(_families(pricing.problem))
+        best = best_of(chain.from_iterable(each.some for each in families), best)
+        best = best_of(_alike(families, best), best)
+    if best is None:
+        raise _host_error(pricing.problem, _smallest(plans))
+    return best
+
+
+def _priced(pricing: Pricing, layouts: Iterable[Layout]) -> Iterator[Plan]:
+    """Yield the plans of some layouts; the strips of a sweep with many layers may be too large for the device."""
+    for layout in layouts:
         with suppress(BudgetError):
-            for plan in kept_images.candidates(prepared, _heights(pricing, layout), most):
-                plans.append(plan)
-                if placed := placement.fit(plan, most):
-                    best, most = placed, placed.seconds
-    return plans if best is None else [best]
+            yield pricing.price(layout, pricing.problem.limits.device)
 
 
 def _heights(pricing: Pricing, layout: Layout) -> Iterator[Plan]:
@@ -202,8 +233,8 @@ def _heights(pricing: Pricing, layout: Layout) -> Iterator[Plan]:
             yield pricing.price(layout, device // divisor)
 
 
-def _layouts(problem: Problem) -> Iterator[Layout]:
-    """Yield layouts that store less; on an accelerator, those that may be faster come first."""
+def _families(problem: Problem) -> Iterator[Family]:
+    """Yield families of layouts that store less."""
     prepared, stored = problem.prepared, problem.image_bytes
 
     def worth(replay: Sweep) -> float:
@@ -212,27 +243,41 @@ def _layouts(problem: Problem) -> Iterator[Layout]:
         operations, *_ = operations_of(replay, problem.batch, problem.extents, pixels)
         return sum(stored[v] for v in replay.writes) / max(operations, 1)
 
-    def effort(node: Node) -> int:
-        return operations_of_node(node, problem.batch, problem.extents)
+    graph, cuts, effort = prepared.graph, prepared.cuts, _effort(problem)
+    if prepared.options.training:
+        return layout_search.families_storing_less(graph, cuts, stored, worth, effort)
+    return layout_search.with_fewer_cuts(graph, cuts, stored)
 
-    graph, cuts = prepared.graph, prepared.cuts
+
+def _with_remat(problem: Problem) -> Iterator[Layout]:
+    """Yield layouts of a training step on an accelerator that are faster where copies are slow."""
+    prepared = problem.prepared
     if not prepared.options.training:
-        yield from layout_search.with_fewer_cuts(graph, cuts, stored)
-        return
-    if prepared.options.keeps:
-        yield from layout_search.with_remat(graph, cuts, stored, effort)
-    yield from layout_search.layouts_storing_less(graph, cuts, stored, worth, effort)
+        return iter(())
+    return layout_search.with_remat(
+        prepared.graph, prepared.cuts, problem.image_bytes, _effort(problem)
+    )
 
 
-def _choose(problem: Problem, plans: list[Plan]) -> Plan:
+def _effort(problem: Problem) -> Callable[[Node], int]:
+    """Return the function from a node to its operations."""
+    return lambda node: operations_of_node(node, problem.batch, problem.extents)
+
+
+def _alike(families: Sequence[Family], best: Plan | None) -> Iterator[Layout]:
+    """Yield all layouts of the families with the sweeps of a plan; without a plan, of all families."""
+    for family in families:
+        if best is None or family.sweeps == best.sweeps:
+            yield from family.layouts
+
+
+def _choose(plans: Sequence[Plan]) -> Plan | None:
     """Return the fastest plan that fits, after spilling what it has to; to spill makes no plan faster."""
     best = None
     for plan in sorted(plans, key=lambda p: p.seconds):
         if best is not None and plan.seconds >= best.seconds:
             return best
         best = placement.fit(plan, inf if best is None else best.seconds) or best
-    if best is None:
-        raise _host_error(problem, _smallest(plans))
     return best
 
 
