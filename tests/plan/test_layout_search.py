@@ -54,6 +54,26 @@ def test_counts(most: int, counts: list[int] | None) -> None:
     assert list(layout_search._counts(most)) == counts
 
 
+def test_family() -> None:
+    """Layouts have a growing number of the same replays; a few of them stand for all."""
+    graph = deep_graph(12)
+    stored = {v: 4 * prod(e) for v, e in graph.extents(squares(graph, 64)).items()}
+    families = list(
+        layout_search.families_storing_less(
+            graph, frozenset(), stored, lambda replay: len(replay.nodes), lambda node: 1
+        )
+    )
+    longest = max(families, key=lambda family: len(family.replays))
+    every, some = list(longest.layouts), list(longest.some)
+    assert [len(layout.replays) for layout in every] == [*range(1, len(longest.replays) + 1)]
+    assert len(longest.replays) == 5
+    assert [len(layout.replays) for layout in some] == [2, 4, 5]
+    for layout in (*every, *some):
+        assert layout.sweeps == longest.sweeps
+        assert layout.replays == longest.replays[: len(layout.replays)]
+    assert [family.replays for family in families].count(()) == len({f.sweeps for f in families})
+
+
 def images(*numbers: int) -> list[Store]:
     return [Store("image", n) for n in numbers]
 

@@ -16,6 +16,7 @@ from samples import ROOT
 
 from tfbig.network import keras_reader, losses, phase_layout
 from tfbig.network.graph import Graph
+from tfbig.plan import layout_search
 from tfbig.plan.plan import Rates
 from tfbig.plan.strip_search import images_with_gradient
 from tfbig.plan.sweeps import schedule
@@ -81,6 +82,30 @@ def test_more_device_memory_is_never_slower(share: float) -> None:
     assert seconds(1.25 * share) <= 1.02 * seconds(share)
     assert seconds(share) <= seconds(share, keeps=False)
     assert seconds(share) <= seconds(share, host=stored)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("share", [0.8, 0.5, 0.3])
+def test_some_layouts_of_each_family_suffice(
+    keeps: bool, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is as fast as the fastest of all layouts, but for a few percent."""
+    graph = deep_graph(36)
+    sizes = squares(graph, 512)
+    rates = Rates(operations=1e13, passes=1e12, copies=1e10)
+    free = make_planner(graph, PLENTY).plan(1, sizes)
+    limits = {"host_bytes": int(share * free.projected.host), "disk_bytes": PLENTY}
+
+    def seconds() -> float:
+        device = free.projected.host // 20
+        return (
+            make_planner(graph, device, rates=rates, keeps=keeps, **limits).plan(1, sizes).seconds
+        )
+
+    found = seconds()
+    monkeypatch.setattr(layout_search.Family, "some", layout_search.Family.layouts)
+    assert seconds() <= found <= 1.03 * seconds()
 
 
 @pytest.fixture

@@ -71,9 +71,13 @@ def families_storing_less(
     """
     ways = [(some, frozenset[int]()) for some in _fewer_cuts(graph, cuts, stored)]
     ways += [(cuts, remat) for remat in _remats(graph, cuts, stored, effort)]
+    known: list[tuple[Sweep, ...]] = []
     for some, remat in ways:
         for depth in (REMAT_DEPTH, SHORT_DEPTH):
             sweeps = tuple(schedule(graph, some, depth, remat))
+            if sweeps in known:
+                continue
+            known.append(sweeps)
             yield Family(sweeps)
             for way in replay_segments.partitions(graph, sweeps, stored):
                 segments = [replay_segments.replay(graph, sweeps, segment) for segment in way[:-1]]

@@ -134,7 +134,7 @@ def _page(place: Path, config: Sequence[Path], max_views: int) -> str:
         title=place.resolve().name,
         style=_asset("report.css"),
         scripts=scripts,
-        about=_about(metrics, versions),
+        about=_about(place, metrics, versions),
         sections=list(_sections(place, metrics, versions, config, max_views)),
     )
 
@@ -176,24 +176,32 @@ def _sections(
         yield _facts("Versions", versions)
 
 
-def _about(metrics: Mapping[str, Any], versions: Mapping[str, Any]) -> str:
+def _about(place: Path, metrics: Mapping[str, Any], versions: Mapping[str, Any]) -> str:
     """Return the line under the title."""
-    words = [f"mode {metrics['mode']}"] if "mode" in metrics else []
-    words += [f"{metrics['epochs']} epochs"] if "epochs" in metrics else []
+    task = _run_settings(place).get("task")
+    words = [f"task {task}"] if task else []
+    words += [f"mode {metrics['mode']}"] if "mode" in metrics else []
+    if epochs := metrics.get("epochs"):
+        words.append("1 epoch" if epochs == 1 else f"{epochs} epochs")
     words += [f"tfbig {versions['tfbig']}, {versions['time']}"] if versions else []
     return "; ".join(words)
 
 
 def _about_data(place: Path, metrics: Mapping[str, Any]) -> str:
     """Return which items the results of a training run are of, and how many it had; nothing for other runs."""
-    config = place / run_folder.CONFIG
-    settings = run_folder.read_yaml(config) if config.exists() else {}
+    settings = _run_settings(place)
     is_judged = any(name.startswith(("test_", "val_")) for name in metrics)
     if "task" not in settings or settings.get("test_only") or not is_judged:
         return ""
     about = shown.about_results(metrics, '"test"', '"val"')
     slides = shown.slides(place)
     return f"{about} Slides: {slides}." if slides else about
+
+
+def _run_settings(place: Path) -> dict[str, Any]:
+    """Return the settings of a run of train; none of other folders."""
+    config = place / run_folder.CONFIG
+    return run_folder.read_yaml(config) if config.exists() else {}
 
 
 def _results(
