@@ -121,6 +121,22 @@ def test_tables_of_slides(slides, tmp_path, capsys):
     assert f"{table}: line 1: has no column 'slide_id'" in capsys.readouterr().err
 
 
+def test_the_same_reason_is_printed_once(slides, tmp_path, capsys):
+    """It is saved for each slide."""
+    names = ["a.tif", "b.tif", "c.tif"]
+    for name in names:
+        write_square(slides / name, resolution=(1, 1), resolutionunit="NONE")
+    command = ["tile", *(str(slides / name) for name in names), "--out", str(tmp_path / "out")]
+    assert main(command) == 3
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"failed: {slides / 'a.tif'}: does not specify its pixel size")
+    assert [line.partition("tif: ")[2] for line in others[:2]] == [
+        f"the same as {slides / 'a.tif'}"
+    ] * 2
+    reasons = {row["reason"] for row in failures(tmp_path / "out")}
+    assert len(reasons) == 1 and "the same" not in reasons.pop()
+
+
 def test_preparation_that_fails_ends_the_command(slides, tmp_path):
     """It is not called if there is nothing to do."""
 

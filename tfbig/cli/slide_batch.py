@@ -151,14 +151,17 @@ def _in_turn(
 def _report_outcomes(
     outcomes: Iterator[tuple[Path, Outcome]], count: int, settings: BatchSettings
 ) -> int:
-    """Print and save the outcome of every slide, and return how many failed."""
+    """Print and save the outcome of every slide, and return how many failed; the same reason is printed once."""
     failed, quiet = 0, settings.quiet or not sys.stderr.isatty()
+    first: dict[str, Path] = {}
     for path, outcome in tqdm(outcomes, total=count, unit="slide", disable=quiet):
         failed += outcome.reason is not None
         if outcome.reason is None:
             _print(f"{outcome.line} ({outcome.seconds:.1f} s)", sys.stdout, quiet)
         else:
-            _print(f"failed: {_printable(path)}: {outcome.reason}", sys.stderr, quiet)
+            same = first.setdefault(outcome.reason, path)
+            reason = outcome.reason if same == path else f"the same as {_printable(same)}"
+            _print(f"failed: {_printable(path)}: {reason}", sys.stderr, quiet)
         if not settings.dry_run:
             _save_failure(Path(settings.out), _printable(path), outcome.reason)
     return failed
