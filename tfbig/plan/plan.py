@@ -199,23 +199,17 @@ class Plan:
     @property
     def operations(self) -> int:
         """Floating-point operations of a step; a backward pass counts as two forward passes and what it recomputes."""
-        return sum(work.operations for work in self.work)
+        return sum(work.operations for work in _work(self))
 
     @property
     def moved_bytes(self) -> int:
         """Bytes read from and written to stores in a step."""
-        return sum(work.moved_bytes for work in self.work)
+        return sum(work.moved_bytes for work in _work(self))
 
     @cached_property
     def seconds(self) -> float:
         """Predicted seconds of a step."""
-        return sum(work.seconds for work in self.work)
-
-    @cached_property
-    def work(self) -> tuple[Work, ...]:
-        """Work of each moment of the timeline."""
-        moved = _moved_bytes(self)
-        return tuple(_work(self, *each) for each in zip(self.timeline.moments, *moved, strict=True))
+        return sum(work.seconds for work in _work(self))
 
     @property
     def exact_operations(self) -> int:
@@ -276,7 +270,7 @@ class Plan:
         return "\n".join(lines)
 
 
-class Work(NamedTuple):
+class _Work(NamedTuple):
     """Work of one moment of a step.
 
     Args:
@@ -290,7 +284,13 @@ class Work(NamedTuple):
     seconds: float
 
 
-def _work(plan: Plan, moment: Moment, host: int, disk: int) -> Work:
+def _work(plan: Plan) -> list[_Work]:
+    """Return the work of each moment of a step."""
+    moved = _moved_bytes(plan)
+    return [_work_at(plan, *each) for each in zip(plan.timeline.moments, *moved, strict=True)]
+
+
+def _work_at(plan: Plan, moment: Moment, host: int, disk: int) -> _Work:
     """Return the work of a moment that moves some bytes to and from host memory and disk."""
     cost, passes, rates = plan.cost_of(moment), _PASSES[moment.what], plan.rates
     recomputed = cost.recomputed_operations if moment.what == "backward" else 0
@@ -299,7 +299,7 @@ def _work(plan: Plan, moment: Moment, host: int, disk: int) -> Work:
     work = operations / rates.operations
     work += passes * (cost.made_bytes / rates.passes + cost.starts * START_SECONDS)
     copies = host / rates.copies + disk / rates.mapped
-    return Work(operations, host + disk, max(work + copies, disk / rates.disk))
+    return _Work(operations, host + disk, max(work + copies, disk / rates.disk))
 
 
 def _moved_bytes(plan: Plan) -> tuple[list[int], list[int]]:
@@ -327,7 +327,7 @@ def _line(plan: Plan, sweep: Sweep, cost: SweepCost) -> str:
     """Return the line of a sweep in the table of a plan."""
     work = [
         each
-        for m, each in zip(plan.timeline.moments, plan.work, strict=True)
+        for m, each in zip(plan.timeline.moments, _work(plan), strict=True)
         if m.sweep == sweep.index and (m.what == "replay") == sweep.is_replay
     ]
     stores, where = _written_stores(plan, sweep), plan.layout.where

@@ -105,7 +105,7 @@ def test_class_names_of_a_run(cohort_data):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("s0,red\ns2,purple\ns0,purple", "slide s0 is in lines 2 and 4"),
+        ("s0,red\ns2,purple\ns0,purple", "slide s0 is in line 2 and line 4"),
         ("s0,red\ns2,", "line 3: has no label"),
         ("s0,red\ns2,red", "has only one label: red"),
         ("s0,red\ns2,1", r"line 3: label '1', but line 2 has 'red'; expected names, or numbers"),
@@ -119,6 +119,36 @@ def test_suspicious_tables(lines, message, cohort_data):
     table.write_text(f"slide_id,label\n{lines}\n")
     with pytest.raises(SourceError, match=message):
         cohort.read(cohort_settings(table))
+
+
+def test_folders_of_classes(tmp_path, capsys):
+    """Without a table, slides in a folder for each class are labelled by it; results and empty folders do not count."""
+    for name in ("purple/s0.tif", "purple/deep/s2.tif", "red/s1.tif", "old/o.tif"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write_cohort_slide(tmp_path / name, (130, 70, 160))
+    (tmp_path / "old/predict.yaml").touch()
+    (tmp_path / "empty").mkdir()
+    slides = cohort.read(cohort_settings(tmp_path, class_names=None))
+    assert slides.classes == ("purple", "red")
+    found = {row["slide_id"]: (row["label"], row["path"]) for row in slides.rows}
+    assert found == {
+        "s0": (0, tmp_path / "purple/s0.tif"),
+        "s1": (1, tmp_path / "red/s1.tif"),
+        "s2": (0, tmp_path / "purple/deep/s2.tif"),
+    }
+    assert capsys.readouterr().out == f"classes are the folders purple, red in {tmp_path}\n"
+    write_cohort_slide(tmp_path / "red/s0.tif", (130, 70, 160))
+    with pytest.raises(SourceError, match=r"slide s0 is in .*purple/s0\.tif and .*red/s0\.tif"):
+        cohort.read(cohort_settings(tmp_path))
+
+
+def test_folders_that_are_not_classes(tmp_path):
+    for name in ("a.tif", "one/s0.tif"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write_cohort_slide(tmp_path / name, (130, 70, 160))
+    wanted = r"slides\.csv: no such file; expected .* or instead a folder of slides for each of two"
+    with pytest.raises(SourceError, match=wanted):
+        cohort.read(cohort_settings(tmp_path))
 
 
 def test_spreadsheet_table(cohort_data):

@@ -96,7 +96,7 @@ def test_without_splits(folder, tmp_path, capsys):
     [
         (2, {"split": "validation"}, "line 4: split 'validation'; expected train, val or test"),
         (2, {"split": ""}, "line 4: split ''; expected train, val or test"),
-        (3, {"slide_id": "a"}, "slide a is in lines 2 and 5"),
+        (3, {"slide_id": "a"}, "slide a is in line 2 and line 5"),
         (3, {"slide_id": ""}, "line 5: has no slide_id"),
         (1, {"mask": "none.png"}, "line 3: no such mask none.png of slide b"),
     ],

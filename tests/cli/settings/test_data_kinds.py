@@ -24,6 +24,7 @@ from tfbig.cli.settings import data_kinds
         ("bags", ["slides.csv"], "slides"),
         ("bags", ["features.csv", "a.h5"], "features"),
         ("bags", ["train/a/x.png", "val/a/y.png"], "pictures"),
+        ("bags", ["tumour/a.svs", "normal/b.svs"], "slides"),
         ("bags", ["qmnist-train-images-idx3-ubyte"], "digits"),
     ],
 )

@@ -84,9 +84,10 @@ class Cohort:
 
 
 def read(settings: CohortSettings, columns: TargetColumns | None = None) -> Cohort:
-    """Return the slides of `--data`: a table, or a folder with `slides.csv`; for features also with `features.csv`.
+    """Return the slides of `--data`: a table, a folder with `slides.csv`, or a folder of slides for each class.
 
-    Columns are `slide_id` and those to be predicted; optional are `case_id`, `split` and `path`.
+    A folder of features may have `features.csv` instead. Columns are `slide_id` and those to be predicted; optional are
+    `case_id`, `split` and `path`.
 
     Args:
         settings: Settings of the run.
@@ -102,7 +103,10 @@ def read(settings: CohortSettings, columns: TargetColumns | None = None) -> Coho
         )
     table = _table(Path(settings.data), settings)
     columns = columns or ClassColumn(settings)
-    rows = splits.read_table(table, (SLIDE, *columns.names))
+    if Path(settings.data).is_dir() and not table.exists():
+        rows = _rows_of_classes(Path(settings.data), columns)
+    else:
+        rows = splits.read_table(table, (SLIDE, *columns.names))
     found = columns.labelled(rows, table, SLIDE)
     rows = with_paths(found.rows, table, settings)
     is_of_features = isinstance(settings, MILSettings) and settings.bags == "features"
@@ -110,6 +114,26 @@ def read(settings: CohortSettings, columns: TargetColumns | None = None) -> Coho
         _print_unlisted(Path(settings.slides), table, rows)
     rows = with_splits(rows, settings)
     return Cohort(tuple(rows), columns, found.classes, found.cases)
+
+
+def _rows_of_classes(folder: Path, columns: TargetColumns) -> list[Row]:
+    """Return rows of the slides in a folder for each class; its name is the label.
+
+    Raises:
+        SourceError: There are fewer than two such folders, or something else than classes is predicted.
+    """
+    classes = slide_folders.classes_in(folder)
+    if len(classes) < 2 or columns.names != ("label",):
+        raise SourceError(
+            f"{folder / TABLE}: no such file; expected a table with columns {SLIDE}, {', '.join(columns.names)}, or "
+            "instead a folder of slides for each of two or more classes. Check --data."
+        )
+    print(f"classes are the folders {', '.join(classes)} in {folder}")
+    return [
+        {SLIDE: title_of(path), "label": name, "path": str(path), "place": str(path)}
+        for name, slides in classes.items()
+        for path in slides
+    ]
 
 
 def _print_unlisted(folder: Path, table: Path, rows: Sequence[Row]) -> None:
@@ -307,24 +331,26 @@ def open_rows(
             labels.append(row["label"])
         except UNREADABLE as error:
             text = messages.in_flags(error, "train")
-            failed.append((row["slide_id"], f"{row['place']}: {' '.join(text.split())}"))
+            reason = " ".join(text.split()).removeprefix(f"{row['place']}: ")
+            failed.append((row["slide_id"], f"{row['place']}: {reason}"))
     if not items:
         raise splits.none_usable("slides", rows[0]["split"], failed)
     return items, labels, failed
 
 
 def _check_unique(rows: Sequence[Row], table: Path) -> None:
-    """Check that every slide has one line.
+    """Check that every slide has one row.
 
     Raises:
-        SourceError: A slide has two lines.
+        SourceError: A slide has two rows.
     """
-    lines: dict[str, int] = {}
-    for number, row in enumerate(rows, start=2):
-        first = lines.setdefault(row["slide_id"], number)
-        if first != number:
+    places: dict[str, str] = {}
+    for row in rows:
+        place = row["place"].removeprefix(f"{table}: ")
+        first = places.setdefault(row["slide_id"], place)
+        if first != place:
             raise SourceError(
-                f"{table}: slide {row['slide_id']} is in lines {first} and {number}. Remove one."
+                f"{table}: slide {row['slide_id']} is in {first} and {place}. Remove one."
             )
 
 

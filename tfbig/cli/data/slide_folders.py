@@ -43,5 +43,16 @@ def slides_below(folder: Path) -> list[Path]:
     return [path for path in files if _is_slide(path) and not results & {*path.parents}]
 
 
+def classes_in(folder: Path) -> dict[str, list[Path]]:
+    """Return the slides of each subfolder, where subfolders are classes; a folder without slides is none.
+
+    Args:
+        folder: The folder.
+    """
+    folders = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    slides = {each.name: slides_below(each) for each in folders}
+    return {name: found for name, found in slides.items() if found}
+
+
 def _is_slide(path: Path) -> bool:
     return path.suffix.lower() in sources.SLIDE_SUFFIXES

@@ -49,6 +49,7 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
         _SLIDES,
         ("features", "features.csv", _has("features.csv")),
         _PARTS,
+        ("slides", "a folder of slides for each class", _has_classes),
         _DIGITS,
     ),
 }

@@ -157,9 +157,10 @@ class ComposedBagSettings:
         choices=choices.BAGS,
         help="what the bags are made of. shapes: drawn tiles, a bag with a ring is positive; digits: QMNIST-bags from "
         "the IDX files in --data; pictures: Imagenette-bags from --data/train/CLASS and --data/val/CLASS; "
-        "folder: --data/bags.csv with columns bag, label, split; slides: tiles of slides, --data is a table "
-        "with columns case_id, slide_id, label; features: features of slides in files, see --features, with the same "
-        "table, and no --encoder (default: what --data contains; without --data shapes)",
+        "folder: --data/bags.csv with columns bag, label, and split or patient, see --shares; slides: tiles of slides, "
+        "--data is a table with columns case_id, slide_id, label, or a folder of slides for each class; features: "
+        "features of slides in files, see --features, with the same table, and no --encoder (default: what --data "
+        "contains; without --data shapes)",
     )
     data: str | None = flag(
         exists="folder",
