@@ -59,6 +59,28 @@ def test_unknown_network(name, expected, capsys):
 
 
 @pytest.mark.slow
+def test_volumes_and_equal_sides(tmp_path, capsys):
+    """A volume has three axes, the longest first; one number stands for equal sides; a file for its own."""
+    volume = keras.Input((None, None, None, 1))
+    plain = keras.Model(volume, keras.layers.Conv3D(2, 3, padding="same")(volume))
+    plain.save(tmp_path / "own.keras")
+    nibabel = pytest.importorskip("nibabel")
+    image = nibabel.Nifti1Image(np.zeros((7, 6, 5), np.float32), np.eye(4))
+    nibabel.save(image, tmp_path / "scan.nii.gz")
+    sizes = {"16x32x48": "48 x 16 x 32 x 1", "24": "24 x 24 x 24 x 1"}
+    sizes[str(tmp_path / "scan.nii.gz")] = "7 x 5 x 6 x 1"
+    for size, expected in sizes.items():
+        assert main(["plan", str(tmp_path / "own.keras"), size]) == 0
+        assert f"1 x {expected}" in capsys.readouterr().out
+    assert main(["plan", str(tmp_path / "own.keras"), "16x32"]) == 1
+    assert "16x32: is not a size; expected planes x rows x columns" in capsys.readouterr().err
+    assert main(["plan", str(tmp_path / "own.keras"), str(tmp_path / "none.nii.gz")]) == 2
+    assert "none.nii.gz: no such file or folder" in capsys.readouterr().err
+    assert main(["plan", "MobileNet", "256", "--inference"]) == 0
+    assert "1 x 256 x 256 x 3" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_bags(mil_run, capsys):
     assert main(["plan", str(mil_run.folder), "5000"]) == 0
     assert "5000" in capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def _meant(name: str) -> str:
 
 def streamed(plain: Any, budget: tfbig.Budget, store: str | None) -> Any:
     """Return the model streamed by strips, or by slices of bags."""
-    if len(plain.inputs[0].shape) == 5:
+    if _takes_bags(plain):
         encoder, aggregator = plain.get_layer("instances").model, plain.layers[-1]
         return mil.MIL(encoder, aggregator, budget=budget, store=store)
     return tfbig.stream(plain, budget, store=store, unsupported="device")
@@ -99,7 +100,7 @@ def image_of(settings: PlanSettings, plain: Any) -> tuple[int, ...] | sources.So
     masking = Masking.of(settings)
     if masking is None:
         return batch
-    if len(plain.inputs[0].shape) == 5 or not Path(settings.size).exists():
+    if len(plain.inputs[0].shape) > 4 or not Path(settings.size).exists():
         background.refuse(
             settings,
             f"{settings.size} is no slide, and so has no background. Name a slide, or remove it.",
@@ -114,30 +115,53 @@ def image_of(settings: PlanSettings, plain: Any) -> tuple[int, ...] | sources.So
 
 
 def extents(size: str, plain: Any) -> tuple[int, ...]:
-    """Return the axes of one input after the first: `(rows, columns, C)`, or `(n, H, W, C)` of a bag.
+    """Return the axes of one input after the first, such as `(rows, columns, C)`, or `(n, H, W, C)` of a bag.
 
     Args:
-        size: Rows x columns, path of a slide, or tiles of a bag.
+        size: Rows x columns; planes x rows x columns of a volume; one number if all are equal; path of a slide or of a
+            volume; or tiles of a bag.
         plain: The Keras model.
 
     Raises:
-        SourceError: `size` is neither a size nor a slide.
+        SourceError: `size` is none of these.
     """
     shape = plain.inputs[0].shape
+    axes = 1 if _takes_bags(plain) else len(shape) - 2
     try:
-        if len(shape) == 5:
-            return count(size), *shape[2:]
-        if Path(size).suffix.lower() in sources.SLIDE_SUFFIXES:
-            paths.check_path(size, size, "file or folder")
-        if Path(size).exists():
-            slide = sources.open_slide(size)
-            slide.close()
-            return *slide.shape[:2], shape[-1]
-        rows, columns = (count(side) for side in size.lower().split("x"))
-    except (ValueError, ArgumentTypeError) as error:
-        expected = "tiles of a bag, e.g. 2000" if len(shape) == 5 else "rows x columns, or a slide"
-        raise SourceError(f"{size}: is not a size; expected {expected}.") from error
-    return rows, columns, shape[-1]
+        sides = _sides_of_file(size, axes) or [count(side) for side in size.lower().split("x")]
+    except (ValueError, ArgumentTypeError):
+        sides = []
+    sides = sides * axes if len(sides) == 1 else sides
+    if len(sides) != axes:
+        expected = "tiles of a bag, e.g. 2000" if _takes_bags(plain) else _SIZES[axes]
+        raise SourceError(f"{size}: is not a size; expected {expected}.")
+    return *sides, *shape[1 + axes :]
+
+
+_SIZES = {
+    1: "a number of samples",
+    2: "rows x columns, or a slide",
+    3: "planes x rows x columns, or a volume",
+}
+"""What is expected as a size, by the number of axes."""
+
+
+def _takes_bags(plain: Any) -> bool:
+    """Return whether a model is one of multiple instance learning, whose first layer encodes all tiles of a bag."""
+    return any(layer.name == "instances" for layer in plain.layers)
+
+
+def _sides_of_file(path: str, axes: int) -> list[int]:
+    """Return rows and columns of a slide, or planes, rows and columns of a volume; nothing if no file is meant."""
+    name = path.lower()
+    if name.endswith((*sources.SLIDE_SUFFIXES, *sources.VOLUME_SUFFIXES)):
+        paths.check_path(path, path, "file or folder")
+    if not Path(path).exists():
+        return []
+    if axes == 3:
+        return list(sources.open_volume(path).shape[:3])
+    with closing(sources.open_slide(path)) as slide:
+        return list(slide.shape[:2])
 
 
 def _loss(plain: Any) -> str | dict[str, str]:

@@ -53,7 +53,8 @@ class PlannedModel:
         REQUIRED,
         positional=True,
         metavar="SIZE",
-        help="rows x columns, e.g. 32768x32768; a slide of that size; or tiles of a bag, e.g. 2000",
+        help="rows x columns, e.g. 32768x32768; planes x rows x columns of a volume; one number if all are equal; a "
+        "slide or a volume of that size; or tiles of a bag, e.g. 2000",
     )
     batch_size: int = flag(1, type=types.count, help="images or bags of a batch (default: 1)")
     inference: bool = flag(False, help="plan a prediction instead of a training step")
