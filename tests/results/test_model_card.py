@@ -46,7 +46,7 @@ def test_data_settings_results_and_limits(tmp_path: Path) -> None:
     for line in (
         "| encoder | resnet18 |",
         "| data | slides.csv |",
-        "| shares | 70, 10, 20, if the table has no column split |",
+        "| shares | 70, 10, 20, if the data has no splits of its own |",
         "| tested or validated | 2 |",
         "| left out | 1 |",
         "| test\\_auc | 0.9123 |",

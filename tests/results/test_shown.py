@@ -47,7 +47,8 @@ BY_SETTINGS: list[tuple[tuple[str, ...], set[str], set[str]]] = [
         {*COMPOSED, "pseudo_bags"},
         {"shares", "tissue"},
     ),
-    (("mil", "--bags", "folder", "--keep", "window"), {"window"}, {*COMPOSED, "shares", "rate"}),
+    (("mil", "--bags", "folder", "--keep", "window"), {"window", "shares"}, {*COMPOSED, "rate"}),
+    (("images", "--images", "pictures"), {"shares"}, DRAWN),
     (("segmentation",), {"crops", "schedule"}, {"shares", "rate", "window"}),
     (("segmentation", "--schedule", "exponential"), {"rate"}, {"shares"}),
 ]
@@ -72,7 +73,8 @@ def test_settings_that_play_a_part(
 def test_shares_are_told_if_the_splits_are_not(tmp_path: Path) -> None:
     values = {"task": "images", "images": "slides", "shares": [70, 10, 20]}
     assert (
-        shown.settings(values, tmp_path)["shares"] == "70, 10, 20, if the table has no column split"
+        shown.settings(values, tmp_path)["shares"]
+        == "70, 10, 20, if the data has no splits of its own"
     )
     (tmp_path / "slides.csv").write_text("slide_id,split\na,train\nb,val\nc,val\n")
     assert "shares" not in shown.settings(values, tmp_path)

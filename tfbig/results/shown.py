@@ -19,7 +19,10 @@ USED_WITH: Final[tuple[tuple[tuple[str, ...], Conditions], ...]] = (
     (("num_bags", "instances", "share", "key"), {"bags": ("shapes", "digits", "pictures")}),
     (("tissue", "min_tissue", "edge"), {"bags": ("slides",)}),
     (("stain",), {"bags": ("slides",), "images": ("slides",)}),
-    (("shares",), {"bags": ("slides", "features"), "images": ("slides", "folder")}),
+    (
+        ("shares",),
+        {"bags": ("slides", "features", "folder"), "images": ("slides", "folder", "pictures")},
+    ),
     (("survival_loss", "time_bins", "time_cuts", "alpha"), {"target": ("survival",)}),
     (("time_bins", "time_cuts", "alpha"), {"survival_loss": ("discrete",)}),
     (("value_scale",), {"target": ("regression",)}),
@@ -109,7 +112,7 @@ def settings(values: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
         shares = used.pop("shares")
         is_drawn = values.get("task") != "segmentation" and not slides(folder)
         if is_drawn and isinstance(shares, list):
-            used["shares"] = f"{', '.join(map(str, shares))}, if the table has no column split"
+            used["shares"] = f"{', '.join(map(str, shares))}, if the data has no splits of its own"
     if not values.get("test_only"):
         used.pop("eval_split", None)  # of evaluations
     return used
