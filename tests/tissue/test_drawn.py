@@ -13,8 +13,9 @@ from samples import ROOT
 
 from tfbig.errors import SourceError
 from tfbig.results import geojson, outlines
-from tfbig.sources import Slide, open_slide
+from tfbig.sources import ArraySource, Slide, open_slide
 from tfbig.tissue import find_tissue, read_tissue
+from tfbig.tissue.drawn import Outlined
 
 SQUARE = {"type": "Polygon", "coordinates": [[[0, 0], [40, 0], [40, 50], [0, 50], [0, 0]]]}
 HOLED = {
@@ -32,6 +33,40 @@ def slide(tmp_path: Path) -> Slide:
 def written(path: Path, content: Any) -> Path:
     path.write_text(json.dumps(content))
     return path
+
+
+def test_labels(tmp_path: Path) -> None:
+    """They are 1 where the centre of a pixel is in a polygon, in every window, without a warning."""
+    image = ArraySource(np.zeros((100, 80, 3), np.uint8))
+    corner = {
+        "type": "Polygon",
+        "coordinates": [[[70.4, 90.6], [90, 90.6], [90, 110], [70.4, 90.6]]],
+    }
+    labels = Outlined(written(tmp_path / "a.geojson", [HOLED, corner]), image)
+    assert (labels.shape, labels.dtype) == ((100, 80, 1), np.uint8)
+    rows, columns = np.mgrid[:100, :80] + 0.5
+    inside = (rows < 50) & (columns < 40)
+    inside &= ~((rows > 10) & (rows < 20) & (columns > 10) & (columns < 20))
+    triangle = shapely.from_geojson(json.dumps(corner))
+    inside |= shapely.contains_xy(triangle, columns, rows)
+    np.testing.assert_array_equal(labels.read(0, 100)[..., 0], inside)
+    for window in (
+        ((0, 100), (0, 80)),
+        ((5, 17), (3, 21)),
+        ((60, 80), (0, 10)),
+        ((88, 100), (65, 80)),
+    ):
+        (start, stop), (left, right) = window
+        np.testing.assert_array_equal(
+            labels.read_window(*window)[..., 0], inside[start:stop, left:right]
+        )
+
+
+def test_labels_of_another_image(tmp_path: Path) -> None:
+    image = ArraySource(np.zeros((100, 80, 3), np.uint8))
+    far = {"type": "Polygon", "coordinates": [[[200, 200], [240, 200], [240, 250], [200, 200]]]}
+    with pytest.raises(SourceError, match=r"none of its 1 polygons is on .*, 100 x 80"):
+        Outlined(written(tmp_path / "a.geojson", far), image)
 
 
 @pytest.mark.parametrize("wrap", ["geometry", "feature", "list", "collection"])
@@ -77,7 +112,7 @@ def test_polygon_that_crosses_itself(slide: Slide, tmp_path: Path) -> None:
         ("3", "is not a GeoJSON file"),
         ('{"type": "Polygon"}', "is not a GeoJSON file"),
         ('{"features": [{"geometry": null}]}', "is not a GeoJSON file"),
-        ('{"features": []}', "has no polygons; expected the outlines of tissue. Draw"),
+        ('{"features": []}', "has no polygons; expected outlines. Draw"),
         ("[" * 100_000, r"is not a GeoJSON file \(RecursionError"),
         (json.dumps({"type": "Point", "coordinates": [1, 2]}), "has no polygons"),
     ],

@@ -1,4 +1,4 @@
-"""Tissue outlined by hand, in GeoJSON as QuPath and `tfbig tile` write it."""
+"""Tissue and other objects outlined by hand, in GeoJSON as QuPath and `tfbig tile` write it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import shapely
 from affine import Affine
 from rasterio import features
+from shapely import affinity
 
 from tfbig.errors import SourceError
-from tfbig.sources import Slide
+from tfbig.sources import Slide, Source
 from tfbig.sources.files import PathLike
 from tfbig.tissue.masks import Tissue, small_step
 
@@ -39,13 +42,8 @@ def read_tissue(path: PathLike, slide: Slide) -> Tissue:
         >>> tfbig.tissue.read_tissue("slide.geojson", tfbig.open_slide("slide.npy")).share
         0.25
     """
-    polygons = _polygons(Path(path))
     rows, columns = slide.shape[:2]
-    if not any(polygon.intersects(shapely.box(0, 0, columns, rows)) for polygon in polygons):
-        raise SourceError(
-            f"{path}: none of its {len(polygons)} polygons is on {slide.name}, {rows} x {columns}; expected "
-            "coordinates in pixels of level 0. Use the outlines of this slide."
-        )
+    polygons = _polygons_on(path, rows, columns, slide.name)
     height, width = slide.scaled(small_step(slide)).shape[:2]
     to_slide = Affine.scale(columns / width, rows / height)
     mask = features.rasterize(polygons, (height, width), transform=to_slide)
@@ -54,6 +52,52 @@ def read_tissue(path: PathLike, slide: Slide) -> Tissue:
             f"{path}: its polygons are smaller than a pixel of the mask. Draw larger ones."
         )
     return Tissue(mask > 0, (rows, columns))
+
+
+class Outlined(Source):
+    """Labels `[H, W, 1]`, uint8, of an image whose objects are outlined: 1 where the centre of a pixel is in a polygon.
+
+    Args:
+        path: As for `read_tissue`.
+        image: The image; polygons are in its pixels.
+
+    Raises:
+        SourceError: As for `read_tissue`.
+    """
+
+    def __init__(self, path: PathLike, image: Source) -> None:
+        rows, columns = image.shape[:2]
+        super().__init__((rows, columns, 1), np.uint8, Path(path).name)
+        polygons = _polygons_on(path, rows, columns, image.name)
+        # Upside down, because rasterio warns of a transform that is the identity.
+        self._tree = shapely.STRtree([affinity.scale(p, 1, -1, origin=(0, 0)) for p in polygons])
+
+    def _read(self, start: int, stop: int) -> npt.NDArray[Any]:
+        return self._read_window(start, stop, 0, self.shape[1])
+
+    def _read_window(self, start: int, stop: int, left: int, right: int) -> npt.NDArray[Any]:
+        found = self._tree.query(shapely.box(left, -stop, right, -start))
+        shape = stop - start, right - left
+        if not len(found):
+            return np.zeros((*shape, 1), np.uint8)
+        polygons = self._tree.geometries.take(found)
+        placed = Affine(1, 0, left, 0, -1, -start)
+        return features.rasterize(polygons, shape, transform=placed, dtype=np.uint8)[..., None]
+
+
+def _polygons_on(path: PathLike, rows: int, columns: int, name: str) -> list[shapely.Geometry]:
+    """Return the polygons of a file, at least one of which is on an image.
+
+    Raises:
+        SourceError: The file is not GeoJSON, or none is.
+    """
+    polygons = _polygons(Path(path))
+    if not any(polygon.intersects(shapely.box(0, 0, columns, rows)) for polygon in polygons):
+        raise SourceError(
+            f"{path}: none of its {len(polygons)} polygons is on {name}, {rows} x {columns}; expected coordinates in "
+            "pixels of level 0. Use the outlines of this slide."
+        )
+    return polygons
 
 
 def _polygons(path: Path) -> list[shapely.Geometry]:
@@ -67,7 +111,7 @@ def _polygons(path: Path) -> list[shapely.Geometry]:
     polygons = [shape for shape in shapes if shape.geom_type in ("Polygon", "MultiPolygon")]
     if not polygons:
         raise SourceError(
-            f"{path}: has no polygons; expected the outlines of tissue. Draw at least one, and export it as GeoJSON."
+            f"{path}: has no polygons; expected outlines. Draw at least one, and export it as GeoJSON."
         )
     return [shapely.make_valid(polygon) for polygon in polygons]
 

@@ -1,7 +1,10 @@
 """Slides of `--task segmentation` by split: tables, and what is wrong with them."""
 
+import json
+
 import numpy as np
 import pytest
+import tifffile
 from cli_runs import failures, metrics, predictions, rows_of, run_segmentation, write_table
 from samples import write_slide
 
@@ -69,6 +72,27 @@ def test_table(folder, tmp_path, capsys):
     again = tmp_path / "again"
     assert main(["evaluate", str(out), "--out", str(again)]) == 3
     assert predictions(again) == predictions(out)
+
+
+@pytest.mark.slow
+def test_masks_of_a_table(folder, tmp_path, capsys):
+    """The folder masks holds no slides; the run says which labels are computed, and names the object."""
+    (folder / "masks").mkdir()
+    for name in "bcdef":
+        tifffile.imwrite(folder / "masks" / f"{name}.tif", np.ones((256, 384), np.uint8))
+    outline = {"type": "Polygon", "coordinates": [[[0, 0], [300, 0], [300, 200], [0, 0]]]}
+    (folder / "masks" / "g.geojson").write_text(json.dumps(outline))
+    write_table(folder / "slides.csv", ROWS)
+    out = tmp_path / "out"
+    assert run_segmentation(folder, out, "--class-names", "normal", "tumour") == 0
+    printed = capsys.readouterr().out
+    assert "labels: 6 masks; computed tissue of a.tif, which have none" in printed
+    view = next(iter((out / "views").glob("*.json"))).read_text()
+    assert "tumour" in view and "tissue" not in view
+    predicted = tmp_path / "predicted"
+    assert main(["predict", str(out), str(folder / "a.tif"), "--out", str(predicted)]) == 0
+    (row,) = rows_of(predicted / "predictions.csv")
+    assert "share_tumour" in row
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Slides and masks of `--task segmentation` that cannot be used."""
 
+import json
+
 import numpy as np
 import pytest
 import tifffile
@@ -138,3 +140,41 @@ def test_padding_of_a_masked_slide_is_background(tmp_path):
         check_background(image, 0.5)
     plain = slides_and_masks.open_slide(tmp_path / "a.tif").darker(5).padded().image
     assert (plain.read(0, 256)[200:] == 0).all()
+
+
+OUTLINE = {
+    "type": "Feature",
+    "geometry": {
+        "type": "Polygon",
+        "coordinates": [[[10, 20], [100, 20], [100, 200], [10, 200], [10, 20]]],
+    },
+    "properties": {"objectType": "annotation", "classification": {"name": "Tumor"}},
+}
+
+
+@pytest.mark.parametrize(
+    "place", ["masks/a.geojson", "masks/a.npy", "a_mask.npy", "a_mask.geojson"]
+)
+def test_masks_by_name(place, tmp_path):
+    """A mask is in the folder masks or beside the slide, an image or outlines; it is no slide itself."""
+    for name in "ab":
+        write_slide(tmp_path / f"{name}.tif", ord(name))
+    expected = np.zeros((256, 384), np.uint8)
+    expected[20:200, 10:100] = 1
+    path = tmp_path / place
+    path.parent.mkdir(exist_ok=True)
+    if path.suffix == ".npy":
+        np.save(path, expected[..., None] * 255)
+    else:
+        path.write_text(json.dumps({"type": "FeatureCollection", "features": [OUTLINE]}))
+    slides, failed = slides_and_masks.open_slides(tmp_path)
+    assert [slide.name for slide in slides] == ["a.tif", "b.tif"]
+    assert not failed
+    np.testing.assert_array_equal(slides[0].labels.read(0, 256)[..., 0], expected)
+    assert slides[0].means is None
+    assert slides[1].means is not None
+
+
+def test_a_slide_that_only_looks_like_a_mask(tmp_path):
+    write_slide(tmp_path / "a_mask.tif", 0)
+    assert [slide.name for slide in slides_and_masks.open_slides(tmp_path)[0]] == ["a_mask.tif"]

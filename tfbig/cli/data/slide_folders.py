@@ -1,4 +1,4 @@
-"""Slides in folders and their subfolders, without the pictures of results."""
+"""Slides in folders and their subfolders, without masks and the pictures of results."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from tfbig.results import run_folder
 
 RESULTS: Final = ("tile.yaml", "predict.yaml", "features.yaml", run_folder.CONFIG)
 """Files that mark a folder of results, whose images are not slides."""
+MASKS: Final = "masks"
+"""Name of a folder of masks, beside slides."""
 BAG_SUFFIXES: Final = {".npy", ".h5", ".hdf5"}
 """Suffixes of bags of features."""
 
@@ -33,14 +35,15 @@ def slides_in(folder: Path) -> list[Path]:
 
 
 def slides_below(folder: Path) -> list[Path]:
-    """Return the slides in a folder and in its subfolders, by name; results are left out.
+    """Return the slides in a folder and in its subfolders, by name; results and folders `masks` are left out.
 
     Args:
         folder: The folder.
     """
     files = sorted(folder.rglob("*"))
-    results = {path.parent for path in files if path.name in RESULTS}
-    return [path for path in files if _is_slide(path) and not results & {*path.parents}]
+    others = {path.parent for path in files if path.name in RESULTS}
+    others |= {path for path in files if path.name == MASKS}
+    return [path for path in files if _is_slide(path) and not others & {*path.parents}]
 
 
 def classes_in(folder: Path) -> dict[str, list[Path]]:

@@ -15,14 +15,18 @@ import tensorflow as tf
 from tfbig import sources
 from tfbig.cli.data import background
 from tfbig.cli.data.background import Masking
+from tfbig.cli.data.slide_folders import MASKS
 from tfbig.errors import SourceError
 from tfbig.models.gigapixel_unet import STRIDE
 from tfbig.sources.source import Pointwise
 from tfbig.system import callbacks
+from tfbig.tissue.drawn import Outlined
 from tfbig.tissue.masks import BlockMeans
 
 WHITE = 230
 """Largest mean gray level of tissue."""
+OUTLINES = (".geojson", ".json")
+"""Suffixes of masks that are outlines."""
 BRIGHTNESS = 10
 """Largest change of brightness of a crop, in gray levels."""
 SUFFIXES = (".tif", ".tiff", ".svs", ".ndpi", ".scn", ".bif", ".btf", ".npy", ".png", ".jpg")
@@ -104,7 +108,7 @@ def open_slide(
 
     Args:
         path: Path of the slide: RGB or gray, uint8, bright background.
-        mask: Path of a mask of the same size; by default `tissue_mask` computes the labels.
+        mask: Path of a mask of the same size, or of outlines in GeoJSON; by default `tissue_mask` computes the labels.
         masking: What background is given one colour, before labels are computed; None for none.
 
     Raises:
@@ -128,13 +132,22 @@ def open_slide(
 
 
 def mask_of(path: Path) -> Path | None:
-    """Return the mask of a slide `name.tif` in a folder: `masks/name.*`, or None.
+    """Return the mask of a slide `name.tif`: `masks/name.*` or `name_mask.*` beside it, an image or outlines, or None.
 
     Args:
         path: Path of the slide.
     """
-    masks = {file.stem: file for file in _images(path.parent / "masks")}
-    return masks.get(path.stem)
+    suffixes = (*SUFFIXES, *OUTLINES)
+    beside = {file.stem: file for file in _files(path.parent, suffixes)}
+    masks = {file.stem: file for file in _files(path.parent / MASKS, suffixes)}
+    return masks.get(path.stem) or beside.get(f"{path.stem}_mask")
+
+
+def _slides(folder: str | Path) -> list[Path]:
+    """Return the slides of a folder; `name_mask.tif` is the mask of `name.tif`, if there is one."""
+    files = _files(folder, SUFFIXES)
+    masks = {f"{file.stem}_mask" for file in files}
+    return [file for file in files if file.stem not in masks]
 
 
 def open_all(
@@ -166,7 +179,7 @@ def open_slides(
 ) -> tuple[list[LabelledSlide], list[tuple[str, str]]]:
     """Open every slide of a folder, sorted by name, with its labels; slides that cannot be used are skipped.
 
-    The labels of a slide `name.tif` are `masks/name.*` in the folder, if that exists.
+    The labels of a slide are those of `mask_of`, or if it has none computed from it.
 
     Args:
         folder: Folder of the slides.
@@ -179,7 +192,7 @@ def open_slides(
     Raises:
         SourceError: There are fewer usable slides than `least`.
     """
-    slides, failed = open_all(((f.name, f, mask_of(f)) for f in _images(folder)), masking)
+    slides, failed = open_all(((f.name, f, mask_of(f)) for f in _slides(folder)), masking)
     if len(slides) < least:
         kept = ", the last of which, by name, is for validation" if least > 1 else ""
         reason = f" {failed[0][1]}" if failed else ""
@@ -254,13 +267,17 @@ def dataset(
     return data.batch(batch_size)
 
 
-def _images(folder: str | Path) -> list[Path]:
+def _files(folder: str | Path, suffixes: Sequence[str]) -> list[Path]:
+    """Return the files of a folder, if it exists, with some suffixes."""
     if not Path(folder).is_dir():
         return []
-    return sorted(file for file in Path(folder).iterdir() if file.suffix.lower() in SUFFIXES)
+    return sorted(file for file in Path(folder).iterdir() if file.suffix.lower() in suffixes)
 
 
 def _open_mask(mask: str | Path, path: str | Path, slide: sources.Source) -> sources.Source:
+    """Open a mask: outlines, or an image with the size of the slide."""
+    if Path(mask).suffix.lower() in OUTLINES:
+        return Outlined(mask, slide)
     source = sources.open(mask)
     if source.shape != (*slide.shape[:2], 1):
         raise SourceError(

@@ -52,7 +52,7 @@ class Masks:
         self.masking = Masking.of(settings)
         first, last = (plain.encoder, plain.decoder) if self.by_patches else (plain, plain)
         channels, self.outputs = first.inputs[0].shape[-1], last.outputs[0].shape[-1]
-        names = NAMES.get(config.get("task", ""))
+        names = config.get("class_names") or NAMES.get(config.get("task", ""))
         self.stride = settings.stride or (UNET_STRIDE if is_run else 32)
         if self.by_patches:
             self.stride = plain.patch[0]

@@ -59,8 +59,14 @@ class SegmentationTask:
         metavar="FOLDER",
         help="folder of slides (TIFF, SVS, NDPI, NPY, PNG), of which the last by name is for validation; or folder "
         "with a table slides.csv: columns slide_id, split (train, val, test), and optional path and mask. Labels of "
-        "a.tif are its mask, else masks/a.* in the folder if that exists, else computed from the slide (default: the "
-        "slides in examples/data of a checkout)",
+        "a.tif are its mask, else masks/a.* or a_mask.* beside it, an image or GeoJSON, else tissue that is computed "
+        "from the slide (default: the slides in examples/data of a checkout)",
+    )
+    class_names: tuple[str, str] = flag(
+        ("background", "tissue"),
+        nargs=2,
+        metavar=("BACKGROUND", "OBJECT"),
+        help="names, in results, of what masks do not mark and of what they mark (default: background tissue)",
     )
     crops: int = flag(
         100,

@@ -180,6 +180,11 @@ def _print_slides(settings: SegmentationSettings, slides: SlideSplits) -> None:
     print(f"validating on all of {_names(slides.val)}, not trained on")
     if slides.test:
         print(f"testing on all of {_names(slides.test)}, not trained on")
+    every = (*slides.train, *slides.val, *slides.test)
+    computed = [slide.name for slide in every if slide.means is not None]
+    if len(computed) < len(every):
+        print(f"labels: {len(every) - len(computed)} masks", end="")
+        print(f"; computed tissue of {', '.join(computed)}, which have none" if computed else "")
 
 
 def _size(settings: SegmentationSettings) -> tuple[int, int] | None:

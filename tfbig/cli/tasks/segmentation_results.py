@@ -46,7 +46,7 @@ def write(
         row
         for _, row in failure_log.results_of(
             slides,
-            lambda slide: evaluate_slide(models, slide, folder, skips),
+            lambda slide: evaluate_slide(models, slide, folder, settings.class_names, skips),
             folder,
             settings.strict,
         )
@@ -81,7 +81,11 @@ def _mean_shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def evaluate_slide(
-    models: Models, slide: LabelledSlide, folder: Path, skips: bool = False
+    models: Models,
+    slide: LabelledSlide,
+    folder: Path,
+    names: tuple[str, str],
+    skips: bool = False,
 ) -> dict[str, Any]:
     """Draw the prediction of a slide, and return a row with its overlap with the labels.
 
@@ -89,6 +93,7 @@ def evaluate_slide(
         models: Models of the run.
         slide: The slide.
         folder: Run folder.
+        names: Names of background and object.
         skips: Whether background is skipped; the row then says how much of the slide is computed.
     """
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -96,9 +101,10 @@ def evaluate_slide(
         row: dict[str, Any] = {"slide": slide.name, **overlaps(slide.labels, prediction)}
         if skips:
             row |= _shares(models, slide)
-        result = "no tissue" if row["dice"] is None else f"Dice {row['dice']:.4f}"
+        result = f"no {names[1]}" if row["dice"] is None else f"Dice {row['dice']:.4f}"
         shown = background.overlays(slide.image) if skips else []
-        draw(folder, Path(slide.name).stem, slide, prediction, f"{slide.name}: {result}", shown)
+        title = f"{slide.name}: {result}"
+        draw(folder, Path(slide.name).stem, slide, prediction, title, names, shown)
     return row
 
 
@@ -139,6 +145,7 @@ def draw(
     slide: LabelledSlide,
     prediction: Source,
     title: str,
+    names: tuple[str, str],
     others: Sequence[slide_viewer.Overlay] = (),
 ) -> None:
     """Draw the prediction and the labels of a slide, as a picture and for the zoomable view of the report.
@@ -147,8 +154,9 @@ def draw(
         folder: Run folder.
         name: Name of the files.
         slide: The slide.
-        prediction: Probability of tissue.
+        prediction: Probability of the object.
         title: Title of the picture.
+        names: Names of background and object.
         others: More overlays of the view.
     """
     figures.overlay(folder / f"{name}.png", slide.image, slide.labels, prediction, title)
@@ -156,13 +164,13 @@ def draw(
         figures.thumbnail(source, slide_viewer.MAX_SIDE)
         for source in (slide.image, slide.labels, prediction)
     )
-    tissue, labelled = probabilities[..., 0] > 0.5, labels[..., 0] > 0
-    compared = tissue * np.where(labelled, 1, 2) + 3 * (labelled & ~tissue)
+    found, labelled = probabilities[..., 0] > 0.5, labels[..., 0] > 0
+    compared = found * np.where(labelled, 1, 2) + 3 * (labelled & ~found)
     overlays = [
         slide_viewer.class_overlay(
-            "prediction and labels", compared, ("background", "correct", "false", "missed")
+            "prediction and labels", compared, (names[0], "correct", "false", "missed")
         ),
-        slide_viewer.class_overlay("prediction", tissue, ("background", "tissue"), opacity=0.0),
+        slide_viewer.class_overlay("prediction", found, names, opacity=0.0),
         *others,
     ]
     slide_viewer.write_view(folder, name, 255 - gray, overlays, title=title)
