@@ -106,6 +106,21 @@ def test_equal_names(slides, tmp_path):
     assert slide_batch.list_slides([slides / "a.tif", slides / "a.tif"]) == [slides / "a.tif"]
 
 
+def test_masks_beside_slides(slides, tmp_path, capsys):
+    """In a folder they are left out; a file that is named is not."""
+    before = slide_batch.list_slides([slides])
+    assert capsys.readouterr().out == ""
+    mask = write_square(slides / "a_mask.tif")
+    write_square(slides / "other_mask.tif")
+    assert slide_batch.list_slides([slides]) == sorted([*before, slides / "other_mask.tif"])
+    assert capsys.readouterr().out == f"{slides}: masks are left out, such as a_mask.tif\n"
+    assert slide_batch.list_slides([mask]) == [mask]
+    for name in ("c_0000.nii.gz", "c_0001.nii.gz", "c_seg.nii.gz", "d.nrrd", "d_mask.nii"):
+        (tmp_path / name).touch()
+    found = slide_batch.list_slides([tmp_path], "volumes")
+    assert [path.name for path in found] == ["c_0000.nii.gz", "d.nrrd"]
+
+
 def test_tables_of_slides(slides, tmp_path, capsys):
     """Paths are relative to the table; without one, slides are found by name beside it."""
     table = slides / "slides.csv"

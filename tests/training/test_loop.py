@@ -284,6 +284,28 @@ def test_ends_with_averaged_weights(tmp_path):
     assert_same(values(longer), values(whole))
 
 
+@pytest.mark.parametrize("part", ["training", "validation"])
+def test_an_epoch_without_a_usable_batch_is_an_error(part):
+    """Otherwise, a model that has learned nothing would have perfect metrics."""
+    x, y = images()
+
+    def batches(broken):
+        def one(i, drawn):
+            if broken:
+                raise tfbig.SourceError(f"image {i}: is truncated.")
+            return x[i], y[i]
+
+        spec = tf.TensorSpec(x.shape[1:], x.dtype), tf.TensorSpec([], tf.int64)
+        return lambda shard: datasets.dataset(one, len(x), 1, spec, shard=shard).batch(1)
+
+    sets = [Epochs(IMAGES, batches(part == name)) for name in ("training", "validation")]
+    errors, model = [], plain()
+    with pytest.raises(tfbig.SourceError, match="epoch 1: no batch could be used"):
+        Loop(model, *sets, left_out=lambda e: errors.append(str(e))).run()
+    assert len(errors) == IMAGES
+    assert model.optimizer.iterations == (0 if part == "training" else IMAGES)
+
+
 @pytest.mark.slow
 def test_dataset_continues_after_an_error():
     x, y = images()

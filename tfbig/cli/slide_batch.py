@@ -246,13 +246,14 @@ def list_slides(names: Sequence[str | Path], reads: str = "slides") -> list[Path
 
     Args:
         names: Paths of slides, of folders and of tables of slides, `*.csv`; subfolders of a folder without slides are
-            searched too.
+            searched too. Masks beside the slides of a folder are left out.
         reads: What to list, as in `Work`.
 
     Raises:
         SourceError: A folder holds no slides, a table lacks `slide_id`, or two slides have the same name.
     """
     paths: list[Path] = []
+    title = volume_folders.case_of if reads == "volumes" else title_of
     for path in map(Path, names):
         if cohort.is_table(path):
             paths += [row["path"] for row in cohort.slides_of_table(path)]
@@ -264,14 +265,17 @@ def list_slides(names: Sequence[str | Path], reads: str = "slides") -> list[Path
             raise SourceError(
                 f"{path}: holds no {reads} ({', '.join(sorted(suffixes))}). Check the path."
             )
-        paths += files
+        images = slide_folders.without_masks(files, title)
+        if len(images) < len(files):
+            mask = next(file for file in files if file not in images)
+            print(f"{path}: masks are left out, such as {mask.name}")
+        paths += images
     by_name: dict[str, Path] = {}
     for path in dict.fromkeys(paths):
-        title = volume_folders.case_of(path) if reads == "volumes" else title_of(path)
-        other = by_name.setdefault(title, path)
+        other = by_name.setdefault(title(path), path)
         if other != path:
             raise SourceError(
-                f"{path} and {other}: results of both would be written to '{title}'. Rename one, or use two "
+                f"{path} and {other}: results of both would be written to '{title(path)}'. Rename one, or use two "
                 "--out folders."
             )
     return list(by_name.values())

@@ -200,6 +200,7 @@ class Loop:
 
     def _train(self) -> None:
         place = self.place
+        first = place.step
         rounds = self._rounds(self.training)
         logs: dict[str, float] = {}
         while place.step < self.training.steps and not self.model.stop_training:
@@ -212,12 +213,30 @@ class Loop:
             )
             if self.model.stop_training:
                 self._apply()
+            if place.step == self.training.steps:
+                self._check_used(logs, first)
             if due or stops or self.model.stop_training or place.step == self.training.steps:
                 place.logs = self.worker.results()
             if stops:
                 self._stop()
             if due:
                 self._save()
+
+    def _check_used(self, logs: dict[str, float], first: int = 0) -> None:
+        """Check that not all batches of an epoch, or of its validation, were skipped; all workers call it.
+
+        Args:
+            logs: Logs of a batch, if any was used.
+            first: The first batch of which there would be logs.
+
+        Raises:
+            SourceError: All were.
+        """
+        (used,) = self.worker.any_worker(bool(logs))
+        if not used and first == 0:
+            raise SourceError(
+                f"epoch {self.place.epoch + 1}: no batch could be used. Correct what was skipped, see above."
+            )
 
     def _rounds(self, epochs: Epochs) -> Rounds:
         return Rounds(epochs, self.place.epoch, self.worker.local_replicas, self.worker.replicas)
@@ -367,13 +386,15 @@ class Loop:
             return {}
         self.worker.reset(validation.steps)
         self.callbacks.on_test_begin()
-        self._on_all_workers(lambda: self._test(validation))
+        logs, _ = self._on_all_workers(lambda: self._test(validation))
+        self._check_used(logs)
         metrics = self.worker.results()
         self.callbacks.on_test_end(metrics)
         return {f"val_{name}": value for name, value in metrics.items()}
 
-    def _test(self, epochs: Epochs) -> None:
-        rounds = self._rounds(epochs)
+    def _test(self, epochs: Epochs) -> dict[str, float]:
+        """Update the metrics with all batches, and return the last logs; none if all batches were skipped."""
+        rounds, last = self._rounds(epochs), dict[str, float]()
         for step in range(0, epochs.steps, self.worker.replicas):
             signals.check()
             self.callbacks.on_test_batch_begin(step)
@@ -383,6 +404,8 @@ class Loop:
             except SourceError as error:
                 self._skip_or_raise(error)
             self.callbacks.on_test_batch_end(step, logs)
+            last = logs or last
+        return last
 
     def _test_round(self, batches: list[Any], specs: Any, step: int) -> dict[str, float]:
         """Update the metrics with the batches of a round and return logs; if one fails, with none of them."""

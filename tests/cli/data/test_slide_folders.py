@@ -23,13 +23,27 @@ def names_of(paths: list[Path], folder: Path) -> list[str]:
 
 
 def test_subfolders_of_a_folder_with_slides_are_not_searched(tmp_path: Path) -> None:
-    touch(tmp_path, "b.svs", "a.tif", "masks/a.png", "notes.txt")
+    touch(tmp_path, "b.svs", "a.tif", "deep/c.png", "masks/a.png", "notes.txt")
     assert names_of(slide_folders.slides_in(tmp_path), tmp_path) == ["a.tif", "b.svs"]
     assert names_of(slide_folders.slides_below(tmp_path), tmp_path) == [
         "a.tif",
         "b.svs",
-        "masks/a.png",
+        "deep/c.png",
     ]
+
+
+def test_masks_beside_images(tmp_path: Path) -> None:
+    names = ["a.tif", "a_mask.png", "a_seg.tif", "b_mask.tif", "a_masked.tif"]
+    files = [tmp_path / name for name in names]
+    kept = [path.name for path in slide_folders.without_masks(files)]
+    assert kept == ["a.tif", "b_mask.tif", "a_masked.tif"]
+
+
+def test_folders_of_classes(tmp_path: Path) -> None:
+    touch(tmp_path, "red/a.svs", "red/deep/b.svs", "blue/c.tif", "notes/x.txt", ".cache/d.tif")
+    found = slide_folders.classes_in(tmp_path)
+    names = {name: names_of(paths, tmp_path) for name, paths in found.items()}
+    assert names == {"blue": ["blue/c.tif"], "red": ["red/a.svs", "red/deep/b.svs"]}
 
 
 def test_a_folder_for_each_slide_as_in_downloads_of_gdc(tmp_path: Path) -> None:

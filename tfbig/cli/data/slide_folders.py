@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from tfbig import sources
 from tfbig.results import run_folder
+from tfbig.sources.slides.slide import title_of
 
 RESULTS: Final = ("tile.yaml", "predict.yaml", "features.yaml", run_folder.CONFIG)
 """Files that mark a folder of results, whose images are not slides."""
 MASKS: Final = "masks"
 """Name of a folder of masks, beside slides."""
+MASK_ENDINGS: Final = ("_mask", "_masks", "_label", "_labels", "_seg")
+"""Ends of the names of masks that lie beside their image."""
 BAG_SUFFIXES: Final = {".npy", ".h5", ".hdf5"}
 """Suffixes of bags of features."""
 
@@ -44,6 +48,17 @@ def slides_below(folder: Path) -> list[Path]:
     others = {path.parent for path in files if path.name in RESULTS}
     others |= {path for path in files if path.name == MASKS}
     return [path for path in files if _is_slide(path) and not others & {*path.parents}]
+
+
+def without_masks(files: Sequence[Path], title: Callable[[Path], str] = title_of) -> list[Path]:
+    """Return the files that are not named as the mask of another one: `name_mask.tif` is the mask of `name.tif`.
+
+    Args:
+        files: The files.
+        title: Function that returns the name of a file without its suffixes.
+    """
+    masks = {title(file) + ending for file in files for ending in MASK_ENDINGS}
+    return [file for file in files if title(file) not in masks]
 
 
 def classes_in(folder: Path) -> dict[str, list[Path]]:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfbig import sources
 from tfbig.cli.data import background
 from tfbig.cli.data.background import Masking
-from tfbig.cli.data.slide_folders import MASKS
+from tfbig.cli.data.slide_folders import MASK_ENDINGS, MASKS, without_masks
 from tfbig.errors import SourceError
 from tfbig.models.gigapixel_unet import STRIDE
 from tfbig.sources.source import Pointwise
@@ -138,16 +138,12 @@ def mask_of(path: Path) -> Path | None:
         path: Path of the slide.
     """
     suffixes = (*SUFFIXES, *OUTLINES)
-    beside = {file.stem: file for file in _files(path.parent, suffixes)}
     masks = {file.stem: file for file in _files(path.parent / MASKS, suffixes)}
-    return masks.get(path.stem) or beside.get(f"{path.stem}_mask")
-
-
-def _slides(folder: str | Path) -> list[Path]:
-    """Return the slides of a folder; `name_mask.tif` is the mask of `name.tif`, if there is one."""
-    files = _files(folder, SUFFIXES)
-    masks = {f"{file.stem}_mask" for file in files}
-    return [file for file in files if file.stem not in masks]
+    if path.stem in masks:
+        return masks[path.stem]
+    beside = {file.stem: file for file in _files(path.parent, suffixes)}
+    names = (f"{path.stem}{ending}" for ending in MASK_ENDINGS)
+    return next((beside[name] for name in names if name in beside), None)
 
 
 def open_all(
@@ -192,7 +188,9 @@ def open_slides(
     Raises:
         SourceError: There are fewer usable slides than `least`.
     """
-    slides, failed = open_all(((f.name, f, mask_of(f)) for f in _slides(folder)), masking)
+    slides, failed = open_all(
+        ((f.name, f, mask_of(f)) for f in without_masks(_files(folder, SUFFIXES))), masking
+    )
     if len(slides) < least:
         kept = ", the last of which, by name, is for validation" if least > 1 else ""
         reason = f" {failed[0][1]}" if failed else ""
