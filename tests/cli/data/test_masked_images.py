@@ -70,7 +70,7 @@ def test_batches(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (None, "has neither images.csv nor images with masks/NAME"),
+        (None, "has neither images.csv nor images NAME.* with masks/NAME"),
         ("image,mask,split\na.png,,train\n", "line 2: has no mask"),
         ("image,split\na.png,train\n", "line 1: has no column 'mask'; expected a table"),
         (
@@ -102,3 +102,19 @@ def test_confine(tmp_path: Path) -> None:
     (tmp_path / "data" / "images.csv").write_text("image,mask,split\n../a.png,../b.png,train\n")
     with pytest.raises(SourceError, match="lies outside of"):
         masked_images.load(settings_of(tmp_path / "data", "--confine"))
+
+
+def test_masks_beside_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are found by name as Cellpose writes them; images without one are counted."""
+    for number in range(12):
+        Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(tmp_path / f"{number}.png")
+        if number < 10:
+            mask = np.full((16, 16), number % 2, np.uint8)
+            Image.fromarray(mask).save(tmp_path / f"{number}_cp_masks.png")
+    flags = ["--task", "patchgd-segmentation", "--data", str(tmp_path), "--patch", "16"]
+    data = masked_images.load(train.settings_of(flags))
+    images = [image for split in SPLITS for image in getattr(data, split).images]
+    assert sorted(image.name for image in images) == [f"{n}.png" for n in range(10)]
+    assert all(image.labels.read(0, 16).max() == int(image.name[0]) % 2 for image in images)
+    expected = f"{tmp_path}: images without a mask are left out: 2, such as 10.png\n"
+    assert capsys.readouterr().out == expected

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tfbig import SourceError
+from tfbig import SourceError, sources
 from tfbig.cli import slide_batch
 from tfbig.cli.data import slide_folders
 
@@ -37,6 +37,19 @@ def test_masks_beside_images(tmp_path: Path) -> None:
     files = [tmp_path / name for name in names]
     kept = [path.name for path in slide_folders.without_masks(files)]
     assert kept == ["a.tif", "b_mask.tif", "a_masked.tif"]
+
+
+def test_masks_of_images(tmp_path: Path) -> None:
+    """Those in the folder masks come first; names and suffixes may have dots and capitals."""
+    touch(tmp_path, "a.tif", "a_masks.tif", "masks/a.png", "b.v1.tif", "b.v1_cp_masks.PNG", "c.tif")
+    touch(tmp_path, "d.tif", "d_mask.txt", "elsewhere/e.tif", "elsewhere/masks/e.npy")
+    images = [
+        tmp_path / name for name in ("a.tif", "b.v1.tif", "c.tif", "d.tif", "elsewhere/e.tif")
+    ]
+    masks = slide_folders.masks_of(images, sources.SLIDE_SUFFIXES)
+    assert names_of([*masks], tmp_path) == ["a.tif", "b.v1.tif", "elsewhere/e.tif"]
+    expected = ["masks/a.png", "b.v1_cp_masks.PNG", "elsewhere/masks/e.npy"]
+    assert names_of([*masks.values()], tmp_path) == expected
 
 
 def test_folders_of_classes(tmp_path: Path) -> None:

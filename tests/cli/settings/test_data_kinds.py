@@ -38,6 +38,28 @@ def test_folders(name: str, files: list[str], expected: str, tmp_path: Path) -> 
     assert getattr(settings, name) == expected
 
 
+@pytest.mark.parametrize(
+    ("task", "table", "given", "expected"),
+    [
+        ("segmentation", "slides.csv", "slides.csv", ""),
+        ("volume-segmentation", "volumes.csv", "volumes.csv", ""),
+        ("images", "images.csv", "images.csv", ""),
+        ("instances", "images.csv", "images.csv", ""),
+        ("mil", "bags.csv", "bags.csv", ""),
+        ("mil", "slides.csv", "slides.csv", "slides.csv"),
+        ("scenes", "scenes.csv", "", "scenes.csv"),
+        ("scenes", "other.csv", "other.csv", "other.csv"),
+        ("images", "images.csv", "", ""),
+    ],
+)
+def test_a_table_or_its_folder(
+    task: str, table: str, given: str, expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / table).write_text("a,b\n1,2\n")
+    settings = train.settings_of(["--task", task, "--data", str(tmp_path / given)])
+    assert settings.data == str(tmp_path / expected)
+
+
 def test_tables_and_flags(tmp_path: Path) -> None:
     """A table is of slides, or of their features if there is a folder of them; a flag decides."""
     table = str(tmp_path / "cohort.csv")

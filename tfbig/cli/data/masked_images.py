@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tfbig import sources
-from tfbig.cli.data import drawn_splits, splits
+from tfbig.cli.data import drawn_splits, slide_folders, splits
 from tfbig.cli.data.slides_and_masks import MaskSource
 from tfbig.cli.data.splits import SPLITS, Data, Row
 from tfbig.cli.settings.instance_settings import InstanceSettings
@@ -23,7 +23,6 @@ from tfbig.errors import SourceError
 MaskedSettings: TypeAlias = PatchGDSegmentationSettings | InstanceSettings
 """Settings of a task on images with masks."""
 TABLE = "images.csv"
-MASKS = "masks"
 CLASSES = ("background", "object")
 
 
@@ -146,22 +145,23 @@ def _item(padded: Sequence[MaskedImage], number: int, drawn: Any) -> tuple[str, 
 
 
 def _rows(folder: Path) -> list[Row]:
-    """Return the rows of the table, or of the images that have a mask."""
+    """Return the rows of the table, or of the images that have a mask; those without one are counted."""
     if (folder / TABLE).exists():
         return splits.read_table(folder / TABLE, ("image", "mask"))
-    masks = {file.stem: file for file in _images(folder / MASKS)}
-    files = [file for file in _images(folder) if file.stem in masks]
-    if not files:
+    files = slide_folders.without_masks(
+        slide_folders.files_in(folder, sources.SLIDE_SUFFIXES), lambda file: file.stem
+    )
+    masks = slide_folders.masks_of(files, sources.SLIDE_SUFFIXES)
+    if not masks:
         raise SourceError(
-            f"{folder}: has neither {TABLE} nor images with {MASKS}/NAME.* beside them. Check --data."
+            f"{folder}: has neither {TABLE} nor images NAME.* with masks/NAME.* or NAME_mask.* beside them. Check "
+            "--data."
         )
-    return [{"image": file.name, "mask": f"{MASKS}/{masks[file.stem].name}"} for file in files]
-
-
-def _images(folder: Path) -> list[Path]:
-    """Return the images of a folder by name; there are none if it does not exist."""
-    files = folder.iterdir() if folder.is_dir() else ()
-    return sorted(file for file in files if file.suffix.lower() in sources.SLIDE_SUFFIXES)
+    if without := [file.name for file in files if file not in masks]:
+        print(f"{folder}: images without a mask are left out: {len(without)}, such as {without[0]}")
+    return [
+        {"image": file.name, "mask": str(mask.relative_to(folder))} for file, mask in masks.items()
+    ]
 
 
 def _opened(

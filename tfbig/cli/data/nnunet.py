@@ -90,7 +90,8 @@ def _json(file: Path) -> Mapping[str, Any]:
         about = json.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise SourceError(
-            f"{file}: no such file; expected the folder of a data set of nnU-Net. Check the path."
+            f"{file}: no such file; expected the folder of a data set of nnU-Net, or a folder with a table volumes.csv "
+            "(columns image and label). Check the path."
         ) from None
     except (OSError, ValueError) as error:
         raise SourceError(f"{file}: is not readable JSON ({error}). Copy it again.") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,7 @@ RESULTS: Final = ("tile.yaml", "predict.yaml", "features.yaml", run_folder.CONFI
 """Files that mark a folder of results, whose images are not slides."""
 MASKS: Final = "masks"
 """Name of a folder of masks, beside slides."""
-MASK_ENDINGS: Final = ("_mask", "_masks", "_label", "_labels", "_seg")
+MASK_ENDINGS: Final = ("_mask", "_masks", "_cp_masks", "_label", "_labels", "_seg")
 """Ends of the names of masks that lie beside their image."""
 BAG_SUFFIXES: Final = {".npy", ".h5", ".hdf5"}
 """Suffixes of bags of features."""
@@ -59,6 +59,37 @@ def without_masks(files: Sequence[Path], title: Callable[[Path], str] = title_of
     """
     masks = {title(file) + ending for file in files for ending in MASK_ENDINGS}
     return [file for file in files if title(file) not in masks]
+
+
+def files_in(folder: Path, suffixes: Collection[str]) -> list[Path]:
+    """Return the files of a folder with some suffixes, by name; there are none if it does not exist.
+
+    Args:
+        folder: The folder.
+        suffixes: The suffixes, in lower case.
+    """
+    files = folder.iterdir() if folder.is_dir() else ()
+    return sorted(file for file in files if file.suffix.lower() in suffixes)
+
+
+def masks_of(images: Sequence[Path], suffixes: Collection[str]) -> dict[Path, Path]:
+    """Return the masks of the images that have one: `masks/name.*`, else `name_mask.*`, beside `name.tif`.
+
+    Args:
+        images: The images.
+        suffixes: Suffixes of masks.
+    """
+    named: dict[Path, Path] = {}
+    for folder in {image.parent for image in images}:
+        named |= {file.with_suffix(""): file for file in files_in(folder, suffixes)}
+        named |= {file.with_suffix(""): file for file in files_in(folder / MASKS, suffixes)}
+    found = {}
+    for image in images:
+        beside = (image.with_name(image.stem + ending) for ending in MASK_ENDINGS)
+        places = (image.parent / MASKS / image.stem, *beside)
+        if mask := next((named[place] for place in places if place in named), None):
+            found[image] = mask
+    return found
 
 
 def classes_in(folder: Path) -> dict[str, list[Path]]:

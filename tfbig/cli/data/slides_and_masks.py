@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfbig import sources
 from tfbig.cli.data import background
 from tfbig.cli.data.background import Masking
-from tfbig.cli.data.slide_folders import MASK_ENDINGS, MASKS, without_masks
+from tfbig.cli.data.slide_folders import files_in, masks_of, without_masks
 from tfbig.errors import SourceError
 from tfbig.models.gigapixel_unet import STRIDE
 from tfbig.sources.source import Pointwise
@@ -137,13 +137,7 @@ def mask_of(path: Path) -> Path | None:
     Args:
         path: Path of the slide.
     """
-    suffixes = (*SUFFIXES, *OUTLINES)
-    masks = {file.stem: file for file in _files(path.parent / MASKS, suffixes)}
-    if path.stem in masks:
-        return masks[path.stem]
-    beside = {file.stem: file for file in _files(path.parent, suffixes)}
-    names = (f"{path.stem}{ending}" for ending in MASK_ENDINGS)
-    return next((beside[name] for name in names if name in beside), None)
+    return masks_of([path], (*SUFFIXES, *OUTLINES)).get(path)
 
 
 def open_all(
@@ -189,7 +183,7 @@ def open_slides(
         SourceError: There are fewer usable slides than `least`.
     """
     slides, failed = open_all(
-        ((f.name, f, mask_of(f)) for f in without_masks(_files(folder, SUFFIXES))), masking
+        ((f.name, f, mask_of(f)) for f in without_masks(files_in(Path(folder), SUFFIXES))), masking
     )
     if len(slides) < least:
         kept = ", the last of which, by name, is for validation" if least > 1 else ""
@@ -263,13 +257,6 @@ def dataset(
     if dense:
         data = data.map(lambda x, y: (_dense(x), _dense(y)))
     return data.batch(batch_size)
-
-
-def _files(folder: str | Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the files of a folder, if it exists, with some suffixes."""
-    if not Path(folder).is_dir():
-        return []
-    return sorted(file for file in Path(folder).iterdir() if file.suffix.lower() in suffixes)
 
 
 def _open_mask(mask: str | Path, path: str | Path, slide: sources.Source) -> sources.Source:

@@ -177,7 +177,8 @@ def _rows_of_table(table: Path) -> list[Row]:
     columns = [name for name in rows[0] if name == "image" or name.startswith("image_")]
     if not columns:
         raise SourceError(
-            f"{table}: line 1: has no column 'image'; expected image, or image_0, image_1, ... for the channels."
+            f"{table}: line 1: has no column 'image'; expected image, or image_0, image_1, ... for the channels, and "
+            "label."
         )
     placed = []
     for row in rows:

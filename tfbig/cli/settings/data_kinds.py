@@ -92,6 +92,40 @@ def kind(name: str, data: str) -> str:
     return found
 
 
+TABLES: Final = {
+    "segmentation": "slides.csv",
+    "volume-segmentation": "volumes.csv",
+    "images": "images.csv",
+    "instances": "images.csv",
+    "patchgd-segmentation": "images.csv",
+    "mil": "bags.csv",
+}
+"""Table of each task that reads a folder with a table."""
+SCENES: Final = "scenes.csv"
+
+
+def is_of_slides(data: str) -> bool:
+    """Return whether a table is the one of a folder of slides with masks, rather than of scenes.
+
+    Args:
+        data: Path of the table.
+    """
+    return Path(data).name == TABLES["segmentation"]
+
+
+def place(task: str, data: str) -> str:
+    """Return the folder of a table, for tasks that read a folder with it, and for scenes the table in a folder.
+
+    Args:
+        task: The task.
+        data: Path of the data.
+    """
+    path = Path(data)
+    if task == "scenes":
+        return str(path / SCENES) if (path / SCENES).is_file() else data
+    return str(path.parent) if path.name == TABLES[task] and path.is_file() else data
+
+
 def _check_table(name: str, path: Path) -> None:
     """Check that a table, if it exists, is not the one in a folder of images or bags.
 

@@ -46,9 +46,9 @@ class InstanceTask:
         kind=PLACE,
         path=True,
         metavar="FOLDER",
-        help="folder of images (TIFF, OME-Zarr, PNG, ...) with masks/NAME.* of the same size for NAME.*, where each "
-        "instance has a number of its own and 0 is background, as Cellpose and StarDist use them; or with a table "
-        "images.csv: columns image, mask, and split (train, val, test) or patient",
+        help="folder of images (TIFF, OME-Zarr, PNG, ...) with masks/NAME.* or NAME_masks.* of the same size for "
+        "NAME.*, where each instance has a number of its own and 0 is background, as Cellpose and StarDist use them; "
+        "or with a table images.csv: columns image, mask, and split (train, val, test) or patient",
     )
     shares: tuple[int, int, int] = shares_flag()
     confine: bool = confine_flag("files of images.csv")

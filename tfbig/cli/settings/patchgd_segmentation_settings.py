@@ -44,9 +44,9 @@ class PatchGDSegmentationTask:
         kind=PLACE,
         path=True,
         metavar="FOLDER",
-        help="folder of images (TIFF, SVS, NDPI, NPY, PNG, JPEG) with masks/NAME.* of the same size for NAME.*, where "
-        "values other than 0 are the object; or with a table images.csv: columns image, mask, and split (train, val, "
-        "test) or patient",
+        help="folder of images (TIFF, SVS, NDPI, NPY, PNG, JPEG) with masks/NAME.* or NAME_mask.* of the same size for "
+        "NAME.*, where values other than 0 are the object; or with a table images.csv: columns image, mask, and split "
+        "(train, val, test) or patient",
     )
     shares: tuple[int, int, int] = shares_flag()
     confine: bool = confine_flag("files of images.csv")

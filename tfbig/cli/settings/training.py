@@ -139,8 +139,11 @@ def _first(argv: Sequence[str]) -> Namespace:
     first = argparse.ArgumentParser(prog="train.py", add_help=False, allow_abbrev=False)
     parser.add_flags(first, FirstSettings)
     known = first.parse_known_args(argv)[0]
-    if known.task == "segmentation" and str(known.data).lower().endswith(".csv"):
-        known.task = "scenes"  # slides are in a folder, scenes in a table
+    is_table = str(known.data).lower().endswith(".csv")
+    if known.task == "segmentation" and is_table and not data_kinds.is_of_slides(known.data):
+        known.task = "scenes"
+    if known.data:
+        known.data = data_kinds.place(known.task, known.data)
     return known
 
 
@@ -148,6 +151,7 @@ def _parsed(tokens: Sequence[str], prog: str) -> TrainSettings:
     """Parse tokens that come from files and from the command line."""
     first = _first(tokens)
     added = ["--task", first.task, *_kind(first)]
+    added += ["--data", first.data] if first.data else []
     return parser.parse(_parser(first.task, prog), TASKS[first.task], [*tokens, *added])
 
 
