@@ -74,16 +74,13 @@ def overview(rows: dict[tuple[str, int, str, int], Row], names: list[str]) -> st
         fitting = [side for side, fits in planned.items() if fits]
         if not fitting:
             return "none" if planned else ""
-        more = " or more" if max(fitting) == max(planned) < max(SIDES) else ""
-        return f"{max(fitting)}{more}"
+        return str(max(fitting))
 
     parts = [
         "# Which model, which size, which machine",
         HEAD,
         "The largest side of a square image of which a training step fits, of those that were planned "
         f"({', '.join(map(str, sorted({r.side for r in rows.values()})))}); a network's page has times and disk. "
-        "Where larger ones were "
-        "not planned yet, it says `or more`. "
         "`python docs/plan_table.py` makes the plans, and `docs/plan_table.csv` has them.",
     ]
     for host in HOSTS:
