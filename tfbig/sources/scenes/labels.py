@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from tfbig.sources.source import RowArray, View
 
 VECTORS: Final = (".geojson", ".json", ".gpkg", ".shp", ".fgb")
 """Suffixes of files of outlines."""
+_DRAWING: Final = threading.Lock()
+"""Held while outlines are drawn: rasterio hides a warning meanwhile, in a way that several threads undo."""
 Bounds = tuple[float, float, float, float]
 """Least x and y, greatest x and y."""
 Window = tuple[tuple[int, int], tuple[int, int]]
@@ -151,7 +154,8 @@ class VectorLabels(Labels):
         values = np.full(shape, fill, np.float32)
         if len(inside):
             pairs = zip(self.shapes[inside], self.burned[inside].tolist(), strict=True)
-            rasterize(pairs, out=values, transform=grid.transform, fill=fill)
+            with _DRAWING:
+                rasterize(pairs, out=values, transform=grid.transform, fill=fill)
         known = ~np.isnan(values)
         return np.where(known, values, np.float32(0)), known
 
