@@ -165,7 +165,7 @@ def _sections(
     yield from _classes(place, predictions)
     yield from _survival(place)
     yield from _regression(place)
-    yield from _slides(slide_viewer.read_views(place), max_views)
+    yield from _slides(slide_viewer.read_views(place), max_views, _items(place, config))
     yield from _curves(place)
     yield from _memory(metrics)
     yield from _comparison(metrics)
@@ -207,7 +207,7 @@ def _about_data(place: Path, metrics: Mapping[str, Any]) -> str:
         return ""
     about = shown.about_results(metrics, '"test"', '"val"')
     slides = shown.slides(place)
-    return f"{about} Slides: {slides}." if slides else about
+    return f"{about} {shown.items(settings).capitalize()}: {slides}." if slides else about
 
 
 def _run_settings(place: Path) -> dict[str, Any]:
@@ -291,13 +291,18 @@ def _confusion(counts: Any, names: Sequence[str]) -> Section:
     return {"title": "Confusion", "kind": "confusion", "names": names, "rows": rows}
 
 
-def _slides(views: Sequence[slide_viewer.View], max_views: int) -> Iterator[Section]:
+def _items(place: Path, config: Sequence[Path]) -> str:
+    """Return what the items of a run are, by its settings or else those of another command."""
+    return shown.items(_run_settings(place) or run_folder.read_yaml(config[0]))
+
+
+def _slides(views: Sequence[slide_viewer.View], max_views: int, items: str) -> Iterator[Section]:
     if not views:
         return
     embedded = embedded_views.embed(views[:max_views])
     note = f"{len(views) - len(embedded)} more are in the folder."
     note = note if len(views) > len(embedded) else ""
-    yield {"title": "Slides", "kind": "slides", "views": embedded, "note": note}
+    yield {"title": items.capitalize(), "kind": "slides", "views": embedded, "note": note}
 
 
 def _curves(place: Path) -> Iterator[Section]:
