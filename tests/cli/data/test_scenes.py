@@ -99,6 +99,32 @@ def test_classes_of_outlines(folder: Path) -> None:
     assert single.decided["class_names"] == ("background", "label")
 
 
+@pytest.mark.parametrize(
+    ("attributes", "flags", "line"),
+    [
+        ({"fid_": [1], "kind": ["a"], "id": [3]}, {}, "have the columns fid_, kind; without"),
+        ({"kind": ["a"]}, {"label_column": "kind"}, ""),
+        ({"kind": ["a"]}, {"test_only": "/run", "scale": 2.0, "mean": (1.0,) * 3}, ""),
+        ({"id": [3]}, {}, ""),
+        ({}, {}, ""),
+    ],
+)
+def test_columns_that_are_not_used_are_named(
+    folder: Path,
+    attributes: dict[str, Any],
+    flags: dict[str, Any],
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    box = shapely.box(*(PLACE @ (5, 40)), *(PLACE @ (50, 10)))
+    geopandas.GeoDataFrame(attributes, geometry=[box], crs=UTM).to_file(folder / "o.geojson")
+    write_table(folder, [f"s{n}.tif,o.geojson,{s}" for n, s in enumerate(("train", "val"))])
+    scenes.load(settings(folder, **flags))
+    output = capsys.readouterr().out
+    assert ("without --label-column all are one class" in output) == bool(line)
+    assert line in output
+
+
 def test_crops(folder: Path) -> None:
     data = scenes.load(settings(folder))
     crops = scenes.draw(data.train, (32, 16), 20, [0, 1])

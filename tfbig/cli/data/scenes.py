@@ -24,6 +24,7 @@ from tfbig.sources.scenes.labels import (
     RasterLabels,
     VectorLabels,
     class_names,
+    columns_of,
     read_outlines,
 )
 from tfbig.sources.scenes.measured import FilledScene, sampled_moments
@@ -123,6 +124,7 @@ def load(settings: SceneSettings) -> SceneData:
     usable = [row for row in usable if row["place"] not in damaged]
     settings = _decided_classes(settings, usable, opened)
     by_split: dict[str, list[LabelledScene]] = {split: [] for split in SPLITS}
+    labels: list[Path] = []
     for row in usable:
         try:
             scene = _labelled(*opened[row["place"]], settings)
@@ -130,6 +132,7 @@ def load(settings: SceneSettings) -> SceneData:
             failed.append((row["scene"], str(error)))
         else:
             by_split[row["split"]].append(scene)
+            labels.append(opened[row["place"]][1])
     for split in () if settings.test_only else ("train", "val"):
         if not by_split[split]:
             reason = f" {failed[0][1]}" if failed else ""
@@ -143,6 +146,7 @@ def load(settings: SceneSettings) -> SceneData:
     saved = tuple({key: row[key] for key in ("scene", "label", "split")} for row in rows)
     data = SceneData(train, val, test, tuple(failed), saved, decided)
     _print_scenes(settings, data)
+    _print_columns(settings, labels)
     return data
 
 
@@ -467,6 +471,22 @@ def _print_scenes(settings: SceneSettings, data: SceneData) -> None:
         classes = settings.class_names or ()
         print(
             f"classes: {', '.join(classes[:20])}{' ...' if len(classes) > 20 else ''}", flush=True
+        )
+
+
+def _print_columns(settings: SceneSettings, labels: Sequence[Path]) -> None:
+    """Print which columns outlines have, if none of them was chosen."""
+    if settings.target != "class" or settings.label_column is not None or settings.test_only:
+        return
+    columns = dict[str, None]()
+    for path in dict.fromkeys(labels):
+        if path.suffix.lower() in VECTORS:
+            columns |= dict.fromkeys(columns_of(path))
+    if columns:
+        names = ", ".join([*columns][:20])
+        print(
+            f"outlines have the columns {names}; without --label-column all are one class",
+            flush=True,
         )
 
 

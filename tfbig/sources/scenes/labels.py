@@ -23,6 +23,8 @@ from tfbig.sources.source import RowArray, View
 
 VECTORS: Final = (".geojson", ".json", ".gpkg", ".shp", ".fgb")
 """Suffixes of files of outlines."""
+_NUMBERS: Final = ("id", "fid", "ogc_fid", "objectid")
+"""Columns in which files number their outlines."""
 _DRAWING: Final = threading.Lock()
 """Held while outlines are drawn: rasterio hides a warning meanwhile, in a way that several threads undo."""
 Bounds = tuple[float, float, float, float]
@@ -205,6 +207,17 @@ def read_outlines(path: PathLike, scene: RasterSource | None = None) -> Any:
         )
     table = table if scene is None else table.to_crs(scene.grid.wkt)
     return table[~(table.geometry.isna() | table.geometry.is_empty)]
+
+
+def columns_of(path: PathLike) -> list[str]:
+    """Return the columns of a file of outlines that may hold classes or values: all but numbers of the outlines.
+
+    Args:
+        path: The file, which `read_outlines` can read.
+    """
+    pyogrio, _ = optional("pyogrio")
+    fields = pyogrio.read_info(str(path))["fields"]
+    return [name for name in map(str, fields) if name.lower() not in _NUMBERS]
 
 
 @final
