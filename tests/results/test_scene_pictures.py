@@ -49,6 +49,18 @@ def test_class_layer() -> None:
     assert layer.image[0, 0].tolist() == [*COLOURS[0], 255]
 
 
+@pytest.mark.parametrize("first", ["background", "0"])
+def test_colours_of_classes_are_those_of_the_layer(first: str) -> None:
+    names = (first, *map(str, range(1, 12)))
+    numbers = np.arange(12)[None]
+    layer = scene_pictures.class_layer(numbers, np.ones((1, 12), bool), names, "name")
+    colours = scene_pictures.class_colours(names)
+    shown = layer.image[0, :, 3] == 255
+    np.testing.assert_array_equal(layer.image[0, shown, :3], np.array(colours)[shown])
+    assert (colours[0] == (255, 255, 255)) == (first == "background")
+    assert scene_pictures.class_colours(()) == ()
+
+
 def test_value_layer_and_limits(tmp_path: Path) -> None:
     values = np.linspace(0, 100, 101, dtype="float32").reshape(1, 101)
     known = values < 90

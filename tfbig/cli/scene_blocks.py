@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from tfbig import SourceError, sources
 from tfbig.cli.identity import of_file
+from tfbig.results.scene_pictures import class_colours
 from tfbig.sources.scenes.cog import BlockWriter, Format, Rectangle
 from tfbig.sources.scenes.measured import FilledScene
 from tfbig.sources.scenes.raster import RasterSource
@@ -119,8 +120,16 @@ def predict(
     """
     scene = image.scene
     shape = scene.shape[0], scene.shape[1], len(outputs.names)
-    labels = bool(outputs.classes)
-    form = Format(shape, outputs.dtype, scene.grid, outputs.nodata, outputs.names, labels)
+    form = Format(
+        shape,
+        outputs.dtype,
+        scene.grid,
+        outputs.nodata,
+        outputs.names,
+        labels=bool(outputs.classes),
+        classes=outputs.classes,
+        colours=class_colours(outputs.classes),
+    )
     writer = BlockWriter(path, form, {**identity, **of_file(scene.name)})
     blocks, waiting = writer.blocks, writer.missing
     is_local = regions.region(model, image.shape[:2], *blocks[0]) is not None

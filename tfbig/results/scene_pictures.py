@@ -48,6 +48,17 @@ def preview(scene: RasterSource, max_side: int = SIDE) -> npt.NDArray[np.uint8]:
     return out
 
 
+def class_colours(names: Sequence[str]) -> tuple[tuple[int, int, int], ...]:
+    """Return the colour of each class in pictures, red, green and blue; a first class "background" is white.
+
+    Args:
+        names: Names of the classes, by number.
+    """
+    first = int(bool(names) and names[0] == "background")
+    turns = (COLOURS[number % len(COLOURS)] for number in range(len(names) - first))
+    return (*((255, 255, 255),) * first, *turns)
+
+
 def class_layer(
     labels: npt.NDArray[Any], known: npt.NDArray[np.bool_], names: Sequence[str], name: str
 ) -> Overlay:

@@ -326,7 +326,11 @@ def _page(path: str, levels: list[tifffile.TiffPageSeries], level: int) -> tifff
 def _check_decodable(path: str, page: tifffile.TiffPage) -> None:
     """Raise UndecodableError for colours and compressions that fail to decode, or do not decode to RGB."""
     decoded_to_rgb = page.compression in _YCBCR_DECODED_TO_RGB
-    if page.photometric not in (1, 2) and not (page.photometric == 6 and decoded_to_rgb):
+    is_map = (
+        page.photometric == 3 and page.is_geotiff
+    )  # whose numbers are classes, which the palette colours
+    is_decoded = page.photometric == 6 and decoded_to_rgb
+    if page.photometric not in (1, 2) and not is_map and not is_decoded:
         raise UndecodableError(
             f"{path}: its colours are stored as {_name(page.photometric)}; expected gray (0 is "
             "black), RGB, or YCbCr in JPEG. Convert it to RGB."
