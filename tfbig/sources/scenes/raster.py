@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,12 +47,14 @@ class Bands:
         names: Description of each band; "" if there is none.
         is_masked: Whether the file has a mask or an alpha band.
         has_alpha: Whether it has an alpha band.
+        shown: Positions of the bands that the file marks as red, green and blue; none if it does not mark all three.
     """
 
     nodata: tuple[float | None, ...]
     names: tuple[str, ...]
     is_masked: bool
     has_alpha: bool = False
+    shown: tuple[int, ...] = ()
 
 
 @final
@@ -110,6 +112,7 @@ class RasterSource(Source):
             tuple(dataset.descriptions[n] or "" for n in chosen),
             masked,
             len(chosen) < dataset.count,
+            _marked([colours[n] for n in chosen]),
         )
         overviews = dataset.overviews(self._indexes[0]) if level == 0 else []
         self.levels = ((shape[0], shape[1]), *(_reduced(shape, n) for n in overviews))
@@ -269,6 +272,12 @@ def _open(path: PathLike, level: int) -> Any:
             "order [bands, rows, columns] do. Write one image with a band for each."
         )
     return dataset
+
+
+def _marked(colours: Sequence[ColorInterp]) -> tuple[int, ...]:
+    """Return the positions of the bands that are marked as red, green and blue, or none."""
+    wanted = (ColorInterp.red, ColorInterp.green, ColorInterp.blue)
+    return tuple(map(colours.index, wanted)) if {*wanted} <= {*colours} else ()
 
 
 def _warped(dataset: Any, grid: MapGrid, shape: tuple[int, int]) -> Any:
