@@ -125,6 +125,18 @@ def test_columns_that_are_not_used_are_named(
     assert line in output
 
 
+def test_outlines_and_rasters_have_the_classes_of_the_raster(folder: Path) -> None:
+    box = shapely.box(*(PLACE @ (5, 40)), *(PLACE @ (50, 10)))
+    table = geopandas.GeoDataFrame({"kind": ["water"]}, geometry=[box], crs=UTM)
+    table.to_file(folder / "o.geojson")
+    write_table(folder, ["s0.tif,o.geojson,train", "s1.tif,l0.tif,train", "s2.tif,l0.tif,val"])
+    with pytest.raises(FlagError, match="in the order of their numbers, background first"):
+        scenes.load(settings(folder, label_column="kind"))
+    names = ("background", "field", "water")
+    data = scenes.load(settings(folder, label_column="kind", class_names=names))
+    assert set(np.unique(data.train[0].labels.read(0, 70))) == {0.0, 2.0}
+
+
 def test_crops(folder: Path) -> None:
     data = scenes.load(settings(folder))
     crops = scenes.draw(data.train, (32, 16), 20, [0, 1])
