@@ -237,7 +237,7 @@ def test_scenes_of_several_coordinate_systems(
     scenes.load(settings(folder))
     printed = capsys.readouterr().out
     assert (
-        "grids: EPSG:32632, pixels of 10 metre; EPSG:32633, pixels of 10 metre; networks see"
+        "grids: EPSG:32632, pixels of 10 metres; EPSG:32633, pixels of 10 metres; networks see"
         in printed
     )
 

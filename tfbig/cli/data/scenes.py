@@ -31,6 +31,7 @@ from tfbig.sources.scenes.measured import FilledScene, sampled_moments
 from tfbig.sources.scenes.raster import RasterSource
 from tfbig.sources.slides.slide import title_of
 from tfbig.system import callbacks
+from tfbig.units import counted
 
 BACKGROUND = "background"
 """Class of pixels outside all outlines."""
@@ -240,8 +241,8 @@ def _rows(table: Path, settings: SceneSettings) -> list[Row]:
             return [row | {"split": "test"} for row in rows]
         if len(rows) < 3:
             raise SourceError(
-                f"{table}: has {len(rows)} scenes and no column split; expected at least 3 scenes, or a column with "
-                "train and val. A scene may be in both, with labels of different parts of it."
+                f"{table}: has {counted(len(rows), 'scene')} and no column split; expected at least 3 scenes, or a "
+                "column with train and val. A scene may be in both, with labels of different parts of it."
             )
         rows = splits.split_rows(
             [{"label": "0", "case_id": row["scene"], "row": row} for row in rows],
@@ -314,7 +315,9 @@ def _decided_bands(
         mean = mean or tuple(float(f"{m:.7g}") for m in moments[0])
         std = std or tuple(float(f"{d:.7g}") for d in moments[1])
     if len(mean) != len(std):
-        raise FlagError(f"--std: {len(std)} numbers, but {len(mean)} bands. Use one for each band.")
+        raise FlagError(
+            f"--std: {len(std)} numbers, but {counted(len(mean), 'band')}. Use one for each band."
+        )
     return replace(settings, mean=mean, std=std), damaged
 
 
@@ -458,7 +461,7 @@ def _print_scenes(settings: SceneSettings, data: SceneData) -> None:
     for split, scenes in parts.items():
         if scenes:
             names = ", ".join(dict.fromkeys(scene.name for scene in scenes[:10]))
-            print(f"{split}: {len(scenes)} scenes, {names}")
+            print(f"{split}: {counted(len(scenes), 'scene')}, {names}")
     every = (*data.train, *data.val, *data.test)
     grids = list(dict.fromkeys(scene.filled.scene.grid.describe() for scene in every))
     more = (

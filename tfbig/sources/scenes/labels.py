@@ -20,6 +20,7 @@ from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.scenes.measured import FilledScene
 from tfbig.sources.scenes.raster import RasterSource
 from tfbig.sources.source import RowArray, View
+from tfbig.units import counted
 
 VECTORS: Final = (".geojson", ".json", ".gpkg", ".shp", ".fgb")
 """Suffixes of files of outlines."""
@@ -66,7 +67,7 @@ class RasterLabels(Labels):
         source = RasterSource(path)
         if source.shape[2] != 1:
             raise SourceError(
-                f"{path}: has {source.shape[2]} bands; expected one, the labels. Write one band."
+                f"{path}: has {counted(source.shape[2], 'band')}; expected one, the labels. Write one band."
             )
         shape = scene.shape[0], scene.shape[1]
         placed = source.grid.wkt is not None and scene.grid.wkt is not None

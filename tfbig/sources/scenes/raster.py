@@ -24,6 +24,7 @@ from tfbig.sources.resolution import Resolution
 from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.source import RowArray, Source
+from tfbig.units import counted
 
 DRIVERS: Final = {
     **dict.fromkeys((".tif", ".tiff", ".btf", ".tf8"), "GTiff"),
@@ -236,8 +237,9 @@ class RasterSlide(Slide):
         """Return one line with the size, bands, coordinate system and levels."""
         rows, columns, bands = self.shape
         levels = ", ".join(f"{n:.4g}" for n in self.downsamples)
+        samples = f"{counted(bands, 'band')} of {self.dtype}"
         where = self.scene.grid.describe()
-        return f"{self.name}: {rows} x {columns}, {bands} bands of {self.dtype}, {where}, levels {levels}, by rasterio"
+        return f"{self.name}: {rows} x {columns}, {samples}, {where}, levels {levels}, by rasterio"
 
 
 @contextmanager
@@ -268,8 +270,8 @@ def _open(path: PathLike, level: int) -> Any:
         ) from error
     if dataset.count == 0 or len(dataset.subdatasets) > 1:
         raise SourceError(
-            f"{path}: holds {len(dataset.subdatasets)} images instead of one with all bands, as files of arrays in the "
-            "order [bands, rows, columns] do. Write one image with a band for each."
+            f"{path}: holds {counted(len(dataset.subdatasets), 'image')} instead of one with all bands, as files of "
+            "arrays in the order [bands, rows, columns] do. Write one image with a band for each."
         )
     return dataset
 
@@ -308,8 +310,8 @@ def _check_axes(path: PathLike, dataset: Any) -> None:
     """Raise SourceError where bands and an axis of the image seem to be exchanged."""
     if dataset.count > max(16, min(dataset.height, dataset.width)):
         raise SourceError(
-            f"{path}: has {dataset.count} bands of {dataset.height} x {dataset.width} pixels, as if its axes were in "
-            "another order. Write it as [rows, columns, bands], or by rasterio as [bands, rows, columns]."
+            f"{path}: has {counted(dataset.count, 'band')} of {dataset.height} x {dataset.width} pixels, as if its "
+            "axes were in another order. Write it as [rows, columns, bands], or by rasterio as [bands, rows, columns]."
         )
 
 
