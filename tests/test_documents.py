@@ -41,3 +41,16 @@ def test_commands_of_the_readme_exist() -> None:
     names = re.findall(r"python (\S+\.py)", text)
     assert names
     assert all((ROOT / name).exists() for name in names)
+
+
+@every_document
+def test_extras_are_installed_from_the_checkout(path: Path) -> None:
+    if path.name != "start.md":  # which says what error messages mean
+        assert "install 'tfbig[" not in path.read_text(encoding="utf-8")
+
+
+def test_first_steps_list_every_extra_for_users() -> None:
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    extras = re.findall(r'^        "(\w+)": \[', setup, re.MULTILINE)
+    listed = re.findall(r"'\.\[(\w+)\]'", (ROOT / "docs/start.md").read_text(encoding="utf-8"))
+    assert {*extras} - {"dev", "torch"} == {*listed}

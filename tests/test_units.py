@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfbig.system.budget import parse_bytes
-from tfbig.units import ITEMSIZE, format_bytes, itemsize
+from tfbig.units import ITEMSIZE, counted, format_bytes, itemsize
 
 
 @given(st.integers(1, 2**45))
@@ -59,3 +59,16 @@ def test_itemsize_matches_tensorflow(dtype: str) -> None:
 def test_itemsize_of_unknown_dtype() -> None:
     with pytest.raises(KeyError, match="complex64"):
         itemsize("complex64")
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [
+        (0, "band", "0 bands"),
+        (1, "band", "1 band"),
+        (1, "class", "1 class"),
+        (3, "class", "3 classes"),
+    ],
+)
+def test_counted(count: int, noun: str, text: str) -> None:
+    assert counted(count, noun) == text

@@ -1,4 +1,4 @@
-"""Byte counts formatted for people, and the element size of each dtype."""
+"""Byte counts and numbers of things formatted for people, and the element size of each dtype."""
 
 from __future__ import annotations
 
@@ -26,3 +26,15 @@ def format_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{ceil(count * 10) / 10:.1f} {unit}"
         count /= 1024
     raise AssertionError
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words.
+
+    Example:
+        >>> from tfbig.units import counted
+        >>> counted(1, "scene"), counted(2, "class")
+        ('1 scene', '2 classes')
+    """
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}{ending}"

@@ -29,7 +29,7 @@ def test_unusable_bags(tmp_path: Path) -> None:
     assert "has label 2; expected an integer from 0 to 1 (2 classes)" in reasons[paths[3]]
     with pytest.raises(SourceError, match=r"none of 2 bags can be used\. The first: .*empty"):
         mil.read_bags(paths[1:3], [0, 0], classes=2)
-    with pytest.raises(ValueError, match="3 labels for 1 bags"):
+    with pytest.raises(ValueError, match="3 labels for 1 bag"):
         mil.read_bags(paths[:1], [0, 1, 1], classes=2)
 
 

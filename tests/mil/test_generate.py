@@ -66,7 +66,7 @@ def test_pictures_of_other_modes(tmp_path: Path, first: str) -> None:
         suffix = "jpg" if mode == "CMYK" else "png"
         Image.new(mode, (9, 8)).save(tmp_path / name / f"0.{suffix}")
     if first == "I;16":
-        with pytest.raises(SourceError, match=r"a/0\.png: has 1 channels of uint16; expected"):
+        with pytest.raises(SourceError, match=r"a/0\.png: has 1 channel of uint16; expected"):
             generate.pictures(tmp_path, (8, 8))
         return
     assert generate.pictures(tmp_path, (8, 8))[0].read(0, 3).shape == (3, 8, 8, 3)

@@ -20,6 +20,7 @@ SETTINGS: dict[str, Any] = {
     "shares": [70, 10, 20],
     "lr": 0.0001,
     "seed": 3,
+    "folds": None,
     "fold": None,
     "class_names": ["a|b", "<b>c</b>"],
 }
@@ -121,12 +122,40 @@ def test_names_cannot_break_the_page(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_test_says_so(tmp_path: Path) -> None:
-    text = card(tmp_path, {"task": "segmentation", "fold": 1, "precision": "mixed_bfloat16"}, {})
+    text = card(
+        tmp_path, {"task": "segmentation", "folds": 3, "fold": 1, "precision": "mixed_bfloat16"}, {}
+    )
     assert "There were no test images" in text
     assert "Nothing was held back for a test." in text
     assert "Computed in mixed\\_bfloat16, which rounds." in text
     assert "One split" not in text
     assert "| test" not in text
+
+
+@pytest.mark.parametrize(
+    ("task", "items", "others", "is_medical"),
+    [
+        ("mil", "slides", "Other scanners, stains, organs, sensors or resolutions", True),
+        ("scenes", "scenes", "Other places, seasons, sensors, bands or resolutions", False),
+        ("volume-segmentation", "volumes", "Other scanners, protocols, organs or", True),
+        ("instances", "images", "Other scanners, stains, organs, sensors or resolutions", True),
+    ],
+)
+def test_words_fit_the_task(
+    tmp_path: Path, task: str, items: str, others: str, is_medical: bool
+) -> None:
+    (tmp_path / "slides.csv").write_text("name,split\na,train\nb,val\n")
+    has_folds = task == "mil"
+    text = card(tmp_path, {"task": task, **({"folds": None} if has_folds else {})}, METRICS)
+    assert f"| number of {items} | 1 for training, 1 for validation |" in text
+    assert f"{others} " in text
+    assert ("no medical device" in text) == is_medical
+    assert "- One split of the data: " in text
+    assert ("`--folds`" in text) == has_folds
+    assert (
+        f"{items.capitalize()}: 1 for training, 1 for val"
+        in report.write_report(tmp_path).read_text()
+    )
 
 
 def test_damaged_settings_are_named(tmp_path: Path) -> None:

@@ -153,6 +153,33 @@ def test_results_say_which_images_they_are_of(tmp_path, metrics, settings, sente
     assert (" images that " in page or "There were no test" in page) == is_training
 
 
+DELONG, THRESHOLD, PIXELS, KNOWN = (
+    "(DeLong)",
+    "at the threshold",
+    "over the labelled pixels",
+    "is judged by",
+)
+
+
+@pytest.mark.parametrize(
+    ("columns", "predictions", "title", "said"),
+    [
+        (("auc", "auc_low", "threshold", "f1"), {"label": "a"}, "Classes", {DELONG, THRESHOLD}),
+        (("auc", "auc_low", "threshold"), {"bag": 1}, "Labels", {DELONG, THRESHOLD, KNOWN}),
+        (("pixels", "iou", "f1", "sensitivity"), {"scene": "s0"}, "Classes", {PIXELS}),
+    ],
+)
+def test_notes_explain_the_columns_of_classes(tmp_path, columns, predictions, title, said):
+    run_folder.write_yaml(tmp_path / "config.yaml", {"task": "any"})
+    rows = [{"class": name, **dict.fromkeys(columns, 0.5)} for name in "ab"]
+    run_folder.write_csv(tmp_path / "classes.csv", rows)
+    run_folder.write_csv(tmp_path / "predictions.csv", [predictions])
+    page = report.write_report(tmp_path).read_text()
+    assert f"<h2>{title}</h2>" in page
+    assert "Each class against all others." in page
+    assert {words for words in (DELONG, THRESHOLD, PIXELS, KNOWN) if words in page} == said
+
+
 def test_run_with_settings_only(tmp_path):
     run_folder.write_yaml(tmp_path / "tile.yaml", {"size": 256})
     page = report.write_report(tmp_path).read_text()

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rasterio
 from PIL import Image
+from rasterio.enums import ColorInterp
 from scene_files import pixels, write_scene
 
 from tfbig.results import scene_pictures
@@ -15,17 +17,30 @@ from tfbig.sources import RasterSource
 
 
 @pytest.mark.parametrize(
-    ("names", "bands"),
+    ("names", "marks", "bands"),
     [
-        ((), (0, 1, 2)),
-        (("blue", "green", "red", "nir"), (2, 1, 0)),
-        (("B04", "B08", "B03", "B02"), (0, 2, 3)),
+        ((), "", (0, 1, 2)),
+        (("blue", "green", "red", "nir"), "", (2, 1, 0)),
+        (("B04", "B08", "B03", "B02"), "", (0, 2, 3)),
+        (("x_B02", "x_B03", "x_b04", "x_B08"), "", (2, 1, 0)),
+        (("x_B02_10m", "B03_10m", "x B04", "x_B08_10m"), "", (2, 1, 0)),
+        (("near infra-red", "blue", "green", "swir"), "", (0, 1, 2)),
+        ((), "blue green red undefined", (2, 1, 0)),
+        ((), "undefined red green blue", (1, 2, 3)),
+        (("B02", "B03", "B04", "B08"), "red green blue undefined", (2, 1, 0)),
+        ((), "red undefined blue undefined", (0, 1, 2)),
     ],
 )
-def test_preview(tmp_path: Path, names: tuple[str, ...], bands: tuple[int, ...]) -> None:
+def test_preview(
+    tmp_path: Path, names: tuple[str, ...], marks: str, bands: tuple[int, ...]
+) -> None:
     image = pixels(30, 40, 4)
     image[:3] = 0
-    scene = RasterSource(write_scene(tmp_path / "a.tif", image, nodata=0, names=names))
+    write_scene(tmp_path / "a.tif", image, nodata=0, names=names)
+    if marks:
+        with rasterio.open(tmp_path / "a.tif", "r+") as file:
+            file.colorinterp = [ColorInterp[mark] for mark in marks.split()]
+    scene = RasterSource(tmp_path / "a.tif")
     picture = scene_pictures.preview(scene)
     assert (picture[:3] == 255).all()
     for place, band in enumerate(bands):
@@ -47,6 +62,18 @@ def test_class_layer() -> None:
     assert [text for _, text in layer.legend] == ["a", "b"]
     layer = scene_pictures.class_layer(labels, known, ("0", "1", "2"), "name")
     assert layer.image[0, 0].tolist() == [*COLOURS[0], 255]
+
+
+@pytest.mark.parametrize("first", ["background", "0"])
+def test_colours_of_classes_are_those_of_the_layer(first: str) -> None:
+    names = (first, *map(str, range(1, 12)))
+    numbers = np.arange(12)[None]
+    layer = scene_pictures.class_layer(numbers, np.ones((1, 12), bool), names, "name")
+    colours = scene_pictures.class_colours(names)
+    shown = layer.image[0, :, 3] == 255
+    np.testing.assert_array_equal(layer.image[0, shown, :3], np.array(colours)[shown])
+    assert (colours[0] == (255, 255, 255)) == (first == "background")
+    assert scene_pictures.class_colours(()) == ()
 
 
 def test_value_layer_and_limits(tmp_path: Path) -> None:

@@ -110,3 +110,16 @@ def test_kappa_is_of_classes_in_order(classes: list[str], has_order: bool) -> No
     assert shown.results(metrics, classes) == expected
     row = {"bag": "a", "label": "b", **{f"probability_{name}": "0" for name in classes}}
     assert shown.class_names([row]) == classes
+
+
+@pytest.mark.parametrize(
+    ("settings", "items"),
+    [
+        ({"task": "images", "images": "slides"}, "slides"),
+        ({"task": "images", "images": "folder"}, "images"),
+        ({"task": "segmentation"}, "slides"),
+        ({"input": "bands"}, "scenes"),
+    ],
+)
+def test_what_items_are(settings: dict[str, Any], items: str) -> None:
+    assert shown.items(settings) == items

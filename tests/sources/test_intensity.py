@@ -52,9 +52,7 @@ def test_mistakes() -> None:
     for low, high in ((5, 5), (-1, 9), (1, 101), (99, 1)):
         with pytest.raises(ValueError, match=r"received percentiles .* 0 to 100"):
             sources.percentiles(image, low, high)
-    with pytest.raises(
-        SourceError, match=r"expected two finite numbers for each of its 1 channels"
-    ):
+    with pytest.raises(SourceError, match=r"expected two finite numbers for each of its 1 channel"):
         sources.Rescaled(image, [[0, 1], [2, 3]])
     empty = sources.open(np.full((4, 4), np.nan))
     with pytest.raises(SourceError, match="channel 0 has no finite value"):

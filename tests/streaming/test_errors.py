@@ -267,7 +267,7 @@ def test_mask_of_wrong_channels():
     big = tfbig.stream(segmenter())
     big.compile("sgd", "mse")
     image, mask = np.zeros((1, 8, 8, 1), np.float32), np.zeros((1, 8, 8, 3), np.float32)
-    message = r"/target' has shape \(1, 8, 8, 3\); expected 1 images with 1 channels"
+    message = r"/target' has shape \(1, 8, 8, 3\); expected 1 image with 1 channel"
     with pytest.raises(ValueError, match=message):
         big.train_on_batch(image, mask)
 
@@ -292,7 +292,7 @@ def test_released_handle():
         ("nowhere.npy", "out.npy", tfbig.SourceError, "nowhere.npy: there is no such file"),
         ((8, 8, 1), "out.txt", tfbig.SourceError, "expected a path that ends in .npy"),
         ((8, 8, 1), "no/out.npy", tfbig.SourceError, "Create .*no first"),
-        ((8, 8, 3), "out.npy", ValueError, "expected 1 images with 1 channels"),
+        ((8, 8, 3), "out.npy", ValueError, "expected 1 image with 1 channel"),
         ((8, 1, 1), "out.npy", tfbig.SourceError, "has dtype float32; expected uint8. Convert"),
     ],
 )

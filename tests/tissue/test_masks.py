@@ -257,7 +257,7 @@ def test_find_tissue_invalid_arguments(tmp_path: Path) -> None:
         ):
             find_tissue(slide, **options)
     tifffile.imwrite(tmp_path / "b.tif", np.zeros((30, 30), np.uint16))
-    with pytest.raises(SourceError, match=r"b\.tif: has 1 channels of uint16; find_tissue expects"):
+    with pytest.raises(SourceError, match=r"b\.tif: has 1 channel of uint16; find_tissue expects"):
         find_tissue(open_slide(tmp_path / "b.tif"))
 
 

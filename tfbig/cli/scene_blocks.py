@@ -14,11 +14,13 @@ from tqdm import tqdm
 
 from tfbig import SourceError, sources
 from tfbig.cli.identity import of_file
+from tfbig.results.scene_pictures import class_colours
 from tfbig.sources.scenes.cog import BlockWriter, Format, Rectangle
 from tfbig.sources.scenes.measured import FilledScene
 from tfbig.sources.scenes.raster import RasterSource
 from tfbig.streaming import regions
 from tfbig.system import signals
+from tfbig.units import counted
 
 Pixels = npt.NDArray[Any]
 
@@ -119,8 +121,16 @@ def predict(
     """
     scene = image.scene
     shape = scene.shape[0], scene.shape[1], len(outputs.names)
-    labels = bool(outputs.classes)
-    form = Format(shape, outputs.dtype, scene.grid, outputs.nodata, outputs.names, labels)
+    form = Format(
+        shape,
+        outputs.dtype,
+        scene.grid,
+        outputs.nodata,
+        outputs.names,
+        labels=bool(outputs.classes),
+        classes=outputs.classes,
+        colours=class_colours(outputs.classes),
+    )
     writer = BlockWriter(path, form, {**identity, **of_file(scene.name)})
     blocks, waiting = writer.blocks, writer.missing
     is_local = regions.region(model, image.shape[:2], *blocks[0]) is not None
@@ -207,14 +217,14 @@ def check_bands(scene: RasterSource, bands: int, where: str) -> None:
         rows, columns, count = scene.shape
         if scene.bands.has_alpha and count + 1 == bands:
             raise SourceError(
-                f"{scene.name}: has {count} bands and an alpha band, which is a mask, but {where} reads {bands}. If "
-                f"alpha is a band such as near infrared, declare it: rio edit-info --colorinterp {bands}=undefined "
-                "FILE."
+                f"{scene.name}: has {counted(count, 'band')} and an alpha band, which is a mask, but {where} reads "
+                f"{bands}. If alpha is a band such as near infrared, declare it: rio edit-info --colorinterp "
+                f"{bands}=undefined FILE."
             )
         names = ", ".join(name for name in scene.bands.names if name)
         raise SourceError(
-            f"{scene.name}: has {count} bands{f' ({names})' if names else ''} of {rows} x {columns} pixels, but "
-            f"{where} reads {bands}. Use a scene with the bands of the training, in their order; "
+            f"{scene.name}: has {counted(count, 'band')}{f' ({names})' if names else ''} of {rows} x {columns} pixels, "
+            f"but {where} reads {bands}. Use a scene with the bands of the training, in their order; "
             "tfbig.sources.stack_bands joins files of single bands."
         )
 

@@ -17,6 +17,7 @@ from tfbig.stores import file_pool
 from tfbig.stores.device_store import Pages
 from tfbig.stores.host_memory import MEMORY
 from tfbig.system import backend, callbacks
+from tfbig.units import counted
 
 KINDS = ("image", "remat", "gradient")
 """Kinds of `tfbig.plan.sweeps.Store`."""
@@ -150,7 +151,7 @@ def _check_shapes(graph: Graph, keys: list[int], shapes: np.ndarray) -> None:
         if shape[0] != shapes[0][0] or shape[-1] != info.channels:
             raise ValueError(
                 f"input '{info.name}' has shape {tuple(map(int, shape))}; expected "
-                f"{int(shapes[0][0])} images with {info.channels} channels."
+                f"{counted(int(shapes[0][0]), 'image')} with {counted(info.channels, 'channel')}."
             )
 
 

@@ -16,6 +16,7 @@ from tfbig.errors import SourceError
 from tfbig.sources import Bag, Subset
 from tfbig.sources.augmentation import LUMA
 from tfbig.system import callbacks
+from tfbig.units import counted
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,9 @@ def read_bags(bags: Sequence[Any], labels: Sequence[Any], classes: int | None) -
         ([5, 3], array([0, 1]))
     """
     if len(bags) != len(labels):
-        raise ValueError(f"{len(labels)} labels for {len(bags)} bags; expected one label per bag.")
+        raise ValueError(
+            f"{len(labels)} labels for {counted(len(bags), 'bag')}; expected one label per bag."
+        )
     opened: list[Bag] = []
     labels_of_bags: list[Any] = []
     failed: list[tuple[str, str]] = []
@@ -194,7 +197,9 @@ def dataset(
     """
     labels = np.asarray(labels)
     if not len(bags) or len(labels) != len(bags):
-        raise ValueError(f"{len(labels)} labels for {len(bags)} bags; expected one label per bag.")
+        raise ValueError(
+            f"{len(labels)} labels for {counted(len(bags), 'bag')}; expected one label per bag."
+        )
     if sample is not None and not (0 < sample < 1 or (sample >= 1 and sample == int(sample))):
         raise ValueError(f"sample={sample}: expected a number of instances, or a share below 1.")
     bags = [bag if isinstance(bag, Bag) else sources.open_bag(bag) for bag in bags]

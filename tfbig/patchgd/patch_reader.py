@@ -15,6 +15,7 @@ from tfbig.geometry.patch_grid import PatchGrid, num_cells
 from tfbig.patchgd.slice_encoder import sizes
 from tfbig.sources.bags.patches import patch_grid, read_patches
 from tfbig.system import callbacks
+from tfbig.units import counted
 
 
 class PatchReader:
@@ -102,8 +103,8 @@ class PatchReader:
         """Return the grid over an image, after checking its dtype, channels and size."""
         if image.dtype != self._dtype.as_numpy_dtype or image.shape[-1] != self._channels:
             raise SourceError(
-                f"{image.name}: has {image.shape[-1]} channels of {image.dtype}; expected {self._channels} of "
-                f"{self._dtype.name}. Convert the image, or for another dtype pass source_dtype='{image.dtype}'."
+                f"{image.name}: has {counted(image.shape[-1], 'channel')} of {image.dtype}; expected {self._channels} "
+                f"of {self._dtype.name}. Convert the image, or for another dtype pass source_dtype='{image.dtype}'."
             )
         if self._extents not in (None, image.shape[:-1]):
             raise SourceError(

@@ -23,6 +23,11 @@ _TITLES = {
 }
 _WAYS = {"offload": "streamed exactly", "patchgd": "by patch gradient descent"}
 """How a run of `--mode` computes."""
+_OTHERS = {
+    "scenes": "Other places, seasons, sensors, bands or resolutions",
+    "volume-segmentation": "Other scanners, protocols, organs or resolutions",
+}
+"""What may give worse results, by task."""
 _DATA = (
     *(
         "data",
@@ -71,7 +76,7 @@ def write_card(folder: str | Path) -> Path:
         "## Model",
         _table([("file", run_folder.MODEL), *_model(folder, settings), *_named(versions)]),
         "## Data",
-        _table([*_given(settings, _DATA), *_counts(folder, failed)]),
+        _table([*_given(settings, _DATA), *_counts(folder, failed, shown.items(settings))]),
         "## Results",
         _table(_results(shown.results(metrics, classes))),
         shown.about_results(metrics),
@@ -112,11 +117,11 @@ def _named(versions: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, _text(versions[name])) for name in names if name in versions]
 
 
-def _counts(folder: Path, failed: list[dict[str, str]]) -> list[tuple[str, str]]:
-    """Return how many images were for what, tested and left out."""
+def _counts(folder: Path, failed: list[dict[str, str]], items: str) -> list[tuple[str, str]]:
+    """Return how many items were for what, tested and left out."""
     tested = len(run_folder.read_rows(folder / run_folder.PREDICTIONS))
     slides = shown.slides(folder)
-    rows = [("number of slides", slides)] if slides else []
+    rows = [(f"number of {items}", slides)] if slides else []
     rows += [("tested or validated", str(tested))] if tested else []
     return [*rows, ("left out", str(len(failed)))] if failed else rows
 
@@ -150,14 +155,19 @@ def _limits(
     settings: Mapping[str, Any], metrics: Mapping[str, Any], failed: list[dict[str, str]]
 ) -> list[str]:
     """Return what a user of the model should know."""
+    task = str(settings.get("task", ""))
+    others = _OTHERS.get(task, "Other scanners, stains, organs, sensors or resolutions")
     lines = [
-        "It was judged by the images named above alone. Other scanners, stains, organs, sensors or resolutions may "
-        "give worse results; test it on yours, with `tfbig evaluate`.",
-        "It is no medical device, and no result of it is a diagnosis.",
+        f"It was judged by the images named above alone. {others} may give worse results; test it on yours, with "
+        "`tfbig evaluate`."
     ]
+    if task != "scenes":
+        lines.append("It is no medical device, and no result of it is a diagnosis.")
     if not shown.is_tested(metrics):
         lines.append("Nothing was held back for a test.")
-    if settings.get("fold") is None:
+    if "folds" not in settings:
+        lines.append("One split of the data: with another one, results may differ.")
+    elif settings.get("fold") is None:
         lines.append("One split of the data: `--folds` says how much results depend on it.")
     lines.append(
         f"One seed ({settings.get('seed', 0)}): `--seeds` says how much results depend on it."

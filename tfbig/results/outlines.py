@@ -15,6 +15,7 @@ from skimage import measure
 from tfbig.errors import SourceError
 from tfbig.sources import Source
 from tfbig.system import progress
+from tfbig.units import counted
 
 SIDE: Final = 4096
 """Longer side of the reduced image from which outlines are computed."""
@@ -57,8 +58,8 @@ def small_labels(labels: Source, side: int = SIDE) -> tuple[Labels, int]:
     """
     if labels.shape[2] != 1 or labels.dtype.kind not in "bui":
         raise SourceError(
-            f"{labels.name}: has {labels.shape[2]} channels of {labels.dtype}; expected one channel of integer class "
-            "numbers."
+            f"{labels.name}: has {counted(labels.shape[2], 'channel')} of {labels.dtype}; expected one channel of "
+            "integer class numbers."
         )
     factor = max(math.ceil(max(labels.shape[:2]) / side), 1)
     height = max(1024 // factor, 1) * factor

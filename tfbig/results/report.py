@@ -42,11 +42,23 @@ _POLICY: Final = (
     "script-src "
 )
 _ABOUT_CLASSES: Final = (
-    "Each class against all others. The interval of the AUC has a confidence of 95 % (DeLong); it is not defined for "
-    "an AUC of 0 or 1 or for fewer than two samples. Sensitivity, "
-    "specificity, precision and F1 are at the threshold, which has the largest sum of sensitivity and specificity on "
-    "the validation data, or is 0.5 where these do not decide."
+    ("", "Each class against all others."),
+    (
+        "auc_low",
+        "The interval of the AUC has a confidence of 95 % (DeLong); it is not defined for an AUC of 0 or 1 or for "
+        "fewer than two samples.",
+    ),
+    (
+        "threshold",
+        "Sensitivity, specificity, precision and F1 are at the threshold, which has the largest sum of sensitivity and "
+        "specificity on the validation data, or is 0.5 where these do not decide.",
+    ),
+    (
+        "pixels",
+        'Numbers are over the labelled pixels of all scenes; "pixels" counts those labelled as the class.',
+    ),
 )
+"""Sentences below the table of the classes, each with the column that it explains."""
 _ABOUT_GROUPS: Final = (
     "A higher risk is worse. Cases are the test cases, with the mean risk of their slides, above and below the median "
     "risk of the training cases. The median time is empty if more than half of a group have no event in all that time."
@@ -153,7 +165,7 @@ def _sections(
     yield from _classes(place, predictions)
     yield from _survival(place)
     yield from _regression(place)
-    yield from _slides(slide_viewer.read_views(place), max_views)
+    yield from _slides(slide_viewer.read_views(place), max_views, _items(place, config))
     yield from _curves(place)
     yield from _memory(metrics)
     yield from _comparison(metrics)
@@ -195,7 +207,7 @@ def _about_data(place: Path, metrics: Mapping[str, Any]) -> str:
         return ""
     about = shown.about_results(metrics, '"test"', '"val"')
     slides = shown.slides(place)
-    return f"{about} Slides: {slides}." if slides else about
+    return f"{about} {shown.items(settings).capitalize()}: {slides}." if slides else about
 
 
 def _run_settings(place: Path) -> dict[str, Any]:
@@ -239,9 +251,10 @@ def _classes(place: Path, predictions: Sequence[Mapping[str, str]]) -> Iterator[
     """Yield the table of the classes, or of several labels, and their curves."""
     rows = run_folder.read_rows(place / classification.TABLE)
     if rows:
-        several = bool(predictions) and "label" not in predictions[0]
-        about = _ABOUT_CLASSES + (_ABOUT_LABELS if several else "")
-        yield _table("Labels" if several else "Classes", rows) | {"note": about}
+        several = "auc" in rows[0] and bool(predictions) and "label" not in predictions[0]
+        about = " ".join(words for name, words in _ABOUT_CLASSES if not name or name in rows[0])
+        note = about + (_ABOUT_LABELS if several else "")
+        yield _table("Labels" if several else "Classes", rows) | {"note": note}
     yield from _one_figure("Curves", place / classification.CURVES)
 
 
@@ -278,13 +291,18 @@ def _confusion(counts: Any, names: Sequence[str]) -> Section:
     return {"title": "Confusion", "kind": "confusion", "names": names, "rows": rows}
 
 
-def _slides(views: Sequence[slide_viewer.View], max_views: int) -> Iterator[Section]:
+def _items(place: Path, config: Sequence[Path]) -> str:
+    """Return what the items of a run are, by its settings or else those of another command."""
+    return shown.items(_run_settings(place) or run_folder.read_yaml(config[0]))
+
+
+def _slides(views: Sequence[slide_viewer.View], max_views: int, items: str) -> Iterator[Section]:
     if not views:
         return
     embedded = embedded_views.embed(views[:max_views])
     note = f"{len(views) - len(embedded)} more are in the folder."
     note = note if len(views) > len(embedded) else ""
-    yield {"title": "Slides", "kind": "slides", "views": embedded, "note": note}
+    yield {"title": items.capitalize(), "kind": "slides", "views": embedded, "note": note}
 
 
 def _curves(place: Path) -> Iterator[Section]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -21,12 +22,16 @@ SIDE: Final = 1600
 """Most rows and columns of a picture."""
 _RED_GREEN_BLUE: Final = (("red", "green", "blue"), ("b04", "b03", "b02"), ("b4", "b3", "b2"))
 """Names of the bands of a natural picture."""
+_NUMBERED: Final = re.compile(r"^(?:.*[^a-z0-9])?(b[0-9]+)(?:_[0-9]+m)?$")
+"""Names that end with the number of a band, and maybe the size of its pixels."""
 _SHADES: Final = colormaps["viridis"]
 
 
 def preview(scene: RasterSource, max_side: int = SIDE) -> npt.NDArray[np.uint8]:
-    """Return a small picture of a scene: red, green and blue by their names, else its first three bands or its first.
+    """Return a small picture of a scene: red, green and blue, else its first three bands or its first.
 
+    Red, green and blue are known by their names, such as "red", "B04" or "T32UNC_20230615_B04", or are marked in the
+    file as such. GDAL marks the first three of several bands of uint8 unless it is told otherwise, so names go first.
     Each band is stretched from its 2nd to its 98th percentile; where there is no measurement it is white.
 
     Args:
@@ -46,6 +51,17 @@ def preview(scene: RasterSource, max_side: int = SIDE) -> npt.NDArray[np.uint8]:
         stretched = np.clip((samples - low) / max(high - low, 1e-12), 0, 1) * 255
         out[known, place] = np.nan_to_num(stretched[known]).astype(np.uint8)
     return out
+
+
+def class_colours(names: Sequence[str]) -> tuple[tuple[int, int, int], ...]:
+    """Return the colour of each class in pictures, red, green and blue; a first class "background" is white.
+
+    Args:
+        names: Names of the classes, by number.
+    """
+    first = int(bool(names) and names[0] == "background")
+    turns = (COLOURS[number % len(COLOURS)] for number in range(len(names) - first))
+    return (*((255, 255, 255),) * first, *turns)
 
 
 def class_layer(
@@ -143,9 +159,12 @@ def _blended(picture: npt.NDArray[np.uint8], layer: Overlay) -> npt.NDArray[np.u
 
 def _shown_bands(scene: RasterSource) -> tuple[int, int, int]:
     """Return the bands that are shown as red, green and blue."""
-    names = [name.lower() for name in scene.bands.names]
+    names = [_NUMBERED.sub(r"\1", name.lower()) for name in scene.bands.names]
     for wanted in _RED_GREEN_BLUE:
         if all(name in names for name in wanted):
             first, second, third = (names.index(name) for name in wanted)
             return first, second, third
+    if scene.bands.shown:
+        first, second, third = scene.bands.shown
+        return first, second, third
     return (0, 1, 2) if scene.shape[2] >= 3 else (0, 0, 0)

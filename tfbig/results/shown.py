@@ -12,6 +12,13 @@ from tfbig.results import run_folder
 
 _SPLITS: Final = {"train": "for training", "val": "for validation", "test": "for testing"}
 """Splits, and what each is for."""
+_ITEMS: Final = {
+    "scenes": "scenes",
+    "volume-segmentation": "volumes",
+    "instances": "images",
+    "patchgd-segmentation": "images",
+}
+"""What the items of a task are, where they are no slides."""
 Conditions = Mapping[str, tuple[str, ...]]
 """Values of other settings."""
 USED_WITH: Final[tuple[tuple[tuple[str, ...], Conditions], ...]] = (
@@ -127,6 +134,18 @@ def _is_used(name: str, values: Mapping[str, Any]) -> bool:
         for other, fitting in each.items()
         if other in values
     )
+
+
+def items(settings: Mapping[str, Any]) -> str:
+    """Return what the items of a run are: slides, images, scenes or volumes.
+
+    Args:
+        settings: Settings of a run of train or predict.
+    """
+    if settings.get("input") == "bands":  # of predict
+        return "scenes"
+    is_of_images = settings.get("task") == "images" and settings.get("images") != "slides"
+    return "images" if is_of_images else _ITEMS.get(str(settings.get("task")), "slides")
 
 
 def slides(folder: str | Path) -> str:

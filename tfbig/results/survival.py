@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from tfbig import survival
 from tfbig.results import figures, run_folder
 from tfbig.results.geojson import COLOURS, hex_of
+from tfbig.units import counted
 
 GROUPS: Final = "risk_groups.csv"
 AREAS: Final = "survival_auc.csv"
@@ -119,7 +120,9 @@ def _draw(path: Path, times: Numbers, events: Numbers, high: Numbers, p_value: f
     end = float(times.max()) or 1.0
     for chosen, name, colour in zip((~high, high), _NAMES, COLOURS[:2], strict=True):
         if chosen.any():
-            label = f"{name}: {int(chosen.sum())} cases, {int(events[chosen].sum())} events"
+            label = (
+                f"{name}: {counted(int(chosen.sum()), 'case')}, {int(events[chosen].sum())} events"
+            )
             _draw_curve(curves, times[chosen], events[chosen], hex_of(colour), label)
     p_text = "" if math.isnan(p_value) else f", log-rank p {_p_text(p_value)}"
     curves.set(

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tfbig.errors import SourceError
 from tfbig.sources.source import Pointwise, RowArray, Source
+from tfbig.units import counted
 
 Limits = npt.NDArray[np.float64]
 """Intensities that become 0 and 255, `[2, C]`."""
@@ -112,7 +113,7 @@ class Rescaled(Pointwise):
         if self.limits.shape != (2, source.shape[2]) or not np.isfinite(self.limits).all():
             raise SourceError(
                 f"{source.name}: limits {self.limits.tolist()}; expected two finite numbers for each of its "
-                f"{source.shape[2]} channels."
+                f"{counted(source.shape[2], 'channel')}."
             )
 
     def _convert(self, pixels: RowArray) -> RowArray:

@@ -18,6 +18,7 @@ from tfbig.sources.arrays import from_array
 from tfbig.sources.background import SMALLEST, colour_of
 from tfbig.sources.resolution import Mpp
 from tfbig.sources.source import Pointwise, Readable, RowArray, Source, View
+from tfbig.units import counted
 
 _LUMA_BLOCK: Final = 2**16  # pixels whose 32-bit sums stay in a core's cache
 _BLOCK_BYTES: Final = 2**25
@@ -54,7 +55,7 @@ class Grayscale(Pointwise):
     def __init__(self, source: Source, invert: bool = False) -> None:
         if source.dtype != np.uint8 or source.shape[2] not in (1, 3):
             raise SourceError(
-                f"{source.name}: has {source.shape[2]} channels of {source.dtype}; Grayscale "
+                f"{source.name}: has {counted(source.shape[2], 'channel')} of {source.dtype}; Grayscale "
                 "expects 1 or 3 channels of uint8. Convert it first."
             )
         name = f"{'inverted gray' if invert else 'gray'} {source.name}"
@@ -85,8 +86,8 @@ class RGB(Pointwise):
     def __init__(self, source: Source) -> None:
         if not can_be_rgb(source):
             raise SourceError(
-                f"{source.name}: has {source.shape[2]} channels of {source.dtype}; expected 1 or 3 channels of 8 bits "
-                "(uint8). Convert it, with the range of values that you want to see, or remove it."
+                f"{source.name}: has {counted(source.shape[2], 'channel')} of {source.dtype}; expected 1 or 3 channels "
+                "of 8 bits (uint8). Convert it, with the range of values that you want to see, or remove it."
             )
         super().__init__(source, (*source.shape[:2], 3), np.uint8, source.name)
 

@@ -21,6 +21,7 @@ from skimage import color, filters, morphology
 
 from tfbig.errors import SourceError
 from tfbig.sources import PackedMask, Slide, Source, Upsampled
+from tfbig.units import counted
 
 __all__ = ["BlockMeans", "Tissue", "find_tissue", "tissue_mask"]
 
@@ -237,8 +238,8 @@ def find_tissue(
         )
     if slide.dtype != np.uint8 or slide.shape[2] not in (1, 3):
         raise SourceError(
-            f"{slide.name}: has {slide.shape[2]} channels of {slide.dtype}; find_tissue expects 1 or 3 channels "
-            "of uint8. Convert it first, or tile without a mask (--tissue none)."
+            f"{slide.name}: has {counted(slide.shape[2], 'channel')} of {slide.dtype}; find_tissue expects 1 or 3 "
+            "channels of uint8. Convert it first, or tile without a mask (--tissue none)."
         )
     small = slide.scaled(small_step(slide))
     image = small.read(0, small.shape[0])
@@ -268,7 +269,7 @@ def _dice(first: Mask, second: Mask) -> float:
 def _check(source: Source, factor: int, sizes: tuple[int, int, int]) -> None:
     if source.dtype != np.uint8 or source.shape[2] not in (1, 3):
         raise SourceError(
-            f"{source.name}: has {source.shape[2]} channels of {source.dtype}; tissue_mask expects "
+            f"{source.name}: has {counted(source.shape[2], 'channel')} of {source.dtype}; tissue_mask expects "
             "a slide of 1 or 3 channels of uint8. Convert it first."
         )
     if factor < 1 or min(sizes) < 0:

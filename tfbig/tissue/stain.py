@@ -11,6 +11,7 @@ from tfbig.errors import SourceError
 from tfbig.sources import Macenko, Reinhard, Slide
 from tfbig.sources.stain import METHODS
 from tfbig.tissue.masks import find_tissue
+from tfbig.units import counted
 
 MPP: Final = 2.0
 """Micrometres per pixel of the image whose colours are used, if the pixel size of the slide is known."""
@@ -48,8 +49,8 @@ def find_stains(slide: Slide, method: str = "macenko") -> Macenko | Reinhard:
         raise ValueError(f"received method '{method}'; expected 'macenko' or 'reinhard'.")
     if slide.dtype != np.uint8 or slide.shape[2] != 3:
         raise SourceError(
-            f"{slide.name}: has {slide.shape[2]} channels of {slide.dtype}; stain normalisation expects 3 channels of "
-            "uint8. Leave the slide out, or do without."
+            f"{slide.name}: has {counted(slide.shape[2], 'channel')} of {slide.dtype}; stain normalisation expects 3 "
+            "channels of uint8. Leave the slide out, or do without."
         )
     try:
         return (Macenko if method == "macenko" else Reinhard).of(_tissue_pixels(slide))

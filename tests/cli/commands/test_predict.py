@@ -48,7 +48,7 @@ def test_errors(tmp_path, capsys):
         ("torn.keras", (), "torn.keras: is not a Keras file"),
         ("missing.keras", (), "missing.keras: no such file or folder"),
         ("none", (), "none: is not a run folder of train"),
-        ("gray.keras", ("--input", "rgb"), "expects 1 channels, but --input rgb gives 3"),
+        ("gray.keras", ("--input", "rgb"), "expects 1 channel, but --input rgb gives 3"),
         ("gray.keras", ("--classes", "a"), "--classes: 1 names; expected 2"),
         (
             "gray.keras",

@@ -131,7 +131,7 @@ def test_only_images_of_16_bits(tmp_path, capsys):
     assert run_patchgd(tmp_path / "out", "--images", "folder", "--data", str(tmp_path)) == 1
     error = capsys.readouterr().err
     assert "none of the images in split 'train' can be used (2 of 2 failed)" in error
-    assert "0.png: has 1 channels of uint16" in error
+    assert "0.png: has 1 channel of uint16" in error
 
 
 @pytest.mark.slow

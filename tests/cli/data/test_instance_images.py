@@ -89,7 +89,7 @@ def test_one_line_for_each_mistake(tmp_path: Path) -> None:
         instance_images.load(settings(tmp_path / "deep", percentiles=(1, 99), crop="64x32"))
     wrong = np.zeros((40, 49), np.uint8)
     folder = write(tmp_path / "size", **{f"mask_{n}": wrong for n in range(5)})
-    with pytest.raises(SourceError, match=r"is 40 x 49 pixels of 1 channels of uint8; expected 40"):
+    with pytest.raises(SourceError, match=r"is 40 x 49 pixels of 1 channel of uint8; expected 40"):
         instance_images.load(settings(folder))
     np.save(tmp_path / "deep/0.npy", np.zeros((40, 50), np.uint8))
     with pytest.raises(SourceError, match=r"has images of 1 and 3 channels; expected one number"):

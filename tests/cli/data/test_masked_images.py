@@ -79,7 +79,7 @@ def test_batches(tmp_path: Path) -> None:
         ),
         (
             "image,mask,split\n" + "".join(f"a.png,b.png,{split}\n" for split in SPLITS),
-            r"b.png: is 9 x 8 pixels of 1 channels; expected 8 x 9 of 1",
+            r"b.png: is 9 x 8 pixels of 1 channel; expected 8 x 9 of 1",
         ),
     ],
 )

@@ -98,7 +98,7 @@ def test_stacked_channels(tmp_path: Path) -> None:
     assert volume.header == sources.open_volume(paths[0]).header
     with pytest.raises(SourceError, match="a: holds 2 channels; expected one volume"):
         prepared_volumes.stacked(paths, "a", 1)
-    with pytest.raises(SourceError, match=r"holds 1 channels; expected 2 channels, \[D, H, W, 2\]"):
+    with pytest.raises(SourceError, match=r"holds 1 channel; expected 2 channels, \[D, H, W, 2\]"):
         prepared_volumes.stacked(paths[:1], "a", 2)
     write_nifti(paths[1], samples(shape=(5, 6, 8)))
     with pytest.raises(

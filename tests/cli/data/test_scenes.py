@@ -99,6 +99,44 @@ def test_classes_of_outlines(folder: Path) -> None:
     assert single.decided["class_names"] == ("background", "label")
 
 
+@pytest.mark.parametrize(
+    ("attributes", "flags", "line"),
+    [
+        ({"fid_": [1], "kind": ["a"], "id": [3]}, {}, "have the columns fid_, kind; without"),
+        ({"kind": ["a"]}, {"label_column": "kind"}, ""),
+        ({"kind": ["a"]}, {"test_only": "/run", "scale": 2.0, "mean": (1.0,) * 3}, ""),
+        ({"id": [3]}, {}, ""),
+        ({}, {}, ""),
+    ],
+)
+def test_columns_that_are_not_used_are_named(
+    folder: Path,
+    attributes: dict[str, Any],
+    flags: dict[str, Any],
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    box = shapely.box(*(PLACE @ (5, 40)), *(PLACE @ (50, 10)))
+    geopandas.GeoDataFrame(attributes, geometry=[box], crs=UTM).to_file(folder / "o.geojson")
+    write_table(folder, [f"s{n}.tif,o.geojson,{s}" for n, s in enumerate(("train", "val"))])
+    scenes.load(settings(folder, **flags))
+    output = capsys.readouterr().out
+    assert ("without --label-column all are one class" in output) == bool(line)
+    assert line in output
+
+
+def test_outlines_and_rasters_have_the_classes_of_the_raster(folder: Path) -> None:
+    box = shapely.box(*(PLACE @ (5, 40)), *(PLACE @ (50, 10)))
+    table = geopandas.GeoDataFrame({"kind": ["water"]}, geometry=[box], crs=UTM)
+    table.to_file(folder / "o.geojson")
+    write_table(folder, ["s0.tif,o.geojson,train", "s1.tif,l0.tif,train", "s2.tif,l0.tif,val"])
+    with pytest.raises(FlagError, match="in the order of their numbers, background first"):
+        scenes.load(settings(folder, label_column="kind"))
+    names = ("background", "field", "water")
+    data = scenes.load(settings(folder, label_column="kind", class_names=names))
+    assert set(np.unique(data.train[0].labels.read(0, 70))) == {0.0, 2.0}
+
+
 def test_crops(folder: Path) -> None:
     data = scenes.load(settings(folder))
     crops = scenes.draw(data.train, (32, 16), 20, [0, 1])
@@ -199,7 +237,7 @@ def test_scenes_of_several_coordinate_systems(
     scenes.load(settings(folder))
     printed = capsys.readouterr().out
     assert (
-        "grids: EPSG:32632, pixels of 10 metre; EPSG:32633, pixels of 10 metre; networks see"
+        "grids: EPSG:32632, pixels of 10 metres; EPSG:32633, pixels of 10 metres; networks see"
         in printed
     )
 

@@ -81,7 +81,7 @@ def test_camelyon16(tmp_path):
     write_lines(tmp_path / "camelyon16_test.csv", *corrected)
     found = slide_collections.camelyon16(tmp_path, 0)
     assert labels(found.tables[0]) == {"normal_000": "tumour", "test_003": "normal"}
-    assert "labels of camelyon16_test.csv; 31 slides that it leaves out" in found.notes[0]
+    assert "labels of camelyon16_test.csv, without 31 slides that it leaves out" in found.notes[0]
 
 
 def test_camelyon17(tmp_path):
@@ -114,7 +114,7 @@ def test_corrected_labels_of_camelyon17(tmp_path):
     found = slide_collections.camelyon17(tmp_path, 0)
     assert counts(found.tables[0]) == [16, 4, 3]
     assert found.notes == [
-        "labels of slides_split.csv; 1 slides that it leaves out are not used",
+        "labels of slides_split.csv, without 1 slide that it leaves out",
         "train, val and test as in the table of labels",
     ]
     file = tmp_path / "slides_split.csv"

@@ -70,7 +70,7 @@ def test_unreadable_slide_is_skipped(tmp_path, capsys):
     for number in (2, 3):
         (tmp_path / "slides" / f"{number}.tif").write_bytes(b"")
     assert main(["train", *flags, "--out", str(tmp_path / "one")]) == 1
-    assert "holds 1 slides" in capsys.readouterr().err
+    assert "holds 1 slide" in capsys.readouterr().err
 
 
 def faint(seed):

@@ -150,7 +150,7 @@ def test_mistakes_and_no_instances(
 ) -> None:
     np.save(tmp_path / "gray.npy", np.zeros((64, 64), np.uint8))
     assert predicted(identity, tmp_path / "gray.npy", tmp_path / "out") == 3
-    assert "has 1 channels of uint8; the network expects 2 of uint8" in capsys.readouterr().err
+    assert "has 1 channel of uint8; the network expects 2 of uint8" in capsys.readouterr().err
     stack = np.zeros((4, 64, 64), np.uint8)
     tifffile.imwrite(tmp_path / "s.ome.tif", stack, ome=True, metadata={"axes": "ZYX"})
     assert predicted(identity, tmp_path / "s.ome.tif", tmp_path / "stack") == 3

@@ -17,6 +17,7 @@ from scene_files import PLACE, pixels, write_scene
 from scene_models import globally_normalised, small_unet
 
 from tfbig.cli.main import main
+from tfbig.results.geojson import COLOURS
 from tfbig.sources import RasterSource
 from tfbig.sources.scenes import cog
 
@@ -64,6 +65,9 @@ def test_pixels_are_those_of_plain_keras(
     assert len(np.unique(expected)) > 2
     assert cog_validate(tmp_path / "out" / "a.tif", strict=True, quiet=True) == (True, [], [])
     assert mask.grid == RasterSource(tmp_path / "a.tif").grid
+    with rasterio.open(tmp_path / "out" / "a.tif") as file:
+        assert {"CLASS_0": "field", "CLASS_2": "wood"}.items() <= file.tags().items()
+        assert [file.colormap(1)[n][:3] for n in range(3)] == [*COLOURS[:3]]
     assert mask.bands == (mask.bands.__class__)((255.0,), ("class",), False)
     (row,) = predictions(tmp_path / "out")
     shares = {name: (expected == n).mean() for n, name in enumerate(("field", "water", "wood"))}

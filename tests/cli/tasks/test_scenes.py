@@ -46,7 +46,7 @@ def test_classes_by_crops(data: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     words = ["--task", "segmentation", "--data", str(data / "classes.csv"), "--mode", "device"]
     flags = ["--crop", "32x32", "--crops", "32", "--epochs", "3", *SMALL]
     assert train.main([*words, *flags, "--out", str(tmp_path / "run")]) == 0
-    assert "train: 1 scenes, s0" in capsys.readouterr().out
+    assert "train: 1 scene, s0" in capsys.readouterr().out
     results = metrics(tmp_path / "run")
     assert results["test_accuracy"] > 0.95
     assert results["tested_on"] == "test"

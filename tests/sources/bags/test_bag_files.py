@@ -98,7 +98,7 @@ def test_pictures_of_16_bits_are_refused(tmp_path: Path, place: int) -> None:
     for number in range(2):
         array = tiles()[number] if number != place else tiles()[number, ..., 0].astype("u2")
         Image.fromarray(array).save(tmp_path / f"{number}.png")
-    message = rf"{place}\.png: has 1 channels of uint16; expected 1 or 3 channels of 8 bits"
+    message = rf"{place}\.png: has 1 channel of uint16; expected 1 or 3 channels of 8 bits"
     with pytest.raises(SourceError, match=message):
         open_bag(tmp_path).read(0, 2)
 

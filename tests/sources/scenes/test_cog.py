@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import rasterio
 from rasterio.crs import CRS
+from rasterio.enums import ColorInterp
 from rasterio.transform import Affine
 from rio_cogeo.cogeo import cog_validate
 from scene_files import PLACE, UTM, pixels
@@ -49,6 +50,42 @@ def test_overviews_of_labels_are_labels(tmp_path: Path) -> None:
     write_cog(tmp_path / "a.tif", sources.open(image), GRID, labels=True)
     small = RasterSource(tmp_path / "a.tif", level=1)
     assert set(np.unique(small.read(0, 550))) == {1, 9}
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")  # of the validator
+@pytest.mark.parametrize(
+    ("grid", "dtype", "bands", "has_colours"),
+    [
+        (GRID, "uint8", 1, True),
+        (GRID, "uint8", 2, False),
+        (GRID, "uint16", 1, False),
+        (MapGrid(None, GRID.matrix), "uint8", 1, False),
+    ],
+)
+def test_classes_have_names_and_colours(
+    tmp_path: Path, grid: MapGrid, dtype: str, bands: int, has_colours: bool
+) -> None:
+    image = np.random.default_rng(0).integers(0, 3, (600, 530, bands)).astype(dtype)
+    image[:50] = 255
+    names, colours = ("background", "a & <b>", "wood"), ((255, 255, 255), (0, 158, 115), (9, 8, 7))
+    form = Format(image.shape, image.dtype, grid, 255, ("class",) * bands, True, names, colours)
+    writer = BlockWriter(tmp_path / "a.tif", form, {}, side=512)
+    for rows, columns in writer.blocks:
+        writer.write((rows, columns), image[slice(*rows), slice(*columns)])
+    writer.finish()
+    check(tmp_path / "a.tif")
+    with rasterio.open(tmp_path / "a.tif") as file:
+        found = [file.tags()[f"CLASS_{number}"] for number in range(3)]
+        assert (file.colorinterp[0] == ColorInterp.palette) == has_colours
+        if has_colours:
+            table = file.colormap(1)
+            assert [table[n] for n in range(3)] == [(*colour, 255) for colour in colours]
+            assert table[255][3] == 0
+    assert found == [*names]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.tif"]
+    np.testing.assert_array_equal(RasterSource(tmp_path / "a.tif").read(0, 600), image)
+    if bands == 1:  # by tifffile
+        np.testing.assert_array_equal(sources.open(tmp_path / "a.tif").read(0, 600), image)
 
 
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")  # of the validator

@@ -52,8 +52,13 @@ def test_is_placed() -> None:
 
 
 def test_describe() -> None:
-    assert grid().describe() == "EPSG:32632, pixels of 10 metre"
+    assert grid().describe() == "EPSG:32632, pixels of 10 metres"
     assert grid(crs=None).describe() == "no coordinate system"
     assert grid(Affine(0.5, 0, 0, 0, -0.25, 0), "EPSG:4326").describe() == (
-        "EPSG:4326, pixels of 0.25 x 0.5 degree"
+        "EPSG:4326, pixels of 0.25 x 0.5 degrees"
+    )
+    one = Affine(1, 0, 0, 0, -1, 0)
+    assert grid(one).describe() == "EPSG:32632, pixels of 1 metre"
+    assert grid(Affine(2, 0, 0, 0, -2, 0), "EPSG:2263").describe() == (
+        "EPSG:2263, pixels of 2 US survey feet"
     )

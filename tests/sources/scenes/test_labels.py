@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +68,22 @@ def test_windows_of_outlines(tmp_path: Path, suffix: str, size: tuple[int, int])
             out[slice(*window[0]), slice(*window[1])] = values
     np.testing.assert_array_equal(out, expected)
     assert set(np.unique(out)) == {0, 1, 2, 3}
+
+
+def test_threads_draw_outlines_without_warnings(tmp_path: Path) -> None:
+    outlines(4).to_file(tmp_path / "a.gpkg")
+    labels = VectorLabels(tmp_path / "a.gpkg", scene(tmp_path), "kind", NUMBERS)
+    interval = sys.getswitchinterval()
+    with warnings.catch_warnings(record=True) as shown, ThreadPoolExecutor(8) as threads:
+        warnings.simplefilter("always")
+        filters = list(warnings.filters)
+        sys.setswitchinterval(1e-6)
+        try:
+            list(threads.map(lambda _: labels.read(WHOLE), range(1500)))
+        finally:
+            sys.setswitchinterval(interval)
+        assert warnings.filters == filters
+    assert not shown
 
 
 def test_outlines_in_another_coordinate_system(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_overviews_are_levels(tmp_path: Path) -> None:
     with rasterio.open(path, overview_level=1) as file:
         expected = file.read().transpose(1, 2, 0)
     np.testing.assert_array_equal(slide.level(2).read(0, 76), expected)
-    assert "EPSG:32632, pixels of 10 metre" in slide.describe()
+    assert "EPSG:32632, pixels of 10 metres" in slide.describe()
 
 
 def test_jpeg_2000(tmp_path: Path) -> None:

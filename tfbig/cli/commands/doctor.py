@@ -24,12 +24,23 @@ from tfbig.units import format_bytes
 NEEDED = (
     *("tensorflow", "keras", "numpy", "tifffile", "imagecodecs", "openslide-python"),
     *("openslide-bin", "h5py", "scikit-image", "scipy", "shapely", "matplotlib", "tqdm"),
+    "rasterio",
 )
-OPTIONAL = {"zarr": "pip install 'tfbig[zarr]'", "tensorboard": "pip install 'tfbig[log]'"}
+OPTIONAL = {
+    "zarr": "pip install 'tfbig[zarr]'",
+    **dict.fromkeys(("nibabel", "pynrrd", "pydicom"), "pip install 'tfbig[volumes]'"),
+    "geopandas": "pip install 'tfbig[scenes]'",
+    "tensorboard": "pip install 'tfbig[log]'",
+}
 FORMATS = {
     "tifffile": "TIFF, OME-TIFF, GeoTIFF, SVS",
     "openslide": "NDPI, MRXS, SCN, BIF, Philips, CZI, DICOM",
     "zarr": "zarr, OME-Zarr",
+    "rasterio": "scenes in GeoTIFF, COG, JPEG 2000, VRT",
+    "geopandas": "outlines in GeoJSON, GeoPackage, shapefile, FlatGeobuf",
+    "nibabel": "volumes in NIfTI",
+    "pynrrd": "volumes in NRRD",
+    "pydicom": "volumes in DICOM series",
 }
 
 
@@ -44,7 +55,11 @@ def inspect_system() -> dict[str, Any]:
     """Return the report as `--json` prints it."""
     versions = {name: _version(name) for name in (*NEEDED, *OPTIONAL)}
     codecs = versions["tifffile"] and versions["imagecodecs"]
-    readers = {"tifffile": bool(codecs), "openslide": openslide.openslide is not None}
+    readers = {name: versions.get(name) is not None for name in FORMATS} | {
+        "tifffile": bool(codecs),
+        "openslide": openslide.openslide is not None,
+        "zarr": zarr.zarr is not None,
+    }
     missing = {name: f"pip install {name}" for name in NEEDED if versions[name] is None}
     return {
         "python": platform.python_version(),
@@ -55,7 +70,7 @@ def inspect_system() -> dict[str, Any]:
         "memory_available_bytes": available_bytes(),
         "tensors": cpu_allocator.describe(),
         "disk_free_bytes": shutil.disk_usage(Path.cwd()).free,
-        "readers": readers | {"zarr": zarr.zarr is not None},
+        "readers": readers,
         "encoders": list(choices.FEATURE_ENCODERS),
         "missing": missing,
         "optional": {name: line for name, line in OPTIONAL.items() if versions[name] is None},
@@ -83,7 +98,12 @@ def _lines(system: dict[str, Any]) -> Iterator[str]:
     for name, version in system["packages"].items():
         yield f"  {name} {version or 'not installed'}"
     for name, there in system["readers"].items():
-        yield f"reads {FORMATS[name]}: {f'yes, by {name}' if there else 'no'}"
+        yield f"reads {FORMATS[name]}: {f'yes, by {name}' if there else _how_to_read(name)}"
     yield encoder_list.summary()
     for name, line in (system["missing"] | system["optional"]).items():
         yield f"{name} is missing{'' if name in system['missing'] else ' (optional)'}: {line}"
+
+
+def _how_to_read(name: str) -> str:
+    """Return the answer for a reader that is missing."""
+    return f"no; {OPTIONAL[name]}" if name in OPTIONAL else "no"

@@ -11,6 +11,7 @@ from tfbig.cli.data.feature_folders import TABLE
 from tfbig.results import run_folder
 from tfbig.sources.bags import feature_files
 from tfbig.sources.slides.slide import title_of
+from tfbig.units import counted
 
 GIVEN = ("case_id", "label", "split")
 """Columns of the tables of slides that the table of features gets too."""
@@ -95,4 +96,4 @@ def totals(rows: Sequence[Mapping[str, str]]) -> str:
     tiles = sum(int(row["tiles"]) for row in rows)
     seconds = sum(float(row["seconds"]) for row in rows)
     rate = f", {tiles / seconds:.3g} tiles/s" if seconds else ""
-    return f"{len(rows)} slides, {tiles} tiles, {seconds:.1f} s{rate}"
+    return f"{counted(len(rows), 'slide')}, {tiles} tiles, {seconds:.1f} s{rate}"

@@ -13,6 +13,7 @@ from tfbig.cli.data.collection_tables import Found, Table, first_of, read_rows, 
 from tfbig.cli.data.splits import split_rows
 from tfbig.datasets.digits import read_digits
 from tfbig.sources.slides.pictures import PICTURE_SUFFIXES
+from tfbig.units import counted
 
 IMAGENET100_CLASSES = 100
 IMAGENETTE = (
@@ -65,7 +66,9 @@ def imagenette(folder: Path, seed: int) -> Found:
     found = Found(folder=root)
     for part in ("train", "val"):
         counts = {name: len(_pictures(root / part / name)) for name in IMAGENETTE}
-        found.there.append(f"{part}: {sum(counts.values())} pictures of {len(counts)} classes")
+        found.there.append(
+            f"{part}: {counted(sum(counts.values()), 'picture')} of {len(counts)} classes"
+        )
         found.missing += [
             f"{part}/{name}: pictures" for name, number in counts.items() if not number
         ]

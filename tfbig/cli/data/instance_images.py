@@ -23,6 +23,7 @@ from tfbig.cli.settings.value_types import crop_size
 from tfbig.data import epochs
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.errors import SourceError
+from tfbig.units import counted
 
 Pixels = npt.NDArray[np.uint8]
 MAPS = 2
@@ -220,8 +221,8 @@ def _open(folder: Path, row: Row, settings: InstanceSettings) -> InstanceImage:
     labels = sources.OnDisk(folder / row["mask"])
     if labels.shape != (*image.shape[:2], 1) or labels.dtype.kind not in "ui":
         raise SourceError(
-            f"{labels.name}: is {labels.shape[0]} x {labels.shape[1]} pixels of {labels.shape[2]} channels of "
-            f"{labels.dtype}; expected {image.shape[0]} x {image.shape[1]} of 1, the size of {image.name}, in "
+            f"{labels.name}: is {labels.shape[0]} x {labels.shape[1]} pixels of {counted(labels.shape[2], 'channel')} "
+            f"of {labels.dtype}; expected {image.shape[0]} x {image.shape[1]} of 1, the size of {image.name}, in "
             "integers: a number for each instance."
         )
     numbers = labels.read(0, labels.shape[0])[..., 0]

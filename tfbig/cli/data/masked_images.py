@@ -19,6 +19,7 @@ from tfbig.cli.settings.patchgd_segmentation_settings import PatchGDSegmentation
 from tfbig.data import epochs
 from tfbig.data.worker_shards import ALL_BATCHES, Shard
 from tfbig.errors import SourceError
+from tfbig.units import counted
 
 MaskedSettings: TypeAlias = PatchGDSegmentationSettings | InstanceSettings
 """Settings of a task on images with masks."""
@@ -97,7 +98,7 @@ def print_counts(data: Data) -> None:
         images = getattr(data, split).images
         sizes = sorted({image.image.shape[:2] for image in images})
         words = " to ".join(dict.fromkeys(f"{n} x {m}" for n, m in (sizes[0], sizes[-1])))
-        print(f"{split}: {len(images)} images of {words}")
+        print(f"{split}: {counted(len(images), 'image')} of {words}")
 
 
 def steps(part: MaskedSet, settings: PatchGDSegmentationSettings) -> int:
@@ -196,8 +197,8 @@ def _open(folder: Path, row: Row, settings: PatchGDSegmentationSettings) -> Mask
     mask = sources.OnDisk(folder / row["mask"])
     if mask.shape != (*image.shape[:2], 1):
         raise SourceError(
-            f"{mask.name}: is {mask.shape[0]} x {mask.shape[1]} pixels of {mask.shape[2]} channels; expected "
-            f"{image.shape[0]} x {image.shape[1]} of 1, the size of {image.name}. Save the mask at that size."
+            f"{mask.name}: is {mask.shape[0]} x {mask.shape[1]} pixels of {counted(mask.shape[2], 'channel')}; "
+            f"expected {image.shape[0]} x {image.shape[1]} of 1, the size of {image.name}. Save the mask at that size."
         )
     both: list[sources.Source] = [image, MaskSource(mask)]
     downscale = settings.downscale

@@ -18,6 +18,7 @@ from tfbig.sources import Volume
 from tfbig.sources.volumes.grid import turn_to
 from tfbig.sources.volumes.views import PaddedVolume, Stacked
 from tfbig.sources.volumes.volume import MappedVolume
+from tfbig.units import counted
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ class Preparation:
         """
         if volume.shape[3] != 1:
             raise SourceError(
-                f"{volume.name}: holds {volume.shape[3]} channels; expected labels of one, [D, H, W]. Take the "
-                "maximum of "
+                f"{volume.name}: holds {counted(volume.shape[3], 'channel')}; expected labels of one, [D, H, W]. Take "
+                "the maximum of "
                 "one-hot labels, or one time of a series."
             )
         return self._on_grid(KnownLabels(volume, classes), nearest=True)
@@ -211,11 +212,11 @@ def stacked(paths: Sequence[Any], name: str, channels: int | None = None) -> Vol
         several = (
             "one volume"
             if channels == 1
-            else f"{channels} channels, [D, H, W, {channels}] or a file for each"
+            else f"{counted(channels, 'channel')}, [D, H, W, {channels}] or a file for each"
         )
         raise SourceError(
-            f"{name}: holds {volume.shape[3]} channels; expected {several}. Take one time of a series, or use the "
-            "images that "
+            f"{name}: holds {counted(volume.shape[3], 'channel')}; expected {several}. Take one time of a series, or "
+            "use the images that "
             "the network was trained on."
         )
     return volume

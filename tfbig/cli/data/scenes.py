@@ -24,12 +24,14 @@ from tfbig.sources.scenes.labels import (
     RasterLabels,
     VectorLabels,
     class_names,
+    columns_of,
     read_outlines,
 )
 from tfbig.sources.scenes.measured import FilledScene, sampled_moments
 from tfbig.sources.scenes.raster import RasterSource
 from tfbig.sources.slides.slide import title_of
 from tfbig.system import callbacks
+from tfbig.units import counted
 
 BACKGROUND = "background"
 """Class of pixels outside all outlines."""
@@ -123,6 +125,7 @@ def load(settings: SceneSettings) -> SceneData:
     usable = [row for row in usable if row["place"] not in damaged]
     settings = _decided_classes(settings, usable, opened)
     by_split: dict[str, list[LabelledScene]] = {split: [] for split in SPLITS}
+    labels: list[Path] = []
     for row in usable:
         try:
             scene = _labelled(*opened[row["place"]], settings)
@@ -130,6 +133,7 @@ def load(settings: SceneSettings) -> SceneData:
             failed.append((row["scene"], str(error)))
         else:
             by_split[row["split"]].append(scene)
+            labels.append(opened[row["place"]][1])
     for split in () if settings.test_only else ("train", "val"):
         if not by_split[split]:
             reason = f" {failed[0][1]}" if failed else ""
@@ -143,6 +147,7 @@ def load(settings: SceneSettings) -> SceneData:
     saved = tuple({key: row[key] for key in ("scene", "label", "split")} for row in rows)
     data = SceneData(train, val, test, tuple(failed), saved, decided)
     _print_scenes(settings, data)
+    _print_columns(settings, labels)
     return data
 
 
@@ -236,8 +241,8 @@ def _rows(table: Path, settings: SceneSettings) -> list[Row]:
             return [row | {"split": "test"} for row in rows]
         if len(rows) < 3:
             raise SourceError(
-                f"{table}: has {len(rows)} scenes and no column split; expected at least 3 scenes, or a column with "
-                "train and val. A scene may be in both, with labels of different parts of it."
+                f"{table}: has {counted(len(rows), 'scene')} and no column split; expected at least 3 scenes, or a "
+                "column with train and val. A scene may be in both, with labels of different parts of it."
             )
         rows = splits.split_rows(
             [{"label": "0", "case_id": row["scene"], "row": row} for row in rows],
@@ -310,7 +315,9 @@ def _decided_bands(
         mean = mean or tuple(float(f"{m:.7g}") for m in moments[0])
         std = std or tuple(float(f"{d:.7g}") for d in moments[1])
     if len(mean) != len(std):
-        raise FlagError(f"--std: {len(std)} numbers, but {len(mean)} bands. Use one for each band.")
+        raise FlagError(
+            f"--std: {len(std)} numbers, but {counted(len(mean), 'band')}. Use one for each band."
+        )
     return replace(settings, mean=mean, std=std), damaged
 
 
@@ -454,7 +461,7 @@ def _print_scenes(settings: SceneSettings, data: SceneData) -> None:
     for split, scenes in parts.items():
         if scenes:
             names = ", ".join(dict.fromkeys(scene.name for scene in scenes[:10]))
-            print(f"{split}: {len(scenes)} scenes, {names}")
+            print(f"{split}: {counted(len(scenes), 'scene')}, {names}")
     every = (*data.train, *data.val, *data.test)
     grids = list(dict.fromkeys(scene.filled.scene.grid.describe() for scene in every))
     more = (
@@ -467,6 +474,22 @@ def _print_scenes(settings: SceneSettings, data: SceneData) -> None:
         classes = settings.class_names or ()
         print(
             f"classes: {', '.join(classes[:20])}{' ...' if len(classes) > 20 else ''}", flush=True
+        )
+
+
+def _print_columns(settings: SceneSettings, labels: Sequence[Path]) -> None:
+    """Print which columns outlines have, if none of them was chosen."""
+    if settings.target != "class" or settings.label_column is not None or settings.test_only:
+        return
+    columns = dict[str, None]()
+    for path in dict.fromkeys(labels):
+        if path.suffix.lower() in VECTORS:
+            columns |= dict.fromkeys(columns_of(path))
+    if columns:
+        names = ", ".join([*columns][:20])
+        print(
+            f"outlines have the columns {names}; without --label-column all are one class",
+            flush=True,
         )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from tfbig import SourceError, sources
 from tfbig.cli.data.collection_tables import Found, Table, first_of, read_rows, shortened
 from tfbig.cli.data.splits import SPLITS, split_rows
+from tfbig.units import counted
 
 ISUP_CLASSES = tuple(f"ISUP {grade}" for grade in range(6))
 ISUP = {(3, 3): 1, (3, 4): 2, (4, 3): 3}
@@ -61,7 +62,7 @@ def panda(folder: Path, seed: int) -> Found:
     left = len(all_slides.rows) - len(slides.rows)
     if split_of_slide:
         found.notes.append(
-            f"slides.csv: split of splits/, without {left} slides that it leaves out"
+            f"slides.csv: split of splits/, without {counted(left, 'slide')} that it leaves out"
         )
     else:
         slides.rows = split_rows(slides.rows, (0.8, 0.1, 0.1), seed)
@@ -168,7 +169,7 @@ def _split_camelyon17(table: Table, unlabelled: int, seed: int) -> list[str]:
     number = min(VALIDATION_SLIDES, len(training) // 4)
     for place in np.random.default_rng(seed).permutation(len(training))[:number]:
         training[place]["split"] = "val"
-    return [f"{number} slides of the training patients validate, drawn with seed {seed}"]
+    return [f"{counted(number, 'slide')} of the training patients validate, drawn with seed {seed}"]
 
 
 def _stages(folder: Path) -> dict[str, int]:
@@ -349,7 +350,7 @@ class _Corrected:
         """Return the lines that say where labels are from, and how many slides they leave out."""
         out = len(slides.keys() - self.labels.keys())
         return [
-            f"labels of {self.file.relative_to(folder)}; {out} slides that it leaves out are not used"
+            f"labels of {self.file.relative_to(folder)}, without {counted(out, 'slide')} that it leaves out"
         ]
 
 

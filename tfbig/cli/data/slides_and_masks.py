@@ -22,6 +22,7 @@ from tfbig.sources.source import Pointwise
 from tfbig.system import callbacks
 from tfbig.tissue.drawn import Outlined
 from tfbig.tissue.masks import BlockMeans
+from tfbig.units import counted
 
 WHITE = 230
 """Largest mean gray level of tissue."""
@@ -189,8 +190,8 @@ def open_slides(
         kept = ", the last of which, by name, is for validation" if least > 1 else ""
         reason = f" {failed[0][1]}" if failed else ""
         raise SourceError(
-            f"{folder}: holds {len(slides)} slides ({', '.join(SUFFIXES)}); expected at least {least}{kept}. "
-            f"Check --data.{reason}"
+            f"{folder}: holds {counted(len(slides), 'slide')} ({', '.join(SUFFIXES)}); expected at least "
+            f"{least}{kept}. Check --data.{reason}"
         )
     return slides, failed
 

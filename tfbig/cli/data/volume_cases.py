@@ -24,6 +24,7 @@ from tfbig.sources import Volume
 from tfbig.sources.volumes.opening import title_of
 from tfbig.sources.volumes.views import PaddedVolume, check_same_grid
 from tfbig.system import callbacks
+from tfbig.units import counted
 
 TABLE: Final = "volumes.csv"
 REMEMBERED: Final = 1000
@@ -264,8 +265,8 @@ def _check_channels(volume: LabelledVolume, channels: int) -> None:
     """Raise SourceError if a volume has another number of channels."""
     if volume.image.shape[3] != channels:
         raise SourceError(
-            f"{volume.name}: holds {volume.image.shape[3]} channels, others {channels}; expected as many in each. Take "
-            "one time of a series, or remove the case."
+            f"{volume.name}: holds {counted(volume.image.shape[3], 'channel')}, others {channels}; expected as many in "
+            "each. Take one time of a series, or remove the case."
         )
 
 

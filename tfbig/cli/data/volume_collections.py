@@ -15,6 +15,7 @@ from tfbig.cli.data.nnunet import Case, VolumeSet
 from tfbig.cli.data.prepared_volumes import KnownLabels
 from tfbig.sources import Volume
 from tfbig.sources.volumes.views import check_same_grid
+from tfbig.units import counted
 
 
 def read(folder: Path, seed: int) -> Found:
@@ -30,7 +31,7 @@ def read(folder: Path, seed: int) -> Found:
     about = nnunet.read(folder)
     found = Found(folder=folder, missing=shortened(about.missing, "files"))
     found.there.append(
-        f"{len(about.cases)} cases with labels, {len(about.others)} to predict, channels "
+        f"{counted(len(about.cases), 'case')} with labels, {len(about.others)} to predict, channels "
         f"{', '.join(about.channels)}, classes "
         f"{', '.join(about.classes)}"
     )

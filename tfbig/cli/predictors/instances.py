@@ -28,6 +28,7 @@ from tfbig.results.instances import Instances as Labelled
 from tfbig.sources.slides.slide import Slide, title_of
 from tfbig.sources.writing import atomic_write, resumable_folder
 from tfbig.system import progress
+from tfbig.units import counted
 
 MAPS: Final = 2
 """Outputs of the network: foreground and distance."""
@@ -78,8 +79,8 @@ class Instances:
             return f"{slide.describe()}: would be read at {rows} x {columns} pixels"
         if image.shape[2] != self.input_channels or image.dtype != np.uint8:
             raise SourceError(
-                f"{path}: has {image.shape[2]} channels of {image.dtype}; the network expects {self.input_channels} "
-                "of uint8. Use --channels, and --percentiles for 16 bits."
+                f"{path}: has {counted(image.shape[2], 'channel')} of {image.dtype}; the network expects "
+                f"{self.input_channels} of uint8. Use --channels, and --percentiles for 16 bits."
             )
         labels = self.folder / f"{title_of(path)}.ome.tif"
         kept = self.folder / f".{title_of(path)}.maps"

@@ -22,6 +22,7 @@ from tfbig.cli.tasks.target import Target
 from tfbig.results import figures, geojson, heatmap, run_folder, slide_viewer
 from tfbig.sources import Coords, Source
 from tfbig.sources.slides.slide import Slide, title_of
+from tfbig.units import counted
 
 Config: TypeAlias = Mapping[str, Any]
 """Settings of a run; empty for a `.keras` file."""
@@ -72,7 +73,7 @@ def input_of(settings: PredictSettings, channels: int, default: str | None = Non
     name = settings.input or default or ("rgb" if channels == 3 else "gray")
     if INPUT_CHANNELS[name] != channels:
         raise SourceError(
-            f"{settings.model}: expects {channels} channels, but --input {name} gives "
+            f"{settings.model}: expects {counted(channels, 'channel')}, but --input {name} gives "
             f"{INPUT_CHANNELS[name]}. Use another --input."
         )
     return name
@@ -163,7 +164,8 @@ def network_input(source: Source, settings: PredictSettings) -> Source:
     """Return the image as the network expects it: RGB, gray or inverted gray."""
     if source.shape[2] not in (1, 3):
         raise SourceError(
-            f"{source.name}: has {source.shape[2]} channels; the network expects {settings.input}. Convert the slide."
+            f"{source.name}: has {counted(source.shape[2], 'channel')}; the network expects {settings.input}. "
+            "Convert the slide."
         )
     if settings.input == "rgb":
         return sources.RGB(source)

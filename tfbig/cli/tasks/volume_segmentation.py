@@ -22,6 +22,7 @@ from tfbig.cli.tasks.task import Curve, History, Models, Plans, Task
 from tfbig.data.worker_shards import Shard
 from tfbig.metrics import ClassDice
 from tfbig.training import Epochs
+from tfbig.units import counted
 
 
 class VolumeSegmentation(Task[VolumeSegmentationSettings, VolumeSplits]):
@@ -34,7 +35,7 @@ class VolumeSegmentation(Task[VolumeSegmentationSettings, VolumeSplits]):
         stride = prepared_volumes.total_stride(volume_networks.strides_of(settings))
         _check_crop(settings, stride)
         data = volume_cases.load(settings, stride)
-        print(f"{data.channels} channels, classes {', '.join(data.classes)}")
+        print(f"{counted(data.channels, 'channel')}, classes {', '.join(data.classes)}")
         _print_voxels(data)
         if settings.test_only:
             print(f"evaluating {settings.test_only} on {_names(data.test)}", flush=True)

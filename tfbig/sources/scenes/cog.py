@@ -41,6 +41,8 @@ class Format:
         nodata: Value that stands for no measurement, or None.
         names: Description of each band.
         labels: Whether the samples are class numbers, which overviews must not average.
+        classes: Names of the classes by number, which are written as the tags `CLASS_0`, `CLASS_1`, ...
+        colours: Red, green and blue of each class; written of one band of uint8 with a coordinate system.
     """
 
     shape: tuple[int, int, int]
@@ -49,6 +51,18 @@ class Format:
     nodata: float | None = None
     names: Sequence[str] = ()
     labels: bool = False
+    classes: Sequence[str] = ()
+    colours: Sequence[tuple[int, int, int]] = ()
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Metadata of the file."""
+        return {f"CLASS_{number}": name for number, name in enumerate(self.classes)}
+
+    @property
+    def has_palette(self) -> bool:
+        """Whether the file holds the colours; without a coordinate system it would be taken for a picture."""
+        return self.shape[2] == 1 and self.dtype == np.uint8 and self.grid.wkt is not None
 
 
 @final
@@ -142,7 +156,7 @@ class BlockWriter:
             "sparse_ok": "YES",
         }
         try:
-            write_vrt(vrt, form.shape[:2], form.dtype, form.grid, self._bands())
+            write_vrt(vrt, form.shape[:2], form.dtype, form.grid, self._bands(), tags=form.tags)
             with (
                 rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES, GDAL_TIFF_INTERNAL_MASK=True),
                 quiet(),
@@ -167,7 +181,8 @@ class BlockWriter:
                 for rows, columns in self.blocks
             )
             name = self.form.names[number] if self.form.names else ""
-            yield Band(name, self.form.nodata, pieces)
+            colours = self.form.colours if self.form.has_palette else ()
+            yield Band(name, self.form.nodata, pieces, colours)
 
     def _file(self, block: Rectangle) -> Path:
         return self.folder / f"{block[0][0]}_{block[1][0]}.tif"

@@ -118,4 +118,5 @@ class MapGrid:
         width, height = (a**2 + d**2) ** 0.5, (b**2 + e**2) ** 0.5
         unit = self.crs.linear_units if self.crs.is_projected else "degree"
         size = f"{width:g}" if abs(width - height) < 1e-9 * width else f"{height:g} x {width:g}"
-        return f"{name}, pixels of {size} {unit}"
+        units = f"{unit[:-4]}feet" if unit.endswith("foot") else f"{unit}s"
+        return f"{name}, pixels of {size} {unit if size == '1' else units}"

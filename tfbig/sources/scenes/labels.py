@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,9 +20,14 @@ from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.scenes.measured import FilledScene
 from tfbig.sources.scenes.raster import RasterSource
 from tfbig.sources.source import RowArray, View
+from tfbig.units import counted
 
 VECTORS: Final = (".geojson", ".json", ".gpkg", ".shp", ".fgb")
 """Suffixes of files of outlines."""
+_NUMBERS: Final = ("id", "fid", "ogc_fid", "objectid")
+"""Columns in which files number their outlines."""
+_DRAWING: Final = threading.Lock()
+"""Held while outlines are drawn: rasterio hides a warning meanwhile, in a way that several threads undo."""
 Bounds = tuple[float, float, float, float]
 """Least x and y, greatest x and y."""
 Window = tuple[tuple[int, int], tuple[int, int]]
@@ -61,7 +67,7 @@ class RasterLabels(Labels):
         source = RasterSource(path)
         if source.shape[2] != 1:
             raise SourceError(
-                f"{path}: has {source.shape[2]} bands; expected one, the labels. Write one band."
+                f"{path}: has {counted(source.shape[2], 'band')}; expected one, the labels. Write one band."
             )
         shape = scene.shape[0], scene.shape[1]
         placed = source.grid.wkt is not None and scene.grid.wkt is not None
@@ -151,7 +157,8 @@ class VectorLabels(Labels):
         values = np.full(shape, fill, np.float32)
         if len(inside):
             pairs = zip(self.shapes[inside], self.burned[inside].tolist(), strict=True)
-            rasterize(pairs, out=values, transform=grid.transform, fill=fill)
+            with _DRAWING:
+                rasterize(pairs, out=values, transform=grid.transform, fill=fill)
         known = ~np.isnan(values)
         return np.where(known, values, np.float32(0)), known
 
@@ -201,6 +208,17 @@ def read_outlines(path: PathLike, scene: RasterSource | None = None) -> Any:
         )
     table = table if scene is None else table.to_crs(scene.grid.wkt)
     return table[~(table.geometry.isna() | table.geometry.is_empty)]
+
+
+def columns_of(path: PathLike) -> list[str]:
+    """Return the columns of a file of outlines that may hold classes or values: all but numbers of the outlines.
+
+    Args:
+        path: The file, which `read_outlines` can read.
+    """
+    pyogrio, _ = optional("pyogrio")
+    fields = pyogrio.read_info(str(path))["fields"]
+    return [name for name in map(str, fields) if name.lower() not in _NUMBERS]
 
 
 @final

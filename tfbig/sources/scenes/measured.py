@@ -15,6 +15,7 @@ from tfbig.geometry import cells
 from tfbig.geometry.background import Background
 from tfbig.sources.scenes.raster import RasterSource
 from tfbig.sources.source import RowArray, View
+from tfbig.units import counted
 
 CELL: Final = 32
 """Rows and columns of a cell of nodata that is looked for."""
@@ -45,8 +46,8 @@ class FilledScene(View):
         rows, columns, bands = scene.shape
         if len(fill) != bands:
             raise SourceError(
-                f"{scene.name}: has {bands} bands, but the network was trained on {len(fill)}; expected the same bands "
-                "in the same order."
+                f"{scene.name}: has {counted(bands, 'band')}, but the network was trained on {len(fill)}; expected the "
+                "same bands in the same order."
             )
         shape = (*(-(-n // multiple) * multiple for n in (rows, columns)), bands)
         super().__init__(scene, shape, np.float32, scene.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -58,11 +58,13 @@ class Band:
         name: Description.
         nodata: Value that stands for no measurement, or None.
         pieces: Files that the band is read from.
+        colours: Red, green and blue of the values 0, 1, ..., or none.
     """
 
     name: str
     nodata: float | None
     pieces: tuple[Piece, ...]
+    colours: Sequence[tuple[int, int, int]] = ()
 
 
 def stack_bands(path: PathLike, files: Sequence[PathLike], resampling: str = "nearest") -> None:
@@ -119,6 +121,7 @@ def write_vrt(
     grid: MapGrid,
     bands: Iterable[Band],
     resampling: str = "nearest",
+    tags: Mapping[str, str] | None = None,
 ) -> None:
     """Write a VRT file.
 
@@ -129,6 +132,7 @@ def write_vrt(
         grid: Grid of the pixels.
         bands: The bands.
         resampling: For pieces whose pixels have another size.
+        tags: Metadata by name.
     """
     root = ElementTree.Element("VRTDataset", rasterXSize=str(shape[1]), rasterYSize=str(shape[0]))
     if grid.wkt is not None:
@@ -136,6 +140,10 @@ def write_vrt(
     if grid.is_placed:
         numbers = ", ".join(map(repr, grid.transform.to_gdal()))
         ElementTree.SubElement(root, "GeoTransform").text = numbers
+    if tags:
+        metadata = ElementTree.SubElement(root, "Metadata")
+        for key, text in tags.items():
+            ElementTree.SubElement(metadata, "MDI", key=key).text = text
     for number, band in enumerate(bands, start=1):
         element = ElementTree.SubElement(
             root, "VRTRasterBand", dataType=_TYPES[dtype.name], band=str(number)
@@ -144,10 +152,21 @@ def write_vrt(
             ElementTree.SubElement(element, "Description").text = band.name
         if band.nodata is not None:
             ElementTree.SubElement(element, "NoDataValue").text = repr(float(band.nodata))
+        _add_colours(element, band.colours)
         for piece in band.pieces:
             _add_piece(element, path.parent, piece, resampling)
     with atomic_write(path) as part:
         ElementTree.ElementTree(root).write(part, encoding="utf-8")
+
+
+def _add_colours(element: Any, colours: Sequence[tuple[int, int, int]]) -> None:
+    """Add a colour table to a band, if there are colours."""
+    if not colours:
+        return
+    ElementTree.SubElement(element, "ColorInterp").text = "Palette"
+    table = ElementTree.SubElement(element, "ColorTable")
+    for red, green, blue in colours:
+        ElementTree.SubElement(table, "Entry", c1=str(red), c2=str(green), c3=str(blue), c4="255")
 
 
 def _add_piece(element: Any, folder: Path, piece: Piece, resampling: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from tfbig.sources.resolution import Resolution
 from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.slides.slide import Slide
 from tfbig.sources.source import RowArray, Source
+from tfbig.units import counted
 
 DRIVERS: Final = {
     **dict.fromkeys((".tif", ".tiff", ".btf", ".tf8"), "GTiff"),
@@ -47,12 +48,14 @@ class Bands:
         names: Description of each band; "" if there is none.
         is_masked: Whether the file has a mask or an alpha band.
         has_alpha: Whether it has an alpha band.
+        shown: Positions of the bands that the file marks as red, green and blue; none if it does not mark all three.
     """
 
     nodata: tuple[float | None, ...]
     names: tuple[str, ...]
     is_masked: bool
     has_alpha: bool = False
+    shown: tuple[int, ...] = ()
 
 
 @final
@@ -110,6 +113,7 @@ class RasterSource(Source):
             tuple(dataset.descriptions[n] or "" for n in chosen),
             masked,
             len(chosen) < dataset.count,
+            _marked([colours[n] for n in chosen]),
         )
         overviews = dataset.overviews(self._indexes[0]) if level == 0 else []
         self.levels = ((shape[0], shape[1]), *(_reduced(shape, n) for n in overviews))
@@ -233,8 +237,9 @@ class RasterSlide(Slide):
         """Return one line with the size, bands, coordinate system and levels."""
         rows, columns, bands = self.shape
         levels = ", ".join(f"{n:.4g}" for n in self.downsamples)
+        samples = f"{counted(bands, 'band')} of {self.dtype}"
         where = self.scene.grid.describe()
-        return f"{self.name}: {rows} x {columns}, {bands} bands of {self.dtype}, {where}, levels {levels}, by rasterio"
+        return f"{self.name}: {rows} x {columns}, {samples}, {where}, levels {levels}, by rasterio"
 
 
 @contextmanager
@@ -265,10 +270,16 @@ def _open(path: PathLike, level: int) -> Any:
         ) from error
     if dataset.count == 0 or len(dataset.subdatasets) > 1:
         raise SourceError(
-            f"{path}: holds {len(dataset.subdatasets)} images instead of one with all bands, as files of arrays in the "
-            "order [bands, rows, columns] do. Write one image with a band for each."
+            f"{path}: holds {counted(len(dataset.subdatasets), 'image')} instead of one with all bands, as files of "
+            "arrays in the order [bands, rows, columns] do. Write one image with a band for each."
         )
     return dataset
+
+
+def _marked(colours: Sequence[ColorInterp]) -> tuple[int, ...]:
+    """Return the positions of the bands that are marked as red, green and blue, or none."""
+    wanted = (ColorInterp.red, ColorInterp.green, ColorInterp.blue)
+    return tuple(map(colours.index, wanted)) if {*wanted} <= {*colours} else ()
 
 
 def _warped(dataset: Any, grid: MapGrid, shape: tuple[int, int]) -> Any:
@@ -299,8 +310,8 @@ def _check_axes(path: PathLike, dataset: Any) -> None:
     """Raise SourceError where bands and an axis of the image seem to be exchanged."""
     if dataset.count > max(16, min(dataset.height, dataset.width)):
         raise SourceError(
-            f"{path}: has {dataset.count} bands of {dataset.height} x {dataset.width} pixels, as if its axes were in "
-            "another order. Write it as [rows, columns, bands], or by rasterio as [bands, rows, columns]."
+            f"{path}: has {counted(dataset.count, 'band')} of {dataset.height} x {dataset.width} pixels, as if its "
+            "axes were in another order. Write it as [rows, columns, bands], or by rasterio as [bands, rows, columns]."
         )
 
 

@@ -20,6 +20,7 @@ from tfbig.sources.files import File, PathLike
 from tfbig.sources.slides.georeference import Georeference
 from tfbig.sources.source import RowArray, Source
 from tfbig.sources.writing import NpyWriter, atomic_write, write_npy
+from tfbig.units import counted
 
 TILE: Final = 512
 SMALLEST: Final = 1024
@@ -104,8 +105,8 @@ class _Storage:
         self.planar = image.shape[2] > 1 and not self.rgb
         if compression not in COMPRESSIONS or (compression == "jpeg" and (not byte or self.planar)):
             raise ValueError(
-                f"{image.name}: compression='{compression}' for {image.shape[2]} channels of {image.dtype}; expected "
-                f"one of {', '.join(COMPRESSIONS)}, jpeg only for uint8 with one or three channels."
+                f"{image.name}: compression='{compression}' for {counted(image.shape[2], 'channel')} of {image.dtype}; "
+                f"expected one of {', '.join(COMPRESSIONS)}, jpeg only for uint8 with one or three channels."
             )
         count = 1 if self.rgb else image.shape[2]
         if channel_names is not None and len(channel_names) != count:

@@ -17,6 +17,7 @@ from tfbig.errors import SourceError
 from tfbig.sources.files import PathLike, optional
 from tfbig.sources.slides.ome_tiff import SMALLEST, Progress, halved
 from tfbig.sources.source import RowArray, Source
+from tfbig.units import counted
 
 zarr, _import_error = optional("zarr")
 
@@ -110,8 +111,8 @@ def write_ome_zarr_labels(
         )
     if labels.shape[2] != 1 or labels.dtype.kind not in "ui":
         raise SourceError(
-            f"{labels.name}: has {labels.shape[2]} channels of {labels.dtype}; expected labels, one channel of "
-            "integers."
+            f"{labels.name}: has {counted(labels.shape[2], 'channel')} of {labels.dtype}; expected labels, one channel "
+            "of integers."
         )
     root = Path(path)
     if not root.exists():

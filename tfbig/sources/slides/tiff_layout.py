@@ -22,7 +22,7 @@ from tfbig.sources.files import File
 from tfbig.sources.resolution import Resolution, resolution_from_tiff
 from tfbig.sources.slides import decoded_size
 from tfbig.sources.slides.georeference import Georeference, georeference_of_page
-from tfbig.units import format_bytes
+from tfbig.units import counted, format_bytes
 
 _MAX_BAND_BYTES: Final = 2**30
 _YCBCR_DECODED_TO_RGB: Final = frozenset({6, 7, 33007, 34892})  # the JPEG family
@@ -274,8 +274,8 @@ def _check_stack(file: File, page: tifffile.TiffPage) -> None:
         sizes = [int(size) for size in re.findall(r'\bSize[ZCT]\s*=\s*["\'](\d+)', pixels)]
         if math.prod(sizes) > file.num_bytes:
             raise SourceError(
-                f"{file.path}: its OME-XML declares {math.prod(sizes)} images, but the file has {file.num_bytes} "
-                "bytes. It is damaged or forged; write it again."
+                f"{file.path}: its OME-XML declares {counted(math.prod(sizes), 'image')}, but the file has "
+                f"{file.num_bytes} bytes. It is damaged or forged; write it again."
             )
 
 
@@ -326,7 +326,11 @@ def _page(path: str, levels: list[tifffile.TiffPageSeries], level: int) -> tifff
 def _check_decodable(path: str, page: tifffile.TiffPage) -> None:
     """Raise UndecodableError for colours and compressions that fail to decode, or do not decode to RGB."""
     decoded_to_rgb = page.compression in _YCBCR_DECODED_TO_RGB
-    if page.photometric not in (1, 2) and not (page.photometric == 6 and decoded_to_rgb):
+    is_map = (
+        page.photometric == 3 and page.is_geotiff
+    )  # whose numbers are classes, which the palette colours
+    is_decoded = page.photometric == 6 and decoded_to_rgb
+    if page.photometric not in (1, 2) and not is_map and not is_decoded:
         raise UndecodableError(
             f"{path}: its colours are stored as {_name(page.photometric)}; expected gray (0 is "
             "black), RGB, or YCbCr in JPEG. Convert it to RGB."
@@ -369,8 +373,8 @@ def _layout(path: str, page: tifffile.TiffPage) -> TiffLayout:
     shape = (rows, columns, _num_colours(page, samples))
     if min(*shape, height, width) < 1:
         raise SourceError(
-            f"{path}: declares {shape[0]} x {shape[1]} pixels with {shape[2]} channels in {kind} of {height} x "
-            f"{width}. The file is damaged; write or copy it again."
+            f"{path}: declares {shape[0]} x {shape[1]} pixels with {counted(shape[2], 'channel')} in {kind} of "
+            f"{height} x {width}. The file is damaged; write or copy it again."
         )
     return TiffLayout(
         shape=shape,
