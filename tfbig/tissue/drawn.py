@@ -11,11 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import shapely
 from affine import Affine
-from rasterio import features
-from shapely import affinity
 
 from tfbig.errors import SourceError
-from tfbig.sources import Slide, Source
+from tfbig.sources import Slide, Source, rasterizing
 from tfbig.sources.files import PathLike
 from tfbig.tissue.masks import Tissue, small_step
 
@@ -46,7 +44,8 @@ def read_tissue(path: PathLike, slide: Slide) -> Tissue:
     polygons = _polygons_on(path, rows, columns, slide.name)
     height, width = slide.scaled(small_step(slide)).shape[:2]
     to_slide = Affine.scale(columns / width, rows / height)
-    mask = features.rasterize(polygons, (height, width), transform=to_slide)
+    mask = np.zeros((height, width), np.uint8)
+    rasterizing.draw([(polygon, 1) for polygon in polygons], mask, to_slide)
     if not mask.any():
         raise SourceError(
             f"{path}: its polygons are smaller than a pixel of the mask. Draw larger ones."
@@ -69,20 +68,18 @@ class Outlined(Source):
         rows, columns = image.shape[:2]
         super().__init__((rows, columns, 1), np.uint8, Path(path).name)
         polygons = _polygons_on(path, rows, columns, image.name)
-        # Upside down, because rasterio warns of a transform that is the identity.
-        self._tree = shapely.STRtree([affinity.scale(p, 1, -1, origin=(0, 0)) for p in polygons])
+        self._tree = shapely.STRtree(polygons)
 
     def _read(self, start: int, stop: int) -> npt.NDArray[Any]:
         return self._read_window(start, stop, 0, self.shape[1])
 
     def _read_window(self, start: int, stop: int, left: int, right: int) -> npt.NDArray[Any]:
-        found = self._tree.query(shapely.box(left, -stop, right, -start))
-        shape = stop - start, right - left
-        if not len(found):
-            return np.zeros((*shape, 1), np.uint8)
-        polygons = self._tree.geometries.take(found)
-        placed = Affine(1, 0, left, 0, -1, -start)
-        return features.rasterize(polygons, shape, transform=placed, dtype=np.uint8)[..., None]
+        found = self._tree.query(shapely.box(left, start, right, stop))
+        labels = np.zeros((stop - start, right - left), np.uint8)
+        if len(found):
+            polygons = self._tree.geometries.take(found)
+            rasterizing.draw([(p, 1) for p in polygons], labels, Affine.translation(left, start))
+        return labels[..., None]
 
 
 def _polygons_on(path: PathLike, rows: int, columns: int, name: str) -> list[shapely.Geometry]:

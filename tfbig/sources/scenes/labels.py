@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 import shapely
-from rasterio.features import rasterize
 from rasterio.warp import transform_bounds
 
 from tfbig.errors import SourceError
+from tfbig.sources import rasterizing
 from tfbig.sources.files import File, PathLike, optional
 from tfbig.sources.scenes.grid import MapGrid
 from tfbig.sources.scenes.measured import FilledScene
@@ -26,8 +25,6 @@ VECTORS: Final = (".geojson", ".json", ".gpkg", ".shp", ".fgb")
 """Suffixes of files of outlines."""
 _NUMBERS: Final = ("id", "fid", "ogc_fid", "objectid")
 """Columns in which files number their outlines."""
-_DRAWING: Final = threading.Lock()
-"""Held while outlines are drawn: rasterio hides a warning meanwhile, in a way that several threads undo."""
 Bounds = tuple[float, float, float, float]
 """Least x and y, greatest x and y."""
 Window = tuple[tuple[int, int], tuple[int, int]]
@@ -157,8 +154,7 @@ class VectorLabels(Labels):
         values = np.full(shape, fill, np.float32)
         if len(inside):
             pairs = zip(self.shapes[inside], self.burned[inside].tolist(), strict=True)
-            with _DRAWING:
-                rasterize(pairs, out=values, transform=grid.transform, fill=fill)
+            rasterizing.draw(pairs, values, grid.transform)
         known = ~np.isnan(values)
         return np.where(known, values, np.float32(0)), known
 
