@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,12 @@ def write_discs(folder: Path, count: int) -> Path:
     return folder
 
 
+def legends(view: Path) -> dict[str, list[str]]:
+    """Return the names of the classes of each overlay of a view."""
+    overlays = json.loads(view.read_text())["overlays"]
+    return {each["name"]: [name for _, name in each["legend"]] for each in overlays}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["offload", "device"])
 def test_discs_are_learned_and_found(tmp_path: Path, mode: str) -> None:
@@ -44,10 +51,12 @@ def test_discs_are_learned_and_found(tmp_path: Path, mode: str) -> None:
     mean = np.mean([float(row["average_precision_0.5"]) for row in rows])
     assert results["test_average_precision_0.5"] == pytest.approx(mean)
     assert (run / "instances_0.png").exists()
+    assert legends(run / "views/instances_0.json")["borders"] == ["labels", "prediction"]
     out = tmp_path / "out"
     assert main(["predict", str(run), str(data / "00.tif"), "--out", str(out)]) == 0
     found = tifffile.imread(out / "00.ome.tif")
     assert found.shape == (64, 96) and 3 <= found.max() <= 12
+    assert legends(out / "views/00.json") == {"instances": ["instance", "border"]}
 
 
 def test_means_over_images_and_over_instances() -> None:

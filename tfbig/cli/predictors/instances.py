@@ -168,8 +168,9 @@ class Instances:
         if slide.shape[2] in (1, 3):
             step = max(max(found.shape[:2]) // slide_viewer.MAX_SIDE, 1)
             starts = range(0, found.shape[0], step)
-            small = np.concatenate([found.read(i, i + 1)[:, ::step, 0] > 0 for i in starts])
-            overlay = slide_viewer.class_overlay("instances", small.astype(np.uint8), self.classes)
+            small = np.concatenate([found.read(i, i + 1)[:, ::step, 0] for i in starts])
+            shown = (small > 0) + borders(small).astype(np.uint8)
+            overlay = slide_viewer.class_overlay("instances", shown, (*self.classes, "border"))
             slide_batch.write_view(self.settings, path, slide, [overlay])
 
     def _write_row(self, path: Path, image: sources.Source, count: int, area: int) -> None:

@@ -33,6 +33,7 @@ OVERLAPS = (0.5, 0.6, 0.7, 0.8, 0.9)
 PICTURES = 12
 """Largest number of test images that are drawn."""
 COMPARED = ("background", "correct", "false", "missed")
+BORDERS = ("background", "labels", "prediction")
 TRUE, FOUND = (0, 158, 115), (213, 94, 0)
 """Colours of the borders of true and of predicted instances."""
 
@@ -211,7 +212,11 @@ def draw(
         drawn[borders(np.kron(labels, np.ones((2, 2), np.int32)))] = colour
     Image.fromarray(drawn).save(folder / f"{name}.png")
     compared = (found > 0) * np.where(real > 0, 1, 2) + 3 * ((real > 0) & (found == 0))
-    overlays = [slide_viewer.class_overlay("prediction and labels", compared, COMPARED)]
+    lines = np.where(borders(found), 2, borders(real))
+    overlays = [
+        slide_viewer.class_overlay("prediction and labels", compared, COMPARED),
+        slide_viewer.class_overlay("borders", lines, BORDERS, opacity=1.0, colours=(TRUE, FOUND)),
+    ]
     slide_viewer.write_view(folder, name, pixels, overlays, title=title)
 
 
