@@ -71,6 +71,15 @@ def test_first_step() -> None:
 
 
 @pytest.mark.slow
+def test_planning() -> None:
+    words = ["--network", "MobileNetV2", "--side", "1024", "--device", "500MB", "--host", "4GB"]
+    (line,) = printed("planning.py", *words)
+    assert line["case"] == "planning of MobileNetV2"
+    assert 0 < line["device_bytes"] <= 500e6
+    assert line["predicted_seconds"] > 0
+
+
+@pytest.mark.slow
 def test_end_to_end(tmp_path: Path) -> None:
     """All ways train and are tested; with few images and little time, scores say nothing."""
     plot = tmp_path / "curves.png"
