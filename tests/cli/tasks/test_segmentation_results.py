@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import train
 from tfbig.cli.tasks import segmentation_results
 from tfbig.sources import ArraySource
 
@@ -28,3 +29,25 @@ def test_over_slides():
     assert results["test_dice_std"] == pytest.approx(0.1)
     assert results["test_precision"] == pytest.approx(0.7)
     assert "test_dice_std" not in segmentation_results.over_slides(rows[:1])
+
+
+@pytest.mark.parametrize(
+    ("flags", "dice", "expected"),
+    [
+        (
+            [],
+            0.0,
+            "no tissue was found: training may have been too short. Raise --epochs or --crops.",
+        ),
+        (
+            ["--crop", "whole"],
+            0.0,
+            "no tissue was found: training may have been too short. Raise --epochs.",
+        ),
+        ([], 0.1, ""),
+        (["--test-only", "run"], 0.0, ""),
+    ],
+)
+def test_advice_if_nothing_was_found(flags, dice, expected):
+    settings = train.settings_of(["--task", "segmentation", *flags])
+    assert segmentation_results.advice({"test_dice": dice}, settings) == expected

@@ -13,6 +13,7 @@ import tfbig
 from tfbig.cli import failure_log
 from tfbig.cli.data import background
 from tfbig.cli.data.slides_and_masks import LabelledSlide
+from tfbig.cli.settings.choices import WHOLE
 from tfbig.cli.settings.tasks import SegmentationSettings
 from tfbig.cli.tasks import run_results
 from tfbig.cli.tasks.task import Models
@@ -58,6 +59,23 @@ def write(
     run_results.write_metrics(folder, settings, metrics)
     curve = {key: measured[key] for key in ("loss", "val_loss") if key in measured}
     run_results.print_results(curve | results, folder)
+    if line := advice(results, settings):
+        print(line)
+
+
+def advice(results: Mapping[str, float], settings: SegmentationSettings) -> str:
+    """Return what to do if a trained network has found nothing, in one line; otherwise nothing.
+
+    Args:
+        results: Results of the run.
+        settings: Settings of the run.
+    """
+    if settings.test_only or results.get("test_dice") != 0:
+        return ""
+    more = "--epochs" if settings.crop == WHOLE else "--epochs or --crops"
+    return (
+        f"no {settings.class_names[1]} was found: training may have been too short. Raise {more}."
+    )
 
 
 def over_slides(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
