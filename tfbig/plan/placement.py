@@ -82,8 +82,12 @@ def live_bytes(plan: Plan) -> int:
     Args:
         plan: The plan.
     """
-    stores = [s for s in plan.timeline.spans if plan.layout.where(s) == "host"]
-    return int(plan.timeline.live_bytes(stores, plan.image_bytes).max(initial=0))
+    return int(plan.timeline.live_bytes(_in_host(plan), plan.image_bytes).max(initial=0))
+
+
+def _in_host(plan: Plan) -> list[Store]:
+    """Return the stores in host memory."""
+    return [s for s in plan.timeline.spans if plan.layout.where(s) == "host"]
 
 
 def least_moved(plan: Plan, stores: Sequence[Store], room: npt.NDArray[Any] | float) -> float:
@@ -126,8 +130,7 @@ def _spill(plan: Plan, most: float) -> Plan | None:
     limit = room(plan)
     if live_bytes(plan) - max(limit, 0) > plan.allowed.disk:
         return None
-    stores = [s for s in plan.timeline.spans if plan.layout.where(s) == "host"]
-    moved, rates = least_moved(plan, stores, max(limit, 0)), plan.rates
+    moved, rates = least_moved(plan, _in_host(plan), max(limit, 0)), plan.rates
     slower = max(1 / rates.mapped - 1 / rates.copies, 0)
     if max(plan.seconds + moved * slower, moved / rates.disk) >= most:
         return None

@@ -234,7 +234,7 @@ def _heights(pricing: Pricing, layout: Layout) -> Iterator[Plan]:
 
 
 def _families(problem: Problem) -> Iterator[Family]:
-    """Yield families of layouts that store less."""
+    """Return families of layouts that store less."""
     prepared, stored = problem.prepared, problem.image_bytes
 
     def worth(replay: Sweep) -> float:
@@ -250,7 +250,7 @@ def _families(problem: Problem) -> Iterator[Family]:
 
 
 def _with_remat(problem: Problem) -> Iterator[Layout]:
-    """Yield layouts of a training step on an accelerator that are faster where copies are slow."""
+    """Return layouts of a training step on an accelerator that are faster where copies are slow."""
     prepared = problem.prepared
     if not prepared.options.training:
         return iter(())

@@ -29,7 +29,7 @@ from tfbig.results import (
     slide_viewer,
     survival,
 )
-from tfbig.units import format_bytes
+from tfbig.units import counted, format_bytes
 
 NAME: Final = "report.html"
 MAX_VIEWS: Final = 100
@@ -194,7 +194,7 @@ def _about(place: Path, metrics: Mapping[str, Any], versions: Mapping[str, Any])
     words = [f"task {task}"] if task else []
     words += [f"mode {metrics['mode']}"] if "mode" in metrics else []
     if epochs := metrics.get("epochs"):
-        words.append("1 epoch" if epochs == 1 else f"{epochs} epochs")
+        words.append(counted(epochs, "epoch"))
     words += [f"tfbig {versions['tfbig']}, {versions['time']}"] if versions else []
     return "; ".join(words)
 

@@ -40,14 +40,14 @@ def test_masks_beside_images(tmp_path: Path) -> None:
 
 
 def test_masks_of_images(tmp_path: Path) -> None:
-    """Those in the folder masks come first; names and suffixes may have dots and capitals."""
+    """Masks in the folder `masks` come first; names and suffixes may have dots and capitals."""
     touch(tmp_path, "a.tif", "a_masks.tif", "masks/a.png", "b.v1.tif", "b.v1_cp_masks.PNG", "c.tif")
-    touch(tmp_path, "d.tif", "d_mask.txt", "elsewhere/e.tif", "elsewhere/masks/e.npy")
+    touch(tmp_path, "d.tif", "d_mask.txt", "elsewhere/e.ome.tif", "elsewhere/masks/e.npy")
     images = [
-        tmp_path / name for name in ("a.tif", "b.v1.tif", "c.tif", "d.tif", "elsewhere/e.tif")
+        tmp_path / name for name in ("a.tif", "b.v1.tif", "c.tif", "d.tif", "elsewhere/e.ome.tif")
     ]
     masks = slide_folders.masks_of(images, sources.SLIDE_SUFFIXES)
-    assert names_of([*masks], tmp_path) == ["a.tif", "b.v1.tif", "elsewhere/e.tif"]
+    assert names_of([*masks], tmp_path) == ["a.tif", "b.v1.tif", "elsewhere/e.ome.tif"]
     expected = ["masks/a.png", "b.v1_cp_masks.PNG", "elsewhere/masks/e.npy"]
     assert names_of([*masks.values()], tmp_path) == expected
 

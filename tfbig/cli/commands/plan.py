@@ -148,7 +148,8 @@ _SIZES = {
 
 def _takes_bags(plain: Any) -> bool:
     """Return whether a model is one of multiple instance learning, whose first layer encodes all tiles of a bag."""
-    return any(layer.name == "instances" for layer in plain.layers)
+    is_instances = any(layer.name == "instances" for layer in plain.layers)
+    return is_instances and len(plain.inputs[0].shape) == 5
 
 
 def _sides_of_file(path: str, axes: int) -> list[int]:

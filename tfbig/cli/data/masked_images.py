@@ -149,9 +149,7 @@ def _rows(folder: Path) -> list[Row]:
     """Return the rows of the table, or of the images that have a mask; those without one are counted."""
     if (folder / TABLE).exists():
         return splits.read_table(folder / TABLE, ("image", "mask"))
-    files = slide_folders.without_masks(
-        slide_folders.files_in(folder, sources.SLIDE_SUFFIXES), lambda file: file.stem
-    )
+    files = slide_folders.without_masks(slide_folders.files_in(folder, sources.SLIDE_SUFFIXES))
     masks = slide_folders.masks_of(files, sources.SLIDE_SUFFIXES)
     if not masks:
         raise SourceError(

@@ -79,14 +79,17 @@ def masks_of(images: Sequence[Path], suffixes: Collection[str]) -> dict[Path, Pa
         images: The images.
         suffixes: Suffixes of masks.
     """
-    named: dict[Path, Path] = {}
-    for folder in {image.parent for image in images}:
-        named |= {file.with_suffix(""): file for file in files_in(folder, suffixes)}
-        named |= {file.with_suffix(""): file for file in files_in(folder / MASKS, suffixes)}
+    folders = {image.parent for image in images}
+    named = {
+        file.with_name(title_of(file)): file
+        for folder in (*folders, *(folder / MASKS for folder in folders))
+        for file in files_in(folder, suffixes)
+    }
     found = {}
     for image in images:
-        beside = (image.with_name(image.stem + ending) for ending in MASK_ENDINGS)
-        places = (image.parent / MASKS / image.stem, *beside)
+        title = title_of(image)
+        beside = (image.with_name(title + ending) for ending in MASK_ENDINGS)
+        places = (image.parent / MASKS / title, *beside)
         if mask := next((named[place] for place in places if place in named), None):
             found[image] = mask
     return found

@@ -25,6 +25,7 @@ from tfbig.data.worker_shards import Shard
 from tfbig.metrics import Dice
 from tfbig.models.gigapixel_unet import gigapixel_unet
 from tfbig.training import Epochs
+from tfbig.units import counted
 
 LOSS = "binary_crossentropy"
 VOLUMES = ("dataset.json", "volumes.csv")
@@ -183,8 +184,8 @@ def _print_slides(settings: SegmentationSettings, slides: SlideSplits) -> None:
     every = (*slides.train, *slides.val, *slides.test)
     computed = [slide.name for slide in every if slide.means is not None]
     if len(computed) < len(every):
-        print(f"labels: {len(every) - len(computed)} masks", end="")
-        print(f"; computed tissue of {', '.join(computed)}, which have none" if computed else "")
+        line = f"labels: {counted(len(every) - len(computed), 'mask')}"
+        print(f"{line}; computed tissue of {', '.join(computed)}" if computed else line)
 
 
 def _size(settings: SegmentationSettings) -> tuple[int, int] | None:

@@ -326,9 +326,8 @@ def _page(path: str, levels: list[tifffile.TiffPageSeries], level: int) -> tifff
 def _check_decodable(path: str, page: tifffile.TiffPage) -> None:
     """Raise UndecodableError for colours and compressions that fail to decode, or do not decode to RGB."""
     decoded_to_rgb = page.compression in _YCBCR_DECODED_TO_RGB
-    is_map = (
-        page.photometric == 3 and page.is_geotiff
-    )  # whose numbers are classes, which the palette colours
+    # A palette of a map only colours its numbers, which are classes.
+    is_map = page.photometric == 3 and page.is_geotiff
     is_decoded = page.photometric == 6 and decoded_to_rgb
     if page.photometric not in (1, 2) and not is_map and not is_decoded:
         raise UndecodableError(
