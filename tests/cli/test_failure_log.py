@@ -49,7 +49,7 @@ def test_results_of_what_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixtu
     results = [(b.name, r) for b, r in failure_log.results_of(part.bags, read_all, tmp_path, False)]
     assert results == [("a", 12.0), ("b", 12.0)]
     reason = "ends at byte 100, expected 200. Copy it again."
-    assert failed(tmp_path) == [{"slide": "d1", "reason": reason}]
+    assert failed(tmp_path) == [{"item": "d1", "reason": reason}]
     assert capsys.readouterr().err == f"skipped d1: {reason}\n"
 
 
@@ -72,7 +72,7 @@ def test_results_are_written_without_what_cannot_be_read(tmp_path: Path) -> None
     ((sums, test, val, left_out),) = written
     assert (sums, test, val) == ([12.0, 12.0], [0, 2], [1])
     assert [name for name, _ in left_out] == ["d1", "d2"]
-    assert [row["slide"] for row in failed(tmp_path)] == ["d1", "d2"]
+    assert [row["item"] for row in failed(tmp_path)] == ["d1", "d2"]
 
 
 @pytest.mark.parametrize(

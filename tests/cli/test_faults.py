@@ -133,7 +133,7 @@ def test_slide_becomes_unreadable(data, tmp_path, at_tick, capsys):
     out = tmp_path / "out"
     assert run(data, out, "--epochs", "1") == 3
     (row,) = csv.DictReader((out / "failed.csv").read_text().splitlines())
-    assert row["slide"] == str(path)
+    assert row["item"] == str(path)
     assert "skipped" in capsys.readouterr().err
     assert (out / "metrics.json").exists()
     assert_whole(out)
@@ -156,7 +156,7 @@ def test_test_slide_becomes_unreadable(task, cohort_data, tmp_path, monkeypatch)
     damaged = []
     monkeypatch.setattr(figures, "learning_curve", damage_and_draw)
     assert train.main([*flags, "--data", str(cohort_data), "--out", str(out)]) == 3
-    assert str(damaged[0]) in {row["slide"] for row in failures(out)}
+    assert str(damaged[0]) in {row["item"] for row in failures(out)}
     names = [row.get("bag") or row["image"] for row in predictions(out)]
     assert names
     assert not any(damaged[0].stem in name for name in names)
@@ -191,7 +191,7 @@ def test_slide_deleted_while_read(when, data, segmentation_run, tmp_path, at_tic
         assert_as_undisturbed(out, segmentation_run)
     else:
         (row,) = csv.DictReader((out / "failed.csv").read_text().splitlines())
-        assert row["slide"] == str(path)
+        assert row["item"] == str(path)
         assert "Stale file handle" in row["reason"]
     assert_whole(out)
 

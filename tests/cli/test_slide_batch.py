@@ -35,7 +35,7 @@ def test_bad_slides_do_not_stop_the_run(slides, tmp_path, capsys):
     errors = capsys.readouterr().err
     assert f"failed: {slides / 'broken.svs'}: cannot be read as TIFF" in errors
     assert f"2 of 4 slides failed, see {out / 'failed.csv'}" in errors
-    assert [Path(row["slide"]).name for row in failures(out)] == ["broken.svs", "unknown.tif"]
+    assert [Path(row["item"]).name for row in failures(out)] == ["broken.svs", "unknown.tif"]
     assert (out / "b.h5").exists()
     assert main(["tile", str(slides), *flags, "--strict"]) == 1
     assert "tfbig tile: " in capsys.readouterr().err
@@ -54,7 +54,7 @@ def test_file_name_that_is_not_utf8(slides, tmp_path, capsys):
     shutil.copy(slides / "a.tif", os.fsencode(slides) + b"/bad\xff.tif")
     assert main(["tile", str(slides), "--out", str(tmp_path / "out"), "--tile", "64"]) == 3
     (row,) = failures(tmp_path / "out")
-    assert row["slide"].endswith("bad\\udcff.tif")
+    assert row["item"].endswith("bad\\udcff.tif")
     assert "the file name is not valid UTF-8" in row["reason"]
     assert (tmp_path / "out" / "a.h5").exists()
     assert "bad\\udcff.tif: the file name" in capsys.readouterr().err
@@ -130,7 +130,7 @@ def test_tables_of_slides(slides, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["tile", str(table), "--out", str(out), "--tile", "64"]) == 3
     assert (out / "a.h5").exists() and (out / "b.h5").exists()
-    assert [row["slide"] for row in failures(out)] == [str(slides / "none")]
+    assert [row["item"] for row in failures(out)] == [str(slides / "none")]
     table.write_text("slide,label\na,x\n")
     assert main(["tile", str(table), "--out", str(out), "--tile", "64"]) == 1
     assert f"{table}: line 1: has no column 'slide_id'" in capsys.readouterr().err

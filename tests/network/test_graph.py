@@ -69,5 +69,7 @@ def test_values_with_gradient() -> None:
 def test_order_of_axes() -> None:
     graph = Graph(spatial=3, order=(2, 0, 1))
     assert graph.to_graph_order("abc") == ("c", "a", "b")
+    assert graph.to_model_order(graph.to_graph_order("abc")) == ("a", "b", "c")
+    assert Graph(spatial=3).to_model_order("abc") == ("a", "b", "c")
     assert graph.permutation == (0, 3, 1, 2, 4)
     assert [graph.permutation[i] for i in graph.inverse_permutation] == [0, 1, 2, 3, 4]

@@ -14,12 +14,14 @@ from graphs import (
 )
 from samples import ROOT
 
+from tfbig import Stopped
 from tfbig.network import keras_reader, losses, phase_layout
 from tfbig.network.graph import Graph
 from tfbig.plan import layout_search
 from tfbig.plan.plan import Rates
 from tfbig.plan.strip_search import images_with_gradient
 from tfbig.plan.sweeps import schedule
+from tfbig.system import progress
 from tfbig.system.budget import DEFAULT_STRIPS
 
 
@@ -42,6 +44,28 @@ def test_less_host_memory_needs_more_operations(blocks: int, shares: tuple[float
         factors.append(plan.recompute_factor)
     assert factors == sorted(factors)
     assert factors[-1] < 1.45  # one more forward pass, a third of the step, and the halos
+
+
+def test_a_long_search_reports_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And ends where the work was requested to stop, which a report raises."""
+    graph = deep_graph(12)
+    sizes = squares(graph, 64)
+    host = int(make_planner(graph, PLENTY).plan(1, sizes).projected.host * 0.6)
+    lines: list[str] = []
+    monkeypatch.setattr(progress.METER, "report", lines.append)
+    make_planner(graph, PLENTY, host).plan(1, sizes)
+    of_layouts = [line for line in lines if ", layout " in line]
+    assert len(of_layouts) > 10
+    assert {line.partition(",")[0] for line in lines} == {of_layouts[0].partition(",")[0]}
+    assert any(", plan " in line for line in lines)
+
+    def stop(what: str) -> None:
+        if ", layout " in what:
+            raise Stopped("stopped")
+
+    monkeypatch.setattr(progress.METER, "report", stop)
+    with pytest.raises(Stopped):
+        make_planner(graph, PLENTY, host).plan(1, sizes)
 
 
 @pytest.mark.parametrize(

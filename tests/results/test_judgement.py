@@ -57,6 +57,24 @@ def test_metrics_are_those_of_the_run(classes: int, tmp_path: Path) -> None:
     assert found["test_auc"] == pytest.approx(area, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("names", "has_order"), [(("LUAD", "LUSC", "other"), False), ("123", True)]
+)
+def test_kappa_is_of_classes_with_an_order(
+    names: Sequence[str], has_order: bool, tmp_path: Path
+) -> None:
+    labels, probabilities = drawn(30, 3)
+    rows = [
+        {"slide": f"{n}.tif", "label": names[label]}
+        | dict(zip((f"probability_{name}" for name in names), p, strict=True))
+        for n, (label, p) in enumerate(zip(labels, probabilities.tolist(), strict=True))
+    ]
+    run_folder.write_csv(tmp_path / run_folder.PREDICTIONS, rows)
+    found = judgement.means([judgement.read(tmp_path)])
+    assert set(found) - {"test_qwk"} == {"test_accuracy", "test_auc"}
+    assert ("test_qwk" in found) == has_order
+
+
 def test_weights_count_predictions_several_times() -> None:
     rng = np.random.default_rng(1)
     labels, scores = rng.integers(0, 2, 40), rng.integers(0, 9, 40).astype(float)

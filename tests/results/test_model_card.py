@@ -64,7 +64,7 @@ def test_data_settings_results_and_limits(tmp_path: Path) -> None:
 def test_items_that_were_left_out_count_once(tmp_path: Path) -> None:
     metrics = METRICS | {"left_out": [["a", "is damaged"], ["b", "is gone"]]}
     assert "| left out | 2 |" in card(tmp_path, SETTINGS, metrics)
-    (tmp_path / "failed.csv").write_text("slide,reason\na,is damaged\nb,is gone\nc,is empty\n")
+    (tmp_path / "failed.csv").write_text("item,reason\na,is damaged\nb,is gone\nc,is empty\n")
     text = card(tmp_path, SETTINGS, metrics)
     assert "| left out | 3 |" in text
     assert "3 files could not be read: a, b, c." in text

@@ -69,8 +69,8 @@ def test_replace_row(tmp_path):
 def test_items_that_were_left_out(tmp_path):
     metrics = {"left_out": [["a", "is gone"]]}
     assert run_folder.left_out(tmp_path, {}) == []
-    assert run_folder.left_out(tmp_path, metrics) == [{"slide": "a", "reason": "is gone"}]
-    rows = [{"slide": name, "reason": "is gone"} for name in "ab"]
+    assert run_folder.left_out(tmp_path, metrics) == [{"item": "a", "reason": "is gone"}]
+    rows = [{"item": name, "reason": "is gone"} for name in "ab"]
     run_folder.write_csv(tmp_path / run_folder.FAILED, rows)
     assert run_folder.left_out(tmp_path, metrics) == rows
 

@@ -32,13 +32,12 @@ class FailureLog:
     def __call__(self, error: Exception) -> None:
         """Report an error; `__call__` is what `Loop` expects."""
         reason = " ".join(str(error).split())
-        slide = reason.partition(": ")[0]
-        if slide in self.reported:
+        item = reason.partition(": ")[0]
+        if item in self.reported:
             return
-        self.reported.add(slide)
+        self.reported.add(item)
         print(f"skipped {reason}", file=sys.stderr)
-        row = {"slide": slide, "reason": reason.removeprefix(f"{slide}: ")}
-        run_folder.replace_row(self.folder / run_folder.FAILED, "slide", slide, row)
+        run_folder.save_failure(self.folder, item, reason.removeprefix(f"{item}: "))
 
 
 def results_of(

@@ -38,8 +38,8 @@ class Work(Generic[S]):
         settings: Settings of the command, without gaps.
         process: Function that processes the slide of a path and returns a line to print.
         finished: Function that returns whether the slide of a path is done.
-        reads: What paths are those of: "slides", or "bags" of features or "volumes", which `process` opens itself; its
-            slide is then None.
+        reads: What paths are those of: "slides" or "scenes", which are opened as slides, or "bags" of features or
+            "volumes", which `process` opens itself; its slide is then None.
         prepare: Function that is called once before the first slide, if any is not done; what it raises ends the
             command.
     """
@@ -54,6 +54,7 @@ class Work(Generic[S]):
 
 LISTED: Mapping[str, tuple[Callable[[Path], list[Path]], Collection[str]]] = {
     "slides": (slide_folders.slides_in, sources.SLIDE_SUFFIXES),
+    "scenes": (slide_folders.slides_in, sources.SLIDE_SUFFIXES),
     "bags": (slide_folders.bags_in, slide_folders.BAG_SUFFIXES),
     "volumes": (volume_folders.volumes_in, (*sources.VOLUME_SUFFIXES, "DICOM")),
 }
@@ -120,7 +121,7 @@ def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
         _drop_old_failures(folder, all_paths)
     waiting = [path for path in paths if settings.dry_run or not work.finished(path)]
     if len(waiting) < len(paths):
-        print(f"{len(paths) - len(waiting)} of {len(paths)} slides are already finished")
+        print(f"{len(paths) - len(waiting)} of {len(paths)} {work.reads} are already finished")
     progress.show(False if settings.quiet else None)
     if waiting and not (settings.dry_run or settings.dask):
         work.prepare()
@@ -130,8 +131,8 @@ def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
         if settings.dask
         else _in_turn(work, tasks)
     )
-    failed = _report_outcomes(outcomes, len(tasks), settings)
-    return _finish(folder, len(paths), failed, settings.dry_run, changed=bool(waiting))
+    failed = _report_outcomes(outcomes, len(tasks), work)
+    return _finish(work, len(paths), failed, changed=bool(waiting))
 
 
 def _failure(reason: str) -> Outcome:
@@ -148,13 +149,12 @@ def _in_turn(
         yield path, process_slide(work, path, mpp)
 
 
-def _report_outcomes(
-    outcomes: Iterator[tuple[Path, Outcome]], count: int, settings: BatchSettings
-) -> int:
+def _report_outcomes(outcomes: Iterator[tuple[Path, Outcome]], count: int, work: Work[Any]) -> int:
     """Print and save the outcome of every slide, and return how many failed; the same reason is printed once."""
+    settings = work.settings
     failed, quiet = 0, settings.quiet or not sys.stderr.isatty()
     first: dict[str, Path] = {}
-    for path, outcome in tqdm(outcomes, total=count, unit="slide", disable=quiet):
+    for path, outcome in tqdm(outcomes, total=count, unit=work.reads[:-1], disable=quiet):
         failed += outcome.reason is not None
         if outcome.reason is None:
             _print(f"{outcome.line} ({outcome.seconds:.1f} s)", sys.stdout, quiet)
@@ -163,13 +163,8 @@ def _report_outcomes(
             reason = outcome.reason if same == path else f"the same as {_printable(same)}"
             _print(f"failed: {_printable(path)}: {reason}", sys.stderr, quiet)
         if not settings.dry_run:
-            _save_failure(Path(settings.out), _printable(path), outcome.reason)
+            run_folder.save_failure(settings.out, _printable(path), outcome.reason)
     return failed
-
-
-def _save_failure(folder: Path, slide: str, reason: str | None) -> None:
-    row = None if reason is None else {"slide": slide, "reason": reason}
-    run_folder.replace_row(folder / run_folder.FAILED, "slide", slide, row)
 
 
 def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
@@ -185,7 +180,7 @@ def process_slide(work: Work[Any], path: Path, mpp: float | None) -> Outcome:
         _check_name(path)
         with ExitStack() as stack:
             slide = None
-            if work.reads == "slides":
+            if work.reads in ("slides", "scenes"):
                 slide = stack.enter_context(closing(open_slide(path, mpp, work.settings)))
             line = work.process(path, slide)
     except Stopped:
@@ -334,20 +329,14 @@ def _claim_folder(folder: Path, name: str, settings: BatchSettings, again: bool)
 
 def _all_failed(folder: Path, paths: Sequence[Path]) -> bool:
     """Return whether the folder says of every slide that it failed, so that it holds no result."""
-    return {*map(_printable, paths)} <= _failures(folder)
-
-
-def _failures(folder: Path) -> set[str]:
-    """Return the slides that failed."""
-    file = folder / run_folder.FAILED
-    return {run_folder.column(file, row, "slide") for row in run_folder.read_rows(file)}
+    return {*map(_printable, paths)} <= run_folder.failures(folder)
 
 
 def _drop_old_failures(folder: Path, paths: Sequence[Path]) -> None:
     """Remove failures of slides that are not part of this command any more."""
     current = set(map(_printable, paths))
-    for slide in _failures(folder) - current:
-        run_folder.replace_row(folder / run_folder.FAILED, "slide", slide, None)
+    for slide in run_folder.failures(folder) - current:
+        run_folder.save_failure(folder, slide, None)
 
 
 def _print(line: str, stream: TextIO, quiet: bool) -> None:
@@ -357,8 +346,9 @@ def _print(line: str, stream: TextIO, quiet: bool) -> None:
         tqdm.write(line, file=stream)
 
 
-def _finish(folder: Path, count: int, failed: int, dry_run: bool, changed: bool) -> int:
+def _finish(work: Work[Any], count: int, failed: int, changed: bool) -> int:
     """Write the report, and return the exit code."""
+    folder, dry_run = Path(work.settings.out), work.settings.dry_run
     page = folder / report.NAME
     if not dry_run and (changed or not page.exists()):
         with run_folder.folder_lock(folder):  # several shards may end at once
@@ -366,5 +356,5 @@ def _finish(folder: Path, count: int, failed: int, dry_run: bool, changed: bool)
     if not failed:
         return 0
     where = "" if dry_run else f", see {folder / run_folder.FAILED}"
-    print(f"{failed} of {count} slides failed{where}", file=sys.stderr)
+    print(f"{failed} of {count} {work.reads} failed{where}", file=sys.stderr)
     return 3

@@ -257,6 +257,12 @@ class Graph:
         """Reorder items, one per spatial axis, from the order of the model to that of the graph."""
         return tuple(items if self.order is None else (items[i] for i in self.order))
 
+    def to_model_order(self, items: Sequence[Item]) -> tuple[Item, ...]:
+        """Reorder items, one per spatial axis, from the order of the graph to that of the model."""
+        if self.order is None:
+            return tuple(items)
+        return tuple(items[self.order.index(axis)] for axis in range(len(self.order)))
+
     @property
     def permutation(self) -> tuple[int, ...]:
         """Permutation that transposes an image of the model, `[N, ..., C]`, to the order of the graph."""

@@ -55,7 +55,7 @@ def plan_of(problem: Problem) -> Plan | None:
     operations, *_ = operations_of(sweep, batch, problem.extents, pixels)
     cost = SweepCost(
         strips=1,
-        rows=problem.shape[1],
+        rows=problem.extents[prepared.first_image][0],
         halo=0,
         strip_bytes=used,
         operations=operations,
@@ -69,7 +69,7 @@ def plan_of(problem: Problem) -> Plan | None:
         options.model_bytes if options.training else 0
     )  # of the weights, and what the optimizer adds
     return Plan(
-        shape=(*problem.shape, graph.values[prepared.first_image].channels),
+        shape=problem.shape,
         layout=layout,
         costs=(cost,),
         replay_costs=(),

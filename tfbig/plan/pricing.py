@@ -49,8 +49,10 @@ class Problem:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """`[N, rows, ...]` of the first input, without channels."""
-        return self.batch, *self.extents[self.prepared.first_image]
+        """Shape `(N, H, W, C)` of the first input, its axes in the order of the model."""
+        graph, image = self.prepared.graph, self.prepared.first_image
+        sizes = graph.to_model_order(self.extents[image])
+        return self.batch, *sizes, graph.values[image].channels
 
     @cached_property
     def image_bytes(self) -> dict[int, int]:
@@ -101,13 +103,13 @@ class Pricing:
             tuple(zip(*(self.cost(sweep, device_bytes) for sweep in some), strict=True)) or ((), ())
             for some in (layout.sweeps, layout.replays)
         )
-        graph, options = prepared.graph, prepared.options
+        options = prepared.options
         bare = replace(layout, sweeps=sweeps, replays=replays, kept=frozenset())
         timeline, repeated = self._step_of(layout)
         device = max(c.strip_bytes for c in (*costs, *replay_costs))
         fixed = problem.fixed_bytes + replay_bytes(layout.replays)
         return Plan(
-            shape=(*problem.shape, graph.values[prepared.first_image].channels),
+            shape=problem.shape,
             layout=bare,
             costs=costs,
             replay_costs=replay_costs,

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from math import inf, prod
+from typing import TypeVar
 
 from tfbig.errors import BudgetError
 from tfbig.network.graph import Node
@@ -27,8 +28,10 @@ from tfbig.plan.plan import Plan
 from tfbig.plan.prepared_graph import operations_of_node
 from tfbig.plan.pricing import Pricing, Problem
 from tfbig.plan.sweeps import Layout, Sweep
+from tfbig.system import progress
 from tfbig.units import format_bytes
 
+Item = TypeVar("Item")
 GOOD_ENOUGH = 1.1
 """The search, and the tracing of further layouts, ends when no plan could be faster by more than this factor."""
 
@@ -172,11 +175,12 @@ def _on_host(pricing: Pricing, straight: Plan) -> Plan:
     """
     if placement.fits(placed := placement.place(straight)):
         return placed
-    families = list(_families(pricing.problem))
+    problem = pricing.problem
+    families = list(_families(problem))
     plans = [straight, *_priced(pricing, chain.from_iterable(each.some for each in families))]
-    plans += _priced(pricing, _alike(families, _choose(plans)))
-    if (best := _choose(plans)) is None:
-        raise _host_error(pricing.problem, _smallest(plans))
+    plans += _priced(pricing, _alike(families, _choose(problem, plans)))
+    if (best := _choose(problem, plans)) is None:
+        raise _host_error(problem, _smallest(plans))
     return best
 
 
@@ -193,7 +197,7 @@ def _on_accelerator(pricing: Pricing, straight: Plan) -> Plan:
 
     def best_of(layouts: Iterable[Layout], best: Plan | None = None) -> Plan | None:
         """Return the fastest plan that fits, of those of some layouts and the best one so far."""
-        for layout in layouts:
+        for layout in _reported(pricing.problem, layouts, "layout"):
             most = inf if best is None else best.seconds
             if most <= enough:
                 break
@@ -215,9 +219,20 @@ def _on_accelerator(pricing: Pricing, straight: Plan) -> Plan:
 
 def _priced(pricing: Pricing, layouts: Iterable[Layout]) -> Iterator[Plan]:
     """Yield the plans of some layouts; the strips of a sweep with many layers may be too large for the device."""
-    for layout in layouts:
+    for layout in _reported(pricing.problem, layouts, "layout"):
         with suppress(BudgetError):
             yield pricing.price(layout, pricing.problem.limits.device)
+
+
+def _reported(problem: Problem, items: Iterable[Item], unit: str) -> Iterator[Item]:
+    """Yield the items, and report the number of each as progress of the planning."""
+    progress.METER.begin()
+    try:
+        for number, item in enumerate(items, 1):
+            progress.METER.report(f"planning {problem.prepared.options.name}, {unit} {number}")
+            yield item
+    finally:
+        progress.METER.end()
 
 
 def _heights(pricing: Pricing, layout: Layout) -> Iterator[Plan]:
@@ -271,10 +286,10 @@ def _alike(families: Sequence[Family], best: Plan | None) -> Iterator[Layout]:
             yield from family.layouts
 
 
-def _choose(plans: Sequence[Plan]) -> Plan | None:
+def _choose(problem: Problem, plans: Sequence[Plan]) -> Plan | None:
     """Return the fastest plan that fits, after spilling what it has to; to spill makes no plan faster."""
     best = None
-    for plan in sorted(plans, key=lambda p: p.seconds):
+    for plan in _reported(problem, sorted(plans, key=lambda p: p.seconds), "plan"):
         if best is not None and plan.seconds >= best.seconds:
             return best
         best = placement.fit(plan, inf if best is None else best.seconds) or best

@@ -438,7 +438,7 @@ def regions(
         for n, name in enumerate(names)
         if n
     ]
-    right.legend(handles=handles, loc="upper right")
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6) or 1)
     for axes in (left, right):
         axes.set_axis_off()
     save(figure, path)

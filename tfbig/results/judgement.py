@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tfbig.results import run_folder
+from tfbig.results import run_folder, shown
 from tfbig.survival import concordance
 
 Floats = npt.NDArray[np.float64]
@@ -21,7 +21,7 @@ NUM_SAMPLES = 1000
 LEVEL = 0.95
 ENDS = ("_low", "_high")
 """Endings of the metrics of a run that are ends of an interval."""
-_ITEMS = ("bag", "image", "slide")
+_ITEMS = ("bag", "image", "scene", "slide", "volume")
 """Columns of `predictions.csv` that name what was predicted."""
 _OVERLAPS = ("dice", "iou", "precision", "sensitivity")
 
@@ -168,7 +168,7 @@ def _measures(rows: Rows) -> dict[str, Measure]:
     if len(classes) > 1 and set(columns.get("label", ("",))) <= set(classes):
         probabilities = np.array([columns[f"probability_{name}"] for name in classes], float).T
         labels = np.array([classes.index(label) for label in columns["label"]])
-        return _classification(labels, probabilities)
+        return shown.results(_classification(labels, probabilities), classes)
     return {f"test_{name}": _mean(columns[name]) for name in _OVERLAPS if name in columns}
 
 

@@ -135,8 +135,33 @@ def write_csv(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
     write_text(path, text.getvalue())
 
 
+def save_failure(folder: str | Path, item: str, reason: str | None) -> None:
+    """Write why an item could not be used to `failed.csv`, in place of an older reason.
+
+    Args:
+        folder: Run folder, which other processes may write to.
+        item: The slide, image, bag, scene or volume.
+        reason: The reason; None if the item can be used now.
+    """
+    row = None if reason is None else {"item": item, "reason": reason}
+    replace_row(Path(folder) / FAILED, "item", item, row)
+
+
+def failures(folder: str | Path) -> set[str]:
+    """Return the items that `failed.csv` lists.
+
+    Args:
+        folder: Run folder.
+
+    Raises:
+        SourceError: `failed.csv` is damaged.
+    """
+    file = Path(folder) / FAILED
+    return {column(file, row, "item") for row in read_rows(file)}
+
+
 def left_out(folder: str | Path, metrics: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a row, `slide` and `reason`, for each item that a run could not read.
+    """Return a row, `item` and `reason`, for each item that a run could not read.
 
     `failed.csv` also has those of `metrics.json`, which has none that became unreadable later.
 
@@ -147,7 +172,7 @@ def left_out(folder: str | Path, metrics: Mapping[str, Any]) -> list[dict[str, s
     Raises:
         SourceError: `failed.csv` is damaged.
     """
-    found = [{"slide": name, "reason": reason} for name, reason in metrics.get("left_out") or ()]
+    found = [{"item": name, "reason": reason} for name, reason in metrics.get("left_out") or ()]
     return read_rows(Path(folder) / FAILED) or found
 
 

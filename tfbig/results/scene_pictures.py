@@ -143,7 +143,8 @@ def draw(
         axes.set_title(layer.name, fontsize=10)
         handles = [Patch(color=colour, label=text) for colour, text in layer.legend]
         if handles:
-            axes.legend(handles=handles, loc="upper right", fontsize=7)
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01)}
+            axes.legend(handles=handles, ncols=min(len(handles), 4), fontsize=7, **below)
     for axes in places:
         axes.set_axis_off()
     figures.save(figure, path)

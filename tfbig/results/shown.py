@@ -76,10 +76,10 @@ def results(metrics: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any
 
     This kappa counts how many classes a prediction is away from the true one, which says something of grades, but
     nothing of tumour types. Classes have an order if there are at most two, or if each name is or contains a number,
-    and these numbers increase: 0, 1, 2, or ISUP 0, ISUP 1. `metrics.json` has it in any case.
+    and these numbers increase: 0, 1, 2, or ISUP 0, ISUP 1. `metrics.json` of a run has it in any case.
 
     Args:
-        metrics: Metrics of a run.
+        metrics: Metrics of a run, or anything else by the name of a metric.
         classes: Names of the classes, in their order; none if they are not known.
     """
     if _is_ordered(classes):

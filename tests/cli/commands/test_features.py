@@ -178,7 +178,7 @@ def test_features_then_training(cohort_table: Path, tiny: None, tmp_path: Path, 
     command = ["features", str(cohort_table), "--encoder", "uni", "--out", str(features)]
     assert main(command) == 3
     assert "2 of 11 slides failed" in capsys.readouterr().err
-    assert [Path(row["slide"]).name for row in failures(features)] == ["s1.tif", "s10"]
+    assert [Path(row["item"]).name for row in failures(features)] == ["s1.tif", "s10"]
     rows = rows_of(features / "features.csv")
     assert [row["slide_id"] for row in rows] == ["s0", *(f"s{n}" for n in range(2, 10))]
     columns = ["slide_id", "case_id", "label", "split", "path", "tiles", "width", "seconds"]

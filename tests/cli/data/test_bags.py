@@ -32,7 +32,7 @@ def test_tiles_of_slides(slide_bags_run):
     line = next(n for n, text in enumerate(lines, start=1) if text.startswith("c10,"))
     assert f"skipped s10: {run.data}: line {line}: no file of slide s10. Check --slides." in run.err
     assert sorted(name for name, _ in metrics(run.folder)["left_out"]) == ["s1", "s10"]
-    assert sorted(row["slide"] for row in failures(run.folder)) == ["s1", "s10"]
+    assert sorted(row["item"] for row in failures(run.folder)) == ["s1", "s10"]
     assert np.sum(metrics(run.folder)["confusion"]) == len(predictions(run.folder))
     assert (run.folder / "report.html").exists()
 

@@ -55,7 +55,7 @@ def test_table(folder, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "training on all of a.tif, b.tif" in printed
     assert "validating on all of c.tif, d.tif" in printed
-    assert [row["slide"] for row in failures(out)] == ["missing"]
+    assert [row["item"] for row in failures(out)] == ["missing"]
     assert [row["slide"] for row in predictions(out)] == ["e.tif", "f.tif"]
     saved = rows_of(out / "slides.csv")
     assert [(row["slide_id"], row["split"]) for row in saved[:6]] == [

@@ -148,7 +148,7 @@ def test_confine_images_and_bags(name, column, flags, tmp_path, capsys):
 )
 def test_other_columns_are_named(head, advice, tmp_path):
     (tmp_path / "a.csv").write_text(f"{head}\nx,y\n")
-    wanted = r"line 1: has no column 'slide_id'; expected a table with columns slide_id, label\. "
+    wanted = r"line 1: has no column 'slide_id' and no column 'label'; expected a table with columns slide_id, label\. "
     with pytest.raises(SourceError, match=wanted + advice):
         splits.read_table(tmp_path / "a.csv", ("slide_id", "label"))
 

@@ -88,14 +88,14 @@ def trained_bags(table, *flags):
 
 
 def test_tiles_that_are_missing_say_why(tmp_path):
-    row = {"slide": "slides/a.ome.tif", "reason": "is damaged. Copy it again."}
+    row = {"item": "slides/a.ome.tif", "reason": "is damaged. Copy it again."}
     run_folder.write_csv(tmp_path / run_folder.FAILED, [row])
     reason = r"a\.h5: is missing, because tfbig tile failed: is damaged\. Copy it again\."
     with pytest.raises(SourceError, match=reason):
         tile_coords.read(tmp_path / "a.h5")
     with pytest.raises(SourceError, match=r"b\.h5: there is no such file"):
         tile_coords.read(tmp_path / "b.h5")
-    run_folder.write_csv(tmp_path / run_folder.FAILED, [{"slide": "b", "error": "of another tool"}])
+    run_folder.write_csv(tmp_path / run_folder.FAILED, [{"item": "b", "error": "of another tool"}])
     with pytest.raises(SourceError, match=r"b\.h5: there is no such file"):
         tile_coords.read(tmp_path / "b.h5")
 

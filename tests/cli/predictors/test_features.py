@@ -40,7 +40,7 @@ def test_predictions_are_those_of_the_run(target, made, tmp_path, capsys):
         assert main(["predict", str(run), str(bag), "--out", str(tmp_path / "out")]) == 0
     assert "1 of 1 slides are already finished" in capsys.readouterr().out
     (row,) = predictions(tmp_path / "out")
-    assert row["slide"] == bag.name
+    assert row["bag"] == bag.name
     assert row["predicted"] == expected["predicted"]
     instances = rows_of(tmp_path / "out" / f"{bag.stem}_instances.csv")
     assert len(instances) == int(row["instances"]) == int(expected["instances"])
@@ -65,4 +65,4 @@ def test_folders_and_bad_bags(made, tmp_path, capsys):
     printed = capsys.readouterr()
     assert f"good.npy: 3 instances of {target_bags.WIDTH} features" in printed.out
     assert "has shape (3, 9), expected features [n, 6]. Use the encoder" in printed.err
-    assert [row["slide"] for row in predictions(out)] == ["good.npy"]
+    assert [row["bag"] for row in predictions(out)] == ["good.npy"]

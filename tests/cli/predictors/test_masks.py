@@ -150,7 +150,7 @@ def test_masks_of_background_that_cannot_be_used(tmp_path, capsys):
     out, slides = tmp_path / "out", [str(tmp_path / f"{name}.tif") for name in values]
     flags = ("--tissue", str(tmp_path / "masks"), "--out", str(out), "--quiet")
     assert main(["predict", str(tmp_path / "m.keras"), *slides, *flags]) == 3
-    reasons = {row["slide"].rpartition("/")[2]: row["reason"] for row in failures(out)}
+    reasons = {row["item"].rpartition("/")[2]: row["reason"] for row in failures(out)}
     assert reasons.keys() == {"empty.tif", "other.tif"}
     assert "its mask is 0 everywhere" in reasons["empty.tif"]
     assert "a mask of 300 x 300 for an image of 300 x 420" in reasons["other.tif"]

@@ -70,6 +70,7 @@ def test_pixels_are_those_of_plain_keras(
         assert [file.colormap(1)[n][:3] for n in range(3)] == [*COLOURS[:3]]
     assert mask.bands == (mask.bands.__class__)((255.0,), ("class",), False)
     (row,) = predictions(tmp_path / "out")
+    assert next(iter(row.items())) == ("scene", "a.tif")
     shares = {name: (expected == n).mean() for n, name in enumerate(("field", "water", "wood"))}
     assert {name: float(row[f"share_{name}"]) for name in shares} == pytest.approx(shares)
     assert float(row["km2_wood"]) == pytest.approx((expected == 2).sum() * 1e-4)
@@ -136,7 +137,8 @@ def test_bad_scenes_are_named_in_one_line(
     (folder / "text.tif").write_text("no image")
     assert predict(tmp_path, "scenes") == 3
     reasons = failures(tmp_path / "out")
-    by_name = {Path(row["slide"]).name: row["reason"] for row in reasons}
+    assert "3 of 3 scenes failed" in capsys.readouterr().err
+    by_name = {Path(row["item"]).name: row["reason"] for row in reasons}
     assert by_name["three.tif"].startswith("has 3 bands (red, green, blue) of 20 x 20 pixels, but ")
     assert "as if its axes were in another order" in by_name["turned.tif"]
     assert "cannot be read as GTiff" in by_name["text.tif"]

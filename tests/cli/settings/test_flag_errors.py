@@ -31,6 +31,12 @@ HELP = " `tfbig train --help` lists all flags."
         ("train --task xyz", f"invalid choice 'xyz' of --task. Choose from {TASKS}."),
         ("train --epochs a", "--epochs: expected a whole number, 1 or more; found 'a'."),
         ("train --epochs 0", "--epochs: '0' must be at least 1."),
+        ("train --task mil --shares 80 20 0", "To choose the split of each item, give the table"),
+        (
+            "train --task mil --shares .7 .1 .2",
+            "the share of a split, a whole number, 1 or more; found '.7'.",
+        ),
+        ("train --task images --sise 3", "`tfbig train --task images --help` lists all flags."),
         ("predct", "tfbig: invalid choice 'predct' of COMMAND; did you mean 'predict'? Choose"),
         ("", "tfbig: COMMAND is missing: what to do. `tfbig --help` lists all flags."),
         ("tile --config", "tfbig tile: --config: expected one value: FILE."),

@@ -73,7 +73,7 @@ def test_every_file_is_checked() -> None:
         (
             train.main,
             ["--xyzzy"],
-            "train.py: unrecognized arguments: --xyzzy. `train.py --help`",
+            "train.py: unrecognized arguments: --xyzzy. `train.py --task segmentation --help`",
         ),
     ],
 )

@@ -198,6 +198,21 @@ def test_metrics_say_which_split_all_runs_were_tested_on(
     assert metrics.get(run_folder.TESTED_ON) == shared
 
 
+def test_kappa_of_classes_without_an_order_is_left_out(settings: TrainSettings) -> None:
+    @dataclass
+    class OfTypes(Fake):
+        def write_results(
+            self, models: Models, settings: MILSettings, data: NoData, folder: Path, measured: Any
+        ) -> None:
+            scores = {f"probability_{name}": 0.2 for name in ("LUAD", "LUSC", "other")}
+            run_folder.write_csv(folder / run_folder.PREDICTIONS, [{"bag": "a", **scores}])
+            run_folder.write_json(folder / "metrics.json", {"test_auc": 0.5, "test_qwk": 0.25})
+
+    assert run_series.run(OfTypes(raising(Stopped("never"))), settings, THREE) == 0
+    rows = run_folder.read_rows(Path(settings.out or "") / run_folder.RUNS)
+    assert [row["metric"] for row in rows] == ["test_auc"]
+
+
 def test_a_folder_in_which_nothing_began_is_free(settings: TrainSettings) -> None:
     def missing() -> NoData:
         raise SourceError("no such table")

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from tfbig.cli import predictors, slide_batch
 from tfbig.cli.predictors.features import Features
+from tfbig.cli.predictors.scenes import Scenes
 from tfbig.cli.predictors.volumes import Volumes
 from tfbig.cli.settings.slide_settings import PredictSettings
+
+_READS = {Features: "bags", Scenes: "scenes", Volumes: "volumes"}
+"""What predictors read that do not read slides."""
 
 
 def run(settings: PredictSettings) -> int:
@@ -20,9 +24,7 @@ def work(settings: PredictSettings) -> slide_batch.Work[PredictSettings]:
         settings: Settings of the command.
     """
     predictor = predictors.make(settings)
-    reads = "slides"
-    if isinstance(predictor, (Features, Volumes)):
-        reads = "bags" if isinstance(predictor, Features) else "volumes"
+    reads = next((what for kind, what in _READS.items() if isinstance(predictor, kind)), "slides")
     return slide_batch.Work(
         "predict", predictor.settings, predictor.predict, predictor.finished, reads
     )

@@ -94,30 +94,44 @@ class Data:
         return list(dict.fromkeys(f for split in SPLITS for f in getattr(self, split).failed))
 
 
-def read_table(path: Path, columns: Sequence[str]) -> list[Row]:
+def read_table(path: Path, columns: Sequence[str], numbered: Sequence[str] = ()) -> list[Row]:
     """Return the rows of a CSV file; `place` of a row names the file and its line in errors.
 
     Args:
         path: Path of the file.
-        columns: Columns that it must have.
+        columns: Columns that it must have, with a value in each row.
+        numbered: Columns that it must have too, such as `image`, or in its place `image_0`, `image_1`, ...
 
     Raises:
         SourceError: The file is missing, or lacks a column, a value or a split of that name.
     """
-    expected = f"expected a table with columns {', '.join(columns)}"
+    named = [*(f"{name} (or {name}_0, {name}_1, ...)" for name in numbered), *columns]
+    expected = f"expected a table with columns {', '.join(named)}"
     if not path.exists():
         raise SourceError(f"{path}: no such file; {expected}. Check --data.")
     rows = _csv_rows(path, "--data")
     if not rows:
         raise SourceError(f"{path}: has no rows; {expected}. Check --data.")
-    if missing := [name for name in columns if name not in rows[0]]:
+    missing = [name for name in numbered if not numbered_columns(rows[0], name)]
+    if missing := missing + [name for name in columns if name not in rows[0]]:
         raise SourceError(
-            f"{path}: line 1: has no column '{missing[0]}'; {expected}. {_about_columns(rows[0])}"
+            f"{path}: line 1: has no column {' and no column '.join(map(repr, missing))}; {expected}. "
+            f"{_about_columns(rows[0])}"
         )
     rows = [row | {"place": f"{path}: line {n}"} for n, row in enumerate(rows, start=2)]
     for row in rows:
         _check_row(row, columns)
     return rows
+
+
+def numbered_columns(row: Row, name: str) -> list[str]:
+    """Return the columns of a row that are `name`, or `name_0`, `name_1`, ...
+
+    Args:
+        row: The row.
+        name: The name.
+    """
+    return [key for key in row if key == name or str(key).startswith(f"{name}_")]
 
 
 def _about_columns(row: Row) -> str:
@@ -383,8 +397,7 @@ def write_tables(
     if table:
         run_folder.write_csv(folder / run_folder.SLIDES, table)
     for name, reason in failed:
-        row = {"slide": name, "reason": " ".join(reason.split()).removeprefix(f"{name}: ")}
-        run_folder.replace_row(folder / run_folder.FAILED, "slide", name, row)
+        run_folder.save_failure(folder, name, " ".join(reason.split()).removeprefix(f"{name}: "))
 
 
 def exit_code(folder: Path) -> int:

@@ -38,7 +38,7 @@ def read(file: Path) -> Coords:
     """
     if not file.exists():
         for row in run_folder.read_rows(file.parent / run_folder.FAILED):
-            if title_of(row.get("slide", "")) == file.stem and row.get("reason"):
+            if title_of(row.get("item", "")) == file.stem and row.get("reason"):
                 raise SourceError(f"{file}: is missing, because tfbig tile failed: {row['reason']}")
     return read_coords(file)
 

@@ -174,13 +174,8 @@ def _rows(folder: Path, settings: VolumeSegmentationSettings) -> tuple[list[Row]
 
 def _rows_of_table(table: Path) -> list[Row]:
     """Return the rows of `volumes.csv`; paths are as they are, or relative to the folder of the table."""
-    rows = splits.read_table(table, ("label",))
-    columns = [name for name in rows[0] if name == "image" or name.startswith("image_")]
-    if not columns:
-        raise SourceError(
-            f"{table}: line 1: has no column 'image'; expected image, or image_0, image_1, ... for the channels, and "
-            "label."
-        )
+    rows = splits.read_table(table, ("label",), numbered=("image",))
+    columns = splits.numbered_columns(rows[0], "image")
     placed = []
     for row in rows:
         names = [row[column] for column in columns if (row[column] or "").strip()]

@@ -41,7 +41,7 @@ class Features:
 
     def finished(self, path: Path) -> bool:
         """Return whether the bag is done; its row is written last."""
-        return results.has_row(self.folder, path)
+        return results.has_row(self.folder, path, "bag")
 
     def predict(self, path: Path, slide: None) -> str:
         """Predict a bag, write the results and return a line to print."""
@@ -58,7 +58,7 @@ class Features:
         name, caption = title_of(path), target.caption(prediction)
         self._write_instances(name, bag, attention, scores)
         evaluation.draw_attention(self.folder, name, bag, attention, f"{name}: {caption}")
-        row = {"slide": path.name, "instances": bag.shape[0], **target.columns(prediction)}
+        row = {"bag": path.name, "instances": bag.shape[0], **target.columns(prediction)}
         results.write_row(self.folder, row)
         return f"{path.name}: {caption}, {bag.shape[0]} instances, attention up to {attention.max():.3g}"
 

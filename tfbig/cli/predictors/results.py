@@ -225,15 +225,16 @@ def slide_columns(path: Path, source: Source) -> dict[str, Any]:
 
 
 def write_row(folder: Path, row: Mapping[str, Any]) -> None:
-    """Write a row of the table, in place of an older one of the same slide."""
-    run_folder.replace_row(Path(folder) / run_folder.PREDICTIONS, "slide", row["slide"], row)
+    """Write a row of the table, in place of an older one with the same name in the first column."""
+    column = next(iter(row))
+    run_folder.replace_row(Path(folder) / run_folder.PREDICTIONS, column, row[column], row)
 
 
-def has_row(folder: Path, path: Path) -> bool:
-    """Return whether the table has a row of the slide."""
+def has_row(folder: Path, path: Path, column: str = "slide") -> bool:
+    """Return whether the table has a row of a slide, or of a bag if that is the first column."""
     table = Path(folder) / run_folder.PREDICTIONS
     rows = run_folder.read_rows(table)
-    return any(run_folder.column(table, row, "slide") == path.name for row in rows)
+    return any(run_folder.column(table, row, column) == path.name for row in rows)
 
 
 def write_attention(

@@ -128,7 +128,7 @@ class Scenes:
         scene_pictures.draw(self.folder / f"{name}.png", picture, [layer], name)
         slide_viewer.write_view(self.folder, name, picture, [layer], title=path.name)
         row: dict[str, Any] = {
-            "slide": path.name,
+            "scene": path.name,
             "rows": slide.shape[0],
             "columns": slide.shape[1],
         }

@@ -93,7 +93,7 @@ class Volumes:
         """Write the row of the volume, in place of an older one."""
         sizes = dict(zip(("planes", "rows", "columns"), volume.shape, strict=False))
         spacing = volume.spacing or (None, None, None)
-        row: dict[str, Any] = {"slide": path.name, **sizes}
+        row: dict[str, Any] = {"volume": path.name, **sizes}
         row |= dict(zip(("mm_planes", "mm_rows", "mm_columns"), spacing, strict=True))
         row |= {f"voxels_{name}": int(n) for name, n in zip(self.classes, number, strict=True)}
         millilitres = None if volume.spacing is None else float(np.prod(volume.spacing)) / 1000

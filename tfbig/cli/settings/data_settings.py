@@ -15,7 +15,7 @@ def shares_flag() -> tuple[int, int, int]:
     field: tuple[int, int, int] = flag(
         (70, 10, 20),
         nargs=3,
-        type=types.count,
+        type=types.split_share,
         metavar=("TRAIN", "VAL", "TEST"),
         help="shares of the splits, if neither the table nor another flag splits it (default: 70 10 20)",
     )

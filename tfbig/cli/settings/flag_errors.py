@@ -64,18 +64,23 @@ def shorten(parser: argparse.ArgumentParser, arguments: Arguments) -> None:
     parser.error = report  # type: ignore[method-assign]
 
 
-def unknown(prog: str, tokens: Sequence[str], known: Sequence[str]) -> NoReturn:
+def unknown(
+    parser: argparse.ArgumentParser, tokens: Sequence[str], known: Sequence[str]
+) -> NoReturn:
     """Exit because there are arguments that a parser does not know, and name the flags that are most like them.
 
     Args:
-        prog: Name of the program and its command.
+        parser: The parser.
         tokens: The arguments.
         known: Names of the flags.
     """
     names = [token.partition("=")[0] for token in tokens if token.startswith("--")]
     meant = [match for name in names for match in alike(name, known, 2)]
     hint = f" Did you mean {' or '.join(dict.fromkeys(meant))}?" if meant else ""
-    exit_with(prog, f"unrecognized arguments: {' '.join(tokens)}.{hint} {_help(prog)}")
+    exit_with(
+        parser.prog,
+        f"unrecognized arguments: {' '.join(tokens)}.{hint} {_help(parser, parser.prog)}",
+    )
 
 
 def in_words(message: str, arguments: Arguments) -> str:
@@ -108,11 +113,14 @@ def in_words(message: str, arguments: Arguments) -> str:
 def _report(parser: argparse.ArgumentParser, arguments: Arguments, message: str) -> NoReturn:
     """Exit with an error of a parser."""
     prog = parser.prog if parser.add_help else program()
-    exit_with(prog, f"{in_words(message, arguments)} {_help(prog)}")
+    exit_with(prog, f"{in_words(message, arguments)} {_help(parser, prog)}")
 
 
-def _help(prog: str) -> str:
-    return f"`{prog} --help` lists all flags."
+def _help(parser: argparse.ArgumentParser, prog: str) -> str:
+    """Return which command lists the flags, those of the task if the parser is that of a task."""
+    task = parser.get_default("task") if parser.add_help else None
+    flags = f"--task {task} --help" if task else "--help"
+    return f"`{prog} {flags}` lists all flags."
 
 
 def _missing(name: str, options: Mapping[str, Any]) -> str:

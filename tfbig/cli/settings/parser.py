@@ -57,7 +57,7 @@ def refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
     """
     if unknown:
         known = re.findall(r"--[a-z0-9-]+", parser.format_usage())
-        flag_errors.unknown(parser.prog, unknown, known)
+        flag_errors.unknown(parser, unknown, known)
 
 
 def from_namespace(settings: type[S], namespace: argparse.Namespace) -> S:

@@ -12,7 +12,7 @@ from tfbig.cli.settings import evaluation, flag_errors, parser, training, yaml_f
 from tfbig.cli.settings.commands import COMMANDS, Command
 
 VERSION = "0.1.0"
-EXIT_CODES = "Exit codes: 0: success; 1: error; 2: wrong flags; 3: some slides failed (see failed.csv) or are missing."
+EXIT_CODES = "Exit codes: 0: success; 1: error; 2: wrong flags; 3: some files failed (see failed.csv) or are missing."
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,17 @@ def count(text: str) -> int:
     return number
 
 
+def split_share(text: str) -> int:
+    """Parse the share of a split, a whole number, 1 or more."""
+    number = int(text)
+    if number < 1:
+        raise ArgumentTypeError(
+            f"'{text}' must be at least 1, because a run trains, validates and tests. To choose the split of each "
+            "item, give the table a column split with train, val and test"
+        )
+    return number
+
+
 def count_from_zero(text: str) -> int:
     """Parse a whole number, 0 or more."""
     return 0 if text == "0" else count(text)

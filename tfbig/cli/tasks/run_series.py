@@ -21,7 +21,7 @@ from tfbig.cli.settings.series import Member, members
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.cli.tasks import run_results, trainer
 from tfbig.cli.tasks.task import Task
-from tfbig.results import figures, judgement, report, run_folder
+from tfbig.results import figures, judgement, report, run_folder, shown
 
 T = TypeVar("T", bound=TrainSettings)
 MAX_PRINTED = 5
@@ -145,7 +145,7 @@ def _write(
             f"{folder}: {len(finished)} of {number} runs finished; expected two or more, for their deviation."
         )
     places = {member: Path(each.out or "") for member, each in finished.items()}
-    metrics = {m.name: run_folder.read_json(p / run_folder.METRICS) for m, p in places.items()}
+    metrics = {member.name: _metrics(place) for member, place in places.items()}
     intervals = judgement.intervals([judgement.read(place) for place in places.values()])
     rows = table(metrics, intervals)
     run_folder.write_csv(folder / run_folder.RUNS, rows)
@@ -158,6 +158,12 @@ def _write(
     _draw(task, folder, settings, places)
     page = report.write_report(folder)
     print(f"\n{_text(rows, list(metrics))}\nrun folder: {folder}\nreport: {page}")
+
+
+def _metrics(folder: Path) -> dict[str, Any]:
+    """Return the metrics of a run, without those that do not fit its classes."""
+    classes = shown.class_names(run_folder.read_rows(folder / run_folder.PREDICTIONS))
+    return shown.results(run_folder.read_json(folder / run_folder.METRICS), classes)
 
 
 def _shared(name: str, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
