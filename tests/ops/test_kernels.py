@@ -97,6 +97,30 @@ def test_take_rows(batch: int, copy: bool) -> None:
     np.testing.assert_array_equal(tf.gather(gradient, [0, 4], axis=1), np.zeros((batch, 2, 3, 2)))
 
 
+@pytest.mark.parametrize("channels", [3, None])
+@pytest.mark.parametrize("padding", ["same", "valid"])
+def test_gradients_of_a_kernel_of_one_pixel(padding: str, channels: int | None) -> None:
+    """They are those of TensorFlow, also where the numbers of channels are not known when the function is traced."""
+    x, dy = tf.constant(integers((2, 5, 7, 3))), tf.constant(integers((2, 5, 7, 4), seed=2))
+    kernel = tf.constant(integers((1, 1, 3, 4), seed=1))
+    axes = (Window(1, padding=padding),) * 2
+    _, strip = strip_of(axes[0], x, 0, 5)
+
+    def gradients(function: Callable[..., tf.Tensor]) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch((x, kernel))
+            y = function(x, kernel)
+        return y, *tape.gradient(y, (x, kernel), dy)
+
+    specs = [tf.TensorSpec(s) for s in ((None, None, None, channels), (1, 1, channels, None))]
+    traced = tf.function(
+        lambda x, kernel: kernels.convolution(x, kernel, axes, 1, strip), input_signature=specs
+    )
+    expected = gradients(lambda x, kernel: tf.nn.conv2d(x, kernel, 1, "SAME"))
+    for actual, wanted in zip(gradients(traced), expected, strict=True):
+        np.testing.assert_array_equal(actual, wanted)
+
+
 def test_pad() -> None:
     x = tf.ones((1, 2, 2, 1))
     assert kernels.pad(x, (0, 0), (0, 0)) is x

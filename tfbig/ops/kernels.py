@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfbig.geometry.windows import Resize, Transposed, Window
-from tfbig.system import traces
+from tfbig.system import backend, traces
 from tfbig.system.backend import HOST
 
 
@@ -238,6 +238,8 @@ def convolution(
         return depthwise_convolution(x, tf.reshape(kernel, shape), axes, strip)
 
     def one(x: tf.Tensor, kernel: tf.Tensor, padding: str) -> tf.Tensor:
+        if len(axes) == 2 and taps(axes) == prod(strides) == 1 and not backend.accelerator():
+            return _pixelwise(x, kernel)
         return tf.nn.convolution(x, kernel, strides, padding, dilations=dilations)
 
     def run(x: tf.Tensor, padding: str) -> tf.Tensor:
@@ -247,6 +249,25 @@ def convolution(
         return tf.concat([one(a, k, padding) for a, k in parts], -1)
 
     return windowed(run, x, axes, strip)
+
+
+@traces.custom_gradient
+def _pixelwise(x: tf.Tensor, kernel: tf.Tensor) -> Any:
+    """Convolve `[N, H, W, C]` with a kernel of one pixel; the gradient of the kernel is one product of matrices.
+
+    On a CPU this product takes 0.5 to 1.0 of the time of TensorFlow's gradient of the convolution.
+    """
+    step = [1, 1, 1, 1]
+
+    def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        dx = tf.raw_ops.Conv2DBackpropInput(
+            input_sizes=tf.shape(x), filter=kernel, out_backprop=dy, strides=step, padding="VALID"
+        )
+        shape = tf.shape(kernel)
+        pixels, d_pixels = tf.reshape(x, [-1, shape[2]]), tf.reshape(dy, [-1, shape[3]])
+        return dx, tf.reshape(tf.matmul(pixels, d_pixels, transpose_a=True), shape)
+
+    return tf.nn.conv2d(x, kernel, step, "VALID"), gradient
 
 
 def depthwise_convolution(
