@@ -1,16 +1,20 @@
 """Profile a training step: shares of arithmetic, copies, reading and waiting.
 
     python benchmarks/profile.py [--network resnet18 --side 2048 --way streamed --operations 20]
+    python benchmarks/profile.py --plot profile.png    # of the lines in results.jsonl
 
 TensorFlow's profiler traces a step, so that it is known which operations ran at each moment: convolutions and matrix
 products; other arithmetic; calls to Python, which read and write stores; none, which is waiting. A moment counts for
 the first of these that ran. Copies to stores, in their own thread, and reading of files overlap with operations and are
-timed separately. Prints the operations that took longest, and one JSON line.
+timed separately. Prints the operations that took longest, and one JSON line. The profiler itself takes time, mostly for
+each operation, so a streamed step with its many small operations looks slower than it is; `untraced_seconds` is the
+step before.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -37,6 +41,9 @@ Event = tuple[int, int, str]
 
 def main() -> None:
     arguments = parse_arguments()
+    if arguments.plot:
+        plot(saved_lines(), arguments.plot)
+        return
     import keras
     import numpy as np
     import tensorflow as tf
@@ -48,8 +55,10 @@ def main() -> None:
     image = tf.constant(
         np.random.default_rng(0).random((1, arguments.side, arguments.side, 3), np.float32)
     )
-    for _ in range(2):
+    for _ in range(3):
+        began = time.perf_counter()
         model.train_on_batch(image, tf.ones((1, 1)))
+        untraced = time.perf_counter() - began
     beside = timed()
     began, before = time.perf_counter(), os.times()
     events = traced(lambda: model.train_on_batch(image, tf.ones((1, 1))))
@@ -65,6 +74,7 @@ def main() -> None:
             [arguments.side, arguments.side, 3],
             way=arguments.way,
             seconds=round(after.elapsed - before.elapsed, 3),
+            untraced_seconds=round(untraced, 3),
             cores_busy=round(
                 (after.user + after.system - before.user - before.system)
                 / (after.elapsed - before.elapsed),
@@ -91,6 +101,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--host", help="bytes of host memory of ways that are small")
     parser.add_argument("--policy")
     parser.add_argument("--optimizer", default="adam", choices=["adam", "adamw"])
+    parser.add_argument("--plot", metavar="FILE", help="draw the saved profiles, and run nothing")
     return parser.parse_args(words)
 
 
@@ -176,7 +187,7 @@ def kind_of(operation: str) -> str:
         return KINDS[0]
     if any(word in name for word in COPIES):
         return KINDS[2]
-    return KINDS[3] if name == "pyfunc" else KINDS[1]
+    return KINDS[3] if name.startswith("pyfunc") else KINDS[1]
 
 
 def shares(events: Iterable[Event]) -> dict[str, float]:
@@ -191,6 +202,43 @@ def shares(events: Iterable[Event]) -> dict[str, float]:
         last = moment
     whole = max(sum(spent.values()), 1)
     return {kind: spent[kind] / whole for kind in (*KINDS, "waiting")}
+
+
+def saved_lines() -> list[dict[str, Any]]:
+    """Return the saved profiles of steps without a GPU, the last of each network, way and commit."""
+    lines = map(json.loads, (ROOT / "benchmarks" / "results.jsonl").read_text().splitlines())
+    profiles = [x for x in lines if x["case"].startswith("profile ") and "untraced_seconds" in x]
+    return list({(x["case"], x["way"], x["commit"]): x for x in profiles}.values())
+
+
+def plot(lines: Sequence[dict[str, Any]], path: str) -> None:
+    """Draw the seconds of each kind of work as stacked bars, one bar for each profile, one panel for each network."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    networks = list(dict.fromkeys(x["case"].removeprefix("profile ") for x in lines))
+    figure, axes = pyplot.subplots(
+        1, len(networks), figsize=(4.4 * len(networks), 4.2), squeeze=False
+    )
+    kinds = [k for k in (*KINDS, "waiting") if any(x["shares"][k] for x in lines)]
+    for network, axis in zip(networks, axes[0], strict=True):
+        own = [x for x in lines if x["case"] == f"profile {network}"]
+        names, bottom = [f"{x['way']}\n{x['commit'][:7]}" for x in own], [0.0] * len(own)
+        for number, kind in enumerate(kinds):
+            heights = [x["seconds"] * x["shares"][kind] for x in own]
+            axis.bar(names, heights, 0.6, bottom, color=f"C{number}", label=kind)
+            bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
+        untraced = [x["untraced_seconds"] for x in own]
+        axis.plot(names, untraced, "k_", markersize=24, label="without the profiler")
+        axis.set_title(f"{network}, {own[0]['size'][0]} x {own[0]['size'][1]}")
+        axis.set_ylim(0, 1.08 * max(*bottom, *untraced))
+    axes[0, 0].set_ylabel("seconds of a training step")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=len(labels), frameon=False, fontsize=9)
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    figure.savefig(path, dpi=130)
 
 
 if __name__ == "__main__":
