@@ -292,6 +292,29 @@ def test_overlap_of_copies_and_kernels() -> None:
     assert found["events"] == 5
 
 
+def test_picture_of_saved_profiles(tmp_path: Path) -> None:
+    shares = {"products": 0.5, "other arithmetic": 0.25, "waiting": 0.25}
+    line = {"case": "profile resnet18", "commit": "0123456789", "size": [64, 64, 3]}
+    line |= {"seconds": 2.0, "untraced_seconds": 1.0}
+    line["shares"] = dict.fromkeys(profile.KINDS, 0.0) | shares
+    lines = [line | {"way": way} for way in ("plain", "streamed")]
+    profile.plot(lines, str(tmp_path / "a.png"))
+    with Image.open(tmp_path / "a.png") as picture:
+        assert min(picture.size) > 300
+        colours = {tuple(c[:3]) for _, c in picture.convert("RGB").getcolors(2**20) or []}
+    assert {(31, 119, 180), (255, 127, 14)} <= colours  # of the first two kinds
+    for line in profile.saved_lines():
+        assert sum(line["shares"].values()) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_kernels_of_one_pixel() -> None:
+    words = ("--network", "MobileNetV2", "--side", 64, "--steps", 1)
+    (line,) = printed("pixelwise.py", *words)
+    assert line["case"] == "kernels of one pixel in MobileNetV2"
+    assert line["ratio"] == pytest.approx(line["product_seconds"] / line["convolution_seconds"], 0.1)
+
+
 def test_picture_of_a_profile(tmp_path: Path) -> None:
     """A trace is read again, and drawn with three rows."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2

@@ -239,7 +239,7 @@ def convolution(
 
     def one(x: tf.Tensor, kernel: tf.Tensor, padding: str) -> tf.Tensor:
         if len(axes) == 2 and taps(axes) == prod(strides) == 1 and not backend.accelerator():
-            return _pixelwise(x, kernel)
+            return pixelwise(x, kernel)
         return tf.nn.convolution(x, kernel, strides, padding, dilations=dilations)
 
     def run(x: tf.Tensor, padding: str) -> tf.Tensor:
@@ -252,10 +252,14 @@ def convolution(
 
 
 @traces.custom_gradient
-def _pixelwise(x: tf.Tensor, kernel: tf.Tensor) -> Any:
-    """Convolve `[N, H, W, C]` with a kernel of one pixel; the gradient of the kernel is one product of matrices.
+def pixelwise(x: tf.Tensor, kernel: tf.Tensor) -> Any:
+    """Convolve with a kernel of one pixel, so that the gradient of the kernel is one product of matrices.
 
-    On a CPU this product takes 0.5 to 1.0 of the time of TensorFlow's gradient of the convolution.
+    On a CPU, this product takes less time than TensorFlow's gradient of the convolution.
+
+    Args:
+        x: Image `[N, H, W, C]`.
+        kernel: Weights `[1, 1, C, F]`.
     """
     step = [1, 1, 1, 1]
 

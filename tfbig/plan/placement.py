@@ -14,10 +14,7 @@ from tfbig.plan.plan import Plan
 from tfbig.plan.sweeps import Store
 
 TRIALS = 6
-"""Most attempts to spill: gaps between stores, and rows of files in memory, require a little more each time.
-
-The last one spills every store: what an error names as the least host memory is what that takes.
-"""
+"""Most attempts to spill: gaps between stores, and rows of files in memory, require a little more each time."""
 
 
 def place(plan: Plan) -> Plan:
@@ -137,8 +134,8 @@ def _spill(plan: Plan, most: float) -> Plan | None:
     slower = max(1 / rates.mapped - 1 / rates.copies, 0)
     if max(plan.seconds + moved * slower, moved / rates.disk) >= most:
         return None
-    for left in reversed(range(TRIALS)):
-        trial = _spilling(plan, max(limit, 0) if left else 0)
+    for _ in range(TRIALS):
+        trial = _spilling(plan, max(limit, 0))
         if trial.seconds >= most:
             return None
         trial = place(trial)
