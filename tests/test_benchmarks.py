@@ -312,7 +312,9 @@ def test_kernels_of_one_pixel() -> None:
     words = ("--network", "MobileNetV2", "--side", 64, "--steps", 1)
     (line,) = printed("pixelwise.py", *words)
     assert line["case"] == "kernels of one pixel in MobileNetV2"
-    assert line["ratio"] == pytest.approx(line["product_seconds"] / line["convolution_seconds"], 0.1)
+    assert line["ratio"] == pytest.approx(
+        line["product_seconds"] / line["convolution_seconds"], 0.1
+    )
 
 
 def test_picture_of_a_profile(tmp_path: Path) -> None:
