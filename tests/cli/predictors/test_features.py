@@ -38,7 +38,7 @@ def test_predictions_are_those_of_the_run(target, made, tmp_path, capsys):
     bag = next(p for p in data.iterdir() if expected["bag"].endswith(p.name))
     for _ in range(2):
         assert main(["predict", str(run), str(bag), "--out", str(tmp_path / "out")]) == 0
-    assert "1 of 1 slides are already finished" in capsys.readouterr().out
+    assert "1 of 1 bags are already finished" in capsys.readouterr().out
     (row,) = predictions(tmp_path / "out")
     assert row["bag"] == bag.name
     assert row["predicted"] == expected["predicted"]
