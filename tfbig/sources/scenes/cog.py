@@ -61,7 +61,7 @@ class Format:
 
     @property
     def has_palette(self) -> bool:
-        """Whether the file holds the colours; without a coordinate system it would be taken for a picture."""
+        """Whether colours are written. A file without a coordinate system has none: it would be read as a picture."""
         return self.shape[2] == 1 and self.dtype == np.uint8 and self.grid.wkt is not None
 
 
