@@ -6,10 +6,11 @@
     python benchmarks/nuclei.py predict runs/nuclei mosaic.ome.tif OUT
     python benchmarks/nuclei.py label runs/nuclei FOLDER --size 50000x95000
     python benchmarks/nuclei.py check runs/nuclei FOLDER --size 2000x3000
+    python benchmarks/nuclei.py epochs FOLDER OUT --filters 8   # seconds of an epoch
 
 FOLDER holds pictures and masks/NAME.png, one number for each nucleus. `predict` runs `tfbig predict`, `label` labels a
 mosaic of the maps of the pictures without the network, and `check` compares the instances of strips of several heights
-with those of the whole image; each prints a JSON line.
+with those of the whole image, and `epochs` trains for one epoch and for three; each prints a JSON line.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ ALIKE = 4.0
 WIDTH, HEIGHT = 320, 256
 STRIP_ROWS = (1, 37, 256, 1000)
 """Heights of strips that are compared with the whole image."""
+
+CROPS = 64
+"""Crops of an epoch whose time is measured."""
 
 
 class Mosaic(Source):
@@ -107,6 +111,37 @@ def mosaic(folder: Path, path: Path, size: tuple[int, int]) -> None:
     print(f"{path}: {path.stat().st_size} bytes, {time.perf_counter() - began:.0f} s")
 
 
+def epochs(folder: Path, out: Path, filters: int) -> None:
+    """Train for one epoch and for three, and print a JSON line with the seconds that a crop takes in an epoch."""
+    spent = []
+    for number in (1, 3):
+        command = [sys.executable, "tfbig_command.py", "train", "--task", "instances"]
+        flags = ["--data", str(folder), "--filters", str(filters), "--crops", str(CROPS)]
+        run = ["--epochs", str(number), "--out", str(out / f"epochs-{number}"), "--quiet"]
+        before = _processor_seconds()
+        subprocess.run([*command, *flags, *run], check=True)
+        spent.append(_processor_seconds() - before)
+    epoch = (spent[1] - spent[0]) / 2
+    print(
+        report.line(
+            "nuclei epochs",
+            [256, 256, 3],
+            filters=filters,
+            crops=CROPS,
+            processor_seconds=round(epoch, 1),
+            processor_seconds_of_crop=round(epoch / CROPS, 2),
+            processor_seconds_of_run=round(spent[0], 1),
+            how=f"python benchmarks/nuclei.py epochs FOLDER OUT --filters {filters}",
+        )
+    )
+
+
+def _processor_seconds() -> float:
+    """Return the processor time of all processes that this one started."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def predict(run: Path, slide: Path, out: Path, strips: str, host: str) -> None:
     """Run `tfbig predict` and print a JSON line."""
     shape = sources.open_slide(slide).shape
@@ -115,7 +150,7 @@ def predict(run: Path, slide: Path, out: Path, strips: str, host: str) -> None:
     command = [sys.executable, "tfbig_command.py", "predict", str(run), str(slide)]
     subprocess.run([*command, "--out", str(out), *limits, "--quiet"], check=True)
     seconds = time.perf_counter() - began
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     with (out / f"{slide.name.split('.')[0]}_instances.csv").open() as file:
         count = sum(1 for _ in file) - 1
     print(
@@ -123,8 +158,8 @@ def predict(run: Path, slide: Path, out: Path, strips: str, host: str) -> None:
             "nuclei mosaic",
             list(shape),
             seconds=round(seconds, 1),
-            processor_seconds=round(used.ru_utime + used.ru_stime, 1),
-            peak_bytes=used.ru_maxrss * 1024,
+            processor_seconds=round(_processor_seconds(), 1),
+            peak_bytes=peak,
             instances=count,
             how=f"python benchmarks/nuclei.py predict runs/nuclei mosaic.ome.tif OUT {' '.join(limits)}",
         )
@@ -200,11 +235,12 @@ def check(run: Path, folder: Path, size: tuple[int, int]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("what", choices=["table", "mosaic", "predict", "label", "check"])
+    parser.add_argument("what", choices=["table", "mosaic", "predict", "label", "check", "epochs"])
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--size", default="2000x3000")
     parser.add_argument("--device-memory", default="256MB")
     parser.add_argument("--host-memory", default="4GB")
+    parser.add_argument("--filters", type=int, default=16)
     arguments = parser.parse_args()
     rows, columns = map(int, arguments.size.split("x"))
     paths = arguments.paths
@@ -214,6 +250,8 @@ def main() -> None:
         mosaic(*paths, (rows, columns))
     elif arguments.what == "label":
         label(*paths, (rows, columns))
+    elif arguments.what == "epochs":
+        epochs(*paths, arguments.filters)
     elif arguments.what == "check":
         check(*paths, (rows, columns))
     else:
