@@ -118,8 +118,17 @@ def test_kappa_is_of_classes_in_order(classes: list[str], has_order: bool) -> No
         ({"task": "images", "images": "slides"}, "slides"),
         ({"task": "images", "images": "folder"}, "images"),
         ({"task": "segmentation"}, "slides"),
-        ({"input": "bands"}, "scenes"),
+        ({"task": "volume-segmentation"}, "volumes"),
     ],
 )
 def test_what_items_are(settings: dict[str, Any], items: str) -> None:
     assert shown.items(settings) == items
+
+
+@pytest.mark.parametrize(
+    ("row", "items"),
+    [({"scene": "a"}, "scenes"), ({"volume": "a"}, "volumes"), ({"bag": "a"}, "slides")],
+)
+def test_what_items_of_a_prediction_are(row: dict[str, str], items: str) -> None:
+    assert shown.items_of([row]) == items
+    assert shown.items_of([]) == "slides"

@@ -38,7 +38,7 @@ def test_colours_and_directions() -> None:
     picture = volume_figures.tint(gray, np.array([[0, 1], [2, 0]]))
     np.testing.assert_allclose(picture[0, 0], 0.5)
     np.testing.assert_allclose(picture[0, 1], 0.25 + 0.5 * np.array([0, 158, 115]) / 255)
-    upright = volume_figures._upright
+    upright = volume_figures.upright
     numbers = np.arange(4).reshape(2, 2)
     assert upright(numbers, "SL").tolist() == [[2, 3], [0, 1]]  # the top of the patient is up
     assert upright(numbers, "PR").tolist() == [[1, 0], [3, 2]]  # the right side is on the left

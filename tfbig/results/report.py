@@ -68,6 +68,10 @@ _ABOUT_AREAS: Final = (
     "of events (Uno et al., 2007). The interval of the concordance has a confidence of 95 % (bootstrap over cases)."
 )
 _ABOUT_LABELS: Final = " Each label is judged by the bags of which it is known."
+_ABOUT_MONTAGES: Final = (
+    "Planes of a volume with their numbers, evenly spaced from the first to the last one with a label or a "
+    "prediction."
+)
 _ABOUT_RUNS: Final = (
     "The results above are means over the runs. The standard deviation is that of a sample (n - 1): how much runs "
     "differ. The interval has a confidence of 95 % and says how much the mean depends on the cases that were tested: "
@@ -165,7 +169,7 @@ def _sections(
     yield from _classes(place, predictions)
     yield from _survival(place)
     yield from _regression(place)
-    yield from _slides(slide_viewer.read_views(place), max_views, _items(place, config))
+    yield from _slides(slide_viewer.read_views(place), max_views, _items(place, predictions))
     yield from _curves(place)
     yield from _memory(metrics)
     yield from _comparison(metrics)
@@ -291,18 +295,21 @@ def _confusion(counts: Any, names: Sequence[str]) -> Section:
     return {"title": "Confusion", "kind": "confusion", "names": names, "rows": rows}
 
 
-def _items(place: Path, config: Sequence[Path]) -> str:
-    """Return what the items of a run are, by its settings or else those of another command."""
-    return shown.items(_run_settings(place) or run_folder.read_yaml(config[0]))
+def _items(place: Path, predictions: Sequence[Mapping[str, str]]) -> str:
+    """Return what the items of a run are, by its settings, or of a prediction by the first column of its table."""
+    settings = _run_settings(place)
+    return shown.items(settings) if settings else shown.items_of(predictions)
 
 
 def _slides(views: Sequence[slide_viewer.View], max_views: int, items: str) -> Iterator[Section]:
     if not views:
         return
     embedded = embedded_views.embed(views[:max_views])
-    note = f"{len(views) - len(embedded)} more are in the folder."
-    note = note if len(views) > len(embedded) else ""
-    yield {"title": items.capitalize(), "kind": "slides", "views": embedded, "note": note}
+    notes = [_ABOUT_MONTAGES] if items == "volumes" else []
+    if len(views) > len(embedded):
+        notes.append(f"{len(views) - len(embedded)} more are in the folder.")
+    title = items.capitalize()
+    yield {"title": title, "kind": "slides", "views": embedded, "note": " ".join(notes)}
 
 
 def _curves(place: Path) -> Iterator[Section]:

@@ -140,12 +140,20 @@ def items(settings: Mapping[str, Any]) -> str:
     """Return what the items of a run are: slides, images, scenes or volumes.
 
     Args:
-        settings: Settings of a run of train or predict.
+        settings: Settings of a run of train.
     """
-    if settings.get("input") == "bands":  # of predict
-        return "scenes"
     is_of_images = settings.get("task") == "images" and settings.get("images") != "slides"
     return "images" if is_of_images else _ITEMS.get(str(settings.get("task")), "slides")
+
+
+def items_of(predictions: Sequence[Mapping[str, str]]) -> str:
+    """Return what the items of a prediction are: slides, scenes or volumes.
+
+    Args:
+        predictions: Rows of `predictions.csv`, whose first column names them.
+    """
+    first = next(iter(predictions[0])) if predictions else ""
+    return f"{first}s" if first in ("scene", "volume") else "slides"
 
 
 def slides(folder: str | Path) -> str:

@@ -60,7 +60,7 @@ def planes(
                 )
             )
             aspect = (height / len(picture)) / (width / picture.shape[1])
-            shown = _upright(picture, np.delete([*(volume.orientation or "???")], axis).tolist())
+            shown = upright(picture, np.delete([*(volume.orientation or "???")], axis).tolist())
             axes.imshow(shown, aspect=aspect, interpolation="nearest")
             axes.set_title(f"{name}, {('plane', 'row', 'column')[axis]} {place[axis]}", fontsize=9)
             axes.set_axis_off()
@@ -109,7 +109,7 @@ def _labelled(mask: Volume) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
         yield plane, np.argwhere(mask.read(plane, plane + 1)[0, ..., 0] > 0)
 
 
-def _upright(picture: npt.NDArray[Any], letters: Sequence[str]) -> npt.NDArray[Any]:
+def upright(picture: npt.NDArray[Any], letters: Sequence[str]) -> npt.NDArray[Any]:
     """Return a section as radiologists show it, given the directions in which its rows and columns grow."""
     down, across = letters
     picture = picture[::-1] if down in "SA" else picture

@@ -14,6 +14,7 @@ from volume_sets import SMALL, decathlon, nnunet
 
 import tfbig
 from tfbig.cli.main import main
+from tfbig.results import slide_viewer
 
 WHOLE = ["--crop", "whole", "--quiet", *SMALL]
 
@@ -39,6 +40,10 @@ def test_whole_volumes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {"volume", "dice", "dice_artery", "dice_vein"} <= row.keys()
     assert float(row["dice"]) == pytest.approx(metrics(run)["test_dice"])
     assert (run / f"{row['volume']}.png").read_bytes().startswith(b"\x89PNG")
+    (view,) = slide_viewer.read_views(run)
+    assert view.title.startswith(f"{row['volume']}: Dice")
+    assert [layer.name for layer in view.overlays] == ["labels", "prediction"]
+    assert "<h2>Volumes</h2>" in (run / "report.html").read_text()
     assert main([*argv, "--epochs", "2", "--resume"]) == 0
     assert metrics(run)["epochs"] == 2
     assert main(["evaluate", "run", "--out", "again", "--quiet"]) == 0
@@ -54,6 +59,9 @@ def test_whole_volumes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("pixdim", "sform_code", "qform_code", "xyzt_units"):
         np.testing.assert_array_equal(mask.header[name], image.header[name])
     (row,) = predictions(here / "predicted")
+    (view,) = slide_viewer.read_views(here / "predicted")
+    assert [layer.name for layer in view.overlays] == ["prediction"]
+    assert "<h2>Volumes</h2>" in (here / "predicted" / "report.html").read_text()
     counts = np.bincount(np.asarray(mask.dataobj).ravel(), minlength=3)
     names = ("background", "artery", "vein")
     assert [int(row[f"voxels_{name}"]) for name in names] == counts.tolist()

@@ -21,7 +21,7 @@ from tfbig.cli.predictors.results import Config
 from tfbig.cli.settings.choices import STORED
 from tfbig.cli.settings.slide_settings import PredictSettings
 from tfbig.cli.settings.value_types import box_size
-from tfbig.results import volume_figures
+from tfbig.results import volume_figures, volume_montage
 from tfbig.sources import Volume
 from tfbig.system import progress
 
@@ -76,9 +76,9 @@ class Volumes:
                 self.settings.threshold,
                 self.probability,
             )
-            title = f"{name}: {size} voxels"
-            masks = {"prediction": mask}
-            volume_figures.planes(self.folder / f"{name}.png", volume, masks, self.classes, title)
+            shown = volume, {"prediction": mask}, self.classes, f"{name}: {size} voxels"
+            volume_figures.planes(self.folder / f"{name}.png", *shown)
+            volume_montage.write_view(self.folder, name, *shown)
             number = _counts(mask, len(self.classes))
             self._write_row(path, volume, number)
             with progress.reporting(f"writing {self._mask(path).name}") as ticked:

@@ -14,7 +14,7 @@ from tfbig.cli.data.volume_cases import LabelledVolume, VolumeSplits
 from tfbig.cli.settings.volume_segmentation_settings import VolumeSegmentationSettings
 from tfbig.cli.tasks import run_results
 from tfbig.cli.tasks.task import Models
-from tfbig.results import run_folder, volume_figures
+from tfbig.results import run_folder, volume_figures, volume_montage
 
 PICTURES = 12
 """Largest number of volumes that are drawn."""
@@ -27,7 +27,7 @@ def write(
     folder: Path,
     measured: Mapping[str, Any],
 ) -> None:
-    """Write a picture of the first volumes, a table, and last the metrics, with means over the volumes.
+    """Write pictures of the first volumes, a table, and last the metrics, with means over the volumes.
 
     Args:
         models: Models of the run.
@@ -92,12 +92,10 @@ def evaluate(
         mean = float(np.mean(known)) if known else None
         if drawn:
             result = "nothing labelled or found" if mean is None else f"Dice {mean:.4f}"
-            volume_figures.planes(
-                folder / f"{volume.name}.png",
-                volume.stored,
-                {"labels": volume.stored_labels, "prediction": mask},
-                data.classes,
-                f"{volume.name}: {result}",
-            )
+            title = f"{volume.name}: {result}"
+            masks = {"labels": volume.stored_labels, "prediction": mask}
+            shown = volume.stored, masks, data.classes, title
+            volume_figures.planes(folder / f"{volume.name}.png", *shown)
+            volume_montage.write_view(folder, volume.name, *shown)
     named = zip(data.classes[1:], shares[1:], strict=True)
     return {"volume": volume.name, "dice": mean, **{f"dice_{name}": s for name, s in named}}

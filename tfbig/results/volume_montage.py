@@ -1,0 +1,155 @@
+"""Planes of a volume side by side, with masks over them: the zoomable view of a volume in a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+from tfbig.results import slide_viewer
+from tfbig.results.slide_viewer import Pixels
+from tfbig.results.volume_figures import RANGE, upright
+from tfbig.sources import Volume
+
+PLANES: Final = 48
+"""Most planes of a montage."""
+SIDE: Final = 320
+"""Longer side of a plane of a montage, in pixels."""
+GAP: Final = 4
+"""Pixels between planes."""
+_FONT: Final = 24
+"""Height of the numbers of planes, in pixels."""
+_FILE: Final = ".planes"
+"""End of the names of the files: `NAME.png` is a picture of three sections."""
+
+
+def write_view(
+    folder: str | Path,
+    name: str,
+    volume: Volume,
+    masks: Mapping[str, Volume],
+    classes: Sequence[str],
+    title: str,
+) -> None:
+    """Write a montage of a volume, and one overlay for each mask, into `folder/views`.
+
+    Planes are evenly spaced from the first to the last plane with a label in any mask, and turned as in
+    `volume_figures.planes`. All are drawn with the same grey scale.
+
+    Args:
+        folder: Run folder.
+        name: Name of the volume.
+        volume: The volume; its first channel is drawn.
+        masks: Classes `[D, H, W, 1]` by their title, on the grid of the volume.
+        classes: Names of the classes, by number.
+        title: Title of the view.
+    """
+    size, turned = _size(volume), (volume.orientation or "???")[1:]
+    numbers = evenly_spaced(*labelled(masks), PLANES)
+    columns = _columns(len(numbers), size)
+
+    def montage(planes: Iterable[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        return sheet([upright(plane, turned) for plane in planes], columns)
+
+    overlays = [
+        slide_viewer.class_overlay(about, montage(_labels(mask, n, size) for n in numbers), classes)
+        for about, mask in masks.items()
+    ]
+    gray = montage(_gray([_plane(volume, n, size) for n in numbers]))
+    picture = _numbered(gray, numbers, columns, size)
+    mpp = volume.spacing and 1000 * volume.spacing[2] * volume.shape[2] / size[1]
+    slide_viewer.write_view(folder, name + _FILE, picture, overlays, title=title, mpp=mpp)
+
+
+def labelled(masks: Mapping[str, Volume]) -> tuple[int, int]:
+    """Return the first plane with a label in any mask, and the plane after the last; all planes if there is no label.
+
+    Args:
+        masks: Classes `[D, H, W, 1]`, 0 for no label.
+    """
+    count = next(iter(masks.values())).shape[0]
+    found = [n for n in range(count) if any((m.read(n, n + 1) > 0).any() for m in masks.values())]
+    return (found[0], found[-1] + 1) if found else (0, count)
+
+
+def evenly_spaced(first: int, stop: int, most: int) -> list[int]:
+    """Return at most `most` numbers from `first` to `stop - 1`, both included if `most` is above 1."""
+    numbers = np.linspace(first, stop - 1, min(most, stop - first))
+    return np.rint(numbers).astype(int).tolist()
+
+
+def sheet(planes: Sequence[npt.NDArray[Any]], columns: int) -> npt.NDArray[Any]:
+    """Return planes of equal size in rows of `columns`, with gaps of zeros between them.
+
+    Args:
+        planes: Planes `[h, w]`.
+        columns: Planes in a row.
+    """
+    height, width = planes[0].shape
+    rows = -(-len(planes) // columns)
+    size = rows * (height + GAP) - GAP, columns * (width + GAP) - GAP
+    joined = np.zeros(size, planes[0].dtype)
+    for place, plane in enumerate(planes):
+        top, left = _corner(place, columns, (height, width))
+        joined[top : top + height, left : left + width] = plane
+    return joined
+
+
+def _corner(place: int, columns: int, size: tuple[int, int]) -> tuple[int, int]:
+    """Return row and column of the upper left pixel of a plane in a montage."""
+    return place // columns * (size[0] + GAP), place % columns * (size[1] + GAP)
+
+
+def _size(volume: Volume) -> tuple[int, int]:
+    """Return rows and columns of a plane in a montage, as its spacing shapes it."""
+    spacing = volume.spacing or (1.0, 1.0, 1.0)
+    tall, wide = (n * side for n, side in zip(volume.shape[1:3], spacing[1:], strict=True))
+    scale = SIDE / max(tall, wide)
+    return max(round(tall * scale), 1), max(round(wide * scale), 1)
+
+
+def _columns(count: int, size: tuple[int, int]) -> int:
+    """Return the number of planes in a row that makes a montage about as wide as it is high, or wider."""
+    return min(math.ceil(math.sqrt(count * size[0] / size[1])), count)
+
+
+def _plane(volume: Volume, number: int, size: tuple[int, int]) -> npt.NDArray[np.float32]:
+    """Return the first channel of a plane, resized."""
+    plane = np.nan_to_num(volume.read(number, number + 1)[0, ..., 0].astype(np.float32))
+    return np.asarray(Image.fromarray(plane).resize(size[::-1], Image.Resampling.BILINEAR))
+
+
+def _labels(mask: Volume, number: int, size: tuple[int, int]) -> npt.NDArray[Any]:
+    """Return the classes of a plane, resized to those of the nearest voxels."""
+    plane = mask.read(number, number + 1)[0, ..., 0]
+    rows, columns = (
+        ((np.arange(wanted) + 0.5) * given / wanted).astype(int)
+        for wanted, given in zip(size, plane.shape, strict=True)
+    )
+    return plane[np.ix_(rows, columns)]
+
+
+def _gray(planes: Sequence[npt.NDArray[np.float32]]) -> list[Pixels]:
+    """Return planes as pixels, with the same scale for all."""
+    low, high = np.percentile(np.stack(planes), RANGE)
+    shares = (np.clip((plane - low) / max(high - low, 1e-12), 0, 1) for plane in planes)
+    return [np.rint(255 * share).astype(np.uint8) for share in shares]
+
+
+def _numbered(
+    picture: Pixels, numbers: Sequence[int], columns: int, size: tuple[int, int]
+) -> npt.NDArray[np.uint8]:
+    """Return a montage `[h, w, 1]` with the number of each plane in its corner."""
+    image = Image.fromarray(picture)
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(_FONT)
+    for place, number in enumerate(numbers):
+        top, left = _corner(place, columns, size)
+        width = math.ceil(draw.textlength(str(number), font))
+        draw.rectangle((left, top, left + width + 6, top + _FONT + 6), 0)
+        draw.text((left + 3, top + 2), str(number), 255, font)
+    return np.asarray(image)[..., None]
