@@ -64,6 +64,8 @@ LEARNING = {
     "all tiles, end to end": "tiles",
     "the whole image, streamed": "whole",
 }
+SCALED = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
+"""Networks of benchmarks/scaling.py."""
 KEPT = {"plain Keras": "keras", "multiple instance learning": "mil", "PatchGD": "patchgd"}
 
 
@@ -232,6 +234,27 @@ def end_to_end(lines: list[Line]) -> str:
     return table(["label", *LEARNING], rows)
 
 
+def scaling(lines: list[Line]) -> str:
+    """Return how the time of a step grows with the area, of lines whose fit is of the means."""
+    found = {line["case"]: line for line in lines if line.get("fit_of") == "mean"}
+    rows = []
+    for case, line in found.items():
+        _, network, stages = case.split()
+        rows.append(
+            [
+                SCALED[network],
+                "plain Keras" if stages == "plain" else f"{stages} of 4",
+                f"{line['seconds'][0]:.2f} s",
+                f"{line['seconds'][-1]:.2f} s",
+                f"{line['seconds'][-1] / line['seconds'][0]:.2f}",
+                f"{line['b']:.2f} +- {line['b_error']:.2f}",
+                f"{line['doubling']:.2f}",
+            ]
+        )
+    head = ["network", "streamed stages", "1024 x 1024", "2560 x 2560", "growth"]
+    return table([*head, "exponent", "twice the area"], rows)
+
+
 def kept(lines: list[Line]) -> str:
     """Return what deleted models keep."""
     rows = []
@@ -267,6 +290,7 @@ TABLES: dict[str, Callable[[list[Line]], str]] = {
     "peers": peers,
     "short modes": short_modes,
     "networks": networks,
+    "scaling": scaling,
     "first steps": _first_steps(512, WAYS),
     "first steps at 1536": _first_steps(1536, WAYS),
     "background": background,
