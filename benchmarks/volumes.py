@@ -35,6 +35,9 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--features", type=int, nargs="+", default=list(FEATURES))
     parser.add_argument("--deep", action="store_true", help="with deep supervision")
     parser.add_argument("--plain", action="store_true", help="the plain Keras model")
+    parser.add_argument(
+        "--tensors", action="store_true", help="train on tensors; TensorFlow copies NumPy arrays"
+    )
     parser.add_argument("--host", help="bytes of host memory; by default what is available")
     parser.add_argument("--disk", help="bytes of disk; by default what is free")
     parser.add_argument("--scratch", help="directory of the scratch file")
@@ -52,6 +55,8 @@ def main() -> None:
 
 def step(arguments: argparse.Namespace) -> str:
     """Return the JSON line of one step."""
+    import tensorflow as tf
+
     import tfbig
     from tfbig.losses import DiceCrossentropy, deep_supervision
 
@@ -75,6 +80,8 @@ def step(arguments: argparse.Namespace) -> str:
     if not arguments.only_plan:
         labels, volume = data(size)
         volume = volume.astype(arguments.precision)
+        if arguments.tensors:
+            labels, volume = tf.constant(labels), tf.constant(volume)
         figures["data_bytes"] = report.memory_bytes()[0] - base
         targets = deep_supervision.labels_of_outputs(labels, count)
         figures |= timed(model, volume, targets if count > 1 else targets[0], arguments.steps)
@@ -83,6 +90,7 @@ def step(arguments: argparse.Namespace) -> str:
         [*size, 1],
         features=arguments.features,
         deep_supervision=arguments.deep,
+        tensors=arguments.tensors,
         precision=arguments.precision,
         parameters=parameters,
         store=arguments.store or arguments.precision,
@@ -129,7 +137,7 @@ def planned(plan: Any, base: int) -> dict[str, Any]:
     }
 
 
-def timed(model: Any, volume: np.ndarray, targets: Any, steps: int) -> dict[str, Any]:
+def timed(model: Any, volume: Any, targets: Any, steps: int) -> dict[str, Any]:
     """Train some steps, and return the figures of the last; without steps, the loss."""
     if not steps:
         return {"loss": float(np.ravel(model.test_on_batch(volume, targets))[0])}
