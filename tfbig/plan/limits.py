@@ -36,7 +36,8 @@ class Limits:
         Returns:
             The remaining limits.
         """
-        limits = replace(self, device=self.device - reserved) if self.firm else self
+        left = max(self.device - reserved, 1)
+        limits = replace(self, device=left) if self.firm else self
         if not self.shared or self.host is None:
             return limits
         return replace(limits, host=self.host - reserved, reserved=reserved)

@@ -83,29 +83,32 @@ class SplitPlanner(Planner):
         size = sizes[self.prepared.first_image]
         gradients = 2 if self.prepared.options.training else 1
         whole = self.split.whole_bytes(batch, size) * gradients
-        self._check(whole, (batch, *size))
         try:
             plan = self._solve(
                 self._problem(batch, sizes, self.limits.without(whole), backgrounds), layout
             )
         except BudgetError as error:
-            where = f"the whole tensors of {self.split.layers} take {format_bytes(whole)}"
-            raise BudgetError(f"{error} Of the budget, {where}.", error.need_bytes) from error
+            raise self._of_both(error, whole, (batch, *size)) from error
         projected = replace(plan.projected, device=plan.projected.device + whole)
         of_front = {field.name: getattr(plan, field.name) for field in fields(plan)}
         joint = of_front | {"allowed": self.limits, "projected": projected}
         return SplitPlan(**joint, whole_bytes=whole, rest=self.split.layers)
 
-    def _check(self, whole: int, shape: tuple[int, ...]) -> None:
-        """Raise BudgetError if the rest leaves nothing of a limit for the front."""
-        limits = self.limits
-        allowed = {"device": limits.device} if limits.firm else {}
-        if limits.shared and limits.host is not None:
-            allowed["host"] = limits.host
-        for place, limit in allowed.items():
-            if whole >= limit:
-                raise BudgetError(
-                    f"'{self.prepared.options.name}' on {' x '.join(map(str, shape))}: the whole tensors of "
-                    f"{self.split.layers} take {format_bytes(whole)} of the {place}, but {format_bytes(limit)} are "
-                    f"allowed. Raise `{place}`, stream up to a later layer, or use smaller images or a smaller batch."
-                )
+    def _of_both(self, error: BudgetError, whole: int, shape: tuple[int, ...]) -> BudgetError:
+        """Return the error that the front does not fit what the rest leaves, with the bytes that both need.
+
+        Args:
+            error: Error of the front.
+            whole: Bytes of the rest.
+            shape: Batch and size of the images.
+        """
+        where = f"the whole tensors of {self.split.layers} take {format_bytes(whole)}"
+        if not error.need_bytes:  # of host memory, with that of the rest
+            return BudgetError(f"{error} Of the budget, {where}.")
+        need = whole + error.need_bytes
+        return BudgetError(
+            f"'{self.prepared.options.name}' on {' x '.join(map(str, shape))}: {where} of the device, and the smallest "
+            f"tile of the other layers {format_bytes(error.need_bytes)}, but {format_bytes(self.limits.device)} are "
+            f"allowed. Raise `device` to {format_bytes(need)}, or use smaller images or a smaller batch.",
+            need,
+        )
