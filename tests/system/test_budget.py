@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfbig import Budget
+from tfbig import Budget, BudgetError
 from tfbig.system import budget
 from tfbig.system.budget import available_bytes, parse_bytes
 
@@ -138,3 +138,12 @@ def test_available_memory_of_linux(monkeypatch: pytest.MonkeyPatch, tmp_path) ->
         patch.setattr(builtins, "open", lambda *args: plain(table))
         available = available_bytes()
     assert available == 123 * 1024
+
+
+def test_missing_scratch_directory_is_named() -> None:
+    """With any disk budget but 0, before anything runs."""
+    for disk in (None, "10GB"):
+        budget = Budget(disk=disk, scratch="/nowhere/at/all")
+        with pytest.raises(BudgetError, match="scratch directory '/nowhere/at/all' does not"):
+            _ = budget.disk_bytes
+    assert Budget(disk=0, scratch="/nowhere/at/all").disk_bytes == 0

@@ -17,6 +17,7 @@ import numpy as np
 
 from tfbig.errors import BudgetError
 from tfbig.stores.page_pool import Pool, halving
+from tfbig.system.budget import check_scratch
 
 CLEARED_BYTES = 2**24
 """Bytes of an array that are filled with zeros at a time."""
@@ -174,10 +175,7 @@ def check(folder: str, need: int) -> None:
     Raises:
         BudgetError: If the directory has fewer than `need` free bytes, or does not exist.
     """
-    if not os.path.isdir(folder):
-        raise BudgetError(
-            f"scratch directory '{folder}' does not exist; create it, or choose another with Budget(scratch=...)."
-        )
+    check_scratch(folder)
     free = free_bytes(folder) + pool(folder).reusable_bytes
     if need > free:
         raise BudgetError(_full(folder, need, free))

@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tfbig.errors import BudgetError
 from tfbig.system import cgroups
 
 DEFAULT_STRIPS = 256 * 2**20
@@ -113,9 +114,17 @@ class Budget:
 
     @property
     def disk_bytes(self) -> int:
-        """Limit for the spill file in bytes; 0 if nothing is spilled."""
+        """Limit for the spill file in bytes; 0 if nothing is spilled.
+
+        Raises:
+            BudgetError: `scratch` is no directory.
+        """
+        if self.disk is not None and _is_zero(self.disk):
+            return 0
+        if self.scratch is not None:
+            check_scratch(self.scratch)
         if self.disk is not None:
-            return 0 if _is_zero(self.disk) else parse_bytes(self.disk)
+            return parse_bytes(self.disk)
         if not os.path.isdir(self.folder) or in_memory(self.folder):
             return 0
         return int(0.9 * shutil.disk_usage(self.folder).free)
@@ -128,6 +137,14 @@ class Budget:
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of this budget."""
         return asdict(self)
+
+
+def check_scratch(folder: str) -> None:
+    """Raise BudgetError if a scratch directory does not exist."""
+    if not os.path.isdir(folder):
+        raise BudgetError(
+            f"scratch directory '{folder}' does not exist; create it, or choose another with Budget(scratch=...)."
+        )
 
 
 def _is_zero(size: int | str) -> bool:
