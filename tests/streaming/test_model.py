@@ -238,6 +238,27 @@ def test_variables_are_shared() -> None:
     assert_same(big(x).shape, model(x).shape)
 
 
+def test_budget_cannot_change_but_a_streamed_model_can_be_streamed_again() -> None:
+    big = tfbig.stream(residual(), tfbig.Budget(device="2MB", host="1GB"))
+    with pytest.raises(AttributeError, match="budget"):
+        big.budget = tfbig.Budget(device="1MB")
+    again = tfbig.stream(big, tfbig.Budget(device="1MB", host="1GB"))
+    assert again.twin is big.twin
+    assert [m.plan((1, 64, 64, 3)).allowed.device for m in (big, again)] == [2 * 10**6, 10**6]
+
+
+def test_plan_of_what_is_no_shape() -> None:
+    big = tfbig.stream(residual())
+    with pytest.raises(
+        TypeError, match=r"expected a shape such as \(1, H, W, C\), .* received 256"
+    ):
+        big.plan(256)
+    with pytest.raises(TypeError, match=r"an array; pass its shape, \(1, 9, 7, 3\)"):
+        big.plan(np.zeros((1, 9, 7, 3)))
+    plan = big.plan(tf.TensorShape((1, 9, 7, 3)))
+    assert repr(plan) == str(plan)
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_stored_images_are_not_overwritten(float64: None, dtype: str, swapped: bool) -> None:

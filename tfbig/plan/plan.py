@@ -113,7 +113,7 @@ class Rates:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """Plan of one network on one image size, computed before anything is allocated.
 
@@ -250,7 +250,7 @@ class Plan:
         """
         print_fn(str(self))
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Return the table that `summary` prints."""
         head = _row(*_HEAD) + (" active" if self.visits else "")
         pairs = [

@@ -37,7 +37,7 @@ class SplitModel(Protocol):
         """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SplitPlan(Plan):
     """Plan of the front, and the bytes of the rest.
 
@@ -49,10 +49,10 @@ class SplitPlan(Plan):
     whole_bytes: int = 0
     rest: str = ""
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Return the table of the front, and a line about the rest."""
         whole = format_bytes(self.whole_bytes)
-        return f"{super().__str__()}\n{whole} of the device bytes are whole tensors of {self.rest}"
+        return f"{super().__repr__()}\n{whole} of the device bytes are whole tensors of {self.rest}"
 
 
 class SplitPlanner(Planner):

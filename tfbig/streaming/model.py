@@ -27,6 +27,9 @@ from tfbig.system.budget import Budget
 STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
 """Methods that a user's model may override and that `fit` would call."""
 
+_SAVED = ("strip_rows", "source_dtype", "store", "upto", "unsupported", "plain_if_small", "name")
+"""Settings that are saved as they are."""
+
 _do_not_convert = tf.autograph.experimental.do_not_convert
 
 
@@ -49,7 +52,7 @@ def stream(
 
     Args:
         model: Functional or Sequential model, channels last, for images of one, two or three dimensions. It stays
-            usable: both models share variables.
+            usable: both models share variables. Of a streamed model, its plain model `twin` is streamed.
         budget: Bytes allowed; by default the memory of the machine. Replicas on one machine share it.
         strip_rows: Fixed strip height in rows of the input, for tests and tuning; by default the planner chooses it.
         devices: Devices that compute strips, `"GPU:0"` or `["GPU:0", "GPU:1"]`. Each computes a share of every sweep
@@ -85,7 +88,7 @@ def stream(
         True
     """
     return StreamedModel(
-        model,
+        model.twin if isinstance(model, StreamedModel) else model,
         budget,
         strip_rows,
         devices=devices,
@@ -153,7 +156,7 @@ class StreamedModel(LayoutModel):
     ) -> None:
         _check_class(model)
         super().__init__(model, **{"name": f"streamed_{model.name}", **kwargs})
-        self.budget = Budget() if budget is None else budget
+        self._budget = Budget() if budget is None else budget
         self.strip_rows = strip_rows
         replicas = _replicas_on_machine(devices)
         self.devices = backend.devices_of(devices)
@@ -166,7 +169,13 @@ class StreamedModel(LayoutModel):
         self._split = front_and_rest.find(self._functional_twin, upto, unsupported)
         self._plan_with(
             Settings(
-                self.budget, strip_rows, self.devices, source_dtype, store, replicas, plain_if_small
+                self._budget,
+                strip_rows,
+                self.devices,
+                source_dtype,
+                store,
+                replicas,
+                plain_if_small,
             )
         )
         self._inputs_reader = ModelInputs(self.name, self._functional_twin, self._programs.rank)
@@ -183,12 +192,7 @@ class StreamedModel(LayoutModel):
             return _plain_outputs(self, tensors, training)
         outputs = keras_variables.call(program, tensors)
         if self._split is not None:
-            direct = self._split.direct
-            dense = self._programs.labels.dense
-            inputs = [dense(t) if i in direct else t for i, t in enumerate(tensors)]
-            devices = self._programs.devices
-            with tf.device(devices[0] if devices else None):
-                outputs = self._split.outputs(inputs, outputs, training)
+            outputs = _outputs_of_rest(self, self._split, tensors, outputs, training)
         outputs = front_and_rest.restore_shapes(outputs, self._functional_twin.outputs)
         return keras.tree.pack_sequence_as(
             keras_internals.output_structure(self._functional_twin), outputs
@@ -250,14 +254,8 @@ class StreamedModel(LayoutModel):
         return {
             "model": keras.saving.serialize_keras_object(self.twin),
             "budget": self.budget.get_config(),
-            "strip_rows": self.strip_rows,
             "devices": self._devices_arg,  # None: chosen by the machine that loads it
-            "source_dtype": self.source_dtype,
-            "store": self.store,
-            "upto": self.upto,
-            "unsupported": self.unsupported,
-            "plain_if_small": self.plain_if_small,
-            "name": self.name,
+            **{name: getattr(self, name) for name in _SAVED},
         }
 
     @classmethod
@@ -268,6 +266,11 @@ class StreamedModel(LayoutModel):
         return cls(model, Budget(**config.pop("budget")), **config)
 
     # ----------------------------------------------------------------------- tfbig
+
+    @property
+    def budget(self) -> Budget:
+        """Budget, which cannot change: `tfbig.stream(model.twin, budget)` returns a model with the same weights."""
+        return self._budget
 
     @property
     def spatial(self) -> bool:
@@ -287,6 +290,7 @@ class StreamedModel(LayoutModel):
 
         Raises:
             ValueError: The model does not accept an image of this shape.
+            TypeError: `image` is no shape, such as a number or an array.
             BudgetError: No plan fits the budget.
         """
         if training and self.compiled:
@@ -294,7 +298,7 @@ class StreamedModel(LayoutModel):
         if isinstance(image, sources.Source):
             shape, background = (1, *image.shape), image.background
         else:
-            shape, background = tuple(image), None
+            shape, background = _shape_of(image), None
         self._inputs_reader.check_image(shape)
         streams = self.spatial and (training or self.compiled)
         loss = keras_internals.compiled_loss(self) if streams else None
@@ -365,6 +369,21 @@ def _check_class(model: keras.Model) -> None:
         )
 
 
+def _shape_of(image: Any) -> tuple[int, ...]:
+    """Return a shape as a tuple.
+
+    Raises:
+        TypeError: It is something else, such as a number or an array.
+    """
+    is_array = hasattr(image, "shape")
+    if is_array or not isinstance(image, Sequence | tf.TensorShape) or isinstance(image, str):
+        found = f"an array; pass its shape, {tuple(image.shape)}" if is_array else repr(image)
+        raise TypeError(
+            f"plan(image=...): expected a shape such as (1, H, W, C), or an image from tfbig.open; received {found}."
+        )
+    return tuple(image)
+
+
 def _replicas_on_machine(devices: Any) -> int:
     """Return the number of replicas on this machine, and check that `devices` is not set if there are several."""
     replication.check()
@@ -432,6 +451,20 @@ def _of_pixels(model: StreamedModel, data: Any) -> Any:
     if sample_weight is not None:
         sample_weight = labels.of_pixels(sample_weight, y)
     return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
+
+
+def _outputs_of_rest(
+    model: StreamedModel,
+    split: front_and_rest.Split,
+    tensors: list[tf.Tensor],
+    outputs: Any,
+    training: bool | None,
+) -> Any:
+    """Return the outputs of a split model from those of its front."""
+    dense, devices = model._programs.labels.dense, model._programs.devices
+    inputs = [dense(t) if i in split.direct else t for i, t in enumerate(tensors)]
+    with tf.device(devices[0] if devices else None):
+        return split.outputs(inputs, outputs, training)
 
 
 def _plain_outputs(
