@@ -382,9 +382,12 @@ def test_invalid_split(build: Any, cut: Any, kind: type[Exception], message: str
 def test_nothing_to_stream() -> None:
     image = keras.Input((8, 6, 2))
     model = keras.Model(image, conv(1, "last")(Downward(name="odd")(image)))
-    message = r"nothing of .* would stream: its first layer 'odd' \(Downward\) runs on whole"
+    message = r"nothing of .* would stream: its first layer 'odd' \(Downward\) runs on whole .* in its place, or"
     with pytest.raises(tfbig.UnsupportedLayerError, match=message):
         tfbig.stream(model, unsupported="device")
+    augmented = keras.Model(image, conv(1, "last")(keras.layers.RandomFlip()(image)))
+    with pytest.raises(tfbig.UnsupportedLayerError, match="apply it to the data instead"):
+        tfbig.stream(augmented, unsupported="device")
 
 
 @pytest.mark.slow

@@ -134,7 +134,7 @@ def test_loss_is_not_a_mean_over_pixels():
     big = tfbig.stream(segmenter())
     big.compile("sgd", whole)
     image = np.zeros((1, 8, 8, 1), np.float32)
-    with pytest.raises(tfbig.UnsupportedLayerError, match="'whole' is not a mean over pixels"):
+    with pytest.raises(tfbig.UnsupportedLayerError, match="'whole' combines pixels itself"):
         big.train_on_batch(image, image)
 
 
@@ -313,7 +313,11 @@ def test_failed_prediction_leaves_no_file(tmp_path, image, target, kind, message
         (layers.Softmax(axis=1), "over axis=1 needs the whole image; use axis=-1"),
         (layers.UpSampling2D(interpolation="bicubic"), "use 'nearest' or 'bilinear'"),
         (layers.Dropout(0.5, noise_shape=(None, 1, None, 1)), "use noise_shape=None"),
-        (layers.Lambda(abs), r"\(Lambda\) has no rule, .* rule: Activation, .*Conv2D"),
+        (layers.Lambda(abs), r"\(Lambda\) has no rule, .* class .* rule: Activation, .*Conv2D"),
+        (
+            layers.RandomFlip(),
+            r"\(RandomFlip\) has no rule, .*: apply it to the data .*dataset.map",
+        ),
         (layers.PReLU(shared_axes=[1]), r"use shared_axes=\[1, 2\]"),
         (
             layers.ReLU(activity_regularizer="l2"),

@@ -20,6 +20,7 @@ from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry.windows import Size
 from tfbig.network import keras_reader
 from tfbig.network.instances import Instances
+from tfbig.network.rules import registry
 from tfbig.system import keras_internals
 from tfbig.units import itemsize
 
@@ -136,9 +137,17 @@ def find(model: Any, upto: str | None, unsupported: str) -> Split | None:
         first = next(n for n in nodes if not any(id(t) in front_tensors for t in n.output_tensors))
         raise UnsupportedLayerError(
             f"nothing of '{model.name}' would stream: its first layer '{first.operation.name}' "
-            f"({type(first.operation).__name__}) runs on whole tensors. Choose a later layer, or use the plain model."
+            f"({type(first.operation).__name__}) runs on whole tensors. {_advice(first.operation, upto)}"
         )
     return _cut(model, [n for n in nodes if n not in front], front_tensors)
+
+
+def _advice(layer: Any, upto: str | None) -> str:
+    """Return what to do if nothing streams because the first layer runs on whole tensors."""
+    if registry.is_augmentation(layer):
+        return registry.IN_PIPELINE
+    first = "Choose a later layer" if upto else "Put a layer that can stream in its place"
+    return f"{first}, or use the plain model."
 
 
 def _check_bags(front: list[Any]) -> None:

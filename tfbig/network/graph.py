@@ -415,7 +415,10 @@ def output_extent(node: Node, position: int, size: Size) -> Size:
 def _common_size(name: str, sizes: list[Size]) -> Size:
     first = sizes[0]
     if any(size != first for size in sizes):
-        raise ValueError(f"'{name}': its inputs have different sizes {sizes}; they must be equal.")
+        raise ValueError(
+            f"'{name}': its inputs have different sizes {sizes}; they must be equal. After strides and upsampling, "
+            "they are for images whose sizes are multiples of the total stride: pad or crop the image."
+        )
     if min(first) < 1:
         raise ValueError(
             f"'{name}': the image is too small, its output would be {' x '.join(map(str, first))}. "

@@ -182,9 +182,9 @@ def _check(loss: keras.losses.Loss, graph: Graph, images: list[int]) -> None:
         and not user_code.is_per_pixel(loss.call, channels, graph.spatial, str(loss.dtype))
     ):
         raise UnsupportedLayerError(
-            f"loss '{loss.name}' is not a mean over pixels: for part of an image it returns other values than for all. "
-            "Use a loss that returns one value per pixel, [N, ...], keras.losses.Dice or Tversky, or a "
-            "tfbig.losses.LossOfSums."
+            f"loss '{loss.name}' combines pixels itself, so it cannot be computed strip by strip. Return one value per "
+            "pixel, [N, ...], such as the mean over axis=-1 alone; Keras takes the mean over pixels. Or use "
+            "keras.losses.Dice, Tversky, or a tfbig.losses.LossOfSums."
         )
 
 

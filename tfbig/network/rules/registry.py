@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras
+
 from tfbig.errors import UnsupportedLayerError
 from tfbig.network.rules.call import Call
 
+IN_PIPELINE = (
+    "It changes whole images at random: apply it to the data instead, with dataset.map(...), and leave it out of the "
+    "model."
+)
+"""Advice for layers that augment images."""
 Rule = Callable[[Call], "int | list[int]"]
 RULES: dict[type, Rule] = {}
 HOOKS = ("call", "convolution_op", "kernel", "_merge_function", "_moments")
@@ -112,8 +119,32 @@ def find(layer: Any, kind: type | None = None) -> Rule:
             return RULES[base]
         if any(hook in vars(base) for hook in HOOKS) and "twin_call" not in vars(base):
             break
-    names = sorted({k.__name__ for k in RULES if k.__module__.startswith("keras.src.layers")})
     raise UnsupportedLayerError(
-        f"layer '{layer.name}' ({name}) has no rule, so it cannot run strip by strip. Add one with "
-        f"@tfbig.rule({name}), see help(tfbig.rule). Keras layers with a rule: {', '.join(names)}."
+        f"layer '{layer.name}' ({name}) has no rule, so it cannot run strip by strip. {_advice(layer)}"
     )
+
+
+def _advice(layer: Any) -> str:
+    """Return what to do about a layer or operation without a rule."""
+    if is_augmentation(layer):
+        return IN_PIPELINE
+    names = sorted({k.__name__ for k in RULES if k.__module__.startswith("keras.src.layers")})
+    with_rule = f"Keras layers with a rule: {', '.join(names)}."
+    plainly = "run it and all that follows in plain Keras with unsupported='device'"
+    if not isinstance(layer, keras.layers.Layer):
+        return (
+            f"It is an operation of keras.ops: use a layer in its place, or {plainly}. {with_rule}"
+        )
+    name = type(layer).__name__
+    if isinstance(layer, keras.layers.Lambda):
+        return (
+            "Put its function into a layer class of your own, and add a rule for that class with @tfbig.rule, see "
+            f"help(tfbig.rule), or {plainly}. {with_rule}"
+        )
+    return f"Add one with @tfbig.rule({name}), see help(tfbig.rule), or {plainly}. {with_rule}"
+
+
+def is_augmentation(layer: Any) -> bool:
+    """Return whether a layer or operation is one of Keras' random changes of whole images, such as RandomFlip."""
+    kind = type(layer)
+    return kind.__name__.startswith("Random") and "preprocessing" in kind.__module__
