@@ -153,6 +153,22 @@ def test_masks_are_judged_by_their_overlap(tmp_path: Path) -> None:
     assert found == pytest.approx({"test_dice": 0.7, "test_iou": 0.5})
 
 
+def test_volumes_are_judged_by_the_overlap_of_each_class(tmp_path: Path) -> None:
+    """A class that no volume has is no metric; the table of volumes names them by their case."""
+    rows = [
+        {"volume": "a", "dice": 0.4, "dice_artery": 0.2, "dice_vein": 0.6, "dice_bone": ""},
+        {"volume": "b", "dice": 0.8, "dice_artery": 0.8, "dice_vein": "", "dice_bone": ""},
+    ]
+    run_folder.write_csv(tmp_path / run_folder.PREDICTIONS, rows)
+    table = [{"case_id": name, "split": "test", "image": f"{name}.nii"} for name in "ab"]
+    run_folder.write_csv(tmp_path / run_folder.SLIDES, table)
+    judged = judgement.read(tmp_path)
+    assert judged.cases == ("a", "b")
+    expected = {"test_dice": 0.6, "test_dice_artery": 0.5, "test_dice_vein": 0.6}
+    assert judgement.means([judged]) == pytest.approx(expected)
+    assert judgement.intervals([judged])["test_dice"] == pytest.approx((0.4, 0.8))
+
+
 def test_without_predictions(tmp_path: Path) -> None:
     nothing = judgement.read(tmp_path)
     assert nothing.measures == {}

@@ -24,6 +24,7 @@ ENDS = ("_low", "_high")
 _ITEMS = ("bag", "image", "scene", "slide", "volume")
 """Columns of `predictions.csv` that name what was predicted."""
 _OVERLAPS = ("dice", "iou", "precision", "sensitivity")
+_OVERLAP_OF_A_CLASS = "dice_"
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def _cases(rows: Rows, folder: Path) -> tuple[str, ...]:
     """Return the case of each row."""
     case_of: dict[str, str] = {}
     for row in run_folder.read_rows(folder / run_folder.SLIDES):
-        if case := row.get("case_id"):
+        if (case := row.get("case_id")) and "slide_id" in row:  # volumes are named by their case
             case_of |= {row["slide_id"]: case, Path(row.get("path", "")).name: case}
     names = [next((row[key] for key in _ITEMS if key in row), str(n)) for n, row in enumerate(rows)]
     return tuple(
@@ -169,7 +170,10 @@ def _measures(rows: Rows) -> dict[str, Measure]:
         probabilities = np.array([columns[f"probability_{name}"] for name in classes], float).T
         labels = np.array([classes.index(label) for label in columns["label"]])
         return shown.results(_classification(labels, probabilities), classes)
-    return {f"test_{name}": _mean(columns[name]) for name in _OVERLAPS if name in columns}
+    overlaps = [
+        name for name in columns if name in _OVERLAPS or name.startswith(_OVERLAP_OF_A_CLASS)
+    ]
+    return {f"test_{name}": _mean(columns[name]) for name in overlaps if any(columns[name])}
 
 
 def _survival(columns: Mapping[str, Sequence[str]]) -> dict[str, Measure]:
