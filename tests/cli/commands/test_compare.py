@@ -78,5 +78,6 @@ def test_errors(
         write_run(tmp_path / name, 4)
         run_folder.write_csv(tmp_path / name / run_folder.PREDICTIONS, [row])
     assert main(["compare", *runs, "--out", "out"]) in (1, 2)
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert message in error and error.count("tfbig compare: ") == 1
     assert not (tmp_path / "out").exists()

@@ -31,11 +31,11 @@ def run(settings: CompareSettings) -> int:
     """
     if len(settings.runs) < 2:
         raise SourceError(
-            f"tfbig compare: there is one run, {settings.runs[0]}; expected two or more."
+            f"there is one run, {settings.runs[0]}; expected two or more. Name another."
         )
     judged = {Path(run).resolve(): judged_runs(Path(run)) for run in settings.runs}
     if len(judged) < len(settings.runs):
-        raise SourceError("tfbig compare: a run is named twice. Name each once.")
+        raise SourceError("a run is named twice. Name each once.")
     rows = table({path.name: runs for path, runs in judged.items()})
     folder = run_folder.create(settings.out)
     run_folder.write_yaml(folder / SETTINGS, {"runs": [str(path) for path in judged]})
@@ -89,7 +89,7 @@ def table(runs: dict[str, list[Judged]]) -> list[dict[str, Any]]:
     shared = [m for m in judgement.means(first) if all(m in found for found in points.values())]
     if not shared:
         raise SourceError(
-            "tfbig compare: the runs have no metric in common; expected runs of one task, with labels."
+            "the runs have no metric in common; expected runs of one task, with labels."
         )
     return [
         {
