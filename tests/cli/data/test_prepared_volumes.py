@@ -40,6 +40,22 @@ def test_window() -> None:
     assert Preparation(window=(0.0, 1.0)).fill == -1 and Preparation().fill == 0
 
 
+@pytest.mark.parametrize("window", [None, (0.0, 100.0)])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_voxels_that_are_not_finite_become_0(
+    value: float, window: tuple[float, float] | None
+) -> None:
+    array = samples("float32")
+    array[2, 3, 4] = value
+    normalised = Normalised(ArrayVolume(array), window).read(0, 5)[..., 0]
+    known = np.isfinite(array)
+    mean, deviation = (50, 50) if window else (array[known].mean(), array[known].std())
+    expected = np.where(known, (array - mean) / deviation, 0)
+    expected = np.clip(expected, -1, 1) if window else expected
+    np.testing.assert_allclose(normalised, expected, rtol=1e-5, atol=1e-5)
+    assert normalised[2, 3, 4] == 0
+
+
 @pytest.mark.parametrize(("value", "text"), [(3, "3"), (-1, "-1"), (0.5, "0.5"), (np.nan, "nan")])
 def test_unknown_labels(value: float, text: str) -> None:
     array = np.zeros(SIZE, "float32")

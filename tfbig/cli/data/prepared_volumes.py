@@ -112,7 +112,8 @@ class Preparation:
 class Normalised(MappedVolume):
     """An image with values of about 1: of a window, or with mean 0 and deviation 1 in each channel.
 
-    The mean and the deviation of all voxels are computed plane by plane when the volume is first read.
+    Voxels that are NaN or infinite become 0. The mean and the deviation of all others are computed plane by plane when
+    the volume is first read.
 
     Args:
         volume: Real values, float32.
@@ -127,8 +128,8 @@ class Normalised(MappedVolume):
         centre, scale = self._centre_and_scale
         values: npt.NDArray[Any] = (samples.astype(np.float64) - centre) / scale
         values = values if self._range is None else np.clip(values, -1, 1)
-        known: npt.NDArray[Any] = np.nan_to_num(values, nan=0.0).astype(np.float32)
-        return known
+        values[~np.isfinite(samples)] = 0
+        return values.astype(np.float32)
 
     @cached_property
     def _centre_and_scale(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
