@@ -14,8 +14,9 @@ import cli_runs
 import keras
 import numpy as np
 import pytest
+import target_bags
 import yaml
-from cli_runs import failures, predictions, rows_of, run_segmentation
+from cli_runs import failures, history, predictions, rows_of, run_segmentation
 from PIL import Image
 from safetensors.numpy import load_file
 from samples import write_slide
@@ -137,6 +138,24 @@ def test_slide_becomes_unreadable(data, tmp_path, at_tick, capsys):
     assert "skipped" in capsys.readouterr().err
     assert (out / "metrics.json").exists()
     assert_whole(out)
+
+
+@slow
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_features_that_are_not_finite(split, tmp_path):
+    splits = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
+    folder = target_bags.write(tmp_path / "bags", "class", splits=splits)
+    path = folder / f"case{splits.index(split)}-0.npy"
+    features = np.load(path)
+    features[1, 2] = np.inf
+    np.save(path, features)
+    out = tmp_path / "out"
+    assert target_bags.run(folder, out, "class", "--epochs", "1") == 3
+    (row,) = failures(out)
+    assert row["item"] == str(path)
+    assert "the array has NaN or infinity in instance 1" in row["reason"]
+    assert all(np.isfinite(float(value)) for value in history(out)[0].values())
+    assert len(predictions(out)) == 2 - (split == "test")
 
 
 @slow

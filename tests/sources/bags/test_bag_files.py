@@ -9,6 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch_saved
 from bag_samples import features, tiles
 from PIL import Image
 
@@ -61,6 +62,32 @@ def test_features_truncated_after_opening(tmp_path: Path) -> None:
     (tmp_path / "slide.h5").write_bytes((tmp_path / "slide.h5").read_bytes()[:700])
     with pytest.raises(SourceError, match=r"slide\.h5: is not a readable HDF5 file"):
         bag.read(0, 9)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("bag.h5", "'features'"),
+        ("feats.h5", "'feats'"),
+        ("bag.npy", "the array"),
+        ("bag.pt", "the tensor"),
+    ],
+)
+def test_numbers_that_are_not_finite(name: str, what: str, value: float, tmp_path: Path) -> None:
+    array, path = np.ones((5, 2), "float32"), tmp_path / name
+    array[3, 1] = value
+    if name.endswith(".h5"):
+        write(path, **{what.strip("'"): array, "coords": np.ones((5, 2))})
+    elif name.endswith(".npy"):
+        np.save(path, array)
+    else:
+        torch_saved.features(path, array)
+    bag = open_bag(path)
+    assert (bag.read(0, 3) == 1).all() and (bag.take([4]) == 1).all()
+    message = rf"{name}: {what} has NaN or infinity in instance 3; expected finite numbers"
+    with pytest.raises(SourceError, match=message):
+        bag.read(2, 5)
 
 
 def test_picture_sizes(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ class NpyBag(Bag):
         labels: Labels of the instances `[n]`, as in `Bag`.
 
     Raises:
-        SourceError: The file does not exist, or does not hold a bag.
+        SourceError: The file does not exist, or does not hold a bag; when it is read, a number is not finite.
 
     Example:
         >>> np.save("bag.npy", np.arange(12, dtype="float32").reshape(4, 3))
@@ -57,7 +57,8 @@ class NpyBag(Bag):
 
     def _read(self, start: int, stop: int) -> RowArray:
         shape = (stop - start, *self.shape[1:])
-        return File(self.name).read_rows(self._offset, self._stored, shape, start)
+        rows = File(self.name).read_rows(self._offset, self._stored, shape, start)
+        return _finite(rows, self.name, "the array", start)
 
 
 @final
@@ -74,7 +75,7 @@ class FeatureBag(Bag):
 
     Raises:
         SourceError: The file cannot be read, has no features of tiles, or the numbers of features and coordinates
-            differ.
+            differ; when it is read, a feature is not a finite number.
 
     Example:
         >>> import h5py
@@ -116,7 +117,7 @@ class FeatureBag(Bag):
         with hdf5.opened(self.name) as file:
             features = hdf5.dataset(file, self._key)
             rows = features[0, start:stop] if self._stacked else features[start:stop]
-        return np.ascontiguousarray(rows, self.dtype)
+        return _finite(np.ascontiguousarray(rows, self.dtype), self.name, f"'{self._key}'", start)
 
     def _take(self, places: Indices) -> RowArray:
         first = int(places.min())
@@ -134,7 +135,8 @@ class TorchBag(Bag):
         labels: Labels of the instances `[n]`, as in `Bag`.
 
     Raises:
-        SourceError: The file does not exist, is damaged, or holds anything but features.
+        SourceError: The file does not exist, is damaged, or holds anything but features; when it is read, a feature is
+            not a finite number.
     """
 
     def __init__(self, path: PathLike, labels: npt.ArrayLike | None = None) -> None:
@@ -162,9 +164,31 @@ class TorchBag(Bag):
 
     def _read(self, start: int, stop: int) -> RowArray:
         try:
-            return torch_files.rows(self.name, self._tensor, start, stop)
+            rows = torch_files.rows(self.name, self._tensor, start, stop)
         except ValueError as error:
             raise SourceError(f"{self.name}: is damaged ({error}). Write it again.") from error
+        return _finite(rows, self.name, "the tensor", start)
+
+
+def _finite(rows: RowArray, name: str, what: str, start: int) -> RowArray:
+    """Return instances that were read, after checking that all their numbers are finite.
+
+    Args:
+        rows: The instances `[k, ...]`.
+        name: Path of the file, for the error.
+        what: What was read of it, for the error.
+        start: Number of the first instance.
+
+    Raises:
+        SourceError: A number is NaN or infinite.
+    """
+    if rows.dtype.kind in "biu" or np.isfinite(rows).all():
+        return rows
+    place = start + int(np.argmin(np.isfinite(rows).reshape(len(rows), -1).all(1)))
+    raise SourceError(
+        f"{name}: {what} has NaN or infinity in instance {place}; expected finite numbers. Write the file again, in "
+        "float32 if float16 was too narrow, or leave it out."
+    )
 
 
 def stamp_coords(
