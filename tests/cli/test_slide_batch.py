@@ -60,6 +60,31 @@ def test_file_name_that_is_not_utf8(slides, tmp_path, capsys):
     assert "bad\\udcff.tif: the file name" in capsys.readouterr().err
 
 
+def test_failures_of_slides_that_are_not_retried_stay(slides, tmp_path, capsys, monkeypatch):
+    """They go when the slide is done, is gone, or is read by another path."""
+    monkeypatch.chdir(slides)
+    out = tmp_path / "out"
+
+    def failed(*names, size="64"):
+        main(["tile", *names, "--out", str(out), "--tile", size])
+        return {row["item"] for row in failures(out)} if (out / "failed.csv").exists() else set()
+
+    for name in ("c.tif", "d.tif"):
+        Path(name).write_bytes(b"no slide")
+    assert failed("a.tif", "c.tif", "d.tif") == {"c.tif", "d.tif"}
+    assert failed("a.tif") == {"c.tif", "d.tif"}
+    assert "1 of 1 slides are already finished" in capsys.readouterr().out
+    assert failed("c.tif", size="128") == {"c.tif", "d.tif"}
+    assert "holds results of other settings: tile" in capsys.readouterr().err
+    assert failed(str(slides / "c.tif")) == {str(slides / "c.tif"), "d.tif"}
+    Path("d.tif").unlink()
+    write_square(Path("c.tif"))
+    assert failed("a.tif") == {str(slides / "c.tif")}
+    assert failed("c.tif") == set()
+    run_folder.save_failure(out, "a.tif", "another process stopped")
+    assert failed("a.tif") == set()
+
+
 @pytest.mark.slow  # test_bad_slides_do_not_stop_the_run has a fast case
 def test_failure_list_is_removed(slides, tmp_path):
     bad = slides / "c.tif"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TextIO, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TextIO, TypeAlias, TypeVar
 
 import tensorflow as tf
 from tqdm import tqdm
@@ -52,6 +52,8 @@ class Work(Generic[S]):
     prepare: Callable[[], object] = lambda: None
 
 
+_RESULTS: Final = (run_folder.PREDICTIONS, "*.h5")
+"""Files that a folder has if a slide is done: of `predict`, of `tile` and `features`."""
 LISTED: Mapping[str, tuple[Callable[[Path], list[Path]], Collection[str]]] = {
     "slides": (slide_folders.slides_in, sources.SLIDE_SUFFIXES),
     "scenes": (slide_folders.slides_in, sources.SLIDE_SUFFIXES),
@@ -118,7 +120,7 @@ def run(settings: S, make_work: Callable[[S], Work[S]]) -> int:
     sizes = sources.read_mpp_table(settings.mpp_of) if settings.mpp_of else {}
     if not settings.dry_run:
         _claim_folder(folder, work.name, settings, _all_failed(folder, all_paths))
-        _drop_old_failures(folder, all_paths)
+        _drop_old_failures(folder, work, all_paths)
     waiting = [path for path in paths if settings.dry_run or not work.finished(path)]
     if len(waiting) < len(paths):
         print(f"{len(paths) - len(waiting)} of {len(paths)} {work.reads} are already finished")
@@ -248,7 +250,7 @@ def list_slides(names: Sequence[str | Path], reads: str = "slides") -> list[Path
         SourceError: A folder holds no slides, a table lacks `slide_id`, or two slides have the same name.
     """
     paths: list[Path] = []
-    title = volume_folders.case_of if reads == "volumes" else title_of
+    title = _title(reads)
     for path in map(Path, names):
         if cohort.is_table(path):
             paths += [row["path"] for row in cohort.slides_of_table(path)]
@@ -274,6 +276,11 @@ def list_slides(names: Sequence[str | Path], reads: str = "slides") -> list[Path
                 "--out folders."
             )
     return list(by_name.values())
+
+
+def _title(reads: str) -> Callable[[Path], str]:
+    """Return the function from a path to the name of its results."""
+    return volume_folders.case_of if reads == "volumes" else title_of
 
 
 def write_view(
@@ -328,15 +335,22 @@ def _claim_folder(folder: Path, name: str, settings: BatchSettings, again: bool)
 
 
 def _all_failed(folder: Path, paths: Sequence[Path]) -> bool:
-    """Return whether the folder says of every slide that it failed, so that it holds no result."""
-    return {*map(_printable, paths)} <= run_folder.failures(folder)
+    """Return whether the folder says of every slide that it failed, and holds no result of another."""
+    has_results = any(any(folder.glob(name)) for name in _RESULTS)
+    return not has_results and {*map(_printable, paths)} <= run_folder.failures(folder)
 
 
-def _drop_old_failures(folder: Path, paths: Sequence[Path]) -> None:
-    """Remove failures of slides that are not part of this command any more."""
-    current = set(map(_printable, paths))
-    for slide in run_folder.failures(folder) - current:
-        run_folder.save_failure(folder, slide, None)
+def _drop_old_failures(folder: Path, work: Work[Any], paths: Sequence[Path]) -> None:
+    """Remove failures of slides that are done or gone by now, or that this command reads by another path."""
+    current, title = {_printable(path): path for path in paths}, _title(work.reads)
+    titles = {*map(title, paths)}
+    for item in run_folder.failures(folder):
+        if item in current:
+            outdated = work.finished(current[item])
+        else:
+            outdated = title(Path(item)) in titles or not Path(item).exists()
+        if outdated:
+            run_folder.save_failure(folder, item, None)
 
 
 def _print(line: str, stream: TextIO, quiet: bool) -> None:
