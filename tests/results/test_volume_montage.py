@@ -115,3 +115,22 @@ def test_all_planes_have_the_same_grey_scale(tmp_path: Path) -> None:
     step = side + volume_montage.GAP
     places = [(step * (n // 2) + side // 2, step * (n % 2) + side // 2) for n in range(3)]
     assert [round(int(gray[place]) / 255, 1) for place in places] == [0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(("rows", "is_numbered"), [(16, True), (40, False)])
+def test_numbers_fit_into_narrow_planes(rows: int, is_numbered: bool, tmp_path: Path) -> None:
+    """Planes 20 and 8 pixels wide: what lies between them stays black."""
+    values = np.full((24, rows, 1), 1000, "int16")
+    values[:, -1] = 0
+    volume, mask = ArrayVolume(values), ArrayVolume(np.zeros(values.shape, "uint8"))
+    volume_montage.write_view(tmp_path, "case", volume, {"prediction": mask}, CLASSES, "case")
+    (view,) = slide_viewer.read_views(tmp_path)
+    with Image.open(view.file) as picture:
+        gray = np.asarray(picture.convert("L"))
+    width, gap = volume_montage.SIDE // rows, volume_montage.GAP
+    lefts = range(0, gray.shape[1], width + gap)
+    corners = [gray[:40, left : left + width] for left in lefts]
+    between = [gray[:, left - gap : left] for left in lefts[1:]]
+    assert len(lefts) in (20, 24)
+    assert all(gaps.max() < 100 for gaps in between)
+    assert all((corner.min() < 50) == is_numbered for corner in corners)

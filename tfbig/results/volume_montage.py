@@ -22,8 +22,8 @@ SIDE: Final = 320
 """Longer side of a plane of a montage, in pixels."""
 GAP: Final = 4
 """Pixels between planes."""
-_FONT: Final = 24
-"""Height of the numbers of planes, in pixels."""
+_FONTS: Final = range(24, 8, -2)
+"""Heights of the numbers of planes, in pixels, of which the first is used that fits."""
 _FILE: Final = ".planes"
 """End of the names of the files: `NAME.png` is a picture of three sections."""
 
@@ -144,12 +144,23 @@ def _gray(planes: Sequence[npt.NDArray[np.float32]]) -> list[Pixels]:
 def _numbered(
     picture: Pixels, numbers: Sequence[int], columns: int, size: tuple[int, int]
 ) -> npt.NDArray[np.uint8]:
-    """Return a montage `[h, w, 1]` with the number of each plane in its corner."""
+    """Return a montage `[h, w, 1]` with the number of each plane in its corner, if it fits into the plane."""
     image = Image.fromarray(picture)
-    draw, font = ImageDraw.Draw(image), ImageFont.load_default(_FONT)
-    for place, number in enumerate(numbers):
+    draw, height = ImageDraw.Draw(image), _font(numbers, size)
+    font = ImageFont.load_default(height or _FONTS[0])
+    for place, number in enumerate(numbers if height else ()):
         top, left = _corner(place, columns, size)
-        width = math.ceil(draw.textlength(str(number), font))
-        draw.rectangle((left, top, left + width + 6, top + _FONT + 6), 0)
+        width = math.ceil(font.getlength(str(number)))
+        draw.rectangle((left, top, left + width + 5, top + height + 5), 0)
         draw.text((left + 3, top + 2), str(number), 255, font)
     return np.asarray(image)[..., None]
+
+
+def _font(numbers: Sequence[int], size: tuple[int, int]) -> int:
+    """Return the height of the largest font whose numbers all fit into a plane, 0 if there is none."""
+    for height in _FONTS:
+        font = ImageFont.load_default(height)
+        widest = max(math.ceil(font.getlength(str(number))) for number in numbers)
+        if height + 6 <= size[0] and widest + 6 <= size[1]:
+            return height
+    return 0
