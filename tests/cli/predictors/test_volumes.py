@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tfbig.cli.predictors import volumes
@@ -25,3 +27,5 @@ def test_preparation_of_a_run(strides: list[str] | None, tmp_path) -> None:  # t
     assert found.stride == ((4, 4, 4) if strides is None else (2, 4, 4))
     assert (found.orientation, found.spacing, found.window) == ("SAR", (3, 1, 1), (-100, 200))
     assert volumes.preparation_of({}, settings).stride == (32, 32, 32)
+    stored = request.parse([*argv, "--orientation", "stored"]).settings
+    assert volumes.preparation_of(config, stored) == replace(found, orientation="stored")

@@ -118,7 +118,7 @@ def preparation_of(config: Mapping[str, Any], settings: PredictSettings) -> Prep
     strides = [box_size(stride) for stride in config["strides"] or ["2x2x2"] * count]
     spacing, window = config["spacing"], config["intensity_window"]
     return Preparation(
-        config["orientation"] or STORED,
+        settings.orientation or config["orientation"] or STORED,
         None if spacing is None else (spacing[0], spacing[1], spacing[2]),
         None if window is None else (window[0], window[1]),
         prepared_volumes.total_stride(strides),

@@ -222,6 +222,11 @@ class MaskSettings:
         help="instances: distance above which a pixel is part of a marker, from which an instance grows (default: of "
         "the run, else 0.5)",
     )
+    orientation: str | None = flag(
+        choices=[choices.STORED],
+        help="volumes: stored: do not turn them to the orientation of the run, for files that do not say how they are "
+        "oriented and are stored as it is (default: turn them)",
+    )
     labels: str | None = flag(
         metavar="NAME",
         help="masks: also write them as labels/NAME of OME-Zarr: into the slide itself if it is OME-Zarr, else into "
