@@ -19,6 +19,49 @@ def test_create_refuses_a_run_and_a_file(tmp_path):
         run_folder.create(folder / run_folder.CONFIG)
 
 
+ONE = "epoch,loss\n1,0.5\n"
+TWO = f"{ONE}2,0.4\n"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {"config.yaml": "task: mil\n", "checkpoints/.epoch-1-kept.weights.h5": ""},
+        {"history.csv": ONE},  # killed before the first checkpoint
+        {"history.csv": TWO, "model.keras": "", "checkpoints/step-000000002.safetensors": ""},
+    ],
+)
+def test_runs_that_can_be_continued(files, tmp_path):
+    write(tmp_path, files)
+    run_folder.check_checkpoints(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "epochs"),
+    [
+        ({"history.csv": TWO}, "2 epochs"),
+        ({"history.csv": f"{TWO}\0\0"}, "3 epochs"),
+        (
+            {"history.csv": ONE, "model.keras": "", "checkpoints/.epoch-1-kept.weights.h5": ""},
+            "1 epoch",
+        ),
+        ({"model.keras": ""}, "0 epochs"),
+    ],
+)
+def test_runs_without_checkpoints(files, epochs, tmp_path):
+    write(tmp_path, files)
+    message = rf"{tmp_path}: has results of {epochs}, but no file checkpoints/step-\*"
+    with pytest.raises(SourceError, match=message):
+        run_folder.check_checkpoints(tmp_path)
+
+
+def write(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+
 def test_read_json(tmp_path):
     path = tmp_path / "a.json"
     assert run_folder.read_json(path) == {}

@@ -20,6 +20,22 @@ _locked: list[int] = []
 """Descriptor of the locked folder."""
 
 
+def check_folder(settings: TrainSettings) -> None:
+    """Check that `--out` can become a new run, or has what `--resume` continues from; nothing is read or written.
+
+    Args:
+        settings: Settings of the run.
+
+    Raises:
+        FileExistsError: The folder holds a run, and `--resume` is not set.
+        SourceError: The folder has results of training, but no checkpoint.
+    """
+    if settings.out and _continues(settings):
+        run_folder.check_checkpoints(settings.out)
+    elif settings.out:
+        run_folder.check_new(settings.out)
+
+
 def open_run(settings: TrainSettings) -> Path:
     """Return the run folder, with the settings in its `config.yaml`; the chief worker creates it.
 
@@ -53,9 +69,14 @@ def close_run() -> None:
         os.close(_locked.pop())
 
 
+def _continues(settings: TrainSettings) -> bool:
+    """Return whether the settings continue a run that exists."""
+    return settings.resume and (Path(settings.out or "") / run_folder.CONFIG).exists()
+
+
 def _folder(settings: TrainSettings) -> Path:
     """Return the run folder; the default name is task, mode and time."""
-    if settings.resume and (Path(settings.out or "") / run_folder.CONFIG).exists():
+    if _continues(settings):
         return Path(settings.out or "")
     name = f"{settings.task}-{settings.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
     return run_folder.create(settings.out or Path("runs") / name)

@@ -29,6 +29,7 @@ import yaml
 from tfbig.errors import SourceError
 from tfbig.sources.writing import atomic_write
 from tfbig.system.yaml_files import load_yaml
+from tfbig.units import counted
 
 CHECKPOINTS = "checkpoints"
 CONFIG = "config.yaml"
@@ -321,6 +322,37 @@ def check_new(path: str | Path) -> None:
         )
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder}: is a file; expected a folder. Check --out.")
+
+
+def epochs_done(path: str | Path) -> int:
+    """Return the number of epochs in the history of a run, also if one of its lines is damaged.
+
+    Args:
+        path: Run folder.
+    """
+    history = Path(path) / HISTORY
+    return max(len(history.read_bytes().splitlines()) - 1, 0) if history.exists() else 0
+
+
+def check_checkpoints(path: str | Path) -> None:
+    """Check that a run that has trained has a checkpoint, without which training would start again.
+
+    A run that was killed before its first checkpoint may have one epoch in its history, and starts again.
+
+    Args:
+        path: Run folder.
+
+    Raises:
+        SourceError: The folder has results of training, but no checkpoint.
+    """
+    folder = Path(path)
+    checkpoints, done = folder / CHECKPOINTS, epochs_done(folder)
+    if any(checkpoints.glob("step-*")) or (done < 2 and not (folder / MODEL).exists()):
+        return
+    raise SourceError(
+        f"{folder}: has results of {counted(done, 'epoch')}, but no file {CHECKPOINTS}/step-*, from which "
+        f"--resume continues. Put the folder {CHECKPOINTS} back, or start a new run in another --out."
+    )
 
 
 def memory_bytes() -> tuple[int, int]:

@@ -39,12 +39,12 @@ def resume(out, *flags):
     ],
 )
 def test_resume_refuses_another_run(flags, message, out, capsys):
-    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    before = files_of(out)
     with pytest.raises(SystemExit) as stopped:
         resume(out, *flags)
     assert stopped.value.code == 2
     assert re.search(message, capsys.readouterr().err)
-    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+    assert files_of(out) == before
 
 
 @pytest.mark.slow
@@ -93,6 +93,25 @@ def test_damaged_file(name, content, message, out, capsys):
         code = stopped.code
     assert code in (1, 2)
     assert message in capsys.readouterr().err
+
+
+def files_of(out):
+    return {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("flags", [(), ("--epochs", "2")])
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_without_checkpoints(is_empty, flags, out, capsys):
+    """Training that would start again from the beginning, over the results of the run, is refused first."""
+    shutil.rmtree(out / "checkpoints")
+    if is_empty:
+        (out / "checkpoints").mkdir()
+    before = files_of(out)
+    assert resume(out, *flags) == 1
+    output = capsys.readouterr()
+    assert f"{out}: has results of 1 epoch, but no file checkpoints/step-*" in output.err
+    assert output.out == ""
+    assert files_of(out) == before
 
 
 def test_class_names_like_flags(out):

@@ -128,6 +128,22 @@ def test_a_diverged_seed_is_left_out(
     assert metrics(out)["standard_deviation"] == {"test_accuracy": pytest.approx(0.1 * 2**0.5)}
 
 
+def test_a_seed_without_checkpoints_is_refused_first(settings: TrainSettings) -> None:
+    """Those that have finished need none."""
+    with pytest.raises(SourceError, match="the disk is full"):
+        run_series.run(Fake(raising(SourceError("the disk is full"), 1)), settings, THREE)
+    seeds = [Path(settings.out or "") / f"seed-{seed}" for seed in range(2)]
+    for folder in seeds:
+        (folder / "model.keras").touch()
+    task, resumed = Fake(raising(Stopped("never"))), replace(settings, resume=True)
+    with pytest.raises(SourceError, match=rf"^{seeds[1]}: has results of 0 epochs, but no file"):
+        run_series.run(task, resumed, THREE)
+    assert task.trained == []
+    (seeds[1] / "model.keras").unlink()
+    assert run_series.run(task, resumed, THREE) == 0
+    assert task.trained == [1, 2]
+
+
 def test_only_diverged_seeds(settings: TrainSettings) -> None:
     task = Fake(raising(NonFiniteError("the loss is NaN"), 0, 2))
     with pytest.raises(SourceError, match="1 of 3 runs finished; expected two or more"):

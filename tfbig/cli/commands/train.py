@@ -56,13 +56,14 @@ def prepare(settings: T) -> T:
         settings: Settings of the run.
 
     Raises:
-        SourceError: The run of `--beside` has not ended, or a device of `--devices` does not exist.
+        SourceError: The run of `--beside` has not ended, a device of `--devices` does not exist, or the run of
+            `--resume` has lost its checkpoints.
         FlagError: A path does not exist, or is of the wrong kind.
         FileExistsError: `--out` holds a run, and neither `--resume` nor `--dry-run` is set.
         UnifiedMemoryError: `--mode unified` is not available.
     """
-    if settings.out and not settings.resume and not settings.dry_run:
-        run_folder.check_new(settings.out)
+    if not settings.dry_run:
+        open_run.check_folder(settings)
     paths.check(settings)
     if settings.beside and not (Path(settings.beside) / run_folder.METRICS).exists():
         raise SourceError(

@@ -53,11 +53,12 @@ def run(task: Task[Any, Any], settings: TrainSettings, series: Sequence[Member])
         series: The runs.
 
     Raises:
-        SourceError: Fewer than two runs have finished.
+        SourceError: Fewer than two runs have finished, or one that is continued has lost its checkpoints.
     """
     if settings.dry_run:
         return trainer.run(task, _of_member(settings, Path(settings.out or ""), series[0]))
     settings = _of_series(settings, series)
+    _check_checkpoints(settings, series)
     folder = open_run.open_run(settings)
     runs = {member: _of_member(settings, folder, member) for member in series}
     try:
@@ -72,6 +73,14 @@ def run(task: Task[Any, Any], settings: TrainSettings, series: Sequence[Member])
     _write(task, folder, settings, finished, len(series))
     codes = [splits.exit_code(Path(each.out or "")) for each in finished.values()]
     return max(codes) if len(finished) == len(runs) else 1
+
+
+def _check_checkpoints(settings: TrainSettings, series: Sequence[Member]) -> None:
+    """Check that all runs that will be continued have checkpoints, before the first is trained."""
+    for member in series if settings.resume else ():
+        each = _of_member(settings, Path(settings.out or ""), member)
+        if each.resume and not _has_finished(each):
+            open_run.check_folder(each)
 
 
 def _of_series(settings: T, series: Sequence[Member]) -> T:
