@@ -19,6 +19,14 @@ def test_create_refuses_a_run_and_a_file(tmp_path):
         run_folder.create(folder / run_folder.CONFIG)
 
 
+@pytest.mark.parametrize("name", ["checkpoints/step-1", "model.keras", "history.csv"])
+def test_create_refuses_parts_of_a_run(name, tmp_path):
+    write(tmp_path, {"plan.txt": "", name: ""})
+    found = name.partition("/")[0]
+    with pytest.raises(FileExistsError, match=rf"contains {found} of a run, but no config\.yaml"):
+        run_folder.create(tmp_path)
+
+
 ONE = "epoch,loss\n1,0.5\n"
 TWO = f"{ONE}2,0.4\n"
 

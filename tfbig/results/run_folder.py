@@ -298,7 +298,7 @@ def create(path: str | Path) -> Path:
         The path.
 
     Raises:
-        FileExistsError: The folder already contains a run, or is a file.
+        FileExistsError: The folder already contains a run or parts of one, or is a file.
     """
     folder = Path(path)
     check_new(folder)
@@ -313,12 +313,17 @@ def check_new(path: str | Path) -> None:
         path: Run folder.
 
     Raises:
-        FileExistsError: The folder already contains a run, or is a file.
+        FileExistsError: The folder already contains a run or parts of one, or is a file.
     """
     folder = Path(path)
     if (folder / CONFIG).exists():
         raise FileExistsError(
             f"{folder}: already contains a run. Resume it with --resume, or use another --out."
+        )
+    if found := [name for name in (CHECKPOINTS, MODEL, HISTORY) if (folder / name).exists()]:
+        raise FileExistsError(
+            f"{folder}: contains {', '.join(found)} of a run, but no {CONFIG}. Put {CONFIG} back to resume the run, or "
+            "use another --out."
         )
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder}: is a file; expected a folder. Check --out.")

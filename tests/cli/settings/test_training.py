@@ -5,6 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
+import cli_runs
 import pytest
 import yaml
 
@@ -110,6 +111,18 @@ def test_without_checkpoints(is_empty, flags, out, capsys):
     assert resume(out, *flags) == 1
     output = capsys.readouterr()
     assert f"{out}: has results of 1 epoch, but no file checkpoints/step-*" in output.err
+    assert output.out == ""
+    assert files_of(out) == before
+
+
+@pytest.mark.parametrize("flags", [(), ("--resume",)])
+def test_without_config(flags, out, capsys):
+    (out / "config.yaml").unlink()
+    before = files_of(out)
+    assert cli_runs.run_mil(out, *flags) == 1
+    output = capsys.readouterr()
+    message = "contains checkpoints, model.keras, history.csv of a run, but no config.yaml. Put"
+    assert f"{out}: {message}" in output.err
     assert output.out == ""
     assert files_of(out) == before
 
