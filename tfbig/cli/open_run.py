@@ -8,14 +8,18 @@ import os
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from tfbig import SourceError
 from tfbig.cli import machine
 from tfbig.cli.settings.flag import to_save
+from tfbig.cli.settings.series import members
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.results import run_folder
 
+T = TypeVar("T", bound=TrainSettings)
 _locked: list[int] = []
 """Descriptor of the locked folder."""
 
@@ -34,6 +38,19 @@ def check_folder(settings: TrainSettings) -> None:
         run_folder.check_checkpoints(settings.out)
     elif settings.out:
         run_folder.check_new(settings.out)
+
+
+def with_done_epochs(settings: T) -> T:
+    """Return the settings with at least the epochs that a resumed run, or one of its series, has done.
+
+    Args:
+        settings: Settings of the run.
+    """
+    if not _continues(settings):
+        return settings
+    folder = Path(settings.out or "")
+    runs = [member.folder(folder) for member in members(vars(settings))] or [folder]
+    return replace(settings, epochs=max(settings.epochs, *map(run_folder.epochs_done, runs)))
 
 
 def open_run(settings: TrainSettings) -> Path:

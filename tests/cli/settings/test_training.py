@@ -69,6 +69,23 @@ def test_resume_removes_metrics(out, monkeypatch):
     assert seen == [False]
 
 
+def test_resume_with_fewer_epochs_than_done(out, monkeypatch, capsys):
+    """The settings do not say that the model has learned fewer epochs than it has."""
+    assert yaml.safe_load((out / "config.yaml").read_text())["epochs"] == 1
+    with (out / "history.csv").open("a") as file:
+        file.writelines(["2\n", "3\n", "4\n"])
+
+    def fit(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tfbig.cli.tasks.mil.MIL.fit", fit)
+    for epochs, expected in (("3", 4), ("5", 5)):
+        with pytest.raises(KeyboardInterrupt):
+            resume(out, "--epochs", epochs)
+        assert yaml.safe_load((out / "config.yaml").read_text())["epochs"] == expected
+        assert f" -> {expected}\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -36,6 +36,7 @@ TASKS: dict[str, Task[Any, Any]] = {
 def run(settings: TrainSettings) -> int:
     """Train or evaluate, and return the exit code; 3 if files were skipped."""
     progress.show(False if settings.quiet else None)
+    settings = open_run.with_done_epochs(settings)
     notices = training.resume_notices(settings)
     try:
         prepared = prepare(settings)
