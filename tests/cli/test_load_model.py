@@ -163,6 +163,21 @@ def test_damaged_model(path, kind):
         load_model.load_weights(model(), path)
 
 
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["plan.txt"], "{}/model.keras: no such file; expected a .keras file, or a run folder."),
+        (["config.yaml", "metrics.json"], "{}: has results, but no model.keras; expected the"),
+        (["config.yaml"], "{0}: the run has not finished: .* with tfbig train --resume --out {0}."),
+    ],
+)
+def test_run_without_a_model(files, message, tmp_path):
+    for name in files:
+        (tmp_path / name).touch()
+    with pytest.raises(SourceError, match=message.format(tmp_path)):
+        load_model.load(tmp_path / "model.keras")
+
+
 def test_folder_and_missing_part(path, tmp_path):
     (tmp_path / "folder.keras").mkdir()
     with pytest.raises(SourceError, match=r"folder\.keras: is a folder; expected a .keras file"):

@@ -15,6 +15,7 @@ from typing import Any
 import keras
 
 from tfbig import SourceError
+from tfbig.results import run_folder
 from tfbig.streaming.twin_model import TwinModel
 
 
@@ -34,7 +35,7 @@ def load(path: str | Path, custom: Sequence[str] = (), compiled: bool = False) -
         SourceError: The file or a module is missing, or the file is damaged or refused.
     """
     path = Path(path)
-    _check_file(path)
+    check_file(path)
     for name in custom:
         _import(name)
     try:
@@ -51,14 +52,17 @@ def load(path: str | Path, custom: Sequence[str] = (), compiled: bool = False) -
     return model.twin if isinstance(model, TwinModel) else model
 
 
-def _check_file(path: Path) -> None:
+def check_file(path: Path) -> None:
     """Check that a path is a whole file in the format of Keras; its content is checked when it is loaded.
+
+    Args:
+        path: Path of the file.
 
     Raises:
         SourceError: It does not exist, is a folder or of another format, or is damaged.
     """
     if not path.exists():
-        raise SourceError(f"{path}: no such file; expected a .keras file, or a run folder.")
+        raise SourceError(_missing(path))
     if path.is_dir():
         raise SourceError(f"{path}: is a folder; expected a .keras file, or a run folder.")
     if path.suffix == ".keras" and not zipfile.is_zipfile(path):
@@ -69,6 +73,19 @@ def _check_file(path: Path) -> None:
             f"{path}: {state if begins else 'is empty'}; expected a file that model.save('name.keras') wrote. Copy or "
             "save it again."
         )
+
+
+def _missing(path: Path) -> str:
+    """Return why a file does not exist: it may be the model of a run that has not finished, or of an evaluation."""
+    folder = path.parent
+    if path.name != run_folder.MODEL or not (folder / run_folder.CONFIG).exists():
+        return f"{path}: no such file; expected a .keras file, or a run folder."
+    if (folder / run_folder.METRICS).exists():
+        return f"{folder}: has results, but no {path.name}; expected the folder of a run that was trained."
+    return (
+        f"{folder}: the run has not finished: it has no {path.name} yet. Continue it with tfbig train --resume --out "
+        f"{folder}."
+    )
 
 
 def _damage(path: Path) -> str:
@@ -95,7 +112,7 @@ def load_weights(model: Any, path: str | Path) -> None:
         SourceError: The file is missing, damaged, or of another model.
     """
     file = Path(path)
-    _check_file(file)
+    check_file(file)
     if file.suffix == ".keras" and (damage := _damage(file)):
         raise SourceError(f"{path}: is damaged: {damage}. Copy or save the file again.")
     try:

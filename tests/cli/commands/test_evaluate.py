@@ -1,5 +1,7 @@
 """`tfbig evaluate`: runs evaluated again, and on other data."""
 
+import shutil
+
 import numpy as np
 import pytest
 import yaml
@@ -106,6 +108,21 @@ def test_errors(tmp_path, capsys):
             main(["evaluate", *flags])
         assert ended.value.code == code
     assert "tfbig evaluate RUN" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_killed_run(command, mil_run, tmp_path, capsys):
+    run = shutil.copytree(mil_run.folder, tmp_path / "run")
+    (run / "metrics.json").unlink()
+    (run / "model.keras").unlink()
+    (tmp_path / "slides").mkdir()
+    others = [] if command == "evaluate" else [str(tmp_path / "slides")]
+    assert main([command, str(run), *others, "--out", str(tmp_path / "out")]) == 1
+    output = capsys.readouterr()
+    advice = f"Continue it with tfbig train --resume --out {run}."
+    assert f"{run}: the run has not finished: it has no model.keras yet. {advice}" in output.err
+    assert output.out == ""
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

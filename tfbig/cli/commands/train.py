@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tfbig import SourceError
-from tfbig.cli import machine, open_run, paths
+from tfbig.cli import load_model, machine, open_run, paths
 from tfbig.cli.settings import data_kinds, training
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.cli.tasks import run_series, trainer
@@ -57,8 +57,8 @@ def prepare(settings: T) -> T:
         settings: Settings of the run.
 
     Raises:
-        SourceError: The run of `--beside` has not ended, a device of `--devices` does not exist, or the run of
-            `--resume` has lost its checkpoints.
+        SourceError: The run of `--beside` or `--test-only` has not ended, the run of `--resume` has lost its
+            checkpoints, or a device of `--devices` does not exist.
         FlagError: A path does not exist, or is of the wrong kind.
         FileExistsError: `--out` holds a run, and neither `--resume` nor `--dry-run` is set.
         UnifiedMemoryError: `--mode unified` is not available.
@@ -66,6 +66,8 @@ def prepare(settings: T) -> T:
     if not settings.dry_run:
         open_run.check_folder(settings)
     paths.check(settings)
+    if settings.test_only and not run_series.members_of(settings):
+        load_model.check_file(Path(settings.test_only) / run_folder.MODEL)
     if settings.beside and not (Path(settings.beside) / run_folder.METRICS).exists():
         raise SourceError(
             f"--beside {settings.beside}: has no {run_folder.METRICS}; expected the folder of a finished run."
