@@ -4,6 +4,7 @@ import pytest
 from cli_runs import MIL, WHOLE_SLIDES, write_square
 
 import train
+from tfbig.cli import paths
 from tfbig.cli.main import main
 from tfbig.cli.tasks import segmentation
 
@@ -98,6 +99,40 @@ def test_commands(command, message, tmp_path, capsys):
     assert ends_with_2(lambda: main(command.format(**names).split()))
     assert message.format(**names) in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+OUTS = ["train --task mil", "predict {FOLDER} {SLIDE}", "tile {SLIDE}", "compare {FOLDER}"]
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("{SLIDE}/a/b", "cannot be created: no folder can be made in {SLIDE} (Not a directory)"),
+        ("{LINK}/a", "cannot be created: no folder can be made in {LINK} (No such file or"),
+        ("{SLIDE}", "--out {SLIDE}: is a file; expected a folder"),
+    ],
+)
+@pytest.mark.parametrize("command", OUTS)
+def test_out(command, out, message, tmp_path, capsys):
+    """A folder that nobody can create is refused before anything is computed."""
+    write_square(tmp_path / "slide.tif", side=64)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("nowhere")
+    before = sorted(tmp_path.rglob("*"))
+    files = {"SLIDE": "slide.tif", "FOLDER": "folder", "LINK": "link"}
+    names = {name: str(tmp_path / file) for name, file in files.items()}
+    assert main(f"{command} --out {out}".format(**names).split()) == 2
+    output = capsys.readouterr()
+    assert f"--out {out}: ".format(**names) in output.err
+    assert message.format(**names) in output.err
+    assert output.out == ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_out_that_can_be_created(tmp_path):
+    for path in (tmp_path, tmp_path / "a" / "b"):
+        paths.check_out(path)
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.fixture

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from tfbig import SourceError
-from tfbig.cli import machine
+from tfbig.cli import machine, paths
 from tfbig.cli.settings.flag import to_save
 from tfbig.cli.settings.series import members
 from tfbig.cli.settings.tasks import TrainSettings
 from tfbig.results import run_folder
 
 T = TypeVar("T", bound=TrainSettings)
+RUNS = "runs"
+"""Folder of runs without `--out`."""
 _locked: list[int] = []
 """Descriptor of the locked folder."""
 
@@ -31,9 +33,12 @@ def check_folder(settings: TrainSettings) -> None:
         settings: Settings of the run.
 
     Raises:
+        FlagError: `--out` is a file.
         FileExistsError: The folder holds a run, and `--resume` is not set.
         SourceError: The folder has results of training, but no checkpoint.
     """
+    if settings.out and Path(settings.out).exists():
+        paths.check_path(f"--out {settings.out}", settings.out, "folder")
     if settings.out and _continues(settings):
         run_folder.check_checkpoints(settings.out)
     elif settings.out:
@@ -96,7 +101,7 @@ def _folder(settings: TrainSettings) -> Path:
     if _continues(settings):
         return Path(settings.out or "")
     name = f"{settings.task}-{settings.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return run_folder.create(settings.out or Path("runs") / name)
+    return run_folder.create(settings.out or Path(RUNS) / name)
 
 
 def _lock(folder: Path) -> None:

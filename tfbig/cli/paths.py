@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +60,25 @@ def check_path(shown: str, path: str | Path, kind: str) -> None:
     actual = "folder" if path.is_dir() else "file"
     if actual not in kind:
         raise FlagError(f"{shown}: is a {actual}; expected a {kind}. Check the path.")
+
+
+def check_out(path: str | Path) -> None:
+    """Check that the folder of `--out` can be created, or written to if it exists; nothing stays on disk.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        FlagError: It cannot, or it is a file.
+    """
+    path = Path(path)
+    place = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    if place == path and path.exists():
+        check_path(f"--out {path}", path, "folder")
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".part-", dir=place))
+    except OSError as error:
+        raise FlagError(
+            f"--out {path}: the folder cannot be {'written to' if place == path else 'created'}: no folder can be made "
+            f"in {place} ({error.strerror}). Use another --out."
+        ) from error

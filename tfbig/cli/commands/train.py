@@ -59,7 +59,7 @@ def prepare(settings: T) -> T:
     Raises:
         SourceError: The run of `--beside` or `--test-only` has not ended, the run of `--resume` has lost its
             checkpoints, or a device of `--devices` does not exist.
-        FlagError: A path does not exist, or is of the wrong kind.
+        FlagError: A path does not exist or is of the wrong kind, or `--out` cannot be created.
         FileExistsError: `--out` holds a run, and neither `--resume` nor `--dry-run` is set.
         UnifiedMemoryError: `--mode unified` is not available.
     """
@@ -72,4 +72,7 @@ def prepare(settings: T) -> T:
         raise SourceError(
             f"--beside {settings.beside}: has no {run_folder.METRICS}; expected the folder of a finished run."
         )
-    return machine.prepare(settings)
+    prepared = machine.prepare(settings)
+    if machine.is_chief() and not settings.dry_run:
+        paths.check_out(settings.out or open_run.RUNS)
+    return prepared

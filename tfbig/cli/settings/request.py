@@ -38,7 +38,8 @@ def parse(argv: Sequence[str], prog: str = "tfbig") -> Request:
         prog: Name of the program in help and errors.
 
     Raises:
-        FlagError: A path does not exist, or is of the wrong kind; training checks its paths after `--out`.
+        FlagError: A path does not exist, or is of the wrong kind, or `--out` cannot be created; training checks its
+            paths later.
         SourceError: The run that `tfbig evaluate` names does not exist, or a flag is only for training.
     """
     name, flags = (argv[0], argv[1:]) if argv else ("", [])
@@ -55,6 +56,8 @@ def parse(argv: Sequence[str], prog: str = "tfbig") -> Request:
     assert command.settings is not None
     settings: Any = parser.from_namespace(command.settings, namespace)
     paths.check(settings)
+    if getattr(settings, "out", None) and not getattr(settings, "dry_run", False):
+        paths.check_out(settings.out)
     return Request(namespace.command, command, settings)
 
 
