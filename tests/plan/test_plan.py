@@ -105,7 +105,7 @@ def test_refuses_images_that_meet_at_different_sizes() -> None:
     with pytest.raises(
         ValueError,
         match=re.escape(
-            "'add': its inputs have different sizes [(4, 4), (8, 8)]; they must be equal. After strides and upsampling"
+            "'add': its inputs have different sizes [(4, 4), (8, 8)]; they must be equal. Networks with strides and"
         ),
     ):
         graph.extents(squares(graph, 8))

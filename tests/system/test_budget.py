@@ -141,7 +141,7 @@ def test_available_memory_of_linux(monkeypatch: pytest.MonkeyPatch, tmp_path) ->
 
 
 def test_missing_scratch_directory_is_named() -> None:
-    """With any disk budget but 0, before anything runs."""
+    """A missing directory is an error before anything runs, unless no disk is used."""
     for disk in (None, "10GB"):
         budget = Budget(disk=disk, scratch="/nowhere/at/all")
         with pytest.raises(BudgetError, match="scratch directory '/nowhere/at/all' does not"):

@@ -37,11 +37,13 @@ def check_folder(settings: TrainSettings) -> None:
         FileExistsError: The folder holds a run, and `--resume` is not set.
         SourceError: The folder has results of training, but no checkpoint.
     """
-    if settings.out and Path(settings.out).exists():
+    if not settings.out:
+        return
+    if Path(settings.out).exists():
         paths.check_path(f"--out {settings.out}", settings.out, "folder")
-    if settings.out and _continues(settings):
+    if _continues(settings):
         run_folder.check_checkpoints(settings.out)
-    elif settings.out:
+    else:
         run_folder.check_new(settings.out)
 
 

@@ -416,8 +416,8 @@ def _common_size(name: str, sizes: list[Size]) -> Size:
     first = sizes[0]
     if any(size != first for size in sizes):
         raise ValueError(
-            f"'{name}': its inputs have different sizes {sizes}; they must be equal. After strides and upsampling, "
-            "they are for images whose sizes are multiples of the total stride: pad or crop the image."
+            f"'{name}': its inputs have different sizes {sizes}; they must be equal. Networks with strides and "
+            "upsampling need images whose sizes are multiples of the total stride: pad or crop the image."
         )
     if min(first) < 1:
         raise ValueError(

@@ -88,6 +88,8 @@ class SplitPlanner(Planner):
                 self._problem(batch, sizes, self.limits.without(whole), backgrounds), layout
             )
         except BudgetError as error:
+            if not error.need_bytes:  # of host memory, with what the rest takes
+                raise
             raise self._of_both(error, whole, (batch, *size)) from error
         projected = replace(plan.projected, device=plan.projected.device + whole)
         of_front = {field.name: getattr(plan, field.name) for field in fields(plan)}
@@ -95,20 +97,18 @@ class SplitPlanner(Planner):
         return SplitPlan(**joint, whole_bytes=whole, rest=self.split.layers)
 
     def _of_both(self, error: BudgetError, whole: int, shape: tuple[int, ...]) -> BudgetError:
-        """Return the error that the front does not fit what the rest leaves, with the bytes that both need.
+        """Return the error that the front does not fit into what the rest leaves of the device.
 
         Args:
             error: Error of the front.
             whole: Bytes of the rest.
             shape: Batch and size of the images.
         """
-        where = f"the whole tensors of {self.split.layers} take {format_bytes(whole)}"
-        if not error.need_bytes:  # of host memory, with that of the rest
-            return BudgetError(f"{error} Of the budget, {where}.")
         need = whole + error.need_bytes
         return BudgetError(
-            f"'{self.prepared.options.name}' on {' x '.join(map(str, shape))}: {where} of the device, and the smallest "
-            f"tile of the other layers {format_bytes(error.need_bytes)}, but {format_bytes(self.limits.device)} are "
-            f"allowed. Raise `device` to {format_bytes(need)}, or use smaller images or a smaller batch.",
+            f"'{self.prepared.options.name}' on {' x '.join(map(str, shape))}: the whole tensors of "
+            f"{self.split.layers} take {format_bytes(whole)} of the device, and the smallest tile of the other layers "
+            f"{format_bytes(error.need_bytes)}, but {format_bytes(self.limits.device)} are allowed. "
+            f"Raise `device` to {format_bytes(need)}, or use smaller images or a smaller batch.",
             need,
         )

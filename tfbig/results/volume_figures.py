@@ -87,13 +87,13 @@ def middle(masks: Mapping[str, Volume]) -> tuple[int, int, int]:
     shape = next(iter(masks.values())).shape
     for mask in masks.values():
         count, sums = 0, np.zeros(3)
-        for plane, found in _labelled(mask):
+        for plane, found in labelled_voxels(mask):
             count += len(found)
             sums += [plane * len(found), *found.sum(0)]
         if not count:
             continue
         best, place = np.inf, (0, 0, 0)
-        for plane, found in _labelled(mask):
+        for plane, found in labelled_voxels(mask):
             distances = ((found - sums[1:] / count) ** 2).sum(1) + (plane - sums[0] / count) ** 2
             if len(found) and distances.min() < best:
                 best = distances.min()
@@ -103,8 +103,12 @@ def middle(masks: Mapping[str, Volume]) -> tuple[int, int, int]:
     return shape[0] // 2, shape[1] // 2, shape[2] // 2
 
 
-def _labelled(mask: Volume) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Yield the number of each plane, and the rows and columns of its labelled voxels, `[n, 2]`."""
+def labelled_voxels(mask: Volume) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Yield the number of each plane, and the rows and columns of its labelled voxels, `[n, 2]`.
+
+    Args:
+        mask: Classes `[D, H, W, 1]`, 0 for no label.
+    """
     for plane in range(mask.shape[0]):
         yield plane, np.argwhere(mask.read(plane, plane + 1)[0, ..., 0] > 0)
 

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from tfbig.results import slide_viewer
 from tfbig.results.slide_viewer import Pixels
-from tfbig.results.volume_figures import RANGE, upright
+from tfbig.results.volume_figures import RANGE, labelled_voxels, upright
 from tfbig.sources import Volume
 
 PLANES: Final = 48
@@ -73,8 +73,8 @@ def labelled(masks: Mapping[str, Volume]) -> tuple[int, int]:
         masks: Classes `[D, H, W, 1]`, 0 for no label.
     """
     count = next(iter(masks.values())).shape[0]
-    found = [n for n in range(count) if any((m.read(n, n + 1) > 0).any() for m in masks.values())]
-    return (found[0], found[-1] + 1) if found else (0, count)
+    found = [n for m in masks.values() for n, voxels in labelled_voxels(m) if len(voxels)]
+    return (min(found), max(found) + 1) if found else (0, count)
 
 
 def evenly_spaced(first: int, stop: int, most: int) -> list[int]:

@@ -375,13 +375,12 @@ def _shape_of(image: Any) -> tuple[int, ...]:
     Raises:
         TypeError: It is something else, such as a number or an array.
     """
-    is_array = hasattr(image, "shape")
-    if is_array or not isinstance(image, Sequence | tf.TensorShape) or isinstance(image, str):
-        found = f"an array; pass its shape, {tuple(image.shape)}" if is_array else repr(image)
-        raise TypeError(
-            f"plan(image=...): expected a shape such as (1, H, W, C), or an image from tfbig.open; received {found}."
-        )
-    return tuple(image)
+    if isinstance(image, Sequence | tf.TensorShape):
+        return tuple(image)
+    found = f"an array of shape {tuple(image.shape)}" if hasattr(image, "shape") else repr(image)
+    raise TypeError(
+        f"plan(image=...): expected a shape such as (1, H, W, C), or an image from tfbig.open; received {found}."
+    )
 
 
 def _replicas_on_machine(devices: Any) -> int:

@@ -129,7 +129,7 @@ def test_a_diverged_seed_is_left_out(
 
 
 def test_a_seed_without_checkpoints_is_refused_first(settings: TrainSettings) -> None:
-    """Those that have finished need none."""
+    """Seeds that have finished need no checkpoints."""
     with pytest.raises(SourceError, match="the disk is full"):
         run_series.run(Fake(raising(SourceError("the disk is full"), 1)), settings, THREE)
     seeds = [Path(settings.out or "") / f"seed-{seed}" for seed in range(2)]

@@ -61,7 +61,10 @@ class Format:
 
     @property
     def has_palette(self) -> bool:
-        """Whether colours are written. A file without a coordinate system has none: it would be read as a picture."""
+        """Whether the file holds the colours of its classes.
+
+        It does not without a coordinate system, because it would be read as a picture.
+        """
         return self.shape[2] == 1 and self.dtype == np.uint8 and self.grid.wkt is not None
 
 
