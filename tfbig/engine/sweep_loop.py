@@ -71,7 +71,7 @@ def forward(
         tiles, *_ = reader.read(step.geometry, i, strips.last)
         with tf.device(strips.device):
             owned = step.owned(step.values(tiles))
-            sums = step.merge(owned, sums[0]), step.write_pages(sums[1], owned)
+            sums = step.merge(owned, sums[0]), step.write_kept(sums[1], owned)
             written = {v: tf.cast(owned[v], s.dtype) for v, s in tensors.stores.items()}
         firsts = {v: step.geometry.along("own start", v) for v in sweep.writes}
         changes = [(s, written[v], *firsts[v]) for v, s in tensors.stores.items()]
@@ -86,9 +86,9 @@ def forward(
         return _merged(sweep, a[0], b[0]), a[1]  # no images stay on the device if there are several
 
     with placed(devices[0]):  # not copied there
-        start = (_initial_sums(graph, sweep, tensors), tensors.pages)
+        start = (_initial_sums(graph, sweep, tensors), tensors.kept)
     used = devices[:1] if tensors.sinks else devices  # a sink receives rows in their order
-    return _loop(total, graph, tensors, body, start, used, join)
+    return _loop(total, graph, sweep, tensors, body, start, used, join)
 
 
 def _initial_sums(graph: Graph, sweep: Sweep, tensors: SweepTensors) -> list[Structure]:
@@ -145,7 +145,7 @@ def backward(
         step = StripStep(graph, sweep, strips.tensors, reader.geometry(i))
         tiles, written, cotangents = reader.read(step.geometry, i, strips.last)
         with tf.device(strips.device):
-            images = {v: tiles[v] for v in (*tensors.stores, *tensors.pages)}
+            images = {v: tiles[v] for v in (*tensors.stores, *tensors.kept)}
             sources = (images, *sources_of(strips.tensors))
             with tf.GradientTape() as tape:
                 tape.watch(autodiff.floats(sources))
@@ -153,8 +153,8 @@ def backward(
             partials, pulled = step.pull(owned | written, sums[2] if options.fused else None)
             outputs, seeds = autodiff.sum_seeds(owned, [cotangents, *pulled])
             d_tiles, *d_others = autodiff.gradients(tape, outputs, seeds, sources)
-            pages = step.add_to_pages(sums[1], d_tiles, options.fresh)
-            sums = autodiff.add(sums[0], tuple(d_others)), pages, partials
+            kept = step.add_to_kept(sums[1], d_tiles, options.fresh)
+            sums = autodiff.add(sums[0], tuple(d_others)), kept, partials
             added = {v: tf.cast(d_tiles[v], s.dtype) for v, s in tensors.stores.items()}
         if sweep.axes > 1 or sweep.skips:
             firsts = {v: step.geometry.along("start", v) for v in tensors.stores}
@@ -174,11 +174,11 @@ def backward(
     with placed(devices[0]):  # not copied there
         zeros = tf.nest.map_structure(autodiff.zeros, sources_of(tensors))
         partials = _initial_sums(graph, sweep, tensors) if options.fused else []
-    first = zeros, tensors.pages, partials
-    done, (sums, pages, partials) = _loop(total, graph, tensors, body, first, devices, join)
+    first = zeros, tensors.kept, partials
+    done, (sums, kept, partials) = _loop(total, graph, sweep, tensors, body, first, devices, join)
     with placed(devices[0]):
         d_wholes, d_weights = preparation.pull(*sums)
-    return done, (d_wholes, d_weights, partials, pages)
+    return done, (d_wholes, d_weights, partials, kept)
 
 
 def _edges(step: StripStep, value: int, fresh: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -230,7 +230,7 @@ def fold(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices, ch
         changes = [(gradient, total_gradient, start)]
         return host_store.write(changes, before, tensors.label, i, total), ()
 
-    return _loop(total, graph, tensors, body, (), devices, lambda a, b: a)[0]
+    return _loop(total, graph, sweep, tensors, body, (), devices, lambda a, b: a)[0]
 
 
 def fold_tiles(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices) -> Any:
@@ -259,7 +259,7 @@ def fold_tiles(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devic
         is_pattern = step.geometry.is_pattern
         return host_store.write(changes, before, tensors.label, i, total, is_pattern), ()
 
-    return _loop(total, graph, tensors, body, (), devices, lambda a, b: a)[0]
+    return _loop(total, graph, sweep, tensors, body, (), devices, lambda a, b: a)[0]
 
 
 @dataclass(frozen=True)
@@ -283,6 +283,7 @@ Body = Callable[[_DeviceStrips, tf.Tensor, tf.Tensor, Structure], Structure]
 def _loop(
     count: tf.Tensor,
     graph: Graph,
+    sweep: Sweep,
     tensors: SweepTensors,
     body: Body,
     start: Structure,
@@ -297,6 +298,7 @@ def _loop(
     Args:
         count: Number of strips.
         graph: Graph of the sweep.
+        sweep: The sweep.
         tensors: Tensors of the sweep.
         body: `(device strips, strip index, changes of the previous strip, sums) -> (changes, sums)`.
         start: Sums to start with.
@@ -306,6 +308,10 @@ def _loop(
     Returns:
         `(done, sums)`.
     """
+    if sweep.single:
+        strips = _DeviceStrips(devices[0], _to_device(tensors, devices[0]), tf.constant(0))
+        done, sums = body(strips, strips.last, tensors.before, _copy_to(start, devices[0]))
+        return host_store.finish(done), sums
     ends = []
     for position, device in enumerate(devices):
         first, stop = _share(count, position, len(devices))

@@ -13,7 +13,7 @@ from tfbig.errors import BudgetError
 from tfbig.geometry.windows import Interval, Number, Size
 from tfbig.network.graph import Graph, Local
 from tfbig.plan.cost import operations_of, sweep_limit
-from tfbig.plan.plan import PAGE_ELEMENTS, SweepCost, layers_of
+from tfbig.plan.plan import SweepCost, layers_of
 from tfbig.plan.sweeps import Sweep
 from tfbig.units import format_bytes, itemsize
 
@@ -188,7 +188,7 @@ class Strips:
         if self.max_elements is None:
             if self._working_set(count, chosen) > self.allowed_bytes:
                 return False
-            limit = KERNEL_ELEMENTS - (2 * PAGE_ELEMENTS if self.keeps else 0)
+            limit = KERNEL_ELEMENTS
             # An element has at least one byte, so a small working set needs no count of elements.
             return self.allowed_bytes <= limit or self._most_elements(count, chosen) <= limit
         return count == sweep_limit(
