@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfbig.network.graph import AT_ONCE
+from tfbig.network.graph import AT_ONCE, IN_FLIGHT
 from tfbig.plan.activity import Visits
 from tfbig.plan.lifetimes import Moment, Timeline
 from tfbig.plan.limits import Limits, Projected
@@ -307,7 +307,8 @@ def _moved_bytes(plan: Plan) -> tuple[list[int], list[int]]:
 
 def _mapped_bytes(plan: Plan, moment: Moment) -> int:
     """Return the bytes of files in memory at a moment."""
-    share = min((AT_ONCE + 2) / plan.cost_of(moment).strips, 1)
+    at_once = AT_ONCE if plan.allowed.shared else IN_FLIGHT
+    share = min((at_once + 2) / plan.cost_of(moment).strips, 1)
     spilled = plan.layout.spilled.intersection(moment.touched)
     return ceil(share * sum(plan.image_bytes[s.value] for s in spilled))
 
