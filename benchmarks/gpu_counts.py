@@ -1,0 +1,320 @@
+"""Counts that decide how fast a step is on a GPU, found without one.
+
+    python benchmarks/gpu_counts.py executed plain|streamed SIDE [--device 1GB --policy mixed_bfloat16]
+    python benchmarks/gpu_counts.py copies SIDE [--device 8GB --policy mixed_float16]
+
+`executed` counts the operations that TensorFlow executes in a training step, by device. A second logical CPU, CPU:1,
+stands in for the GPU: the profiler names the operations, and the partitioned graphs say where each is placed. On a GPU,
+operations on the device become about as many kernels and copies, each of which the host starts. `copies` plans a step
+and counts the writes into images that are kept on the device (one for each strip that writes an image or adds to its
+gradient), distinct convolutions of the forward pass, for each of which cuDNN tries its kernels in the first step, and
+distinct shapes of strips. Plans are made for the speed of an H100. Each prints a JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[0] = str(ROOT)
+
+from benchmarks import profile, report
+
+H100 = {"operations": 8.86e13, "passes": 8.63e11, "copies": 9.7e9, "mapped": 2.1e9, "disk": 1.7e9}
+"""Speed that plans are made for, see `tfbig.plan.plan.Rates`."""
+
+ACCELERATOR = "CPU:1"
+"""Logical device that stands in for a GPU."""
+
+MOST_FREQUENT = 12
+"""Types of operations that are printed with their number."""
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    {"executed": executed, "copies": copies}[arguments.what](arguments)
+
+
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the arguments of the command line."""
+    from benchmarks.networks import NETWORKS
+
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parts = parser.add_subparsers(dest="what", required=True)
+    part = parts.add_parser("executed", help="operations of a step, by device")
+    part.add_argument("way", choices=["plain", "streamed"])
+    _add_step(part, device="1GB", policy="mixed_bfloat16", networks=list(NETWORKS))
+    part = parts.add_parser("copies", help="copies, convolutions and shapes of a plan")
+    _add_step(part, device="8GB", policy="mixed_float16", networks=list(NETWORKS))
+    return parser.parse_args(words)
+
+
+def _add_step(
+    parser: argparse.ArgumentParser, *, device: str, policy: str, networks: list[str]
+) -> None:
+    """Add the arguments that say which step is counted."""
+    parser.add_argument("side", type=int, help="rows and columns of the image")
+    parser.add_argument("--device", default=device, help="bytes for strips and kept images")
+    parser.add_argument("--network", default="resnet18", choices=networks)
+    parser.add_argument("--policy", default=policy, help="dtype policy of Keras")
+
+
+# ------------------------------------------------------------------------------------ executed
+
+
+def executed(arguments: argparse.Namespace) -> None:
+    """Print the number of operations that a training step executes on each device."""
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    import keras
+    import numpy as np
+    from tensorflow.python.eager import context
+
+    keras.config.set_dtype_policy(arguments.policy)
+    side, figures = arguments.side, {}
+    context.context().enable_graph_collection()
+    with tf.device(ACCELERATOR):
+        model = _model(arguments, host="8GB") if arguments.way == "streamed" else _plain(arguments)
+        if arguments.way == "streamed":
+            plan = model.plan((1, side, side, 3))
+            figures = {"device": arguments.device, "strips": plan.strips}
+            figures |= {"strips_of_all_sweeps": sum(cost.strips for cost in plan.costs)}
+            figures |= {"kept": len(plan.layout.kept)}
+        image = tf.constant(np.random.default_rng(0).random((1, side, side, 3), np.float32))
+
+        def step() -> float:
+            return float(model.train_on_batch(image, tf.ones((1, 1))))
+
+        step()
+        placed = _placed(context.context().export_run_metadata())
+        context.context().disable_graph_collection()
+        step()
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        for name, kind in _events(profile.record(step)):
+            if name in placed:  # the others are marks of the profiler
+                counts[placed[name]][kind] += 1
+    print(
+        report.line(
+            f"gpu counts executed {arguments.network}",
+            [side, side, 3],
+            way=arguments.way,
+            policy=arguments.policy,
+            **figures,
+            executed={device: sum(kinds.values()) for device, kinds in sorted(counts.items())},
+            most_frequent=dict(counts[ACCELERATOR].most_common(MOST_FREQUENT)),
+        )
+    )
+
+
+def _placed(metadata: Any) -> dict[str, str]:
+    """Return the device of each operation of the functions that were built while graphs were collected."""
+    graphs = [g for function in metadata.function_graphs for g in function.partition_graphs]
+    return {node.name: node.device.rpartition("device:")[2] for g in graphs for node in g.node}
+
+
+def _events(space: Any) -> Iterator[tuple[str, str]]:
+    """Yield the name and the type of each operation that was executed, and marks that look like these."""
+    for plane in space.planes:
+        for line in plane.lines:
+            for event in line.events:
+                text = plane.event_metadata[event.metadata_id].name.partition("#")[0]
+                name, colon, kind = text.rpartition(":")
+                is_operation = colon and "__inference" not in text
+                if is_operation and profile._is_operation(kind.strip()):
+                    yield name.strip(), kind.strip()
+
+
+# -------------------------------------------------------------------------------------- models
+
+
+def _plain(arguments: argparse.Namespace) -> Any:
+    """Return the network in plain Keras, without XLA, whose kernels are not operations."""
+    import keras
+
+    from benchmarks.networks import NETWORKS
+
+    model = NETWORKS[arguments.network]()
+    model.compile(keras.optimizers.AdamW(1e-5, 1e-4), "mse", jit_compile=False)
+    return model
+
+
+def _model(arguments: argparse.Namespace, host: str) -> Any:
+    """Return the network as it streams on the logical device, planned for the speed of an H100."""
+    import keras
+
+    import tfbig
+    from benchmarks.networks import NETWORKS
+    from tfbig.engine import machine_rates
+    from tfbig.plan.plan import Rates
+    from tfbig.streaming import program_cache
+
+    machine_rates.of = lambda *_: Rates(**H100)
+    program_cache.fills_matrices = lambda devices: False  # no kernel of a GPU does
+    budget = tfbig.Budget(device=arguments.device, host=host, disk=0)
+    network = NETWORKS[arguments.network]()
+    model = tfbig.stream(network, budget, devices=f"/{ACCELERATOR}", plain_if_small=False)
+    model.compile(keras.optimizers.AdamW(1e-5, 1e-4), "mse")
+    return model
+
+
+# -------------------------------------------------------------------------------------- copies
+
+
+def copies(arguments: argparse.Namespace) -> None:
+    """Print what a plan says of copies within the device and of shapes that cuDNN meets."""
+    import keras
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    keras.config.set_dtype_policy(arguments.policy)
+    side = arguments.side
+    step = planned(_model(arguments, host="100GB"), (1, side, side, 3))
+    print(
+        report.line(
+            f"gpu counts copies {arguments.network}",
+            [side, side, 3],
+            policy=arguments.policy,
+            device=arguments.device,
+            **counts_of(step),
+        )
+    )
+
+
+class PlannedStep(NamedTuple):
+    """A planned training step.
+
+    Args:
+        graph: Its graph, a `tfbig.network.graph.Graph`.
+        plan: Its plan, a `tfbig.plan.plan.Plan`.
+        extents: Size of each image.
+        sweeps: Sweeps of the forward pass, then those that are replayed.
+        tables: Geometry of the strips of each of them, see `tfbig.plan.sweeps.Sweep.tiles`.
+    """
+
+    graph: Any
+    plan: Any
+    extents: dict[int, Any]
+    sweeps: list[Any]
+    tables: list[Any]
+
+
+def planned(model: Any, shape: tuple[int, ...]) -> PlannedStep:
+    """Plan a training step of a streamed model.
+
+    Args:
+        model: The model, compiled.
+        shape: `[N, H, W, C]` of the image.
+    """
+    from tfbig.plan.planner import Planner
+
+    made: list[tuple[Planner, dict[int, Any]]] = []
+    plan_of = Planner.plan
+
+    def recorded(planner: Planner, batch: int, sizes: dict[int, Any], *others: Any) -> Any:
+        made.append((planner, sizes))
+        return plan_of(planner, batch, sizes, *others)
+
+    with patch.object(Planner, "plan", recorded):
+        plan = model.plan(shape)
+    planner, sizes = made[-1]
+    sweeps = [*plan.sweeps, *plan.layout.replays]
+    extents = planner.graph.extents(sizes)
+    return PlannedStep(planner.graph, plan, extents, sweeps, planner.tables(plan, sizes))
+
+
+def counts_of(step: PlannedStep) -> dict[str, int]:
+    """Return the counts of a planned step.
+
+    Args:
+        step: The step.
+
+    Returns:
+        `strips`, the most of a sweep; `sweeps`, with those that are replayed; `strips_of_all_sweeps`; `kept`, images
+        that stay on the device; `writes`, into these and their gradients; `strip_shapes`, distinct in each sweep;
+        `convolutions`, distinct ones of the forward pass, and `plain_convolutions`, the same of whole images.
+    """
+    streamed, whole = convolutions(step)
+    return {
+        "strips": step.plan.strips,
+        "sweeps": len(step.sweeps),
+        "strips_of_all_sweeps": sum(map(len, step.tables)),
+        "kept": len(step.plan.layout.kept),
+        "writes": writes(step.plan),
+        "strip_shapes": strip_shapes(step),
+        "convolutions": len(streamed),
+        "plain_convolutions": len(whole),
+    }
+
+
+def writes(plan: Any) -> int:
+    """Return how often strips of a step write into images that are kept on the device, or add to their gradients."""
+    replays = {sweep.index: sweep for sweep in plan.layout.replays}
+    count = 0
+    for moment in plan.timeline.moments:
+        sweep = (replays if moment.what == "replay" else plan.sweeps)[moment.sweep]
+        changed = sweep.writes if moment.what in ("forward", "replay") else sweep.reads
+        count += plan.cost_of(moment).strips * len(plan.layout.kept.intersection(changed))
+    return count
+
+
+def strip_shapes(step: PlannedStep) -> int:
+    """Return the number of strips that differ from all others of their sweep in the rows of an image or of padding."""
+    count = 0
+    for sweep, table in zip(step.sweeps, step.tables, strict=True):
+        shapes = [_inputs(sweep, line) for line in table]
+        outputs = [[_size(sweep, line, n.output) for n in sweep.locals] for line in table]
+        count += len({str(each) for each in zip(shapes, outputs, strict=True)})
+    return count
+
+
+def convolutions(step: PlannedStep) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
+    """Return the distinct convolutions of the strips of a step, and those of whole images."""
+    streamed, whole = set(), set()
+    values = step.graph.values
+    for sweep, table in zip(step.sweeps, step.tables, strict=True):
+        nodes = {n.output: n for n in sweep.locals if n.op.im2col}
+        for line in table:
+            for output, position, *rows in _inputs(sweep, line):
+                if output in nodes:
+                    node = nodes[output]
+                    source = node.inputs[position]
+                    height, *others = step.extents[source]
+                    windows = str(node.op.axes[position])
+                    channels = values[source].channels, values[output].channels
+                    streamed.add((*channels, windows, *others, *rows))
+                    whole.add((*channels, windows, *others, height))
+    return streamed, whole
+
+
+def _inputs(sweep: Any, line: Any) -> list[tuple[int, ...]]:
+    """Return output, position, rows, and rows of padding before and after, of each input of the layers of a strip."""
+    columns = sweep.columns
+    found = []
+    for node in sweep.locals:
+        for p in node.image_positions:
+            start, stop, before, after = (
+                int(line[columns[name, node.output, p]])
+                for name in ("start", "stop", "before", "after")
+            )
+            found.append((node.output, p, stop - start, before, after))
+    return found
+
+
+def _size(sweep: Any, line: Any, value: int) -> int:
+    """Return the rows of an image that a strip computes."""
+    return int(line[sweep.columns["stop", value]] - line[sweep.columns["start", value]])
+
+
+if __name__ == "__main__":
+    main()
