@@ -37,13 +37,17 @@ def test_host_in_message_is_enough() -> None:
     assert make_planner(graph, PLENTY, least).plan(2, sizes).projected.host <= least
 
 
-def test_device_in_message_is_that_of_the_largest_sweep() -> None:
+@pytest.mark.parametrize("gpu", [False, True])
+def test_device_in_message_is_that_of_the_largest_sweep(gpu: bool) -> None:
     graph = chain_graph()
     with pytest.raises(BudgetError, match="smallest tile needs") as refused:
-        make_planner(graph, 1).plan(1, squares(graph, 64))
+        make_planner(graph, 16, gpu=gpu).plan(1, squares(graph, 64))
+    need = refused.value.need_bytes
     with pytest.raises(BudgetError, match="smallest tile needs"):
-        make_planner(graph, refused.value.need_bytes - 1).plan(1, squares(graph, 64))
-    make_planner(graph, refused.value.need_bytes).plan(1, squares(graph, 64))
+        make_planner(graph, need - 1, gpu=gpu).plan(1, squares(graph, 64))
+    plan = make_planner(graph, need, gpu=gpu).plan(1, squares(graph, 64))
+    assert plan.projected.device <= need
+    assert ("for kernels)" in str(plan)) == gpu
 
 
 def test_layout_of_another_size_that_keeps_too_much() -> None:

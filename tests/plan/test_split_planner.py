@@ -61,9 +61,10 @@ def test_prediction_has_no_gradients() -> None:
     assert split.plan(2, squares(chain_graph(), 64)).whole_bytes == WHOLE_BYTES // 2
 
 
+@pytest.mark.parametrize("gpu", [False, True])
 @pytest.mark.parametrize("device", [1000, WHOLE_BYTES, WHOLE_BYTES + 1])
-def test_small_device_is_refused_with_one_that_suffices(device: int) -> None:
-    split, _ = planners(device)
+def test_small_device_is_refused_with_one_that_suffices(device: int, gpu: bool) -> None:
+    split, _ = planners(device, gpu=gpu)
     message = (
         r"'model' on 2 x 64 x 64: the whole tensors of 'c5' .* take 1\.6 MiB of the device, and the smallest tile of "
         r"the other layers .*, but .* are allowed\. Raise `device` to 1\.\d MiB, or use"
@@ -71,10 +72,10 @@ def test_small_device_is_refused_with_one_that_suffices(device: int) -> None:
     with pytest.raises(BudgetError, match=message) as refused:
         split.plan(2, squares(chain_graph(), 64))
     need = refused.value.need_bytes
-    enough, _ = planners(need)
+    enough, _ = planners(need, gpu=gpu)
     assert enough.plan(2, squares(chain_graph(), 64)).projected.device <= need
     with pytest.raises(BudgetError):
-        planners(need - 1)[0].plan(2, squares(chain_graph(), 64))
+        planners(need - 1, gpu=gpu)[0].plan(2, squares(chain_graph(), 64))
 
 
 def test_plans_of_other_sizes_leave_the_limits() -> None:

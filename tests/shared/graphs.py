@@ -17,7 +17,7 @@ from keras import layers
 from tfbig.geometry.windows import SAME, Resize, Transposed, Window
 from tfbig.network import keras_reader, losses
 from tfbig.network.graph import Graph, Reduce
-from tfbig.plan.limits import Limits
+from tfbig.plan.limits import Limits, workspace_of
 from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
 from tfbig.plan.prepared_graph import Options
@@ -273,7 +273,10 @@ def make_planner(
     firm: bool = True,
     shared: bool = False,
     kind: Callable[..., Planner] = Planner,
+    gpu: bool = False,
     **options: Any,
 ) -> Planner:
     """Return a planner of a graph; arguments are those of `Limits`, then those of `Options`."""
-    return kind(graph, Limits(device, host_bytes, disk_bytes, firm, shared), Options(**options))
+    workspace = workspace_of(device) if gpu else 0
+    limits = Limits(device, host_bytes, disk_bytes, firm, shared, workspace=workspace)
+    return kind(graph, limits, Options(**options))

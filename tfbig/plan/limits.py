@@ -4,6 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+WORKSPACE_SHARE = 16
+"""One part in so many of the bytes of a GPU is for the workspace of its kernels."""
+
+MOST_WORKSPACE = 2**30
+"""Most bytes of it."""
+
+
+def workspace_of(device: int) -> int:
+    """Return the bytes of a GPU that a kernel of a convolution may use besides its images.
+
+    Args:
+        device: Bytes that are allowed on the GPU.
+    """
+    return min(device // WORKSPACE_SHARE, MOST_WORKSPACE)
+
+
+def device_for(strips: int) -> int:
+    """Return the fewest bytes of a GPU that leave some for strips besides `workspace_of` them.
+
+    Args:
+        strips: Bytes for strips.
+    """
+    share = max(strips - 1, 0) // (WORKSPACE_SHARE - 1)
+    return strips + min(share, MOST_WORKSPACE)
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -17,6 +42,7 @@ class Limits:
         shared: Whether strips are in host memory too; `host` then limits all bytes of the model.
         reserved: Bytes of the host limit that layers use that do not stream; not part of `host`.
         plain: Most bytes of the plain model for which it runs instead of strips; 0 for never.
+        workspace: Part of `device` that a kernel may use besides its images.
     """
 
     device: int
@@ -26,6 +52,7 @@ class Limits:
     shared: bool = False
     reserved: int = 0
     plain: int = 0
+    workspace: int = 0
 
     def without(self, reserved: int) -> Limits:
         """Return the limits that remain if some bytes are reserved.
@@ -41,6 +68,14 @@ class Limits:
         if not self.shared or self.host is None:
             return limits
         return replace(limits, host=self.host - reserved, reserved=reserved)
+
+    def with_workspace(self, strips: int) -> int:
+        """Return the device limit under which strips of some bytes fit.
+
+        Args:
+            strips: Bytes of strips, and of whatever else is on the device.
+        """
+        return device_for(strips) if self.workspace else strips
 
 
 @dataclass(frozen=True)

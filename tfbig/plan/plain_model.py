@@ -45,7 +45,7 @@ def plan_of(problem: Problem) -> Plan | None:
     if not limits.plain:
         return None
     graph, options, batch = prepared.graph, prepared.options, problem.batch
-    used = peak_bytes(graph, batch, problem.extents, options.training)
+    used = peak_bytes(graph, batch, problem.extents, options.training) + limits.workspace
     if used > limits.plain:
         return None
     layout = layout_of(prepared)

@@ -355,6 +355,8 @@ def _totals(plan: Plan) -> list[str]:
     projected, allowed = plan.projected, plan.allowed
     disk = f", disk {format_bytes(projected.disk)}" if projected.disk else ""
     limit = f" of {format_bytes(allowed.device)}" if allowed.firm else ""
+    if allowed.workspace:
+        limit += f" ({format_bytes(allowed.workspace)} for kernels)"
     return [
         f"device {format_bytes(projected.device)}{limit}, host {format_bytes(projected.host)}{disk}, "
         f"other {format_bytes(projected.fixed)}, model {format_bytes(projected.model)}",

@@ -32,7 +32,7 @@ class Planner:
     def __init__(self, graph: Graph, limits: Limits, options: Options | None = None) -> None:
         self.graph = graph
         self.limits = limits
-        self.prepared = PreparedGraph(graph, options or Options(), limits.device)
+        self.prepared = PreparedGraph(graph, options or Options(), limits.device - limits.workspace)
         self._plans: dict[tuple[object, ...], Plan] = {}
 
     @property

@@ -203,6 +203,7 @@ def _strips(problem: Problem, sweep: Sweep, device_bytes: int) -> Strips:
         max_elements=options.max_elements,
         devices=options.devices,
         keeps=options.keeps,
+        workspace=problem.limits.workspace,
         im2col=options.im2col,
         training=options.training and not sweep.is_replay,
         with_gradient=prepared.with_gradient,

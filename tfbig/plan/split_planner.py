@@ -10,7 +10,7 @@ from tfbig.errors import BudgetError
 from tfbig.geometry.background import Background
 from tfbig.geometry.windows import Size
 from tfbig.network.graph import Graph
-from tfbig.plan.limits import Limits
+from tfbig.plan.limits import Limits, workspace_of
 from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
 from tfbig.plan.prepared_graph import Options
@@ -104,11 +104,14 @@ class SplitPlanner(Planner):
             whole: Bytes of the rest.
             shape: Batch and size of the images.
         """
-        need = whole + error.need_bytes
+        tile = error.need_bytes
+        if self.limits.workspace:
+            tile -= workspace_of(tile)
+        need = self.limits.with_workspace(whole + tile)
         return BudgetError(
             f"'{self.prepared.options.name}' on {' x '.join(map(str, shape))}: the whole tensors of "
             f"{self.split.layers} take {format_bytes(whole)} of the device, and the smallest tile of the other layers "
-            f"{format_bytes(error.need_bytes)}, but {format_bytes(self.limits.device)} are allowed. "
+            f"{format_bytes(tile)}, but {format_bytes(self.limits.device)} are allowed. "
             f"Raise `device` to {format_bytes(need)}, or use smaller images or a smaller batch.",
             need,
         )

@@ -13,6 +13,7 @@ from tfbig.errors import BudgetError
 from tfbig.geometry.windows import Interval, Number, Size
 from tfbig.network.graph import Graph, Local
 from tfbig.plan.cost import operations_of, sweep_limit
+from tfbig.plan.limits import device_for
 from tfbig.plan.plan import SweepCost, layers_of
 from tfbig.plan.sweeps import Sweep
 from tfbig.units import format_bytes, itemsize
@@ -47,6 +48,7 @@ class Strips:
             devices a strip that fits alone may be divided so that several strips run at once.
         im2col: As in `tfbig.plan.prepared_graph.Options`.
         name: Name of the model, for messages.
+        workspace: Bytes that a kernel may use besides its images.
         blocks: Number of parts that the columns, ... are cut into too; none for strips of whole rows.
         steps: For each observed image, the rows and columns that its parts begin at multiples of. Default: 1.
         tallest: For each number of strips that was tried, the most rows of each image; the same for all `blocks`.
@@ -66,6 +68,7 @@ class Strips:
     keeps: bool = False
     im2col: bool = False
     name: str = "model"
+    workspace: int = 0
     blocks: tuple[int, ...] = ()
     steps: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     tallest: dict[int, dict[int, int]] = field(default_factory=dict, compare=False)
@@ -212,6 +215,8 @@ class Strips:
         if not self.firm:
             return count
         least = self._working_set(count, range(count))
+        if self.workspace:  # a larger device has a larger one
+            least = device_for(least - self.workspace)
         need, part = format_bytes(least), "tile" if self.blocks else "strip"
         raise BudgetError(
             f"sweep {self.sweep.index} of '{self.name}' ({layers_of(self.sweep)}): the smallest {part} needs {need} "
@@ -229,7 +234,8 @@ class Strips:
         rows are read ahead, and temporaries of the kernels: four times the largest image in training and where a loss
         and metrics are computed, otherwise once. The loss of a wide output needs that much; other sweeps need less
         (measured by `tests/test_memory.py`), unless the gradients of a convolution need matrices. One accelerator
-        computes a single strip at a time; of the others it has what is read and written.
+        computes a single strip at a time; of the others it has what is read and written. The workspace of a kernel is
+        added.
         """
         sweep = self.sweep
         tiles = {v: n * self._row_bytes[v] for v, n in self._tallest(count, chosen).items()}
@@ -240,10 +246,11 @@ class Strips:
         one = sum(b * (2 if v in doubled else 1) for v, b in tiles.items()) + temporaries
         each = -(-count * prod(self.blocks) // self.devices)
         if self.keeps:
-            return one + (min(each, self.graph.in_flight(True)) - 1) * _waiting_bytes(self, tiles)
+            waiting = min(each, self.graph.in_flight(True)) - 1
+            return one + waiting * _waiting_bytes(self, tiles) + self.workspace
         if each > self.graph.at_once:  # otherwise no strip is left to read ahead
             one += sum(tiles[v] for v in self.graph.inputs if v in tiles)
-        return one * min(each, self.graph.at_once)
+        return one * min(each, self.graph.at_once) + self.workspace
 
     def _tallest(self, count: int, chosen: Sequence[int] | None = None) -> dict[int, int]:
         """Return the most rows of each image in one of the chosen strips."""

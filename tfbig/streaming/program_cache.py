@@ -15,13 +15,13 @@ from tfbig.errors import UnsupportedLayerError
 from tfbig.geometry.background import Background
 from tfbig.network import front_and_rest, keras_reader, objective, phase_layout
 from tfbig.network.graph import Graph
-from tfbig.plan.limits import Limits
+from tfbig.plan.limits import Limits, workspace_of
 from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
 from tfbig.plan.prepared_graph import Options
 from tfbig.plan.split_planner import SplitPlanner
 from tfbig.streaming import labels
-from tfbig.system import backend, keras_internals, replication, tensorflow_internals
+from tfbig.system import backend, cudnn, keras_internals, replication, tensorflow_internals
 from tfbig.system.budget import DEFAULT_STRIPS, HOST_SHARE, Budget
 from tfbig.units import ITEMSIZE
 
@@ -83,8 +83,11 @@ class Settings:
             shared: Whether strips are in host memory too.
         """
         strips, firm = self.strip_bytes
+        on_gpu = any(map(backend.is_gpu, self.devices))
+        workspace = cudnn.limit_workspace(workspace_of(strips)) if on_gpu else 0
         host, disk = (n // self.replicas for n in (self.budget.host_bytes, self.budget.disk_bytes))
-        return Limits(strips, host, disk, firm, shared, plain=self._plain_bytes(host))
+        plain = self._plain_bytes(host)
+        return Limits(strips, host, disk, firm, shared, plain=plain, workspace=workspace)
 
     def _plain_bytes(self, host: int) -> int:
         """Return the most bytes of the plain model for which it runs instead of strips; 0 for never."""
