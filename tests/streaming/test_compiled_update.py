@@ -15,7 +15,7 @@ from optimizer_loops import MAKERS, some_gradients
 
 import tfbig
 from tfbig.streaming import compiled_update, gradient_step
-from tfbig.system import backend
+from tfbig.system import backend, keras_internals
 from tfbig.training import single_process
 
 pytestmark = [
@@ -139,7 +139,7 @@ def test_when_nothing_is_compiled() -> None:
 def test_variables_on_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(k.SGD(0.1), True)
     gradients = gradients_of(model, some_gradients(1)[0])
-    monkeypatch.setattr(compiled_update.keras_internals, "tensors_of", lambda _: [Place(), Place()])
+    monkeypatch.setattr(keras_internals, "tensors_of", lambda _: [Place(), Place()])
     assert find(model, gradients) is None
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras import layers
 
 import tfbig
+from tfbig.engine.program import Program
 
 pytestmark = [pytest.mark.plain, pytest.mark.usefixtures("float64")]
 
@@ -137,6 +138,21 @@ def test_calls_and_gradients(graph: bool) -> None:
     for a, b in zip(tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True):
         np.testing.assert_array_equal(a, b)
     assert_equal(big, plain)
+
+
+@pytest.mark.parametrize("build", [classifier, segmenter])
+def test_no_step_streams(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even the forward pass of a model whose loss is computed for each pixel, of images of unknown size."""
+    big: Any = compiled(build, "mse", True)
+    x = images()
+    y = np.ones((2, 2) if build is classifier else (2, 40, 30, 1))
+    monkeypatch.setattr(Program, "run", None)
+    monkeypatch.setattr(Program, "forward", None)
+    big.fit(batches(x, y), verbose=0, shuffle=False)
+    big.evaluate(x, y, verbose=0)
+    big.predict(x, verbose=0)
+    big.compile("sgd", "mse", run_eagerly=True)
+    big.train_on_batch(x, y)
 
 
 def test_other_sizes_need_no_trace() -> None:

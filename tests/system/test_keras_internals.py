@@ -35,6 +35,7 @@ OF_KERAS = {
     *(f"keras.src.ops.{name}" for name in ("core", "math", "nn", "numpy")),
     "keras.src.random.seed_generator.GLOBAL_SEED_GENERATOR",
     "keras.src.random.seed_generator.global_seed_generator",
+    "keras.src.trainers.trainer.model_supports_jit",
 }
 
 OF_TENSORFLOW = {

@@ -36,28 +36,47 @@ def compiled(**options: Any) -> Model:
 
 
 @pytest.mark.parametrize(
-    ("options", "asked", "of_keras", "on_cpu", "on_gpu"),
+    ("options", "asked", "on_cpu", "on_gpu"),
     [
-        ({}, None, None, False, True),
-        ({"jit_compile": True}, True, None, True, True),
-        ({"jit_compile": False}, False, False, False, False),
-        ({"run_eagerly": True}, False, False, False, False),
+        ({}, None, False, True),
+        ({"jit_compile": True}, True, True, True),
+        ({"jit_compile": False}, False, False, False),
+        ({"run_eagerly": True}, False, False, False),
     ],
 )
 def test_what_compile_asks_for(
     options: dict[str, Any],
     asked: bool | None,
-    of_keras: bool | None,
     on_cpu: bool,
     on_gpu: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Keras is never told True, as it would compile strips."""
     model = compiled(**options)
-    assert (model.xla, model.jit_compile) == (asked, of_keras)
+    assert model.jit_compile is asked
     assert xla.wanted(model, CPU) is xla.wanted(model, None) is on_cpu
     monkeypatch.setattr(backend, "is_gpu", lambda device: True)
     assert xla.wanted(model, CPU) is on_gpu
+
+
+def test_choice_of_a_second_compile() -> None:
+    model = compiled(jit_compile=True)
+    model.compile("sgd", "mse")
+    assert model.jit_compile is None
+
+
+def test_keras_compiles_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may call Python, or stream an image from the host."""
+    model = compiled(jit_compile=True)
+    asked: list[Any] = []
+    make = tf.function
+    monkeypatch.setattr(
+        tf, "function", lambda f, **options: asked.append(options) or make(f, **options)
+    )
+    model.make_train_function()
+    model.make_predict_function()
+    assert asked
+    assert not any(options.get("jit_compile") for options in asked)
+    assert model.jit_compile
 
 
 def test_choice_of_a_model_of_keras() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 
 import tensorflow as tf
@@ -109,6 +109,10 @@ class LayoutChoice:
             yield
         finally:
             self._forced.layout = before
+
+    def plainly(self) -> AbstractContextManager[None]:
+        """Run the plain model wherever this planner would choose a layout in this context."""
+        return self.using(Layout(plain=True))
 
     @property
     def forced(self) -> Layout | None:

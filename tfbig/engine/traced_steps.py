@@ -71,14 +71,17 @@ class Traced:
 
     def ready(self, data: Any, specs: Any = None) -> Callable[[], Any]:
         """Trace one step on data if necessary, and return a function that runs it."""
+        return self.prepared(self.layout(tensors(data)), data, specs)
+
+    def prepared(self, layout: tuple[Any, ...], data: Any, specs: Any = None) -> Callable[[], Any]:
+        """Trace one step with a layout if necessary, and return a function that runs it on data."""
         flat, kinds, empty = self.flat(data, specs)
-        layout = self.layout(keras.tree.map_structure(_tensor, data))
         key = (*layout, repr(empty), *kinds)
         if key not in self._traced:
 
-            def run(*tensors: tf.Tensor) -> Any:
+            def run(*inputs: tf.Tensor) -> Any:
                 with self.using(*layout):
-                    return self.step(unflatten(empty, tensors))
+                    return self.step(unflatten(empty, inputs))
 
             function = tf.function(
                 run, input_signature=kinds, autograph=False, jit_compile=self.jit_compile
@@ -89,14 +92,14 @@ class Traced:
     def flat(self, data: Any, specs: Any = None) -> tuple[list[Any], list[tf.TensorSpec], Any]:
         """Return the tensors of data, the specs to trace them with, and their structure with None for missing data."""
         specs = keras.tree.map_structure(_spec, data if specs is None else specs)
-        data = keras.tree.map_structure(_tensor, data)
-        tensors = [t for t in keras.tree.flatten(data) if t is not None]
+        data = tensors(data)
+        flat = [t for t in keras.tree.flatten(data) if t is not None]
         kinds = [
             tf.TensorSpec(self.traced_shape(s.shape), s.dtype)
             for s in keras.tree.flatten(specs)
             if s is not None
         ]
-        return tensors, kinds, keras.tree.map_structure(lambda t: None if t is None else 0, data)
+        return flat, kinds, keras.tree.map_structure(lambda t: None if t is None else 0, data)
 
     def layout(self, data: Any) -> tuple[Any, ...]:
         """Return the key of the trace for data, in addition to the specs of its tensors."""
@@ -119,6 +122,7 @@ class Steps(Traced):
         find: Function from data to the program and the shapes of its input images.
         shape: Function from the shape of a tensor to the shape that a trace may know.
         steps: Most steps per call.
+        jit_compile: Whether XLA compiles the step.
     """
 
     def __init__(
@@ -127,14 +131,18 @@ class Steps(Traced):
         find: Find,
         shape: Callable[[tf.TensorShape], Sequence[int | None]],
         steps: int,
+        jit_compile: bool | None = None,
     ) -> None:
-        super().__init__(step, steps)
+        super().__init__(step, steps, jit_compile)
         self.find = find
         self.shape = shape
 
     def layout(self, data: Any) -> tuple[Program, Layout]:
         """Return the program and the layout for data."""
-        found = self.find(data)
+        return self.layout_of(self.find(data))
+
+    def layout_of(self, found: Found) -> tuple[Program, Layout]:
+        """Return the program that was found, and its layout."""
         return found.program, found.program.layouts.for_shapes(found.shapes, found.backgrounds)
 
     def using(self, *layout: Any) -> AbstractContextManager[Any]:
@@ -147,9 +155,14 @@ class Steps(Traced):
         return self.shape(shape)
 
 
-def unflatten(structure: Any, tensors: Sequence[tf.Tensor]) -> Any:
+def tensors(data: Any) -> Any:
+    """Return data with tensors in place of arrays, and None in place of missing data."""
+    return keras.tree.map_structure(_tensor, data)
+
+
+def unflatten(structure: Any, flat: Sequence[tf.Tensor]) -> Any:
     """Return data of the structure that `Traced.flat` returned."""
-    remaining = iter(tensors)
+    remaining = iter(flat)
     return keras.tree.map_structure(lambda t: None if t is None else next(remaining), structure)
 
 

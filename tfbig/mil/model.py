@@ -18,6 +18,7 @@ from tfbig.network.instances import Instances
 from tfbig.streaming import gradient_step
 from tfbig.streaming.model import StreamedModel
 from tfbig.streaming.program_cache import Compiled
+from tfbig.streaming.twin_model import TwinModel
 from tfbig.system import keras_internals, tf_errors
 from tfbig.system.budget import Budget
 
@@ -204,7 +205,7 @@ class MIL(StreamedModel):
 
     def _make_function(self, step_function: Any) -> Any:
         if self.mode == "published" and step_function == self.train_step:
-            return tf_errors.unwrapped(keras.Model._make_function(self, step_function))
+            return TwinModel._make_function(self, step_function)
         return super()._make_function(step_function)
 
     def traced(self, step_function: Any) -> traced_steps.Traced:

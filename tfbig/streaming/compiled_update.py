@@ -37,7 +37,7 @@ def find(model: keras.Model, gradients: Sequence[Any]) -> Callable[[], None] | N
     if not model.optimizer.built:
         with tf.init_scope():
             model.optimizer.build(model.trainable_variables)
-    device = _device(model)
+    device = keras_internals.device_of([*model.trainable_variables, *model.optimizer.variables])
     if device is None or not xla.wanted(model, device):
         return None
     trace = _traced(model, gradients, device)
@@ -47,13 +47,6 @@ def find(model: keras.Model, gradients: Sequence[Any]) -> Callable[[], None] | N
             trace(*present)
 
     return update
-
-
-def _device(model: keras.Model) -> str | None:
-    """Return the device of all variables that an update reads or changes; None if there are several."""
-    variables = [*model.trainable_variables, *model.optimizer.variables]
-    devices = {v.device for v in keras_internals.tensors_of(variables)}
-    return devices.pop() if len(devices) == 1 else None
 
 
 def _traced(model: keras.Model, gradients: Sequence[Any], device: str) -> Any:

@@ -78,6 +78,12 @@ class Labels:
             outputs: Structure of the outputs of the model.
         """
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        return keras.utils.pack_x_y_sample_weight(
+            x, *self.dense_pair(y, sample_weight, loss, outputs)
+        )
+
+    def dense_pair(self, y: Any, sample_weight: Any, loss: Any, outputs: Any) -> tuple[Any, Any]:
+        """Return targets and sample weights as tensors, see `dense_data`."""
         flat = flatten(y)
         if any(tf.as_dtype(t.dtype) == tf.string for t in flat):
             specs = map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), outputs)
@@ -87,7 +93,7 @@ class Labels:
             y = keras.tree.pack_sequence_as(y, dense)
         if sample_weight is not None:
             sample_weight = map_structure(lambda t: self.dense(t, 1), sample_weight)
-        return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
+        return y, sample_weight
 
     def _pixels(self, target: Any) -> tf.Tensor:
         """Add a channel axis to labels without one."""

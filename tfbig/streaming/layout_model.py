@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfbig.engine import traced_steps
 from tfbig.streaming.model_inputs import ModelInputs
+from tfbig.streaming.plain_steps import PlainSteps
 from tfbig.streaming.twin_model import TwinModel
 from tfbig.system import keras_internals, tf_errors
 
@@ -60,11 +61,12 @@ class LayoutModel(TwinModel):
             # Keras tells `predict` nothing of the data set, whose last batch may be smaller.
             return [None, *known(found)[1:]] if predicts else known(found)
 
-        return traced_steps.Steps(
+        return PlainSteps(
+            self,
             tf.autograph.experimental.do_not_convert(step_function),
             lambda data: self._found(data, step_function),
             shape,
-            self.steps_per_execution,
+            predicts,
         )
 
 

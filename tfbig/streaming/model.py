@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from math import prod
 from typing import Any
 
@@ -214,7 +215,8 @@ class StreamedModel(LayoutModel):
             return gradient_step.keras_gradients(self, _dense(self, data))
         step = _loss_step(self, data, training=True)
         if step.runs_plain:
-            return gradient_step.keras_gradients(self, _of_pixels(self, data))
+            with _plainly(self, step, training=True):
+                return gradient_step.keras_gradients(self, _of_pixels(self, data))
         if not self.trainable_variables:
             return [], _finish(self, step, step.forward())
         scale = self.optimizer.scale_loss(tf.constant(1.0 / gradient_step.replicas()))
@@ -236,7 +238,8 @@ class StreamedModel(LayoutModel):
             return super().test_step(_dense(self, data))
         step = _loss_step(self, data, training=False)
         if step.runs_plain:
-            return super().test_step(_of_pixels(self, data))
+            with _plainly(self, step, training=False):
+                return super().test_step(_of_pixels(self, data))
         return _finish(self, step, step.forward())
 
     def _with_labels(self, data: Any) -> Any:
@@ -407,6 +410,13 @@ def _loss_step(model: StreamedModel, data: Any, training: bool) -> LossStep:
     return loss_step.prepare(
         model._programs, model._inputs_reader, Compiled.by(model), data, training
     )
+
+
+def _plainly(model: StreamedModel, step: LossStep, training: bool) -> AbstractContextManager[None]:
+    """Return a context in which calls of the model on the inputs of a step run the plain model too."""
+    inputs = step.tensors[: len(step.shapes)]
+    program = model._programs.forward(training, inputs, Compiled.by(model))
+    return program.layouts.plainly()
 
 
 def _program_for(model: StreamedModel, data: Any, training: bool) -> traced_steps.Found:

@@ -170,6 +170,7 @@ class Programs:
         images_out: Whether every output of the streamed part is an image.
         bags: Whether its images are bags of instances.
         labels: Reader of its labels.
+        compiles_plain: False if XLA has failed on a step of the plain model since `compile`.
 
     Raises:
         UnsupportedLayerError: A layer has no rule, or needs the whole image at once.
@@ -192,6 +193,7 @@ class Programs:
         self.order: tuple[int, ...] | None = None
         self._built: dict[Any, Any] = {}
         self._owner: Any = None
+        self.compiles_plain = True
         graph = self.read(training=True)
         self.bags = bool(graph.instance_shapes)
         self.rank = graph.spatial + 2
@@ -321,7 +323,7 @@ class Programs:
         """Choose the axis to cut; drop all programs after a new `compile`: loss and layers may have changed."""
         self._turn(tensors)
         if compiled.loss is not self._owner:
-            self._owner, self._built = compiled.loss, {}
+            self._owner, self._built, self.compiles_plain = compiled.loss, {}, True
 
     def _cached(self, key: Any, build: Callable[[], Any]) -> Any:
         """Return the value built for a key; build it on the first call."""

@@ -23,6 +23,7 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope as in_st
 from keras.src.ops import core, math, nn, numpy
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.random.seed_generator import global_seed_generator as global_seed_generator
+from keras.src.trainers.trainer import model_supports_jit as supports_jit  # noqa: F401
 
 LORA: Final = ("lora_kernel_a", "lora_kernel_b")
 """Names of the variables of LoRA."""
@@ -46,6 +47,12 @@ def tensors_of(variables: Any) -> list[Any]:
 def local_tensors_of(variables: Any) -> list[Any]:
     """Return the `tf.Variable` of each Keras variable; under a strategy, that of each replica of this process."""
     return [part for v in tensors_of(variables) for part in getattr(v, "values", (v,))]
+
+
+def device_of(variables: Any) -> str | None:
+    """Return the device of variables; None if they are on several devices, or if there are none."""
+    devices = {variable.device for variable in tensors_of(variables)}
+    return devices.pop() if len(devices) == 1 else None
 
 
 def inner_layers(layer: Any) -> list[Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -12,25 +14,35 @@ from tfbig.system import backend, tensorflow_internals
 
 
 class Choice:
-    """Mixin, placed before the Keras class: Keras compiles no step of the model, and tfbig what it can.
+    """Mixin, placed before the Keras class: tfbig compiles what it can of the model, and Keras no step of it.
 
     Attributes:
-        xla: What `compile(jit_compile=)` has set: True, False, or None for `"auto"`.
+        jit_compile: What `compile(jit_compile=)` has set: True, False, or None for `"auto"`.
     """
 
-    xla: bool | None = None
-
-    @property
-    def jit_compile(self) -> bool | None:
-        """False if `compile(jit_compile=False)` turned XLA off, else None, so that Keras does not compile."""
-        return False if self.xla is False else None
-
-    @jit_compile.setter
-    def jit_compile(self, value: bool | None) -> None:
-        self.xla = value
+    jit_compile: bool | None = None
 
     def _resolve_auto_jit_compile(self) -> None:
         """Leave `compile(jit_compile="auto")` as it is; False would turn off XLA altogether."""
+
+    def _make_function(self, step_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        with self._without_xla():
+            return super()._make_function(step_function)  # type: ignore[misc]
+
+    def make_predict_function(self, force: bool = False) -> Any:
+        """Make the function that `predict` calls. Args: as in `keras.Model`."""
+        with self._without_xla():
+            return super().make_predict_function(force)  # type: ignore[misc]
+
+    @contextmanager
+    def _without_xla(self) -> Iterator[None]:
+        """Keep Keras from compiling functions that it makes in a `with` block: a step may call Python."""
+        asked = self.jit_compile
+        self.jit_compile = None if asked else asked
+        try:
+            yield
+        finally:
+            self.jit_compile = asked
 
 
 def wanted(model: Any, device: str | None) -> bool:
@@ -42,7 +54,7 @@ def wanted(model: Any, device: str | None) -> bool:
         model: The compiled model.
         device: Name of the device; None for the CPU.
     """
-    asked = model.xla if isinstance(model, Choice) else model.jit_compile
+    asked = model.jit_compile
     if asked is False or not (asked or backend.is_gpu(device)):
         return False
     return works(device or backend.HOST)
@@ -68,7 +80,7 @@ def _compiles(device: str) -> bool:
             return float(program(tf.constant(1.0))) == 2
         except tf.errors.OpError as error:
             warnings.warn(
-                f"XLA does not work on {device}, so nothing is compiled there: {first_line(error)} See "
+                f"XLA does not work on {device}, so nothing is compiled there: {first_line(error)}. See "
                 "https://github.com/tensorflow/tensorflow/issues/111958; compile(jit_compile=False) silences this.",
                 stacklevel=2,
             )
@@ -80,5 +92,5 @@ def _add_one(x: tf.Tensor) -> tf.Tensor:
 
 
 def first_line(error: tf.errors.OpError) -> str:
-    """Return the first line of the message of an error."""
-    return (error.message or type(error).__name__).strip().splitlines()[0]
+    """Return the first line of the message of an error, without a full stop."""
+    return (error.message or type(error).__name__).strip().splitlines()[0].rstrip(".")
