@@ -200,8 +200,8 @@ CASES = {
         )
         for network in ("resnet18", "resnet50")
         for side, ways in (
-            (4096, "plain streamed"),
-            (8192, "plain streamed"),
+            (4096, "plain plain-without-xla streamed"),
+            (8192, "plain plain-without-xla streamed"),
             (16384, "streamed"),
             (32768, "streamed"),
         )
