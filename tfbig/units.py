@@ -8,6 +8,10 @@ ITEMSIZE = {"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16"
 ITEMSIZE |= {"int32": 4, "float32": 4, "int64": 8, "float64": 8}
 
 
+WORD = 8
+"""Bytes of a word, of which rows of images on an accelerator consist."""
+
+
 def itemsize(dtype: str | None) -> int:
     """Return the bytes of one element of `dtype`; None is float32."""
     return ITEMSIZE[dtype or "float32"]

@@ -36,7 +36,16 @@ def measured() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def measured_slowly() -> dict[str, Any]:
     return run_parts(
-        *("one device", "second device", "three devices", "several", "shared", "kept", "background")
+        *(
+            "one device",
+            "second device",
+            "three devices",
+            "several",
+            "shared",
+            "kept",
+            "background",
+        ),
+        *("kept integers", "kept strips"),
     )
 
 
@@ -98,6 +107,27 @@ def test_images_kept_on_accelerator_do_not_pass_the_host(measured_slowly: dict[s
     kept = measured_slowly["kept"]
     assert kept["host bytes"] == 0
     assert kept["largest image"] == 4 * 64 * 64 * 3 < 4 * 64 * 64 * 8
+
+
+@pytest.mark.slow
+def test_strips_of_images_on_the_accelerator_are_bitwise_equal(
+    measured_slowly: dict[str, Any],
+) -> None:
+    for plain, strips, single in measured_slowly["kept integers"]:
+        assert strips == plain
+        assert single == plain
+
+
+@pytest.mark.slow
+def test_images_on_the_accelerator_are_exact(measured_slowly: dict[str, Any]) -> None:
+    """After two steps all weights and statistics equal those of the plain model, in one strip and in strips."""
+    cases = measured_slowly["kept strips"]
+    assert [case["single"] for case in cases] == [False, False, True]
+    for case in cases:
+        assert case["kept"] >= 5 and not case["host bytes"]
+        assert case["single"] == (case["strips"] == 1)
+        assert case["changed"]
+        assert case["error"] <= 1e-10
 
 
 @pytest.mark.slow

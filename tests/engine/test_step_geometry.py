@@ -13,7 +13,6 @@ from graphs import make_planner
 from tfbig.engine import step_geometry
 from tfbig.engine.step_geometry import KINDS
 from tfbig.network import keras_reader
-from tfbig.plan.plan import page_rows
 from tfbig.plan.planner import Planner
 
 
@@ -43,7 +42,7 @@ def geometry_of(planner: Planner, *shapes: tuple[int, ...]) -> dict[str, np.ndar
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_pages_of_every_image(keeps: bool) -> None:
+def test_shapes_of_images_on_the_device(keeps: bool) -> None:
     """There are none if no image is kept on the device."""
     planner = planner_of_addition()
     kept = frozenset(planner.prepared.straight.sweeps[0].writes) if keeps else frozenset()
@@ -52,19 +51,16 @@ def test_pages_of_every_image(keeps: bool) -> None:
     @tf.function
     def trace(*images: tf.Tensor) -> list[list[tf.Tensor]]:
         named = dict(zip(planner.graph.inputs, images, strict=True))
-        return [list(pages) for pages in step_geometry.trace(planner, ".", named, layout).pages]
+        return [list(each) for each in step_geometry.trace(planner, ".", named, layout).buffers]
 
-    pages = trace(tf.zeros((2, 10, 5, 1)), tf.zeros((2, 10, 5, 2)))
-    assert len(pages) == (len(planner.graph.values) if keeps else 0)
-    plan = planner.plan(2, dict.fromkeys(planner.graph.inputs, (10, 5)), layout)
-    for value, (shape, joined, rows, count) in enumerate(pages):
-        if not planner.graph.values[value].image:
-            continue
-        whole = [2, 10, 5, planner.graph.values[value].channels]
-        assert int(rows) == page_rows(whole, plan.strips) == 1
-        assert int(count) == 10
-        assert shape.numpy().tolist() == [2, 1, *whole[2:]]
-        assert joined.numpy().tolist() == [2, -1, *whole[2:]]
+    buffers = trace(tf.zeros((2, 10, 5, 1)), tf.zeros((2, 10, 5, 2)))
+    assert len(buffers) == (len(planner.graph.values) if keeps else 0)
+    for value, (shape, _, _, flat, rows, _) in zip(planner.graph.values, buffers, strict=False):
+        if value.image:
+            elements = 2 * 5 * value.channels
+            assert shape.numpy().tolist() == [10, -(-elements // 2)]
+            assert flat.numpy().tolist() == [-1, elements]
+            assert rows.numpy().tolist() == [-1, 2, 5, value.channels]
 
 
 def test_geometry_of_two_images() -> None:

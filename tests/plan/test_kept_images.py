@@ -12,8 +12,9 @@ from graphs import (
     squares,
 )
 
+from tfbig.errors import BudgetError
 from tfbig.plan import kept_images, placement
-from tfbig.plan.plan import PAGES, PAGES_OF_STRIP, Rates, page_rows, pages_of
+from tfbig.plan.plan import Rates
 from tfbig.plan.pricing import Pricing
 
 
@@ -37,7 +38,7 @@ def test_lower_strips_leave_room_for_kept_images() -> None:
 
 
 def test_kept_images_have_the_type_of_the_layers() -> None:
-    """They are not narrowed, and have room for an old version of a page for each strip."""
+    """They are not narrowed."""
     graph = deep_graph(2)
     planner = make_planner(graph, PLENTY, store="bfloat16", keeps=True)
     problem = planner._problem(1, squares(graph, 64), planner.limits)
@@ -46,38 +47,24 @@ def test_kept_images_have_the_type_of_the_layers() -> None:
     inner = {v for sweep in plan.sweeps for v in sweep.writes}.difference(graph.outputs)
     assert whole.layout.kept == inner
     for value in inner:
-        size = 2 * plan.image_bytes[value]
-        assert whole.image_bytes[value] == size + size * (plan.strips - 1) // pages_of(plan.strips)
+        assert whole.image_bytes[value] == 2 * plan.image_bytes[value]
 
 
-def test_pages_are_few_for_few_strips() -> None:
-    """There are as many for each strip, up to a limit, so that old versions are a small part of the image."""
+def test_layout_for_one_strip() -> None:
+    """It is for images that no sweep cuts: larger ones get another layout, smaller ones may use that one."""
     graph = deep_graph(2)
-    planner = make_planner(graph, PLENTY, keeps=True)
-    problem = planner._problem(1, squares(graph, 512), planner.limits)
-    plans = [Pricing(problem).price(planner.prepared.straight, n) for n in (PLENTY, 2**23, 2**19)]
-    assert [pages_of(plan.strips) for plan in plans] == [
-        1,
-        PAGES_OF_STRIP * plans[1].strips,
-        PAGES,
-    ]
-    assert plans[0].strips == 1 < plans[1].strips < PAGES // PAGES_OF_STRIP < plans[2].strips
-
-
-@pytest.mark.parametrize(
-    ("shape", "strips", "rows"),
-    [
-        ((1, 1000, 8, 8), 1, 1000),  # one strip, one page
-        ((1, 1000, 8, 8), 2, 32),  # 16 for each of few strips
-        ((1, 1000, 8, 8), 100, 4),  # 256 at most
-        ((1, 2**20, 2**10, 64), 2, 2**10),  # fewer rows where a page had too many elements
-        ((2, 2**20, 2**9, 64), 100, 2**10),
-        ((1, 2**20, 2**27, 64), 1, 2**20),
-        ((1, 100, 2**27, 64), 2, 1),
-    ],
-)
-def test_rows_of_a_page(shape: tuple[int, ...], strips: int, rows: int) -> None:
-    assert page_rows(shape, strips) == rows
+    planner = make_planner(graph, 2**23, keeps=True, name="deep")
+    small, large = (planner.plan(1, squares(graph, side)) for side in (32, 512))
+    assert small.strips == 1 < large.strips
+    assert small.layout.single and not large.layout.single
+    assert small.layout.in_one_strip(False).kept == small.layout.kept
+    assert not small.layout.in_one_strip(False).single
+    with pytest.raises(BudgetError, match=r"'deep': .* not cut into strips"):
+        planner.plan(1, squares(graph, 512), small.layout)
+    again = planner.plan(1, squares(graph, 32), large.layout)
+    assert again.layout == large.layout and again.strips == 1
+    copied = make_planner(graph, 2**23).plan(1, squares(graph, 32))
+    assert not copied.layout.single  # without an accelerator
 
 
 def test_device_bytes_are_the_most_of_strips_and_kept_images_at_a_moment() -> None:

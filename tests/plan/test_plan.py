@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import keras
 import pytest
@@ -48,7 +49,9 @@ def test_printed_plan() -> None:
     assert "\n".join(printed) == (FILES / "plan.txt").read_text().rstrip()
     assert plan.strips == 128
     assert plan.recompute_factor == 12_500_000_000 / 11_150_000_000
-    assert plan.mapped_bytes == -(-4 * 32 * 2**20 // 21)  # two strips, one before and one after
+    assert plan.mapped_bytes == -(-6 * 32 * 2**20 // 21)  # four strips, one before and one after
+    on_cpu = replace(plan, allowed=replace(plan.allowed, shared=True))
+    assert on_cpu.mapped_bytes == -(-4 * 32 * 2**20 // 21)  # two strips, one before and one after
     assert plan.peak_bytes == 2**22 + 320 * 2**20 + 2**27 + plan.mapped_bytes
 
 

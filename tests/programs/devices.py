@@ -207,6 +207,88 @@ def integer_step(device: str | list[str] | None) -> list[list[float]]:
     return [w.ravel().tolist() for w in big.get_weights()]
 
 
+def kept_strips() -> list[dict[str, Any]]:
+    """Return the errors of steps whose images stay on the second device, in one strip and in strips of a few rows.
+
+    The network leaves rows unread, adds to gradients from several sweeps, and its rows fill no whole number of words.
+    """
+    results = []
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    for rows, shape in ((7, (1, 61, 33, 3)), (1, (2, 50, 21, 3)), (None, (2, 61, 33, 3))):
+        plain = residual_network()
+        copied = keras.models.clone_model(plain)
+        copied.set_weights(plain.get_weights())
+        big = tfbig.stream(
+            copied, tfbig.Budget(device=2**30), rows, devices="/CPU:1", plain_if_small=False
+        )
+        image = np.random.default_rng(0).random(shape)
+        for model in (plain, big):
+            model.compile(keras.optimizers.SGD(0.1), "mse")
+            losses = [float(model.train_on_batch(image, np.ones((shape[0], 2)))) for _ in range(2)]
+        plan = big.plan(shape)
+        pairs = zip(plain.get_weights(), big.get_weights(), strict=True)
+        errors = [float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-3)) for a, b in pairs]
+        results.append(
+            {
+                "error": max(errors),
+                "kept": len(plan.layout.kept),
+                "host bytes": plan.projected.host,
+                "strips": plan.strips,
+                "single": plan.layout.single,
+                "changed": losses[1] != losses[0],
+            }
+        )
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+    return results
+
+
+def kept_integers(dtype: str, columns: int, channels: int) -> list[list[list[float]]]:
+    """Return the weights after a step of integers, of the plain model and with images on the second device.
+
+    Every number has few bits, so that sums are exact in any order.
+    """
+    keras.config.set_floatx(dtype)
+    keras.config.set_dtype_policy(dtype)
+    inputs = keras.Input((None, None, 1))
+    x = layers.MaxPooling2D(2)(layers.Conv2D(channels, 3, padding="same")(inputs))
+    x = layers.Multiply()([x, layers.GlobalAveragePooling2D(keepdims=True)(x)])
+    plain = keras.Model(inputs, layers.Conv2DTranspose(1, 2, strides=2)(x))
+    weights = [integers(w.shape, seed=n, top=1) for n, w in enumerate(plain.weights)]
+    shape = (1, 64, columns, 1)
+    image, label = integers(shape, top=1), integers(shape, seed=1, top=1)
+    results = []
+    for rows in (None, 3, 64):
+        plain.set_weights(weights)
+        model: Any = plain
+        if rows is not None:
+            budget = tfbig.Budget(device=2**30)
+            model = tfbig.stream(plain, budget, rows, devices="/CPU:1", plain_if_small=False)
+        model.compile(keras.optimizers.SGD(2.0**-4), "mse")
+        model.train_on_batch(image, label)
+        results.append([w.ravel().tolist() for w in plain.get_weights()])
+        if rows is not None:
+            plan = model.plan(shape)
+            assert plan.layout.kept and plan.layout.single == (plan.strips == 1) == (rows == 64)
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+    return results
+
+
+def residual_network() -> keras.Model:
+    """Return a network with a shortcut of every second pixel, and a convolution that leaves the last rows unread."""
+    inputs = x = keras.Input((None, None, 3))
+    x = layers.BatchNormalization()(layers.Conv2D(5, 3, padding="same")(x))
+    x = layers.MaxPooling2D(3, 2, padding="same")(layers.ReLU()(x))
+    y = layers.BatchNormalization()(layers.Conv2D(7, 3, 2, padding="same")(x))
+    y = layers.BatchNormalization()(layers.Conv2D(7, 3, padding="same")(layers.ReLU()(y)))
+    z = layers.BatchNormalization()(layers.Conv2D(7, 1, 2)(x))
+    x = layers.ReLU()(layers.Add()([y, z]))
+    x = layers.BatchNormalization()(layers.Conv2D(3, 2, 3)(x))
+    return keras.Model(inputs, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
+
+
 def read(folder: str) -> dict[str, Any]:
     """Return the sizes and devices of all tensors of all functions that ran."""
     types: dict[str, set[str]] = defaultdict(set)
@@ -275,6 +357,8 @@ PARTS: dict[str, Callable[[], Any]] = {
     "one device": lambda: integer_step(None),
     "second device": lambda: integer_step("/CPU:1"),
     "three devices": lambda: integer_step(["/CPU:1", "/CPU:2", "/CPU:3"]),
+    "kept integers": lambda: [kept_integers("float64", 64, 2), kept_integers("float32", 2, 1)],
+    "kept strips": kept_strips,
     "several": several,
     "background": background,
     "placement": placement,

@@ -92,11 +92,11 @@ class BackwardPass:
             tuple(p for p, slot in enumerate(canonical.slots) if slot in state.trained),
         )
         call = self.calls.call(sweep_loop.backward, canonical, tensors, options)
-        state.done, (d_wholes, d_weights, partials, pages) = call
+        state.done, (d_wholes, d_weights, partials, kept) = call
         stored = [v for v in targets if v not in state.layout.kept]
         added = host_store.after([state.d_images[v] for v in stored], state.done)
         state.d_images.update(zip(stored, added, strict=True))
-        state.d_images |= {canonical.ids[p]: image for p, image in pages.items()}
+        state.d_images |= {canonical.ids[p]: image for p, image in kept.items()}
         for v in sweep.writes:
             state.d_images.pop(v, None)
         with self.calls.on_accelerator():
@@ -119,8 +119,8 @@ class BackwardPass:
             axes: Number of axes that the sweep cuts its images along.
         """
         fresh = [v for v in values if v not in state.d_images]
-        pages = self.calls.pages(state, fresh)
-        state.d_images |= pages
+        kept = self.calls.kept(state, fresh)
+        state.d_images |= kept
         stored = [v for v in fresh if v not in state.d_images]
         state.d_images |= self.calls.allocate(state, "gradient", stored)
         if state.layout.skips:
@@ -128,7 +128,7 @@ class BackwardPass:
         if stored and (axes > 1 or len(self.calls.devices) > 1):  # rows are not complete in order
             zeros = host_store.zero([state.d_images[v] for v in stored], state.done)
             state.d_images |= dict(zip(stored, zeros, strict=True))
-            return list(pages)
+            return list(kept)
         return fresh
 
     def _fold(self, sweep: Sweep, state: StepState, label: str) -> Sweep:
@@ -263,7 +263,7 @@ def _add_gradients(
     """Add the gradients that a backward sweep reads and changes to its tensors."""
     named, d_images, kept = canonical.named, state.d_images, state.layout.kept
     tensors.stores = named({v: d_images[v] for v in targets if v not in kept})
-    tensors.pages = named({v: d_images[v] for v in targets if v in kept})
+    tensors.kept = named({v: d_images[v] for v in targets if v in kept})
     tensors.d_images = named({v: d_images[v] for v in sweep.writes if v in d_images})
     reduced = {n.output for n in sweep.reductions}
     tensors.d_wholes = named({v: d for v, d in state.d_wholes.items() if v in reduced})

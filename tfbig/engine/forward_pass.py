@@ -40,10 +40,10 @@ class ForwardPass:
         canonical, tensors = calls.tensors(sweep, state, label)
         tensors.channels = calls.channels(canonical, sweep, state)
         tensors.stores = canonical.named(stores)
-        tensors.pages = canonical.named(calls.pages(state, sweep.writes))
+        tensors.kept = canonical.named(calls.kept(state, sweep.writes))
         tensors.sinks = canonical.named({v: k for v, k in state.sinks.items() if v in sweep.writes})
-        state.done, (partials, pages) = calls.call(sweep_loop.forward, canonical, tensors)
+        state.done, (partials, kept) = calls.call(sweep_loop.forward, canonical, tensors)
         filled = host_store.after([stores[v] for v in stored], state.done)
         state.images |= dict(zip(stored, filled, strict=True))
-        state.images |= {canonical.ids[p]: image for p, image in pages.items()}
+        state.images |= {canonical.ids[p]: image for p, image in kept.items()}
         return partials

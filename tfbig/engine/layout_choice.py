@@ -139,4 +139,4 @@ class LayoutChoice:
         layout = self.planner.plan(batch or 1, sizes).layout
         if not batch and layout.plain:
             return self.planner.prepared.straight
-        return layout if batch else replace(layout, kept=frozenset())
+        return layout if batch else replace(layout.in_one_strip(False), kept=frozenset())

@@ -103,7 +103,7 @@ def placed(device: str | None) -> AbstractContextManager[Any]:
     return nullcontext() if device is None else tf.device(device)
 
 
-IMAGES = ("images", "stores", "written", "d_images")
+IMAGES = ("images", "stores", "kept", "written", "d_images")
 """Fields of `SweepTensors` that hold images."""
 
 CHANNEL_AXES = dict.fromkeys((*IMAGES, "wholes", "d_wholes"), 1) | {"weights": 2}

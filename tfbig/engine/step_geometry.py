@@ -10,14 +10,14 @@ import tensorflow as tf
 
 from tfbig.engine import backgrounds, read_ahead
 from tfbig.network.graph import Graph
-from tfbig.plan.plan import Plan, page_rows
+from tfbig.plan.plan import Plan
 from tfbig.plan.planner import Planner
 from tfbig.plan.sweeps import Layout, Sweep
-from tfbig.stores import file_pool
-from tfbig.stores.device_store import Pages
+from tfbig.stores import device_store, file_pool
+from tfbig.stores.device_store import Buffer
 from tfbig.stores.host_memory import MEMORY
 from tfbig.system import backend, callbacks
-from tfbig.units import counted
+from tfbig.units import counted, itemsize
 
 KINDS = ("image", "remat", "gradient")
 """Kinds of `tfbig.plan.sweeps.Store`."""
@@ -36,7 +36,7 @@ class StepGeometry:
             -1 lets the store choose.
         tables: Geometry of the strips or tiles of each sweep, by index; see `Sweep.tiles`.
         replays: Geometry of each replay.
-        pages: Pages of every image, if it is kept on the device; empty if none is.
+        buffers: Shapes of every image, if it is kept on the device; empty if none is.
         copies: For each sweep by index, how many patterns of background its observed images have, `[observed]` float64;
             empty if nothing is skipped.
         empty: An empty string tensor that is not a constant, see `label`.
@@ -49,7 +49,7 @@ class StepGeometry:
     places: tf.Tensor
     tables: tuple[tf.Tensor, ...]
     replays: Mapping[Sweep, tf.Tensor]
-    pages: tuple[Pages, ...]
+    buffers: tuple[Buffer, ...]
     copies: tuple[tf.Tensor, ...]
     empty: tf.Tensor
 
@@ -104,12 +104,10 @@ def trace(
         _prepare_space(plan, folder, devices)
         numbers = [_all_shapes(graph, sizes, int(shapes[0][0])), _places(graph, plan)]
         copies = [visits.copies() for visits in plan.visits[: len(skipping)]]
-        rows = [page_rows(shape, plan.strips) for shape in numbers[0].tolist()]
-        numbers.append(np.array(rows, np.int32))
         return [np.array(b"", object), *numbers, *planner.tables(plan, sizes), *copies]
 
-    kinds = [tf.string, tf.int64, tf.int64, tf.int32, *[tf.int32] * len(sweeps)]
-    empty, shapes, places, rows, *tables = callbacks.numpy_function(
+    kinds = [tf.string, tf.int64, tf.int64, *[tf.int32] * len(sweeps)]
+    empty, shapes, places, *tables = callbacks.numpy_function(
         compute,
         [
             tf.stack([_shape_of(t, axes) for t in images.values()]),
@@ -131,7 +129,7 @@ def trace(
         tf.ensure_shape(places, [len(KINDS), values]),
         tuple(tables[:count]),
         dict(zip(layout.replays, tables[count:], strict=True)),
-        _pages(narrow, tf.ensure_shape(rows, [values])) if layout.kept else (),
+        _buffers(graph, narrow) if layout.kept else (),
         tuple(copies),
         tf.ensure_shape(empty, []),
     )
@@ -164,16 +162,9 @@ def _prepare_space(plan: Plan, folder: str, devices: Sequence[str | None]) -> No
         file_pool.check(folder, plan.projected.disk)
 
 
-def _pages(shapes: tf.Tensor, rows: tf.Tensor) -> tuple[Pages, ...]:
-    """Return the pages of every image: `shapes` are `[values, axes]`, the rows of their pages `[values]`."""
-    column = rows[:, None]
-    columns = (
-        tf.concat([shapes[:, :1], column, shapes[:, 2:]], 1),
-        tf.concat([shapes[:, :1], -tf.ones_like(column), shapes[:, 2:]], 1),
-        rows,
-        -(-shapes[:, 1] // rows),
-    )
-    return tuple(Pages(*each) for each in zip(*map(tf.unstack, columns), strict=True))
+def _buffers(graph: Graph, shapes: tf.Tensor) -> tuple[Buffer, ...]:
+    """Return the shapes of every image on the device; `shapes` are `[values, axes]`."""
+    return device_store.buffers(shapes, [itemsize(value.dtype) for value in graph.values])
 
 
 def _all_shapes(graph: Graph, sizes: dict[int, tuple[int, ...]], batch: int) -> np.ndarray:

@@ -64,7 +64,7 @@ class StripReader:
         }
         for kind, images in (("written", tensors.written), ("gradient", tensors.d_images)):
             requests |= {(kind, v): (t, geometry.part(v, own=True)) for v, t in images.items()}
-        stored = [key for key, (image, _) in requests.items() if not device_store.is_list(image)]
+        stored = [key for key in requests if key[1] not in tensors.buffers]
         rows = host_store.read([requests[key] for key in stored], geometry.is_pattern)
         are_tiles = self.sweep.axes > 1 or self.sweep.skips
         send = self.staged if are_tiles else self.sent
@@ -72,11 +72,7 @@ class StripReader:
         with tf.device(self.device):
             for key, (image, part) in requests.items():
                 if key not in results:
-                    dtype = self.graph.values[key[1]].dtype
-                    pages = tensors.page_shapes[key[1]]
-                    results[key] = device_store.read(
-                        image, pages, dtype, *part[0], tensors.known_batch
-                    )
+                    results[key] = self._read_kept(key[1], image, part[0])
             shaped = {key: self._shaped(key[1], t) for key, t in results.items()}
             for kind, v in shaped:
                 if kind == "gradient" and geometry.is_pattern is not None:
@@ -93,6 +89,13 @@ class StripReader:
         }
         tiles |= {v: self.staged(t, self.device) for v, t in inputs.items()}
         return tiles, written, gradients
+
+    def _read_kept(self, value: int, image: tf.Tensor, rows: Interval) -> tf.Tensor:
+        """Return rows of an image on the device."""
+        if self.sweep.single:
+            return device_store.part(image, rows[0], rows[1] - rows[0])
+        buffer, dtype = self.tensors.buffers[value], self.graph.values[value].dtype
+        return device_store.read(image, buffer, dtype, *rows, self.tensors.known_batch)
 
     def _with_sums(
         self, is_pattern: tf.Tensor, value: int, rows: tf.Tensor, store: tf.Tensor

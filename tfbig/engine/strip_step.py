@@ -9,9 +9,10 @@ import tensorflow as tf
 
 from tfbig.engine.sweep_state import Interval, StripGeometry, Structure, SweepTensors
 from tfbig.network.graph import Graph, Node
-from tfbig.ops.kernels import Copies, InputRows, Strip, take
+from tfbig.ops.kernels import Copies, InputRows, Strip, pad, take
 from tfbig.plan.sweeps import Sweep
 from tfbig.stores import device_store
+from tfbig.system.backend import HOST
 
 
 class StripStep:
@@ -39,42 +40,48 @@ class StripStep:
         sizes = tf.unstack(tf.reshape(tensors.extents, [-1]), num=count * axes)
         self._sizes = [sizes[first : first + axes] for first in range(0, len(sizes), axes)]
 
-    def write_pages(
-        self, pages: dict[int, tf.Tensor], rows: dict[int, tf.Tensor]
+    def write_kept(
+        self, kept: dict[int, tf.Tensor], rows: dict[int, tf.Tensor]
     ) -> dict[int, tf.Tensor]:
         """Write the rows that the strip owns to images on the device, and return the changed images by value.
 
         Args:
-            pages: Images on the device, by value.
+            kept: Images on the device, by value.
             rows: The rows, by value.
         """
+        if self.sweep.single:
+            return {v: rows[v] for v in kept}
         written = {}
-        for v, image in pages.items():
+        for v, image in kept.items():
             ((start, stop),) = self.geometry.part(v, own=True)
-            shapes = self.tensors.page_shapes[v]
-            written[v] = device_store.write(image, shapes, start, stop, rows[v])
+            written[v] = device_store.write(image, self.tensors.buffers[v], start, stop, rows[v])
         return written
 
-    def add_to_pages(
-        self, pages: dict[int, tf.Tensor], rows: dict[int, tf.Tensor], fresh: frozenset[int]
+    def add_to_kept(
+        self, kept: dict[int, tf.Tensor], rows: dict[int, tf.Tensor], fresh: frozenset[int]
     ) -> dict[int, tf.Tensor]:
         """Add the rows that the strip reads to images on the device, and return the changed images by value.
 
         Args:
-            pages: Images on the device, by value.
+            kept: Images on the device, by value.
             rows: The rows, by value.
             fresh: Images to which only this sweep has added so far.
         """
-        added = {}
-        for v, image in pages.items():
-            ((start, stop),) = self.geometry.part(v)
-            where = self.tensors.page_shapes[v], start, stop
-            if v in fresh:
-                covered = self.geometry["covered", v]
-                added[v] = device_store.add_to_zeros(image, *where, covered, rows[v])
-            else:
-                added[v] = device_store.add(image, *where, rows[v])
-        return added
+        return {v: self._added(v, image, rows[v], v in fresh) for v, image in kept.items()}
+
+    def _added(self, value: int, image: tf.Tensor, rows: tf.Tensor, fresh: bool) -> tf.Tensor:
+        """Return an image on the device with the rows that the strip reads added."""
+        ((start, stop),) = self.geometry.part(value)
+        if self.sweep.single:
+            with tf.device(HOST):
+                around = start, self._sizes[value][0] - stop
+            whole = pad(rows, around, *[(0, 0)] * (rows.shape.rank - 3))
+            return whole if fresh else image + whole
+        buffer = self.tensors.buffers[value]
+        if not fresh:
+            return device_store.add(image, buffer, start, stop, rows)
+        covered, until = self.geometry["covered", value], self.geometry["until", value]
+        return device_store.add_first(image, buffer, (start, stop), covered, until, rows)
 
     def values(self, tiles: dict[int, tf.Tensor]) -> dict[int, Structure]:
         """Run the local nodes and return every image of the sweep on the strip, by value."""
@@ -123,8 +130,7 @@ class StripStep:
 
     def _cut(self, values: dict[int, tf.Tensor], value: int, part: list[Interval]) -> tf.Tensor:
         """Return a part of an image of the strip; a copy if the image is memory of a store."""
-        image = self.tensors.images.get(value)
-        is_store = image is not None and not device_store.is_list(image)
+        is_store = value in self.tensors.images and value not in self.tensors.buffers
         firsts = self.geometry.along("start", value)
         pairs = zip(part, firsts, strict=True)
         parts = [(start - first, stop - start) for (start, stop), first in pairs]

@@ -84,7 +84,7 @@ class SweepCalls:
             wholes=canonical.named(wholes),
             weights=[state.weights[w] for w in canonical.slots],
             copies=canonical.named(geometry.copies_of(sweep)),
-            page_shapes=canonical.named({v: geometry.pages[v] for v in kept}),
+            buffers=canonical.named({v: geometry.buffers[v] for v in kept}),
             known_batch=state.known_batch,
         )
 
@@ -154,7 +154,7 @@ class SweepCalls:
         folder = self.folder if spilled else None
         return host_store.NewStore(value, dtype, folder, sums=kind == "gradient")
 
-    def pages(self, state: StepState, values: Sequence[int]) -> dict[int, tf.Tensor]:
+    def kept(self, state: StepState, values: Sequence[int]) -> dict[int, tf.Tensor]:
         """Allocate images on the device, for those of `values` that stay there.
 
         Args:
@@ -162,14 +162,15 @@ class SweepCalls:
             values: Ids of images.
 
         Returns:
-            Images by value id.
+            Images by value id; if every sweep has one strip, numbers in place of the images that they will compute.
         """
         kept = [v for v in values if v in state.layout.kept]
+        # Without this order they would be allocated when the step begins.
+        shapes = host_store.after([state.geometry.buffers[v].shape for v in kept], state.done)
         with tf.device(self.devices[0]):
-            return {
-                v: device_store.allocate(state.geometry.pages[v], self.graph.values[v].dtype)
-                for v in kept
-            }
+            if state.layout.single:
+                return {v: tf.zeros([], self.graph.values[v].dtype) for v in kept}
+            return {v: device_store.allocate(s) for v, s in zip(kept, shapes, strict=True)}
 
 
 def _tiles(state: StepState, value: int, writer: Sweep | None) -> tf.Tensor:

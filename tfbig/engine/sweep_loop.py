@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -65,13 +65,13 @@ def forward(
     with placed(devices[0]):
         tensors = replace(tensors, prepared=sweep_preparation.prepare(sweep, tensors))
 
-    def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> Structure:
+    def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> _Strip:
         reader = StripReader(graph, sweep, strips.tensors, strips.device)
         step = StripStep(graph, sweep, strips.tensors, reader.geometry(i))
-        tiles, *_ = reader.read(step.geometry, i, strips.last)
+        tiles, *_ = strips.in_turn(reader.read(step.geometry, i, strips.last))
         with tf.device(strips.device):
             owned = step.owned(step.values(tiles))
-            sums = step.merge(owned, sums[0]), step.write_pages(sums[1], owned)
+            sums = step.merge(owned, sums[0]), step.write_kept(sums[1], owned)
             written = {v: tf.cast(owned[v], s.dtype) for v, s in tensors.stores.items()}
         firsts = {v: step.geometry.along("own start", v) for v in sweep.writes}
         changes = [(s, written[v], *firsts[v]) for v, s in tensors.stores.items()]
@@ -80,15 +80,16 @@ def forward(
                 key, firsts[v], owned[v], tensors.extents[v], before, step.geometry.is_pattern
             )
         is_pattern = step.geometry.is_pattern
-        return host_store.write(changes, before, tensors.label, i, total, is_pattern), sums
+        done = host_store.write(changes, before, tensors.label, i, total, is_pattern)
+        return _Strip(done, sums, [*owned.values()])
 
     def join(a: Structure, b: Structure) -> Structure:
         return _merged(sweep, a[0], b[0]), a[1]  # no images stay on the device if there are several
 
     with placed(devices[0]):  # not copied there
-        start = (_initial_sums(graph, sweep, tensors), tensors.pages)
+        start = (_initial_sums(graph, sweep, tensors), tensors.kept)
     used = devices[:1] if tensors.sinks else devices  # a sink receives rows in their order
-    return _loop(total, graph, tensors, body, start, used, join)
+    return _loop(total, graph, sweep, tensors, body, start, used, join)
 
 
 def _initial_sums(graph: Graph, sweep: Sweep, tensors: SweepTensors) -> list[Structure]:
@@ -140,12 +141,12 @@ def backward(
     tensors = replace(tensors, prepared=preparation.tensors)
     sources_of = preparation.sources_of
 
-    def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> Structure:
+    def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> _Strip:
         reader = StripReader(graph, sweep, strips.tensors, strips.device)
         step = StripStep(graph, sweep, strips.tensors, reader.geometry(i))
-        tiles, written, cotangents = reader.read(step.geometry, i, strips.last)
+        tiles, written, cotangents = strips.in_turn(reader.read(step.geometry, i, strips.last))
         with tf.device(strips.device):
-            images = {v: tiles[v] for v in (*tensors.stores, *tensors.pages)}
+            images = {v: tiles[v] for v in (*tensors.stores, *tensors.kept)}
             sources = (images, *sources_of(strips.tensors))
             with tf.GradientTape() as tape:
                 tape.watch(autodiff.floats(sources))
@@ -153,19 +154,22 @@ def backward(
             partials, pulled = step.pull(owned | written, sums[2] if options.fused else None)
             outputs, seeds = autodiff.sum_seeds(owned, [cotangents, *pulled])
             d_tiles, *d_others = autodiff.gradients(tape, outputs, seeds, sources)
-            pages = step.add_to_pages(sums[1], d_tiles, options.fresh)
-            sums = autodiff.add(sums[0], tuple(d_others)), pages, partials
+            kept = step.add_to_kept(sums[1], d_tiles, options.fresh)
+            sums = autodiff.add(sums[0], tuple(d_others)), kept, partials
             added = {v: tf.cast(d_tiles[v], s.dtype) for v, s in tensors.stores.items()}
         if sweep.axes > 1 or sweep.skips:
             firsts = {v: step.geometry.along("start", v) for v in tensors.stores}
             tiles = d_tiles if sweep.skips else added
             changes = [(s, tiles[v], *firsts[v]) for v, s in tensors.stores.items()]
             is_pattern = step.geometry.is_pattern
-            return host_store.add_tiles(changes, before, tensors.label, i, total, is_pattern), sums
-        changes = [
-            (s, added[v], *_edges(step, v, v in options.fresh)) for v, s in tensors.stores.items()
-        ]
-        return host_store.add(changes, before, tensors.label, i, total), sums
+            done = host_store.add_tiles(changes, before, tensors.label, i, total, is_pattern)
+        else:
+            changes = [
+                (s, added[v], *_edges(step, v, v in options.fresh))
+                for v, s in tensors.stores.items()
+            ]
+            done = host_store.add(changes, before, tensors.label, i, total)
+        return _Strip(done, sums, [*d_tiles.values(), *autodiff.floats(d_others)])
 
     def join(a: Structure, b: Structure) -> Structure:
         partials = _merged(sweep, a[2], b[2]) if options.fused else []
@@ -174,11 +178,11 @@ def backward(
     with placed(devices[0]):  # not copied there
         zeros = tf.nest.map_structure(autodiff.zeros, sources_of(tensors))
         partials = _initial_sums(graph, sweep, tensors) if options.fused else []
-    first = zeros, tensors.pages, partials
-    done, (sums, pages, partials) = _loop(total, graph, tensors, body, first, devices, join)
+    first = zeros, tensors.kept, partials
+    done, (sums, kept, partials) = _loop(total, graph, sweep, tensors, body, first, devices, join)
     with placed(devices[0]):
         d_wholes, d_weights = preparation.pull(*sums)
-    return done, (d_wholes, d_weights, partials, pages)
+    return done, (d_wholes, d_weights, partials, kept)
 
 
 def _edges(step: StripStep, value: int, fresh: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -212,10 +216,10 @@ def fold(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices, ch
     total = -(-rows // step)
     shape = [tensors.known_batch, *[None] * graph.spatial, graph.traced_channels(value)]
 
-    def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, _: Structure) -> Structure:
+    def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, _: Structure) -> _Strip:
         start, stop = i * step, tf.minimum((i + 1) * step, rows)
         stored = host_store.read([(image, [(start, stop)]), (gradient, [(start, stop)])])
-        stored = [StripReader.sent(t, strips.device) for t in stored]
+        stored = strips.in_turn([StripReader.sent(t, strips.device) for t in stored])
         with tf.device(strips.device):
             x, total_gradient = (
                 tf.cast(tf.ensure_shape(t, shape), graph.values[value].dtype) for t in stored
@@ -228,9 +232,10 @@ def fold(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices, ch
                 total_gradient += pulled
             total_gradient = tf.cast(total_gradient, gradient.dtype)
         changes = [(gradient, total_gradient, start)]
-        return host_store.write(changes, before, tensors.label, i, total), ()
+        done = host_store.write(changes, before, tensors.label, i, total)
+        return _Strip(done, (), [total_gradient])
 
-    return _loop(total, graph, tensors, body, (), devices, lambda a, b: a)[0]
+    return _loop(total, graph, sweep, tensors, body, (), devices, lambda a, b: a)[0]
 
 
 def fold_tiles(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devices) -> Any:
@@ -248,18 +253,19 @@ def fold_tiles(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devic
     ((value, gradient),) = tensors.d_images.items()
     total = tf.shape(tensors.table)[0]
 
-    def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, _: Structure) -> Structure:
+    def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, _: Structure) -> _Strip:
         reader = StripReader(graph, sweep, strips.tensors, strips.device)
         step = StripStep(graph, sweep, strips.tensors, reader.geometry(i))
-        _, images, gradients = reader.read(step.geometry, i, strips.last)
+        _, images, gradients = strips.in_turn(reader.read(step.geometry, i, strips.last))
         with tf.device(strips.device):
             _, pulled = step.pull(images, None)
             summed = tf.add_n([gradients[value], *(each[value] for each in pulled)])
         changes = [(gradient, summed, *step.geometry.along("own start", value))]
         is_pattern = step.geometry.is_pattern
-        return host_store.write(changes, before, tensors.label, i, total, is_pattern), ()
+        done = host_store.write(changes, before, tensors.label, i, total, is_pattern)
+        return _Strip(done, (), [summed])
 
-    return _loop(total, graph, tensors, body, (), devices, lambda a, b: a)[0]
+    return _loop(total, graph, sweep, tensors, body, (), devices, lambda a, b: a)[0]
 
 
 @dataclass(frozen=True)
@@ -270,35 +276,62 @@ class _DeviceStrips:
         device: The device; None leaves it to TensorFlow.
         tensors: Tensors of the sweep, with statistics and weights on this device.
         last: Index of the last strip of the device.
+        turn: Tensor that is computed when the previous strip has been; None if strips need not take turns.
     """
 
     device: str | None
     tensors: SweepTensors
     last: tf.Tensor
+    turn: tf.Tensor | None = None
+
+    def in_turn(self, tiles: Structure) -> Structure:
+        """Return tiles to compute with when it is the turn of the strip; they are on the device before."""
+        if self.turn is None:
+            return tiles
+        with tf.device(self.device), tf.control_dependencies([self.turn]):
+            return tf.nest.map_structure(tf.identity, tiles)
 
 
-Body = Callable[[_DeviceStrips, tf.Tensor, tf.Tensor, Structure], Structure]
+class _Strip(NamedTuple):
+    """What the body of a loop returns for a strip.
+
+    Args:
+        done: Computed when its changes of stores have been requested.
+        sums: Sums, and images on the device.
+        computed: Tensors that are computed last.
+    """
+
+    done: tf.Tensor
+    sums: Structure
+    computed: list[tf.Tensor]
+
+
+Body = Callable[[_DeviceStrips, tf.Tensor, tf.Tensor, Structure], _Strip]
+"""Function of the strips of a device, the index of a strip, the changes of the previous one, and sums."""
 
 
 def _loop(
     count: tf.Tensor,
     graph: Graph,
+    sweep: Sweep,
     tensors: SweepTensors,
     body: Body,
     start: Structure,
     devices: Devices,
     join: Callable[[Structure, Structure], Structure],
 ) -> Any:
-    """Run `body` over all strips, `graph.at_once` of them at a time on each device.
+    """Run `body` over all strips, several of them at a time on each device.
 
     Two strips at once fill the cores: one is read, written or in the tail of a convolution while the other computes
-    (ResNet-50: a tenth less time). Changes of stores are made in order.
+    (ResNet-50: a tenth less time). An accelerator computes one after the other, as its kernels run anyway, while others
+    are copied: a copy that is requested early waits for few kernels. Changes of stores are made in order.
 
     Args:
         count: Number of strips.
         graph: Graph of the sweep.
+        sweep: The sweep.
         tensors: Tensors of the sweep.
-        body: `(device strips, strip index, changes of the previous strip, sums) -> (changes, sums)`.
+        body: Function that computes a strip.
         start: Sums to start with.
         devices: Devices that compute the strips.
         join: Adds the sums of two devices.
@@ -306,11 +339,18 @@ def _loop(
     Returns:
         `(done, sums)`.
     """
+    if sweep.single:
+        strips = _DeviceStrips(devices[0], _to_device(tensors, devices[0]), tf.constant(0))
+        done, sums, _ = body(strips, strips.last, tensors.before, _copy_to(start, devices[0]))
+        return host_store.finish(done), sums
     ends = []
+    accelerated = len(devices) == 1 and devices[0] is not None
     for position, device in enumerate(devices):
         first, stop = _share(count, position, len(devices))
         strips = _DeviceStrips(device, _to_device(tensors, device), stop - 1)
-        ends.append(_loop_on_device(strips, first, stop, graph, body, _copy_to(start, device)))
+        run = _in_turns if accelerated else _at_once
+        at_once = graph.in_flight(accelerated)
+        ends.append(run(strips, first, at_once, body, _copy_to(start, device)))
     with tf.control_dependencies([done for done, _ in ends]):
         done = tf.identity(ends[0][0])
     return host_store.finish(done), reduce(join, [sums for _, sums in ends])
@@ -323,22 +363,40 @@ def _share(count: tf.Tensor, position: int, devices: int) -> tuple[tf.Tensor, tf
     return count * position // devices, count * (position + 1) // devices
 
 
-def _loop_on_device(
-    strips: _DeviceStrips,
-    first: tf.Tensor,
-    stop: tf.Tensor,
-    graph: Graph,
-    body: Body,
-    start: Structure,
+def _at_once(
+    strips: _DeviceStrips, first: tf.Tensor, at_once: int, body: Body, start: Structure
 ) -> tuple[tf.Tensor, Structure]:
-    """Run the loop over the strips of one device."""
+    """Run the loop over the strips of one device, which computes several at the same time."""
     state = (first, strips.tensors.before, start)
     _, done, sums = tf.while_loop(
-        lambda i, *_: i < stop,
-        lambda i, before, sums: (i + 1, *body(strips, i, before, sums)),
+        lambda i, *_: i <= strips.last,
+        lambda i, before, sums: (i + 1, *body(strips, i, before, sums)[:2]),
         state,
         shape_invariants=tf.nest.map_structure(lambda t: t.shape, state),
-        parallel_iterations=graph.at_once,
+        parallel_iterations=at_once,
+    )
+    return done, sums
+
+
+def _in_turns(
+    strips: _DeviceStrips, first: tf.Tensor, at_once: int, body: Body, start: Structure
+) -> tuple[tf.Tensor, Structure]:
+    """Run the loop over the strips of one device, which computes one and copies the others at the same time."""
+
+    def compute(i: tf.Tensor, before: tf.Tensor, turn: tf.Tensor, sums: Structure) -> Structure:
+        strip = body(replace(strips, turn=turn), i, before, sums)
+        with tf.device(strips.device), tf.control_dependencies(strip.computed):
+            return i + 1, strip.done, tf.identity(turn), strip.sums
+
+    with tf.device(strips.device):
+        turn = tf.zeros([])
+    state = (first, strips.tensors.before, turn, start)
+    _, done, _, sums = tf.while_loop(
+        lambda i, *_: i <= strips.last,
+        compute,
+        state,
+        shape_invariants=tf.nest.map_structure(lambda t: t.shape, state),
+        parallel_iterations=at_once,
     )
     return done, sums
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfbig.engine.step_geometry import StepGeometry
 from tfbig.network.graph import Node
 from tfbig.plan.sweeps import Layout, Sweep
-from tfbig.stores.device_store import Pages
+from tfbig.stores.device_store import Buffer
 
 Structure = Any
 
@@ -102,7 +102,7 @@ class SweepTensors:
         images: Images that the sweep reads.
         batch: N, int32 scalar.
         stores: Stores that the sweep changes.
-        pages: Images on the device (`tfbig.stores.device_store`) that the sweep changes.
+        kept: Images on the device that the sweep changes; of a sweep of one strip, nothing until it has changed them.
         wholes: Whole values that the sweep reads, and results of its reductions where they are known.
         weights: Weights of the sweep.
         channels: Number of channels of each observed image, int32 scalars, if a trace serves any numbers.
@@ -111,7 +111,7 @@ class SweepTensors:
         d_images: Gradients of the images that the sweep wrote.
         d_wholes: Gradients of the results of its reductions.
         copies: How many patterns of background each observed image has, float64 scalars; empty if nothing is skipped.
-        page_shapes: Pages of the images that are on the device.
+        buffers: Shapes of the images of the sweep that stay on the device (`tfbig.stores.device_store`).
         prepared: What nodes compute once for all strips (`Local.prepare`), by their output.
         known_batch: N if it is known while tracing; not a tensor.
     """
@@ -123,7 +123,7 @@ class SweepTensors:
     images: dict[int, tf.Tensor]
     batch: tf.Tensor
     stores: dict[int, tf.Tensor] = field(default_factory=dict)
-    pages: dict[int, tf.Tensor] = field(default_factory=dict)
+    kept: dict[int, tf.Tensor] = field(default_factory=dict)
     wholes: dict[int, Structure] = field(default_factory=dict)
     weights: list[tf.Tensor] = field(default_factory=list)
     channels: dict[int, tf.Tensor] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class SweepTensors:
     d_images: dict[int, tf.Tensor] = field(default_factory=dict)
     d_wholes: dict[int, Structure] = field(default_factory=dict)
     copies: dict[int, tf.Tensor] = field(default_factory=dict)
-    page_shapes: dict[int, Pages] = field(default_factory=dict)
+    buffers: dict[int, Buffer] = field(default_factory=dict)
     prepared: dict[int, Structure] = field(default_factory=dict)
     known_batch: int | None = None
 

@@ -22,6 +22,12 @@ from tfbig.geometry.windows import SAME, Axis
 AT_ONCE = 2
 """Number of image strips that are processed at the same time."""
 
+IN_FLIGHT = 4
+"""The same on an accelerator, which computes one of them.
+
+Tiles of the others are on their way to it, or results on their way to the host.
+"""
+
 Size = TypeVar("Size", bound=tuple[int, ...])
 """Rows, columns, ... of an image."""
 
@@ -252,6 +258,14 @@ class Graph:
     norm_slice: int | None = None
     xla: bool = True
     any_channels: bool = False
+
+    def in_flight(self, accelerator: bool) -> int:
+        """Return the number of strips that are read, computed or written at the same time.
+
+        Args:
+            accelerator: Whether one accelerator computes them.
+        """
+        return IN_FLIGHT if accelerator and self.at_once > 1 else self.at_once
 
     def to_graph_order(self, items: Sequence[Item]) -> tuple[Item, ...]:
         """Reorder items, one per spatial axis, from the order of the model to that of the graph."""

@@ -14,13 +14,13 @@ from tfbig.patchgd import patch_sampling, slice_encoder
 from tfbig.patchgd.latent_grid import FILLINGS, check_encoder, shaped, slice_size
 from tfbig.patchgd.patch_reader import PatchReader
 from tfbig.streaming import gradient_step
-from tfbig.system import backend, keras_internals, replication, tf_errors
+from tfbig.system import backend, keras_internals, replication, tf_errors, xla
 
 LARGE_BYTES = 2**30
 """Bytes from which a latent grid stays on the host if there is an accelerator."""
 
 
-class PatchModel(tf_errors.Unwrapped, patch_sampling.DrawCounter, keras.Model):
+class PatchModel(xla.Choice, tf_errors.Unwrapped, patch_sampling.DrawCounter, keras.Model):
     """Base class of models with an encoder of patches and further layers over their codes.
 
     Subclasses name these layers in `PARTS`, and their other arguments in `SETTINGS`.

@@ -55,6 +55,7 @@ class Canonical:
             (),
             axes=sweep.axes,
             skips=sweep.skips,
+            single=sweep.single,
         )
         values = [(v.image, self.graph.traced_channels(v.id), v.dtype) for v in self.graph.values]
         links = [
@@ -70,6 +71,7 @@ class Canonical:
                 self.graph.inputs,
                 sweep.axes,
                 sweep.skips,
+                sweep.single,
                 graph.spatial,
                 graph.at_once,
             )

@@ -8,7 +8,7 @@ from math import prod
 from tfbig.geometry.windows import Size
 from tfbig.network.graph import Graph, Local, Whole
 from tfbig.plan.sweeps import Sweep
-from tfbig.units import itemsize
+from tfbig.units import WORD, itemsize
 
 
 def sweep_limit(
@@ -46,6 +46,20 @@ def bytes_of(
     """
     image = graph.values[value]
     return batch * prod(extents[value]) * image.channels * itemsize(dtype or image.dtype)
+
+
+def kept_bytes(graph: Graph, value: int, batch: int, extents: Mapping[int, Size]) -> int:
+    """Return the bytes of a whole image on an accelerator, whose rows are padded (`tfbig.stores.device_store`).
+
+    Args:
+        graph: The graph of the image.
+        value: The image.
+        batch: Number of images in a batch.
+        extents: Size of every image.
+    """
+    image, (rows, *rest) = graph.values[value], extents[value]
+    row_bytes = batch * prod(rest) * image.channels * itemsize(image.dtype)
+    return rows * -(-row_bytes // WORD) * WORD
 
 
 def operations_of(

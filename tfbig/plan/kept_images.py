@@ -9,16 +9,15 @@ from dataclasses import replace
 import numpy as np
 
 from tfbig.plan import lifetimes, placement
-from tfbig.plan.plan import Plan, pages_of
+from tfbig.plan.plan import Plan
 from tfbig.plan.prepared_graph import PreparedGraph
-from tfbig.units import itemsize
 
 
 def keep(prepared: PreparedGraph, plan: Plan, kept: frozenset[int]) -> Plan:
     """Return a plan without kept images, changed to keep some on the device.
 
-    Kept images have the element type of the layers. They consist of pages; each strip but the last may hold an
-    old version of one page. Images that are cut into tiles are not kept, because pages are read by rows.
+    Kept images have the element type of the layers. Images that are cut into tiles are not kept, because images on the
+    device are read by rows.
 
     Args:
         prepared: The graph of the plan.
@@ -36,11 +35,8 @@ def keep(prepared: PreparedGraph, plan: Plan, kept: frozenset[int]) -> Plan:
     }
     if not kept:
         return plan
-    layout, sizes = replace(plan.layout, kept=kept), dict(plan.image_bytes)
-    for v in kept:
-        wide = itemsize(prepared.graph.values[v].dtype)
-        size = sizes[v] // itemsize(prepared.stored_dtype(v)) * wide
-        sizes[v] = size + size * (plan.strips - 1) // pages_of(plan.strips)
+    layout = replace(plan.layout, kept=kept)
+    sizes = {**plan.image_bytes, **{v: plan.kept_bytes[v] for v in kept}}
     training = prepared.options.training
     line = lifetimes.timeline(prepared.graph, layout, training, prepared.fused)
     plan = replace(plan, layout=layout, timeline=line, image_bytes=sizes)

@@ -143,7 +143,10 @@ def _spill(plan: Plan, most: float) -> Plan | None:
             return trial
         if limit <= 0 or trial.projected.disk > plan.allowed.disk:
             return None
-        limit -= trial.projected.host - room(trial)
+        excess = trial.projected.host - room(trial)
+        limit = max(
+            min(limit, trial.projected.host) - excess, 0
+        )  # fewer bytes than before; at last none
     return None
 
 

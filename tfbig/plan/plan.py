@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import ceil, prod
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
 
-from tfbig.network.graph import AT_ONCE
+from tfbig.network.graph import AT_ONCE, IN_FLIGHT
 from tfbig.plan.activity import Visits
 from tfbig.plan.lifetimes import Moment, Timeline
 from tfbig.plan.limits import Limits, Projected
 from tfbig.plan.sweeps import Layout, Store, Sweep
 from tfbig.units import format_bytes
-
-PAGES = 256
-"""Most pages of an image that is kept on the device (`tfbig.stores.device_store`), unless they are too large.
-
-A strip shares its first and last page with other strips. It holds the versions of these pages from before the others
-changed them, until all pages of the strip are freed.
-"""
-
-PAGES_OF_STRIP = 16
-"""Pages of an image for each of a few strips: each page is a copy, however small it is."""
-
-PAGE_ELEMENTS = 2**26
-"""Most elements of such a page if it has more than one row; a strip with two of them is not too large for kernels."""
 
 START_SECONDS = 1e-4
 """Seconds to start the kernels of a layer on a strip, however small.
@@ -134,6 +121,7 @@ class Plan:
         visits: Tiles that each sweep computes, then each replay; empty if no background is skipped.
         everywhere: Layers whose results differ from pixel to pixel of the background: what depends on them is computed
             everywhere.
+        kept_bytes: Bytes of each image if it is kept on the device.
 
     Example:
         >>> image = keras.Input((None, None, 3))
@@ -161,6 +149,7 @@ class Plan:
     replicas: int = 1
     visits: tuple[Visits, ...] = ()
     everywhere: tuple[str, ...] = ()
+    kept_bytes: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def active(self) -> float:
@@ -318,7 +307,8 @@ def _moved_bytes(plan: Plan) -> tuple[list[int], list[int]]:
 
 def _mapped_bytes(plan: Plan, moment: Moment) -> int:
     """Return the bytes of files in memory at a moment."""
-    share = min((AT_ONCE + 2) / plan.cost_of(moment).strips, 1)
+    at_once = AT_ONCE if plan.allowed.shared else IN_FLIGHT
+    share = min((at_once + 2) / plan.cost_of(moment).strips, 1)
     spilled = plan.layout.spilled.intersection(moment.touched)
     return ceil(share * sum(plan.image_bytes[s.value] for s in spilled))
 
@@ -418,28 +408,6 @@ def _row(*words: str) -> str:
     return " ".join(
         f"{word:<{-width}}" if width < 0 else f"{word:>{width}}" for word, width in cells
     )
-
-
-def pages_of(strips: int) -> int:
-    """Return the pages of each image that is kept on the device, unless they are too large; one for one strip.
-
-    Args:
-        strips: Largest number of strips of a sweep.
-    """
-    return 1 if strips == 1 else min(PAGES, PAGES_OF_STRIP * strips)
-
-
-def page_rows(shape: Sequence[int], strips: int) -> int:
-    """Return the rows of each page of an image that is kept on the device.
-
-    Args:
-        shape: Shape `(N, H, ..., C)` of the image.
-        strips: Largest number of strips of a sweep.
-    """
-    batch, height, *others = shape
-    pages = pages_of(strips)
-    most = height if pages == 1 else PAGE_ELEMENTS // max(batch * prod(others), 1)
-    return max(min(-(-height // pages), most), 1)
 
 
 def layers_of(sweep: Sweep, width: int = 30) -> str:

@@ -11,6 +11,7 @@ from tfbig.geometry.background import Background
 from tfbig.geometry.windows import Size
 from tfbig.plan import active_strips, lifetimes, tile_search
 from tfbig.plan.activity import Activity
+from tfbig.plan.cost import kept_bytes
 from tfbig.plan.fixed_bytes import freed_bytes, replay_bytes
 from tfbig.plan.limits import Limits, Projected
 from tfbig.plan.plan import Plan, SweepCost
@@ -58,6 +59,12 @@ class Problem:
     def image_bytes(self) -> dict[int, int]:
         """Bytes of every image in its store."""
         return self.prepared.image_bytes(self.batch, self.extents)
+
+    @cached_property
+    def kept_bytes(self) -> dict[int, int]:
+        """Bytes of every image if it is kept on the device."""
+        graph = self.prepared.graph
+        return {v: kept_bytes(graph, v, self.batch, self.extents) for v in self.extents}
 
     @cached_property
     def fixed_bytes(self) -> int:
@@ -115,6 +122,7 @@ class Pricing:
             replay_costs=replay_costs,
             timeline=timeline,
             image_bytes=self._image_bytes((*sweeps, *replays), (*costs, *replay_costs)),
+            kept_bytes=problem.kept_bytes,
             places={},
             allowed=problem.limits,
             projected=Projected(device, 0, 0, fixed, options.model_bytes),

@@ -87,8 +87,15 @@ def _everywhere(problem: Problem) -> Plan:
         straight = pricing.price(prepared.straight, problem.limits.device)
     except BudgetError as error:
         raise refusals.device(pricing, error) from None
-    search = _on_accelerator if prepared.options.keeps else _on_host
-    return search(pricing, straight)
+    if not prepared.options.keeps:
+        return _on_host(pricing, straight)
+    plan = _on_accelerator(pricing, straight)
+    return replace(plan, layout=plan.layout.in_one_strip()) if _has_one_strip(plan) else plan
+
+
+def _has_one_strip(plan: Plan) -> bool:
+    """Return whether no sweep or replay of a plan cuts its images."""
+    return all(prod(cost.counts) == 1 for cost in (*plan.costs, *plan.replay_costs))
 
 
 def _skipping(problem: Problem, activity: Activity) -> Plan | None:
@@ -129,6 +136,10 @@ def with_layout(problem: Problem, layout: Layout) -> Plan:
         return _with_plain_layout(problem)
     prepared, plans = problem.prepared, []
     for bare in _heights(Pricing(problem, chooses_axes=False), layout):
+        if layout.single and not _has_one_strip(bare):
+            raise BudgetError(
+                f"'{prepared.options.name}': the layout is for images that are not cut into strips."
+            )
         plans.append(kept_images.keep(prepared, bare, layout.kept))
         if not layout.kept or plans[-1].projected.device <= problem.limits.device:
             break

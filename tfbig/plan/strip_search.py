@@ -13,7 +13,7 @@ from tfbig.errors import BudgetError
 from tfbig.geometry.windows import Interval, Number, Size
 from tfbig.network.graph import Graph, Local
 from tfbig.plan.cost import operations_of, sweep_limit
-from tfbig.plan.plan import PAGE_ELEMENTS, SweepCost, layers_of
+from tfbig.plan.plan import SweepCost, layers_of
 from tfbig.plan.sweeps import Sweep
 from tfbig.units import format_bytes, itemsize
 
@@ -188,7 +188,7 @@ class Strips:
         if self.max_elements is None:
             if self._working_set(count, chosen) > self.allowed_bytes:
                 return False
-            limit = KERNEL_ELEMENTS - (2 * PAGE_ELEMENTS if self.keeps else 0)
+            limit = KERNEL_ELEMENTS
             # An element has at least one byte, so a small working set needs no count of elements.
             return self.allowed_bytes <= limit or self._most_elements(count, chosen) <= limit
         return count == sweep_limit(
@@ -228,7 +228,8 @@ class Strips:
         Counted are the images of a strip, their gradients in training, inputs of the graph twice because the next
         rows are read ahead, and temporaries of the kernels: four times the largest image in training and where a loss
         and metrics are computed, otherwise once. The loss of a wide output needs that much; other sweeps need less
-        (measured by `tests/test_memory.py`), unless the gradients of a convolution need matrices.
+        (measured by `tests/test_memory.py`), unless the gradients of a convolution need matrices. One accelerator
+        computes a single strip at a time; of the others it has what is read and written.
         """
         sweep = self.sweep
         tiles = {v: n * self._row_bytes[v] for v, n in self._tallest(count, chosen).items()}
@@ -238,6 +239,8 @@ class Strips:
         doubled = self.with_gradient if self.training else ()
         one = sum(b * (2 if v in doubled else 1) for v, b in tiles.items()) + temporaries
         each = -(-count * prod(self.blocks) // self.devices)
+        if self.keeps:
+            return one + (min(each, self.graph.in_flight(True)) - 1) * _waiting_bytes(self, tiles)
         if each > self.graph.at_once:  # otherwise no strip is left to read ahead
             one += sum(tiles[v] for v in self.graph.inputs if v in tiles)
         return one * min(each, self.graph.at_once)
@@ -269,6 +272,18 @@ class Strips:
                 f"at most {KERNEL_ELEMENTS}. Use strips of fewer rows, narrower images (now {self.extents[value][1:]} "
                 f"after the rows) or a smaller batch (now {self.batch})."
             )
+
+
+def _waiting_bytes(strips: Strips, tiles: Mapping[int, int]) -> int:
+    """Return the bytes on an accelerator of a strip that waits for its turn, or for its results to be copied.
+
+    Args:
+        strips: The division.
+        tiles: Bytes of each image of a strip.
+    """
+    sweep = strips.sweep
+    gradients = strips.with_gradient.intersection(sweep.writes) if strips.training else ()
+    return sum(tiles[v] for v in (*sweep.reads, *sweep.writes, *gradients))
 
 
 def _matrix_bytes(strips: Strips, tiles: Mapping[int, int]) -> int:

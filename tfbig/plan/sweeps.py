@@ -53,6 +53,7 @@ class Sweep:
             backward pass itself.
         axes: Number of spatial axes that images are cut along: 1 for strips of whole rows, 2 for tiles.
         skips: Whether the sweep skips tiles of background, and computes one pixel of it instead.
+        single: Whether there is one strip, whatever the size of the image.
     """
 
     index: int
@@ -64,6 +65,7 @@ class Sweep:
     is_replay: bool = False
     axes: int = 1
     skips: bool = False
+    single: bool = False
 
     def without(self, nodes: Sequence[Node]) -> Sweep:
         """Return the sweep with the same geometry but without some of its reductions.
@@ -485,6 +487,23 @@ class Layout:
     def skips(self) -> bool:
         """Return whether the sweeps skip background."""
         return any(sweep.skips for sweep in self.sweeps)
+
+    @property
+    def single(self) -> bool:
+        """Return whether every sweep has one strip: images on the device are then what it computes."""
+        return all(sweep.single for sweep in (*self.sweeps, *self.replays))
+
+    def in_one_strip(self, single: bool = True) -> Layout:
+        """Return the layout for images that no sweep cuts into strips.
+
+        Args:
+            single: False returns it for images of any size.
+        """
+        sweeps, replays = (
+            tuple(replace(sweep, single=single) for sweep in some)
+            for some in (self.sweeps, self.replays)
+        )
+        return replace(self, sweeps=sweeps, replays=replays)
 
     @property
     def inner(self) -> frozenset[int]:

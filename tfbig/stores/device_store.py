@@ -1,143 +1,195 @@
-"""Images on an accelerator, stored as lists of pages, and read and changed by rows.
+"""Images on an accelerator, one tensor each, which strips read and change by rows.
 
-A page is `[N, rows, ..., C]`. All pages of an image have the same shape; the last one is padded with zeros. A list is a
-tensor of type variant that holds references: to change pages creates new ones and does not move the others. No page,
-and no run of pages that a strip reads, has more elements than kernels support, however large the image is.
+The tensor of an image is `[rows, words]`, int64: a row, of all images of the batch, is padded to whole words of eight
+bytes. Rows are read without a copy and written in place. The operation for this takes the same time for a number of two
+bytes as for one of eight, which is why the numbers are wide. It counts the numbers that it writes, not those of the
+tensor, so an image may have more elements than kernels support.
+
+An operation that reads such a tensor must have run before the tensor is changed. Sweeps keep to that: none reads an
+image that it changes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tfbig.ops.kernels import pad
 from tfbig.system.backend import HOST
+from tfbig.units import WORD
 
 
-class Pages(NamedTuple):
-    """Shape of the pages of an image, int32 tensors; computed once, because each operation on them takes time.
+class Buffer(NamedTuple):
+    """Shapes of an image on the device, int32; computed once, because each operation on them takes time.
 
     Args:
-        shape: `[N, rows, ..., C]` of a page.
-        joined: The same of any number of pages in a row, with -1 rows.
-        rows: Rows of a page, scalar.
-        count: Number of pages, scalar.
+        shape: `[rows, words]` of its tensor.
+        words: `[-1, words, elements of a word]` of some rows.
+        padded: `[-1, elements]` of some rows, with those that fill the last word.
+        flat: The same without them.
+        rows: `[-1, N, ..., C]` of some rows.
+        padding: `[[0, 0], [0, elements that fill the last word]]`.
     """
 
     shape: tf.Tensor
-    joined: tf.Tensor
+    words: tf.Tensor
+    padded: tf.Tensor
+    flat: tf.Tensor
     rows: tf.Tensor
-    count: tf.Tensor
+    padding: tf.Tensor
 
 
-def is_list(image: tf.Tensor) -> bool:
-    """Return whether an image is a list of pages."""
-    return image.dtype == tf.variant
-
-
-def allocate(pages: Pages, dtype: Any) -> tf.Tensor:
-    """Create an image of zeros, which use no memory until they are changed.
+def buffers(shapes: tf.Tensor, sizes: Sequence[int]) -> tuple[Buffer, ...]:
+    """Return the shapes of images.
 
     Args:
-        pages: Shape of its pages.
-        dtype: Element type.
+        shapes: `[N, rows, ..., C]` of each image, `[images, axes]` int32.
+        sizes: Bytes of an element of each image, at most those of a word.
+    """
+    share = WORD // tf.constant(sizes)[:, None]
+    batch, rows, rest = shapes[:, :1], shapes[:, 1:2], shapes[:, 2:]
+    elements = batch * tf.reduce_prod(rest, 1, keepdims=True)
+    words = -(-elements // share)
+    free, nothing = -tf.ones_like(rows), tf.zeros_like(rows)
+    padded = words * share
+    columns = (
+        tf.concat([rows, words], 1),
+        tf.concat([free, words, share], 1),
+        tf.concat([free, padded], 1),
+        tf.concat([free, elements], 1),
+        tf.concat([free, batch, rest], 1),
+        tf.reshape(tf.concat([nothing, nothing, nothing, padded - elements], 1), [-1, 2, 2]),
+    )
+    return tuple(Buffer(*each) for each in zip(*map(tf.unstack, columns), strict=True))
+
+
+def allocate(shape: tf.Tensor) -> tf.Tensor:
+    """Create an image, whose rows contain anything until they are written.
+
+    Args:
+        shape: `Buffer.shape` of the image.
 
     Returns:
-        The list of pages, a scalar tensor of type variant.
+        The tensor, `[rows, words]` int64.
     """
-    return tf.raw_ops.TensorListReserve(
-        element_shape=pages.shape, num_elements=pages.count, element_dtype=dtype
-    )
+    image = tf.raw_ops.Empty(shape=shape, dtype=tf.int64)
+    image.set_shape([None, None])
+    return image
 
 
 def read(
-    image: tf.Tensor, pages: Pages, dtype: Any, start: Any, stop: Any, batch: int | None = None
+    image: tf.Tensor, buffer: Buffer, dtype: Any, start: Any, stop: Any, batch: int | None = None
 ) -> tf.Tensor:
     """Read rows `start <= row < stop`.
 
     Args:
-        image: The list of pages.
-        pages: Shape of its pages.
-        dtype: Element type.
+        image: The tensor.
+        buffer: Its shapes.
+        dtype: Element type of the image.
         start: First row.
         stop: End of the rows.
         batch: N if it is known while tracing.
 
     Returns:
-        Tensor `[N, stop - start, ..., C]`.
+        Tensor `[N, stop - start, ..., C]`; a part of the memory of `image` if N is statically 1 and no row is padded.
     """
-    with _integers():
-        first = start // pages.rows
-        skipped = start - first * pages.rows
-        taken = stop - start
-    return _rows(_joined(image, pages, dtype, first, stop, batch), skipped, taken)
+    padded = tf.reshape(tf.bitcast(image[start:stop], dtype), buffer.padded)
+    rows = tf.reshape(tf.slice(padded, [0, 0], buffer.flat), buffer.rows)
+    rank = buffer.rows.shape[0]
+    if batch == 1:
+        return tf.expand_dims(tf.squeeze(rows, 1), 0)
+    return tf.transpose(rows, [1, 0, *range(2, rank)])
 
 
-def write(image: tf.Tensor, pages: Pages, start: Any, stop: Any, rows: tf.Tensor) -> tf.Tensor:
-    """Write `rows` to an image, in which nothing has been written from row `start` on.
+def write(image: tf.Tensor, buffer: Buffer, start: Any, stop: Any, rows: tf.Tensor) -> tf.Tensor:
+    """Write rows in place.
 
     Args:
-        image: The list of pages; it does not change.
-        pages: Shape of its pages.
+        image: The tensor; it is changed.
+        buffer: Its shapes.
         start: First row.
         stop: End of the rows.
         rows: `[N, stop - start, ..., C]` to write.
 
     Returns:
-        The list of pages with these rows.
+        The tensor, for what is computed after the change.
     """
-    with _integers():
-        first = start // pages.rows
-        before = start - first * pages.rows
-    earlier = _rows(_joined(image, pages, rows.dtype, first, start, rows.shape[0]), 0, before)
-    return _replaced(image, pages, first, stop, earlier, rows)
+    if rows.shape[0] == 1:
+        first = tf.expand_dims(tf.squeeze(rows, 0), 1)
+    else:
+        first = tf.transpose(rows, [1, 0, *range(2, rows.shape.rank)])
+    padded = tf.pad(tf.reshape(first, buffer.flat), buffer.padding)
+    if rows.dtype.size < WORD:
+        padded = tf.reshape(padded, buffer.words)
+    wide = tf.bitcast(padded, tf.int64)
+    # On a GPU a range of int32 is in host memory and would be copied.
+    numbers = tf.range(tf.cast(start, tf.int64), tf.cast(stop, tf.int64))
+    return tf.raw_ops.InplaceUpdate(x=image, i=tf.cast(numbers, tf.int32), v=wide)
 
 
-def add_to_zeros(
-    image: tf.Tensor, pages: Pages, start: Any, stop: Any, covered: Any, rows: tf.Tensor
+def add(image: tf.Tensor, buffer: Buffer, start: Any, stop: Any, rows: tf.Tensor) -> tf.Tensor:
+    """Add rows in place.
+
+    Args:
+        image: The tensor; it is changed.
+        buffer: Its shapes.
+        start: First row.
+        stop: End of the rows.
+        rows: `[N, stop - start, ..., C]` to add.
+
+    Returns:
+        The tensor, for what is computed after the change.
+    """
+    before = read(image, buffer, rows.dtype, start, stop, rows.shape[0])
+    return write(image, buffer, start, stop, before + rows)
+
+
+def add_first(
+    image: tf.Tensor,
+    buffer: Buffer,
+    place: tuple[Any, Any],
+    covered: Any,
+    until: Any,
+    rows: tf.Tensor,
 ) -> tf.Tensor:
-    """Add `rows` to an image whose rows from `covered` on are zero.
+    """Add rows in place to an image that contains anything from row `covered` on; rows that are not added become zero.
 
     Args:
-        image: The list of pages; it does not change.
-        pages: Shape of its pages.
-        start: First row.
-        stop: End of the rows.
-        covered: First row that nothing has been added to.
+        image: The tensor; it is changed.
+        buffer: Its shapes.
+        place: First of the rows, and the end of them.
+        covered: First row that contains no sum yet.
+        until: First row that contains none afterwards.
         rows: `[N, stop - start, ..., C]` to add.
 
     Returns:
-        The list of pages of the sum.
+        The tensor, for what is computed after the change.
     """
+    start, stop = place
     with _integers():
-        first, split = start // pages.rows, tf.clip_by_value(covered, start, stop)
-        before, shared = start - first * pages.rows, split - start
-    earlier = _joined(image, pages, rows.dtype, first, split, rows.shape[0])
-    above = (before, 0), *[(0, 0)] * (rows.shape.rank - 3)
-    sums = _rows(earlier, 0, before + shared) + pad(_rows(rows, 0, shared), *above)
-    return _replaced(image, pages, first, stop, sums, _rows(rows, shared, stop - split))
+        split = tf.clip_by_value(covered, start, stop)
+        shared = split - start
+        around = tf.maximum(split - covered, 0), until - tf.maximum(covered, stop)
+    rest = [(0, 0)] * (rows.shape.rank - 3)
+    image = add(image, buffer, start, split, part(rows, 0, shared))
+    return write(
+        image, buffer, covered, until, pad(part(rows, shared, stop - split), around, *rest)
+    )
 
 
-def add(image: tf.Tensor, pages: Pages, start: Any, stop: Any, rows: tf.Tensor) -> tf.Tensor:
-    """Add `rows` to an image.
+def part(x: tf.Tensor, start: Any, size: Any) -> tf.Tensor:
+    """Return rows of `[N, rows, ..., C]`, which share its memory if N is statically 1; no gradient flows through them.
 
     Args:
-        image: The list of pages; it does not change.
-        pages: Shape of its pages.
+        x: The image.
         start: First row.
-        stop: End of the rows.
-        rows: `[N, stop - start, ..., C]` to add.
-
-    Returns:
-        The list of pages of the sum.
+        size: Number of rows.
     """
-    with _integers():
-        first = start // pages.rows
-        around = start - first * pages.rows, -stop % pages.rows
-    wide = pad(rows, around, *[(0, 0)] * (rows.shape.rank - 3))
-    total = _joined(image, pages, rows.dtype, first, stop, rows.shape[0]) + wide
-    return _scattered(image, pages, first, stop, total)
+    if x.shape[0] != 1:
+        return x[:, start : start + size]
+    return tf.expand_dims(tf.squeeze(x, 0)[start : start + size], 0)
 
 
 def _integers() -> Any:
@@ -146,59 +198,3 @@ def _integers() -> Any:
     On a GPU, products of integers are kernels: they wait for all kernels before them, and the host for their result.
     """
     return tf.device(HOST)
-
-
-def _indices(pages: Pages, first: Any, stop: Any) -> tf.Tensor:
-    """Return the indices of the pages from `first` to the one with the row before `stop`."""
-    with _integers():
-        return tf.range(first, -(-stop // pages.rows))
-
-
-def _joined(
-    image: tf.Tensor, pages: Pages, dtype: Any, first: Any, stop: Any, batch: int | None
-) -> tf.Tensor:
-    """Return page `first` and those up to row `stop` as one image; pages that were never written are zeros."""
-    gathered = tf.raw_ops.TensorListGather(
-        input_handle=image,
-        indices=_indices(pages, first, stop),
-        element_shape=pages.shape,
-        element_dtype=dtype,
-    )
-    joined = tf.reshape(_swapped(gathered, pages, batch), pages.joined)
-    return tf.ensure_shape(joined, [batch, *[None] * (pages.shape.shape[0] - 1)])
-
-
-def _replaced(
-    image: tf.Tensor, pages: Pages, first: Any, stop: Any, earlier: tf.Tensor, rows: tf.Tensor
-) -> tf.Tensor:
-    """Return the list with page `first` and those up to row `stop` replaced by earlier rows, `rows` and zeros."""
-    with _integers():
-        below = (0, -stop % pages.rows), *[(0, 0)] * (rows.shape.rank - 3)
-    return _scattered(image, pages, first, stop, tf.concat([earlier, pad(rows, *below)], 1))
-
-
-def _scattered(image: tf.Tensor, pages: Pages, first: Any, stop: Any, rows: tf.Tensor) -> tf.Tensor:
-    """Return the list with page `first` and those up to row `stop` replaced by their rows."""
-    single = rows.shape[0] == 1  # then N and the pages need not be swapped
-    with _integers():
-        size = [[-1], pages.shape] if single else [pages.shape[:1], [-1], pages.shape[1:]]
-        shape = tf.concat(size, 0)
-    parts = _swapped(tf.reshape(rows, shape), pages, rows.shape[0])
-    return tf.raw_ops.TensorListScatterIntoExistingList(
-        input_handle=image, tensor=parts, indices=_indices(pages, first, stop)
-    )
-
-
-def _swapped(parts: tf.Tensor, pages: Pages, batch: int | None) -> tf.Tensor:
-    """Swap the first two axes, N and pages; one image is reshaped instead."""
-    rank = pages.shape.shape[0] + 1
-    if batch == 1:
-        return parts
-    return tf.transpose(tf.ensure_shape(parts, [None] * rank), [1, 0, *range(2, rank)])
-
-
-def _rows(x: tf.Tensor, start: Any, size: Any) -> tf.Tensor:
-    """Return rows of an image, which share its memory if N is statically 1. No gradient flows through a store."""
-    if x.shape[0] != 1:
-        return x[:, start : start + size]
-    return tf.expand_dims(tf.squeeze(x, 0)[start : start + size], 0)

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfbig.streaming import compiled_update
 from tfbig.system import keras_internals
 
 Gradients = tuple[list[Any], dict[str, Any]]
@@ -87,7 +88,7 @@ def train_step(model: keras.Model, data: Any) -> dict[str, Any]:
 
 
 def apply_gradients(model: keras.Model, gradients: Sequence[Any]) -> None:
-    """Run the second half: update the weights.
+    """Run the second half: update the weights, with one program of XLA if it is to compile.
 
     Args:
         model: The compiled model.
@@ -96,6 +97,10 @@ def apply_gradients(model: keras.Model, gradients: Sequence[Any]) -> None:
     pairs = zip(gradients, model.trainable_variables, strict=True)
     if replicas() > 1:
         model.optimizer.apply_gradients(pairs)
+        return
+    update = compiled_update.find(model, gradients)
+    if update is not None:
+        update()
         return
     # The sum over one replica is a `tf.custom_gradient`, whose trace TensorFlow holds forever.
     with keras_internals.without_gradient_sums(model.optimizer):

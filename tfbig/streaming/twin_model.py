@@ -7,10 +7,10 @@ from typing import Any
 import keras
 
 from tfbig.network import keras_reader
-from tfbig.system import tf_errors
+from tfbig.system import tf_errors, xla
 
 
-class TwinModel(tf_errors.Unwrapped, keras.Model):
+class TwinModel(xla.Choice, tf_errors.Unwrapped, keras.Model):
     """A Keras model that runs another one in its own way.
 
     Args:
@@ -38,9 +38,6 @@ class TwinModel(tf_errors.Unwrapped, keras.Model):
     def output_names(self) -> list[str]:
         """Names of the outputs, as in the plain model."""
         return list(self._functional_twin.output_names)
-
-    def _resolve_auto_jit_compile(self) -> None:
-        """Leave `compile(jit_compile="auto")` as it is; False would turn off XLA for losses too."""
 
     def export(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Export the plain model, which has the same weights and outputs, for serving.

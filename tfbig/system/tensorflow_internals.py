@@ -15,6 +15,7 @@ from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.client import device_lib
 from tensorflow.python.eager import context, record
 from tensorflow.python.framework import ops
+from tensorflow.python.framework.config import is_op_determinism_enabled
 from tensorflow.python.framework.func_graph import dismantle_func_graph
 from tensorflow.python.util import _pywrap_util_port
 
@@ -111,6 +112,11 @@ def _once(executor_type: str | None, config: bytes) -> Any:
     if rewrites.meta_optimizer_iterations == rewriter_config_pb2.RewriterConfig.DEFAULT_NUM_ITERS:
         rewrites.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
     return context.FunctionCallOptions(executor_type, proto)
+
+
+def is_deterministic() -> bool:
+    """Return whether `tf.config.experimental.enable_op_determinism` was called."""
+    return bool(is_op_determinism_enabled())
 
 
 def session_config() -> Any:
