@@ -4,7 +4,7 @@
 
 Prints one JSON line per way: medians, and the ratios of time and memory to the first way, of processes that ran one
 after the other. `--torch PYTHON` names a Python with PyTorch, for the ways of `torch_step.py`, and `--jax PYTHON` one
-with JAX, for those of `jax_step.py`.
+with JAX, for those of `jax_step.py`. Plain Keras is as it is by default: XLA compiles it on a GPU, and not on a CPU.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from benchmarks import report
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
+    "plain-without-xla": {"xla": False},
     "remat": {"remat": "activations"},
     "unified": {"unified": True},
     "streamed": {"budget": {}},
@@ -37,7 +38,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "plain-bfloat16": {"policy": "mixed_bfloat16"},
     "bfloat16": {"budget": {}, "policy": "mixed_bfloat16"},
 }
-"""`budget`: streamed, within `--host` if it is set; `remat`: mode of `keras.RematScope`; `policy`: dtype policy."""
+"""`budget`: streamed, within `--host` if it is set; `remat`: mode of `keras.RematScope`; `policy`: dtype policy;
+`xla`: `jit_compile` of Keras for the plain model, by default "auto"."""
 
 PEERS = {
     **dict.fromkeys(("torch", "torch-checkpoint", "torch-save_on_cpu", "lightstream"), "torch"),
@@ -137,6 +139,7 @@ def measure(arguments: argparse.Namespace) -> str:
         planned_bytes=held + plan.peak_bytes if "budget" in way else None,
         device_peak_bytes=unified_memory.peak_bytes(),
         loss=loss,
+        xla=bool(model.jit_compile) if "budget" not in way else None,
     )
 
 
@@ -153,7 +156,7 @@ def build(arguments: argparse.Namespace, way: dict[str, Any]) -> tuple[Any, Any]
         plain = NETWORKS[arguments.network]()
     kinds = {"adam": lambda: "adam", "adamw": lambda: keras.optimizers.AdamW(1e-5, 1e-4)}
     if "budget" not in way:
-        plain.compile(kinds[arguments.optimizer](), "mse", jit_compile=False)
+        plain.compile(kinds[arguments.optimizer](), "mse", jit_compile=way.get("xla", "auto"))
         whole = tfbig.stream(
             NETWORKS[arguments.network](),
             tfbig.Budget("900TB", "900TB", disk=0),
@@ -195,6 +198,7 @@ def summarize(
     size = [arguments.side, arguments.side, 3]
     settings = {"host": arguments.host} if way.endswith("-small") else {}
     settings |= {"policy": arguments.policy} if arguments.policy else {}
+    settings |= {"xla": True} if ours[0].get("xla") else {}
     return report.line(
         arguments.network,
         size,

@@ -12,9 +12,12 @@ with. `overlap` traces a training step and prints the share of the time of copie
 `default`; `staged`, stores in memory that is not page-locked; `two`, the GPU divided into two logical devices;
 `timestamped`, TensorFlow's allocator that lets copies start before earlier kernels end. `sizes` times steps of images
 of some sizes with AdamW, plain and streamed, in one process; with `--policy mixed_float16`, five warm-up and ten steps
-it is the protocol of Big-Layers; `--default` are sides that run as `tfbig.stream` chooses, so in plain Keras where all
-fits. Each prints JSON lines. Several of these that share a GPU, with the same `--turns FOLDER`, measure in turn, while
-the others are stopped.
+it is the protocol of Big-Layers. `--plain` are sides in plain Keras as it is by default, which on a GPU is compiled by
+XLA, and `--plain-without-xla` the same with `jit_compile=False`; until commit f4ae64f, the way "plain" was without XLA.
+`--default` are sides that run as `tfbig.stream` chooses, so in plain Keras where all fits. With `--events`, each is
+traced afterwards and has a second line, with what ran on the GPU. Each prints JSON lines. Several of these that share a
+GPU, with the same `--turns FOLDER`, measure in turn, while the others are stopped. Without a GPU, `sizes` runs on the
+CPU, to try it.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ sys.path[0] = str(ROOT)
 
 from benchmarks import report, turns
 from benchmarks.gpu_profile import events_of, overlap_figures
+
+GPU = "/GPU:0"
 
 
 def main() -> None:
@@ -62,15 +67,17 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=3, help="timed steps")
     parser.add_argument("--warmup", type=int, default=2, help="steps before")
     parser.add_argument("--plain", type=int, nargs="*", default=[], help="sides, for `sizes`")
-    parser.add_argument("--streamed", type=int, nargs="*", default=[4096], help="sides")
+    parser.add_argument("--plain-without-xla", type=int, nargs="*", default=[], help="sides")
+    parser.add_argument("--streamed", type=int, nargs="*", default=[], help="sides")
     parser.add_argument("--default", type=int, nargs="*", default=[], help="sides")
     parser.add_argument("--host", help="bytes of host memory; by default what is available")
     parser.add_argument("--bytes", type=int, default=2**28, help="of a copy")
     parser.add_argument("--turns", type=Path, help="folder of processes that share the GPU")
+    parser.add_argument("--events", action="store_true", help="trace a step of each size too")
     parser.add_argument(
         "--trace",
         type=Path,
-        help="file for the trace, .xplane.pb.gz; of `sizes`, one for each size",
+        help="file for the trace, .xplane.pb.gz; of `sizes`, one for each size, with --events",
     )
     return parser.parse_args(words)
 
@@ -304,11 +311,11 @@ def overlap(arguments: argparse.Namespace) -> None:
     with turns.alone(arguments.turns):
         events = events_of(lambda: big.train_on_batch(image, label), arguments.trace)
     figures = overlap_figures(events)
-    plain_seconds = None
     if arguments.way == "default":
-        plain.compile("adam", "mse", jit_compile=False)
         constants = tf.constant(image), tf.constant(label)
-        plain_seconds = step_seconds(plain, *constants, arguments)["seconds"]
+        for name, xla in (("plain_seconds_without_xla", False), ("plain_seconds_with_xla", "auto")):
+            plain.compile("adam", "mse", jit_compile=xla)
+            figures[name] = step_seconds(plain, *constants, arguments)["seconds"]
     print(
         report.line(
             f"gpu overlap {arguments.network}",
@@ -318,7 +325,6 @@ def overlap(arguments: argparse.Namespace) -> None:
             device=arguments.device or "1GB",
             strips=big.plan(tuple(image.shape)).strips,
             seconds=seconds,
-            plain_seconds=plain_seconds,
             predicted_seconds=round(plan.seconds, 3),
             **figures,
         )
@@ -349,7 +355,7 @@ def configure(way: str) -> list[str] | None:
 
 def step_seconds(
     model: Any, image: Any, label: Any, arguments: argparse.Namespace
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """Return the median seconds of the steps after the warm-up, the first step, the peaks on the GPU, and the loss."""
     import tensorflow as tf
 
@@ -360,17 +366,23 @@ def step_seconds(
         print(f"step: {seconds:.3f} s", file=sys.stderr, flush=True)
         return seconds, loss
 
-    def peak() -> int:
+    def peak() -> int | None:
+        if device() != GPU:
+            return None
         return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
 
-    tf.config.experimental.reset_memory_stats("GPU:0")
+    def reset() -> None:
+        if device() == GPU:
+            tf.config.experimental.reset_memory_stats("GPU:0")
+
+    reset()
     first, _ = timed()
     first_peak = peak()
     with turns.alone(arguments.turns):
-        tf.config.experimental.reset_memory_stats("GPU:0")
+        reset()
         steps = [timed() for _ in range(arguments.warmup - 1 + arguments.steps)]
         return {
-            "seconds": round(statistics.median(s for s, _ in steps[-arguments.steps :]), 3),
+            "seconds": round(statistics.median(s for s, _ in steps[-arguments.steps :]), 4),
             "first_seconds": round(first, 1),
             "device_peak_bytes": peak(),
             "first_device_peak_bytes": first_peak,
@@ -381,8 +393,25 @@ def step_seconds(
 # --------------------------------------------------------------------------------------- sizes
 
 
+def device() -> str:
+    """Return the device that steps run on: the GPU; the CPU without one, to try this benchmark."""
+    import tensorflow as tf
+
+    return GPU if tf.config.list_physical_devices("GPU") else "/CPU:0"
+
+
 def sizes(arguments: argparse.Namespace) -> None:
     """Print the time and the peak memory of plain and streamed steps."""
+    import keras
+
+    keras.config.set_dtype_policy(arguments.policy)
+    for way in ("plain", "plain_without_xla", "default", "streamed"):
+        for side in getattr(arguments, way):
+            one_size(way, side, arguments)
+
+
+def one_size(way: str, side: int, arguments: argparse.Namespace) -> None:
+    """Print the time and the peak memory of a step, and then, if asked for, what ran on the GPU."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -390,46 +419,37 @@ def sizes(arguments: argparse.Namespace) -> None:
     import tfbig
     from benchmarks.networks import NETWORKS
 
-    keras.config.set_dtype_policy(arguments.policy)
-    ways = {w: getattr(arguments, w) for w in ("plain", "default", "streamed")}
-    for way, side in [(way, side) for way, sides in ways.items() for side in sides]:
-        keras.utils.set_random_seed(0)
-        model, figures = NETWORKS[arguments.network](), {}
-        with tf.device("/GPU:0" if way == "plain" else "/CPU:0"):
-            part = np.random.default_rng(0).random((1, side // 8, side, 3), np.float32)
-            image = tf.constant(np.tile(part, (1, 8, 1, 1)))
-        optimizer = keras.optimizers.AdamW(1e-5, 1e-4)
-        if way == "plain":
-            model.compile(optimizer, "mse", jit_compile=False)
-        else:
-            budget = tfbig.Budget(device=arguments.device, host=arguments.host, disk=0)
-            model = tfbig.stream(model, budget, plain_if_small=way == "default")
-            model.compile(optimizer, "mse")
-            plan = model.plan(tuple(image.shape))
-            figures = {"predicted_seconds": round(plan.seconds, 3), "strips": plan.strips}
-            figures |= {"planned_device_bytes": plan.projected.device}
-            figures |= {"planned_host_bytes": plan.projected.host}
-        label = tf.ones((1, 1))
-        measured = step_seconds(model, image, label, arguments)
-        if arguments.trace is not None:
-            file = arguments.trace.with_name(f"{way}-{side}-{arguments.trace.name}")
-            with turns.alone(arguments.turns):
-                events = events_of(partial(model.train_on_batch, image, label), file)
-            figures |= overlap_figures(events)
-        print(
-            report.line(
-                f"gpu sizes {arguments.network}",
-                [side, side, 3],
-                way=way,
-                policy=arguments.policy,
-                device=arguments.device if way != "plain" else None,
-                steps=arguments.steps,
-                **measured,
-                **figures,
-            ),
-            flush=True,
-        )
-        del model, image
+    keras.utils.set_random_seed(0)
+    model, is_plain = NETWORKS[arguments.network](), way.startswith("plain")
+    figures: dict[str, Any] = {"policy": arguments.policy}
+    with tf.device(device() if is_plain else "/CPU:0"):
+        part = np.random.default_rng(0).random((1, side // 8, side, 3), np.float32)
+        image, label = tf.constant(np.tile(part, (1, 8, 1, 1))), tf.ones((1, 1))
+    optimizer = keras.optimizers.AdamW(1e-5, 1e-4)
+    if is_plain:
+        model.compile(optimizer, "mse", jit_compile="auto" if way == "plain" else False)
+        way = "plain with XLA" if model.jit_compile else "plain without XLA"
+    else:
+        budget = tfbig.Budget(device=arguments.device, host=arguments.host, disk=0)
+        model = tfbig.stream(model, budget, devices=device(), plain_if_small=way == "default")
+        model.compile(optimizer, "mse")
+        plan = model.plan(tuple(image.shape))
+        figures |= {"device": arguments.device, "predicted_seconds": round(plan.seconds, 3)}
+        figures |= {"strips": plan.strips, "planned_device_bytes": plan.projected.device}
+        figures |= {"planned_host_bytes": plan.projected.host}
+
+    def show(case: str, **measured: Any) -> None:
+        name = f"gpu {case} {arguments.network}"
+        print(report.line(name, [side, side, 3], way=way, **figures, **measured), flush=True)
+
+    show("sizes", steps=arguments.steps, **step_seconds(model, image, label, arguments))
+    if arguments.events:
+        file = arguments.trace
+        if file is not None:
+            file = file.with_name(f"{way.replace(' ', '-')}-{side}-{file.name}")
+        with turns.alone(arguments.turns):
+            events = events_of(partial(model.train_on_batch, image, label), file)
+        show("events", **overlap_figures(events))
 
 
 if __name__ == "__main__":

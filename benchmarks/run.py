@@ -181,13 +181,14 @@ CASES = {
     },
     "gpu-sizes": Case(
         "five convolutions by the protocol of the paper, in one process",
-        "gpu.py sizes --policy mixed_float16 --plain 4096 --streamed 4096 16384 --device 60GB --warmup 5 --steps 10",
+        "gpu.py sizes --policy mixed_float16 --plain 4096 --plain-without-xla 4096 --streamed 4096 16384 "
+        "--device 60GB --warmup 5 --steps 10",
         gpu=True,
     ),
     "gpu-sizes-resnet18": Case(
         "ResNet-18 by the protocol of the paper, in one process",
-        "gpu.py sizes --network resnet18 --policy mixed_float16 --plain 4096 8192 --streamed 4096 8192 16384 32768 "
-        "--device 60GB --warmup 5 --steps 10",
+        "gpu.py sizes --network resnet18 --policy mixed_float16 --plain 4096 8192 --plain-without-xla 4096 8192 "
+        "--streamed 4096 8192 16384 32768 --device 60GB --warmup 5 --steps 10",
         gpu=True,
     ),
     **{
@@ -199,8 +200,8 @@ CASES = {
         )
         for network in ("resnet18", "resnet50")
         for side, ways in (
-            (4096, "plain streamed"),
-            (8192, "plain streamed"),
+            (4096, "plain plain-without-xla streamed"),
+            (8192, "plain plain-without-xla streamed"),
             (16384, "streamed"),
             (32768, "streamed"),
         )

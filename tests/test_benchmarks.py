@@ -26,6 +26,7 @@ from benchmarks import (
     first_step,
     gpu,
     gpu_profile,
+    gpu_series,
     mil_loss,
     profile,
     qmnist_variants,
@@ -166,6 +167,36 @@ def test_command_line_of_a_case(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         if flag.startswith("--"):
             values = arguments[flag.removeprefix("--").replace("-", "_")]
             assert value in map(str, values if isinstance(values, list) else [values])
+
+
+@pytest.mark.parametrize("name", gpu_series.STAGES)
+def test_command_line_of_a_stage(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script of every stage of a series accepts its arguments, and budgets shrink with the area."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    arguments = gpu_series.parse_arguments(["--side", "2048"])
+    script, *words = gpu_series.command(gpu_series.STAGES[name], arguments)
+    module = importlib.import_module(f"benchmarks.{script.removesuffix('.py')}")
+    found = vars(module.parse_arguments(words))
+    assert found.get("device") in (None, "7500MB", "2000MB")
+    sides = ("side", "plain", "plain_without_xla", "default", "streamed")
+    assert [found[s] for s in sides if found.get(s)] in ([2048], [[2048]], [[4096]])
+
+
+def test_lines_of_stages(capfd: pytest.CaptureFixture[str]) -> None:
+    """A stage that exceeds its limit keeps the lines before, and a stage that fails has a line too."""
+    arguments = gpu_series.parse_arguments(["--side", "64"])
+    endless = """import time; print('{"case": 1}', flush=True); time.sleep(60)"""
+    ends = []
+    for code in (endless, "raise SystemExit('no GPU')"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gpu_series, "command", lambda *_, code=code: ["-c", code])
+            patch.setattr(gpu_series, "HERE", Path())
+            stage = gpu_series.Stage("", 2)
+            ends.append([json.loads(x) for x in gpu_series.lines_of("a", stage, arguments)])
+    assert ends[0][0]["case"] == 1
+    assert ends[0][1]["error"] == "not done in 2 s"
+    assert (ends[1][0]["error"], ends[1][0]["last"]) == ("failed", ["no GPU"])
+    assert "no GPU" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("of", ["mean", "fastest"])
