@@ -18,6 +18,7 @@ import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -83,13 +84,15 @@ def executed(arguments: argparse.Namespace) -> None:
     keras.config.set_dtype_policy(arguments.policy)
     side, figures = arguments.side, {}
     context.context().enable_graph_collection()
-    with tf.device(ACCELERATOR):
-        model = _model(arguments, host="8GB") if arguments.way == "streamed" else _plain(arguments)
+    with as_on_a_gpu(), tf.device(ACCELERATOR):
         if arguments.way == "streamed":
+            model = streamed(arguments.network, arguments.device, "8GB", f"/{ACCELERATOR}")
             plan = model.plan((1, side, side, 3))
             figures = {"device": arguments.device, "strips": plan.strips}
             figures |= {"strips_of_all_sweeps": sum(cost.strips for cost in plan.costs)}
-            figures |= {"kept": len(plan.layout.kept)}
+            figures |= {"kept": len(plan.layout.kept), "writes": writes(plan)}
+        else:
+            model = plain(arguments.network)
         image = tf.constant(np.random.default_rng(0).random((1, side, side, 3), np.float32))
 
         def step() -> float:
@@ -111,6 +114,7 @@ def executed(arguments: argparse.Namespace) -> None:
             policy=arguments.policy,
             **figures,
             executed={device: sum(kinds.values()) for device, kinds in sorted(counts.items())},
+            in_place=counts[ACCELERATOR]["InplaceUpdate"],
             most_frequent=dict(counts[ACCELERATOR].most_common(MOST_FREQUENT)),
         )
     )
@@ -137,33 +141,48 @@ def _events(space: Any) -> Iterator[tuple[str, str]]:
 # -------------------------------------------------------------------------------------- models
 
 
-def _plain(arguments: argparse.Namespace) -> Any:
-    """Return the network in plain Keras, without XLA, whose kernels are not operations."""
-    import keras
-
-    from benchmarks.networks import NETWORKS
-
-    model = NETWORKS[arguments.network]()
-    model.compile(keras.optimizers.AdamW(1e-5, 1e-4), "mse", jit_compile=False)
-    return model
-
-
-def _model(arguments: argparse.Namespace, host: str) -> Any:
-    """Return the network as it streams on the logical device, planned for the speed of an H100."""
-    import keras
-
-    import tfbig
-    from benchmarks.networks import NETWORKS
+@contextmanager
+def as_on_a_gpu() -> Iterator[None]:
+    """Plan for the speed of an H100, and for kernels that do not copy the inputs of every output pixel."""
     from tfbig.engine import machine_rates
     from tfbig.plan.plan import Rates
     from tfbig.streaming import program_cache
 
-    machine_rates.of = lambda *_: Rates(**H100)
-    program_cache.fills_matrices = lambda devices: False  # no kernel of a GPU does
-    budget = tfbig.Budget(device=arguments.device, host=host, disk=0)
-    network = NETWORKS[arguments.network]()
-    model = tfbig.stream(network, budget, devices=f"/{ACCELERATOR}", plain_if_small=False)
-    model.compile(keras.optimizers.AdamW(1e-5, 1e-4), "mse")
+    with (
+        patch.object(machine_rates, "of", lambda *_: Rates(**H100)),
+        patch.object(program_cache, "fills_matrices", lambda devices: False),
+    ):
+        yield
+
+
+def plain(network: str) -> Any:
+    """Return a network in plain Keras, without XLA, whose kernels are not operations."""
+    import keras
+
+    from benchmarks.networks import NETWORKS
+
+    model = NETWORKS[network]()
+    model.compile(keras.optimizers.AdamW(1e-5, 1e-4), "mse", jit_compile=False)
+    return model
+
+
+def streamed(network: str, device: str, host: str, accelerator: str) -> Any:
+    """Return a network as it streams on a GPU, compiled by XLA where it is there.
+
+    Args:
+        network: Name of the network.
+        device: Bytes for strips and kept images.
+        host: Bytes of host memory.
+        accelerator: Device that stands in for the GPU.
+    """
+    import keras
+
+    import tfbig
+    from benchmarks.networks import NETWORKS
+
+    budget = tfbig.Budget(device=device, host=host, disk=0)
+    model = tfbig.stream(NETWORKS[network](), budget, devices=accelerator, plain_if_small=False)
+    model.compile(keras.optimizers.AdamW(1e-5, 1e-4), "mse", jit_compile=True)
     return model
 
 
@@ -173,22 +192,32 @@ def _model(arguments: argparse.Namespace, host: str) -> Any:
 def copies(arguments: argparse.Namespace) -> None:
     """Print what a plan says of copies within the device and of shapes that cuDNN meets."""
     import keras
-    import tensorflow as tf
 
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     keras.config.set_dtype_policy(arguments.policy)
-    side = arguments.side
-    step = planned(_model(arguments, host="100GB"), (1, side, side, 3))
+    side, device = arguments.side, arguments.device
     print(
         report.line(
             f"gpu counts copies {arguments.network}",
             [side, side, 3],
             policy=arguments.policy,
-            device=arguments.device,
-            **counts_of(step),
+            device=device,
+            **planned_counts(arguments.network, side, device),
         )
     )
+
+
+def planned_counts(network: str, side: int, device: str) -> dict[str, int]:
+    """Return the counts of a training step that is only planned, see `counts_of`.
+
+    Args:
+        network: Name of the network.
+        side: Rows and columns of the image.
+        device: Bytes for strips and kept images.
+    """
+    with as_on_a_gpu():
+        # A plan does not depend on where an accelerator is.
+        model = streamed(network, device, "100GB", accelerator="/CPU:0")
+        return counts_of(planned(model, (1, side, side, 3)))
 
 
 class PlannedStep(NamedTuple):
