@@ -2,13 +2,16 @@
 
     python benchmarks/gpu_counts.py executed plain|streamed SIDE [--device 1GB --policy mixed_bfloat16]
     python benchmarks/gpu_counts.py copies SIDE [--device 8GB --policy mixed_float16]
+    python benchmarks/gpu_counts.py kernels SIDE --compiler PYTHON [--what step|gradients|update]
 
 `executed` counts the operations that TensorFlow executes in a training step, by device. A second logical CPU, CPU:1,
 stands in for the GPU: the profiler names the operations, and the partitioned graphs say where each is placed. On a GPU,
 operations on the device become about as many kernels and copies, each of which the host starts. `copies` plans a step
 and counts the writes into images that are kept on the device (one for each strip that writes an image or adds to its
 gradient), distinct convolutions of the forward pass, for each of which cuDNN tries its kernels in the first step, and
-distinct shapes of strips. Plans are made for the speed of an H100. Each prints a JSON line.
+distinct shapes of strips. Plans are made for the speed of an H100. `kernels` counts the kernels of a step of plain
+Keras with XLA on an H100, the bytes that they move, and its memory: XLA of another Python, that of `xla_kernels.py`,
+compiles the step for that GPU; or only its gradients, or the update of the weights. Each prints a JSON line.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -41,7 +46,7 @@ MOST_FREQUENT = 12
 
 def main() -> None:
     arguments = parse_arguments()
-    {"executed": executed, "copies": copies}[arguments.what](arguments)
+    {"executed": executed, "copies": copies, "kernels": kernels}[arguments.command](arguments)
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -49,21 +54,27 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     from benchmarks.networks import NETWORKS
 
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parts = parser.add_subparsers(dest="what", required=True)
+    parts = parser.add_subparsers(dest="command", required=True)
     part = parts.add_parser("executed", help="operations of a step, by device")
     part.add_argument("way", choices=["plain", "streamed"])
     _add_step(part, device="1GB", policy="mixed_bfloat16", networks=list(NETWORKS))
     part = parts.add_parser("copies", help="copies, convolutions and shapes of a plan")
     _add_step(part, device="8GB", policy="mixed_float16", networks=list(NETWORKS))
+    part = parts.add_parser("kernels", help="kernels of plain Keras with XLA")
+    _add_step(part, device=None, policy="mixed_float16", networks=list(NETWORKS))
+    part.add_argument("--compiler", required=True, help="a Python for xla_kernels.py")
+    part.add_argument("--what", default="step", choices=list(PARTS))
+    part.add_argument("--text", help="file for the compiled program, as text")
     return parser.parse_args(words)
 
 
 def _add_step(
-    parser: argparse.ArgumentParser, *, device: str, policy: str, networks: list[str]
+    parser: argparse.ArgumentParser, *, device: str | None, policy: str, networks: list[str]
 ) -> None:
     """Add the arguments that say which step is counted."""
     parser.add_argument("side", type=int, help="rows and columns of the image")
-    parser.add_argument("--device", default=device, help="bytes for strips and kept images")
+    if device is not None:
+        parser.add_argument("--device", default=device, help="bytes for strips and kept images")
     parser.add_argument("--network", default="resnet18", choices=networks)
     parser.add_argument("--policy", default=policy, help="dtype policy of Keras")
 
@@ -343,6 +354,77 @@ def _inputs(sweep: Any, line: Any) -> list[tuple[int, ...]]:
 def _size(sweep: Any, line: Any, value: int) -> int:
     """Return the rows of an image that a strip computes."""
     return int(line[sweep.columns["stop", value]] - line[sweep.columns["start", value]])
+
+
+# ------------------------------------------------------------------------------------- kernels
+
+
+def kernels(arguments: argparse.Namespace) -> None:
+    """Print the kernels of plain Keras with XLA, compiled for an H100, the bytes they move, and its memory."""
+    import keras
+
+    keras.config.set_dtype_policy(arguments.policy)
+    side = arguments.side
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "program")
+        program.write_bytes(serialized(arguments.network, side, arguments.what))
+        words = [ROOT / "benchmarks/xla_kernels.py", program]
+        words += ["--text", arguments.text] if arguments.text else []
+        figures = report.in_own_process(words, arguments.compiler)
+    print(
+        report.line(
+            f"gpu counts kernels {arguments.network}",
+            [side, side, 3],
+            way="plain with XLA",
+            what=arguments.what,
+            policy=arguments.policy,
+            **figures,
+        )
+    )
+
+
+def serialized(network: str, side: int, what: str) -> bytes:
+    """Return what XLA is to compile, as a serialized `HloModuleProto`. Nothing of the size of the image is allocated.
+
+    Args:
+        network: Name of the network.
+        side: Rows and columns of the image.
+        what: One of `PARTS`.
+    """
+    import tensorflow as tf
+
+    model = plain(network)
+    model.optimizer.build(model.trainable_variables)
+    model._symbolic_build(data_batch=(tf.zeros((1, 64, 64, 3)), tf.zeros((1, 1))))
+    function = tf.function(partial(PARTS[what], model), autograph=False, jit_compile=True)
+    specs = [tf.TensorSpec((1, side, side, 3)), tf.TensorSpec((1, 1))]
+    if what == "update":
+        specs = [tf.TensorSpec(v.shape, v.dtype) for v in model.trainable_variables]
+    data: bytes = function.experimental_get_compiler_ir(*specs)(stage="hlo_serialized")
+    return data
+
+
+def _step(model: Any, image: Any, label: Any) -> Any:
+    return model.train_step((image, label))
+
+
+def _gradients(model: Any, image: Any, label: Any) -> Any:
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        predicted = model(image, training=True)
+        loss = model.compute_loss(image, label, predicted, training=True)
+        loss = model.optimizer.scale_loss(loss)
+    return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+
+def _update(model: Any, *gradients: Any) -> Any:
+    model.optimizer.apply(list(gradients), model.trainable_variables)
+    return gradients[0][..., 0]
+
+
+PARTS = {"step": _step, "gradients": _gradients, "update": _update}
+"""What `kernels` counts: a training step, its gradients, or the update of the weights."""
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import keras
 import pytest
 from samples import ROOT
 
-from benchmarks import gpu_counts, report
+from benchmarks import gpu_counts, report, xla_kernels
 
 OPERATIONS = {
     ("conv_chain", 128): 760,  # 726; 1273 before the optimizer was compiled
@@ -88,3 +88,72 @@ def test_writes_of_a_plan() -> None:
         cost_of=cost_of,
     )
     assert gpu_counts.writes(plan) == 5 * 2 + 7 * 2 + 11 * 1
+
+
+PROGRAM = """HloModule step, is_scheduled=true
+
+%fused (p: f16[4,8]) -> f16[4,8] {
+  %p = f16[4,8]{1,0} parameter(0)
+  ROOT %a = f16[4,8]{1,0} add(%p, %p)
+}
+
+%body (s: (s32[], f16[4,8])) -> (s32[], f16[4,8]) {
+  %s = (s32[], f16[4,8]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %x = f16[4,8]{1,0} get-tuple-element(%s), index=1
+  %y = f16[4,8]{1,0} fusion(%x), kind=kLoop, calls=%fused
+  ROOT %t = (s32[], f16[4,8]{1,0}) tuple(%i, %y)
+}
+
+%one (u: f16[4,8]) -> f16[4,8] {
+  %u = f16[4,8]{1,0} parameter(0)
+  %v = f16[4,8]{1,0} copy(%u)
+  ROOT %w = f16[4,8]{1,0} copy(%v)
+}
+
+%other (o: f16[4,8]) -> f16[4,8] {
+  ROOT %o = f16[4,8]{1,0} parameter(0)
+}
+
+ENTRY %main (a: f16[4,8], b: pred[]) -> (f16[4,8], u8[0]) {
+  %a = f16[4,8]{1,0} parameter(0)
+  %b = pred[] parameter(1)
+  %zero = s32[] constant(0)
+  %tuple = (s32[], f16[4,8]{1,0}) tuple(%zero, %a)
+  %loop = (s32[], f16[4,8]{1,0}) while(%tuple), body=%body, backend_config={"known_trip_count":{"n":"3"}}
+  %last = f16[4,8]{1,0} get-tuple-element(%loop), index=1
+  %c = f16[4,8]{1,0} conditional(%b, %last, %last), true_computation=%one, false_computation=%other
+  ROOT %k = (f16[4,8]{1,0}, u8[0]{0}) custom-call(%c, %last), custom_call_target="__cudnn$convForward"
+}
+"""
+
+
+def test_kernels_of_a_compiled_program() -> None:
+    """A loop of 3 kernels, a branch of 2 copies and one call of a library, each of arrays of 64 bytes."""
+    found = xla_kernels.figures(PROGRAM)
+    assert found["kernels"] == 3 + 2 + 1
+    assert found["moved_bytes"] == 64 * (3 * 2 + 2 * 2 + 3)
+    assert found["kinds"] == {
+        "fusion kLoop": [3, 384],
+        "copy": [2, 256],
+        "__cudnn$convForward": [1, 192],
+    }
+
+
+def test_branches_of_a_compiled_program() -> None:
+    several = "%i, %a, %b), branch_computations={%first, %second.1}, metadata={}"
+    assert xla_kernels.inner("conditional", several) == ["first", "second.1"]
+    assert xla_kernels.inner(
+        "conditional", "%b, %x), true_computation=%one, false_computation=%two"
+    ) == ["one", "two"]
+    assert xla_kernels.inner("fusion", "%x), kind=kLoop, calls=%fused") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", gpu_counts.PARTS)
+def test_programs_for_a_compiler(what: str) -> None:
+    """A step has convolutions and the update of the weights, with powers of its rates; the others one of them."""
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    program = gpu_counts.serialized("conv_chain", 32, what)
+    assert (b"convolution" in program) == (what != "update")
+    assert (b"power" in program) == (what != "gradients")
