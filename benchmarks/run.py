@@ -162,6 +162,17 @@ CASES = {
     ),
     "patchgd": Case("memory of PatchGD over the side of the image", "patchgd_memory.py"),
     "profile": Case("where the time of a step goes", "profile.py --network resnet18 --side 2048"),
+    "gpu-counts-executed": Case(
+        "the operations of a streamed step of ResNet-18 on a GPU, counted without one",
+        "gpu_counts.py executed streamed 256",
+    ),
+    "gpu-counts-executed-plain": Case(
+        "the same of plain Keras without XLA", "gpu_counts.py executed plain 256"
+    ),
+    "gpu-counts-copies": Case(
+        "writes into images on a GPU, and shapes of strips, counted without one",
+        "gpu_counts.py copies 8192 --device 8GB",
+    ),
     "gpu-exact": Case(
         "a streamed step of ResNet-18 against the plain one", "gpu.py exact", gpu=True
     ),
