@@ -418,6 +418,7 @@ def one_size(way: str, side: int, arguments: argparse.Namespace) -> None:
 
     import tfbig
     from benchmarks.networks import NETWORKS
+    from tfbig.system import xla
 
     keras.utils.set_random_seed(0)
     model, is_plain = NETWORKS[arguments.network](), way.startswith("plain")
@@ -436,7 +437,7 @@ def one_size(way: str, side: int, arguments: argparse.Namespace) -> None:
         plan = model.plan(tuple(image.shape))
         figures |= {"device": arguments.device, "predicted_seconds": round(plan.seconds, 3)}
         figures |= {"strips": plan.strips, "planned_device_bytes": plan.projected.device}
-        figures |= {"planned_host_bytes": plan.projected.host}
+        figures |= {"planned_host_bytes": plan.projected.host, "xla": xla.wanted(model, device())}
 
     def show(case: str, **measured: Any) -> None:
         name = f"gpu {case} {arguments.network}"
