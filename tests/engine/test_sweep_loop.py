@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from exactness import assert_same, integer_weights, integers
@@ -15,6 +17,7 @@ from tfbig.network import keras_reader
 from tfbig.plan.canonical import Canonical
 from tfbig.plan.sweeps import schedule
 from tfbig.stores import host_store
+from tfbig.system import callbacks
 
 ROWS, STRIPS = 11, 4
 DEVICES = [(None,), ("/CPU:0",), ("/CPU:0", "/CPU:0", "/CPU:0")]
@@ -119,3 +122,36 @@ def test_fold_adds_gradients_of_statistics(devices: Any) -> None:
         return tf.identity(gradient)
 
     assert_same(run(), before + cotangent)
+
+
+def test_strips_are_read_while_another_is_computed() -> None:
+    """An accelerator computes strips in turn; the next ones are requested before it has ended."""
+    events: list[tuple[str, int]] = []
+
+    def read(i: np.ndarray) -> np.ndarray:
+        events.append(("read", int(i)))
+        return np.float32(i)
+
+    def compute(i: np.ndarray) -> np.ndarray:
+        events.append(("begin", int(i)))
+        time.sleep(0.1)
+        events.append(("end", int(i)))
+        return np.float32(i)
+
+    def body(strips: Any, i: tf.Tensor, before: tf.Tensor, sums: tf.Tensor) -> Any:
+        tile = callbacks.numpy_function(read, [i], tf.float32, stateful=False)
+        tile = tf.ensure_shape(strips.in_turn(tile), [])
+        result = callbacks.numpy_function(compute, [tile], tf.float32, stateful=False)
+        result = tf.ensure_shape(result, [])
+        return sweep_loop._Strip(before, sums + result, [result])
+
+    @tf.function(autograph=False)
+    def run() -> tf.Tensor:
+        tensors = SweepTensors(*[tf.constant(0)] * 4, images={}, batch=tf.constant(1))
+        strips = sweep_loop._DeviceStrips("/CPU:0", tensors, tf.constant(7))
+        return sweep_loop._in_turns(strips, tf.constant(0), 4, body, tf.constant(0.0))[1]
+
+    assert float(run()) == sum(range(8))
+    computed = [event for event in events if event[0] != "read"]
+    assert computed == [(what, i) for i in range(8) for what in ("begin", "end")]
+    assert {("read", i) for i in range(4)} <= set(events[: events.index(("end", 0))])

@@ -386,7 +386,8 @@ def _in_turns(
     def compute(i: tf.Tensor, before: tf.Tensor, turn: tf.Tensor, sums: Structure) -> Structure:
         strip = body(replace(strips, turn=turn), i, before, sums)
         with tf.device(strips.device), tf.control_dependencies(strip.computed):
-            return i + 1, strip.done, tf.identity(turn), strip.sums
+            turn = tf.identity(turn)
+        return i + 1, strip.done, turn, strip.sums  # the next strip is requested before
 
     with tf.device(strips.device):
         turn = tf.zeros([])
