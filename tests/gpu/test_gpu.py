@@ -92,18 +92,19 @@ def test_mixed_precision_training(policy: str) -> None:
 
 
 def test_peak_stays_within_the_budget() -> None:
-    """The budget covers strips, not weights, the state of the optimizer and what cuDNN needs to choose kernels."""
+    """The budget covers strips, and in the first step what cuDNN needs to choose kernels, but not the weights."""
     budget = 2**30
     big = tfbig.stream(network(), tfbig.Budget(device=budget))
     big.compile("adam", "mse")
-    x, y = image(4096), tf.ones((1, 1))
-    big.train_on_batch(x.numpy(), y)  # chooses kernels
+    x, y = image(4096).numpy(), tf.ones((1, 1))
+    big.optimizer.build(big.trainable_variables)
     held = tf.config.experimental.get_memory_info("GPU:0")["current"]
-    tf.config.experimental.reset_memory_stats("GPU:0")
-    big.train_on_batch(x.numpy(), y)
-    peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
     assert big.plan(x.shape).projected.device <= budget
-    assert peak - held <= 1.25 * budget
+    for _ in range(2):
+        tf.config.experimental.reset_memory_stats("GPU:0")
+        big.train_on_batch(x, y)
+        peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
+        assert peak - held <= budget
 
 
 def test_measured_rates_of_a_gpu(measured_rates: Callable[..., machine_rates.Rates]) -> None:
