@@ -11,7 +11,7 @@ from exactness import FLOAT64, assert_same
 import tfbig
 from tfbig import sources
 from tfbig.engine import read_ahead
-from tfbig.network.graph import AT_ONCE
+from tfbig.network.graph import AT_ONCE, IN_FLIGHT
 
 
 class Recorded(sources.Source):
@@ -79,11 +79,11 @@ def test_only_a_few_strips_are_held(image):
     for start in range(0, 40, 4):
         rows(image, 60, 64, (start, start + 4))
     begun = [key for key in read_ahead.AHEAD._begun if key[0] == (image.handle,)]
-    assert [key[1][0][0] for key in begun] == [36 - 4 * n for n in reversed(range(AT_ONCE))]
+    assert [key[1][0][0] for key in begun] == [36 - 4 * n for n in reversed(range(IN_FLIGHT))]
     others = [Recorded(image.array) for _ in range(20)]
     for other in others:
         rows(other, 0, 4, (8, 12))
-    assert len(read_ahead.AHEAD._begun) <= AT_ONCE + read_ahead.MAX_OTHERS
+    assert len(read_ahead.AHEAD._begun) <= IN_FLIGHT + read_ahead.MAX_OTHERS
 
 
 def test_error_ahead_is_raised_by_the_request(image):

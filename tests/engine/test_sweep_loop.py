@@ -148,8 +148,8 @@ def test_strips_are_read_while_another_is_computed() -> None:
     @tf.function(autograph=False)
     def run() -> tf.Tensor:
         tensors = SweepTensors(*[tf.constant(0)] * 4, images={}, batch=tf.constant(1))
-        strips = sweep_loop._DeviceStrips("/CPU:0", tensors, tf.constant(7))
-        return sweep_loop._in_turns(strips, tf.constant(0), 4, body, tf.constant(0.0))[1]
+        strips = sweep_loop._DeviceStrips("/CPU:0", tensors, tf.constant(7), at_once=4)
+        return sweep_loop._in_turns(strips, tf.constant(0), body, tf.constant(0.0))[1]
 
     assert float(run()) == sum(range(8))
     computed = [event for event in events if event[0] != "read"]

@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from tfbig import sources
 from tfbig.errors import SourceError
-from tfbig.network.graph import AT_ONCE
+from tfbig.network.graph import AT_ONCE, IN_FLIGHT
 from tfbig.system import callbacks
 
-MAX_OTHERS: Final = 2 * AT_ONCE
+MAX_OTHERS: Final = 2 * IN_FLIGHT
 """Most strips of other images, such as labels, that are read ahead."""
 
 
@@ -179,7 +179,7 @@ class ReadAhead:
                 self._begun[names, part] = self._threads.submit(_read_part, readables, part)
             same = [key for key in self._begun if key[0] == names]
             others = [key for key in self._begun if key[0] != names]
-            for key in (*same[:-AT_ONCE], *others[:-MAX_OTHERS]):
+            for key in (*same[:-IN_FLIGHT], *others[:-MAX_OTHERS]):
                 self._begun.pop(key).cancel()
 
     def take(self, names: tuple[str, ...], part: Part) -> Future[np.ndarray] | None:

@@ -24,15 +24,22 @@ class StripReader:
         sweep: The sweep.
         tensors: Tensors of the sweep.
         device: Device that computes the strips; None leaves it to TensorFlow.
+        at_once: Number of strips in flight, after which comes the one whose files are read ahead.
     """
 
     def __init__(
-        self, graph: Graph, sweep: Sweep, tensors: SweepTensors, device: str | None = None
+        self,
+        graph: Graph,
+        sweep: Sweep,
+        tensors: SweepTensors,
+        device: str | None = None,
+        at_once: int = 1,
     ) -> None:
         self.graph = graph
         self.sweep = sweep
         self.tensors = tensors
         self.device = device
+        self.at_once = at_once
 
     def geometry(self, index: tf.Tensor) -> StripGeometry:
         """Return the geometry of a strip.
@@ -134,8 +141,8 @@ class StripReader:
         return tf.ensure_shape(rows, self._shape(value, image.shape[0]))
 
     def _next_part(self, value: int, index: tf.Tensor, last: tf.Tensor) -> list[Interval]:
-        """Return what the strip reads that starts when this one ends; no rows after the last."""
-        following = index + self.graph.at_once
+        """Return what the strip reads that is requested when this one ends; no rows after the last."""
+        following = index + self.at_once
         (start, stop), *others = self.geometry(tf.minimum(following, last)).part(value)
         return [(start, tf.where(following > last, start, stop)), *others]
 

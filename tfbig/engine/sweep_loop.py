@@ -66,7 +66,7 @@ def forward(
         tensors = replace(tensors, prepared=sweep_preparation.prepare(sweep, tensors))
 
     def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> _Strip:
-        reader = StripReader(graph, sweep, strips.tensors, strips.device)
+        reader = StripReader(graph, sweep, strips.tensors, strips.device, strips.at_once)
         step = StripStep(graph, sweep, strips.tensors, reader.geometry(i))
         tiles, *_ = strips.in_turn(reader.read(step.geometry, i, strips.last))
         with tf.device(strips.device):
@@ -142,7 +142,7 @@ def backward(
     sources_of = preparation.sources_of
 
     def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, sums: Structure) -> _Strip:
-        reader = StripReader(graph, sweep, strips.tensors, strips.device)
+        reader = StripReader(graph, sweep, strips.tensors, strips.device, strips.at_once)
         step = StripStep(graph, sweep, strips.tensors, reader.geometry(i))
         tiles, written, cotangents = strips.in_turn(reader.read(step.geometry, i, strips.last))
         with tf.device(strips.device):
@@ -254,7 +254,7 @@ def fold_tiles(graph: Graph, sweep: Sweep, tensors: SweepTensors, devices: Devic
     total = tf.shape(tensors.table)[0]
 
     def body(strips: _DeviceStrips, i: tf.Tensor, before: tf.Tensor, _: Structure) -> _Strip:
-        reader = StripReader(graph, sweep, strips.tensors, strips.device)
+        reader = StripReader(graph, sweep, strips.tensors, strips.device, strips.at_once)
         step = StripStep(graph, sweep, strips.tensors, reader.geometry(i))
         _, images, gradients = strips.in_turn(reader.read(step.geometry, i, strips.last))
         with tf.device(strips.device):
@@ -276,12 +276,14 @@ class _DeviceStrips:
         device: The device; None leaves it to TensorFlow.
         tensors: Tensors of the sweep, with statistics and weights on this device.
         last: Index of the last strip of the device.
+        at_once: Number of strips in flight.
         turn: Tensor that is computed when the previous strip has been; None if strips need not take turns.
     """
 
     device: str | None
     tensors: SweepTensors
     last: tf.Tensor
+    at_once: int = 1
     turn: tf.Tensor | None = None
 
     def in_turn(self, tiles: Structure) -> Structure:
@@ -347,10 +349,10 @@ def _loop(
     accelerated = len(devices) == 1 and devices[0] is not None
     for position, device in enumerate(devices):
         first, stop = _share(count, position, len(devices))
-        strips = _DeviceStrips(device, _to_device(tensors, device), stop - 1)
-        run = _in_turns if accelerated else _at_once
         at_once = graph.in_flight(accelerated)
-        ends.append(run(strips, first, at_once, body, _copy_to(start, device)))
+        strips = _DeviceStrips(device, _to_device(tensors, device), stop - 1, at_once)
+        run = _in_turns if accelerated else _at_once
+        ends.append(run(strips, first, body, _copy_to(start, device)))
     with tf.control_dependencies([done for done, _ in ends]):
         done = tf.identity(ends[0][0])
     return host_store.finish(done), reduce(join, [sums for _, sums in ends])
@@ -364,7 +366,7 @@ def _share(count: tf.Tensor, position: int, devices: int) -> tuple[tf.Tensor, tf
 
 
 def _at_once(
-    strips: _DeviceStrips, first: tf.Tensor, at_once: int, body: Body, start: Structure
+    strips: _DeviceStrips, first: tf.Tensor, body: Body, start: Structure
 ) -> tuple[tf.Tensor, Structure]:
     """Run the loop over the strips of one device, which computes several at the same time."""
     state = (first, strips.tensors.before, start)
@@ -373,13 +375,13 @@ def _at_once(
         lambda i, before, sums: (i + 1, *body(strips, i, before, sums)[:2]),
         state,
         shape_invariants=tf.nest.map_structure(lambda t: t.shape, state),
-        parallel_iterations=at_once,
+        parallel_iterations=strips.at_once,
     )
     return done, sums
 
 
 def _in_turns(
-    strips: _DeviceStrips, first: tf.Tensor, at_once: int, body: Body, start: Structure
+    strips: _DeviceStrips, first: tf.Tensor, body: Body, start: Structure
 ) -> tuple[tf.Tensor, Structure]:
     """Run the loop over the strips of one device, which computes one and copies the others at the same time."""
 
@@ -397,7 +399,7 @@ def _in_turns(
         compute,
         state,
         shape_invariants=tf.nest.map_structure(lambda t: t.shape, state),
-        parallel_iterations=at_once,
+        parallel_iterations=strips.at_once,
     )
     return done, sums
 
