@@ -89,8 +89,8 @@ HEIGHTS = st.sampled_from([1, 7, 64, 65])
 SHAPES = st.sampled_from([(3, 2), (4, 2), (5,), (3, 2, 3)])
 
 
-@pytest.mark.parametrize("change", ["add", "add first"])
-@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize("change", [pytest.param("add", marks=pytest.mark.slow), "add first"])
+@settings(max_examples=8, deadline=None)
 @given(
     height=HEIGHTS,
     rest=SHAPES,
@@ -111,7 +111,7 @@ def test_add_strips(
     np.testing.assert_array_equal(np.float64(changed(change, x, starts, stops)), expected)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     height=HEIGHTS,
     rest=SHAPES,

@@ -193,7 +193,7 @@ def network() -> keras.Model:
     return keras.Model(image, keras.layers.Conv2D(1, 3, padding="same")(image))
 
 
-@pytest.mark.parametrize("accumulates", [False, True])
+@pytest.mark.parametrize("accumulates", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_of_streamed_models(accumulates: bool, traced: list[Any]) -> None:
     """In `fit`, and in the steps of `tfbig.training.Loop`."""
     x = np.random.default_rng(0).normal(size=(2, 8, 6, 1))
@@ -217,6 +217,7 @@ def test_of_streamed_models(accumulates: bool, traced: list[Any]) -> None:
         np.testing.assert_allclose(a, e, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [None, 1])
 def test_of_patchgd(accumulate: int | None, traced: list[Any]) -> None:
     """Its optimizer may step in a loop inside the training step."""
