@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -13,7 +14,7 @@ from graphs import (
 )
 
 from tfbig.errors import BudgetError
-from tfbig.plan import kept_images, placement
+from tfbig.plan import kept_images, placement, search
 from tfbig.plan.plan import Rates
 from tfbig.plan.pricing import Pricing
 
@@ -118,3 +119,27 @@ def test_no_plan_is_faster_than_the_least_seconds(share: float, host: float) -> 
         share + host <= 0.3 or min(share, host) >= 2
     ):  # most images are on disk, or all on the device
         assert fastest < 3 * least
+
+
+def test_lower_strips_are_tried_beside_the_workspace_of_a_gpu() -> None:
+    """What is left for strips is divided, not what kernels need besides: a sixteenth of the device is all for them."""
+    graph = deep_graph(2)
+    planner = make_planner(graph, 2**24, keeps=True, gpu=True)
+    problem = planner._problem(1, squares(graph, 256), planner.limits)
+    heights = list(search._heights(Pricing(problem), planner.prepared.straight))
+    assert len(heights) == 1 + len(search.LOWER)
+    workspace = planner.limits.workspace
+    most = [max(c.strip_bytes for c in plan.costs) - workspace for plan in heights]
+    left = planner.limits.device - workspace
+    for found, divisor in zip(most, (1, *search.LOWER), strict=True):
+        assert 0 < found <= left // divisor
+
+
+def test_truth_values_are_not_kept() -> None:
+    graph = deep_graph(2)
+    planner = make_planner(graph, PLENTY, keeps=True)
+    problem = planner._problem(1, squares(graph, 64), planner.limits)
+    plan = Pricing(problem).price(planner.prepared.straight, PLENTY)
+    first = plan.sweeps[0].writes[0]
+    graph.values[first] = replace(graph.values[first], dtype="bool")
+    assert first not in kept_images.keep_all(planner.prepared, plan).layout.kept

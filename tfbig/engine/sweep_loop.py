@@ -295,7 +295,7 @@ class _DeviceStrips:
 
 
 class _Strip(NamedTuple):
-    """What the body of a loop returns for a strip.
+    """Results of the body of a loop for a strip.
 
     Args:
         done: Computed when its changes of stores have been requested.

@@ -17,7 +17,7 @@ def keep(prepared: PreparedGraph, plan: Plan, kept: frozenset[int]) -> Plan:
     """Return a plan without kept images, changed to keep some on the device.
 
     Kept images have the element type of the layers. Images that are cut into tiles are not kept, because images on the
-    device are read by rows.
+    device are read by rows, nor are those of truth values, which are no words (`tfbig.stores.device_store`).
 
     Args:
         prepared: The graph of the plan.
@@ -31,7 +31,7 @@ def keep(prepared: PreparedGraph, plan: Plan, kept: frozenset[int]) -> Plan:
         v
         for sweep in (*plan.sweeps, *plan.layout.replays)
         for v in (*sweep.reads, *sweep.writes)
-        if sweep.axes > 1
+        if sweep.axes > 1 or prepared.graph.values[v].dtype == "bool"
     }
     if not kept:
         return plan

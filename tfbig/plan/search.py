@@ -252,11 +252,12 @@ def _heights(pricing: Pricing, layout: Layout) -> Iterator[Plan]:
     Raises:
         BudgetError: If the smallest strip of a sweep exceeds the limit.
     """
-    device = pricing.problem.limits.device
-    yield pricing.price(layout, device)
+    limits = pricing.problem.limits
+    strips = limits.device - limits.workspace
+    yield pricing.price(layout, limits.device)
     for divisor in LOWER if pricing.problem.prepared.options.keeps else ():
         with suppress(BudgetError):
-            yield pricing.price(layout, device // divisor)
+            yield pricing.price(layout, strips // divisor + limits.workspace)
 
 
 def _families(problem: Problem) -> Iterator[Family]:

@@ -191,9 +191,9 @@ class Strips:
         if self.max_elements is None:
             if self._working_set(count, chosen) > self.allowed_bytes:
                 return False
-            limit = KERNEL_ELEMENTS
             # An element has at least one byte, so a small working set needs no count of elements.
-            return self.allowed_bytes <= limit or self._most_elements(count, chosen) <= limit
+            few = self.allowed_bytes <= KERNEL_ELEMENTS
+            return few or self._most_elements(count, chosen) <= KERNEL_ELEMENTS
         return count == sweep_limit(
             self.sweep, self.extents, self.steps
         ) or self.max_elements >= max(
