@@ -15,7 +15,7 @@ from tfbig.network.rules import (
     resampling,
 )
 from tfbig.network.rules.call import Call, Slot
-from tfbig.network.rules.registry import RULES, Rule, apply, find, rule
+from tfbig.network.rules.registry import RULES, Rule, apply, find, has, is_augmentation, rule
 from tfbig.network.rules.whole_values import on_whole_values
 
 __all__ = [
@@ -27,6 +27,8 @@ __all__ = [
     "attention",
     "convolutions",
     "find",
+    "has",
+    "is_augmentation",
     "noise",
     "normalisation",
     "on_whole_values",
