@@ -111,26 +111,45 @@ def as_functional(model: keras.Model, training: bool = False) -> Any:
     Raises:
         UnsupportedLayerError: The model is not built, or its `call` cannot be read.
     """
+    sequential = isinstance(model, keras.Sequential)
+    if sequential and not model.built:
+        raise UnsupportedLayerError(
+            f"Sequential model '{model.name}' is not built; call model.build(input_shape) first."
+        )
+    graph = keras_internals.functional_of(model) if sequential else model
+    has_graph = keras_internals.has_graph(graph)
     if blocks.is_own(model):
-        return _read_model(model, training)
-    if isinstance(model, keras.Sequential):
-        if not model.built:
-            raise UnsupportedLayerError(
-                f"Sequential model '{model.name}' is not built; call model.build(input_shape) first."
-            )
-        return keras_internals.functional_of(model)
-    return model
+        structure = keras_internals.input_structure(graph) if has_graph else None
+        return _read_model(model, structure, training)
+    if not has_graph:
+        raise UnsupportedLayerError(
+            f"'{model.name}' ({type(model).__name__}) has neither a graph nor a `call` of its own; expected a "
+            "functional, Sequential or subclassed model."
+        )
+    return graph
 
 
-def _read_model(model: keras.Model, training: bool) -> blocks.Block:
-    """Return the operations of a model with a `call` of its own, for images of any size if it allows that."""
+def _read_model(model: keras.Model, inputs: Any, training: bool) -> blocks.Block:
+    """Return the operations of a model with a `call` of its own.
+
+    Args:
+        model: The model.
+        inputs: Keras tensors that it was made from; None for a model that was built by calling it, which is read for
+            images of any size if its `call` allows that.
+        training: Whether it runs in training mode.
+    """
+    if inputs is not None:
+        return _read_at(
+            model, keras.tree.map_structure(lambda t: tuple(t.shape), inputs), 0, training
+        )
     shapes = keras_internals.built_shapes(model)
     if shapes is None:
         raise UnsupportedLayerError(
-            f"'{model.name}' ({type(model).__name__}) is not built, so its inputs are unknown; call it on an image, or "
-            "model.build(input_shape), first."
+            f"'{model.name}' ({type(model).__name__}) is not built, so its inputs are unknown; call it on an image "
+            "first."
         )
-    (structure,) = shapes.values() if len(shapes) == 1 else (list(shapes.values()),)
+    structure = list(shapes.values())
+    structure = structure[0] if len(structure) == 1 else structure
     known = keras.tree.map_shape_structure(tuple, structure)
     rank = max(len(shape) for shape in _shapes(known))
     try:

@@ -211,8 +211,8 @@ def is_same(axes: Sequence[Window]) -> bool:
 def windowed(function: Any, x: tf.Tensor, axes: Sequence[Window], strip: Strip) -> tf.Tensor:
     """Run `function(x, padding)` so that it returns the rows of the strip.
 
-    With `same`, stride 1 and no dilation, TensorFlow pads the strip as it would the image; the rows at the strip borders
-    are then wrong and cut off, which costs no copy. Otherwise `x` is padded here and the window is valid.
+    With `same`, stride 1 and no dilation, TensorFlow pads the strip as it would the image; the rows at its borders are
+    then wrong and cut off, which costs no copy. Otherwise `x` is padded here and the window is valid.
     (Explicit paddings of `tf.nn.conv2d` would do both, but their gradient takes 1.7 times as long.)
     """
     if is_same(axes):
