@@ -13,7 +13,8 @@ from tfbig.network.rules.registry import rule
 from tfbig.system.keras_internals import OPERATIONS
 
 ELEMENTWISE = """
-    Absolute Add Arccos Arccosh Arcsin Arcsinh Arctan Arctan2 Arctanh Cast Cbrt Ceil Celu Clip ConvertToTensor Copy Cos Cosh Deg2rad
+    Absolute Add Arccos Arccosh Arcsin Arcsinh Arctan Arctan2 Arctanh Cast Cbrt Ceil Celu Clip ConvertToTensor Copy Cos Cosh
+    Deg2rad
     Divide DivideNoNan Elu Equal Erf Erfc Exp Exp2 Expm1 Floor FloorDivide Fmax Fmin Gelu Greater GreaterEqual
     HardShrink HardSigmoid HardSilu HardTanh Heaviside Hypot Isfinite Isinf Isnan LeakyRelu Less LessEqual Log Log10
     Log1p Log2 LogSigmoid Logaddexp LogicalAnd LogicalNot LogicalOr LogicalXor Maximum Minimum Mod Multiply NanToNum
