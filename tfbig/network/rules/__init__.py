@@ -5,6 +5,7 @@ add one rule, see `rule`. Layers without an image among their inputs need none, 
 """
 
 from tfbig.network.rules import (
+    adaptive_pooling,
     attention,
     convolutions,
     noise,
@@ -23,6 +24,7 @@ __all__ = [
     "Call",
     "Rule",
     "Slot",
+    "adaptive_pooling",
     "apply",
     "attention",
     "convolutions",
