@@ -298,7 +298,9 @@ def depthwise_convolution(
     return windowed(run, x, axes, strip)
 
 
-def fit(y: tf.Tensor, firsts: Sequence[Any], strip: Strip, others: Sequence[Any] = ()) -> tf.Tensor:
+def fit(
+    y: tf.Tensor, firsts: Sequence[Any], strip: Strip, others: Sequence[Any] = (), value: Any = 0
+) -> tf.Tensor:
     """Crop or pad `y` to the strip.
 
     Args:
@@ -306,6 +308,7 @@ def fit(y: tf.Tensor, firsts: Sequence[Any], strip: Strip, others: Sequence[Any]
         firsts: Row, column, ... of the output image that is the first of `y`, along each axis.
         strip: Position of the strip.
         others: Padding `(before, after)` along each axis, for those that the image is not cut along; none by default.
+        value: Value of the padding.
     """
     shape, amounts = tf.shape(y), list(others or [(0, 0)] * (y.shape.rank - 2))
     for i, along in enumerate(strip.axes):
@@ -313,7 +316,7 @@ def fit(y: tf.Tensor, firsts: Sequence[Any], strip: Strip, others: Sequence[Any]
         amounts[i] = tf.maximum(firsts[i] - along.start, 0), tf.maximum(beyond, 0)
     cut = zip(strip.axes, firsts, strict=False)
     parts = [(tf.maximum(a.start - first, 0), a.stop - a.start) for a, first in cut]
-    return take(pad(y, *amounts), parts)
+    return take(pad(y, *amounts, value=value), parts)
 
 
 def transposed_convolution(

@@ -14,6 +14,7 @@ from tfbig.network.rules import (
     pixelwise,
     pooling,
     resampling,
+    selection,
 )
 from tfbig.network.rules.call import Call, Slot
 from tfbig.network.rules.registry import RULES, Rule, apply, find, rule
@@ -37,4 +38,5 @@ __all__ = [
     "pooling",
     "resampling",
     "rule",
+    "selection",
 ]

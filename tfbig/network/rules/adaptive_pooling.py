@@ -16,7 +16,7 @@ from tfbig.network.graph import Graph, Reduce
 from tfbig.network.rules.call import Call
 from tfbig.network.rules.registry import Rule, rule
 from tfbig.ops import moments
-from tfbig.system.keras_internals import OPERATIONS
+from tfbig.system.keras_internals import operations
 
 layers = keras.layers
 
@@ -46,10 +46,6 @@ def _adaptive(kind_of: Callable[[Graph], type[WindowSums]]) -> Rule:
         return call.whole(run, [parts, graph.size(image)])
 
     return apply
-
-
-def _operations(name: str) -> list[type]:
-    return [OPERATIONS[name]] if name in OPERATIONS else []
 
 
 class WindowSums(Reduce):
@@ -274,11 +270,11 @@ rule(
     layers.AdaptiveAveragePooling1D,
     layers.AdaptiveAveragePooling2D,
     layers.AdaptiveAveragePooling3D,
-    *_operations("AdaptiveAveragePool"),
+    *operations("AdaptiveAveragePool"),
 )(_adaptive(lambda graph: WindowSums))
 rule(
     layers.AdaptiveMaxPooling1D,
     layers.AdaptiveMaxPooling2D,
     layers.AdaptiveMaxPooling3D,
-    *_operations("AdaptiveMaxPool"),
+    *operations("AdaptiveMaxPool"),
 )(_adaptive(lambda graph: TiedMaxima if graph.spatial == 3 else FirstMaxima))
